@@ -182,7 +182,7 @@ def test_help_shows_the_values_of_the_task(capsys):
     assert chosen != PPOConfig().num_envs
     with pytest.raises(SystemExit, match="0"):
         parse_training(["ppo", TASK, "--help"])
-    assert f"and a faster rollout. (default: {chosen})" in words(capsys.readouterr().out)
+    assert f"and faster rollouts. (default: {chosen})" in words(capsys.readouterr().out)
 
 
 @pytest.mark.parametrize("algorithm", catalog.ALGORITHMS, ids=lambda algorithm: algorithm.name)

@@ -70,7 +70,7 @@ def test_wrong_use(typed, arguments, message):
 def test_a_policy_in_an_environment_does_not_speak(typed, run):
     status, _, err = typed("", run)
     assert status == 2
-    assert "a run of ppo, which trains no model that answers" in err
+    assert "a run of ppo, which trains no generating model" in err
 
 
 def test_without_the_extra(typed, spoken, monkeypatch):
@@ -122,4 +122,4 @@ def test_the_best_weights_of_a_run_answer(typed, spoken):
     assert typed("1+1=\n", spoken, "--best", "--max-tokens", 3)[0] == 0
     status, _, err = typed("1+1=\n", "tiny", "--best")
     assert status == 2
-    assert "--best is for runs, and tiny is none" in err
+    assert "--best needs a run, got tiny" in err

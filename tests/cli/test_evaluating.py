@@ -93,8 +93,8 @@ def test_code_that_a_run_wants_to_run_has_to_be_allowed(cli, spoken, tmp_path, m
     arguments = [command, run] + [tmp_path / "model"] * (command == "export")
     status, _, err = cli(*arguments)
     assert status == 2
-    assert "run wants to run Python code that comes with its model tiny" in err
-    assert "say --remote-code" in err
+    assert "run needs the Python code of its model tiny" in err
+    assert "pass --remote-code" in err
     assert cli(*arguments, "--remote-code")[0] == 0
 
 

@@ -119,12 +119,12 @@ def assert_pictures_and_masks_are_refused(fresh, actions, name):
     """Check that `fresh(probe)` refuses what its networks cannot look at, and names algorithms that can."""
     picture = gymnasium.spaces.Box(0, 255, (9, 9, 3), np.uint8)
     with pytest.raises(
-        ValueError, match=f"{name} looks at vectors, .*Odd are pictures, .*FlattenObservation; these support .* ppo,"
+        ValueError, match=f"{name} needs vectors, .*Odd are images, .*FlattenObservation; these support .* ppo,"
     ):
         fresh(type("Odd", (Probe,), {"observation_space": picture, "action_space": actions}))
     if isinstance(actions, gymnasium.spaces.Discrete):
         masked = gymnasium.spaces.Dict(seen=Probe.observation_space, action_mask=gymnasium.spaces.MultiBinary(2))
-        with pytest.raises(ValueError, match=f"{name} does not look at action masks, .*Odd hold one; .* ppo,"):
+        with pytest.raises(ValueError, match=f"{name} does not support action masks, .*Odd have one; .* ppo,"):
             fresh(type("Odd", (Probe,), {"observation_space": masked, "action_space": actions}))
 
 

@@ -363,7 +363,7 @@ def test_values_that_cannot_work_are_refused_by_name(name, value):
 
 def test_a_single_sample_cannot_be_standardized():
     assert A2CConfig(num_envs=1, num_steps=1).num_steps == 1
-    with pytest.raises(ValueError, match="normalize_advantage leaves nothing of the advantage"):
+    with pytest.raises(ValueError, match="normalize_advantage makes the advantage"):
         A2CConfig(num_envs=1, num_steps=1, normalize_advantage="batch")
 
 

@@ -110,7 +110,7 @@ def test_advantages_are_standardized_for_each_seed(weighted):
 
 
 def test_another_number_of_rows_is_refused():
-    with pytest.raises(ValueError, match="2 seeds with 4 environments each need 8 rows, but the environment has 6"):
+    with pytest.raises(ValueError, match="2 seeds with 4 environments each need 8, but there are 6"):
         require_rows(Constant(range(6)), (0, 1), 4)
 
 
@@ -214,6 +214,6 @@ def test_wrappers_belong_to_a_run(kind, config, task, tmp_path):
 
 
 def test_a_method_that_saves_no_environment_refuses_wrappers_with_a_state():
-    with pytest.raises(ValueError, match="what Largest keeps would be lost"):
+    with pytest.raises(ValueError, match="would lose the state of Largest"):
         build(Reinforce, ReinforceConfig(**SMALL), wrap=Largest)
     build(Reinforce, ReinforceConfig(**SMALL), wrap=Wrapper).iterate()

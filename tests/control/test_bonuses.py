@@ -51,9 +51,7 @@ def test_other_methods_get_it_added_to_the_reward():
 
 
 def test_two_bonuses_need_two_channels():
-    with pytest.raises(
-        ValueError, match="two bonuses pay into 'intrinsic': give one another, such as channel='second'"
-    ):
+    with pytest.raises(ValueError, match="two bonuses pay into 'intrinsic': rename one, such as channel='second'"):
         with_bonuses(settings(), config("ppo"), ["rnd", "episodic"])
     asked, learns = with_bonuses(settings(), config("ppo"), ["rnd", "episodic(channel='second')"])
     assert len(asked.wrappers) == 2

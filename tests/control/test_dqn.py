@@ -240,9 +240,9 @@ def test_only_who_explores_acts_otherwise_than_greedily():
 
 def test_stretches_of_gradient_steps_do_not_change_what_they_do(monkeypatch):
     results = []
-    for drawn_at_once, judged_at_once in ((1, 1), (3, 2), (16, 8)):
+    for drawn_at_once, evaluated_at_once in ((1, 1), (3, 2), (16, 8)):
         monkeypatch.setattr("operant.control.dqn.DRAWN", drawn_at_once)
-        monkeypatch.setattr("operant.control.dqn.JUDGED", judged_at_once)
+        monkeypatch.setattr("operant.control.dqn.EVALUATED", evaluated_at_once)
         dqn = learner(learning_starts=16, gradient_steps=8, target_update_interval=5)
         drawn = iter(torch.randint(16, (8, 2, 16), generator=torch.Generator().manual_seed(0)))
         replay = dqn.experience.replay
@@ -256,7 +256,7 @@ def test_stretches_of_gradient_steps_do_not_change_what_they_do(monkeypatch):
 def test_priorities_are_the_errors_of_what_was_drawn():
     dqn = learner(learning_starts=16, per_alpha=1.0, gradient_steps=1)
     dqn.iterate()
-    batch, weights = dqn.draw(16)
+    batch, weights = dqn.sample(16, 1.0)
     targets = dqn.compute_targets(batch, dqn.target(batch.next_obs))
     values = dqn.online(batch.obs).gather(-1, batch.actions.unsqueeze(-1)).squeeze(-1)
     dqn.update(batch, dqn.target(batch.next_obs), weights, 1e-3)
@@ -343,7 +343,7 @@ def test_tasks_of_pictures_have_presets_of_their_own(task, preset):
 
 def test_action_masks_are_refused_and_bounds_needed_for_scaling():
     spaces = gymnasium.spaces.Dict(seen=Probe.observation_space, action_mask=gymnasium.spaces.MultiBinary(2))
-    with pytest.raises(ValueError, match="dqn does not look at action masks, but the observations of Odd hold one"):
+    with pytest.raises(ValueError, match="dqn does not support action masks, but the observations of Odd have one"):
         learner(type("Odd", (Probe,), {"observation_space": spaces}))
     with pytest.raises(ValueError, match="scale_obs needs observations of Box, which have bounds, got Dict"):
         learner(Named, scale_obs=True)
@@ -357,7 +357,7 @@ def test_continuous_actions_are_refused():
 
 
 def test_another_number_of_rows_is_refused():
-    with pytest.raises(ValueError, match="2 seeds with 4 environments each need 8 rows, but the environment has 6"):
+    with pytest.raises(ValueError, match="2 seeds with 4 environments each need 8, but there are 6"):
         DQN(DQNConfig(**SMALL), Constant(range(6)), seeds=(0, 1), budget=100)
 
 

@@ -104,6 +104,6 @@ def test_what_remembers_is_refused(tmp_path):
     trained = operant.train("recurrent-ppo", "CartPole-v1", run=tmp_path / "run", **common, **small)
     with (
         closing(trained),
-        pytest.raises(ValueError, match="look at one vector, and this is a StackedGRU"),
+        pytest.raises(ValueError, match="perceptrons of one vector, got StackedGRU"),
     ):
         network_of(trained.experiment, 0)

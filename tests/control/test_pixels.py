@@ -262,5 +262,5 @@ def test_masks_and_dictionaries_go_through_gymnasium_too():
 
 def test_pictures_are_not_normalized():
     config = PPOConfig(num_envs=2, num_steps=9, num_minibatches=2, normalize_obs=True)
-    with pytest.raises(ValueError, match="normalize_obs is for vectors: pictures are scaled by the network"):
+    with pytest.raises(ValueError, match="normalize_obs is for vectors: the network scales images"):
         build(PPO, config, TASK)

@@ -269,7 +269,7 @@ def test_observations_of_integers_are_learned_from():
 
 
 def test_another_number_of_rows_is_refused():
-    with pytest.raises(ValueError, match="2 seeds with 4 environments each need 8 rows, but the environment has 6"):
+    with pytest.raises(ValueError, match="2 seeds with 4 environments each need 8, but there are 6"):
         PPO(PPOConfig(**SMALL), Constant(range(6)), seeds=(0, 1), budget=100)
 
 
@@ -333,7 +333,7 @@ def test_a_single_sample_cannot_be_standardized(scope, environments):
     """Its advantage would be 0 whatever happened, and nothing would be learned."""
     config = {"num_envs": environments, "num_steps": 1, "num_minibatches": environments}
     assert PPOConfig(**config, normalize_advantage="none").num_steps == 1
-    with pytest.raises(ValueError, match=f"normalize_advantage='{scope}' leaves nothing of the advantage"):
+    with pytest.raises(ValueError, match=f"normalize_advantage='{scope}' makes the advantage"):
         PPOConfig(**config, normalize_advantage=scope)
 
 
@@ -401,7 +401,7 @@ def test_a_run_goes_on_exactly_on_another_number_of_processes():
     [
         (3, {}, "3 shards must divide num_envs, which is 8"),
         (8, {"num_steps": 1, "num_minibatches": 2}, "8 shards must divide minibatch, which is 4"),
-        (2, {"normalize_obs": True}, "normalize_obs of ppo on CartPole-v1 comes from all environments of a seed"),
+        (2, {"normalize_obs": True}, "normalize_obs of ppo on CartPole-v1 needs all environments of a seed"),
     ],
 )
 def test_what_shards_cannot_do_is_said(count, config, message):

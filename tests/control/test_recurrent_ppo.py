@@ -360,7 +360,7 @@ def test_invalid_transitions_take_no_part():
 
 
 def test_separate_networks_are_refused():
-    with pytest.raises(ValueError, match="share_features must be true: policy and value have one memory"):
+    with pytest.raises(ValueError, match="share_features must be true: policy and value share the hidden state"):
         RecurrentPPOConfig(share_features=False)
 
 
@@ -377,7 +377,7 @@ def test_values_that_cannot_work_are_refused_by_name(name, value):
 
 def test_pictures_are_refused():
     with pytest.raises(
-        ValueError, match=r"recurrent-ppo looks at vectors, but the observations of .* are pictures, .* ppo,"
+        ValueError, match=r"recurrent-ppo needs vectors, but the observations of .* are images, .* ppo,"
     ):
         learner("operant/PixelCatch-v0")
 

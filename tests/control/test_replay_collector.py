@@ -112,7 +112,7 @@ def test_windows_end_where_new_episodes_begin_after_loading():
 
 
 def test_another_number_of_rows_is_refused():
-    with pytest.raises(ValueError, match="2 seeds with 3 environments each need 6 rows, but the environment has 8"):
+    with pytest.raises(ValueError, match="2 seeds with 3 environments each need 6, but there are 8"):
         experience(rows=3, env=make("CartPole-v1", 4, (3, 5)))
 
 

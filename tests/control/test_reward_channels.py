@@ -247,7 +247,7 @@ def test_a_channel_needs_an_extra_tensor_of_one_number_a_row():
     with pytest.raises(ValueError, match="which are none"):
         ppo.iterate()
     ppo = learner(wrap=with_bonus(lambda step: step.obs), reward_channels={"intrinsic": {}})
-    with pytest.raises(ValueError, match=r"one number a row, but extras\['intrinsic'\] has \[4\] a row"):
+    with pytest.raises(ValueError, match=r"a number per step, but extras\['intrinsic'\] has shape \[4\]"):
         ppo.iterate()
 
 

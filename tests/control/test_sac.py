@@ -248,7 +248,7 @@ def test_unbounded_actions_are_refused():
 
 def test_observations_that_are_no_numbers_are_refused():
     spaces = {"observation_space": gymnasium.spaces.Text(3), "action_space": Aimed.action_space}
-    with pytest.raises(ValueError, match="sac cannot look at the observations of"):
+    with pytest.raises(ValueError, match="sac does not support the observations of"):
         learner(type("Odd", (Probe,), spaces))
 
 

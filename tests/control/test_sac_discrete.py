@@ -190,7 +190,7 @@ def test_continuous_actions_are_refused_with_what_supports_them():
 
 
 def test_observations_that_are_no_numbers_are_refused():
-    with pytest.raises(ValueError, match="sac-discrete cannot look at the observations of"):
+    with pytest.raises(ValueError, match="sac-discrete does not support the observations of"):
         learner(type("Odd", (Probe,), {"observation_space": gymnasium.spaces.Text(3)}))
 
 

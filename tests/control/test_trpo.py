@@ -451,7 +451,7 @@ def test_pictures_are_refused():
         def observe(self):
             return torch.zeros(self.rows, 48, 48, dtype=torch.uint8).unsqueeze(1).expand(-1, 3, -1, -1).unsqueeze(1)
 
-    with pytest.raises(ValueError, match="trpo looks at vectors, but the observations of Pictures are pictures"):
+    with pytest.raises(ValueError, match="trpo needs vectors, but the observations of Pictures are images"):
         learner(Pictures)
 
 

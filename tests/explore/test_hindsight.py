@@ -292,5 +292,5 @@ def test_what_cannot_work_is_named():
         DQNConfig(hindsight="future", n_step=3)
     with pytest.raises(ValueError, match=r"hindsight_ratio must be in \(0, inf\), got 0"):
         SACConfig(hindsight_ratio=0)
-    with pytest.raises(ValueError, match=r"reward_range must be the least reward and the greatest, got \(0, -1\)"):
+    with pytest.raises(ValueError, match=r"reward_range must be the minimum and maximum reward, got \(0, -1\)"):
         TD3Config(reward_range=(0, -1))

@@ -152,7 +152,7 @@ def test_learners_share_a_server(make_engine):
 def test_weights_of_another_process_are_found_out(make_engine, address, tmp_path):
     engine = make_engine(tiny(1))
     send(Connection(address), tiny(2), tmp_path / "new")
-    with pytest.raises(ValueError, match="has other ones from another process"):
+    with pytest.raises(ValueError, match="got others from another process"):
         ask(engine)
 
 
@@ -169,7 +169,7 @@ def test_a_server_with_log_probs_of_the_model_itself_that_is_then_given_another_
         with pytest.raises(ValueError, match="start it with --logprobs-mode processed_logprobs"):
             ask(engine, temperature=0.5)
         engine.close()
-        with pytest.raises(ServerError, match="same architecture as the one that is trained"):
+        with pytest.raises(ServerError, match="serves a model of the trained architecture"):
             VLLMEngine(address, load(ModelOptions(model="small"), seed=0)).connect()
 
 

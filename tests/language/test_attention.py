@@ -119,7 +119,7 @@ def test_a_model_without_an_attention_interface_is_refused(characters, caplog):
     from transformers import AutoModelForCausalLM, BloomConfig
 
     network = AutoModelForCausalLM.from_config(BloomConfig(vocab_size=99, hidden_size=16, n_layer=1, n_head=2))
-    with caplog.at_level(logging.ERROR, "transformers"), pytest.raises(ValueError, match=r"Bloom.*own way"):
+    with caplog.at_level(logging.ERROR, "transformers"), pytest.raises(ValueError, match=r"Bloom.*own attention"):
         LanguageModel(network, characters, stop=frozenset({2}))
 
 

@@ -102,5 +102,5 @@ def test_where_none_was_kept(course, tmp_path):
         Best(run, place=0).load()
     with pytest.raises(RunError, match="has no best policies"):
         trained_state(f"{run.path}/best", "model", seed=0)
-    with pytest.raises(ValueError, match="--best is for runs, and tiny is none"):
+    with pytest.raises(ValueError, match="--best needs a run, got tiny"):
         find_chat_model("tiny", best=True)

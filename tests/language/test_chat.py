@@ -185,5 +185,5 @@ def test_built_in_models_are_plain_unless_asked():
 
 def test_a_run_of_a_policy_in_an_environment_does_not_speak(tmp_path):
     run = operant.train("random", "CliffWalking-v1", run=tmp_path / "run", budget=10, progress="silent").run
-    with pytest.raises(ValueError, match="a run of random, which trains no model that answers"):
+    with pytest.raises(ValueError, match="a run of random, which trains no generating model"):
         find_chat_model(str(run.path))

@@ -18,7 +18,7 @@ def test_defaults_are_accepted_and_explained(kind):
         (ModelOptions, {"dtype": "float16"}, r"dtype .*float32.*bfloat16.*float16"),
         (ModelOptions, {"lora_r": -1}, r"lora_r .*-1"),
         (ModelOptions, {"lora_alpha": -2}, r"lora_alpha .*-2"),
-        (ModelOptions, {"model": " "}, "model must name a folder, a hub model or one built here, got ''"),
+        (ModelOptions, {"model": " "}, "model must name a folder, a hub model or a built-in one, got ''"),
         (LanguageConfig, {"model": ""}, "model must name"),
         (LanguageConfig, {"train_examples": 0}, r"train_examples .*0"),
         (LanguageConfig, {"held_out": 0}, r"held_out .*0"),

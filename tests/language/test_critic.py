@@ -117,7 +117,7 @@ def test_the_configuration_says_what_it_begins_as(reward_run, make_model):
     assert start("auto", reward_run).trunk.width == 128  # that of the reward model
     assert start("reward-model", reward_run).trunk.width == 128
     config = CriticConfig(critic="reward-model", reward_model=reward_run)
-    with pytest.raises(ValueError, match="judges steps: take --critic copy"):
+    with pytest.raises(ValueError, match="scores steps: use --critic copy"):
         starting_critic(config, model, outcome=False, seed=0)
 
 

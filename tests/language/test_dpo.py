@@ -328,7 +328,7 @@ def test_bad_values_are_refused(values, message):
 
 
 def test_a_task_without_preferences_is_refused(tmp_path):
-    with pytest.raises(ValueError, match=r"arithmetic.* makes no preference rows"):
+    with pytest.raises(ValueError, match=r"arithmetic.* has no preference examples"):
         api.train("dpo", "arithmetic", budget=1, run=tmp_path / "run", progress="silent")
 
 

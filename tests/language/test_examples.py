@@ -99,7 +99,7 @@ def test_rows_without_a_completion_are_left_out_and_counted(characters, caplog):
 
 
 def test_nothing_to_learn_from_is_an_error(characters):
-    with pytest.raises(ValueError, match="nothing can be learned from any of the 2 rows: 2 with an empty completion"):
+    with pytest.raises(ValueError, match="none of the 2 rows is usable: 2 with an empty completion"):
         demonstrations(characters, [{"prompt": "p", "completion": ""}] * 2, eos_ids=ENDS)
 
 
@@ -301,7 +301,7 @@ def test_a_cut_conversation_keeps_its_system_message(words, caplog):
     assert cut.prompt[len(alone) :] == whole[-20:]
     assert caplog.text.count("Cut 1 prompts on the left after the system message, to") == 1
     with pytest.raises(
-        ValueError, match=rf"row 1: the system message has {len(alone)} tokens, which leaves nothing of"
+        ValueError, match=rf"row 1: the system message has {len(alone)} tokens, which leaves no room for"
     ):
         prompts(words, [row], max_prompt_length=len(alone))
 

@@ -102,7 +102,7 @@ def test_each_seed_learns_what_it_learns_alone(train):
 def test_an_evaluation_is_given_up_when_asked_to_stop(train, calls):
     trained = train("one", seeds=[1, 3])
     answered = list(trained.experiment.samples)
-    with pytest.raises(StoppedError, match="asked to stop in the middle"):
+    with pytest.raises(StoppedError, match="interrupted in the middle"):
         trained.experiment.evaluate(interrupted=after(calls))
     assert trained.experiment.samples == answered
 
@@ -133,7 +133,7 @@ def test_a_data_set_in_a_file(train, tmp_path):
         assert len(learner.held_out) == 4
         (score,) = trained.evaluate().scores
         assert score < 0, "without a reward the score is the likelihood"
-        with pytest.raises(ValueError, match="sft trains nothing that answers prompts"):
+        with pytest.raises(ValueError, match="sft trains no model that answers prompts"):
             trained.experiment.sample(2, 2)
 
 

@@ -203,7 +203,7 @@ def test_a_run_from_a_reward_model_of_a_run(tmp_path):
     assert len(trained.evaluate(2).scores) == 1
     with pytest.raises(ValueError, match="is a run of iterative-grpo"):
         reward_run(str(tmp_path / "run"))
-    with pytest.raises(ValueError, match="whose reward plays the annotator"):
+    with pytest.raises(ValueError, match="for the simulated annotator"):
         companions(learner.config, [], None, limits={}, seed=0, budget=1, device="cpu")
 
 

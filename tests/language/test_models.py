@@ -208,12 +208,12 @@ def test_code_of_others_does_not_run_unless_it_is_asked_for(folder, tmp_path, mo
 @pytest.mark.parametrize("name", ["no/such/folder", "tinny"])
 def test_a_model_that_is_not_there(name, monkeypatch):
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
-    with pytest.raises(ValueError, match=rf"--model {name} cannot be loaded: .*built here: tiny, "):
+    with pytest.raises(ValueError, match=rf"--model {name} cannot be loaded: .*built-in one: tiny, "):
         load(ModelOptions(model=name), seed=0)
 
 
 def test_an_adapter_on_the_last_layer_is_refused():
-    with pytest.raises(ValueError, match="lora_target_modules must not hold lm_head"):
+    with pytest.raises(ValueError, match="lora_target_modules must not contain lm_head"):
         load(ModelOptions(lora_r=2, lora_target_modules=("lm_head",)), seed=0)
 
 

@@ -193,7 +193,7 @@ def test_a_tied_last_layer_is_not_missing(make_network, characters, tmp_path):
 def test_tensors_without_a_place_are_named(model_folder):
     path = f"{model_folder}/model.safetensors"
     save_file(load_file(path) | {"score.weight": torch.zeros(1, 32)}, path, {"format": "pt"})
-    with pytest.warns(RuntimeWarning, match=r"hold 1 tensor \(score\.weight\), which its kind of model has no place"):
+    with pytest.warns(RuntimeWarning, match=r"hold 1 tensor \(score\.weight\), which its kind of model does not use"):
         load(ModelOptions(model=model_folder), seed=0)
 
 

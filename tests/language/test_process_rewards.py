@@ -86,5 +86,5 @@ def test_tables_that_are_joined_are_as_wide_as_the_longest_row():
 
 
 def test_a_task_without_steps(characters):
-    with pytest.raises(ValueError, match=r"reverse.* does not reward single steps; take `steps`"):
+    with pytest.raises(ValueError, match=r"reverse.* has no step rewards; use the task `steps`"):
         step_judge(find("reverse"), characters)

@@ -298,7 +298,7 @@ def test_rows_that_do_not_fit_are_refused(rows, values, message):
         ({"supervision": "both"}, "supervision must be outcome or process"),
         ({"ranking_loss": "mean"}, "ranking_loss must be pairs or plackett-luce"),
         ({"centering_examples": -1}, "centering_examples must be in"),
-        ({"step_separator": ""}, "step_separator must be what stands between two steps"),
+        ({"step_separator": ""}, "step_separator must not be empty"),
         ({"step_log_probs": True, "lm_coef": 1.0}, "step_log_probs needs supervision=process and an lm_coef above 0"),
         ({"step_log_probs": True, "supervision": "process"}, "got supervision=process and lm_coef=0: set lm_coef=1"),
     ],
@@ -309,7 +309,7 @@ def test_bad_values_are_refused(values, message):
 
 
 def test_a_task_without_preferences_is_refused(tmp_path):
-    with pytest.raises(ValueError, match=r"arithmetic.* makes no preference rows"):
+    with pytest.raises(ValueError, match=r"arithmetic.* has no preference examples"):
         api.train("reward-model", "arithmetic", budget=1, run=tmp_path / "run", progress="silent")
 
 

@@ -116,7 +116,7 @@ def test_equal_rewards_give_equal_totals():
         ([1, 1, math.inf], ValueError, "row 2 is inf"),
         ([1, "2", 1], TypeError, "row 1 must be a number or None, got '2'"),
         ([1, [2], 1], TypeError, r"row 1 must be a number or None, got \[2\]"),
-        ([1, 1], ValueError, "reward must return 3 rewards, one a completion, got 2"),
+        ([1, 1], ValueError, "reward must return 3 rewards, one per completion, got 2"),
         (1.0, TypeError, "list of 3 rewards, got 1.0"),
         (None, TypeError, "list of 3 rewards, got None"),
     ],

@@ -183,7 +183,7 @@ def test_a_run_cannot_allow_code_to_whoever_opens_it(disguised, tmp_path):
         lambda **given: write_model(Run.open(run), tmp_path / "written", seed=0, **given),
     ]
     for way in ways:
-        with pytest.raises(RunError, match=r"run wants to run Python code .*: if you trust both, say --remote-code"):
+        with pytest.raises(RunError, match=r"run needs the Python code .*: if you trust both, pass --remote-code"):
             way()
     assert not trace.exists()
     for way in ways:
@@ -193,7 +193,7 @@ def test_a_run_cannot_allow_code_to_whoever_opens_it(disguised, tmp_path):
 
 def test_neither_can_the_run_of_a_reward_model(disguised):
     run, trace = disguised(algorithm="reward-model", task="preference")
-    with pytest.raises(RunError, match="run wants to run Python code"):
+    with pytest.raises(RunError, match="run needs the Python code"):
         load_scorer(run)
     assert not trace.exists()
     load_scorer(run, remote_code=True)
@@ -213,7 +213,7 @@ def test_code_is_allowed_by_those_who_ask_for_it():
 def test_a_reward_model_is_no_policy_to_start_from(reward_run):
     for algorithm in ("sft", "grpo", "dpo", "rlhf"):
         with pytest.raises(
-            ValueError, match=r"a run of reward-model, .*but a policy is to be trained: .*--reward-model"
+            ValueError, match=r"a run of reward-model, .*but this run trains a policy: .*--reward-model"
         ):
             api.train(
                 algorithm, "preference", init=reward_run, budget=8, progress="silent", train_examples=20, held_out=4

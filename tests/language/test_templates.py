@@ -65,7 +65,7 @@ def test_special_tokens_of_other_tokenizers_are_tokens_wherever_they_stand(words
 def test_a_template_that_rewrites_earlier_turns_is_refused(make_words):
     words = make_words(template=STRIPS_THINKING)
     thinking = {"role": "assistant", "content": "<think>the</think>cat"}
-    with pytest.raises(ValueError, match=r"rewrites what came before: '<think>the</think>cat.*' in the prompt becomes"):
+    with pytest.raises(ValueError, match=r"rewrites earlier text: '<think>the</think>cat.*' in the prompt becomes"):
         assistant_turns(words, [QUESTION, thinking, QUESTION, ANSWER], tools=None)
     assert marked(words, [QUESTION, thinking]) == "<think>the</think>cat<|im_end|>"
 

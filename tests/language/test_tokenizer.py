@@ -186,7 +186,7 @@ def test_pairs_of_characters(prompt, completion):
 
 def test_a_template_that_changes_the_prompt_is_refused(make_words):
     words = make_words(template="{{ messages|length }}{% for m in messages %}{{ m.content }}{% endfor %}")
-    with pytest.raises(ValueError, match="rewrites what came before: '1the cat' in the prompt becomes '2the cat"):
+    with pytest.raises(ValueError, match="rewrites earlier text: '1the cat' in the prompt becomes '2the cat"):
         encode_pair(words, [QUESTION], [ANSWER], eos_ids={TURN_END})
 
 

@@ -66,7 +66,7 @@ def test_numeric():
     assert rate(find("numeric"), ["3", "4"], answer=[3.0, None]) == [1, None]
     near = find("numeric:tolerance=0.01")
     assert rate(near, ["101", "102", "99", "0.009", "0.02"], answer=[100, 100, 100, 0, 0]) == [1, 0, 1, 1, 0]
-    with pytest.raises(ValueError, match="column 'answer' must hold numbers, got 'x'"):
+    with pytest.raises(ValueError, match="column 'answer' must contain numbers, got 'x'"):
         rate(near, ["3"], answer=["x"])
 
 
@@ -177,7 +177,7 @@ def test_accuracy_compares_mathematics_in_another_process():
     completions = [r"\boxed{\frac{2}{6}}", r"\boxed{\frac{1}{2}}", "no", "1/3"]
     assert rate(verifier, completions, solution=[r"\frac{1}{3}"] * 3 + [None]) == [1, 0, 0, None]
     assert rate(verifier, ["$(1,2)$"], answer=["$1<x<2$"]) == [1]  # the other way round it would be 0
-    with pytest.raises(ValueError, match="reads the column 'answer', which the rows lack; their columns: gold"):
+    with pytest.raises(ValueError, match="reads the column 'answer', which the examples lack; their columns: gold"):
         rate(verifier, ["1"], gold=["1"])
 
 
@@ -276,7 +276,7 @@ def test_several_workers_share_a_batch_and_only_the_part_that_hangs_has_no_rewar
     with pytest.warns(RuntimeWarning, match="did not answer within 3 seconds"):
         assert rate(verifier, list("abcxefg")) == [2, 2, None, None, 3, 3, 3]
     assert rate(verifier, ["a"]) == [1]
-    with pytest.raises(ValueError, match=r"few must return 2 rewards, one a completion, got \[1.0\]"):
+    with pytest.raises(ValueError, match=r"few must return 2 rewards, one per completion, got \[1.0\]"):
         rate(find(f"{own}:few", workers=2), list("abcd"))
 
 
@@ -304,7 +304,7 @@ def test_unknown_verifiers_and_missing_columns_are_named():
     with pytest.raises(ValueError, match=r"no verifier 'exat' \(did you mean 'exact'\?\)"):
         find("exat")
     with pytest.raises(
-        ValueError, match="exact reads the column 'answer', which the rows lack; their columns: solution"
+        ValueError, match="exact reads the column 'answer', which the examples lack; their columns: solution"
     ):
         rate(find("exact"), ["1"], solution=["1"])
     with pytest.raises(ValueError, match="tolerance must be finite and not negative, got -1"):

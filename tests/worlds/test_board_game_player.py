@@ -55,5 +55,5 @@ def test_searches_of_another_number_of_simulations_are_those_of_another_player()
 
 
 def test_what_is_no_board_game_has_no_mistakes_to_count():
-    with pytest.raises(ValueError, match="only in board games: train e.g. operant/TicTacToe-v0"):
+    with pytest.raises(ValueError, match=r"only in board games: train e\.g\. operant/TicTacToe-v0"):
         Solver(1, game=None).certificates()

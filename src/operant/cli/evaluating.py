@@ -10,7 +10,8 @@ import tyro
 
 from operant.cli.answers import answer_table, sampled_fields, sampled_table
 from operant.cli.arguments import Opening, parse
-from operant.cli.output import faulty, number, print_json, say, score_fields, seed_table, table
+from operant.cli.exactness import Certificates, Losses, exact
+from operant.cli.output import faulty, number, print_json, say, score_fields, seed_table
 from operant.cli.tables import score_notes
 
 if TYPE_CHECKING:
@@ -31,31 +32,35 @@ class EvaluateOptions(Opening):
     """Folder of the run."""
 
     episodes: int | None = None
-    """Episodes of each seed, or held-out examples. Default: 100 episodes, all the examples."""
+    """Episodes per seed, or held-out examples. Default: 100 episodes, all examples."""
 
     env_backend: Literal["auto", "tensor", "gymnasium"] | None = None
-    """Where environments come from: Gymnasium, operant's batched ones (tensor), or the faster that exists (auto).
-    Default: gymnasium; for tables auto, which computes scores exactly where the model of the task is known, and with
-    --randomize auto, since physics that is computed on tensors can be changed."""
+    """Source of environments: Gymnasium, operant's batched ones (tensor), or the faster one available (auto). Default:
+    gymnasium; auto for tables, which are scored exactly if the model of the task is known, and with --randomize, since
+    only physics on tensors can be varied."""
 
     randomize: Path | None = None
-    """A TOML file of how the environments differ from the nominal ones, as for `operant train --randomize`: by fixed
-    numbers or by distributions. For deep control."""
+    """A TOML file of deviations from the nominal environments, as for `operant train --randomize`: fixed numbers or
+    distributions. For deep control."""
 
     best: tyro.conf.FlagCreatePairsOff[bool] = False
-    """Score the policy of each seed that did best in the evaluations while it was trained, not the latest one."""
+    """Score each seed's policy with the best evaluation in training, not the latest one."""
 
     at: int | None = None
-    """Score the policies of the first update that had used this much of the budget (0: the start), computed again bit
-    for bit from the nearest checkpoint before it. Default: the latest ones."""
+    """Score the policies of the first update at this much of the budget (0: the start), recomputed bit for bit from the
+    nearest earlier checkpoint. Default: the latest ones."""
 
     exact: tyro.conf.FlagCreatePairsOff[bool] = False
     """Of a board game: solve it by enumeration, and count the mistakes of each seed's greedy policy in all positions,
-    and in those that it can come to face in either seat, whatever the opponent does."""
+    and in those that it can come to face in either seat, whatever the opponent does. Of a finite world: solve it, and
+    tell what each seed's greedy policy loses against the optimum, V* - V^π, from the start and at most in a state."""
+
+    gamma: float | None = None
+    """Discount of --exact in a finite world. Default: that of the run."""
 
     samples: int = 0
-    """For language models: also draw so many answers to each held-out prompt, and report their mean reward (avg@k) and
-    the probability that one of k is right (pass@k, without bias); 0: not."""
+    """For language models: also sample this many answers to each held-out prompt, and report their mean reward (avg@k)
+    and the unbiased probability that one of k is correct (pass@k); 0: none."""
 
     require: float | None = None
     """Exit with 1 unless the mean score of every seed reaches this."""
@@ -65,6 +70,8 @@ class EvaluateOptions(Opening):
             raise ValueError(f"episodes must be at least 1, got {self.episodes}")
         if self.samples < 0:
             raise ValueError(f"samples must be at least 0, got {self.samples}")
+        if self.gamma is not None and not (self.exact and 0 <= self.gamma <= 1):
+            raise ValueError(f"gamma must lie between 0 and 1, and goes with --exact, got {self.gamma}")
 
 
 def evaluate(arguments: list[str]) -> int:
@@ -83,7 +90,7 @@ def evaluate(arguments: list[str]) -> int:
     if options.samples and not speaks:
         raise ValueError(f"--samples is for language models, and {options.run} is a run of {entry.name}; leave it out")
     sampled: list[Sampled] = []
-    certificates: list[Any] = []
+    truth: Certificates | Losses | None = None
     trained = api.load(
         options.run,
         best=options.best,
@@ -93,7 +100,7 @@ def evaluate(arguments: list[str]) -> int:
     )
     with closing(trained.experiment):
         if options.exact:
-            certificates = _certificates(trained)
+            truth = exact(trained, options.gamma)
         evaluation = trained.evaluate(options.episodes, backend=backend, wrappers=wrappers)
         if options.samples and isinstance(trained.experiment, Answering):
             sampled = trained.experiment.sample(options.samples, evaluation.episodes)
@@ -110,11 +117,13 @@ def evaluate(arguments: list[str]) -> int:
         counts = {"episodes": evaluation.episodes, "lengths": evaluation.lengths}
         counts |= {"missing": evaluation.missing} if evaluation.missing else {}
         drawn = sampled_fields(settings.seeds, sampled) if sampled else {}
-        print_json({**facts, **ours, **counts, **score_fields(evaluation), **drawn, **_certified_fields(certificates)})
+        print_json(
+            {**facts, **ours, **counts, **score_fields(evaluation), **drawn, **(truth.fields() if truth else {})}
+        )
     else:
         _print(trained, evaluation, sampled, options.require)
-        if certificates:
-            print(f"\n{_certified_table(settings.seeds, certificates)}")
+        if truth:
+            print(f"\n{truth.text()}")
     wrong = faulty(settings.seeds, evaluation)
     return max(int(wrong), _missed(settings.seeds, evaluation.scores, options.require))
 
@@ -140,46 +149,16 @@ def _print(trained: "Trained", evaluation: "Evaluation", sampled: Sequence["Samp
 
 
 def arrived(arrival: "Arrival") -> str:
-    """Return what is said of a state that was gone to."""
+    """Return a description of a restored state."""
     came = "the start" if arrival.origin == "start" else f"checkpoint {arrival.began}"
-    again = f"{arrival.updates} update{'s'[: arrival.updates != 1]} computed again from {came}"
+    again = f"{arrival.updates} update{'s'[: arrival.updates != 1]} recomputed from {came}"
     how = again if arrival.updates else f"loaded from {came}"
-    checked = "equal to the hash of the training" if arrival.verified else "the training recorded no hash here"
+    checked = "equal to the hash of the training" if arrival.verified else "training recorded no hash here"
     return f"The state at {arrival.consumed:,}: {how}. SHA-256 {arrival.sha256} ({checked})."
 
 
-def _certificates(trained: "Trained") -> list[Any]:
-    """Return the certificate of each seed.
-
-    Raises:
-        ValueError: what was learned is no board game, or the board is too large.
-    """
-    from operant.runtime.experiment import Certifiable
-
-    learner = trained.experiment.learner
-    if not isinstance(learner, Certifiable):
-        raise ValueError(
-            f"--exact is for board games, of which every position can be enumerated, and {trained.run.path} is a run "
-            f"of {trained.run.entry.name} on {trained.run.settings.task}: leave it out"
-        )
-    return list(learner.certificates())
-
-
-def _certified_fields(certificates: Sequence[Any]) -> dict[str, Any]:
-    """Return what a JSON answer says of certificates, by seed; nothing without them."""
-    names = ("positions", "mistakes", "faced", "faced_mistakes")
-    return {name: [getattr(one, name) for one in certificates] for name in names} if certificates else {}
-
-
-def _certified_table(seeds: Sequence[int], certificates: Sequence[Any]) -> str:
-    """Return the mistakes of each seed."""
-    rows = [["seed", "positions", "mistakes", "can be faced", "mistakes there"]]
-    rows += [[str(seed), *map(str, one)] for seed, one in zip(seeds, certificates, strict=True)]
-    return f"Against the exact solution of the game, with greedy actions:\n\n{table(rows, '>>>>>')}"
-
-
 def keep(trained: "Trained", evaluation: "Evaluation", backend: str | None, wrappers: Sequence[str] = ()) -> None:
-    """Append an evaluation to `eval/final.jsonl` of its run; a run that cannot be written is only warned of."""
+    """Append an evaluation to `eval/final.jsonl` of its run; warn if the run is not writable."""
     from operant.runtime.metrics import RecordWriter
 
     stamp = _stamp(trained)
@@ -190,11 +169,11 @@ def keep(trained: "Trained", evaluation: "Evaluation", backend: str | None, wrap
             records.write(stamp | evaluation.record())
             records.sync()
     except OSError as error:
-        say(f"operant: warning: the evaluation is not kept in {trained.run.path}: {error.strerror}")
+        say(f"operant: warning: the evaluation is not saved in {trained.run.path}: {error.strerror}")
 
 
 def _stamp(trained: "Trained") -> dict[str, Any]:
-    """Return when policies learned what they act by: one number, or one a seed where they are the best ones."""
+    """Return the training steps of policies: one number, or one per seed for the best ones."""
     if trained.consumed is None:
         state = {} if trained.arrival is None else {"sha256": trained.arrival.sha256}
         return {"consumed": trained.experiment.learner.consumed} | state

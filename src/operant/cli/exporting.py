@@ -4,7 +4,7 @@ import shutil
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Literal
 
 import tyro
 
@@ -18,37 +18,41 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class ExportOptions(Opening):
-    """Write what a run has learned in files that other programs read.
+    """Export the trained model or policy of a run for other programs.
 
     Language models: Hugging Face's format, safetensors, configuration and tokenizer; an adapter by itself, as peft
     does. `--model FOLDER` goes on from it. Networks and tables: the greedy policy as safetensors, with a Python module
-    that needs NumPy alone; tables as CSV, too.
+    that needs NumPy alone; tables as CSV, too. Networks also as ONNX or TorchScript, compared with the policy.
     """
 
     run: tyro.conf.Positional[Path]
     """Folder of the run."""
 
     folder: tyro.conf.Positional[Path]
-    """Where to write; a new folder, or an empty one."""
+    """Output folder, new or empty."""
+
+    format: Literal["safetensors", "onnx", "torchscript"] = "safetensors"
+    """What the policy of a network is written as: numbers with a module of NumPy, for perceptrons; or a graph, for all
+    networks that can be written as one: onnx (extra: onnx), or torchscript."""
 
     seed: int | None = None
-    """Which seed's model or policy. Default: the first one of the run."""
+    """Seed of the model or policy. Default: the first one of the run."""
 
     best: tyro.conf.FlagCreatePairsOff[bool] = False
-    """Write the weights that did best in the evaluations while they were trained, not the latest ones."""
+    """Export the weights with the best evaluation in training, not the latest ones."""
 
     merge: tyro.conf.FlagCreatePairsOff[bool] = False
-    """Add an adapter to the weights of the language model that it belongs to, and write the whole model."""
+    """Merge an adapter into the weights of its language model, and write the whole model."""
 
 
 def export(arguments: list[str]) -> int:
-    """Write a trained model or policy."""
+    """Export a trained model or policy."""
     options = parse(ExportOptions, arguments, "export")
     from operant.runtime.run import Run
 
     run, folder = Run.open(options.run), options.folder.expanduser().resolve()
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-        raise ValueError(f"{options.folder} exists already and is not an empty folder; name another one")
+        raise ValueError(f"{options.folder} already exists and is not empty; choose another folder")
     seed = run.settings.seeds[0] if options.seed is None else options.seed
     speaks = run.entry.package == "language"
     write = _write_model if speaks else _write_policy
@@ -72,6 +76,8 @@ def export(arguments: list[str]) -> int:
 
 def _write_model(options: ExportOptions, run: "Run", seed: int, folder: Path) -> None:
     """Write a language model (extra: `language`)."""
+    if options.format != "safetensors":
+        raise ValueError(f"--format {options.format} is for policies of networks: leave it out for a language model")
     require_extra("language", "a language model", ["transformers", "tokenizers", "peft"])
     from transformers.utils.logging import disable_progress_bar
 
@@ -85,7 +91,7 @@ def _write_model(options: ExportOptions, run: "Run", seed: int, folder: Path) ->
 
 
 def _write_policy(options: ExportOptions, run: "Run", seed: int, folder: Path) -> None:
-    """Write a policy of tables or networks."""
+    """Export a policy of tables or networks."""
     from operant import api
     from operant.runtime.exporting import require_bare, table_of, write_policy, write_table
 
@@ -94,6 +100,10 @@ def _write_policy(options: ExportOptions, run: "Run", seed: int, folder: Path) -
         raise ValueError("--merge is for adapters of language models: leave it out")
     if seed not in settings.seeds:
         raise ValueError(f"--seed is {seed}, but the seeds of {location(run.path)} are {list(settings.seeds)}")
+    if options.format != "safetensors" and run.entry.package == "tabular":
+        raise ValueError(f"--format {options.format} is for policies of networks: leave it out for a table")
+    if options.format == "onnx":
+        require_extra("onnx", "--format onnx", ["onnx", "onnxscript"])
     index = settings.seeds.index(seed)
     with closing(api.load(run.path, best=options.best, accept_changes=options.accept_changes)) as trained:
         learner = trained.experiment.learner
@@ -104,6 +114,16 @@ def _write_policy(options: ExportOptions, run: "Run", seed: int, folder: Path) -
             write_policy(settings, seed, table_of(actions), folder)
             known = learner.learns_values and learner.learns_action_values
             write_table(folder / "table.csv", actions, learner.q[index] if known else None)
+        elif options.format != "safetensors":
+            from operant.control.exporting import module_of_policy
+            from operant.runtime.graphs import write_graph
+
+            policy = module_of_policy(trained.experiment, index)
+
+            def predict(observations: Any) -> Any:
+                return trained.predict(observations, seed_index=index)[0]
+
+            write_graph(settings, seed, policy, folder, form=options.format, predict=predict)
         else:
             from operant.control.exporting import network_of
 

@@ -1,18 +1,16 @@
 """Advantage actor-critic: the synchronous form of A3C (Mnih et al. 2016, arXiv:1602.01783, algorithm S3).
 
-Collect a few steps in many environments; estimate the advantage of every action, by how much better it went than the
-critic expected; update policy and critic by one gradient step, and throw the steps away. With one step a rollout it is
-the classic one-step actor-critic (Barto, Sutton and Anderson 1983; Sutton and Barto 2018, section 13.5), the entry
-`actor-critic`.
+Collect a few steps in many environments; estimate the advantage of every action over the critic's prediction; update
+policy and critic by one gradient step, and discard the steps. With one step per rollout it is the classic one-step
+actor-critic (Barto, Sutton and Anderson 1983; Sutton and Barto 2018, section 13.5), the entry `actor-critic`.
 
-What differs from the paper: all environments act with the same parameters and make one gradient together, where the
-paper's actors run asynchronously (`operant.experimental.a3c` does). Policy and critic share no layers by default, as in
-the paper's physical tasks; its Atari networks do (`share_features`). The gradient of each seed is clipped by its norm,
-layers are initialized orthogonally, and the paper, which draws the learning rate at random for each run, names none:
-7e-4 is that of OpenAI's A2C. An episode cut by a time limit bootstraps from the value of its true final observation
-(Pardo et al. 2018). The one-step actor-critic leaves out the factor γ^t of the textbook, as all practice does: its
-gradient is not that of the discounted return (Thomas 2014). Continuous actions are in units of half the range of the
-action space.
+What differs from the paper: all environments act with the same parameters and contribute to one gradient; the paper's
+actors run asynchronously (as in `operant.experimental.a3c`). Policy and critic share no layers by default, as in the
+paper's physical tasks; its Atari networks do (`share_features`). The gradient of each seed is clipped by its norm, and
+layers are initialized orthogonally. The paper draws the learning rate at random for each run; the default 7e-4 is that
+of OpenAI's A2C. An episode cut by a time limit bootstraps from the value of its true final observation (Pardo et al.
+2018). The one-step actor-critic omits the textbook's factor γ^t, as is usual: its gradient is not that of the
+discounted return (Thomas 2014). Continuous actions are in units of half the range of the action space.
 """
 
 from collections.abc import Mapping, Sequence
@@ -27,7 +25,7 @@ from operant.control.agent import Agent, Samples, Scaling
 from operant.control.reward_channels import RewardChannels
 from operant.control.state_noise import StateNoiseConfig
 from operant.envs import BatchEnv
-from operant.nets import OPTIMIZERS, Activation, OptimizerName, Pass, Spec, TorsoName, compilable, encoders
+from operant.nets import OPTIMIZERS, Activation, OptimizerName, Pass, Spec, TorsoName, compilable, encoders, modules
 from operant.runtime.bounds import NonNegativeFloat, PositiveFloat, PositiveInt, UnitFloat, require
 from operant.runtime.budget import iterations, remaining, require_budget, scheduled
 from operant.runtime.learner import Metrics
@@ -42,29 +40,29 @@ class A2CConfig(StateNoiseConfig):
     """Hyperparameters of advantage actor-critic. Defaults are the paper's, or OpenAI's A2C's where it is silent."""
 
     num_envs: PositiveInt = 16
-    """Environments a seed, N. More give less correlated batches and a steadier gradient, from more steps."""
+    """Environments per seed, N. More give less correlated batches and a less noisy gradient, from more steps."""
     num_steps: PositiveInt = 5
-    """Steps of every environment in one rollout, T. More see further before bootstrapping, and update less often."""
+    """Steps per environment in one rollout, T. More look further ahead before bootstrapping, and update less often."""
     optimizer: OptimizerName = "rmsprop"
     """The paper's RMSProp, or Adam, which needs less tuning."""
     learning_rate: PositiveFloat = 7e-4
     """Step size of the optimizer."""
     lr_schedule: Literal["constant", "linear"] = "linear"
-    """Whether the learning rate stays as it is or falls linearly to zero over the budget."""
+    """Whether the learning rate is constant or falls linearly to zero over the budget."""
     adam_eps: PositiveFloat = 1e-5
     """Added to the second moment under the root (RMSProp) or to the root (Adam). Higher takes smaller steps."""
     gamma: UnitFloat = 0.99
-    """Discount a step. Higher looks further ahead and has more variance."""
+    """Discount per step. Higher looks further ahead and has more variance."""
     estimator: Literal["n-step", "gae"] = "n-step"
-    """How advantages are estimated: from n-step returns as in the paper, or by generalized advantage estimation."""
+    """Estimator of advantages: n-step returns as in the paper, or generalized advantage estimation."""
     n_step: PositiveInt | None = None
-    """Most real rewards in an n-step return; None: as many as the rollout has. More trust the critic less."""
+    """Maximum number of real rewards in an n-step return; None: the whole rollout. More trust the critic less."""
     gae_lambda: UnitFloat = 0.95
     """λ of generalized advantage estimation: 0 trusts the critic (bias), 1 the sampled return (variance)."""
     target: Literal["advantage", "monte-carlo", "bootstrap"] = "advantage"
-    """What the critic should predict: the return that advantages are of, all rewards of the rollout, or one of them."""
+    """Target of the critic: the return of the advantages, all rewards of the rollout, or one reward."""
     vf_coef: NonNegativeFloat = 0.5
-    """Weight of the value loss (half the squared error). Matters most where the networks are shared."""
+    """Weight of the value loss (half the squared error). Matters most with shared networks."""
     ent_coef: NonNegativeFloat = 0.01
     """Weight of the entropy bonus. Higher explores more and commits later."""
     max_grad_norm: PositiveFloat | None = 0.5
@@ -72,7 +70,7 @@ class A2CConfig(StateNoiseConfig):
     normalize_advantage: Literal["batch", "none"] = "none"
     """Whether the advantages of a seed's rollout get mean 0 and standard deviation 1."""
     critic_ensemble_size: PositiveInt = 1
-    """Critics that learn from the same data and differ by their first parameters; their mean is the value."""
+    """Critics trained on the same data from different initial parameters; the value is their mean."""
     hidden_sizes: tuple[PositiveInt, ...] = (64, 64)
     """Widths of the hidden layers."""
     activation: Activation = "tanh"
@@ -82,6 +80,9 @@ class A2CConfig(StateNoiseConfig):
     encoder: TorsoName | str = "auto"
     """The convolutions before the hidden layers, where observations are pictures; `auto` goes by their size. Or a
     `torch.nn.Module` of yours, path/to/file.py:Name (see `operant.nets.StackedModule`)."""
+    network: str | None = None
+    """A whole `torch.nn.Module` of yours in the place of all layers, path/to/file.py:Name, which returns policy outputs
+    and value (see `operant.nets.StackedNetwork`). None: the layers that the fields around say."""
     log_std_init: float = 0.0
     """Initial logarithm of the standard deviation of continuous actions, in half action ranges."""
     normalize_obs: bool = False
@@ -89,34 +90,34 @@ class A2CConfig(StateNoiseConfig):
     normalize_reward: bool = False
     """Whether rewards are divided by the running standard deviation of the discounted return."""
     reward_channels: Mapping[str, Mapping[str, Any]] = field(default_factory=dict[str, Mapping[str, Any]])
-    """Further rewards, by name of the extra tensor of a step, such as intrinsic='{"gamma": 0.99, "weight": 0.5}': each
+    """Further rewards by their name in `Step.extras`, such as intrinsic='{"gamma": 0.99, "weight": 0.5}'. Each
     has a value head and a discount (see `operant.control.reward_channels.RewardChannel` for the fields)."""
 
     def __post_init__(self) -> None:
         """Validate."""
-        require(self, encoder=encoders(self.encoder))
+        require(self, encoder=encoders(self.encoder), network=modules(self.network))
         if (self.normalize_advantage == "batch") and self.num_envs * self.num_steps == 1:
             raise ValueError(
-                "normalize_advantage leaves nothing of the advantage of a single sample: take more environments or "
+                "normalize_advantage makes the advantage of a single sample 0: use more environments or "
                 "steps, or switch it off"
             )
         if len(self.channels) > 1 and self.critic_ensemble_size > 1:
             raise ValueError(
-                f"critic_ensemble_size must be 1 where there are reward_channels ({', '.join(self.reward_channels)}), "
+                f"critic_ensemble_size must be 1 with reward_channels ({', '.join(self.reward_channels)}), "
                 f"got {self.critic_ensemble_size}"
             )
 
     @property
     def channels(self) -> RewardChannels:
-        """The rewards to learn from."""
+        """The reward channels."""
         return RewardChannels(self.reward_channels, gamma=self.gamma, gae_lambda=self.gae_lambda)
 
 
 TARGET_LAMBDA = {"monte-carlo": 1.0, "bootstrap": 0.0}
-"""λ of the λ-return that is the critic's target, where that is not the return that advantages are of."""
+"""λ of the critic's target, if it differs from the return of the advantages."""
 
 DIAGNOSTICS = ("losses/policy", "losses/value", "losses/entropy", "losses/gradient_norm")
-"""What is measured in an update."""
+"""Diagnostics of an update."""
 
 _MUJOCO: Mapping[str, Any] = {
     "num_steps": 32,
@@ -170,7 +171,7 @@ PRESETS: Mapping[str, Mapping[str, Any]] = {
     "Walker2d-v5": _MUJOCO,
     "zoo": {"num_envs": 8, "lr_schedule": "constant", "ent_coef": 0.0, "vf_coef": 1.0},
 }
-"""Configuration by task, which selects its own, or by name; what is not named keeps its default.
+"""Presets: by task, selected automatically, or by name. Other fields keep their defaults.
 
 `zoo` is what RL Baselines3 Zoo uses for CartPole-v1. Its weight of the value loss is 0.5 without the ½ that the loss
 has here, which is 1 with it.
@@ -178,18 +179,18 @@ has here, which is 1 with it.
 
 
 class A2C(Resumable):
-    """The learner: `S` seeds trained as one program.
+    """Learner that trains `S` seeds as one program.
 
     Args:
         config: hyperparameters.
-        env: `S * config.environments` rows, made with the same seeds.
-        seeds: one non-negative integer for each of the S runs; each owns its streams of random numbers.
-        budget: environment steps a seed, over which the learning rate falls to zero.
+        env: `S * config.num_envs` environments, made with the same seeds.
+        seeds: one non-negative integer per run; each has its own random streams.
+        budget: environment steps per seed, over which the learning rate falls to zero.
         algorithm: its name in the catalog, for messages.
 
     Attributes:
-        consumed: environment steps a seed so far.
-        agent: policy and value, and the environments they act in; `act`, `describe`, `noise` and `close` are its own.
+        consumed: environment steps per seed so far.
+        agent: policy, value and environments; the learner exposes its `act`, `describe`, `noise` and `close`.
     """
 
     STATE = ("consumed", "agent", "optimizer")
@@ -213,10 +214,11 @@ class A2C(Resumable):
             spec=Spec(
                 config.hidden_sizes,
                 config.activation,
-                config.share_features,
+                config.share_features or config.network is not None,
                 critics=config.critic_ensemble_size,
                 torso=config.encoder,
                 value_heads=len(config.channels),
+                network=config.network,
             ),
             log_std=config.log_std_init,
             scaling=Scaling(config.normalize_obs, config.normalize_reward, config.gamma),
@@ -233,12 +235,12 @@ class A2C(Resumable):
 
     @property
     def learned(self) -> Weights:
-        """The networks, and what wrappers of the environments have learned."""
+        """The weights of networks and wrappers."""
         return self.agent.learned
 
     @property
     def gradient_steps(self) -> int:
-        """How many gradient steps the whole run takes."""
+        """Gradient steps of the whole run."""
         return iterations(self.budget, self.rollout_steps)
 
     def iterate(self) -> Metrics:
@@ -251,7 +253,7 @@ class A2C(Resumable):
 
     @torch.no_grad()
     def estimate_advantages(self, rollout: Rollout) -> Samples:
-        """Estimate the advantage of every action, and the returns that the critic should predict."""
+        """Estimate the advantage of every action, and the critic's targets."""
         config, seen = self.config, self.channels.read(rollout, self.agent.networks.value)
         if config.estimator == "gae":
             advantages = ops.gae(seen.rewards, seen.values, seen.next_values, lam=seen.gae_lambda, **seen.ends)
@@ -265,7 +267,7 @@ class A2C(Resumable):
         return batch.standardized() if config.normalize_advantage == "batch" else batch
 
     def update(self, batch: Samples, left: float) -> Metrics:
-        """Take one gradient step, where a share of the budget is left."""
+        """Take one gradient step, with the share `left` of the budget."""
         learning_rate = scheduled(self.config.learning_rate, self.config.lr_schedule, left)
         counts = self.optimizer.counts
         gradient, losses = self.gradient(batch)
@@ -277,13 +279,13 @@ class A2C(Resumable):
 
     @compilable
     def gradient(self, batch: Samples) -> tuple[Tensor, Tensor]:
-        """Return the gradient `[S, P]` of the loss, and the means `[3, S]` of its parts: policy, value, entropy."""
+        """Return the gradient `[S, P]` of the loss, and the means `[3, S]` of policy, value and entropy terms."""
         networks = Pass(self.agent.networks, batch.obs)
         loss, parts = self.loss(networks, batch)
         return networks.gradient(loss), parts
 
     def loss(self, networks: Pass, batch: Samples) -> tuple[Tensor, Tensor]:
-        """Return the loss of algorithm S3, with the entropy bonus, summed over seeds; and its parts, a mean a seed."""
+        """Return the loss of algorithm S3, with entropy bonus, summed over seeds; and its parts, averaged per seed."""
         config, targets = self.config, batch.targets
         log_probs = self.agent.head.log_prob(networks.outputs, networks.free, batch.actions)
         policy = ops.policy_gradient(log_probs, batch.advantages)

@@ -1,4 +1,4 @@
-"""What acts in the environments of an on-policy method: `Agent`; and its experience, ready for updates: `Samples`."""
+"""Agents of on-policy methods, `Agent`; and their experience, ready for updates, `Samples`."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from copy import copy
@@ -24,7 +24,7 @@ from operant.tensors import integers
 
 @dataclass(frozen=True)
 class Scaling:
-    """Which numbers of an environment are brought to the scale that networks like (`operant.envs.Normalize`).
+    """Which quantities of an environment are normalized (`operant.envs.Normalize`).
 
     Attributes:
         observations: whether observations are normalized by running mean and standard deviation.
@@ -38,30 +38,31 @@ class Scaling:
 
 
 class Agent(DeclaredState):
-    """A policy and a critic for each of `S` seeds, and the `S * N` environments they act in.
+    """A policy and a critic for each of `S` seeds, and their `S * N` environments.
 
     Args:
-        env: `S * N` rows, made with the same seeds; of several shards those of this process, `S * N / K` rows each.
-        seeds: one non-negative integer for each of the S runs; each owns its streams of random numbers.
+        env: `S * N` environments, made with the same seeds; with several shards those of this process, `S * N / K`
+            each.
+        seeds: one non-negative integer per run; each has its own random streams.
         rows: N.
         algorithm: its name in the catalog, for messages.
-        spec: shape of the networks.
+        spec: sizes of the networks.
         log_std: initial logarithm of the standard deviation of continuous actions.
         scaling: of observations and rewards.
-        shards: what the environments are divided into.
-        sde_sample_freq: steps after which the weights of state-dependent noise are drawn again, -1: once a rollout;
-            None: noise does not depend on the state.
+        shards: of the environments.
+        sde_sample_freq: steps after which the weights of state-dependent noise are resampled, -1: once per rollout;
+            None: state-independent noise.
 
     Attributes:
         parameters: `[S, P]` of policy and value.
         networks: bound to them.
-        head: what the policy's outputs mean.
-        collector: steps the environments, of several shards those of the first one in this process.
+        head: distribution of actions, given the policy's outputs.
+        collector: steps the environments; with several shards, those of the first one in this process.
         experience: the same, or the collectors of all shards.
-        device: where all of it lives.
+        device: of networks and environments.
 
     Raises:
-        ValueError: the environment's spaces do not suit, or its rows are not `S * N`.
+        ValueError: the environment's spaces are unsupported, or it does not have `S * N` environments.
     """
 
     STATE = ("parameters", ("collector", "experience"), "streams")
@@ -87,7 +88,7 @@ class Agent(DeclaredState):
             start(own, seeds)
         self.seeds, self.rows, self.device = list(seeds), rows, env.device
         if scaling.observations and is_picture(env.observation_space):
-            raise ValueError("normalize_obs is for vectors: pictures are scaled by the network")
+            raise ValueError("normalize_obs is for vectors: the network scales images")
         if self.shards.count > 1:
             require_apart(env, scaling, algorithm)
         self.normalizer: Normalize | None = None
@@ -119,23 +120,23 @@ class Agent(DeclaredState):
             self.hidden_of = require_state_noise(shape.mlp, continuous=continuous, algorithm=algorithm)
             if self.shards.count > 1:
                 raise ValueError(
-                    f"use_sde draws its weights for all environments at once: leave out --shards {self.shards.count}"
+                    f"use_sde draws its weights for all environments together: leave out --shards {self.shards.count}"
                 )
 
     @property
     def learned(self) -> Weights:
-        """The networks of all seeds, and what wrappers have learned, such as the moments by which they normalize."""
+        """The weights of networks and wrappers, such as normalization statistics."""
         return {"parameters": self.parameters, **learned(self.collector.env)}
 
     def for_seed(self, seed: int) -> Self:
-        """Return an agent whose networks are those of the seed in one place alone, sharing their memory."""
+        """Return an agent with only the networks of the seed at an index, sharing their storage."""
         agent = copy(self)
         agent.parameters = self.parameters[seed : seed + 1]
         agent.networks = self.networks.shape.bind(agent.parameters)
         return agent
 
     def repeated(self, count: int) -> Self:
-        """Return an agent that has a copy of the networks of each seed `count` times, one after another."""
+        """Return an agent with `count` consecutive copies of the networks of each seed."""
         agent = copy(self)
         agent.parameters = self.parameters.repeat_interleave(count, 0)
         agent.networks = self.networks.shape.bind(agent.parameters)
@@ -143,7 +144,7 @@ class Agent(DeclaredState):
 
     @torch.no_grad()
     def collect(self, steps: int) -> Rollout:
-        """Act with the current policy for `steps` steps, keeping its actions and outputs."""
+        """Act with the current policy for `steps` steps, storing its actions and outputs."""
         if self.sde_sample_freq is not None:
             smooth = self._state_noise(steps, self.sde_sample_freq)
             return self.collector.rollout(**self.collector.play(self.collector.obs, steps, self._acting(smooth)))
@@ -157,13 +158,13 @@ class Agent(DeclaredState):
         return self.collector.play(obs, len(noise), self._acting(noise))
 
     def _state_noise(self, steps: int, every: int) -> StateNoise:
-        """Return the noise of a rollout that is a function of the state."""
+        """Return the state-dependent noise of a rollout."""
         actions = self.head.outputs
         network = self.hidden_of
         return StateNoise(self.streams, steps=steps, rows=self.rows, network=network, actions=actions, every=every)
 
     def _acting(self, noise: Tensor | StateNoise) -> Act:
-        """Return what acts by noise `[T, S, N, ...]`, or by one that is a function of the state."""
+        """Return an actor with the noise `[T, S, N, ...]`, or with state-dependent noise."""
         drawn = () if isinstance(noise, StateNoise) else noise.unbind(0)
 
         def act(obs: Tensor, t: int) -> tuple[tuple[Tensor, Tensor], Tensor]:
@@ -175,21 +176,21 @@ class Agent(DeclaredState):
         return act
 
     def capture(self) -> None:
-        """Launch the kernels of a rollout as one from now on, where its environments are tensors on a CUDA device."""
+        """Capture rollouts as a CUDA graph, for tensor environments on a CUDA device."""
         plain = self.shards.count == 1 and self.sde_sample_freq is None
         if self.device.type == "cuda" and plain and isinstance(self.collector.env, TensorEnv):
             self.graph = Graph(self._play, self.device)
 
     @torch.no_grad()
     def act(self, obs: Tree, memory: Tree | None, noise: Tensor | None) -> tuple[Tensor, Tree | None]:
-        """Choose actions for observations `[S, N, ...]` as the environment gives them (see `runtime.Policy`)."""
+        """Choose actions for raw observations `[S, N, ...]` (see `runtime.Policy`)."""
         outputs, free = self.networks.policy(self.read(obs)), self.networks.free
         actions = self.head.mode(outputs, free) if noise is None else self.head.sample(outputs, free, noise)
         return self.head.to_env(actions), None
 
     @torch.no_grad()
     def describe(self, obs: Tree, memory: Tree | None) -> Mapping[str, Tensor]:
-        """Return what policy and critic say of observations (see `operant.runtime.learner.Describing`)."""
+        """Return the outputs of policy and critic for observations (see `operant.runtime.learner.Describing`)."""
         seen = self.read(obs)
         values = self.networks.value(seen)
         return self.head.describe(self.networks.policy(seen), self.networks.free) | (
@@ -209,14 +210,14 @@ class Agent(DeclaredState):
         active: Tensor | None = None,
         standardize: bool = False,
     ) -> "Iterator[Samples]":
-        """Split a batch at random into equal parts, each seed by its own stream; one part needs no order.
+        """Split a batch at random into equal parts, each seed by its own stream; one part is not shuffled.
 
         Args:
             batch: of all seeds.
-            parts: how many.
-            generators: one a seed.
+            parts: number of parts.
+            generators: one per seed.
             active: `[S]` bool, the seeds whose samples are shuffled. Default: all.
-            standardize: whether the advantages of each of several parts get mean 0 and standard deviation 1.
+            standardize: whether the advantages of each part get mean 0 and standard deviation 1, if there are several.
         """
         if parts == 1:
             return iter([batch])
@@ -230,13 +231,13 @@ class Agent(DeclaredState):
         return (batch.map(itemgetter(part)) for part in range(parts))
 
     def read(self, obs: Tree) -> Tensor:
-        """Turn observations `[S, N, ...]` as the environment gives them into what the networks look at."""
+        """Convert raw observations `[S, N, ...]` to the inputs of the networks."""
         if self.normalizer is not None:
             obs = self.normalizer.normalize(obs)
         return self.collector.features.by_seed(obs)
 
     def noise(self, rows: int, generator: torch.Generator) -> Tensor:
-        """Draw the noise for one action of each of `rows` rows of every seed."""
+        """Draw the noise of one action for each of `rows` environments per seed."""
         return self.head.noise((len(self.seeds), rows), generator)
 
     def close(self) -> None:
@@ -245,14 +246,14 @@ class Agent(DeclaredState):
             env.close()
 
     def load_state_dict(self, state: State) -> None:
-        """Go on exactly where the state was taken."""
+        """Restore a state exactly."""
         super().load_state_dict(state)
         if self.graph is not None:
             self.graph.forget()
 
 
 def require_apart(env: BatchEnv, scaling: Scaling, algorithm: str) -> None:
-    """Check that nothing learns from all environments of a seed, where they are in several shards.
+    """Check that nothing learns from all environments of a seed if they are in several shards.
 
     Raises:
         ValueError: something does.
@@ -260,37 +261,36 @@ def require_apart(env: BatchEnv, scaling: Scaling, algorithm: str) -> None:
     scaled = {"normalize_obs": scaling.observations, "normalize_reward": scaling.rewards}
     if found := [*(name for name, wanted in scaled.items() if wanted), *learned(env)]:
         raise ValueError(
-            f"{', '.join(found)} of {algorithm} on {env.task} comes from all environments of a seed, which are in "
+            f"{', '.join(found)} of {algorithm} on {env.task} needs all environments of a seed, which are in "
             "several shards: leave it out, or --shards"
         )
 
 
 def require_rows(env: BatchEnv, seeds: Sequence[int], rows: int) -> None:
-    """Check that an environment has `rows` rows for every seed.
+    """Check that an environment has `rows` environments for every seed.
 
     Raises:
-        ValueError: it has another number of them.
+        ValueError: it has another number.
     """
     if env.rows != len(seeds) * rows:
         raise ValueError(
-            f"{len(seeds)} seeds with {rows} environments each need {len(seeds) * rows} rows, "
-            f"but the environment has {env.rows}"
+            f"{len(seeds)} seeds with {rows} environments each need {len(seeds) * rows}, but there are {env.rows}"
         )
 
 
 @dataclass(frozen=True)
 class Samples:
-    """One rollout ready for updates; every tensor is `[S, M, ...]` with M = T * N samples a seed.
+    """One rollout ready for updates; every tensor is `[S, M, ...]` with M = T * N samples per seed.
 
     Attributes:
-        obs: what the policy saw.
-        actions: what it did, in its own units.
-        outputs: what its network gave.
-        old_log_probs: of the actions when they were chosen.
+        obs: inputs of the policy.
+        actions: in the units of the policy.
+        outputs: of the policy network.
+        old_log_probs: of the actions at collection.
         advantages: of the actions.
-        targets: what the critic should predict; `[S, M, K]` of K values.
-        old_values: what it predicted, likewise.
-        weights: 1 where a sample counts and 0 where not; None when every sample counts.
+        targets: of the critic; `[S, M, K]` for K values.
+        old_values: predictions of the critic, likewise.
+        weights: 1 for samples that count, else 0; None: all count.
     """
 
     obs: Tensor
@@ -312,9 +312,9 @@ class Samples:
         values: Tensor,
         mix: Callable[[Tensor], Tensor] = lambda advantages: advantages,
     ) -> Self:
-        """Flatten what an agent collected, with `advantages` and `values` `[T, S, N]`; targets are their sum.
+        """Flatten a rollout with `advantages` and `values` `[T, S, N]`; targets are their sum.
 
-        With K values of each state both are `[T, S, N, K]`, and `mix` makes one advantage `[S, M]` of K.
+        With K values per state both are `[T, S, N, K]`, and `mix` combines K advantages into one, `[S, M]`.
         """
         actions, outputs = (by_seed(kept) for kept in rollout.kept)
         flat, old_values = by_seed(advantages), by_seed(values)

@@ -1,4 +1,4 @@
-"""Exploration bonuses by name: the wrapper that pays, and the channel that learns from it."""
+"""Exploration bonuses by name: their wrappers and reward channels."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields, replace
@@ -11,16 +11,16 @@ from operant.runtime.settings import Settings
 C = TypeVar("C")
 
 GAMMA = 0.99
-"""Discount of the return of a bonus, unless another is asked for."""
+"""Default discount of the return of a bonus."""
 
 
 @dataclass(frozen=True)
 class Named:
-    """A bonus as it is asked for, such as `rnd(weight=0.1, width=128)`.
+    """A bonus with its options, such as `rnd(weight=0.1, width=128)`.
 
     Attributes:
-        place: where its class is.
-        weight: beside the reward of the environment.
+        place: module and name of its class.
+        weight: relative to the reward of the environment.
         channel: name of its reward.
         gamma: discount of its return.
         is_episodic: whether its return ends with the episode.
@@ -36,7 +36,7 @@ class Named:
 
     @classmethod
     def of(cls, text: str) -> "Named":
-        """Read a name of `operant.catalog.bonuses`, of an entry point, or `file.py:Name`, with parameters or without.
+        """Parse a name of `operant.catalog.bonuses`, of an entry point, or `file.py:Name`, with or without parameters.
 
         Raises:
             ValueError: there is no such bonus.
@@ -60,16 +60,16 @@ class Named:
         )
 
     def wrapper(self, **more: Any) -> str:
-        """Return the wrapper as `Settings.wrappers` names it."""
+        """Return the wrapper as in `Settings.wrappers`."""
         values = ", ".join(f"{name}={value!r}" for name, value in {**self.parameters, **more}.items())
         return f"{self.place}({values})"
 
 
 def with_bonuses(settings: Settings, config: C, texts: Iterable[str]) -> tuple[Settings, C]:
-    """Return settings with the wrappers that pay bonuses, and a configuration that learns from them.
+    """Return settings with the wrappers of bonuses, and a configuration that learns from them.
 
-    A method with `reward_channels` gets one for each bonus, with a value head and a discount of its own (what the
-    configuration says of that channel wins); with others the bonus is added to the reward.
+    A method with `reward_channels` gets one for each bonus, with its own value head and discount (fields of that
+    channel in the configuration take precedence); other methods get the bonus added to the reward.
 
     Args:
         settings: of the run.
@@ -83,7 +83,7 @@ def with_bonuses(settings: Settings, config: C, texts: Iterable[str]) -> tuple[S
     taken: set[str] = set()
     for bonus in map(Named.of, texts):
         if bonus.channel in taken:
-            raise ValueError(f"two bonuses pay into {bonus.channel!r}: give one another, such as channel='second'")
+            raise ValueError(f"two bonuses pay into {bonus.channel!r}: rename one, such as channel='second'")
         taken.add(bonus.channel)
         if has_channels:
             config = _with_channel(config, bonus)
@@ -93,7 +93,7 @@ def with_bonuses(settings: Settings, config: C, texts: Iterable[str]) -> tuple[S
 
 
 def _with_channel(config: Any, bonus: Named) -> Any:
-    """Return a configuration that learns from a bonus by itself."""
+    """Return a configuration with a reward channel for a bonus."""
     channel = {"gamma": bonus.gamma, "weight": bonus.weight, "episodic": bonus.is_episodic}
     given = dict(config.reward_channels)
     return replace(config, reward_channels={**given, bonus.channel: {**channel, **given.get(bonus.channel, {})}})

@@ -1,4 +1,4 @@
-"""Which algorithms suit an environment: `suitable`, and `require_suitable`, which refuses one and names them."""
+"""Compatibility of algorithms and environments: `suitable` lists algorithms, `require_suitable` checks one."""
 
 from typing import Any, NamedTuple
 
@@ -13,7 +13,7 @@ from operant.envs.worlds.games import BOARD_GAMES, rules_of
 from operant.nets import is_bounded, is_continuous
 
 LARGEST_TABLE = 10**6
-"""Observations that can be told apart up to which a table is advised."""
+"""Largest number of distinct observations for which a table is suggested."""
 
 _ACTIONS: dict[ActionKind, str] = {
     "discrete": "Discrete",
@@ -24,11 +24,11 @@ _CHANGE_ACTIONS = f"turn them into {', '.join(_ACTIONS.values())} with gymnasium
 
 
 class Obstacle(NamedTuple):
-    """What an algorithm cannot do in an environment.
+    """Reason why an algorithm does not support an environment.
 
     Attributes:
-        what: goes on after the name of the algorithm.
-        remedy: what would help beside another algorithm; empty if nothing.
+        what: continues the name of the algorithm in the message.
+        remedy: fix that keeps the algorithm; empty if there is none.
     """
 
     what: str
@@ -36,14 +36,14 @@ class Obstacle(NamedTuple):
 
 
 def require_suitable(env: BatchEnv, algorithm: str) -> None:
-    """Refuse an environment that an algorithm with networks cannot act in or look at.
+    """Check that an algorithm with networks supports the spaces of an environment.
 
     Args:
         env: the environment.
         algorithm: its name in the catalog.
 
     Raises:
-        ValueError: it cannot; the message names a remedy, and the algorithms that support both spaces.
+        ValueError: it does not; the message names a fix, and the algorithms that support both spaces.
     """
     found = obstacle(catalog.find(algorithm), env)
     if found is None:
@@ -57,7 +57,7 @@ def require_suitable(env: BatchEnv, algorithm: str) -> None:
 
 
 def suitable(env: BatchEnv) -> list[str]:
-    """Return the names of the algorithms that support both spaces of an environment, and are not made for bandits."""
+    """Return the names of the algorithms that support both spaces of an environment, without bandit algorithms."""
     finite = _fits_a_table(env)
     return [
         entry.name
@@ -68,7 +68,7 @@ def suitable(env: BatchEnv) -> list[str]:
 
 
 def obstacle(algorithm: Algorithm, env: BatchEnv) -> Obstacle | None:
-    """Return what an algorithm with networks cannot do in an environment, or None where it can do all."""
+    """Return why an algorithm with networks does not support an environment, or None if it does."""
     return _acting(algorithm, env) or _looking(algorithm, env) or _planning(algorithm, env)
 
 
@@ -82,14 +82,14 @@ def _acting(algorithm: Algorithm, env: BatchEnv) -> Obstacle | None:
         )
     if algorithm.bounded and is_continuous(actions) and not is_bounded(actions):
         return Obstacle(
-            f"needs actions with finite bounds, which its policy fills, but those of {env.task} are {actions}",
+            f"needs actions with finite bounds, but those of {env.task} are {actions}",
             "give them bounds with gymnasium.wrappers.TransformAction",
         )
     return None
 
 
 def _kind(actions: Space[Any]) -> ActionKind | None:
-    """Return of which kind actions are, None if of none that any algorithm knows."""
+    """Return the kind of actions, or None if no algorithm supports them."""
     if isinstance(actions, spaces.Discrete):
         return "discrete"
     if isinstance(actions, spaces.MultiDiscrete):
@@ -103,22 +103,30 @@ def _looking(algorithm: Algorithm, env: BatchEnv) -> Obstacle | None:
         if "pictures" in algorithm.sees:
             return None
         return Obstacle(
-            f"looks at vectors, but the observations of {env.task} are pictures, {space}",
+            f"needs vectors, but the observations of {env.task} are images, {space}",
             "flatten them with gymnasium.wrappers.FlattenObservation",
         )
     try:
         features = Features.of(space, env.action_space)
     except (TypeError, ValueError) as error:
         return Obstacle(f"cannot look at the observations of {env.task}: {error}", "")
+    return _looking_at(algorithm, env, features)
+
+
+def _looking_at(algorithm: Algorithm, env: BatchEnv, features: Features) -> Obstacle | None:
+    """Return what an algorithm cannot do with vectors, and with what they hold beside plain numbers."""
+    space = env.observation_space
+    if not algorithm.vectors:
+        return Obstacle(f"looks at images alone, but the observations of {env.task} are {space}", "")
     if features.picture is not None and "mixtures" not in algorithm.sees:
         return Obstacle(
-            f"does not look at a picture among other parts, but the observations of {env.task} are {space}",
-            "leave it out, or the others, with gymnasium.wrappers.FilterObservation",
+            f"does not support an image in a dictionary, but the observations of {env.task} are {space}",
+            "remove it, or the other entries, with gymnasium.wrappers.FilterObservation",
         )
     if features.masked and "masks" not in algorithm.sees:
         return Obstacle(
-            f"does not look at action masks, but the observations of {env.task} hold one",
-            "leave it out with gymnasium.wrappers.FilterObservation",
+            f"does not support action masks, but the observations of {env.task} have one",
+            "remove it with gymnasium.wrappers.FilterObservation",
         )
     return None
 
@@ -126,12 +134,12 @@ def _looking(algorithm: Algorithm, env: BatchEnv) -> Obstacle | None:
 def _planning(algorithm: Algorithm, env: BatchEnv) -> Obstacle | None:
     if algorithm.model == "known" and rules_of(env) is None:
         games = ", ".join(BOARD_GAMES)
-        return Obstacle(f"searches with the rules of a board game, and knows none of {env.task}: it plays {games}", "")
+        return Obstacle(f"needs the rules of a board game, got {env.task}: choose one of {games}", "")
     return None
 
 
 def _fits_a_table(env: BatchEnv) -> bool:
-    """Whether a table has a place for every observation and action; it would not obey a mask."""
+    """Whether a table can index every observation and action; a table would ignore an action mask."""
     actions, space = env.action_space, env.observation_space
     if is_dict(space) and MASK in space.spaces:
         return False

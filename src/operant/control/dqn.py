@@ -1,16 +1,16 @@
 """Deep Q-networks (Mnih et al. 2015, "Human-level control through deep reinforcement learning", Nature 518).
 
-Collect transitions ε-greedily into a replay buffer; compute the targets of minibatches of them from the values of their
-successors, by a target network that stands still between copies; update the values of the actions taken towards these
-targets (algorithm 1). The variants are values of single fields, and can be combined: `double` (van Hasselt et al.
-2016), `dueling` (Wang et al. 2016), `n_step` rewards before bootstrapping (off-policy without a correction, as in
-Rainbow, Hessel et al. 2018), and `per_alpha` (Schaul et al. 2016). A buffer of one batch is no replay, a copy after
-every gradient step no target network.
+Collect transitions ε-greedily into a replay buffer; compute the targets of minibatches from the values of their
+successors, by a target network that is frozen between copies; update the values of the actions taken towards these
+targets (algorithm 1). The variants are single fields that can be combined: `double` (van Hasselt et al. 2016),
+`dueling` (Wang et al. 2016), `n_step` rewards before bootstrapping (off-policy without a correction, as in Rainbow,
+Hessel et al. 2018), and `per_alpha` (Schaul et al. 2016). A buffer of one batch means no replay, a copy after every
+gradient step no target network.
 
-What differs from the paper: Adam takes the place of RMSProp; vectors go through perceptrons, only pictures through
-convolutions; ε falls over a fraction of the budget; rewards are clipped to [-1, 1] in games of Atari alone; an episode
-that is cut by a time limit bootstraps from the value of its true final observation, so only `terminated` ends a return.
-The gradient is that of the network that acts; the target of the paper's equation is held fixed.
+What differs from the paper: Adam replaces RMSProp; vectors use perceptrons, only images use convolutions; ε falls over
+a fraction of the budget; rewards are clipped to [-1, 1] in Atari games only; an episode cut by a time limit bootstraps
+from the value of its true final observation, so only `terminated` ends a return. The gradient is that of the online
+network; the target of the paper's equation is fixed.
 """
 
 from collections.abc import Mapping, Sequence
@@ -18,15 +18,16 @@ from dataclasses import dataclass
 from typing import Annotated, ClassVar, Literal
 
 import torch
+from gymnasium import spaces
 from torch import Tensor
 
 from operant import ops, streams
 from operant.control import presets
 from operant.control.compatibility import require_suitable
 from operant.control.replay_collector import Act, Experience, ReplayConfig
-from operant.envs import BatchEnv, Tree
+from operant.envs import BatchEnv, Features, Tree
 from operant.envs.spaces import is_box
-from operant.nets import Activation, CategoricalHead, StackedAdam, TorsoName, compilable, encoders
+from operant.nets import Activation, CategoricalHead, StackedAdam, TorsoName, compilable, encoders, modules
 from operant.nets.action_values import ActionValues, ValuePass
 from operant.runtime.bounds import Interval, NonNegativeInt, PositiveFloat, PositiveInt, UnitFloat, require
 from operant.runtime.budget import iterations, remaining, require_budget, scheduled
@@ -41,49 +42,49 @@ from operant.tensors import integers
 
 @dataclass(frozen=True)
 class DQNConfig(ReplayConfig):
-    """Hyperparameters of DQN. Defaults are those of the paper (extended data table 1) but for network and optimizer."""
+    """Hyperparameters of DQN. Defaults are the paper's (extended data table 1), except network and optimizer."""
 
     num_envs: PositiveInt = 1
-    """Environments a seed, N. More make collecting faster and the memory more varied."""
+    """Environments per seed, N. More make collecting faster and the replay buffer more diverse."""
     train_freq: PositiveInt = 4
-    """Steps of every environment between two trainings. More use less computation, and data less."""
+    """Steps per environment between two training phases. More save computation, and use data less."""
     gradient_steps: PositiveInt = 1
-    """Gradient steps of one training. More use the data better, until values run away."""
+    """Gradient steps per training phase. More use the data better, until values diverge."""
     batch_size: PositiveInt = 32
-    """Transitions of one gradient step. More make steps less noisy and slower."""
+    """Transitions per gradient step. More make steps less noisy and slower."""
     buffer_size: PositiveInt = 1_000_000
-    """Transitions in the memory. More are less correlated, and older."""
+    """Transitions in the replay buffer. More are less correlated, and older."""
     learning_starts: NonNegativeInt = 50_000
     """Environment steps of random actions before the first training."""
     target_update_interval: PositiveInt = 10_000
-    """Gradient steps between two copies to the target network. More are steadier and slower; 1 is no target network."""
+    """Gradient steps between two copies to the target network. More are stabler and slower; 1: no target network."""
     tau: Annotated[float, Interval("(0, 1]")] = 1.0
-    """How far a copy moves the target network: 1 all the way; with `target_update_interval` 1 and a small τ it
+    """Step size of a copy to the target network: 1 copies it whole; with `target_update_interval` 1 and a small τ it
     follows smoothly."""
     learning_rate: PositiveFloat = 2.5e-4
     """Step size of Adam."""
     lr_schedule: Literal["constant", "linear"] = "constant"
-    """Whether the learning rate stays as it is or falls linearly to zero over the budget."""
+    """Whether the learning rate is constant or falls linearly to zero over the budget."""
     gamma: UnitFloat = 0.99
-    """Discount a step. Higher looks further ahead and is less steady."""
+    """Discount per step. Higher looks further ahead and is less stable."""
     n_step: PositiveInt = 1
-    """Rewards that are summed before bootstrapping. More spread news faster, with more variance and off-policy bias."""
+    """Rewards summed before bootstrapping. More spread news faster, with more variance and off-policy bias."""
     double: bool = False
-    """Whether the network that learns chooses the action whose value the target network tells."""
+    """Whether the online network selects the action that the target network evaluates (double Q-learning)."""
     dueling: bool = False
     """Whether the network has separate streams for the state's value and the actions' advantages."""
     per_alpha: UnitFloat = 0.0
     """α of prioritized replay: 0 draws uniformly, 1 in proportion to the last error. Higher favors surprises."""
     per_beta: UnitFloat = 0.4
-    """Initial exponent of the weights that correct for priorities; it rises linearly to 1 over the budget."""
+    """Initial exponent of the importance weights of prioritized replay; it rises linearly to 1 over the budget."""
     huber_delta: Annotated[float, Interval("(0, inf]")] = 1.0
-    """Error beyond which the loss is linear, in units of return; infinity makes it half the squared error."""
+    """Error beyond which the loss is linear, in units of return; infinity gives half the squared error."""
     max_grad_norm: PositiveFloat | None = None
     """Largest gradient norm of one seed; None: no clipping."""
     exploration_initial_eps: UnitFloat = 1.0
-    """Probability of a random action at first."""
+    """Initial probability of a random action."""
     exploration_final_eps: UnitFloat = 0.1
-    """Probability of a random action in the end. Higher explores more and earns less."""
+    """Final probability of a random action. Higher explores more and earns less."""
     exploration_fraction: UnitFloat = 0.02
     """Fraction of the budget over which that probability falls linearly. More explore longer."""
     hidden_sizes: tuple[PositiveInt, ...] = (256, 256)
@@ -93,6 +94,9 @@ class DQNConfig(ReplayConfig):
     encoder: TorsoName | str = "auto"
     """The convolutions before the hidden layers, where observations are pictures; `auto` goes by their size. Or a
     `torch.nn.Module` of yours, path/to/file.py:Name (see `operant.nets.StackedModule`)."""
+    network: str | None = None
+    """A whole `torch.nn.Module` of yours in the place of all layers, path/to/file.py:Name, which returns the values of
+    the actions (see `operant.nets.StackedNetwork`). None: the layers that the fields around say."""
     scale_obs: bool = False
     """Whether observations are scaled to [-1, 1] where the bounds of their space are finite."""
     adam_eps: PositiveFloat = 1e-8
@@ -101,24 +105,24 @@ class DQNConfig(ReplayConfig):
     def __post_init__(self) -> None:
         """Validate."""
         super().__post_init__()
-        require(self, encoder=encoders(self.encoder))
+        require(self, encoder=encoders(self.encoder), network=modules(self.network))
         if self.buffer_size < self.num_envs:
             raise ValueError(
                 f"buffer_size must hold one step of all {self.num_envs} environments of a seed, got {self.buffer_size}"
             )
         if self.hindsight != "none" and self.n_step > 1:
             raise ValueError(
-                f"n_step must be 1 with hindsight={self.hindsight!r}, got {self.n_step}: what follows the first step "
-                "was done for another goal"
+                f"n_step must be 1 with hindsight={self.hindsight!r}, got {self.n_step}: the later steps "
+                "pursued another goal"
             )
 
 
 PRESETS = presets.DQN
-"""Configuration by task or by name."""
+"""Presets by task or name."""
 
 DRAWN, EVALUATED = 16, 8
-"""Most gradient steps whose samples are drawn at once, and whose successors the target network evaluates at once. For
-each number that is drawn at once, minibatches lie otherwise in memory, and another program is compiled."""
+"""Maximum gradient steps whose samples are drawn together, and whose successors the target network evaluates together.
+Other numbers lay out minibatches differently, and compile another program."""
 
 
 def _bounds(env: BatchEnv) -> tuple[Tensor, Tensor]:
@@ -130,26 +134,35 @@ def _bounds(env: BatchEnv) -> tuple[Tensor, Tensor]:
     return low.flatten(), high.flatten()
 
 
+def _entries(env: BatchEnv, config: DQNConfig) -> int:
+    """Return the width of the one-hot observations whose rows of weights are looked up; 0 for other observations."""
+    space = env.observation_space
+    custom = config.network is not None or config.encoder != "auto"
+    if custom or not isinstance(space, spaces.Discrete) or not config.hidden_sizes:
+        return 0
+    return int(space.n)
+
+
 class DQN(Resumable):
-    """The learner: `S` seeds trained as one program.
+    """Learner that trains `S` seeds as one program.
 
     Args:
         config: hyperparameters.
-        env: `S * config.environments` rows with discrete actions, made with the same seeds.
-        seeds: one non-negative integer for each of the S runs; each owns its streams of random numbers.
+        env: `S * config.num_envs` environments with discrete actions, made with the same seeds.
+        seeds: one non-negative integer per run; each has its own random streams.
         budget: environment steps a seed, over which schedules run.
         algorithm: its name in the catalog, for messages.
 
     Attributes:
-        consumed: environment steps a seed so far.
+        consumed: environment steps per seed so far.
         updates: gradient steps so far.
-        parameters: `[S, P]` of the network that acts and learns.
+        parameters: `[S, P]` of the online network.
         target_parameters: `[S, P]` of the target network.
         experience: environments and replay buffer.
     """
 
     NETWORKS: ClassVar = ("parameters", "target_parameters")
-    """What is handed on as learned."""
+    """Weights for exports and other runs."""
     STATE = (*("consumed", "updates", *NETWORKS, "optimizer", "experience", "priorities", "streams"),)
 
     def __init__(
@@ -167,6 +180,7 @@ class DQN(Resumable):
         self.target_range = config.target_range(config.gamma)
         head = CategoricalHead(env.action_space)  # pyright: ignore[reportArgumentType]
         self.actions, self.to_env = head.outputs, head.to_env
+        entries = _entries(env, config)
         self.experience = Experience(
             env,
             seeds=seeds,
@@ -176,16 +190,19 @@ class DQN(Resumable):
             random=self._random,
             config=config,
             extras=self.extras,
+            features=Features.numbers(env.observation_space) if entries else None,
         )
         self.close = self.experience.close
         shape = ActionValues(
-            self.experience.collector.features.shape,
+            entries or self.experience.collector.features.shape,
             self.actions,
             hidden=config.hidden_sizes,
             activation=config.activation,
             dueling=config.dueling,
             torso=config.encoder,
             bounds=_bounds(env) if config.scale_obs else None,
+            network=config.network,
+            one_hot=bool(entries),
         )
         self.drawn = 1 if config.per_alpha else DRAWN
         self.make_networks(shape)
@@ -199,28 +216,28 @@ class DQN(Resumable):
         self.consumed = self.updates = 0
 
     def make_networks(self, shape: ActionValues) -> None:
-        """Make the network that acts and learns, and the target network."""
+        """Create the online network and the target network."""
         self.parameters = shape.initial(streams.of_seeds(self.seeds, "networks")).to(self.device)
         self.target_parameters = self.parameters.clone()
         self.online, self.target = shape.bind(self.parameters), shape.bind(self.target_parameters)
 
     def extras(self, steps: int) -> Mapping[str, Tensor]:
-        """Return what else to remember of so many steps (see `Experience`): nothing."""
+        """Return extra tensors to store for these steps (see `Experience`): none."""
         return {}
 
     @property
     def learned(self) -> Weights:
-        """The networks, and what wrappers of the environments have learned."""
+        """The weights of networks and wrappers."""
         return {**{name: getattr(self, name) for name in self.NETWORKS}, **self.experience.learned}
 
     @property
     def gradient_steps(self) -> int:
-        """How many gradient steps the whole run takes."""
+        """Gradient steps of the whole run."""
         idle = max(0, iterations(self.config.learning_starts, self.rollout_steps) - 1)  # before the first training
         return (iterations(self.budget, self.rollout_steps) - idle) * self.config.gradient_steps
 
     def iterate(self) -> Metrics:
-        """Collect transitions, and once there are enough of them, compute targets and update on draws of them."""
+        """Collect transitions; after `learning_starts`, also compute targets and update on sampled minibatches."""
         metrics = self.collect()
         self.consumed += self.rollout_steps
         return {**metrics, **self.train()} if self.consumed >= self.config.learning_starts else metrics
@@ -236,7 +253,7 @@ class DQN(Resumable):
 
     @torch.no_grad()
     def collect(self) -> Metrics:
-        """Act ε-greedily in every environment, and remember what happened."""
+        """Act ε-greedily in every environment, and store the transitions."""
         steps, rows = self.config.train_freq, self.config.num_envs
         if self.consumed < self.config.learning_starts:
             metrics = self.experience.explore(steps)
@@ -251,7 +268,7 @@ class DQN(Resumable):
         return {**metrics, "schedule/epsilon": self.epsilon}
 
     def _greedy_but_for(self, exploring: Tensor, anything: Tensor) -> Act:
-        """Return what acts greedily except where `exploring [T, S, N]`, and there as `anything [T, S, N]` says."""
+        """Return an actor: greedy except where `exploring [T, S, N]`, and there the actions `anything [T, S, N]`."""
         explorers, everyone = integers(exploring.flatten(1).sum(1)), exploring[0].numel()
 
         def act(obs: Tensor, t: int) -> Tensor:
@@ -263,7 +280,7 @@ class DQN(Resumable):
         return act
 
     def behave(self, obs: Tensor) -> Tensor:
-        """Return the actions `[S, N]` that are taken where nothing is explored at random."""
+        """Return the greedy actions `[S, N]`."""
         return self.greedy(obs)
 
     def greedy(self, obs: Tensor) -> Tensor:
@@ -275,7 +292,7 @@ class DQN(Resumable):
         return self.online(obs)
 
     def train(self) -> Metrics:
-        """Take the gradient steps of one training."""
+        """Take the gradient steps of one training phase."""
         config, left = self.config, remaining(self.consumed, self.budget)
         learning_rate = scheduled(config.learning_rate, config.lr_schedule, left)
         counts, due = self.optimizer.counts, config.gradient_steps
@@ -294,7 +311,7 @@ class DQN(Resumable):
         return metrics | update_metrics(self.optimizer.counts - counts)
 
     def sample(self, samples: int, left: float) -> tuple[Transitions, Tensor | None]:
-        """Draw transitions of each seed, and the weights `[S, samples]` that correct for how they were drawn."""
+        """Sample transitions of each seed, and their importance weights `[S, samples]`."""
         config = self.config
         if self.priorities is None:
             return self.experience.sample(samples, gamma=config.gamma, n=config.n_step), None
@@ -306,12 +323,12 @@ class DQN(Resumable):
     def update(
         self, batch: Transitions, next_q: Tensor, importance: Tensor | None, learning_rate: float
     ) -> dict[str, Tensor | float]:
-        """Take one gradient step, and give the transitions their new priorities.
+        """Take one gradient step, and update the priorities of the transitions.
 
         Args:
             batch: the transitions.
             next_q: the target network's values of their successors, `[S, M, A]`.
-            importance: weights `[S, M]` that correct for how they were drawn; None: all are 1.
+            importance: importance weights `[S, M]`; None: all are 1.
             learning_rate: step size.
         """
         gradient, errors, metrics = self.gradient(batch, next_q, importance)
@@ -324,7 +341,7 @@ class DQN(Resumable):
     def gradient(
         self, batch: Transitions, next_q: Tensor, importance: Tensor | None
     ) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
-        """Return the gradient `[S, P]` of the Huber loss, the errors `[S, M]` of the values, and a report."""
+        """Return the gradient `[S, P]` of the Huber loss, the TD errors `[S, M]`, and diagnostics."""
         targets = self.compute_targets(batch, next_q)
         networks = ValuePass(self.online, batch.obs)
         values = networks.values.gather(-1, batch.actions.unsqueeze(-1)).squeeze(-1)
@@ -340,7 +357,7 @@ class DQN(Resumable):
 
     @torch.no_grad()
     def compute_targets(self, batch: Transitions, next_q: Tensor) -> Tensor:
-        """Return what the values of the actions taken should be, `[S, M]`."""
+        """Return the targets `[S, M]` of the values of the actions taken."""
         next_values = ops.double_q(self.online(batch.next_obs), next_q) if self.config.double else next_q.amax(-1)
         targets = ops.q_target(batch.rewards, next_values, terminated=batch.terminated, gamma=batch.discounts)
         return targets.clamp(*self.target_range)
@@ -349,12 +366,12 @@ class DQN(Resumable):
         return torch.randint(self.actions, shape, generator=generator, device=self.device)
 
     def _explore(self, noise: Tensor) -> tuple[Tensor, Tensor]:
-        """Return from uniform `noise [..., 2]` whether to explore, and the random action to explore with."""
+        """Map uniform `noise [..., 2]` to whether to explore, and the random action."""
         return noise[..., 0] < self.epsilon, (noise[..., 1] * self.actions).long()
 
     @torch.no_grad()
     def act(self, obs: Tree, memory: None, noise: Tensor | None) -> tuple[Tensor, None]:
-        """Choose actions for observations `[S, N, ...]`, with noise ε-greedily (see `runtime.learner.Policy`)."""
+        """Choose actions for raw observations `[S, N, ...]`, with noise ε-greedily (see `runtime.learner.Policy`)."""
         actions = self.greedy(self.experience.read(obs))
         if noise is not None:
             exploring, anything = self._explore(noise)
@@ -363,10 +380,10 @@ class DQN(Resumable):
 
     @torch.no_grad()
     def describe(self, obs: Tree, memory: None) -> Mapping[str, Tensor]:
-        """Return the values of actions, and that of the best (see `operant.runtime.learner.Describing`)."""
+        """Return the values of actions, and the greatest (see `operant.runtime.learner.Describing`)."""
         q = self.action_values(self.experience.collector.features.by_seed(obs))
         return {"q": q, "value": q.amax(-1)}
 
     def noise(self, rows: int, generator: torch.Generator) -> Tensor:
-        """Draw the noise for one action of each of `rows` rows of every seed."""
+        """Draw the noise of one action for each of `rows` environments per seed."""
         return torch.rand((len(self.seeds), rows, 2), generator=generator, device=generator.device)

@@ -1,9 +1,9 @@
-"""From names and numbers to a learner with its environments: what every algorithm of this package shares."""
+"""Factory of learners with their environments, from names and numbers, shared by all algorithms of this package."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from inspect import signature
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 import torch
 
@@ -14,33 +14,82 @@ from operant.nets import missing_tool, programs
 from operant.runtime.available_memory import require_memory
 from operant.runtime.configuration import learner_kind
 from operant.runtime.evaluation import LONGEST_EPISODE, Evaluation, evaluate_policy
+from operant.runtime.learner import HasAgent, Learner, Policy
 from operant.runtime.settings import Settings
 from operant.runtime.shards import Shards
 
 EVALUATION_ROWS = 20
-"""Most environments that a seed is evaluated in at once."""
+"""Maximum number of parallel environments per seed in an evaluation."""
 
 LEAST_BYTES, LEAST_BYTES_A_STEP = 64, 24
-"""What the smallest environment needs for itself, and for each step of a rollout: an observation before and after, a
-reward, flags, a log-probability and a value. Only to find mistakes in the number of environments."""
+"""Memory of the smallest environment, and per step of a rollout: an observation before and after, a reward, flags, a
+log-probability and a value. Only a lower bound, to catch mistakes in the number of environments."""
 
 GRADIENT_STEPS_TO_REPAY = 50_000
-"""Gradient steps of a run from which on compiling them pays: they save 0.3 ms and more each, it takes some 15 s."""
+"""Gradient steps of a run beyond which compilation pays: it saves 0.3 ms or more each, and takes some 15 s."""
+
+
+class ControlLearner(Learner, Policy, Protocol):
+    """A learner that acts in environments of its own."""
+
+    @property
+    def config(self) -> Any:
+        """Its hyperparameters, of the algorithm's own kind."""
+        ...
+
+    @property
+    def device(self) -> torch.device:
+        """Where it computes."""
+        ...
+
+    @property
+    def gradient_steps(self) -> int:
+        """How many the whole run takes at least."""
+        ...
+
+    def close(self) -> None:
+        """Close the environments. Twice does no harm."""
+        ...
+
+
+@runtime_checkable
+class HasRolloutSteps(Protocol):
+    """A learner whose rollouts are of other lengths than its configuration says."""
+
+    @property
+    def rollout_steps(self) -> int:
+        """Environment steps of a seed in one of them."""
+        ...
+
+
+@runtime_checkable
+class RolloutConfig(Protocol):
+    """A configuration of what collects rollouts."""
+
+    @property
+    def num_envs(self) -> int:
+        """Environments of a seed."""
+        ...
+
+    @property
+    def num_steps(self) -> int:
+        """Steps of every environment in one of them."""
+        ...
 
 
 @dataclass(frozen=True)
 class Experiment:
-    """A learner, and how good its policies are.
+    """A learner, and the evaluation of its policies.
 
     Attributes:
-        learner: satisfies `operant.runtime.learner.Learner` and `Policy`.
+        learner: what learns, all seeds as one.
         settings: what it was made from.
         pool: the worker processes of its environments, in training and in evaluations.
         env: what it learns in; evaluations are played in those of its wrappers that hold there
             (`operant.envs.Wrapper`). None: they are played without.
     """
 
-    learner: Any
+    learner: ControlLearner
     settings: Settings
     pool: WorkerPool | None = None
     env: BatchEnv | None = None
@@ -58,16 +107,16 @@ class Experiment:
         wrappers: Sequence[str] = (),
         interrupted: Callable[[], bool] = lambda: False,
     ) -> Evaluation:
-        """Score the greedy policies in environments of their own, with the same episodes at every call.
+        """Score the greedy policies in separate environments, with the same episodes at every call.
 
         Args:
-            episodes: of each seed. Default: as many as the settings say.
+            episodes: per seed. Default: that of the settings.
             backend: "tensor" or "gymnasium" (see `operant.envs.make`). Default: that of the settings.
             wrappers: names of wrappers to put around the environments, inside those of the run.
-            interrupted: asked in the course of it; after true, the evaluation is given up.
+            interrupted: polled during the evaluation; if it returns true, the evaluation stops.
 
         Raises:
-            StoppedError: it was given up.
+            StoppedError: it was interrupted.
             ValueError: `episodes` is not positive, there is no such backend, or a wrapper cannot be made.
         """
         settings = self.settings
@@ -102,29 +151,30 @@ class Experiment:
     @property
     def rollout_steps(self) -> int:
         """Environment steps of a seed in one rollout, which is never cut short; 0 where there is no such thing."""
-        own: int | None = getattr(self.learner, "rollout_steps", None)
+        if isinstance(self.learner, HasRolloutSteps):
+            return self.learner.rollout_steps
         config: Any = self.learner.config
-        return config.num_envs * getattr(config, "num_steps", 0) if own is None else own
+        return config.num_envs * config.num_steps if isinstance(config, RolloutConfig) else 0
 
     def close(self) -> None:
-        """Close the environments that the learner acts in, and end their worker processes."""
+        """Close the learner's environments, and stop their worker processes."""
         self.learner.close()
         if self.pool is not None:
             self.pool.close()
 
 
 def assemble(algorithm: catalog.Algorithm, settings: Settings, config: Any, *, device: str) -> Experiment:
-    """Make the environments and the learner of a run.
+    """Create the environments and the learner of a run.
 
     Args:
-        algorithm: from the catalog.
-        settings: the run's.
-        config: of the algorithm's own kind.
-        device: where networks and tensor environments live.
+        algorithm: entry of the catalog.
+        settings: of the run.
+        config: of the algorithm's class.
+        device: of networks and tensor environments.
 
     Raises:
-        ValueError: the task is unknown or does not suit the algorithm, or what is to be compiled cannot be.
-        TypeError: the configuration is of another kind.
+        ValueError: the task is unknown or unsupported by the algorithm, or compilation is required but impossible.
+        TypeError: the configuration is of another class.
     """
     kind = learner_kind(algorithm, config)
     _require_vectorization(settings)
@@ -170,12 +220,12 @@ def _assemble(
             )
             envs[-1] = wrapped(envs[-1], settings.wrappers)
         env = envs[0] if shards.count == 1 else envs
-        learner = kind(config, env, seeds=settings.seeds, budget=settings.budget, **options)
+        learner: ControlLearner = kind(config, env, seeds=settings.seeds, budget=settings.budget, **options)
         if compiles(learner, settings):
             for program in programs(learner):
                 program.compiled = True
-            if isinstance(agent := getattr(learner, "agent", None), Agent):
-                agent.capture()
+            if isinstance(learner, HasAgent) and isinstance(learner.agent, Agent):
+                learner.agent.capture()
     except BaseException:
         for made in envs:
             made.close()
@@ -184,38 +234,38 @@ def _assemble(
 
 
 def _takes(kind: Any, name: str) -> bool:
-    """Whether a learner wants to know something: what it is called in the catalog, or the shards of its batches."""
+    """Whether a learner takes a parameter: its catalog name, or the shards of its batches."""
     parameters = signature(kind).parameters.values()
     return any(parameter.name == name or parameter.kind is parameter.VAR_KEYWORD for parameter in parameters)
 
 
 def _require_sharding(kind: Any, algorithm: catalog.Algorithm, config: Any, shards: Shards, device: str) -> None:
-    """Refuse shards where the algorithm has none, or not with these numbers.
+    """Check that the algorithm supports shards with these numbers.
 
     Raises:
-        ValueError: so it is.
+        ValueError: it does not.
     """
     if not _takes(kind, "shards"):
-        raise ValueError(f"{algorithm.name} computes its batches whole: leave out --shards {shards.count}")
+        raise ValueError(f"{algorithm.name} does not support shards: leave out --shards {shards.count}")
     if shards.group.size > 1 and device != "cpu":
-        raise ValueError(f"several processes compute on the CPU, got device {device!r}: leave it out, or --processes")
+        raise ValueError(f"several processes need the CPU, got device {device!r}: leave it out, or --processes")
     shards.require_even(num_envs=config.num_envs)
 
 
 def _require_memory(settings: Settings, config: Any, device: torch.device) -> None:
-    """Check that the environments and a rollout can fit, before millions of environments are made one by one.
+    """Check that the environments and a rollout fit into memory, before they are created one by one.
 
     Raises:
-        ValueError: the least that they need is more than there is.
+        ValueError: the lower bound exceeds the available memory.
     """
-    steps = getattr(config, "num_steps", 1)
+    steps = config.num_steps if isinstance(config, RolloutConfig) else 1
     needed = len(settings.seeds) * config.num_envs * max(LEAST_BYTES, steps * LEAST_BYTES_A_STEP)
     seeds = f"each of {len(settings.seeds)} seeds, {steps} steps each"
     require_memory(
         needed,
         device,
         what=f"num_envs={config.num_envs} environments for {seeds}, need at least",
-        remedy=lambda _: "lower num_envs, or train fewer seeds at once",
+        remedy=lambda _: "lower num_envs, or train fewer seeds together",
     )
 
 
@@ -224,17 +274,17 @@ def _require_vectorization(settings: Settings) -> None:
     if settings.vectorization == "async" and backend != "gymnasium":
         raise ValueError(
             f"vectorization='async' is for environments of Gymnasium, but those of {settings.task} are of the backend "
-            f"{backend!r} here: leave it out, or take env_backend='gymnasium'"
+            f"{backend!r} here: leave it out, or use env_backend='gymnasium'"
         )
     if settings.vectorization == "sync" and (settings.num_workers or settings.lost_workers != "end"):
         raise ValueError(
             f"num_workers={settings.num_workers} and lost_workers={settings.lost_workers!r} are for environments in "
-            "worker processes: leave them out, or take vectorization='async'"
+            "worker processes: leave them out, or use vectorization='async'"
         )
 
 
 def _make(settings: Settings, rows: int, **options: Any) -> BatchEnv:
-    """Return environments of a run, isolated in worker processes where its settings ask for that."""
+    """Return environments of a run, in worker processes if its settings say so."""
     return make(
         settings.task,
         rows,
@@ -245,11 +295,11 @@ def _make(settings: Settings, rows: int, **options: Any) -> BatchEnv:
     )
 
 
-def compiles(learner: Any, settings: Settings) -> bool:
-    """Return whether a learner's updates are to be compiled, by what `Settings.compile` says.
+def compiles(learner: ControlLearner, settings: Settings) -> bool:
+    """Return whether to compile a learner's updates, from `Settings.compile`.
 
     Raises:
-        ValueError: they must be, and cannot be.
+        ValueError: compilation is required but impossible.
     """
     if settings.compile == "off":
         return False
@@ -257,5 +307,5 @@ def compiles(learner: Any, settings: Settings) -> bool:
     if settings.compile == "auto":
         return missing is None and learner.gradient_steps >= GRADIENT_STEPS_TO_REPAY
     if missing:
-        raise ValueError(f"compile is on, which needs {missing}, and none is installed")
+        raise ValueError(f"compile is on, which needs {missing}, and that is not installed")
     return True

@@ -1,4 +1,4 @@
-"""What off-policy actor-critics share: hyperparameters, networks by name, and collecting and updating in turn."""
+"""Shared parts of off-policy actor-critics: hyperparameters, named networks, alternating collection and updates."""
 
 from collections.abc import Callable, Mapping, Sequence
 from copy import copy
@@ -17,8 +17,10 @@ from operant.nets import (
     StackedAdam,
     TorsoName,
     encoders,
+    modules,
     network_of_vectors,
     one_by_one,
+    whole_network,
 )
 from operant.runtime.bounds import Interval, NonNegativeInt, PositiveFloat, PositiveInt, UnitFloat, require
 from operant.runtime.budget import iterations
@@ -30,16 +32,16 @@ from operant.runtime.weights import Weights
 from operant.state import Resumable
 
 Descent = tuple[Mapping[str, Tensor], dict[str, Tensor]]
-"""Gradients `[S, P]` of the parameters of some names, and what there is to report."""
+"""Gradients `[S, P]` of named parameters, and diagnostics."""
 
 
 class TakesTurns(Protocol):
-    """A learner that collects and updates in turn.
+    """A learner that alternates collecting and updating.
 
     Attributes:
         config: hyperparameters, an `OffPolicyConfig`.
-        consumed: environment steps a seed so far.
-        rollout_steps: environment steps of a seed that `collect` takes.
+        consumed: environment steps per seed so far.
+        rollout_steps: environment steps per seed of one `collect`.
         experience: environments and replay buffer.
     """
 
@@ -50,24 +52,24 @@ class TakesTurns(Protocol):
 
     @property
     def counts(self) -> Tensor:
-        """Updates `[2, S]` so far: those that were due, and those that were skipped."""
+        """Updates `[2, S]` so far: attempted, and skipped."""
         ...
 
     def collect(self) -> Metrics:
-        """Take `rollout_steps` steps, and remember them."""
+        """Take `rollout_steps` steps, and store the transitions."""
         ...
 
     def sample(self) -> Transitions:
-        """Draw a batch."""
+        """Sample a batch."""
         ...
 
     def update(self, batch: Transitions) -> Metrics:
-        """Take one gradient step of all that is due."""
+        """Take one gradient step of all losses that are due."""
         ...
 
 
 def explore(learner: TakesTurns) -> Metrics:
-    """Take `learning_starts` steps of random actions, and remember them."""
+    """Take `learning_starts` steps of random actions, and store the transitions."""
     config = learner.config
     steps = iterations(config.learning_starts, config.num_envs)
     learner.consumed += steps * config.num_envs
@@ -75,10 +77,10 @@ def explore(learner: TakesTurns) -> Metrics:
 
 
 def alternate(learner: TakesTurns, rounds: int) -> Metrics:
-    """Collect, then take `gradient_steps` updates on draws from the replay buffer, and all that `rounds` times.
+    """Collect, then take `gradient_steps` updates on batches from the replay buffer, `rounds` times.
 
     Returns:
-        The episodes that ended, the transitions that were dropped, and the report of the last update.
+        The ended episodes, the dropped transitions, and the metrics of the last update.
     """
     episodes: list[Metrics] = []
     report: Metrics = {}
@@ -92,49 +94,64 @@ def alternate(learner: TakesTurns, rounds: int) -> Metrics:
 
 
 def merge(reports: Sequence[Metrics]) -> Metrics:
-    """Return the metrics of all episodes of several rollouts, and how many transitions were left out."""
+    """Return the metrics of all episodes of several rollouts, and the number of dropped transitions."""
     dropped = torch.stack([torch.as_tensor(report[DROPPED]) for report in reports])
     return {**all_episodes(reports), DROPPED: dropped.sum(0)}
 
 
 @dataclass(frozen=True)
 class OffPolicyConfig(ReplayConfig):
-    """Hyperparameters that off-policy actor-critics share."""
+    """Shared hyperparameters of off-policy actor-critics."""
 
     num_envs: PositiveInt = 1
-    """Environments a seed, N. More collect faster, with fewer updates a step unless `gradient_steps` rises too."""
+    """Environments per seed, N. More collect faster, with fewer updates per step unless `gradient_steps` rises too."""
     learning_starts: NonNegativeInt = 1000
-    """Steps of a seed with random actions, before the first update. More begin with a broader memory."""
+    """Steps per seed with random actions, before the first update. More start with a more diverse replay buffer."""
     train_freq: PositiveInt = 1
-    """Steps of every environment between updates. More are faster, and learn less from each step."""
+    """Steps per environment between updates. More are faster, and learn less from each step."""
     gradient_steps: PositiveInt = 1
-    """Gradient steps after them. More use the data better until the critics overfit to it."""
+    """Gradient steps after each collection. More use the data better until the critics overfit."""
     rounds_per_iteration: PositiveInt = 50
-    """How often steps and updates alternate in one iteration. It changes how often metrics are reported, no more."""
+    """Rounds of collection and updates per iteration. It changes only how often metrics are reported."""
     batch_size: PositiveInt = 256
-    """Transitions in one gradient step. More give less noisy and slower steps."""
+    """Transitions per gradient step. More give less noisy and slower steps."""
     buffer_size: PositiveInt = 1_000_000
-    """Transitions of a seed that are kept. Less forgets sooner."""
+    """Transitions per seed in the replay buffer. Fewer are more recent."""
     learning_rate: PositiveFloat = 3e-4
-    """Step size of Adam, for all that is learned."""
+    """Step size of Adam, for all parameters."""
     gamma: UnitFloat = 0.99
-    """Discount a step. Higher looks further ahead and makes values harder to learn."""
+    """Discount per step. Higher looks further ahead and makes values harder to learn."""
     tau: Annotated[float, Interval("(0, 1]")] = 0.005
-    """Share of the way that the targets go when they follow. Higher follows faster and less stably."""
+    """Step size of target updates. Higher follows faster and is less stable."""
     hidden_sizes: tuple[PositiveInt, ...] = (256, 256)
-    """Widths of the hidden layers, of policy and critics alike."""
+    """Widths of the hidden layers, of policy and critics."""
     activation: Activation = "relu"
     """Nonlinearity of the hidden layers."""
     encoder: TorsoName | str = "auto"
     """A torch.nn.Module of yours before the dense layers, of policy and critics each, path/to/file.py:Name; actions
     come to the critics behind it. auto: none."""
+    actor_network: str | None = None
+    """A whole `torch.nn.Module` of yours in the place of all layers of the policy, path/to/file.py:Name, which returns
+    its outputs (see `operant.nets.StackedNetwork`). None: the layers that the fields around say."""
+    critic_network: str | None = None
+    """The same of each critic, which returns the value of an observation and an action; of discrete actions, the values
+    of all of them. None: the layers that the fields around say."""
     max_grad_norm: PositiveFloat | None = None
     """Largest gradient norm of one seed; None: no clipping."""
 
     def __post_init__(self) -> None:
         """Validate."""
         super().__post_init__()
-        require(self, encoder=encoders(self.encoder, pictures=False))
+        require(
+            self,
+            encoder=encoders(self.encoder, pictures=False),
+            actor_network=modules(self.actor_network),
+            critic_network=modules(self.critic_network),
+        )
+        if self.encoder != "auto" and self.actor_network is not None and self.critic_network is not None:
+            raise ValueError(
+                f"actor_network and critic_network take the place of all layers: leave out encoder={self.encoder!r}"
+            )
         if self.buffer_size < self.num_envs:
             raise ValueError(
                 f"buffer_size must hold one step of all {self.num_envs} environments of a seed, got {self.buffer_size}"
@@ -146,35 +163,46 @@ class OffPolicyConfig(ReplayConfig):
         return self.train_freq * self.num_envs
 
     def updates(self, budget: int) -> int:
-        """Return how many gradient steps a run takes."""
+        """Return the number of gradient steps of a run."""
         drawn = iterations(self.learning_starts, self.num_envs) * self.num_envs
         turns = iterations(budget - drawn, self.rounds_per_iteration * self.rollout_steps)
         return max(turns, 1) * self.rounds_per_iteration * self.gradient_steps
 
-    def ensemble(self, width: int, outputs: int, *, members: int, beside: int = 0) -> Ensemble:
+    def actors(self, width: int, outputs: int) -> Ensemble:
+        """Return the networks of the policies, for vectors `[width]`."""
+        return self._ensemble(self.actor_network, width, outputs, members=1)
+
+    def critics(self, width: int, outputs: int, *, members: int, beside: int = 0) -> Ensemble:
+        """Return the networks of the critics (see `_ensemble`)."""
+        return self._ensemble(self.critic_network, width, outputs, members=members, beside=beside)
+
+    def _ensemble(self, network: str | None, width: int, outputs: int, *, members: int, beside: int = 0) -> Ensemble:
         """Return networks of one shape for vectors.
 
         Args:
+            network: a whole one from outside, if there is one.
             width: D, of what the encoder sees.
             outputs: of each network.
-            members: how many networks a seed has.
-            beside: how many numbers follow the D, which the dense layers alone see.
+            members: networks per seed.
+            beside: inputs after the D, for the dense layers only.
         """
+        if network is not None:
+            return Ensemble(whole_network(network, (width,), (outputs,), beside=beside), members=members)
         sizes = [*self.hidden_sizes, outputs]
-        network = network_of_vectors(width, sizes, activation=self.activation, encoder=self.encoder, beside=beside)
-        return Ensemble(network, members=members)
+        layers = network_of_vectors(width, sizes, activation=self.activation, encoder=self.encoder, beside=beside)
+        return Ensemble(layers, members=members)
 
 
 C = TypeVar("C", bound=OffPolicyConfig)
 
 
 class Networks(Resumable, Generic[C]):
-    """The networks of a learner by name, their targets, and the optimizers of those that are learned.
+    """The networks of a learner by name, their targets, and the optimizers of trained ones.
 
     Attributes:
-        shapes: of the networks, by the name of their parameters.
+        shapes: of the networks, by parameter name.
         parameters: by name, `[S, P]` each.
-        optimizers: of those that are learned by gradient steps.
+        optimizers: of the parameters trained by gradient steps.
     """
 
     STATE = ("consumed", "parameters", "optimizers", "experience", "action_streams", "update_streams")
@@ -188,46 +216,46 @@ class Networks(Resumable, Generic[C]):
     optimizers: Mapping[str, StackedAdam]
 
     def bind(self, parameters: Mapping[str, Tensor]) -> None:
-        """Compute with `parameters`, by name `[S, P]` each; networks become attributes of the names of theirs."""
+        """Use `parameters`, by name `[S, P]` each; networks become attributes with the same names."""
         self.parameters = parameters
         for name, shape in self.shapes.items():
             setattr(self, name, shape.bind(parameters[name]))
 
     def for_seed(self, seed: int) -> Self:
-        """Return a learner of the seed in one place alone, which shares the memory of its networks."""
+        """Return a learner of the seed at one index, sharing the storage of its networks."""
         learner = copy(self)
         learner.bind({name: part[seed : seed + 1] for name, part in self.parameters.items()})
         return learner
 
     def one_by_one(self) -> list[Self]:
-        """Return what compiled updates go through (see `operant.nets.one_by_one`)."""
+        """Return the targets of compilation (see `operant.nets.one_by_one`)."""
         return one_by_one(self, samples=self.config.batch_size, hidden=self.config.hidden_sizes)
 
     def descend(self, gradients: Mapping[str, Tensor], report: dict[str, Tensor]) -> dict[str, Tensor]:
-        """Step parameters by their gradients, and return the report."""
+        """Step parameters by their gradients, and return the metrics."""
         for name, gradient in gradients.items():
             self.optimizers[name].step(gradient, learning_rate=self.config.learning_rate)
         return report
 
     @property
     def counts(self) -> Tensor:
-        """Updates `[2, S]` of all optimizers together: those that were due, and those that were skipped."""
+        """Updates `[2, S]` of all optimizers together: attempted, and skipped."""
         return torch.stack([optimizer.counts for optimizer in self.optimizers.values()]).sum(0)
 
     @property
     def learned(self) -> Weights:
-        """The networks and all else that gradients change, and their targets; and what wrappers have learned."""
+        """All trained parameters and their targets; and the weights of wrappers."""
         return {**self.parameters, **self.experience.learned}
 
 
 def exploration_noise(
     config: Any, generators: Sequence[torch.Generator], network: Ensemble, actions: int
 ) -> Callable[[Sequence[Tensor], int], Tensor]:
-    """Return the noise `[S, N, A]` of each step of a round, for what the layers of an actor make of its states.
+    """Return the noise `[S, N, A]` of each step of a round, as a function of the actor's last hidden layer.
 
     Args:
-        config: an `OffPolicyConfig` that is a `StateNoiseConfig`, too.
-        generators: one a seed.
+        config: an `OffPolicyConfig` that is also a `StateNoiseConfig`.
+        generators: one per seed.
         network: the actor's.
         actions: A.
     """

@@ -3,15 +3,15 @@
 Collect a rollout with the current policy; estimate the advantage of every action by generalized advantage estimation
 (Schulman et al. 2016); update policy and value for several epochs of minibatches. The clipped objective (section 3)
 stops rewarding a change as soon as the probability ratio has moved by more than the clip range in the profitable
-direction. The penalized one (section 4) subtracts β times the divergence from the policy that drew the rollout, and
-adapts β to a target.
+direction. The penalized one (section 4) subtracts β times the divergence from the policy of the rollout, and adapts β
+to a target.
 
 What differs from the paper: value and policy have separate networks by default (the paper's Atari experiments share
 them: `share_features`); the gradient of each seed is clipped by its norm, layers are initialized orthogonally, Adam's
 epsilon is 1e-5 (Huang et al. 2022, details 2, 3 and 11); an episode cut by a time limit bootstraps from the value of
-its true final observation (Pardo et al. 2018), where most implementations take it for a terminal state. Continuous
-actions are in units of half the range of the action space. β stays within `BETA_RANGE`, and may be adapted within an
-update too (dual descent, `kl_coef_rounds`), where the paper adapts it for the next one.
+its true final observation (Pardo et al. 2018), where most implementations treat it as terminal. Continuous actions are
+in units of half the range of the action space. β stays within `BETA_RANGE`, and may also be adapted within an update
+(dual descent, `kl_coef_rounds`); the paper adapts it for the next one.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -29,7 +29,7 @@ from operant.control.agent import Agent, Samples, Scaling
 from operant.control.reward_channels import RewardChannels
 from operant.control.state_noise import StateNoiseConfig
 from operant.envs import BatchEnv
-from operant.nets import Activation, Pass, Spec, StackedAdam, TorsoName, compilable, encoders, one_by_one
+from operant.nets import Activation, Pass, Spec, StackedAdam, TorsoName, compilable, encoders, modules, one_by_one
 from operant.runtime.bounds import Interval, NonNegativeFloat, PositiveFloat, PositiveInt, UnitFloat, require
 from operant.runtime.budget import iterations, remaining, require_budget, scheduled
 from operant.runtime.learner import Metrics
@@ -47,48 +47,48 @@ class PPOConfig(StateNoiseConfig):
     """Hyperparameters of PPO. Defaults are those of the paper's continuous control experiments (table 3)."""
 
     num_envs: PositiveInt = 1
-    """Environments a seed, N. More give less correlated batches and a faster rollout."""
+    """Environments per seed, N. More give less correlated batches and faster rollouts."""
     num_steps: PositiveInt = 2048
-    """Steps of every environment in one rollout, T. More see further before bootstrapping, and update less often."""
+    """Steps per environment in one rollout, T. More look further ahead before bootstrapping, and update less often."""
     num_epochs: PositiveInt = 10
-    """Passes over each rollout. More use the data better until the policy overfits to it (watch approx_kl)."""
+    """Passes over each rollout. More use the data better until the policy overfits (watch approx_kl)."""
     num_minibatches: PositiveInt = 32
-    """Parts that a rollout is split into, each one gradient step. More take more and noisier steps."""
+    """Minibatches of a rollout, each one gradient step. More take more and noisier steps."""
     learning_rate: PositiveFloat = 3e-4
     """Step size of Adam."""
     lr_schedule: Literal["constant", "linear"] = "constant"
-    """Whether the learning rate stays as it is or falls linearly to zero over the budget."""
+    """Whether the learning rate is constant or falls linearly to zero over the budget."""
     clip_range_schedule: Literal["constant", "linear"] = "constant"
-    """Whether the clip range does."""
+    """Whether the clip range falls likewise."""
     gamma: UnitFloat = 0.99
-    """Discount a step. Higher looks further ahead and has more variance."""
+    """Discount per step. Higher looks further ahead and has more variance."""
     gae_lambda: UnitFloat = 0.95
     """λ of the advantage estimates: 0 trusts the critic (bias), 1 the sampled return (variance)."""
     clip_range: Annotated[float, Interval("(0, 1]")] = 0.2
-    """How far the probability ratio may fall below 1 before a lower one is not rewarded. Higher moves faster."""
+    """How far the probability ratio may fall below 1 before the objective is clipped. Higher moves faster."""
     clip_range_high: PositiveFloat | None = None
-    """How far it may rise above 1; None: as `clip_range`."""
+    """How far it may rise above 1; None: `clip_range`."""
     objective: Literal["clip", "penalty", "clip-and-penalty"] | str = "clip"
-    """What keeps the policy near the one that drew the rollout: the clip range, the KL penalty, or both; or a function
-    of yours, path/to/file.py:function, with the parameters and the result of `operant.control.ppo.clipped`."""
+    """What keeps the policy near the one of the rollout: the clip range, the KL penalty, or both; or your own function,
+    path/to/file.py:function, with the parameters and result of `operant.control.ppo.clipped`."""
     kl_coef: PositiveFloat = 1.0
-    """Weight of the KL penalty at first. Higher moves less; where there is a target it is soon forgotten."""
+    """Initial weight of the KL penalty. Higher moves less; with a target, adaptation soon replaces it."""
     kl_coef_target: PositiveFloat | None = 0.01
-    """KL(old‖new) of one update, in nats, that β is adapted to. Higher moves faster. None: β stays what it is."""
+    """Target of β: KL(old‖new) of one update, in nats. Higher moves faster. None: β is constant."""
     kl_coef_rounds: PositiveInt = 1
-    """Most rounds of epochs on one rollout, with β adapted after each. A seed stops after one that meets the target."""
+    """Maximum rounds of epochs on one rollout, with β adapted after each. A seed stops when it meets the target."""
     vf_coef: NonNegativeFloat = 0.5
-    """Weight of the value loss (half the squared error). Matters most where the networks are shared."""
+    """Weight of the value loss (half the squared error). Matters most with shared networks."""
     ent_coef: NonNegativeFloat = 0.0
     """Weight of the entropy bonus. Higher explores more and commits later."""
     max_grad_norm: PositiveFloat | None = 0.5
     """Largest gradient norm of one seed; None: no clipping."""
     normalize_advantage: Literal["minibatch", "batch", "none"] = "minibatch"
-    """Over which samples of a seed advantages get mean 0 and standard deviation 1."""
+    """Samples of a seed over which advantages get mean 0 and standard deviation 1."""
     clip_range_vf: PositiveFloat | None = None
-    """Clip range of the value around its old estimate; None: no clipping, which usually learns better."""
+    """Clip range of the value around its old estimate; None: no clipping, which usually works better."""
     target_kl: PositiveFloat | None = None
-    """A seed stops its updates on a rollout once approx_kl exceeds this; None: never."""
+    """Threshold of approx_kl at which a seed stops updating on a rollout; None: never."""
     hidden_sizes: tuple[PositiveInt, ...] = (64, 64)
     """Widths of the hidden layers."""
     activation: Activation = "tanh"
@@ -98,6 +98,9 @@ class PPOConfig(StateNoiseConfig):
     encoder: TorsoName | str = "auto"
     """The convolutions before the hidden layers, where observations are pictures; `auto` goes by their size. Or a
     `torch.nn.Module` of yours, path/to/file.py:Name (see `operant.nets.StackedModule`)."""
+    network: str | None = None
+    """A whole `torch.nn.Module` of yours in the place of all layers, path/to/file.py:Name, which returns policy outputs
+    and value (see `operant.nets.StackedNetwork`). None: the layers that the fields around say."""
     log_std_init: float = 0.0
     """Initial logarithm of the standard deviation of continuous actions, in half action ranges."""
     adam_eps: PositiveFloat = 1e-5
@@ -107,7 +110,7 @@ class PPOConfig(StateNoiseConfig):
     normalize_reward: bool = False
     """Whether rewards are divided by the running standard deviation of the discounted return."""
     reward_channels: Mapping[str, Mapping[str, Any]] = field(default_factory=dict[str, Mapping[str, Any]])
-    """Further rewards, by name of the extra tensor of a step, such as intrinsic='{"gamma": 0.99, "weight": 0.5}': each
+    """Further rewards by their name in `Step.extras`, such as intrinsic='{"gamma": 0.99, "weight": 0.5}'. Each
     has a value head and a discount (see `operant.control.reward_channels.RewardChannel` for the fields)."""
 
     def __post_init__(self) -> None:
@@ -116,6 +119,7 @@ class PPOConfig(StateNoiseConfig):
             self,
             objective=doors.choices(OBJECTIVES, self.objective, "operant.objectives"),
             encoder=encoders(self.encoder),
+            network=modules(self.network),
         )
         _ = self.channels
         if self.num_envs * self.num_steps % self.num_minibatches:
@@ -126,8 +130,8 @@ class PPOConfig(StateNoiseConfig):
         parts = self.num_minibatches if self.normalize_advantage == "minibatch" else 1
         if self.normalize_advantage != "none" and self.num_envs * self.num_steps == parts:
             raise ValueError(
-                f"normalize_advantage={self.normalize_advantage!r} leaves nothing of the advantage of a single "
-                "sample: take fewer num_minibatches, more environments or steps, or 'none'"
+                f"normalize_advantage={self.normalize_advantage!r} makes the advantage of a single "
+                "sample 0: use fewer num_minibatches, more environments or steps, or 'none'"
             )
 
     @property
@@ -137,18 +141,19 @@ class PPOConfig(StateNoiseConfig):
 
     @property
     def channels(self) -> RewardChannels:
-        """The rewards to learn from."""
+        """The reward channels."""
         return RewardChannels(self.reward_channels, gamma=self.gamma, gae_lambda=self.gae_lambda)
 
     @property
     def spec(self) -> Spec:
-        """The shape of the networks."""
+        """The sizes of the networks."""
         return Spec(
             hidden=self.hidden_sizes,
             activation=self.activation,
-            shared=self.share_features,
+            shared=self.share_features or self.network is not None,
             torso=self.encoder,
             value_heads=len(self.channels),
+            network=self.network,
         )
 
 
@@ -172,13 +177,13 @@ Objective = Callable[[Tensor, Samples, Clip, Tensor, Callable[[], Tensor]], Tens
 OBJECTIVES: Mapping[str, Objective] = {"clip": clipped, "penalty": penalized, "clip-and-penalty": both}
 """Losses `[S, M]` of the policy, by name."""
 PENALIZED = ("penalty", "clip-and-penalty")
-"""Those whose β is adapted."""
+"""Objectives with an adaptive β."""
 BETA_RANGE = (1e-6, 1e6)
-"""Bounds of β: one that had fallen to 0 could not be doubled any more."""
+"""Bounds of β: doubling cannot raise it from 0."""
 
 
 def objective_of(name: str) -> Objective:
-    """Return the objective of a name: one of `OBJECTIVES`, or a function of a user's, whose result is checked.
+    """Return an objective by name: one of `OBJECTIVES`, or a user's function, whose result is checked.
 
     Raises:
         operant.doors.DoorError: there is none.
@@ -205,27 +210,27 @@ def objective_of(name: str) -> Objective:
 
 _MEASURED = ("policy", "value", "entropy", "approx_kl", "clip_fraction", "gradient_norm")
 DIAGNOSTICS = tuple(f"losses/{name}" for name in _MEASURED)
-"""What is measured in the last epoch of an update."""
+"""Diagnostics of the last epoch of an update."""
 APPROX_KL = DIAGNOSTICS.index("losses/approx_kl")
 
 PRESETS = presets.PPO
-"""Configuration by task or by name."""
+"""Presets by task or name."""
 
 
 class PPO(Resumable):
-    """The learner: `S` seeds trained as one program.
+    """Learner that trains `S` seeds as one program.
 
     Args:
         config: hyperparameters.
-        env: `S * config.num_envs` rows, made with the same seeds; of several shards those of this process.
-        seeds: one non-negative integer for each of the S runs; each owns its streams of random numbers.
-        budget: environment steps a seed, over which schedules fall to zero.
+        env: `S * config.num_envs` environments, made with the same seeds; with several shards those of this process.
+        seeds: one non-negative integer per run; each has its own random streams.
+        budget: environment steps per seed, over which schedules fall to zero.
         algorithm: its name in the catalog, for messages.
-        shards: what environments and minibatches are divided into. Default: one.
+        shards: of environments and minibatches. Default: one.
 
     Attributes:
-        consumed: environment steps a seed so far.
-        agent: policy and value, and the environments they act in; `act`, `describe`, `noise` and `close` are its own.
+        consumed: environment steps per seed so far.
+        agent: policy, value and environments; the learner exposes its `act`, `describe`, `noise` and `close`.
     """
 
     STATE = ("consumed", "agent", "optimizer", "beta", "batch_streams")
@@ -262,17 +267,18 @@ class PPO(Resumable):
         self.optimizer = StackedAdam(self.agent.parameters, epsilon=config.adam_eps, max_grad_norm=config.max_grad_norm)
         self.beta = torch.full((len(seeds),), config.kl_coef, device=self.device)
         self.batch_streams = streams.of_seeds(seeds, "minibatches", device=self.device)
+        self.mean_gradient = self.gradient if self.shards.count == 1 else self.gradient_of_shards
         self.rollout_steps = config.num_steps * config.num_envs
         self.consumed = 0
 
     @property
     def learned(self) -> Weights:
-        """The networks, and what wrappers of the environments have learned."""
+        """The weights of networks and wrappers."""
         return self.agent.learned
 
     @property
     def gradient_steps(self) -> int:
-        """How many gradient steps the whole run takes at most, where β has one round."""
+        """Maximum number of gradient steps of the whole run, with one round of β."""
         return iterations(self.budget, self.rollout_steps) * self.config.num_epochs * self.config.num_minibatches
 
     def iterate(self) -> Metrics:
@@ -285,7 +291,7 @@ class PPO(Resumable):
 
     @torch.no_grad()
     def estimate_advantages(self, rollout: Rollout) -> Samples:
-        """Estimate the advantage of every action, and the returns that the critic should predict."""
+        """Estimate the advantage of every action, and the critic's targets."""
         config = self.config
         seen = self.channels.read(rollout, self.agent.networks.value)
         advantages = ops.gae(seen.rewards, seen.values, seen.next_values, lam=seen.gae_lambda, **seen.ends)
@@ -295,7 +301,7 @@ class PPO(Resumable):
         return batch.standardized() if whole else batch
 
     def update(self, batch: Samples, left: float) -> Metrics:
-        """Take `num_epochs * num_minibatches` gradient steps a round, where a share of the budget is left."""
+        """Take `num_epochs * num_minibatches` gradient steps per round, with the share `left` of the budget."""
         config = self.config
         learning_rate = scheduled(config.learning_rate, config.lr_schedule, left)
         clip_scale = scheduled(1.0, config.clip_range_schedule, left)
@@ -319,10 +325,10 @@ class PPO(Resumable):
     def optimize(
         self, batch: Samples, old_free: Tensor, scale: tuple[float, float], active: Tensor | None, report: Tensor
     ) -> Tensor:
-        """Go through the epochs with the `active` seeds, None for all; `scale` is learning rate and clip range.
+        """Run the epochs for the `active` seeds, None for all; `scale` is learning rate and clip range.
 
         Returns:
-            Diagnostics `[6, S]` of the last epoch in which a seed took part; those of `report` where it never did.
+            Diagnostics `[6, S]` of the last epoch of each seed; those of `report` for seeds without one.
         """
         limit = float("inf") if self.config.target_kl is None else self.config.target_kl
         for epoch in range(self.config.num_epochs):
@@ -360,48 +366,11 @@ class PPO(Resumable):
             batch, self.config.num_minibatches, self.batch_streams, active=active, standardize=standardize
         )
 
-    def mean_gradient(
-        self, batch: Samples, old_free: Tensor, clip_scale: float, measure: bool
-    ) -> tuple[Tensor, Sequence[Tensor]]:
-        """Return what `gradient` does, shard by shard."""
-        if self.shards.count == 1:
-            return self.gradient(batch, old_free, clip_scale, measure)
-
-        def stacked(parts: Samples) -> tuple[Tensor, Sequence[Tensor]]:
-            count, learner = len(self.shards.mine), self.of_shards
-            for every, one in ((learner.agent.parameters, self.agent.parameters), (learner.beta, self.beta)):
-                every.unflatten(0, (-1, count)).copy_(one.unsqueeze(1))
-            return learner.gradient(parts, old_free.repeat_interleave(count, 0), clip_scale, measure)
-
-        alone = partial(self.gradient, old_free=old_free, clip_scale=clip_scale, measure=measure)
-        return self.shards.mean(alone, batch, stacked, kind=measure)
-
-    def for_seed(self, seed: int) -> Self:
-        """Return a learner of the seed in one place alone, which shares the memory of its networks."""
-        learner = copy(self)
-        learner.agent, learner.beta = self.agent.for_seed(seed), self.beta[seed : seed + 1]
-        return learner
-
-    def one_by_one(self) -> list[Self]:
-        """Return what compiled updates go through (see `operant.nets.one_by_one`)."""
-        samples = self.config.minibatch // self.shards.count
-        return one_by_one(self, samples=samples, hidden=self.config.hidden_sizes)
-
-    @cached_property
-    def of_shards(self) -> Self:
-        """This learner with the networks of each seed once for every shard of this process, in memory of its own."""
-        learner, count = copy(self), len(self.shards.mine)
-        vars(learner).pop("gradient", None)
-        learner.seeds = [seed for seed in self.seeds for _ in range(count)]
-        learner.agent, learner.beta = self.agent.repeated(count), self.beta.repeat_interleave(count)
-        learner.gradient.compiled = self.gradient.compiled
-        return learner
-
     @compilable
     def gradient(
         self, batch: Samples, old_free: Tensor, clip_scale: float, measure: bool
     ) -> tuple[Tensor, list[Tensor]]:
-        """Return the gradient `[S, P]` of the loss, and if `measure` what the update does (see `loss`)."""
+        """Return the gradient `[S, P]` of the loss, and if `measure` the diagnostics of the update (see `loss`)."""
         networks = Pass(self.agent.networks, batch.obs)
         loss, diagnose = self.loss(networks, batch, old_free, clip_scale)
         return networks.gradient(loss), diagnose() if measure else []
@@ -411,7 +380,7 @@ class PPO(Resumable):
     ) -> tuple[Tensor, Callable[[], list[Tensor]]]:
         """Return equation 9 of the paper, negated and summed over seeds, and a function that measures the update.
 
-        `old_free` is what the head's free parameters `[S, free]` were when the batch was drawn.
+        `old_free` are the head's free parameters `[S, free]` at collection.
         """
         config, head = self.config, self.agent.head
         clip_low = config.clip_range * clip_scale
@@ -440,3 +409,38 @@ class PPO(Resumable):
             return [*means, moved, beyond]
 
         return ops.weighted_mean(loss, batch.weights).sum(), diagnose
+
+    def for_seed(self, seed: int) -> Self:
+        """Return a learner of the seed in one place alone, which shares the memory of its networks."""
+        learner = copy(self)
+        learner.agent, learner.beta = self.agent.for_seed(seed), self.beta[seed : seed + 1]
+        return learner
+
+    def one_by_one(self) -> list[Self]:
+        """Return what compiled updates go through (see `operant.nets.one_by_one`)."""
+        samples = self.config.minibatch // self.shards.count
+        return one_by_one(self, samples=samples, hidden=self.config.hidden_sizes)
+
+    def gradient_of_shards(
+        self, batch: Samples, old_free: Tensor, clip_scale: float, measure: bool
+    ) -> tuple[Tensor, Sequence[Tensor]]:
+        """Return what `gradient` does, shard by shard."""
+
+        def stacked(parts: Samples) -> tuple[Tensor, Sequence[Tensor]]:
+            count, learner = len(self.shards.mine), self.of_shards
+            for every, one in ((learner.agent.parameters, self.agent.parameters), (learner.beta, self.beta)):
+                every.unflatten(0, (-1, count)).copy_(one.unsqueeze(1))
+            return learner.gradient(parts, old_free.repeat_interleave(count, 0), clip_scale, measure)
+
+        alone = partial(self.gradient, old_free=old_free, clip_scale=clip_scale, measure=measure)
+        return self.shards.mean(alone, batch, stacked, kind=measure)
+
+    @cached_property
+    def of_shards(self) -> Self:
+        """This learner with the networks of each seed once for every shard of this process, in memory of its own."""
+        learner, count = copy(self), len(self.shards.mine)
+        vars(learner).pop("gradient", None)
+        learner.seeds = [seed for seed in self.seeds for _ in range(count)]
+        learner.agent, learner.beta = self.agent.repeated(count), self.beta.repeat_interleave(count)
+        learner.gradient.compiled = self.gradient.compiled
+        return learner

@@ -1,4 +1,4 @@
-"""Hyperparameters that several algorithms share for a kind of task."""
+"""Hyperparameters of a kind of task, shared by several algorithms."""
 
 from collections.abc import Mapping
 from math import inf
@@ -18,8 +18,8 @@ ATARI: Mapping[str, Any] = {
     "activation": "relu",
     "share_features": True,
 }
-"""Those of PPO on Atari (Schulman et al. 2017, table 5), but for two that are as in their code: 4 epochs, where the
-paper says 3, and the weight of the value loss, where the paper says four times as much (c1 = 1 and no ½)."""
+"""PPO on Atari (Schulman et al. 2017, table 5), with two values as in their code: 4 epochs, where the paper says 3, and
+the weight of the value loss, where the paper says four times as much (c1 = 1 and no ½)."""
 
 
 CATCH: Mapping[str, Any] = {
@@ -34,7 +34,7 @@ CATCH: Mapping[str, Any] = {
     "activation": "relu",
     "share_features": True,
 }
-"""Those of PPO on `operant/PixelCatch-v0`."""
+"""PPO on `operant/PixelCatch-v0`."""
 
 DQN_ATARI: Mapping[str, Any] = {
     "num_envs": 8,
@@ -49,9 +49,9 @@ DQN_ATARI: Mapping[str, Any] = {
     "exploration_fraction": 0.1,
     "hidden_sizes": (512,),
 }
-"""What RL Baselines3 Zoo uses for DQN on Atari, with 8 environments in place of one and as many gradient steps for each
-step in them; a copy every 1000 environment steps is one every 250 gradient steps. The memory of a seed takes 0.8 GB,
-and twice that while a checkpoint is written."""
+"""RL Baselines3 Zoo's DQN on Atari, with 8 environments instead of one and as many gradient steps for each step in
+them; a copy every 1000 environment steps is one every 250 gradient steps. The replay buffer of a seed takes 0.8 GB, and
+twice that while a checkpoint is written."""
 
 DQN_CATCH: Mapping[str, Any] = {
     "num_envs": 8,
@@ -69,7 +69,7 @@ DQN_CATCH: Mapping[str, Any] = {
     "exploration_fraction": 0.4,
     "hidden_sizes": (128,),
 }
-"""Those of DQN on `operant/PixelCatch-v0`, whose episodes have 9 steps, for a budget of some 8000."""
+"""DQN on `operant/PixelCatch-v0`, whose episodes have 9 steps, for a budget of some 8000."""
 
 _MUJOCO: Mapping[str, Any] = {
     "num_envs": 8,
@@ -137,10 +137,10 @@ PPO: Mapping[str, Mapping[str, Any]] = {
         "gae_lambda": 0.8,
     },
 }
-"""Configuration by task, which selects its own, or by name; what is not named keeps its default.
+"""Presets: by task, selected automatically, or by name. Other fields keep their defaults.
 
-`zoo` is what RL Baselines3 Zoo uses for CartPole-v1; MountainCar-v0 and LunarLander-v3 are its, too. Its weight of the
-value loss is 0.5 without the ½ that the loss has here, which is 1 with it. Those of MuJoCo follow Tianshou.
+`zoo` is RL Baselines3 Zoo's for CartPole-v1, as are MountainCar-v0 and LunarLander-v3. Its weight of the value loss is
+0.5 without the ½ of the loss here, which makes 1. MuJoCo presets follow Tianshou.
 """
 
 DQN_BIT_FLIP: Mapping[str, Any] = {
@@ -159,8 +159,8 @@ DQN_BIT_FLIP: Mapping[str, Any] = {
     "hidden_sizes": (256,),
     "reward_range": (-1.0, 0.0),
 }
-"""Those of DQN on `operant/BitFlip-v0`: network, learning rate, γ, τ and batch of Andrychowicz et al. (2017, appendix
-A), whose targets follow more rarely."""
+"""DQN on `operant/BitFlip-v0`: network, learning rate, γ, τ and batch of Andrychowicz et al. (2017, appendix A), whose
+targets follow less often."""
 
 REACH: Mapping[str, Any] = {
     "learning_starts": 500,
@@ -172,7 +172,7 @@ REACH: Mapping[str, Any] = {
     "hidden_sizes": (64, 64),
     "reward_range": (-1.0, 0.0),
 }
-"""Those of SAC, TD3 and DDPG on `operant/Reach-v0` and FetchReach."""
+"""SAC, TD3 and DDPG on `operant/Reach-v0` and FetchReach."""
 
 DQN: Mapping[str, Mapping[str, Any]] = {
     "CartPole-v1": {
@@ -263,11 +263,11 @@ DQN: Mapping[str, Mapping[str, Any]] = {
         "exploration_fraction": 0.16,
     },
 }
-"""Configuration by task, which selects its own, or by name; what is not named keeps its default.
+"""Presets: by task, selected automatically, or by name. Other fields keep their defaults.
 
-`zoo` is what RL Baselines3 Zoo uses for CartPole-v1, where the target network is copied every 10 environment steps:
-with 128 gradient steps in a row that is once before each of these rows. LunarLander-v3 is the zoo's too, with a
-learning rate that falls and random actions before the first training.
+`zoo` is RL Baselines3 Zoo's for CartPole-v1, which copies the target network every 10 environment steps: with 128
+consecutive gradient steps, that is once before each phase. LunarLander-v3 is also the zoo's, with a decaying learning
+rate and random actions before the first training.
 """
 
 _TRPO_MUJOCO: Mapping[str, Any] = {
@@ -311,8 +311,8 @@ TRPO: Mapping[str, Mapping[str, Any]] = {
     "Hopper-v5": _TRPO_MUJOCO,
     "Walker2d-v5": _TRPO_MUJOCO,
 }
-"""Configuration by task, which selects its own, or by name; what is not named keeps its default.
+"""Presets: by task, selected automatically, or by name. Other fields keep their defaults.
 
-All environments of Pendulum-v1 are cut at the same time, after 200 steps. A rollout of fewer would hold but a part of
-every episode, and an update within the trust region of those states is free to forget what to do in the others.
+All environments of Pendulum-v1 end together, after 200 steps. A shorter rollout would hold only a part of every
+episode, and an update within the trust region of those states could forget the others.
 """

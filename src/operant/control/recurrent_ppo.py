@@ -1,15 +1,15 @@
-"""Proximal policy optimization with a memory, for tasks of which not everything is seen.
+"""Proximal policy optimization with recurrent networks, for partially observable tasks.
 
-Policy and value share dense layers and a gated recurrent unit (Cho et al. 2014, arXiv:1406.1078), whose state is the
-memory that `act` hands on; it is forgotten where an episode begins. A rollout starts with the memory that the last one
-ended with, and every update learns from whole rows of it, so that the gradient flows back over all of its steps, but
-not into the rollout before (as in Mnih et al. 2016, arXiv:1602.01783, supplement 8, for A3C with an LSTM). Estimates
-of advantages and the objective are those of `operant.control.ppo`; what differs from its paper is said there.
+Policy and value share dense layers and a gated recurrent unit (Cho et al. 2014, arXiv:1406.1078); `act` takes and
+returns its hidden state, which is reset where an episode begins. A rollout starts with the last hidden state of the one
+before. Every update trains on whole sequences, so gradients flow back over all steps of the rollout, but not into the
+one before (as in Mnih et al. 2016, arXiv:1602.01783, supplement 8, for A3C with an LSTM). Advantage estimates and the
+objective are those of `operant.control.ppo`, which lists the differences from its paper.
 
-What differs from other implementations (Ni et al. 2022, arXiv:2110.05038, compare many): rows are neither cut at the
-ends of episodes nor padded, since a flag at every step tells where the memory is emptied. The memory at the start of a
-row was computed by the policy that collected it, and is not computed again between epochs. Value targets are computed
-with the memories of the rollout, and so is the divergence by which a penalty's β is adapted.
+What differs from other implementations (Ni et al. 2022, arXiv:2110.05038, compare many): sequences are neither cut at
+the ends of episodes nor padded, since a flag at every step resets the hidden state. The initial hidden state of a
+sequence comes from the policy that collected it, and is not recomputed between epochs. Value targets use the hidden
+states of the rollout, as does the divergence that adapts a penalty's β.
 """
 
 from collections.abc import Mapping, Sequence
@@ -31,35 +31,35 @@ from operant.state import State
 
 @dataclass(frozen=True)
 class RecurrentPPOConfig(PPOConfig):
-    """Hyperparameters of PPO with a memory. `num_steps` is how far gradients flow."""
+    """Hyperparameters of recurrent PPO. Gradients flow through `num_steps`."""
 
     num_envs: int = 32
-    """Environments a seed, N. More give more sequences to learn from at once; a multiple of `num_minibatches`."""
+    """Environments per seed, N. More give more sequences per update; a multiple of `num_minibatches`."""
     num_steps: int = 64
-    """Steps of every environment in one rollout, T, over which gradients flow back. More learn to remember longer."""
+    """Steps per environment in one rollout, T, through which gradients flow. More learn longer dependencies."""
     num_epochs: int = 4
-    """Passes over each rollout. More use the data better until the policy overfits to it (watch approx_kl)."""
+    """Passes over each rollout. More use the data better until the policy overfits (watch approx_kl)."""
     num_minibatches: int = 4
-    """Parts that the rows of a rollout are split into, each one gradient step."""
+    """Parts of the sequences of a rollout, each one gradient step."""
     share_features: bool = True
-    """Policy and value share their layers and the memory; it cannot be switched off."""
+    """Policy and value share their layers and the hidden state; it cannot be switched off."""
     rnn_hidden_size: PositiveInt = 64
-    """Numbers that are remembered from step to step. More remember more, and are slower."""
+    """Size of the hidden state. Larger ones remember more, and are slower."""
 
     def __post_init__(self) -> None:
         """Validate."""
         super().__post_init__()
         if not self.share_features:
-            raise ValueError("share_features must be true: policy and value have one memory")
+            raise ValueError("share_features must be true: policy and value share the hidden state")
         if self.num_envs % self.num_minibatches:
             raise ValueError(
                 f"num_minibatches ({self.num_minibatches}) must divide the {self.num_envs} environments: "
-                "a part of a rollout is made of whole rows"
+                "a minibatch consists of whole sequences"
             )
 
     @property
     def spec(self) -> Spec:
-        """The shape of the networks."""
+        """The sizes of the networks."""
         return replace(super().spec, memory=Memory(units=self.rnn_hidden_size, steps=self.num_steps))
 
 
@@ -75,21 +75,21 @@ PRESETS: Mapping[str, Mapping[str, Any]] = {
         "normalize_reward": True,
     },
 }
-"""Configuration by task, which selects its own; what is not named keeps its default."""
+"""Presets by task, selected automatically. Other fields keep their defaults."""
 
 
 class RecurrentAgent(Agent):
-    """An agent whose networks remember: what they see of a step is observation, start of an episode, and memory.
+    """An agent with recurrent networks, whose input is observation, start flag, and hidden state.
 
     Attributes:
-        memory: of the steps so far, `[S, N, H]`; zero where an episode begins.
-        starts: whether one does, `[S, N]` bool.
+        memory: hidden state `[S, N, H]`; zero where an episode begins.
+        starts: start flags `[S, N]`, bool.
     """
 
     STATE = (*Agent.STATE, "memory", "starts")
 
     def __init__(self, env: BatchEnv, **options: Any) -> None:
-        """Begin with an empty memory; for the arguments see `Agent`."""
+        """Start with zero hidden states; for the arguments see `Agent`."""
         super().__init__(env, **options)
         self.network = cast(StackedGRU, self.networks.shape.mlp)
         shape = (len(self.seeds), self.rows)
@@ -98,7 +98,7 @@ class RecurrentAgent(Agent):
 
     @torch.no_grad()
     def collect(self, steps: int) -> Rollout:
-        """Act with the current policy for `steps` steps; observations of the rollout are what the networks saw."""
+        """Act with the current policy for `steps` steps; observations of the rollout are the inputs of the networks."""
         noise = streams.draw(self.streams, lambda stream: self.head.noise((steps, self.rows), stream), dim=1)
         drawn = noise.unbind(0)
         seen: list[Tensor] = []
@@ -124,31 +124,31 @@ class RecurrentAgent(Agent):
         )
 
     def pack(self, obs: Tensor, starts: Tensor, memory: Tensor) -> Tensor:
-        """Put what there is to see at a step into one row `[..., D + 1 + H]`; a mask of actions stays at its end."""
+        """Concatenate the inputs of a step into `[..., D + 1 + H]`; a mask of actions stays at the end."""
         masked = self.networks.shape.masked
         seen, mask = obs.split_with_sizes([obs.shape[-1] - masked, masked], dim=-1)
         return torch.cat((seen, starts.unsqueeze(-1).to(obs.dtype), memory, mask), dim=-1)
 
     def step(self, seen: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the head's outputs `[S, N, outputs]` and the memory `[S, N, H]` after a step.
+        """Return the head's outputs `[S, N, outputs]` and the next hidden state `[S, N, H]`.
 
-        What is not a number is not remembered, or it would spoil the rest of the episode.
+        NaN becomes 0 in the hidden state, or it would spoil the rest of the episode.
         """
         shape = self.networks.shape
         outputs, memory = self.network.step(self.networks.actor, shape.encode(seen))
         return shape.allowed(outputs[..., : self.head.outputs], seen), memory.nan_to_num()
 
     def forget(self) -> None:
-        """Empty the memory of the rows whose episode has ended with the last step."""
+        """Reset the hidden states of environments whose episode has ended."""
         result = self.collector.result
         if result is None:
-            raise RuntimeError("there is nothing to forget before the first step")
+            raise RuntimeError("there is no hidden state to reset before the first step")
         self.starts = (result.terminated | result.truncated | ~result.valid).view_as(self.starts)
         self.memory = self.memory.masked_fill(self.starts.unsqueeze(-1), 0.0)
 
     @torch.no_grad()
     def act(self, obs: Tree, memory: Tree | None, noise: Tensor | None) -> tuple[Tensor, Tensor]:
-        """Choose actions for observations `[S, N, ...]`, remembering `[S, N, H]` (see `runtime.Policy`)."""
+        """Choose actions for observations `[S, N, ...]` and hidden states `[S, N, H]` (see `runtime.Policy`)."""
         rows = self.read(obs)
         if memory is None:
             memory = rows.new_zeros(*rows.shape[:2], self.network.units)
@@ -160,7 +160,7 @@ class RecurrentAgent(Agent):
 
     @torch.no_grad()
     def describe(self, obs: Tree, memory: Tree | None) -> Mapping[str, Tensor]:
-        """Return what policy and critic say of observations, with a memory `[S, N, H]` (see `Agent.describe`)."""
+        """Return the outputs of policy and critic, with hidden states `[S, N, H]` (see `Agent.describe`)."""
         rows = self.read(obs)
         if memory is None:
             memory = rows.new_zeros(*rows.shape[:2], self.network.units)
@@ -170,13 +170,13 @@ class RecurrentAgent(Agent):
         return found | {"value": self.networks.value(seen)}
 
     def order(self, samples: int, parts: int, stream: torch.Generator) -> Tensor:
-        """Return a random order `[M]` of the samples of a seed, to be cut into equal parts of whole rows."""
+        """Return a random order `[M]` of the samples of a seed, in equal parts of whole sequences."""
         rows = torch.randperm(self.rows, generator=stream, device=self.device).view(parts, 1, -1)
         times = torch.arange(samples // self.rows, device=self.device).view(1, -1, 1)
         return (times * self.rows + rows).flatten()
 
     def load_state_dict(self, state: State) -> None:
-        """Go on exactly where the state was taken."""
+        """Restore a state exactly."""
         super().load_state_dict(state)
         if begins_anew(self.collector.env):
             self.memory.zero_()
@@ -184,7 +184,7 @@ class RecurrentAgent(Agent):
 
 
 class RecurrentPPO(PPO):
-    """The learner: PPO whose agent has a memory; see `operant.control.ppo.PPO`."""
+    """PPO with a recurrent agent; see `operant.control.ppo.PPO`."""
 
     AGENT: ClassVar[type[Agent]] = RecurrentAgent
 
@@ -199,5 +199,5 @@ class RecurrentPPO(PPO):
         budget: int,
         algorithm: str = "recurrent-ppo",
     ) -> None:
-        """Begin with an empty memory; for the arguments see `PPO`. Batches are of whole rows, and not in shards."""
+        """Start with zero hidden states; for the arguments see `PPO`. Batches have whole sequences, and no shards."""
         super().__init__(config, env, seeds=seeds, budget=budget, algorithm=algorithm)

@@ -1,21 +1,21 @@
-"""REINFORCE (Williams 1992, Machine Learning 8) and the policy gradients that grew out of it.
+"""REINFORCE (Williams 1992, Machine Learning 8) and its successors among policy gradients.
 
-Collect whole episodes with the current policy; estimate Ψ of every action, a number that says how good it was; update
-the policy by one step along `Σ_t ∇log π(a_t|s_t) Ψ_t`, a sum over the steps and a mean over the episodes. What Ψ is
-makes the method (Schulman et al. 2016, arXiv:1506.02438, section 2), and is one field, `psi`: the return of the whole
-episode (`reinforce`), what came after the action (`reinforce-to-go`), that less a learned baseline
-(`reinforce-baseline`), a learned Q or A, the TD residual, or generalized advantage estimation (`vpg`).
+Collect whole episodes with the current policy; estimate Ψ of every action, which weights it; update the policy by one
+step along `Σ_t ∇log π(a_t|s_t) Ψ_t`, a sum over the steps and a mean over the episodes. Ψ defines the method (Schulman
+et al. 2016, arXiv:1506.02438, section 2), and is one field, `advantage_kind`: the return of the whole episode
+(`reinforce`), the return after the action (`reinforce-to-go`), that minus a learned baseline (`reinforce-baseline`), a
+learned Q or A, the TD residual, or generalized advantage estimation (`vpg`).
 
-What differs from the paper: Adam takes the step, and several episodes may be played at once. The baseline is a network
-of its own, fitted to the returns after their Ψ is estimated, so that it does not know the actions in question. No Ψ
-is whitened within an episode: that would leave nothing of `reinforce`, whose Ψ is the same at each step. The factor γ^t
-of the discounted objective is left out where Ψ is not the return of the whole episode, as all practice does, which
-biases the gradient (Thomas 2014); `discount_steps` puts it in. An episode cut by a time limit goes on, for the critic's
-methods, with the value of its true final observation (Pardo et al. 2018); `total` and `to-go` have no critic and count
-nothing after the cut, so to them the time limit is part of the task.
+What differs from the paper: Adam takes the step, and several episodes may run in parallel. The baseline is a separate
+network, fitted to the returns after their Ψ is estimated, so it does not depend on the actions in question. No Ψ is
+standardized within an episode: `reinforce`, whose Ψ is the same at each step, would vanish. The factor γ^t of the
+discounted objective is omitted where Ψ is not the return of the whole episode, as is usual, which biases the gradient
+(Thomas 2014); `discount_steps` restores it. If a time limit cuts an episode, the methods with a critic bootstrap from
+the value of its true final observation (Pardo et al. 2018); `total` and `to-go` have no critic and count no rewards
+after the cut, so the time limit is part of their task.
 
-Every batch begins again, from streams of random numbers that belong to its number. Seeds whose episodes are long use up
-their steps sooner: a seed that is ahead of the others waits.
+Every batch starts new episodes, with random streams indexed by the batch. Seeds with long episodes use up their steps
+sooner: a seed that is ahead of the others waits.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -29,7 +29,7 @@ from torch import Tensor
 from operant import ops, streams
 from operant.control.agent import Agent, Scaling
 from operant.envs import BatchEnv, Tree, wrappers
-from operant.nets import Activation, Spec, StackedAdam, TorsoName, compilable, encoders
+from operant.nets import Activation, Spec, StackedAdam, TorsoName, compilable, encoders, modules
 from operant.ops.returns import Ends
 from operant.runtime.bounds import NonNegativeFloat, PositiveFloat, PositiveInt, UnitFloat, require
 from operant.runtime.budget import require_budget
@@ -44,10 +44,10 @@ from operant.tensors import integers
 
 @dataclass(frozen=True)
 class Evidence:
-    """What Ψ is estimated from; tensors are `[T, ...]`, and without a critic its estimates are 0.
+    """Inputs of Ψ; tensors are `[T, ...]`, and without a critic its estimates are 0.
 
     Attributes:
-        rewards: `r_t` of whole episodes, each of which begins in row 0.
+        rewards: `r_t` of whole episodes, each of which begins at t = 0.
         values: `V(s_t)`.
         next_values: V of the true successors.
         action_values: `Q(s_t, a_t)`.
@@ -65,7 +65,7 @@ class Evidence:
 
 @dataclass(frozen=True)
 class Psi:
-    """One Ψ: the critic that it needs, and its estimate from the evidence, `[T, ...]`."""
+    """One Ψ: the critic that it needs, and its estimate from the inputs, `[T, ...]`."""
 
     critic: Literal["none", "V", "Q"]
     estimate: Callable[[Evidence], Tensor]
@@ -80,7 +80,7 @@ PSI: Mapping[str, Psi] = {
     "td": Psi("V", lambda e: ops.gae(e.rewards, e.values, e.next_values, lam=0.0, **e.ends)),
     "gae": Psi("V", lambda e: ops.gae(e.rewards, e.values, e.next_values, lam=e.lam, **e.ends)),
 }
-"""Ψ by name: with exact values and γ = 1 all have the policy gradient as their mean, and differ in variance."""
+"""Ψ by name: with exact values and γ = 1 the mean of each is the policy gradient; the variances differ."""
 
 
 @dataclass(frozen=True)
@@ -88,31 +88,31 @@ class ReinforceConfig:
     """Hyperparameters of REINFORCE. The paper names none; defaults are plain: one episode, one step, Adam's 1e-3."""
 
     num_envs: PositiveInt = 1
-    """Episodes of each seed in a batch, E, one in each environment. More give a steadier gradient, less often."""
+    """Episodes per seed in a batch, E, one per environment. More give a less noisy gradient, less often."""
     advantage_kind: Literal["total", "to-go", "baseline", "q", "advantage", "td", "gae"] = "total"
-    """Which Ψ an action is weighted by."""
+    """Ψ, which weights an action."""
     learning_rate: PositiveFloat = 1e-3
     """Step size of the policy's Adam."""
     gamma: UnitFloat = 0.99
-    """Discount a step. Higher looks further ahead and has more variance."""
+    """Discount per step. Higher looks further ahead and has more variance."""
     gae_lambda: UnitFloat = 0.97
     """λ of `gae`: 0 trusts the critic (bias), 1 the sampled return (variance)."""
     discount_steps: bool = False
-    """Whether step t counts γ^t: the gradient of the discounted return, which hardly learns from late steps."""
+    """Whether step t has the factor γ^t: the gradient of the discounted return, which learns little from late steps."""
     target: Literal["monte-carlo", "bootstrap"] = "monte-carlo"
-    """What the critic should predict: the return that followed, or one reward and its own next value."""
+    """Target of the critic: the observed return, or one reward and the critic's next value."""
     critic_steps: PositiveInt = 1
-    """Gradient steps of the critic on each batch. More fit the baseline better, or overfit it."""
+    """Gradient steps of the critic per batch. More fit the baseline better, or overfit it."""
     critic_learning_rate: PositiveFloat = 1e-3
     """Step size of the critic's Adam."""
     normalize_advantage: Literal["batch", "none"] = "none"
     """Whether Ψ gets mean 0 and standard deviation 1 over all steps of a seed's batch, never within an episode."""
     ent_coef: NonNegativeFloat = 0.0
-    """Weight of the entropy bonus, summed over the steps as Ψ is. Higher explores more and commits later."""
+    """Weight of the entropy bonus, summed over steps like Ψ. Higher explores more and commits later."""
     max_grad_norm: PositiveFloat | None = None
     """Largest gradient norm of one seed's policy, and of its critic; None: no clipping."""
     max_episode_steps: PositiveInt = 100_000
-    """Longest possible episode in steps; one that is longer is an error."""
+    """Maximum length of an episode in steps; a longer one is an error."""
     hidden_sizes: tuple[PositiveInt, ...] = (64, 64)
     """Widths of the hidden layers, of policy and critic."""
     activation: Activation = "tanh"
@@ -120,12 +120,16 @@ class ReinforceConfig:
     encoder: TorsoName | str = "auto"
     """The convolutions before the hidden layers, where observations are pictures; `auto` goes by their size. Or a
     `torch.nn.Module` of yours, path/to/file.py:Name (see `operant.nets.StackedModule`)."""
+    network: str | None = None
+    """A whole `torch.nn.Module` of yours in the place of all layers, path/to/file.py:Name, which returns policy outputs
+    and value (see `operant.nets.StackedNetwork`): policy and critic have a copy each. None: the layers that the fields
+    around say."""
     log_std_init: float = 0.0
     """Initial logarithm of the standard deviation of continuous actions, in half action ranges."""
 
     def __post_init__(self) -> None:
         """Validate."""
-        require(self, encoder=encoders(self.encoder))
+        require(self, encoder=encoders(self.encoder), network=modules(self.network))
 
 
 @dataclass(frozen=True)
@@ -133,12 +137,12 @@ class Batch:
     """Whole episodes of every seed, and Ψ of their actions; every tensor is `[S, M, ...]` with M = T * E.
 
     Attributes:
-        obs: what the policy saw.
-        actions: what it did, in its own units.
-        psi: how good that was.
-        targets: what the critic should predict.
-        values: what it predicted.
-        weights: 1 where a step belongs to an episode and 0 after its end.
+        obs: inputs of the policy.
+        actions: in the units of the policy.
+        psi: weights of the actions.
+        targets: of the critic.
+        values: predictions of the critic.
+        weights: 1 for steps of an episode, 0 after its end.
     """
 
     obs: Tensor
@@ -149,7 +153,7 @@ class Batch:
     weights: Tensor
 
     def padded(self) -> "Batch":
-        """Repeat the last step with weight 0 until the steps are a power of two, so that few shapes occur."""
+        """Pad with copies of the last step of weight 0 to a power of two, so that few shapes occur."""
         steps = self.weights.shape[1]
         index = torch.arange(1 << (steps - 1).bit_length(), device=self.weights.device)
         repeated = Batch(*(tensor[:, index.clamp(max=steps - 1)] for tensor in vars(self).values()))
@@ -164,30 +168,30 @@ PRESETS: Mapping[str, Mapping[str, Any]] = {
         "critic_steps": 5,
     },
 }
-"""Configuration by task, which selects its own; what is not named keeps its default."""
+"""Presets by task, selected automatically. Other fields keep their defaults."""
 
 DIAGNOSTICS = ("losses/policy", "losses/value", "losses/entropy", "losses/gradient_norm")
 CHUNK = 64
-"""Steps that noise is drawn for at once."""
+"""Steps per draw of noise."""
 LEAD = 0.01
 """Share of the budget that a seed may be ahead of the others before it waits."""
 
 
 class Reinforce(Resumable):
-    """The learner: `S` seeds trained as one program.
+    """Learner that trains `S` seeds as one program.
 
     Args:
         config: hyperparameters.
-        env: `S * config.environments` rows, made with the same seeds.
-        seeds: one non-negative integer for each of the S runs; each owns its streams of random numbers.
-        budget: environment steps a seed.
+        env: `S * config.num_envs` environments, made with the same seeds.
+        seeds: one non-negative integer per run; each has its own random streams.
+        budget: environment steps per seed.
         algorithm: its name in the catalog, for messages.
 
     Attributes:
-        consumed: environment steps so far of the seed that has taken fewest.
-        agent: policy and critic; `act`, `noise` and `close` are its own.
-        used: environment steps so far of each seed, `[S]`.
-        batches: updates so far of each seed, `[S]`.
+        consumed: environment steps so far of the seed with the fewest.
+        agent: policy and critic; the learner exposes its `act`, `noise` and `close`.
+        used: environment steps per seed so far, `[S]`.
+        batches: updates per seed so far, `[S]`.
 
     Raises:
         ValueError: the budget is not positive, or Ψ needs a Q and the actions are not discrete.
@@ -197,7 +201,7 @@ class Reinforce(Resumable):
         *("consumed", "used", "batches", ("parameters", "agent.parameters")),
         *("optimizer", "critic_optimizer", "measured"),
     )
-    """What is random begins again with every batch, and needs no state."""
+    """Random numbers depend on the batch alone, and need no state."""
 
     def __init__(
         self,
@@ -212,15 +216,17 @@ class Reinforce(Resumable):
         self.config, self.seeds, self.budget, self.device = config, list(seeds), budget, env.device
         if kept := [type(wrapper).__name__ for wrapper in wrappers(env) if wrapper.STATE]:
             raise ValueError(
-                f"{algorithm} begins anew with every batch and saves no environment, so that what {kept[0]} keeps "
-                "would be lost when a run is resumed: take another algorithm, such as a2c, or a wrapper without STATE"
+                f"{algorithm} starts new episodes with every batch and saves no environment, so resume would lose the "
+                f"state of {kept[0]}: use another algorithm, such as a2c, or a wrapper without STATE"
             )
         agent = self.agent = Agent(
             env,
             seeds=seeds,
             rows=config.num_envs,
             algorithm=algorithm,
-            spec=Spec(config.hidden_sizes, config.activation, shared=False, torso=config.encoder),
+            spec=Spec(
+                config.hidden_sizes, config.activation, shared=False, torso=config.encoder, network=config.network
+            ),
             log_std=config.log_std_init,
             scaling=Scaling(observations=False, rewards=False, gamma=config.gamma),
         )
@@ -228,7 +234,12 @@ class Reinforce(Resumable):
         if self.critic_kind == "Q" and not isinstance(env.action_space, gymnasium.spaces.Discrete):
             raise ValueError(
                 f"advantage_kind={config.advantage_kind!r} needs a value for each action of a Discrete, but those of "
-                f"{env.task} are {env.action_space}; take advantage_kind='baseline', 'td' or 'gae'"
+                f"{env.task} are {env.action_space}; use advantage_kind='baseline', 'td' or 'gae'"
+            )
+        if self.critic_kind == "Q" and config.network is not None:
+            raise ValueError(
+                f"advantage_kind={config.advantage_kind!r} needs a value for each action, and a whole network returns "
+                "one for the state; take advantage_kind='baseline', 'td' or 'gae', or leave out network"
             )
         self.act, self.noise, self.close = agent.act, agent.noise, agent.close
         self.episodes = Episodes(env, seeds=len(seeds), max_steps=config.max_episode_steps)
@@ -241,12 +252,12 @@ class Reinforce(Resumable):
 
     @property
     def learned(self) -> Weights:
-        """The networks, and what wrappers of the environments have learned."""
+        """The weights of networks and wrappers."""
         return self.agent.learned
 
     @property
     def gradient_steps(self) -> int:
-        """How many gradient steps the whole run takes at least: with the longest episodes that there may be."""
+        """Minimum number of gradient steps of the whole run: with the longest episodes."""
         batches = self.budget // (self.config.num_envs * self.config.max_episode_steps)
         return batches * (1 + self.config.critic_steps * (self.critic_kind != "none"))
 
@@ -262,13 +273,13 @@ class Reinforce(Resumable):
         return {**rollout.metrics, **metrics}
 
     def turn(self) -> Tensor:
-        """Return the seeds `[S]` whose turn it is: those not far ahead of the last, nor finished before it is."""
+        """Return the seeds `[S]` whose turn it is: neither far ahead of the last, nor finished before it."""
         near = self.used <= self.used.min() + int(LEAD * self.budget)
         return (near & ((self.used < self.budget) | (self.used.min() >= self.budget))).to(self.device)
 
     @torch.no_grad()
     def collect(self, active: Tensor) -> Rollout:
-        """Collect one episode in every environment of the seeds that take part."""
+        """Collect one episode per environment of the active seeds."""
         rows, head, networks = self.config.num_envs, self.agent.head, self.agent.networks
         turns = list(zip(self.seeds, integers(self.batches), strict=True))
         starts = [streams.integer(seed, "episodes", batch, row) for seed, batch in turns for row in range(rows)]
@@ -286,7 +297,7 @@ class Reinforce(Resumable):
 
     @torch.no_grad()
     def estimate_advantages(self, rollout: Rollout) -> Batch:
-        """Estimate Ψ of every action, and what the critic should have predicted."""
+        """Estimate Ψ of every action, and the critic's targets."""
         config, rewards = self.config, rollout.rewards
         (actions,) = rollout.kept
         ends = Ends(terminated=rollout.terminated, truncated=rollout.truncated, gamma=config.gamma)
@@ -317,7 +328,7 @@ class Reinforce(Resumable):
         )
 
     def update(self, batch: Batch, active: Tensor) -> Metrics:
-        """Take one step of the policy and refit the critic, for the seeds `[S]` that take part."""
+        """Take one step of the policy and refit the critic, for the active seeds `[S]`."""
         config, before = self.config, self.optimizer.counts + self.critic_optimizer.counts
         if self.policy_gradient.compiled:
             batch = batch.padded()
@@ -328,7 +339,7 @@ class Reinforce(Resumable):
             for _ in range(config.critic_steps):
                 gradient, error = self.critic_gradient(batch)
                 self.critic_optimizer.step(gradient, learning_rate=config.critic_learning_rate, active=active)
-        # A seed that waits reports its last finite numbers again.
+        # A waiting seed repeats its last finite metrics.
         measured = torch.where(active, torch.stack((losses, error, entropy, norm)), self.measured)
         self.measured = torch.where(measured.isfinite(), measured, self.measured)
         metrics: dict[str, Tensor | float] = dict(zip(DIAGNOSTICS, measured, strict=True))
@@ -347,7 +358,7 @@ class Reinforce(Resumable):
         networks, head = self.agent.networks, self.agent.head
         trace = networks.shape.mlp.trace(networks.actor, networks.shape.encode(batch.obs))
         last, free = trace[-1].requires_grad_(), networks.free.detach().requires_grad_()
-        outputs = networks.shape.allowed(last, batch.obs)
+        outputs = networks.shape.allowed(last[..., : head.outputs], batch.obs)
         losses = ops.policy_gradient(head.log_prob(outputs, free, batch.actions), batch.psi)
         entropy = head.entropy(outputs, free).expand_as(losses)
         total = (batch.weights * (losses - self.config.ent_coef * entropy)).sum(1)
@@ -369,14 +380,14 @@ class Reinforce(Resumable):
         return torch.cat((*pieces, torch.zeros_like(networks.free)), dim=1), error.detach()
 
     def value(self, obs: Tensor) -> Tensor:
-        """Return the values `[S, M]` of observations `[S, M, ...]`, of a Q the mean over the policy's actions."""
+        """Return the values `[S, M]` of observations `[S, M, ...]`; of a Q the mean over the policy's actions."""
         if self.critic_kind == "V":
             return self.agent.networks.value(obs)
         return (self.agent.networks.policy(obs).softmax(-1) * self._critic(obs)).sum(-1)
 
     @torch.no_grad()
     def describe(self, obs: Tree, memory: Tree | None) -> Mapping[str, Tensor]:
-        """Return what the policy and, if there is one, the critic say (see `operant.runtime.learner.Describing`)."""
+        """Return the outputs of policy and, if there is one, critic (see `operant.runtime.learner.Describing`)."""
         seen = self.agent.read(obs)
         found = self.agent.head.describe(self.agent.networks.policy(seen), self.agent.networks.free)
         if self.critic_kind == "Q":
@@ -388,7 +399,7 @@ class Reinforce(Resumable):
         return networks.shape.mlp(networks.critic, networks.shape.encode(obs))
 
     def _chosen(self, outputs: Tensor, actions: Tensor) -> Tensor:
-        """Return the critic's output `[S, M]` that speaks of the actions: a V has only one that counts."""
+        """Return the critic's values `[S, M]` of the actions; a V has one value per state."""
         if self.critic_kind == "V":
-            return outputs[..., 0]
+            return outputs[..., self.agent.networks.value_column]
         return outputs.gather(-1, actions.unsqueeze(-1)).squeeze(-1)

@@ -1,4 +1,4 @@
-"""What off-policy methods learn from: `Experience`, environments and the replay buffer of what happened in them."""
+"""Collectors of off-policy methods: `Experience`, environments and the replay buffer of their transitions."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -8,7 +8,7 @@ from torch import Tensor
 
 from operant import doors, ops, streams
 from operant.control.agent import require_rows
-from operant.envs import BatchEnv, Tree, begins_anew, learned, start
+from operant.envs import BatchEnv, Features, Tree, begins_anew, learned, start
 from operant.runtime.bounds import PositiveFloat, require
 from operant.runtime.episode_index import EpisodeIndex, Relabel
 from operant.runtime.learner import Metrics
@@ -24,60 +24,61 @@ Act = Callable[[Tensor, int], Tensor]
 
 
 STRATEGIES = ("none", "future", "final", "episode")
-"""What `hindsight` may be by name."""
+"""Names of hindsight strategies."""
 
 HINDSIGHT = "operant.explore.hindsight:Hindsight"
-"""What relabels; by its name, since that package builds on this one."""
+"""The class that relabels; by name, since its package imports this one."""
 
 
 @dataclass(frozen=True)
 class ReplayConfig:
-    """What learners from replay share in tasks with goals, and where rewards are bounded."""
+    """Options of learners with replay for tasks with goals and bounded rewards."""
 
     hindsight: str = "none"
-    """Which goal takes the place of the desired one in transitions drawn from replay: one achieved later in the episode
-    (future), last (final), or anywhere in it (episode); a function of yours, path/to/file.py:name; none: they stay."""
+    """Replacement of the desired goal in sampled transitions: one achieved later in the episode (future), last (final),
+    or anywhere in it (episode); your own function, path/to/file.py:name; none: no relabeling."""
     hindsight_ratio: PositiveFloat = 4.0
-    """How many transitions are relabeled for each that stays as it is (the paper's k). Higher shows more successes."""
+    """Relabeled transitions for each original one (the paper's k). Higher shows more successes."""
     reward_range: tuple[float, float] | None = None
-    """Least and greatest reward of a step, where they are known, such as -1 0: targets are clipped to the returns that
-    these allow, which keeps values from running away; None: no clipping."""
+    """Minimum and maximum reward of a step, if known, such as -1 0: targets are clipped to the returns that these
+    allow, which prevents divergence of values; None: no clipping."""
 
     def __post_init__(self) -> None:
         """Validate."""
         require(self, hindsight=doors.choices(STRATEGIES, self.hindsight, "operant.hindsight"))
         low, high = self.reward_range or (0.0, 0.0)
         if low > high:
-            raise ValueError(f"reward_range must be the least reward and the greatest, got {self.reward_range}")
+            raise ValueError(f"reward_range must be the minimum and maximum reward, got {self.reward_range}")
 
     def target_range(self, gamma: float) -> tuple[float, float]:
-        """Return between which numbers targets of a discount are clipped."""
+        """Return the bounds of targets with a discount."""
         return (
             (-torch.inf, torch.inf) if self.reward_range is None else ops.return_range(*self.reward_range, gamma=gamma)
         )
 
 
 class Experience(DeclaredState):
-    """The environments of `S` seeds with `N` rows each, and a replay buffer of their transitions.
+    """The environments of `S` seeds with N each, and the replay buffer of their transitions.
 
     Args:
-        env: `S * N` rows, made with the same seeds.
-        seeds: one non-negative integer for each of the S runs; each owns its streams of random numbers.
-        rows: N.
-        capacity: transitions of one seed that are kept.
-        to_env: turns the learner's actions into the environment's.
-        random: draws actions `[steps, N, ...]` of one seed in the learner's units, to begin with.
-        config: says whether transitions are relabeled with hindsight.
-        extras: gives what else to remember of so many steps by name, `[T, S, N, ...]`, as extra tensors of the replay.
+        env: `S * N` environments, made with the same seeds.
+        seeds: one non-negative integer per run; each has its own random streams.
+        rows: N, environments per seed.
+        capacity: transitions per seed in the buffer.
+        to_env: maps the learner's actions to the environment's.
+        random: draws initial actions `[steps, N, ...]` of one seed, in the learner's units.
+        config: options of hindsight.
+        extras: function of a number of steps that returns extra tensors to store, by name, `[T, S, N, ...]`.
+        features: maps observations to network inputs. Default: `Features.of`.
 
     Attributes:
-        collector: holds the environments.
-        replay: the buffer.
-        relabel: changes transitions that are drawn, in the light of their episodes; None: they stay as they are.
-        episodes: where episodes lie in the buffer.
+        collector: of the environments.
+        replay: the replay buffer.
+        relabel: relabels sampled transitions from their episodes; None: no relabeling.
+        episodes: positions of episodes in the buffer.
 
     Raises:
-        ValueError: the environment has not `S * N` rows.
+        ValueError: there are not `S * N` environments.
     """
 
     STATE = ("collector", "replay", "first_streams", "sample_streams")
@@ -93,10 +94,11 @@ class Experience(DeclaredState):
         random: Callable[[tuple[int, ...], torch.Generator], Tensor],
         config: ReplayConfig = ReplayConfig(),
         extras: Callable[[int], Mapping[str, Tensor]] = lambda steps: {},
+        features: Features | None = None,
     ) -> None:
         require_rows(env, seeds, rows)
         start(env, seeds)
-        self.collector = Collector(env, seeds=len(seeds))
+        self.collector = Collector(env, seeds=len(seeds), features=features)
         self.replay = Replay(seeds=len(seeds), rows=rows, capacity=capacity, device=env.device)
         self.rows, self.to_env, self.random, self.extras = rows, to_env, random, extras
         self.relabel: Relabel | None = None
@@ -113,9 +115,9 @@ class Experience(DeclaredState):
         return self.collect(steps, lambda _, t: drawn[t])
 
     def collect(self, steps: int, act: Act) -> Metrics:
-        """Take `steps` steps in every environment, remember them, and return what episodes ended.
+        """Take `steps` steps in every environment, store the transitions, and return the rollout.
 
-        Transitions with a number that is not finite are left out, and counted.
+        Transitions with NaN or Inf are dropped and counted.
         """
 
         def keep(obs: Tensor, t: int) -> tuple[tuple[Tensor], Tensor]:
@@ -128,31 +130,29 @@ class Experience(DeclaredState):
         return {**rollout.metrics, DROPPED: dropped}
 
     def sample(self, samples: int, *, gamma: float, n: int = 1) -> Transitions:
-        """Return `samples` transitions of each seed, drawn uniformly (see `take`)."""
+        """Return `samples` transitions per seed, drawn uniformly (see `take`)."""
         return self.take(self.replay.draw(samples, self.sample_streams), gamma=gamma, n=n)
 
     def take(self, index: Tensor, *, gamma: float, n: int = 1) -> Transitions:
-        """Return the transitions at the places `index [S, M]` (see `Replay.take`), relabeled where that is asked for.
+        """Return the transitions at `index [S, M]` (see `Replay.take`), relabeled if configured.
 
         Raises:
-            ValueError: windows of several steps are to be relabeled.
+            ValueError: hindsight cannot relabel windows of several steps.
         """
         batch = self.replay.take(index, gamma=gamma, n=n)
         if self.relabel is None:
             return batch
         if n > 1:
-            raise ValueError(
-                f"single transitions can be relabeled, and not windows of several: set n_step to 1, got {n}"
-            )
+            raise ValueError(f"hindsight relabels single transitions: set n_step to 1, got {n}")
         return self.relabel(batch, self.episodes.of(index), self.sample_streams)
 
     def read(self, obs: Tree) -> Tensor:
-        """Turn observations `[S, N, ...]` as the environment gives them into what the networks look at."""
+        """Convert raw observations `[S, N, ...]` to the inputs of the networks."""
         return self.collector.features.by_seed(obs)
 
     @property
     def learned(self) -> Weights:
-        """What wrappers of the environments have learned."""
+        """The weights of wrappers of the environments."""
         return learned(self.collector.env)
 
     def close(self) -> None:
@@ -160,7 +160,7 @@ class Experience(DeclaredState):
         self.collector.env.close()
 
     def load_state_dict(self, state: State) -> None:
-        """Go on exactly where the state was taken, or with new episodes (`operant.envs.begins_anew`)."""
+        """Restore a state exactly, or with new episodes (`operant.envs.begins_anew`)."""
         super().load_state_dict(state)
         self.episodes = EpisodeIndex(self.replay)
         if begins_anew(self.collector.env):

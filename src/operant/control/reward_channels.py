@@ -1,7 +1,7 @@
-"""Several rewards at once, such as the environment's and an exploration bonus, each with a discount and a value head.
+"""Several reward channels, such as the environment's and an exploration bonus, with separate discounts and value heads.
 
 The critic predicts the return of every channel (Burda et al. 2018, arXiv:1810.12894, section 2.3). Advantages are
-estimated for each channel by itself, and their weighted sum is what the policy improves on.
+estimated per channel, and the policy maximizes their weighted sum.
 """
 
 from collections.abc import Callable, Mapping
@@ -24,17 +24,17 @@ _EXPLAINED = "explained_variance"
 
 @dataclass(frozen=True)
 class RewardChannel:
-    """How one of several rewards counts."""
+    """Options of one reward channel."""
 
     gamma: UnitFloat
-    """Discount a step."""
+    """Discount per step."""
     gae_lambda: UnitFloat
     """λ of the advantage estimates."""
     weight: float = 1.0
     """Weight of its advantages in their sum; 0: the critic predicts the return, but the policy ignores it."""
     episodic: bool = True
-    """Whether its return ends with the episode. If not, it goes on over the ends of episodes, as if the first
-    observation of the next one were the successor of the last one of this (Burda et al. 2018)."""
+    """Whether its return ends with the episode. If not, it continues over the ends of episodes, as if the first
+    observation of the next one followed the last one of this (Burda et al. 2018)."""
 
     def __post_init__(self) -> None:
         """Validate."""
@@ -44,12 +44,12 @@ class RewardChannel:
 
 
 class Channeled(NamedTuple):
-    """Rewards and values of a rollout, `[T, S, N]`; of several channels all of them `[T, S, N, K]`.
+    """Rewards and values of a rollout, `[T, S, N]`; of several channels `[T, S, N, K]`.
 
     Attributes:
         rewards: of every channel.
-        values: what the critic predicts in every state.
-        next_values: and in its true successor; in the next one that is seen, where the channel is not episodic.
+        values: predictions of the critic in every state.
+        next_values: and in its true successor; for a channel that is not episodic, in the next observed state.
         gae_lambda: λ, `[K]` of several channels.
         ends: `terminated`, `truncated` and the discount `gamma`, as the functions of `operant.ops` take them.
     """
@@ -62,13 +62,13 @@ class Channeled(NamedTuple):
 
 
 class RewardChannels:
-    """The rewards that a method learns from: the environment's own, and those among the extra tensors of its steps.
+    """The reward channels of a method: the environment's own reward, and some extra tensors of its steps.
 
     Args:
         given: by name of the extra tensor, the fields of `RewardChannel` that differ from the defaults. `"reward"` is
-            the environment's own, which is always there.
-        gamma: discount of channels that name none.
-        gae_lambda: λ of channels that name none.
+            the environment's own, which is always included.
+        gamma: default discount.
+        gae_lambda: default λ.
 
     Raises:
         ValueError: there is no such field, or a value is out of its range.
@@ -92,23 +92,30 @@ class RewardChannels:
         return len(self.channels)
 
     def read(self, rollout: Rollout, value: Callable[[Tensor], Tensor]) -> Channeled:
-        """Return what advantages are estimated from.
+        """Return the rewards and values for advantage estimation.
 
         Args:
-            rollout: what happened.
+            rollout: the experience.
             value: maps observations `[S, M, ...]` to values `[S, M]`, or `[S, M, K]` of several channels.
 
         Raises:
-            ValueError: the rollout has no extra tensor for a channel, or not one number a row.
+            ValueError: the rollout has no extra tensor for a channel, or not one number per environment.
         """
         values = rollout.values(value)
         after = rollout.true_successors(values, value)
+        own = self.channels[REWARD]
+        if len(self) > 1 or not own.episodic:
+            return self._read_several(rollout, values, after)
+        ends = Ends(terminated=rollout.terminated, truncated=rollout.truncated, gamma=own.gamma)
+        return Channeled(rollout.rewards, values[:-1], after, own.gae_lambda, ends)
+
+    def _read_several(self, rollout: Rollout, values: Tensor, after: Tensor) -> Channeled:
+        """Return the same of several channels, or of one whose return goes on over the ends of episodes."""
         terminated, truncated, own = rollout.terminated, rollout.truncated, self.channels[REWARD]
         if len(self) == 1:
-            if not own.episodic:
-                after, terminated, truncated = values[1:], *torch.zeros_like(terminated).expand(2, *terminated.shape)
-            ends = Ends(terminated=terminated, truncated=truncated, gamma=own.gamma)
-            return Channeled(rollout.rewards, values[:-1], after, own.gae_lambda, ends)
+            never = torch.zeros_like(terminated)
+            ends = Ends(terminated=never, truncated=never, gamma=own.gamma)
+            return Channeled(rollout.rewards, values[:-1], values[1:], own.gae_lambda, ends)
         episodic = self._column("episodic", values)
         ends = Ends(
             terminated=terminated.unsqueeze(-1) & episodic,
@@ -120,7 +127,7 @@ class RewardChannels:
         return Channeled(rewards, values[:-1], after, self._column("gae_lambda", values), ends)
 
     def _rewards(self, rollout: Rollout, name: str) -> Tensor:
-        """Return the rewards `[T, S, N]` of a channel; 0 at steps that are not valid."""
+        """Return the rewards `[T, S, N]` of a channel; 0 at invalid steps."""
         if name == REWARD:
             return rollout.rewards
         found = rollout.extras.get(name)
@@ -132,7 +139,7 @@ class RewardChannels:
             )
         if found.shape != rollout.rewards.shape:
             raise ValueError(
-                f"reward channel {name!r} must be one number a row, but extras[{name!r}] has {[*found.shape[3:]]} a row"
+                f"reward channel {name!r} needs a number per step, but extras[{name!r}] has shape {[*found.shape[3:]]}"
             )
         found = found.to(rollout.rewards.dtype)
         return found if rollout.valid is None else found.masked_fill(~rollout.valid, 0.0)
@@ -150,7 +157,7 @@ class RewardChannels:
         return advantages if weight == 1 else weight * advantages
 
     def explained_variance(self, values: Tensor, targets: Tensor, weights: Tensor | None) -> dict[str, Tensor]:
-        """Return the share of the variance of the targets that the critic explains, `[S]` by name of the metric.
+        """Return the critic's explained variance of the targets, `[S]` by name of the metric.
 
         Args:
             values: `[S, M]`, or `[S, M, K]` of several channels.

@@ -1,13 +1,13 @@
 """Soft actor-critic with a learned temperature (Haarnoja et al. 2018, arXiv:1812.05905).
 
-Maximize return and entropy together. Two critics learn the soft value of actions from a replay buffer, by the smaller
-of their slowly following copies; the policy, a Gaussian squashed by tanh, follows the gradient of the smaller critic
-through its own actions; the temperature, which is the price of entropy, is learned so that the entropy meets a target.
+Maximize return and entropy together. Two critics learn the soft value of actions from a replay buffer, with targets
+from the smaller of their target critics; the policy, a Gaussian squashed by tanh, follows the gradient of the smaller
+critic through its own actions; the temperature, the price of entropy, is trained so that the entropy meets a target.
 
 What differs from the paper: layers are initialized orthogonally; the logarithm of the policy's standard deviation is
-held in [-20, 2], as in the paper's code; an episode cut by a time limit bootstraps from its true final observation
-(Pardo et al. 2018); the temperature is the exponential of what is learned, so that it stays positive; the temperature
-starts at 1. Actions are in units of half the range of the action space.
+clipped to [-20, 2], as in the paper's code; an episode cut by a time limit bootstraps from its true final observation
+(Pardo et al. 2018); the temperature is trained as a logarithm, so it stays positive; it starts at 1. Actions are in
+units of half the range of the action space.
 """
 
 from collections.abc import Mapping, Sequence
@@ -37,16 +37,16 @@ class SACConfig(StateNoiseConfig, OffPolicyConfig):
     """Hyperparameters of SAC. Defaults are those of the paper (appendix D, table 1)."""
 
     target_entropy: float | None = None
-    """Entropy that the temperature is learned for, nats; None: minus the number of action dimensions."""
+    """Target entropy of the temperature, in nats; None: minus the number of action dimensions."""
     ent_coef: NonNegativeFloat | None = None
-    """Fixed temperature, reward a nat; None: it is learned. Higher explores more."""
+    """Fixed temperature, reward per nat; None: learned. Higher explores more."""
 
 
 CRITICS = 2
 LEAST_ALPHA = 1e-37
-"""A temperature of 0 is held as this: its logarithm would be infinite, which checkpoints take for a fault."""
+"""Replacement of a temperature of 0, whose logarithm is infinite: checkpoints would raise an error."""
 ACTOR_GAIN = 0.01
-"""Gain of the policy's last layer, which makes it begin with the same wide distribution everywhere."""
+"""Gain of the policy's last layer: the initial distribution is equally wide in all states."""
 LOG_STD = (-20.0, 2.0)
 """Bounds of the logarithm of the policy's standard deviation."""
 
@@ -78,26 +78,26 @@ PRESETS: Mapping[str, Mapping[str, Any]] = {
     "Hopper-v5": _MUJOCO,
     "Walker2d-v5": _MUJOCO,
 }
-"""Configuration by task, which selects its own, or by name; what is not named keeps its default."""
+"""Presets: by task, selected automatically, or by name. Other fields keep their defaults."""
 
 
 class SAC(Networks[SACConfig]):
-    """The learner: `S` seeds trained as one program.
+    """Learner that trains `S` seeds as one program.
 
     Args:
         config: hyperparameters.
-        env: `S * config.environments` rows, made with the same seeds, whose actions are a bounded box.
-        seeds: one non-negative integer for each of the S runs; each owns its streams of random numbers.
-        budget: environment steps a seed.
+        env: `S * config.num_envs` environments, made with the same seeds, whose actions are a bounded box.
+        seeds: one non-negative integer per run; each has its own random streams.
+        budget: environment steps per seed.
         algorithm: its name in the catalog, for messages.
 
     Attributes:
-        consumed: environment steps a seed so far.
-        experience: the environments, and the replay buffer of what happened in them.
+        consumed: environment steps per seed so far.
+        experience: the environments and their replay buffer.
         parameters: by name, `[S, P]` each: `actor`, `critics`, their `targets`, and `log_alpha` `[S, 1]`.
 
     Raises:
-        ValueError: the environment's spaces do not suit, or its rows do not fit.
+        ValueError: the environment's spaces are unsupported, or the number of environments is wrong.
     """
 
     actor: BoundEnsemble
@@ -137,8 +137,8 @@ class SAC(Networks[SACConfig]):
 
     def _make_networks(self, features: int, dimensions: int) -> None:
         config = self.config
-        actor = config.ensemble(features, 2 * dimensions, members=1)
-        critics = config.ensemble(features, 1, members=CRITICS, beside=dimensions)
+        actor = config.actors(features, 2 * dimensions)
+        critics = config.critics(features, 1, members=CRITICS, beside=dimensions)
         generators = streams.of_seeds(self.seeds, "networks")
         alpha = 1.0 if config.ent_coef is None else config.ent_coef
         parameters = {
@@ -156,27 +156,27 @@ class SAC(Networks[SACConfig]):
 
     @property
     def gradient_steps(self) -> int:
-        """How many gradient steps the whole run takes."""
+        """Gradient steps of the whole run."""
         return self.config.updates(self.budget)
 
     def iterate(self) -> Metrics:
-        """Collect and update in turn; the first time, after random actions."""
+        """Alternate collecting and updating; the first time, after random actions."""
         explored = [explore(self)] if not self.consumed and self.config.learning_starts else []
         metrics = alternate(self, self.config.rounds_per_iteration)
         return {**metrics, **merge([*explored, metrics])}
 
     def policy(self, obs: Tensor) -> tuple[Tensor, Tensor]:
-        """Return mean and logarithm of the standard deviation `[S, M, A]` before the squashing, for `[S, M, D]`."""
+        """Return mean and log standard deviation `[S, M, A]` before squashing, for `[S, M, D]`."""
         return self.distribution(self.actor(obs))
 
     def distribution(self, outputs: Tensor) -> tuple[Tensor, Tensor]:
-        """Read the same from the outputs `[1, S, M, 2 A]` of the policy's network."""
+        """Split the outputs `[1, S, M, 2 A]` of the policy network likewise."""
         mean, log_std = outputs[0].chunk(2, dim=-1)
         return mean, log_std.clamp(*LOG_STD)
 
     @torch.no_grad()
     def collect(self) -> Metrics:
-        """Sample actions from the policy for `train_freq` steps, and remember what happened."""
+        """Sample actions from the policy for `train_freq` steps, and store the transitions."""
         noise = exploration_noise(self.config, self.action_streams, self.shapes["actor"], self.bounds.dimensions)
 
         def act(obs: Tensor, t: int) -> Tensor:
@@ -187,7 +187,7 @@ class SAC(Networks[SACConfig]):
         return self.experience.collect(self.config.train_freq, act)
 
     def sample(self) -> Transitions:
-        """Draw a batch from the replay buffer."""
+        """Sample a batch from the replay buffer."""
         return self.experience.sample(self.config.batch_size, gamma=self.config.gamma)
 
     @compilable
@@ -202,7 +202,7 @@ class SAC(Networks[SACConfig]):
         return targets.clamp(*self.target_range)
 
     def update(self, batch: Transitions) -> Metrics:
-        """Take one gradient step on critics, policy and temperature, and let the target critics follow."""
+        """Take one gradient step on critics, policy and temperature, and update the target critics."""
         samples = self.config.batch_size
         noise = streams.draw(self.update_streams, lambda stream: self.bounds.normal((2, samples), stream), dim=1)
         metrics = self.descend(*self.critic_gradient(batch, self.compute_targets(batch, noise[0])))
@@ -234,7 +234,7 @@ class SAC(Networks[SACConfig]):
         log_probs = log_probs.detach()
         if self.config.ent_coef is None:
             price = ops.temperature_loss(log_alpha, log_probs, target_entropy=self.target_entropy)
-            # Linear in α = exp(log α), this loss is its own derivative by log α.
+            # The loss is linear in α = exp(log α), so it equals its derivative by log α.
             gradients["log_alpha"] = ops.weighted_mean(price, batch.weights).unsqueeze(1)
         return gradients, {
             "losses/actor": loss.detach(),
@@ -244,7 +244,7 @@ class SAC(Networks[SACConfig]):
 
     @torch.no_grad()
     def act(self, obs: Tree, memory: None, noise: Tensor | None) -> tuple[Tensor, None]:
-        """Choose actions for observations `[S, N, ...]` as the environment gives them (see `runtime.Policy`)."""
+        """Choose actions for raw observations `[S, N, ...]` (see `runtime.Policy`)."""
         mean, log_std = self.policy(self.experience.read(obs))
         greedy = noise is None
         actions = ops.tanh_gaussian_mode(mean, log_std) if greedy else ops.tanh_gaussian_sample(mean, log_std, noise)
@@ -252,12 +252,12 @@ class SAC(Networks[SACConfig]):
 
     @torch.no_grad()
     def describe(self, obs: Tree, memory: None) -> Mapping[str, Tensor]:
-        """Return the likeliest action, and the lower of its critics (see `operant.runtime.learner.Describing`)."""
+        """Return the most probable action, and the lower of its critics (see `operant.runtime.learner.Describing`)."""
         seen = self.experience.collector.features.by_seed(obs)
         actions = ops.tanh_gaussian_mode(*self.policy(seen))
         value = self.critics(torch.cat((seen, actions), -1)).amin(0).squeeze(-1)
         return {"mean": self.bounds.to_env(actions), "value": value}
 
     def noise(self, rows: int, generator: torch.Generator) -> Tensor:
-        """Draw the noise for one action of each of `rows` rows of every seed."""
+        """Draw the noise of one action for each of `rows` environments per seed."""
         return self.bounds.normal((len(self.seeds), rows), generator)

@@ -1,12 +1,12 @@
-"""Soft actor-critic for finitely many actions (Christodoulou 2019, arXiv:1910.07207).
+"""Soft actor-critic for discrete actions (Christodoulou 2019, arXiv:1910.07207).
 
-SAC where the critics give the values of all actions at once. So the expectations over actions, in the targets, in the
-policy's loss and in that of the temperature, are computed and not sampled, and no gradient passes through an action.
+SAC whose critics return the values of all actions. So the expectations over actions, in the targets and in the losses
+of policy and temperature, are exact, without sampling, and no gradient passes through an action.
 
 What differs from the paper: layers are initialized orthogonally; an episode cut by a time limit bootstraps from its
-true final observation (Pardo et al. 2018); target critics follow a little in each update where the paper copies them
-every 8000 steps (`tau`); observations are vectors, so networks are perceptrons. The paper wants 98 % of the entropy of
-uniform actions, which suits games with many equivalent actions; the preset of CartPole-v1 wants less.
+true final observation (Pardo et al. 2018); target critics follow slowly in each update (`tau`), while the paper copies
+them every 8000 steps; observations are vectors, so networks are perceptrons. The paper uses 98 % of the entropy of
+uniform actions, which suits games with many equivalent actions; the preset of CartPole-v1 uses less.
 """
 
 from collections.abc import Mapping, Sequence
@@ -35,13 +35,13 @@ class DiscreteSACConfig(OffPolicyConfig):
     """Hyperparameters of discrete SAC. Defaults are those of SAC, with the target entropy of the paper."""
 
     target_entropy_scale: UnitFloat = 0.98
-    """Entropy that the temperature is learned for, as a share of log A, that of uniform actions. Higher explores."""
+    """Target entropy of the temperature, as a share of log A, that of uniform actions. Higher explores more."""
     ent_coef: NonNegativeFloat | None = None
-    """Fixed temperature, reward a nat; None: it is learned. Higher explores more."""
+    """Fixed temperature, reward per nat; None: learned. Higher explores more."""
 
 
 ACTOR_GAIN = 0.01
-"""Gain of the policy's last layer, which makes it begin close to uniform."""
+"""Gain of the policy's last layer: the initial policy is nearly uniform."""
 
 PRESETS: Mapping[str, Mapping[str, Any]] = {
     "CartPole-v1": {
@@ -55,26 +55,26 @@ PRESETS: Mapping[str, Mapping[str, Any]] = {
         "target_entropy_scale": 0.3,
     },
 }
-"""Configuration by task, which selects its own, or by name; what is not named keeps its default."""
+"""Presets: by task, selected automatically, or by name. Other fields keep their defaults."""
 
 
 class DiscreteSAC(Networks[DiscreteSACConfig]):
-    """The learner: `S` seeds trained as one program.
+    """Learner that trains `S` seeds as one program.
 
     Args:
         config: hyperparameters.
-        env: `S * config.environments` rows, made with the same seeds, whose actions are Discrete.
-        seeds: one non-negative integer for each of the S runs; each owns its streams of random numbers.
-        budget: environment steps a seed.
+        env: `S * config.num_envs` environments, made with the same seeds, whose actions are Discrete.
+        seeds: one non-negative integer per run; each has its own random streams.
+        budget: environment steps per seed.
         algorithm: its name in the catalog, for messages.
 
     Attributes:
-        consumed: environment steps a seed so far.
-        experience: the environments, and the replay buffer of what happened in them.
+        consumed: environment steps per seed so far.
+        experience: the environments and their replay buffer.
         parameters: by name, `[S, P]` each: `actor`, `critics`, their `targets`, and `log_alpha` `[S, 1]`.
 
     Raises:
-        ValueError: the environment's spaces do not suit, or its rows do not fit.
+        ValueError: the environment's spaces are unsupported, or the number of environments is wrong.
     """
 
     STATE = ("consumed", "parameters", "optimizers", "experience", "action_streams")
@@ -115,7 +115,7 @@ class DiscreteSAC(Networks[DiscreteSACConfig]):
 
     def _make_networks(self, features: int) -> None:
         config, choices = self.config, self.choices
-        actor, critics = (config.ensemble(features, choices, members=members) for members in (1, CRITICS))
+        actor, critics = config.actors(features, choices), config.critics(features, choices, members=CRITICS)
         generators = streams.of_seeds(self.seeds, "networks")
         alpha = 1.0 if config.ent_coef is None else config.ent_coef
         parameters = {
@@ -132,16 +132,16 @@ class DiscreteSAC(Networks[DiscreteSACConfig]):
         }
 
     def uniform(self, shape: tuple[int, ...], generator: torch.Generator) -> Tensor:
-        """Draw actions `[*shape]`, all equally likely."""
+        """Draw uniform actions `[*shape]`."""
         return torch.randint(self.choices, shape, generator=generator, device=generator.device)
 
     @property
     def gradient_steps(self) -> int:
-        """How many gradient steps the whole run takes."""
+        """Gradient steps of the whole run."""
         return self.config.updates(self.budget)
 
     def iterate(self) -> Metrics:
-        """Collect and update in turn; the first time, after random actions."""
+        """Alternate collecting and updating; the first time, after random actions."""
         explored = [explore(self)] if not self.consumed and self.config.learning_starts else []
         metrics = alternate(self, self.config.rounds_per_iteration)
         return {**metrics, **merge([*explored, metrics])}
@@ -152,13 +152,13 @@ class DiscreteSAC(Networks[DiscreteSACConfig]):
 
     @torch.no_grad()
     def collect(self) -> Metrics:
-        """Sample actions from the policy for `train_freq` steps, and remember what happened."""
+        """Sample actions from the policy for `train_freq` steps, and store the transitions."""
         steps, rows = self.config.train_freq, self.config.num_envs
         noise = streams.draw(self.action_streams, lambda stream: self.head.noise((steps, rows), stream), dim=1)
         return self.experience.collect(steps, lambda obs, t: ops.categorical_sample(self.policy(obs), noise[t]))
 
     def sample(self) -> Transitions:
-        """Draw a batch from the replay buffer."""
+        """Sample a batch from the replay buffer."""
         return self.experience.sample(self.config.batch_size, gamma=self.config.gamma)
 
     @compilable
@@ -173,7 +173,7 @@ class DiscreteSAC(Networks[DiscreteSACConfig]):
         return targets.clamp(*self.target_range)
 
     def update(self, batch: Transitions) -> Metrics:
-        """Take one gradient step on critics, policy and temperature, and let the target critics follow."""
+        """Take one gradient step on critics, policy and temperature, and update the target critics."""
         metrics = self.descend(*self.critic_gradient(batch, self.compute_targets(batch)))
         metrics |= self.descend(*self.actor_gradient(batch))
         self.parameters["targets"].lerp_(self.parameters["critics"], self.config.tau)
@@ -205,7 +205,7 @@ class DiscreteSAC(Networks[DiscreteSACConfig]):
         entropy = ops.categorical_entropy(logits.detach())
         if self.config.ent_coef is None:
             price = ops.temperature_loss(log_alpha, -entropy, target_entropy=self.target_entropy)
-            # Linear in α = exp(log α), this loss is its own derivative by log α.
+            # The loss is linear in α = exp(log α), so it equals its derivative by log α.
             gradients["log_alpha"] = ops.weighted_mean(price, batch.weights).unsqueeze(1)
         return gradients, {
             "losses/actor": loss.detach(),
@@ -215,7 +215,7 @@ class DiscreteSAC(Networks[DiscreteSACConfig]):
 
     @torch.no_grad()
     def act(self, obs: Tree, memory: None, noise: Tensor | None) -> tuple[Tensor, None]:
-        """Choose actions for observations `[S, N, ...]` as the environment gives them (see `runtime.Policy`)."""
+        """Choose actions for raw observations `[S, N, ...]` (see `runtime.Policy`)."""
         logits = self.policy(self.experience.read(obs))
         actions = ops.categorical_mode(logits) if noise is None else ops.categorical_sample(logits, noise)
         return self.head.to_env(actions), None
@@ -228,5 +228,5 @@ class DiscreteSAC(Networks[DiscreteSACConfig]):
         return {"probabilities": probabilities, "q": q, "value": (probabilities * q).sum(-1)}
 
     def noise(self, rows: int, generator: torch.Generator) -> Tensor:
-        """Draw the noise for one action of each of `rows` rows of every seed."""
+        """Draw the noise of one action for each of `rows` environments per seed."""
         return self.head.noise((len(self.seeds), rows), generator)

@@ -1,10 +1,10 @@
-"""Exploration noise that is a function of the state (gSDE; Raffin et al. 2021, arXiv:2005.05719): `StateNoise`.
+"""State-dependent exploration noise (gSDE; Raffin et al. 2021, arXiv:2005.05719): `StateNoise`.
 
-Noise that is drawn again at every step averages out where a task needs a push over many steps, and shakes a real
-machine. Here weights are drawn, and the noise is what they make of the last hidden layer of the policy, so that
-neighboring states get nearly the same noise. What differs from the paper: the layer is scaled to length 1, so that the
-noise of each action is standard normal in every state, whatever the size of the layer; its standard deviation stays
-what the algorithm has, and so do log-probabilities, entropies and losses.
+Noise drawn independently at every step averages out where a task needs a push over many steps, and shakes real
+machines. Here the noise is a product of random weights and the policy's last hidden layer, so similar states get
+similar noise. What differs from the paper: the layer is scaled to length 1, so the noise of each action is standard
+normal in every state, whatever the size of the layer; the algorithm keeps its own standard deviation, and so its
+log-probabilities, entropies and losses.
 """
 
 from collections.abc import Sequence
@@ -21,17 +21,16 @@ from operant.runtime.bounds import Interval
 
 @dataclass(frozen=True, kw_only=True)
 class StateNoiseConfig:
-    """Hyperparameters of algorithms whose noise may be a function of the state."""
+    """Hyperparameters of algorithms with optional state-dependent noise."""
 
     use_sde: bool = False
     """Whether the noise of continuous actions is a function of the state (gSDE), so that it does not average out."""
     sde_sample_freq: Annotated[int, Interval("[-1, inf)")] = -1
-    """Steps of every environment after which that function is drawn again within those that are collected at once; -1:
-    only when they begin."""
+    """Steps per environment after which the function is resampled within a rollout; -1: only at its start."""
 
     @property
     def sde_every(self) -> int | None:
-        """What `sde_sample_freq` says, if noise depends on the state.
+        """The value of `sde_sample_freq` if noise depends on the state, else None.
 
         Raises:
             ValueError: it is 0.
@@ -45,12 +44,12 @@ class StateNoise:
     """The noise of one rollout.
 
     Args:
-        generators: one for each of the S seeds.
+        generators: one per seed.
         steps: T, of the rollout.
-        rows: N, environments of a seed.
-        network: whose last hidden layer is read.
+        rows: N, environments per seed.
+        network: with the last hidden layer to use.
         actions: A, dimensions of an action.
-        every: steps after which the weights are drawn again; -1: once, at the beginning.
+        every: steps after which the weights are resampled; -1: once, at the start.
     """
 
     def __init__(
@@ -73,20 +72,21 @@ class StateNoise:
         return self.steps
 
     def at(self, hidden: Tensor, t: int) -> Tensor:
-        """Return the noise `[S, N, A]` of step t, where the last hidden layer is `hidden [S, N, L]`."""
+        """Return the noise `[S, N, A]` of step t, for the last hidden layer `hidden [S, N, L]`."""
         return ops.state_dependent_noise(hidden.float(), self.weights[t // self.every])
 
 
 def require_state_noise(network: object, *, continuous: bool, algorithm: str) -> StackedMLP:
-    """Return the network that state-dependent noise is read from.
+    """Return the network that provides the features of state-dependent noise.
 
     Raises:
         ValueError: actions are not continuous, or the network has no such hidden layer.
     """
     if not continuous:
-        raise ValueError(f"use_sde is noise on continuous actions, and {algorithm} chooses among finitely many here")
+        raise ValueError(f"use_sde needs continuous actions, but those of {algorithm} are discrete here")
     if not isinstance(network, StackedMLP) or len(network.shapes) < 2:
         raise ValueError(
-            "use_sde reads the last hidden layer of a perceptron: leave out encoder, and give hidden_sizes at least one"
+            "use_sde reads the last hidden layer of a perceptron: leave out encoder, network and actor_network, and "
+            "give hidden_sizes at least one"
         )
     return network

@@ -1,14 +1,14 @@
 """Twin delayed deep deterministic policy gradient (Fujimoto et al. 2018, arXiv:1802.09477), and DDPG as a variant.
 
-A deterministic policy follows the gradient of a critic through its own actions. Three repairs make it stable: of two
-critics the smaller one is the target; the policy moves only every second update, when the critics have settled; and the
-target action is blurred by clipped noise, so that a critic's narrow peaks are not exploited.
+A deterministic policy follows the gradient of a critic through its own actions. Three changes make it stable: the
+smaller of two critics gives the target; the policy changes only every second update, when the critics have settled; and
+clipped noise smooths the target action, so that narrow peaks of a critic are not exploited.
 
-DDPG (Lillicrap et al. 2016, arXiv:1509.02971) has one critic, no delay and no blur.
+DDPG (Lillicrap et al. 2016, arXiv:1509.02971) has one critic, no delay and no target noise.
 
 What differs from the papers: layers are initialized orthogonally, the policy's last one small; an episode cut by a time
-limit bootstraps from its true final observation (Pardo et al. 2018). DDPG explores with independent Gaussian noise in
-place of an Ornstein-Uhlenbeck process, which Fujimoto et al. found no worse, and has neither weight decay nor batch
+limit bootstraps from its true final observation (Pardo et al. 2018). DDPG explores with independent Gaussian noise
+instead of an Ornstein-Uhlenbeck process (Fujimoto et al. found it no worse), and has neither weight decay nor batch
 normalization. Actions are in units of half the range of the action space.
 """
 
@@ -39,19 +39,19 @@ class TD3Config(StateNoiseConfig, OffPolicyConfig):
     """Hyperparameters of TD3. Defaults are those of the paper (section 6.1) and of its code."""
 
     n_critics: PositiveInt = 2
-    """Critics of which the smallest makes the targets. One overestimates; more than two underestimate further."""
+    """Number of critics; the smallest gives the targets. One overestimates; more than two underestimate further."""
     policy_delay: PositiveInt = 2
-    """Updates of the critics for one of the policy and the targets. More let the critics settle."""
+    """Updates of the critics per update of policy and targets. More let the critics settle."""
     exploration_noise: NonNegativeFloat = 0.1
     """Standard deviation of the noise on actions while collecting, in half action ranges. Higher explores more."""
     target_policy_noise: NonNegativeFloat = 0.2
-    """Standard deviation of the noise on target actions, likewise. Higher ignores wider peaks of the critics."""
+    """Standard deviation of the noise on target actions, likewise. Higher smooths wider peaks of the critics."""
     target_noise_clip: NonNegativeFloat = 0.5
     """Largest noise on target actions, likewise."""
 
 
 ACTOR_GAIN = 0.01
-"""Gain of the policy's last layer, which makes it begin in the middle of the action space."""
+"""Gain of the policy's last layer: initial actions are near the middle of the action space."""
 
 _MUJOCO: Mapping[str, Any] = {"learning_starts": 10_000, "learning_rate": 1e-3}
 PRESETS: Mapping[str, Mapping[str, Any]] = {
@@ -62,27 +62,27 @@ PRESETS: Mapping[str, Mapping[str, Any]] = {
     "Hopper-v5": _MUJOCO,
     "Walker2d-v5": _MUJOCO,
 }
-"""Configuration by task, which selects its own, or by name; what is not named keeps its default."""
+"""Presets: by task, selected automatically, or by name. Other fields keep their defaults."""
 
 
 class TD3(Networks[TD3Config]):
-    """The learner: `S` seeds trained as one program.
+    """Learner that trains `S` seeds as one program.
 
     Args:
         config: hyperparameters.
-        env: `S * config.environments` rows, made with the same seeds, whose actions are a bounded box.
-        seeds: one non-negative integer for each of the S runs; each owns its streams of random numbers.
-        budget: environment steps a seed.
+        env: `S * config.num_envs` environments, made with the same seeds, whose actions are a bounded box.
+        seeds: one non-negative integer per run; each has its own random streams.
+        budget: environment steps per seed.
         algorithm: its name in the catalog, for messages.
 
     Attributes:
-        consumed: environment steps a seed so far.
+        consumed: environment steps per seed so far.
         updates: of the critics, so far.
-        experience: the environments, and the replay buffer of what happened in them.
+        experience: the environments and their replay buffer.
         parameters: by name, `[S, P]` each: `actor`, `critics`, `target_actor`, `target_critics`.
 
     Raises:
-        ValueError: the environment's spaces do not suit, or its rows do not fit.
+        ValueError: the environment's spaces are unsupported, or the number of environments is wrong.
     """
 
     STATE = (*Networks.STATE, "updates", "actor_loss")
@@ -120,13 +120,13 @@ class TD3(Networks[TD3Config]):
         self._make_networks(self.experience.collector.obs.shape[-1], self.bounds.dimensions)
         self.close, self.rollout_steps = self.experience.close, config.rollout_steps
         self.consumed = self.updates = 0
-        # What the last update of the policy reported; delayed, it need not come in every iteration.
+        # Metrics of the last update of the policy; delayed, it need not come in every iteration.
         self.actor_loss = torch.zeros(len(seeds), device=env.device)
 
     def _make_networks(self, features: int, dimensions: int) -> None:
         config = self.config
-        actor = config.ensemble(features, dimensions, members=1)
-        critics = config.ensemble(features, 1, members=config.n_critics, beside=dimensions)
+        actor = config.actors(features, dimensions)
+        critics = config.critics(features, 1, members=config.n_critics, beside=dimensions)
         generators = streams.of_seeds(self.seeds, "networks")
         parameters = {
             "actor": actor.initial(generators, [(dimensions, ACTOR_GAIN)]).to(self.device),
@@ -140,17 +140,17 @@ class TD3(Networks[TD3Config]):
         self.bind(parameters)
 
     def bind(self, parameters: Mapping[str, Tensor]) -> None:
-        """Compute with `parameters`, by name `[S, P]` each."""
+        """Use `parameters`, by name `[S, P]` each."""
         super().bind(parameters)
         self.first_critic = self.critics.first()
 
     @property
     def gradient_steps(self) -> int:
-        """How many gradient steps the whole run takes."""
+        """Gradient steps of the whole run."""
         return self.config.updates(self.budget)
 
     def iterate(self) -> Metrics:
-        """Collect and update in turn; the first time, after random actions."""
+        """Alternate collecting and updating; the first time, after random actions."""
         explored = [explore(self)] if not self.consumed and self.config.learning_starts else []
         metrics = alternate(self, self.config.rounds_per_iteration)
         return {**metrics, **merge([*explored, metrics])}
@@ -161,7 +161,7 @@ class TD3(Networks[TD3Config]):
 
     @torch.no_grad()
     def collect(self) -> Metrics:
-        """Take `train_freq` actions of the policy, with noise, and remember what happened."""
+        """Take `train_freq` noisy actions of the policy, and store the transitions."""
         noise = exploration_noise(self.config, self.action_streams, self.shapes["actor"], self.bounds.dimensions)
         std = self.config.exploration_noise
 
@@ -173,7 +173,7 @@ class TD3(Networks[TD3Config]):
         return self.experience.collect(self.config.train_freq, act)
 
     def sample(self) -> Transitions:
-        """Draw a batch from the replay buffer."""
+        """Sample a batch from the replay buffer."""
         return self.experience.sample(self.config.batch_size, gamma=self.config.gamma)
 
     @compilable
@@ -193,7 +193,7 @@ class TD3(Networks[TD3Config]):
         return targets.clamp(*self.target_range)
 
     def update(self, batch: Transitions) -> Metrics:
-        """Take one gradient step on the critics and, when it is due, on the policy, which the targets follow."""
+        """Take one gradient step on the critics and, when due, on the policy; then update the targets."""
         samples = self.config.batch_size
         noise = streams.draw(self.update_streams, lambda stream: self.bounds.normal((samples,), stream))
         metrics = self.descend(*self.critic_gradient(batch, self.compute_targets(batch, noise)))
@@ -225,7 +225,7 @@ class TD3(Networks[TD3Config]):
 
     @torch.no_grad()
     def act(self, obs: Tree, memory: None, noise: Tensor | None) -> tuple[Tensor, None]:
-        """Choose actions for observations `[S, N, ...]` as the environment gives them (see `runtime.Policy`)."""
+        """Choose actions for raw observations `[S, N, ...]` (see `runtime.Policy`)."""
         actions = self.policy(self.experience.read(obs))
         if noise is not None:
             actions = ops.perturbed_action(actions, noise, std=self.config.exploration_noise)
@@ -233,17 +233,17 @@ class TD3(Networks[TD3Config]):
 
     @torch.no_grad()
     def describe(self, obs: Tree, memory: None) -> Mapping[str, Tensor]:
-        """Return the action, and what its first critic says of it (see `operant.runtime.learner.Describing`)."""
+        """Return the action, and its value by the first critic (see `operant.runtime.learner.Describing`)."""
         seen = self.experience.collector.features.by_seed(obs)
         actions = self.policy(seen)
         value = self.critics(torch.cat((seen, actions), -1))[0].squeeze(-1)
         return {"mean": self.bounds.to_env(actions), "value": value}
 
     def noise(self, rows: int, generator: torch.Generator) -> Tensor:
-        """Draw the noise for one action of each of `rows` rows of every seed."""
+        """Draw the noise of one action for each of `rows` environments per seed."""
         return self.bounds.normal((len(self.seeds), rows), generator)
 
     def load_state_dict(self, state: State) -> None:
-        """Go on exactly where the state was taken; one that is refused leaves the learner as it was."""
-        self.actor_loss = self.actor_loss.clone()  # which is among the metrics that were reported
+        """Restore a state exactly; an invalid one leaves the learner unchanged."""
+        self.actor_loss = self.actor_loss.clone()  # which is among the saved metrics
         super().load_state_dict(state)

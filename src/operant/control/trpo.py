@@ -3,15 +3,15 @@
 Collect a rollout with the current policy; estimate advantages by generalized advantage estimation (Schulman et al.
 2016, arXiv:1506.02438); update the policy by one step that maximizes the surrogate while the mean KL(old‖new) stays
 within δ (equation 14 of the paper): along `F⁻¹g`, found by conjugate gradients from products with the Fisher matrix F,
-as far as the quadratic model of the KL allows (appendix C), and back again until the true surrogate has risen and the
-true KL is within δ. The natural policy gradient (Kakade 2001) takes the same step without the look back.
+as far as the quadratic model of the KL allows (appendix C), then shrunk until the true surrogate rises and the true KL
+is within δ. The natural policy gradient (Kakade 2001) takes the same step without this line search.
 
-What differs from the paper: advantages are those of GAE, with a critic of its own network that a few epochs of Adam fit
+What differs from the paper: advantages are those of GAE, with a separate critic network that a few epochs of Adam fit
 to the λ-returns, where the paper has Monte Carlo returns; `gae_lambda` = 1 comes close. Products with F use its closed
-form (`operant.nets.Jacobian`), which equals the second derivative of the KL that the paper takes by automatic
+form (`operant.nets.Jacobian`), which equals the second derivative of the KL that the paper computes by automatic
 differentiation. An episode cut by a time limit bootstraps from the value of its true final observation (Pardo et al.
 2018). Continuous actions are in units of half the range of the action space. Policy and value never share a network: a
-step along the natural gradient of the policy would spoil the value, which has no part in it.
+natural gradient step of the policy, which ignores the value, would spoil it.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -25,7 +25,18 @@ from operant import doors, ops, streams
 from operant.control import presets
 from operant.control.agent import Agent, Samples, Scaling
 from operant.envs import BatchEnv
-from operant.nets import Activation, Jacobian, Spec, StackedAdam, StackedMLP, compilable
+from operant.nets import (
+    Activation,
+    Jacobian,
+    NetworkJacobian,
+    Spec,
+    StackedAdam,
+    StackedMLP,
+    StackedNetwork,
+    compilable,
+    jacobian,
+    modules,
+)
 from operant.runtime.bounds import (
     Interval,
     NonNegativeFloat,
@@ -46,42 +57,46 @@ from operant.tensors import linalg
 
 @dataclass(frozen=True)
 class TRPOConfig:
-    """Hyperparameters of TRPO. Defaults: those the paper names (δ, conjugate gradients, 10 % of the data for F)."""
+    """Hyperparameters of TRPO. Defaults: those of the paper (δ, conjugate gradients, 10 % of the data for F)."""
 
     num_envs: PositiveInt = 1
-    """Environments a seed, N. More give less correlated batches and a faster rollout."""
+    """Environments per seed, N. More give less correlated batches and faster rollouts."""
     num_steps: PositiveInt = 2048
-    """Steps of every environment in one rollout, T. More make the step surer, and rarer."""
+    """Steps per environment in one rollout, T. More make steps more reliable, and less frequent."""
     target_kl: PositiveFloat = 0.01
     """δ, the largest mean KL(old‖new) of an update, in nats. Higher moves faster and may overshoot."""
     cg_max_steps: PositiveInt = 10
-    """Iterations of conjugate gradients. More come closer to the natural gradient, each for one product with F."""
+    """Iterations of conjugate gradients. More approximate the natural gradient better, one product with F each."""
     cg_damping: NonNegativeFloat = 0.1
-    """Added to the diagonal of F. Higher bends the step towards the plain gradient, and shortens it."""
+    """Damping, added to the diagonal of F. Higher bends the step towards the plain gradient, and shortens it."""
     sub_sampling_factor: PositiveInt = 10
-    """F is the mean over every so many samples. Higher is cheaper and noisier."""
+    """F is the mean over every n-th sample. Higher is cheaper and noisier."""
     line_search: bool = True
-    """Whether the step is shrunk until surrogate and KL are as they should be; off in the natural policy gradient."""
+    """Whether to shrink the step until surrogate and KL are acceptable; off in the natural policy gradient."""
     line_search_shrinking_factor: Annotated[float, Interval("(0, 1)")] = 0.8
     """Factor by which the line search shrinks a step. Higher searches more finely, and less far."""
     line_search_max_iter: NonNegativeInt = 10
-    """Times it does so before it gives the step up."""
+    """Maximum shrinks before the line search rejects the step."""
     gamma: UnitFloat = 0.99
-    """Discount a step. Higher looks further ahead and has more variance."""
+    """Discount per step. Higher looks further ahead and has more variance."""
     gae_lambda: UnitFloat = 0.95
     """λ of the advantage estimates: 0 trusts the critic (bias), 1 the sampled return (variance)."""
     normalize_advantage: Literal["batch", "none"] = "batch"
-    """Whether the advantages of a rollout get mean 0 and standard deviation 1. The step feels the mean alone."""
+    """Whether the advantages of a rollout get mean 0 and standard deviation 1. Only the mean affects the step."""
     critic_epochs: PositiveInt = 10
     """Passes of the critic over each rollout. More fit it better until it overfits."""
     critic_minibatches: PositiveInt = 32
-    """Parts of a rollout for the critic, each one step of Adam."""
+    """Minibatches of a rollout for the critic, each one step of Adam."""
     critic_learning_rate: PositiveFloat = 1e-3
     """Step size of the critic's Adam."""
     hidden_sizes: tuple[PositiveInt, ...] = (64, 64)
     """Widths of the hidden layers of both networks."""
     activation: Activation = "tanh"
     """Nonlinearity of the hidden layers."""
+    network: str | None = None
+    """A whole `torch.nn.Module` of yours in the place of all layers, path/to/file.py:Name, which returns policy outputs
+    and value (see `operant.nets.StackedNetwork`): policy and critic have a copy each. None: the layers that the fields
+    around say."""
     log_std_init: float = 0.0
     """Initial logarithm of the standard deviation of continuous actions, in half action ranges."""
     normalize_obs: bool = False
@@ -89,19 +104,19 @@ class TRPOConfig:
     normalize_reward: bool = False
     """Whether rewards are divided by the running standard deviation of the discounted return."""
     sampling: Literal["single-path", "vine"] = "single-path"
-    """Where advantages come from: the actions of one path, or several actions tried in each of some states."""
+    """Source of advantages: the actions of one path, or several actions tried in each of some states."""
     vine_points: PositiveInt = 4
-    """With vine sampling, times in a rollout at which every environment branches; they divide `num_steps`."""
+    """For vine sampling: times in a rollout at which every environment branches; they divide `num_steps`."""
     vine_actions: Annotated[int, Interval("[2, inf)")] = 4
-    """Continuous actions tried in each state. More estimate better, and cost steps. Discrete ones are all tried."""
+    """Continuous actions tried per state. More estimate better, and cost steps. Discrete ones are all tried."""
     vine_steps: PositiveInt = 50
-    """Steps of a branch. More trust the critic less, have more variance, and cost."""
+    """Steps of a branch. More trust the critic less, and have more variance and cost."""
     vine_common: bool = True
-    """Whether the branches of a state share their random numbers, so that luck in common cancels."""
+    """Whether the branches of a state share random numbers, so that common noise cancels."""
 
     def __post_init__(self) -> None:
         """Validate."""
-        require(self)
+        require(self, network=modules(self.network))
         if self.sampling == "vine" and self.num_steps % self.vine_points:
             raise ValueError(f"vine_points ({self.vine_points}) must divide steps ({self.num_steps})")
         samples = self.num_envs * self.num_steps
@@ -113,31 +128,31 @@ class TRPOConfig:
 
 
 VINE = "operant.experimental.vine:VineCollector"
-"""What collects where `sampling` is `vine`; by its name, since what is experimental builds on this package."""
+"""Collector if `sampling` is `vine`; by name, since experimental code imports this package."""
 
 PRESETS = presets.TRPO
-"""Configuration by task or by name."""
+"""Presets by task or name."""
 
 
 class TRPO(Resumable):
-    """The learner: `S` seeds trained as one program, each with a trust region and a line search of its own.
+    """Learner that trains `S` seeds as one program, each with its own trust region and line search.
 
     Args:
         config: hyperparameters.
-        env: `S * config.environments` rows, made with the same seeds.
-        seeds: one non-negative integer for each of the S runs; each owns its streams of random numbers.
-        budget: environment steps a seed.
+        env: `S * config.num_envs` environments, made with the same seeds.
+        seeds: one non-negative integer per run; each has its own random streams.
+        budget: environment steps per seed.
         algorithm: its name in the catalog, for messages.
 
     Attributes:
-        consumed: environment steps a seed so far, those of branches included.
-        agent: policy and value, and the environments they act in; `act`, `describe`, `noise` and `close` are its own.
+        consumed: environment steps per seed so far, including branches.
+        agent: policy, value and environments; the learner exposes its `act`, `describe`, `noise` and `close`.
         actor: the parameters `[S, D]` of the policies, a view of the agent's.
-        critic: those of the values.
-        rejected: steps of the policy `[S]` that were not finite.
+        critic: those of the value networks.
+        rejected: policy steps `[S]` with NaN or Inf.
 
     Raises:
-        ValueError: the environment does not suit, or the budget is not positive.
+        ValueError: the environment is unsupported, or the budget is not positive.
     """
 
     STATE = ("consumed", "rejected", "agent", "optimizer", "batch_streams")
@@ -158,13 +173,13 @@ class TRPO(Resumable):
             seeds=seeds,
             rows=config.num_envs,
             algorithm=algorithm,
-            spec=Spec(hidden=config.hidden_sizes, activation=config.activation, shared=False),
+            spec=Spec(hidden=config.hidden_sizes, activation=config.activation, shared=False, network=config.network),
             log_std=config.log_std_init,
             scaling=Scaling(config.normalize_obs, config.normalize_reward, config.gamma),
         )
         self.act, self.noise, self.close = self.agent.act, self.agent.noise, self.agent.close
         self.describe = self.agent.describe
-        self.mlp = cast(StackedMLP, self.agent.networks.shape.mlp)
+        self.mlp = cast(StackedMLP | StackedNetwork, self.agent.networks.shape.mlp)
         self.actor, self.critic = self.agent.parameters.view(len(seeds), 2, -1).unbind(1)
         self.optimizer = StackedAdam(self.critic)
         self.batch_streams = streams.of_seeds(seeds, "minibatches", device=env.device)
@@ -178,12 +193,12 @@ class TRPO(Resumable):
 
     @property
     def learned(self) -> Weights:
-        """The networks, and what wrappers of the environments have learned."""
+        """The weights of networks and wrappers."""
         return self.agent.learned
 
     @property
     def gradient_steps(self) -> int:
-        """How many gradient steps the whole run takes, nearly all of them the critic's."""
+        """Gradient steps of the whole run, nearly all of them the critic's."""
         return iterations(self.budget, self.rollout_steps) * self.config.critic_epochs * self.config.critic_minibatches
 
     def iterate(self) -> Metrics:
@@ -205,7 +220,7 @@ class TRPO(Resumable):
 
     @torch.no_grad()
     def estimate_advantages(self, rollout: Rollout) -> Samples:
-        """Estimate the advantage of every action, and the returns that the critic should predict."""
+        """Estimate the advantage of every action, and the critic's targets."""
         values, next_values = rollout.successor_values(self.agent.networks.value)
         advantages = ops.gae(
             rollout.rewards,
@@ -219,7 +234,7 @@ class TRPO(Resumable):
         return Samples.of(rollout, self.agent, advantages=advantages, values=values)
 
     def update(self, batch: Samples) -> Metrics:
-        """Move each seed's policy once, within its trust region."""
+        """Take one policy step per seed, within its trust region."""
         config = self.config
         step, loss, report = self.propose(batch)
         tried: list[Tensor] = []
@@ -249,7 +264,7 @@ class TRPO(Resumable):
 
     @compilable
     def propose(self, batch: Samples) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
-        """Return the natural step `[S, D]` that spends the trust region, the loss `[S]` before it, and a report."""
+        """Return the natural step `[S, D]` to the edge of the trust region, the loss `[S]` before it, and metrics."""
         config = self.config
         gradient, loss = self.policy_gradient(batch)
         step = ops.natural_step(
@@ -264,21 +279,22 @@ class TRPO(Resumable):
         return step, loss, report
 
     def policy_gradient(self, batch: Samples) -> tuple[Tensor, Tensor]:
-        """Return the gradient `[S, D]` of the surrogate at the old policy, to be followed, and its loss `[S]`."""
+        """Return the ascent direction `[S, D]`, the gradient of the surrogate at the old policy, and its loss `[S]`."""
         policy, outputs = self.linearized(batch.obs)
         outputs, free = outputs.requires_grad_(), self.agent.networks.free.detach().requires_grad_()
         loss = self.surrogate(outputs, free, batch)
         by_outputs, by_free = torch.autograd.grad(loss.sum(), (outputs, free), materialize_grads=True)
         return -torch.cat((policy.pull(by_outputs), by_free), dim=1), loss.detach()
 
-    def linearized(self, obs: Tensor) -> tuple[Jacobian, Tensor]:
-        """Return the policies' networks at their parameters, and the head's outputs, which a mask of actions bounds."""
+    def linearized(self, obs: Tensor) -> tuple[Jacobian | NetworkJacobian, Tensor]:
+        """Return the policy networks at their parameters, and the head's outputs, with action masks applied."""
         shape = self.agent.networks.shape
-        jacobian = Jacobian(self.mlp, self.agent.networks.actor, shape.encode(obs))
-        return jacobian, shape.allowed(jacobian.outputs, obs)
+        columns = slice(0, self.agent.head.outputs)
+        policy = jacobian(self.mlp, self.agent.networks.actor, shape.encode(obs), columns)
+        return policy, shape.allowed(policy.outputs, obs)
 
     def surrogate(self, outputs: Tensor, free: Tensor, batch: Samples) -> Tensor:
-        """Return the loss `[S]`: minus the surrogate of equation 14, for a policy of the batch's states."""
+        """Return the loss `[S]`: minus the surrogate of equation 14, for a policy on the batch's states."""
         log_probs = self.agent.head.log_prob(outputs, free, batch.actions)
         return ops.weighted_mean(ops.surrogate(log_probs, batch.old_log_probs, batch.advantages), batch.weights)
 
@@ -286,7 +302,7 @@ class TRPO(Resumable):
     def fisher(self, batch: Samples) -> Callable[[Tensor], Tensor]:
         """Return `v -> F v` `[S, D]`, with F the mean Fisher matrix over the states of the batch (appendix C.1).
 
-        F depends on the states alone, so a sample counts or does not: the weights of a vine speak of actions.
+        F depends only on the states, so the weights of a vine, which are of actions, count as 0 or 1.
         """
         head, free, chosen = (
             self.agent.head,
@@ -309,18 +325,19 @@ class TRPO(Resumable):
     @compilable
     @torch.no_grad()
     def measure(self, batch: Samples, actor: Tensor) -> Tensor:
-        """Return the loss and the mean KL(old‖new), `[2, S]`, of new policies with the parameters `actor` `[S, D]`.
+        """Return the loss and the mean KL(old‖new), `[2, S]`, of new policies with parameters `actor` `[S, D]`.
 
-        The old policy is the agent's: that which collected the batch.
+        The old policy is the agent's, which collected the batch.
         """
         weights, free = actor.split_with_sizes([self.mlp.size, self.agent.head.free], dim=1)
         shape = self.agent.networks.shape
-        outputs = shape.allowed(self.mlp(self.mlp.layers(weights), shape.encode(batch.obs)), batch.obs)
+        outputs = self.mlp(self.mlp.layers(weights), shape.encode(batch.obs))[..., : self.agent.head.outputs]
+        outputs = shape.allowed(outputs, batch.obs)
         kl = self.agent.head.kl(batch.outputs, self.agent.networks.free, outputs, free)
         return torch.stack((self.surrogate(outputs, free, batch), ops.weighted_mean(kl, batch.weights)))
 
     def fit_critic(self, batch: Samples) -> Metrics:
-        """Move the values towards the targets by `critic_epochs * critic_minibatches` steps of Adam."""
+        """Fit the values to the targets by `critic_epochs * critic_minibatches` steps of Adam."""
         losses: list[Tensor] = []
         for _ in range(self.config.critic_epochs):
             losses = [self.critic_step(part) for part in self.minibatches(batch)]
@@ -338,7 +355,9 @@ class TRPO(Resumable):
     @compilable
     def critic_gradient(self, part: Samples) -> tuple[Tensor, Tensor]:
         """Return the gradient `[S, D]` of half the mean squared error of the values, and that `[S]`."""
-        critic = Jacobian(self.mlp, self.agent.networks.critic, self.agent.networks.shape.encode(part.obs))
+        networks = self.agent.networks
+        column = slice(networks.shape.value_first, networks.shape.value_first + 1)
+        critic = jacobian(self.mlp, networks.critic, networks.shape.encode(part.obs), column)
         outputs = critic.outputs.requires_grad_()
         loss = ops.weighted_mean(ops.value_loss(outputs[..., 0], part.targets), part.weights)
         (gradient,) = torch.autograd.grad(loss.sum(), outputs)

@@ -82,7 +82,7 @@ PRESETS: Mapping[str, Mapping[str, Any]] = {
         "ent_coef": 0.0,
     },
 }
-"""Configuration by task, which selects its own; what is not named keeps its default."""
+"""Presets by task, selected automatically. Other fields keep their defaults."""
 
 MakeEnv = Callable[[int], BatchEnv]
 """Makes the environments of a worker from its seed; must be importable in another process."""

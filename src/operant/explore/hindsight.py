@@ -28,8 +28,8 @@ from operant.runtime.episode_index import EpisodeSteps
 from operant.runtime.transitions import Transitions
 
 Strategy = Callable[[EpisodeSteps, Sequence[torch.Generator]], Tensor]
-"""`strategy(episodes, streams) -> steps [S, M]`: the steps, from `episodes.first` to `episodes.last`, whose achieved goals
-become the goals. `streams` are one generator per seed."""
+"""`strategy(episodes, streams) -> steps [S, M]`: the steps, from `episodes.first` to `episodes.last`, whose achieved
+goals become the goals. `streams` are one generator per seed."""
 
 
 def future(episodes: EpisodeSteps, streams: Sequence[torch.Generator]) -> Tensor:

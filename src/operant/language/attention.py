@@ -1,10 +1,10 @@
 """Attention for token sequences of different lengths without padding, for models of transformers.
 
-It serves every model that asks the attention interface of transformers.
+It serves every model with transformers' attention interface.
 
-A model is always called with one row `[1, n]` of tokens, whatever they belong to; only attention knows who sees whom.
-It is told by a *layout*, which travels through the model as a keyword: `Segments` for whole sequences, which may share
-a prompt, and `operant.language.engines.cache.Slots` for one new token of each of many sequences.
+A model is always called with one row `[1, n]` of tokens; only attention distinguishes sequences. A *layout*, passed
+through the model as a keyword, defines them: `Segments` for whole sequences, which may share a prompt, and
+`operant.language.engines.cache.Slots` for one new token of each of many sequences.
 """
 
 from collections.abc import Sequence
@@ -15,24 +15,24 @@ from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
 NAME = "operant"
-"""What transformers calls this attention."""
+"""Name of this attention in transformers."""
 
 
 class Layout(Protocol):
-    """Who sees whom among the tokens of a call."""
+    """Which tokens of a call attend to which."""
 
     def attend(
         self, layer: int, queries: Tensor, keys: Tensor, values: Tensor, *, scale: float, window: int | None
     ) -> Tensor:
-        """Return what each token has gathered.
+        """Return the attention outputs.
 
         Args:
-            layer: which layer asks, counted from 0.
+            layer: index of the layer, from 0.
             queries: `[n, H, D]`.
             keys: `[n, K, D]`; H is a multiple of K, and consecutive query heads share a key head.
             values: as `keys`.
             scale: factor of the products.
-            window: tokens that a token sees at most, itself included; None: all before it.
+            window: maximum tokens that a token attends to, itself included; None: all before it.
 
         Returns:
             `[n, H, D]`.
@@ -41,12 +41,12 @@ class Layout(Protocol):
 
 
 class Segment(NamedTuple):
-    """Consecutive tokens of one row, which see themselves causally and all of their parent.
+    """Consecutive tokens of one row, which attend causally to themselves and fully to their parent.
 
     Attributes:
         start: index of the first token.
         length: number of tokens, at least 1.
-        parent: position of the segment that comes before it in its sequence; None if it begins one.
+        parent: index of the segment before it in its sequence; None if it is the first.
     """
 
     start: int
@@ -57,12 +57,12 @@ class Segment(NamedTuple):
 class Segments:
     """The layout of whole sequences: trees of segments, such as one prompt with many completions.
 
-    Segments of like lengths are attended to together, padded to the longest of them; everything outside attention
-    works on the tokens as they are.
+    Segments of similar lengths share a padded batch in attention; everything outside attention works on unpadded
+    tokens.
 
     Args:
         segments: cover all tokens; a parent comes before its children.
-        device: where the model lives.
+        device: of the model.
 
     Raises:
         ValueError: a parent has a parent.
@@ -91,20 +91,20 @@ class Segments:
 
 
 class _Block(NamedTuple):
-    """Segments of like lengths; `B` of them, `Q` and `L` are the most queries and keys of one."""
+    """Segments of similar lengths: `B` of them, with at most `Q` queries and `L` keys."""
 
     tokens: Tensor
-    """`[m]` the tokens that ask."""
+    """`[m]` indices of the query tokens."""
     slots: Tensor
-    """`[m]` their places among the `B * Q` padded queries."""
+    """`[m]` their positions among the `B * Q` padded queries."""
     query_index: Tensor
     """`[B, Q]` tokens, 0 where padded."""
     key_index: Tensor
     """`[B, L]` tokens, 0 where padded."""
     query_positions: Tensor
-    """`[B, Q]`; padded queries see what the last one sees."""
+    """`[B, Q]`; padded queries have the mask of the last one."""
     key_positions: Tensor
-    """`[B, L]`; padded keys are later than every query."""
+    """`[B, L]`; padded keys come after every query."""
 
     @classmethod
     def of(cls, bucket: Sequence[Segment], segments: Sequence[Segment], device: torch.device | str) -> "_Block":
@@ -127,13 +127,13 @@ class _Block(NamedTuple):
         return cls(*(field.to(device) for field in fields))
 
     def mask(self, window: int | None) -> Tensor:
-        """Return `[B, 1, Q, L]`: which key a query sees."""
+        """Return the mask `[B, 1, Q, L]` of keys for each query."""
         distance = self.query_positions.unsqueeze(-1) - self.key_positions.unsqueeze(-2)
         seen = distance >= 0
         return (seen if window is None else seen & (distance < window)).unsqueeze(1)
 
     def attend(self, queries: Tensor, keys: Tensor, values: Tensor, mask: Tensor, scale: float) -> Tensor:
-        """Return `[m, H, D]` for the tokens that ask."""
+        """Return the outputs `[m, H, D]` of the query tokens."""
         padded = [
             tokens.index_select(0, index.flatten()).view(*index.shape, *tokens.shape[1:]).transpose(1, 2)
             for tokens, index in ((queries, self.query_index), (keys, self.key_index), (values, self.key_index))
@@ -144,7 +144,7 @@ class _Block(NamedTuple):
 
 
 def install(network: Any) -> None:
-    """Let a model of transformers attend by layouts; without one it attends as before.
+    """Let a model of transformers attend by layouts; calls without one are unchanged.
 
     Raises:
         ValueError: the model has no attention interface.
@@ -157,8 +157,8 @@ def install(network: Any) -> None:
     network.set_attn_implementation(NAME)
     if network.config._attn_implementation != NAME:
         raise ValueError(
-            f"{type(network).__name__} has its own way of attending, so its sequences cannot be packed; take a model "
-            "that uses the attention interface of transformers (Llama, Qwen, Mistral, Gemma, GPT-2, ...)"
+            f"{type(network).__name__} has its own attention, so its sequences cannot be packed; use a model "
+            "with the attention interface of transformers (Llama, Qwen, Mistral, Gemma, GPT-2, ...)"
         )
 
 
@@ -183,8 +183,8 @@ def _attention(
     strange = [name for name in ("softcap", "s_aux", "position_bias") if options.get(name) is not None]
     if strange or options.get("dropout"):
         raise ValueError(
-            f"{type(module).__name__} attends with {', '.join(strange) or 'dropout'}, which packed sequences do not "
-            "support; take a model without it, or set attention_dropout to 0 in its config.json"
+            f"{type(module).__name__} uses {', '.join(strange) or 'dropout'}, which packed sequences do not "
+            "support; use a model without it, or set attention_dropout to 0 in its config.json"
         )
     scale = query.shape[-1] ** -0.5 if scaling is None else scaling
     rows = (tensor.squeeze(0).transpose(0, 1) for tensor in (query, key, value))

@@ -10,12 +10,12 @@ from operant.runtime.weights import Best, Weights
 from operant.state import State
 
 MODEL, HEAD = "model", "head"
-"""Parts of a learner's state that are kept."""
+"""Parts of a learner's state in the best weights."""
 
 
 @dataclass(frozen=True)
 class ModelWeights:
-    """What the learner of one seed has learned: all that it trains of its model (of an adapter that alone), and a head.
+    """The weights of one seed's learner: all trained parameters of its model (or its adapter), and a head.
 
     Attributes:
         learner: of one seed.
@@ -30,14 +30,14 @@ class ModelWeights:
 
     @property
     def learned(self) -> Weights:
-        """The parameters themselves, `[1, ...]` each."""
+        """The parameters, `[1, ...]` each."""
         found: dict[str, Tensor] = {f"{MODEL}.{name}": value for name, value in self.learner.model.trained().items()}
         if scorer := getattr(self.learner, "scorer", None):
             found |= {f"{HEAD}.{name}": value for name, value in scorer.head.named_parameters()}
         return {name: value.detach().unsqueeze(0) for name, value in found.items()}
 
     def refresh(self) -> None:
-        """Let the optimizer take the parameters as they are now, after others were put in their place."""
+        """Synchronize the optimizer with parameters that were replaced."""
         getattr(self.learner, "grpo", self.learner).stepper.refresh()
 
 
@@ -45,11 +45,11 @@ def best_state(run: Run, place: int) -> dict[str, State]:
     """The best weights of one seed, by part of its state and by name.
 
     Args:
-        run: has kept them.
-        place: of the seed among those of the run.
+        run: whose best weights to load.
+        place: index of the seed in the run.
 
     Raises:
-        RunError: none were kept.
+        RunError: the run has no best weights.
         CheckpointError: they are damaged.
     """
     found: dict[str, State] = {}

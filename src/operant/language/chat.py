@@ -1,4 +1,4 @@
-"""Trained models to talk to: `find_chat_model`, `Conversation`; and to hand on: `write_model`."""
+"""Chat with trained models: `find_chat_model`, `Conversation`; and their export: `write_model`."""
 
 import json
 from collections.abc import Generator
@@ -21,17 +21,17 @@ from operant.runtime.run import Run
 
 _TEXTS = ("prompt", "messages", "chosen")
 _UNFINISHED = "\ufffd"
-"""What a part of a character is decoded to."""
+"""Decoding of an incomplete character."""
 
 
 @dataclass(frozen=True)
 class ChatModel:
-    """A model that can be talked to.
+    """A model to chat with.
 
     Attributes:
-        model: answers.
+        model: generates answers.
         in_turns: whether it was trained on conversations (its chat template applies) or on plain prompts.
-        example: a prompt of the kind that it was trained on; empty where none is known.
+        example: a prompt of its training; empty if unknown.
     """
 
     model: LanguageModel
@@ -40,15 +40,15 @@ class ChatModel:
 
 
 class Conversation:
-    """What was said so far.
+    """A conversation so far.
 
     Args:
-        speaker: answers.
-        sampling: how answers are drawn.
-        generator: of chance, on the CPU.
+        speaker: the model.
+        sampling: of answers.
+        generator: random numbers, on the CPU.
 
     Attributes:
-        messages: of both sides; only the speaker in turns is told the earlier ones.
+        messages: of both sides; the model sees earlier ones only if it chats in turns.
     """
 
     def __init__(self, speaker: ChatModel, sampling: Sampling, *, generator: torch.Generator):
@@ -56,7 +56,7 @@ class Conversation:
         self._engine, self._generator = NativeEngine(speaker.model), generator
 
     def answer(self, text: str) -> Generator[str, None, None]:
-        """Yield the answer to a text piece by piece; if it is closed early, what came until then was the answer.
+        """Yield the answer to a text piece by piece; closing early keeps the answer so far.
 
         Raises:
             ValueError: the text cannot be tokenized, or is too long.
@@ -79,7 +79,7 @@ class Conversation:
             self.messages.append({"role": "assistant", "content": written})
 
     def _prompt(self, message: dict[str, str]) -> tuple[list[int], int]:
-        """Take up a message; return what the model is given, without the oldest turns if need be, and its room."""
+        """Add a message; return the model's input, without the oldest turns if need be, and the tokens left."""
         tokenizer = self.speaker.model.tokenizer
         limit = getattr(self.speaker.model.config, "max_position_embeddings", None) or 1 << 30
         kept = [*self.messages, message] if self.speaker.in_turns else [message]
@@ -103,21 +103,21 @@ def find_chat_model(
     in_turns: bool | None = None,
     best: bool = False,
 ) -> ChatModel:
-    """Return what is called `name`: the model of a run, of a folder, of the Hugging Face hub, or one built here.
+    """Return the model called `name`: of a run, of a folder, of the Hugging Face hub, or built-in.
 
     Args:
         name: a folder or a name.
-        index: which seed of a run, by its place among them.
-        device: where the model goes.
-        remote_code: whether code that comes with a model may run.
-        in_turns: whether the chat template is used. Default: if the model was trained on conversations, as far as that
-            is known; otherwise if it has one.
-        best: whether the weights of a run that scored highest in its evaluations answer, not the latest ones.
+        index: position of the seed in a run.
+        device: of the model.
+        remote_code: whether a model's own code may run.
+        in_turns: whether to use the chat template. Default: whether the model was trained on conversations, if known;
+            otherwise whether it has a template.
+        best: whether to use the weights with the highest score in the run's evaluations, not the latest ones.
 
     Raises:
-        ValueError: there is no such model, only a run has best weights, it answers nothing, or it has no chat template
-            although it needs one.
-        RunError: the folder is of a run that cannot be read, or wants to run code that is not allowed.
+        ValueError: there is no such model, `best` is given without a run, the model generates nothing, or it needs a
+            chat template and has none.
+        RunError: the run is unreadable, or its model's code is not allowed.
     """
     path = Path(name).expanduser()
     example = ""
@@ -130,7 +130,7 @@ def find_chat_model(
         trained_so, example = converses(run), _example(run)
     else:
         if best:
-            raise ValueError(f"--best is for runs, and {name} is none; leave it out")
+            raise ValueError(f"--best needs a run, got {name}; leave it out")
         local = name[:1] in "./~" or path.parts[0] == "runs" or (path.parent != Path() and path.parent.is_dir())
         if local and not path.exists():
             raise ValueError(f"there is neither a run nor a model in {name}")
@@ -139,29 +139,29 @@ def find_chat_model(
         trained_so = provenance(path).get("in_turns", name not in BUILT_IN and bool(model.tokenizer.chat_template))
     chosen = trained_so if in_turns is None else in_turns
     if chosen and not model.tokenizer.chat_template:
-        raise ValueError(f"{name} has no chat template; talk to it in plain prompts")
+        raise ValueError(f"{name} has no chat template; use plain prompts")
     return ChatModel(model, chosen, example)
 
 
 def trained_model(
     run: Run, seed: int, *, device: str = "cpu", remote_code: bool = False, best: bool = False
 ) -> LanguageModel:
-    """Return the model that a run has trained for one of its seeds.
+    """Return the trained model of one seed of a run.
 
     Args:
-        run: has trained it.
+        run: the run.
         seed: of the run.
-        device: where the model goes.
-        remote_code: whether code that came with the model may run, if the run wants it.
-        best: whether to take the weights that scored highest in its evaluations, not the latest ones.
+        device: of the model.
+        remote_code: whether the model's own code may run, if the run needs it.
+        best: whether to use the weights with the highest score in its evaluations, not the latest ones.
 
     Raises:
-        RunError: the run wants to run code that is not allowed, or has kept no best weights.
-        ValueError: it has trained none that answers, has no checkpoint yet, or there is no such seed.
+        RunError: the model's code is not allowed, or there are no best weights.
+        ValueError: the run has no generating model, no checkpoint yet, or no such seed.
     """
     entry, seeds = run.entry, run.settings.seeds
     if entry.package != "language" or entry.family == "reward":
-        raise ValueError(f"{run.path} is a run of {entry.name}, which trains no model that answers; name another run")
+        raise ValueError(f"{run.path} is a run of {entry.name}, which trains no generating model; name another run")
     if seed not in seeds:
         raise ValueError(f"{run.path} has no seed {seed}; it has {', '.join(map(str, seeds))}")
     own = model_options(run)
@@ -170,7 +170,7 @@ def trained_model(
 
 
 def converses(run: Run) -> bool:
-    """Tell whether a run was trained on conversations, by its samples or else its data set."""
+    """Return whether a run was trained on conversations, from its samples or else its data set."""
     samples = latest_samples(run)
     if samples:
         return not isinstance(samples[0]["prompt"], str)
@@ -189,20 +189,20 @@ def converses(run: Run) -> bool:
 def write_model(
     run: Run, folder: Path, *, seed: int, merge: bool = False, remote_code: bool = False, best: bool = False
 ) -> None:
-    """Write a trained model as transformers does, or only its adapter as peft does.
+    """Write a trained model in transformers' format, or only its adapter in peft's.
 
     Args:
-        run: has trained it.
-        folder: where to; new or empty.
-        seed: which model of the run.
-        merge: whether an adapter is added to the weights and the whole model written.
+        run: the run.
+        folder: output folder; new or empty.
+        seed: of the model.
+        merge: whether to add an adapter to the weights and write the whole model.
         remote_code: as for `trained_model`.
         best: as for `trained_model`.
 
     Raises:
         RunError: as of `trained_model`.
-        ValueError: as of `trained_model`; or an adapter is to be written whose base model is in no folder of its own.
-        OSError: it cannot be written.
+        ValueError: as of `trained_model`; or the base model of an adapter is not in a folder of its own.
+        OSError: writing fails.
     """
     model = trained_model(run, seed, remote_code=remote_code, best=best)
     own = model_options(run)
@@ -210,8 +210,8 @@ def write_model(
     facts = {"run": run.path.name, "algorithm": run.settings.algorithm, "task": run.settings.task, "seed": seed}
     if adapted and not merge and (own.init or own.model in BUILT_IN or (own.lora_r and is_adapter(own.model))):
         raise ValueError(
-            f"the adapter of {run.path} belongs to {own.init or own.model}, which is no folder or hub model that "
-            "others could load; write the whole model with --merge"
+            f"the adapter of {run.path} belongs to {own.init or own.model}, which is no folder or hub model to "
+            "load; write the whole model with --merge"
         )
     if adapted and merge:
         model = LanguageModel(model.network.merge_and_unload(), model.tokenizer, stop=model.stop)

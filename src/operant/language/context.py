@@ -1,4 +1,4 @@
-"""Whether sequences fit the positions that a model has: `check_context`."""
+"""Check that sequences fit the context of a model: `check_context`."""
 
 from collections.abc import Sequence
 
@@ -12,16 +12,16 @@ Example = Prompt | Sample | Pair | Ranking | Stepwise
 def check_context(
     examples: Sequence[Example], model: LanguageModel, *, max_tokens: int = 0, name: str = "the model"
 ) -> None:
-    """Raise if a sequence is longer than the context of a model, before anything is sampled or trained.
+    """Check that all sequences fit the context of a model, before sampling or training.
 
     Args:
         examples: prompts, or prompts with completions.
-        model: reads them.
-        max_tokens: longest completion that is sampled for a prompt.
-        name: what the model is, for the error.
+        model: the model.
+        max_tokens: longest completion to sample.
+        name: of the model, for the error.
 
     Raises:
-        ValueError: one is too long; the message names its tokens and the context.
+        ValueError: one is too long; the message gives its tokens and the context.
     """
     if model.context is None or not examples:
         return

@@ -1,4 +1,4 @@
-"""The critic of reinforcement learning on tokens: the value of every state that a token was chosen in."""
+"""The critic of token-level reinforcement learning: values of the states in which tokens are chosen."""
 
 from dataclasses import dataclass, fields
 from typing import Any, Literal, NamedTuple
@@ -18,40 +18,40 @@ TRUNK, HEAD = "trunk.", "head."
 
 @dataclass(frozen=True, kw_only=True)
 class CriticConfig(SamplingConfig):
-    """How states are valued, and tokens judged by the values."""
+    """Options of values and advantage estimates."""
 
     critic: Literal["auto", "copy", "reward-model", "shared"] = "auto"
-    """What the critic begins as: a copy of the policy with values of 0, the reward model with its scores, or a head on
-    the policy's own trunk. auto: the reward model if there is one, else a copy."""
+    """Initial critic: a copy of the policy with values of 0, the reward model with its scores, or a head on the
+    policy's trunk. auto: the reward model if there is one, else a copy."""
     critic_learning_rate: PositiveFloat | None = None
     """Step size of AdamW for the critic (InstructGPT: 9e-6); None: that of the policy."""
     critic_warmup: NonNegativeInt = 0
-    """First batches that only the critic learns from, by regression on the returns (λ = 1)."""
+    """Initial batches that train only the critic, by regression on the returns (λ = 1)."""
     gamma: UnitFloat = 1.0
-    """Discount a token."""
+    """Discount per token."""
     gae_lambda: UnitFloat = 0.95
     """λ of the advantage estimates: 0 trusts the critic, 1 the score."""
     bootstrap_truncated: bool = False
-    """Whether an answer that was cut off is worth, after its last token, what the critic says; else nothing, as if it
-    had ended there, which is what others do."""
+    """Whether to bootstrap truncated answers from the critic's value after their last token; else their value is 0, as
+    if they had ended, as in other implementations."""
     vf_coef: PositiveFloat = 0.1
-    """Weight of the value loss. It matters where policy and critic share a trunk, or its gradient is clipped."""
+    """Weight of the value loss. It matters if policy and critic share a trunk, or its gradient is clipped."""
     clip_range_vf: PositiveFloat | None = 0.2
-    """How far a value may move in an update before moving it further gains nothing, in units of reward; None: any."""
+    """Clip range of a value in an update, in units of reward; None: no clipping."""
 
     def __post_init__(self) -> None:
         """Validate."""
         super().__post_init__()
         if self.critic == "reward-model" and not self.reward_model:
-            raise ValueError("critic=reward-model needs a reward model (--reward-model RUN); or take --critic copy")
+            raise ValueError("critic=reward-model needs a reward model (--reward-model RUN); or use --critic copy")
 
 
 class Values(NamedTuple):
-    """What the states of a batch of B samples with m trained tokens are worth.
+    """Values of the states of a batch of B samples with m trained tokens.
 
     Attributes:
-        before: `[m]` of the state in which each trained token was chosen.
-        after: `[B]` of the state after the last token of each sample. Of use only where a sample was cut off: after an
+        before: `[m]` values of the state in which each trained token was chosen.
+        after: `[B]` values of the state after the last token of each sample. Used only for truncated samples: after an
             end of sequence there is no state.
     """
 
@@ -60,11 +60,11 @@ class Values(NamedTuple):
 
 
 class Critic:
-    """A number for every state, read off hidden states.
+    """A critic: maps hidden states to values.
 
     Args:
-        head: from hidden states to numbers.
-        trunk: a model of its own; None: the hidden states are those of the policy.
+        head: from hidden states to values.
+        trunk: a separate model; None: use the policy's hidden states.
     """
 
     def __init__(self, head: ScalarHead, trunk: LanguageModel | None = None):
@@ -72,7 +72,7 @@ class Critic:
 
     @classmethod
     def copy_of(cls, model: LanguageModel) -> "Critic":
-        """Return a critic that begins as a copy of a policy, with values of 0, and trains what the policy trains."""
+        """Return a critic from a copy of a policy, with values of 0, that trains the same parameters as the policy."""
         trunk = model.frozen()
         copied = dict(trunk.network.named_parameters())
         for name in model.trained():
@@ -88,18 +88,18 @@ class Critic:
     def from_reward_model(
         cls, run: str, options: ModelOptions, *, tokenizer: Any, seed: int, device: torch.device | str = "cpu"
     ) -> "Critic":
-        """Return a critic that begins as a reward model: its value of a state is the score that it would give.
+        """Return a critic from a reward model: its value of a state is the model's score.
 
         Args:
             run: folder of a run of `reward-model`.
-            options: what is trained, of the policy: all weights or adapters, and in which numbers.
+            options: trained parameters and precision, as of the policy.
             tokenizer: of the policy.
-            seed: which seed of the run, and of adapters.
-            device: where it goes.
+            seed: of the run, and of adapters.
+            device: of the critic.
 
         Raises:
             RunError: there is no run.
-            ValueError: it is a run of another algorithm, or its model reads other tokens than the policy writes.
+            ValueError: it is a run of another algorithm, or its model has another vocabulary than the policy.
         """
         _, state = trained_state(run, "head", seed=seed)
         wanted: dict[str, Any] = {field.name: getattr(options, field.name) for field in fields(ModelOptions)}
@@ -107,7 +107,7 @@ class Critic:
         if trunk.tokenizer.get_vocab() != tokenizer.get_vocab():
             raise ValueError(
                 f"the reward model of {run} has another vocabulary than the policy, so it cannot become its critic: "
-                "take --critic copy"
+                "use --critic copy"
             )
         head = ScalarHead(trunk.width, device)
         copy_named(dict(head.named_parameters()), state, of="head")
@@ -117,8 +117,8 @@ class Critic:
         """Return the values of a batch.
 
         Args:
-            batch: what is valued.
-            hidden: `[n, H]` the policy's hidden states, for a critic without a trunk.
+            batch: the sequences.
+            hidden: `[n, H]` hidden states of the policy, for a critic without a trunk.
         """
         if self.trunk is not None:
             hidden = self.trunk.read(batch)
@@ -128,18 +128,18 @@ class Critic:
         return Values(*self.head(rows).split([len(batch.before), len(batch.last)]))
 
     def trained(self) -> dict[str, nn.Parameter]:
-        """Return the parameters that are trained, by name."""
+        """Return the trained parameters, by name."""
         own = {HEAD + name: value for name, value in self.head.named_parameters()}
         if self.trunk is not None:
             own |= {TRUNK + name: value for name, value in self.trunk.trained().items()}
         return own
 
     def state_dict(self) -> State:
-        """Return the parameters that are trained."""
+        """Return the trained parameters."""
         return {name: value.detach() for name, value in self.trained().items()}
 
     def load_state_dict(self, state: State) -> None:
-        """Take the parameters of a state.
+        """Load the parameters of a state.
 
         Raises:
             ValueError: it belongs to another critic.
@@ -150,15 +150,14 @@ class Critic:
 def starting_critic(
     config: CriticConfig, model: LanguageModel, *, outcome: bool, seed: int, device: torch.device | str = "cpu"
 ) -> Critic:
-    """Return the critic that a configuration asks for.
+    """Return the critic of a configuration.
 
     Args:
-        config: says what it begins as.
+        config: the options.
         model: the policy.
-        outcome: whether there is a reward model that scores whole answers. The scores of one that judges steps are no
-            values.
+        outcome: whether there is a reward model of whole answers. Scores of a process reward model are no values.
         seed: of the learner.
-        device: where a reward model goes.
+        device: of a reward model.
 
     Raises:
         RunError: there is no run of the reward model.
@@ -166,8 +165,8 @@ def starting_critic(
     """
     if config.critic == "reward-model" and not outcome:
         raise ValueError(
-            f"critic=reward-model needs a model that scores whole answers, but {config.reward_model} judges steps: "
-            "take --critic copy"
+            f"critic=reward-model needs a model that scores whole answers, but {config.reward_model} scores steps: "
+            "use --critic copy"
         )
     if config.critic == "shared":
         return Critic.sharing(model)
@@ -177,7 +176,7 @@ def starting_critic(
 
 
 def _without_output(trunk: LanguageModel) -> LanguageModel:
-    """Keep what no value is read from, the output embedding if it is one of its own, from being trained."""
+    """Freeze the parameters that no value depends on, such as a separate output embedding."""
     network = trunk.network
     causal = network.get_base_model() if hasattr(network, "get_base_model") else network
     used = {id(parameter) for parameter in causal.base_model.parameters()}

@@ -1,8 +1,8 @@
-"""Rows of text: read from wherever they are, told apart by their columns, checked, split and shuffled.
+"""Text examples: reading, classifying by columns, checking, splitting and shuffling.
 
-A row is a plain dict with the column names of TRL. What a dataset can serve for follows from its columns (`kind`); all
-other columns, such as `answer`, go to the reward functions as they are. A text is a string or a list of messages, each
-`{"role": ..., "content": ...}`.
+An example is a plain dict with the column names of TRL. Its columns determine its `kind`; all other columns, such as
+`answer`, go to the reward functions unchanged. A text is a string or a list of messages, each `{"role": ..., "content":
+...}`.
 """
 
 import json
@@ -26,7 +26,7 @@ __all__ = ["ACCEPTS", "Comparison", "Kind", "Row", "compare", "extremes", "kind"
 logger = logging.getLogger(__name__)
 
 Kind = Literal["preference", "stepwise", "ranking", "unpaired", "prompt-completion", "language-modeling", "prompt-only"]
-# A row is of the first kind one of whose sets of columns it has.
+# An example has the first kind whose columns it has.
 COLUMNS: dict[Kind, tuple[tuple[str, ...], ...]] = {
     "preference": (("chosen", "rejected"),),
     "stepwise": (("prompt", "completions", "labels"),),
@@ -36,8 +36,8 @@ COLUMNS: dict[Kind, tuple[tuple[str, ...], ...]] = {
     "language-modeling": (("messages",), ("text",)),
     "prompt-only": (("prompt",),),
 }
-LISTS = ("completions", "labels", "label")  # columns that are no texts
-ONE_FORM: dict[str, type] = {"messages": list, "text": str}  # texts that cannot be of either form
+LISTS = ("completions", "labels", "label")  # columns without texts
+ONE_FORM: dict[str, type] = {"messages": list, "text": str}  # texts of only one form
 MESSAGES = "a list of messages with `role` and `content`"
 PROMPTED: tuple[Kind, ...] = ("prompt-only", "prompt-completion", "unpaired", "preference", "stepwise", "ranking")
 ACCEPTS: dict[str, tuple[Kind, ...]] = {
@@ -48,11 +48,11 @@ ACCEPTS: dict[str, tuple[Kind, ...]] = {
     "rlhf": PROMPTED,
     "grpo": PROMPTED,
 }
-"""What each algorithm learns from."""
+"""Kinds of examples for each algorithm."""
 
 
 class Comparison(NamedTuple):
-    """A preference row whose prompt stands apart."""
+    """A preference example with an explicit prompt."""
 
     prompt: str | Sequence[Message]
     chosen: str | Sequence[Message]
@@ -60,21 +60,21 @@ class Comparison(NamedTuple):
 
 
 def read_rows(source: Source, *, split: str = "train") -> list[Row]:
-    """Read rows and check them.
+    """Read examples and check them.
 
     Args:
         source: a file (`.jsonl`, `.json`, `.parquet` or `.csv`), a folder written by the `save_to_disk` of `datasets`,
-            the name of a dataset on the Hugging Face hub (`owner/name` or `owner/name:configuration`), or what is in
-            memory already: a `datasets.Dataset`, a `DatasetDict`, any iterable of dicts.
-        split: the part to take, where the source has parts; a single file or list is taken whole.
+            the name of a dataset on the Hugging Face hub (`owner/name` or `owner/name:configuration`), or data in
+            memory: a `datasets.Dataset`, a `DatasetDict`, any iterable of dicts.
+        split: the split to read, if the source has splits; a single file or list is read whole.
 
     Returns:
-        The rows, in their order. Those of well-known preference data sets with columns of their own get TRL's
-        (`operant.language.layouts`); rows of theirs that compare nothing are left out, with a warning.
+        The examples, in order. Those of well-known preference data sets with other columns get TRL's
+        (`operant.language.layouts`); examples of theirs that compare nothing are dropped, with a warning.
 
     Raises:
         FileNotFoundError: if there is no such file, folder or dataset.
-        ValueError: if something cannot be read, or a row does not fit the columns of the first; names the place.
+        ValueError: if something is unreadable, or an example has other columns than the first; names the position.
     """
     rows: list[Row] = []
     first: Kind | None = None
@@ -96,7 +96,7 @@ def read_rows(source: Source, *, split: str = "train") -> list[Row]:
 
 
 def extremes(row: Row) -> Comparison | None:
-    """Return the best and the worst completion of a ranking; None if no completion is better than another."""
+    """Return the best and the worst completion of a ranking; None if all are ties."""
     ranks = row.get("ranks") or range(len(row["completions"]))
     order = sorted(zip(ranks, row["completions"], strict=True), key=lambda item: item[0])
     if order[0][0] == order[-1][0]:
@@ -105,7 +105,7 @@ def extremes(row: Row) -> Comparison | None:
 
 
 def kind(rows: Sequence[Row], *, accept: Sequence[Kind] = ()) -> Kind:
-    """Tell what rows can serve for, by their columns. All rows are checked.
+    """Return the kind of examples, from their columns. All examples are checked.
 
     | kind | columns (each a string or messages, unless said otherwise) |
     |---|---|
@@ -118,11 +118,11 @@ def kind(rows: Sequence[Row], *, accept: Sequence[Kind] = ()) -> Kind:
     | `prompt-only` | `prompt` |
 
     Args:
-        rows: the rows; a column that holds None counts as absent.
-        accept: the kinds that the caller can use; empty: all.
+        rows: the examples; a column of None counts as absent.
+        accept: the accepted kinds; empty: all.
 
     Raises:
-        ValueError: if the columns belong to no kind or to one that is not accepted, or a row does not fit.
+        ValueError: if the columns match no kind or an unaccepted one, or an example is invalid.
     """
     if not rows:
         raise ValueError("there are no rows, expected at least 1")
@@ -133,7 +133,7 @@ def kind(rows: Sequence[Row], *, accept: Sequence[Kind] = ()) -> Kind:
         forms = "; ".join(f"{name} has {_columns(name)}" for name in accept or COLUMNS)
         raise ValueError(
             f"the rows have the columns {sorted(map(str, _present(rows[0])))}, which are {what}. Expected: {forms}. "
-            f"Rename the columns, or take another algorithm ({wanted})"
+            f"Rename the columns, or use another algorithm ({wanted})"
         )
     for number, row in enumerate(rows, 1):
         _check(row, found, f"row {number}")
@@ -141,12 +141,12 @@ def kind(rows: Sequence[Row], *, accept: Sequence[Kind] = ()) -> Kind:
 
 
 def compare(row: Row) -> Comparison:
-    """Return prompt, chosen and rejected of a preference row, whose prompt may be implicit.
+    """Return prompt, chosen and rejected of a preference example, whose prompt may be implicit.
 
-    An implicit prompt is what both sides start with: of messages, the first ones in common; of strings, the longest
-    beginning in common that ends where a word ends, without the space after it. It may reach into the answers: the
-    losses of pairs do not change by that, since what both sides share cancels in them. A prompt that is a string beside
-    answers that are messages is the user's message, unless they hold it already.
+    An implicit prompt is the common beginning of both sides: of messages, the first ones in common; of strings, the
+    longest common prefix that ends at the end of a word, without the space after it. It may include a part of the
+    answers: losses of pairs do not change, since the common part cancels. A string prompt with answers of messages
+    becomes the user's message, unless they already contain it.
     """
     prompt, chosen, rejected = row.get("prompt"), row["chosen"], row["rejected"]
     if prompt is not None and isinstance(prompt, str) == isinstance(chosen, str):
@@ -161,19 +161,19 @@ def compare(row: Row) -> Comparison:
 
 
 def split_rows(rows: Sequence[Row], held_out: float, seed: int) -> tuple[list[Row], list[Row]]:
-    """Split rows into those to train on and those held out. Rows with the same prompt stay together.
+    """Split examples into training and held-out ones. Examples with the same prompt stay together.
 
     Args:
-        rows: the rows.
-        held_out: how many to hold out: a float below 1 is a share of them, an int a number; a few more if the last
-            prompt has several rows.
-        seed: of the choice; the same for the same rows.
+        rows: the examples.
+        held_out: how many to hold out: a float below 1 is a share, an int a number; a few more if the last prompt has
+            several examples.
+        seed: of the split; it is deterministic.
 
     Returns:
-        Rows to train on and rows held out, each in their order.
+        Training and held-out examples, each in order.
 
     Raises:
-        ValueError: if `held_out` is out of range, or nothing is left to train on.
+        ValueError: if `held_out` is out of range, or no training example is left.
     """
     wanted = round(held_out * len(rows)) if isinstance(held_out, float) else held_out
     if held_out < 0 or (isinstance(held_out, float) and held_out >= 1):
@@ -198,30 +198,30 @@ def split_rows(rows: Sequence[Row], held_out: float, seed: int) -> tuple[list[Ro
 def order(count: int, epoch: int, seed: int) -> NDArray[np.int64]:
     """Return the order of `count` examples in one epoch, a permutation `[count]`.
 
-    It depends on nothing but the arguments, and epochs are independent of each other. So the number of examples seen is
-    all that an exact resume needs.
+    It depends only on the arguments, and epochs are independent. So the number of examples seen suffices for an exact
+    resume.
     """
     return np.random.default_rng(streams.seed_sequence(seed, "order", epoch)).permutation(count)
 
 
 def _present(row: Row) -> set[str]:
-    """Return the columns of a row that hold something."""
+    """Return the columns of an example that are not None."""
     return {column for column, value in row.items() if value is not None}
 
 
 def _kind(row: Row) -> Kind | None:
-    """Return the kind of one row, None if it has none."""
+    """Return the kind of one example, None if it has none."""
     present = _present(row)
     return next((name for name, forms in COLUMNS.items() if any(present.issuperset(form) for form in forms)), None)
 
 
 def _columns(name: Kind) -> str:
-    """Name the columns of a kind."""
+    """Return the column names of a kind, as text."""
     return " or ".join(" + ".join(f"`{column}`" for column in form) for form in COLUMNS[name])
 
 
 def _identity(row: Row) -> str:
-    """Return what two rows on the same prompt have in common."""
+    """Return the key of a prompt, equal for examples on the same prompt."""
     found = _kind(row)
     if found == "preference":
         return json.dumps(compare(row).prompt, sort_keys=True, default=str)
@@ -230,7 +230,7 @@ def _identity(row: Row) -> str:
 
 
 def _shared_words(left: str, right: str) -> int:
-    """Return the length of the longest beginning of two strings that ends where a word does and is neither of them."""
+    """Return the length of the longest proper common prefix of two strings that ends at the end of a word."""
     shared = shared_length(left, right)
     if shared == min(len(left), len(right)):
         shared = len(left[:shared].rstrip())
@@ -243,7 +243,7 @@ def _shared_words(left: str, right: str) -> int:
 
 
 def _check(row: Row, name: Kind, where: str) -> None:
-    """Refuse a row that does not fit its kind."""
+    """Check that an example fits its kind."""
     present = _present(row)
     if not any(present.issuperset(form) for form in COLUMNS[name]):
         raise ValueError(
@@ -268,7 +268,7 @@ def _check(row: Row, name: Kind, where: str) -> None:
 
 
 def _check_completions(row: Row, name: Kind, where: str) -> None:
-    """Refuse wrong completions, and labels or ranks that do not fit them."""
+    """Check completions, and the labels or ranks that belong to them."""
     least, numbers = (1, "labels") if name == "stepwise" else (2, "ranks")
     completions, values = row["completions"], row.get(numbers)
     if not isinstance(completions, list) or len(completions) < least:
@@ -286,12 +286,12 @@ def _check_completions(row: Row, name: Kind, where: str) -> None:
 
 
 def _is_number(value: Any) -> bool:
-    """Tell whether a value is a finite number; booleans are."""
+    """Return whether a value is a finite number or a boolean."""
     return isinstance(value, int | float) and math.isfinite(value)
 
 
 def _text_problem(value: Any) -> str | None:
-    """Say what is wrong with a text, if anything is."""
+    """Return the problem of a text, or None."""
     if isinstance(value, str):
         return None
     if not isinstance(value, list) or not value:

@@ -1,4 +1,4 @@
-"""The rows that a learner is trained and scored on, from a task or a data set, and what rewards answers to them."""
+"""Training and evaluation examples, from a task or a data set, and the rewards of answers."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -12,11 +12,11 @@ from operant.language.rollouts import Judge
 from operant.runtime.settings import Settings
 
 FILES = (".jsonl", ".json", ".parquet", ".csv")
-"""What a data set in a file is called; a task of such a name is a data set."""
+"""File endings of data sets; a task with such a name is a data set."""
 MAX_COMPLETION = 256
-"""Longest completion for a data set, unless another is asked for."""
+"""Default longest completion for a data set."""
 HELD_OUT_SHARE = 0.2
-"""Largest share of a data set that is held out."""
+"""Largest share of a data set to hold out."""
 
 
 @dataclass(frozen=True)
@@ -25,9 +25,9 @@ class TrainingData:
 
     Attributes:
         config: of the algorithm.
-        task: built-in; None where rows come from a data set.
-        train: rows to train on.
-        held_out: rows to be scored on.
+        task: built-in; None for a data set.
+        train: training examples.
+        held_out: evaluation examples.
         max_tokens: longest completion.
     """
 
@@ -39,17 +39,17 @@ class TrainingData:
 
     @property
     def limits(self) -> dict[str, int]:
-        """How long texts may be, as `operant.language.examples` takes it."""
+        """Length limits, as arguments of `operant.language.examples`."""
         return {"max_prompt_length": self.config.max_prompt_length, "max_completion_length": self.max_tokens}
 
     def judge(self, extra: Sequence[Callable[..., Any]] = ()) -> Judge | None:
-        """Return what rewards answers: the functions that were asked for, or else those of the task; None if none are.
+        """Return the configured reward functions, or else those of the task; None if there are none.
 
         Args:
-            extra: reward functions that stand behind them.
+            extra: reward functions to append.
 
         Raises:
-            ValueError: a function needs a column that the rows do not have.
+            ValueError: a function needs a column that the examples do not have.
         """
         names = getattr(self.config, "rewards", ())
         given: dict[str, Any] = {"max_completion_length": self.max_tokens}
@@ -67,12 +67,12 @@ class TrainingData:
 
 
 def source_of(config: LanguageConfig, task: str) -> str:
-    """Return the data set that a configuration names, or else a task that is called like a file; empty: none."""
+    """Return the configured data set, or a task that is named like a file; empty: none."""
     return config.dataset or (task if task.endswith(FILES) else "")
 
 
 def _rows(source: str, config: LanguageConfig, wanted: Sequence[Kind]) -> tuple[list[Row], list[Row]]:
-    """Return the rows of a data set to train on and to be scored on: another data set, or a part of the first."""
+    """Return training and evaluation examples of a data set: from another data set, or a part of the first."""
     rows = read_rows(source)
     kind(rows, accept=wanted)
     if not config.eval_dataset:
@@ -83,23 +83,23 @@ def _rows(source: str, config: LanguageConfig, wanted: Sequence[Kind]) -> tuple[
 
 
 def material(settings: Settings, config: LanguageConfig, wanted: Sequence[Kind], *, seed: int) -> TrainingData:
-    """Return the rows that a learner is trained and scored on.
+    """Return the training and evaluation examples of a learner.
 
-    Held-out rows are the same for every seed, those of a task to train on are not.
+    Held-out examples are the same for every seed; training examples of a task differ.
 
     Args:
-        settings: name the task.
+        settings: with the task.
         config: may name a data set instead.
-        wanted: kinds of rows that the algorithm can use; of a task the first.
+        wanted: kinds of examples that the algorithm can use; of a task the first.
         seed: of the learner.
 
     Raises:
-        ValueError: there is no such task, or the rows are of another kind.
+        ValueError: there is no such task, or the examples are of another kind.
     """
     source = source_of(config, settings.task)
     if config.eval_dataset and not source:
         raise ValueError(
-            f"eval_dataset={config.eval_dataset} needs a dataset to train on; {settings.task} makes its own"
+            f"eval_dataset={config.eval_dataset} needs a dataset to train on; {settings.task} generates its own"
         )
     if source:
         train, rest = _rows(source, config, wanted)

@@ -1,4 +1,4 @@
-"""How far a policy moves: in one batch, `kl_of_batch`, and since training began, `Start`."""
+"""Changes of a policy: in one batch, `kl_of_batch`, and since the start of training, `Start`."""
 
 import logging
 from collections.abc import Sequence
@@ -14,25 +14,25 @@ from operant.language.packing import Sample, micro_batches, pack, take
 logger = logging.getLogger(__name__)
 
 ANSWERS, SHARE = 16, 32
-"""Most answers of a batch that are scored again after its last step, and one over the largest share of the batch."""
+"""Maximum answers of a batch to score again after its last step, and the inverse of their share of the batch."""
 LARGEST = 50_000_000
-"""Parameters of the largest model of which a second copy is kept only to measure KL(policy‖start)."""
+"""Parameters of the largest model that is copied only to measure KL(policy‖start)."""
 
 
 @torch.no_grad()
 def kl_of_batch(
     model: LanguageModel, samples: Sequence[Sample], old: Sequence[Tensor], config: SamplingConfig
 ) -> Tensor:
-    """Estimate KL(old‖new) of the updates on a batch, in nats a token: k3 on a few of its answers.
+    """Estimate KL(old‖new) of the updates on a batch, in nats per token: k3 on a few of its answers.
 
-    At most 16 answers and a 32nd of the batch (at least one answer), evenly spaced, go through the model once more:
-    1 to 2 % of an iteration of GRPO with 256 answers.
+    At most 16 answers and a 32nd of the batch (at least one answer), evenly spaced, get another forward pass: 1 to 2 %
+    of an iteration of GRPO with 256 answers.
 
     Args:
         model: the policy after the last step of the batch.
-        samples: the answers, drawn from the policy before the first step.
+        samples: the answers, sampled from the policy before the first step.
         old: `[l]` log-probabilities of their tokens before the first step.
-        config: says at which temperature they were drawn, and how many tokens go through the model at once.
+        config: with the sampling temperature, and the maximum tokens per forward pass.
     """
     count = min(ANSWERS, max(1, len(samples) // SHARE))
     chosen = [len(samples) * k // count for k in range(count)]
@@ -45,12 +45,12 @@ def kl_of_batch(
 
 
 class Start:
-    """The policy that a run begins with, to measure KL(policy‖start).
+    """The initial policy of a run, to measure KL(policy‖start).
 
-    An adapter that began at zero is switched off for it; of another model a copy is kept, if it is small.
+    An adapter that was initialized to zero is disabled; other models are copied, if small.
 
     Args:
-        model: the policy, before anything was trained or loaded.
+        model: the policy, before training or loading.
     """
 
     def __init__(self, model: LanguageModel):
@@ -58,22 +58,22 @@ class Start:
         self._reference = Reference(model) if model.fresh_adapter or count <= LARGEST else None
         if self._reference is None:
             logger.info(
-                "KL(policy‖start) is not measured: of a model of %d parameters no copy is kept for it (at most %d); "
-                "train an adapter (--lora-r) to see it",
+                "KL(policy‖start) is not measured: a model of %d parameters is not copied (at most %d); "
+                "train an adapter (--lora-r) to measure it",
                 count,
                 LARGEST,
             )
 
     def kl(self, model: LanguageModel, samples: Sequence[Sample], *, tokens: int) -> dict[str, float]:
-        """Estimate KL(policy‖start) on answers that the policy has drawn at temperature 1: k3, token by token.
+        """Estimate KL(policy‖start) on answers sampled from the policy at temperature 1: k3, token by token.
 
         Args:
-            model: the policy, now.
+            model: the current policy.
             samples: its answers.
-            tokens: most tokens that go through a model at once.
+            tokens: maximum tokens per forward pass.
 
         Returns:
-            `objective/kl_start` in nats an answer and `kl_start` in nats a token; nothing if it is not measured.
+            `objective/kl_start` in nats per answer and `kl_start` in nats per token; empty if it is not measured.
         """
         if self._reference is None or not samples:
             return {}

@@ -1,13 +1,13 @@
-r"""Direct preference optimization (Rafailov et al. 2023, arXiv:2305.18290): a preferred answer, without a reward model.
+r"""Direct preference optimization (Rafailov et al. 2023, arXiv:2305.18290): preferences, without a reward model.
 
 The policy that maximizes E[r] - β KL(π‖ref) is π* = ref·exp(r/β)/Z. Solved for the reward, r = β log(π*/ref) + β log Z,
 it turns the loss of a reward model into one of the policy, since Z depends on the prompt alone and cancels in a
 comparison: -log σ(β[(log π_w - log ref_w) - (log π_l - log ref_l)]), equation 7. IPO (Azar et al. 2023,
 arXiv:2310.12036, equation 17) and the hinge of SLiC (Zhao et al. 2023, arXiv:2305.10425) are values of `loss_type`.
 
-What differs from the paper: the log-probabilities under the reference are computed once, at the start, and kept in the
-state (`precompute`); and the first loss is checked against what it must be as long as policy and reference are the
-same, log 2.
+What differs from the paper: the log-probabilities under the reference are computed once, at the start, and are part of
+the state (`precompute`); and the first loss is checked against its known value, log 2, while policy and reference are
+equal.
 """
 
 from collections.abc import Sequence
@@ -29,12 +29,12 @@ from operant.runtime.learner import Metrics
 from operant.state import DeclaredState, State, clone
 
 PRESETS: dict[str, dict[str, Any]] = {}
-"""What there is to choose, is chosen by `loss_type`."""
+"""All variants are values of `loss_type`."""
 
 EXACT = 1e-4
-"""Most that the first loss may be off in 32-bit numbers, relative to what it must be if that is above 1."""
+"""Tolerance of the first loss in 32-bit numbers, relative if its expected value is above 1."""
 ROUNDED = 3e-2
-"""The same in 16-bit numbers, or with matrix products of less than full precision."""
+"""Tolerance in 16-bit numbers, or with matrix products of reduced precision."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,18 +42,18 @@ class DPOConfig(LanguageConfig):
     """Hyperparameters; names and defaults are those of TRL."""
 
     learning_rate: float = 1e-6
-    """Step size of AdamW. Models of a few million parameters want 1e-5 to 1e-4."""
+    """Step size of AdamW. Models of a few million parameters need 1e-5 to 1e-4."""
     batch_size: PositiveInt = 32
-    """Pairs of a step."""
+    """Pairs per step."""
     beta: PositiveFloat = 0.1
-    """Strength of the pull to the reference, above 0; more keeps the policy nearer."""
+    """Strength of the KL penalty to the reference, above 0; more keeps the policy closer."""
     loss_type: Literal["sigmoid", "ipo", "hinge"] = "sigmoid"
     """The loss of a pair (`operant.ops.dpo`). `ipo` takes the mean log-probability of a token, the others the sum."""
     label_smoothing: float = 0.0
-    """Assumed share of pairs whose label is the wrong way round, in [0, 0.5); for `sigmoid` alone."""
+    """Assumed share of flipped labels, in [0, 0.5); for `sigmoid` only."""
     precompute_ref_log_probs: bool = True
-    """Whether the reference's log-probabilities are computed once, at the start, instead of at every step: less work,
-    and no second model in memory."""
+    """Whether to compute the reference's log-probabilities once, at the start, instead of at every step: less work, and
+    no second model in memory."""
 
     def __post_init__(self) -> None:
         """Validate."""
@@ -62,22 +62,22 @@ class DPOConfig(LanguageConfig):
 
 
 class DPO(DeclaredState):
-    """The learner.
+    """Learner of DPO.
 
     Args:
         config: hyperparameters.
-        model: the policy; as it is now, it is the reference too.
+        model: the policy; its initial copy is the reference.
         pairs: the training set.
-        held_out: pairs that `accuracies` is asked about.
+        held_out: pairs for `accuracies`.
         seed: of the order of the pairs.
-        budget: pairs, counted each time they are seen.
+        budget: pairs, counted each time.
 
     Attributes:
         consumed: pairs seen so far.
-        model: as given.
-        reference: computes what is not precomputed; None if everything is.
-        precomputed: `[N + H, 2]` log-probabilities under the reference of the chosen and the rejected answer of each
-            pair, first of the training set and then held out; None before the first step, or if nothing is.
+        model: the policy.
+        reference: computes log-probabilities that are not precomputed; None if all are.
+        precomputed: `[N + H, 2]` reference log-probabilities of the chosen and the rejected answer of each pair,
+            training set first, then held-out pairs; None before the first step, or without `precompute`.
     """
 
     STATE = ("model", ("optimizer", "stepper"), "consumed", "reference")
@@ -107,7 +107,7 @@ class DPO(DeclaredState):
         return metrics
 
     def update(self, batch: Sequence[int]) -> dict[str, Any]:
-        """Take one step on the pairs at some positions, micro-batch by micro-batch, with one denominator for all."""
+        """Take one step on the pairs at some positions, by micro-batches with one common denominator."""
         total = len(batch)
         losses, policies, rewards = [], [], []
         for part in self._parts(batch):
@@ -146,29 +146,29 @@ class DPO(DeclaredState):
         }
 
     def check_start(self, loss: float) -> None:
-        """Check the loss of the first step, before which the policy is its own reference.
+        """Check the loss of the first step, when the policy equals its reference.
 
         Raises:
-            ValueError: it is not what it must be: log 2 for sigmoid, 1 for hinge, 1/(2β)² for IPO.
+            ValueError: it differs from its expected value: log 2 for sigmoid, 1 for hinge, 1/(2β)² for IPO.
         """
         zero = torch.zeros(1)
         expected = float(ops.dpo(zero, zero, zero, zero, beta=self.config.beta, kind=self.config.loss_type))
         full = self.model.dtype == torch.float32 and torch.get_float32_matmul_precision() == "highest"
         if not abs(loss - expected) <= (EXACT if full else ROUNDED) * max(1.0, expected):
             raise ValueError(
-                f"the first DPO loss is {loss:.6g}, but as long as the policy is its own reference it must be "
-                f"{expected:.6g} ({self.config.loss_type}): the log-probabilities of the two were not computed alike. "
-                "Look for dropout, noise or routing in the network, or weights that were changed after the start"
+                f"the first DPO loss is {loss:.6g}, but while the policy equals its reference it must be "
+                f"{expected:.6g} ({self.config.loss_type}): their log-probabilities were computed differently. "
+                "Look for dropout, noise or routing in the network, or weights that changed after the start"
             )
 
     @torch.no_grad()
     def accuracies(self, count: int | None = None) -> list[float]:
         """Return for each held-out pair whether its chosen answer has the higher implicit reward β log(π/ref).
 
-        Equal rewards are half right, so a policy that is its reference has 0.5.
+        Ties count as half, so a policy equal to its reference has 0.5.
 
         Args:
-            count: of the first so many pairs; None: of all.
+            count: of the first pairs only; None: all.
         """
         wanted = [len(self.pairs) + i for i in range(len(self.held_out))][:count]
         found: list[Tensor] = []
@@ -181,7 +181,7 @@ class DPO(DeclaredState):
         return torch.cat(found).tolist() if found else []
 
     def _under_reference(self, part: Sequence[int], packed: Packed) -> Tensor:
-        """Return the log-probabilities under the reference of the pairs at some positions, `[n, 2]`."""
+        """Return the reference log-probabilities of the pairs at some positions, `[n, 2]`."""
         if self.reference is not None:
             return self._sums(self.reference.log_probs(packed), packed)
         if self.precomputed is None:
@@ -195,7 +195,7 @@ class DPO(DeclaredState):
         return torch.cat([self._sums(self.model.log_probs(batch)[0], batch).cpu() for batch in packed])
 
     def _sums(self, log_probs: Tensor, batch: Packed) -> Tensor:
-        """Return what the loss takes of each pair, `[n, 2]`: log-probabilities of the answers, for IPO a token."""
+        """Return the loss inputs of each pair, `[n, 2]`: log-probabilities of the answers, for IPO per token."""
         sums = ops.segment_sum(log_probs, batch.owner, len(batch.lengths))
         return (sums / batch.lengths if self.config.loss_type == "ipo" else sums).view(-1, 2)
 
@@ -215,11 +215,11 @@ class DPO(DeclaredState):
         return [[batch[i] for i in part] for part in parts]
 
     def state_dict(self) -> State:
-        """Return everything that an exact resume needs, the reference among it."""
+        """Return the complete state for an exact resume, including the reference."""
         return super().state_dict() | {"precomputed": self.precomputed}
 
     def load_state_dict(self, state: State) -> None:
-        """Go on from a state of `state_dict`, exactly.
+        """Restore a state of `state_dict` exactly.
 
         Raises:
             ValueError: it belongs to other pairs or another model.

@@ -1,4 +1,4 @@
-"""Strings to token ids, where they stand alone and where one continues another."""
+"""Token ids of strings, alone and as continuations."""
 
 import functools
 import logging
@@ -18,7 +18,7 @@ def encode(tokenizer: "PreTrainedTokenizerBase", text: str) -> list[int]:
     """Return the ids of a text, without BOS or EOS.
 
     Raises:
-        ValueError: if the tokenizer does not know a character, and has no token for what it does not know.
+        ValueError: if the tokenizer does not know a character, and has no unknown token.
     """
     try:
         return tokenizer.encode(text, add_special_tokens=False, verbose=False)
@@ -29,7 +29,7 @@ def encode(tokenizer: "PreTrainedTokenizerBase", text: str) -> list[int]:
             except Exception:
                 raise ValueError(
                     f"the tokenizer has no token for {character!r} (U+{ord(character):04X}), character {position} of "
-                    f"{_shortened(text)}: remove it, or take a model whose tokenizer knows it"
+                    f"{_shortened(text)}: remove it, or use a model whose tokenizer knows it"
                 ) from error
         raise
 
@@ -39,16 +39,16 @@ def encode_parts(
     parts: Sequence[str],
     encode: Callable[["PreTrainedTokenizerBase", str], list[int]] = encode,
 ) -> list[list[int]]:
-    """Return the ids of each of several texts that follow each other, without BOS or EOS.
+    """Return the ids of several consecutive texts, without BOS or EOS.
 
-    They are the tokens of the joined text, cut where the parts meet. A token that would reach over such a place (the
-    first part ends in a space, and words carry the space before them) cannot be cut; then every part is tokenized by
-    itself, with a warning. So the first part always has the ids that it has alone.
+    They are the tokens of the joined text, cut where the texts meet. If a token crosses such a boundary (the first text
+    ends in a space, and words include the space before them), each text is tokenized separately, with a warning. So the
+    first text always has the same ids as alone.
 
     Args:
         tokenizer: the model's tokenizer.
         parts: the texts, `[K]`.
-        encode: what turns a text into ids.
+        encode: tokenizes a text.
     """
     prefixes = [encode(tokenizer, text) for text in accumulate(parts)]
     if all(longer[: len(shorter)] == shorter for shorter, longer in pairwise(prefixes)):
@@ -58,17 +58,17 @@ def encode_parts(
 
 
 def shared_length(left: Sequence[Any], right: Sequence[Any]) -> int:
-    """Return how many first elements two sequences have in common."""
+    """Return the length of the common prefix of two sequences."""
     shortest = min(len(left), len(right))
     return next((i for i in range(shortest) if left[i] != right[i]), shortest)
 
 
 @functools.cache
 def _warn_merged(name: str) -> None:
-    """Say once for each tokenizer that two parts share a token."""
+    """Warn once per tokenizer that a token crosses the boundary of two texts."""
     logger.warning(
-        "The tokenizer %r joins the end of a prompt or step and the start of what follows in one token; such texts are "
-        "tokenized apart. End prompts where a word ends, without the space after it.",
+        "The tokenizer %r merges the end of a prompt or step with the start of the next text; such texts are "
+        "tokenized separately. End prompts at the end of a word, without the space after it.",
         name,
     )
 

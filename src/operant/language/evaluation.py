@@ -1,4 +1,4 @@
-"""How good a policy is on held-out prompts: greedy answers, and many sampled ones."""
+"""Evaluation of policies on held-out prompts: greedy answers, and many sampled ones."""
 
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -20,24 +20,24 @@ from operant.language.rollouts import Answers, Judge, ask, asked, judge
 from operant.runtime.statistics import stratified_bootstrap
 
 SHOWN = 16
-"""Prompts of an evaluation of one seed whose answers are kept, to be looked at and labeled."""
+"""Prompts in an evaluation of one seed whose answers are saved, for inspection and labels."""
 DRAWN = 2
-"""Answers to each of them that are drawn at temperature 1, beside the likeliest one."""
+"""Additional answers to each of them, sampled at temperature 1."""
 
 
 @dataclass(frozen=True)
 class Sampled:
-    """What k sampled answers to each of P prompts tell.
+    """Statistics of k sampled answers to each of P prompts.
 
     Attributes:
-        average: avg@k, the mean over prompts of the mean reward of their answers; answers without a reward are left
-            out. NaN where no answer has one.
+        average: avg@k, the mean over prompts of the mean reward of their answers, without unrewarded ones. NaN if no
+            answer has a reward.
         interval: 95 % bootstrap interval of it over the prompts.
-        passes: by k, the probability that at least one of k answers is right (reward 1 or more of the function that
-            decides), estimated without bias over the prompts with k answers that it rewards; NaN where there is none.
+        passes: by k, the probability that at least one of k answers is correct (reward 1 or more of the deciding
+            function), estimated without bias over the prompts with k rewarded answers; NaN if there is none.
         samples: answers per prompt, n.
-        missing: answers without a reward, of all prompts.
-        judge: name of the reward function that decides what is right.
+        missing: unrewarded answers, of all prompts.
+        judge: name of the reward function that decides whether an answer is correct.
     """
 
     average: float
@@ -49,12 +49,12 @@ class Sampled:
 
 
 class Scored(NamedTuple):
-    """How one seed was scored.
+    """Evaluation of one seed.
 
     Attributes:
         scores: of each held-out example.
-        samples: answers to some of them, to be looked at.
-        metrics: what else was measured, by name.
+        samples: some of the answers, for inspection.
+        metrics: other metrics, by name.
     """
 
     scores: list[float]
@@ -74,25 +74,25 @@ def greedy(
     start: Start | None = None,
     tokens: int = 16_384,
 ) -> Scored:
-    """Score the likeliest answers.
+    """Score the greedy answers.
 
     Args:
-        model: answers.
+        model: the policy.
         prompts: held-out ones.
-        rewards: score; an answer without a reward, or whose reward has failed, scores NaN.
+        rewards: reward functions; an answer without a reward, or with a failed one, scores NaN.
         max_tokens: longest answer.
-        rows: answers that are written at once.
-        interrupted: asked before every token; after true, the evaluation is given up.
-        trained_on: rewards of training, where they are others: what they say of the likeliest answers is measured, too.
-        start: measures how far the policy is from where it started.
-        tokens: most tokens that go through the model at once for that.
+        rows: answers generated in parallel.
+        interrupted: polled before every token; if it returns true, the evaluation stops.
+        trained_on: reward functions of training, if others: their rewards of the greedy answers are metrics, too.
+        start: measures the KL divergence from the initial policy.
+        tokens: maximum tokens per forward pass for that.
 
     Raises:
-        StoppedError: it was given up.
+        StoppedError: it was interrupted.
 
     Returns:
-        The reward of each prompt; what was answered to the first few: the likeliest answer to each (`temperature` 0),
-        then others that were drawn; and what was measured of these answers.
+        The reward of each prompt; the answers to the first few: the greedy answer to each (`temperature` 0), then
+        sampled ones; and metrics of these answers.
     """
     engine, tokenizer = NativeEngine(model, rows=rows, interrupted=interrupted), model.tokenizer
     sampling = Sampling(max_tokens=max_tokens, temperature=0)
@@ -109,7 +109,7 @@ def greedy(
 
 
 def _rewarded(rewards: Judge, answers: Answers) -> dict[str, float]:
-    """What the rewards of training say of the likeliest answers, on average: all together and each by itself."""
+    """Mean rewards of training of the greedy answers: in total and by function."""
     found = judge(rewards, answers)
     means = dict(zip(found.names, found.table.nanmean(0).tolist(), strict=True))
     own = {f"eval/rewards/{name}/mean": mean for name, mean in means.items()}
@@ -144,20 +144,20 @@ def sampled(
     rows: int = ROWS,
     decides: str = "",
 ) -> Sampled:
-    """Score `count` answers to each prompt, drawn at temperature 1.
+    """Score `count` answers to each prompt, sampled at temperature 1.
 
     Args:
-        model: answers.
+        model: the policy.
         prompts: held-out ones.
-        rewards: score.
+        rewards: reward functions.
         max_tokens: longest answer.
         count: answers per prompt.
-        seed: of chance.
-        rows: answers that are written at once.
-        decides: name of the reward function whose reward of 1 or more makes an answer right; empty: the first one.
+        seed: of sampling.
+        rows: answers generated in parallel.
+        decides: name of the reward function whose reward of 1 or more makes an answer correct; empty: the first one.
 
     Raises:
-        ValueError: there is no reward function of that name.
+        ValueError: there is no reward function with that name.
     """
     generator = streams.torch_generator(seed, "evaluation")
     engine, sampling = NativeEngine(model, rows=rows), Sampling(max_tokens=max_tokens)
@@ -178,14 +178,14 @@ def sampled(
 
 
 def deciding(name: str, names: Sequence[str]) -> str:
-    """Return the name of the reward function that decides what is right.
+    """Return the name of the reward function that decides whether an answer is correct.
 
     Args:
-        name: the one that `pass_reward` asks for; empty: the first one.
-        names: of the reward functions that there are, at least one.
+        name: value of `pass_reward`; empty: the first one.
+        names: of the reward functions, at least one.
 
     Raises:
-        ValueError: there is no reward function of that name.
+        ValueError: there is no reward function with that name.
     """
     if name and name not in names:
         raise ValueError(f"pass_reward is {name!r}, expected one of the reward functions: {', '.join(names)}")
@@ -193,7 +193,7 @@ def deciding(name: str, names: Sequence[str]) -> str:
 
 
 def _passes(rewards: Tensor) -> dict[int, float]:
-    """Return pass@k by k from the rewards `[P, n]` of one function, NaN where there is none."""
+    """Return pass@k by k from the rewards `[P, n]` of one function, NaN if there is none."""
     count = rewards.shape[1]
     totals, found = (~rewards.isnan()).sum(1), dict[int, float]()
     for k in (k for k in (1, 2, 4, 8, 16, 32, 64) if k <= count):

@@ -1,8 +1,8 @@
-"""Rows to examples: token ids within limits, ready to be packed.
+"""Tokenized examples: token ids within limits, ready for packing.
 
-A prompt that is too long loses its beginning (but for BOS and the system message), a completion its end, and with it
-its EOS: a text that was cut off must not teach the model to stop there. Rows that nothing can be learned from are left
-out, with a warning that says how many and why.
+A prompt that is too long loses its beginning (except BOS and the system message), a completion its end, including EOS:
+truncated texts must not teach the model to stop there. Useless examples are dropped, with a warning of their number and
+reasons.
 """
 
 import json
@@ -37,25 +37,25 @@ logger = logging.getLogger(__name__)
 
 
 class Prompt(NamedTuple):
-    """What a completion is sampled for."""
+    """A prompt to sample completions for."""
 
     prompt: list[int]
     """Token ids."""
     row: Row
-    """The row, whose other columns go to the reward functions."""
+    """The example, whose other columns go to the reward functions."""
 
 
 class Pair(NamedTuple):
-    """Two completions of a prompt, one preferred to the other."""
+    """Two completions of a prompt, one preferred."""
 
     prompt: list[int]
     """Token ids."""
     chosen: list[int]
     """Token ids of the better completion."""
     rejected: list[int]
-    """Token ids of the other; never the same as those of the better one."""
+    """Token ids of the other; always different from the better one."""
     margin: float = 0.0
-    """By how much the better one is better, in units of reward."""
+    """Margin of the better one, in units of reward."""
 
 
 class Ranking(NamedTuple):
@@ -64,32 +64,32 @@ class Ranking(NamedTuple):
     prompt: list[int]
     """Token ids."""
     completions: list[list[int]]
-    """Token ids of each; no two are the same."""
+    """Token ids of each; all different."""
     ranks: list[float]
     """Rank of each, lower is better; equal ranks are ties, but not all are equal."""
 
 
 class Stepwise(NamedTuple):
-    """A solution whose steps are judged one by one."""
+    """A solution with a label for each step."""
 
     prompt: list[int]
     """Token ids."""
     steps: list[list[int]]
     """Token ids of each step; its label belongs to the last of them."""
     labels: list[float]
-    """How good each step is, 1 right and 0 wrong."""
+    """Label of each step, 1 correct and 0 incorrect."""
 
 
 Example = TypeVar("Example", Prompt, Sample, Pair, Ranking, Stepwise)
 
 
 class _UnusableError(Exception):
-    """Why a row is left out."""
+    """Reason to drop an example."""
 
 
 @dataclass
 class _Encoder:
-    """A tokenizer with its limits, and a count of what was cut."""
+    """A tokenizer with length limits, and counts of truncations."""
 
     tokenizer: "PreTrainedTokenizerBase"
     eos_ids: Collection[int]
@@ -98,7 +98,7 @@ class _Encoder:
     cut: Counter[str] = field(default_factory=Counter)
 
     def __post_init__(self) -> None:
-        """Refuse limits that leave nothing."""
+        """Validate the limits."""
         for name, limit in (
             ("max_prompt_length", self.max_prompt_length),
             ("max_completion_length", self.max_completion_length),
@@ -116,7 +116,7 @@ class _Encoder:
         system = 0 if isinstance(text, str) else system_length(self.tokenizer, text, ids, tools=_tools(row))
         if system >= most:
             raise ValueError(
-                f"the system message has {system} tokens, which leaves nothing of a prompt of {most}: take a larger "
+                f"the system message has {system} tokens, which leaves no room for a prompt of {most}: use a larger "
                 "--max-prompt-length, or a shorter system message"
             )
         kept = " after the system message" if system else ""
@@ -142,7 +142,7 @@ class _Encoder:
         return self.prompt(encoded[0][0], prompt, row), [self.completion(ids) for _, ids in encoded]
 
     def convert(self, rows: Sequence[Row], one: Callable[[Row], Example]) -> list[Example]:
-        """Turn rows into examples, and say what was left out and cut."""
+        """Convert examples, and log what was dropped and truncated."""
         examples: list[Example] = []
         reasons: Counter[str] = Counter()
         for number, row in enumerate(rows, 1):
@@ -154,7 +154,7 @@ class _Encoder:
                 raise ValueError(f"row {number}: {error}") from error
         why = "; ".join(f"{count} with {reason}" for reason, count in reasons.most_common())
         if not examples:
-            raise ValueError(f"nothing can be learned from any of the {len(rows)} rows: {why}")
+            raise ValueError(f"none of the {len(rows)} rows is usable: {why}")
         if reasons:
             logger.warning("Left out %d of %d rows: %s.", reasons.total(), len(rows), why)
         if self.cut:
@@ -165,16 +165,16 @@ class _Encoder:
 def prompts(
     tokenizer: "PreTrainedTokenizerBase", rows: Sequence[Row], *, max_prompt_length: int | None = None
 ) -> list[Prompt]:
-    """Return the prompts of rows of any kind that have some.
+    """Return the prompts of examples of any kind with prompts.
 
     Args:
         tokenizer: the model's tokenizer.
-        rows: the rows (`operant.language.data.read_rows`).
-        max_prompt_length: most tokens of a prompt, BOS among them; longer ones lose their beginning, conversations what
-            follows their system message. None: no limit.
+        rows: the examples (`operant.language.data.read_rows`).
+        max_prompt_length: maximum tokens of a prompt, including BOS; longer ones lose their beginning, conversations
+            the part after their system message. None: no limit.
 
     Raises:
-        ValueError: if a row has no prompt.
+        ValueError: if an example has no prompt.
     """
     found = kind(rows)
     if rows[0].get("prompt") is None:
@@ -198,20 +198,21 @@ def demonstrations(
     max_prompt_length: int | None = None,
     max_completion_length: int | None = None,
 ) -> list[Sample]:
-    """Return what to imitate in rows with a prompt and a completion, a text or a conversation.
+    """Return demonstrations from examples with a prompt and a completion, a text or a conversation.
 
-    Of a conversation the turns of the assistant are trained, the others not.
+    In a conversation only the assistant's turns are trained.
 
     Args:
         tokenizer: the model's tokenizer.
-        rows: the rows, prompt-completion or language-modeling.
-        eos_ids: what ends a completion (`operant.language.tokenizer.stop_ids`).
-        max_prompt_length: as for `prompts`. The prompt of a text is its first token, that of a conversation what comes
-            before the first turn of the assistant.
-        max_completion_length: most tokens of a completion, EOS among them; longer ones lose their end. None: no limit.
+        rows: the examples, prompt-completion or language-modeling.
+        eos_ids: tokens that end a completion (`operant.language.tokenizer.stop_ids`).
+        max_prompt_length: as for `prompts`. The prompt of a text is its first token, that of a conversation everything
+            before the assistant's first turn.
+        max_completion_length: maximum tokens of a completion, including EOS; longer ones lose their end. None: no
+            limit.
 
     Raises:
-        ValueError: if the rows are of another kind, one of them cannot be tokenized, or none is left.
+        ValueError: if the examples are of another kind, one is invalid for the tokenizer, or none is left.
     """
     found = kind(rows, accept=("language-modeling", "prompt-completion"))
     encoder = _Encoder(tokenizer, eos_ids, max_prompt_length, max_completion_length)
@@ -222,7 +223,7 @@ def demonstrations(
             return Sample(prompt, completion)
         text = row["text"] if row.get("messages") is None else row["messages"]
         ids, trained = encode_text(tokenizer, text, eos_ids=eos_ids, tools=_tools(row))
-        start = max(trained.index(True), 1)  # the first token cannot be predicted
+        start = max(trained.index(True), 1)  # the first token has no prediction
         completion = encoder.completion(ids[start:])
         mask = trained[start:][: len(completion)]
         return Sample(encoder.prompt(ids[:start], text, row), completion, None if all(mask) else mask)
@@ -238,17 +239,17 @@ def pairs(
     max_prompt_length: int | None = None,
     max_completion_length: int | None = None,
 ) -> list[Pair]:
-    """Return the pairs of preference rows; those whose sides are the same within the limits are left out.
+    """Return the pairs of preference examples; those with equal sides within the limits are dropped.
 
     Args:
         tokenizer: the model's tokenizer.
-        rows: the rows, of preferences, whose prompt may be implicit, or of rankings: the best against the worst.
-        eos_ids: what ends a completion (`operant.language.tokenizer.stop_ids`).
+        rows: the examples, of preferences, whose prompt may be implicit, or of rankings: the best against the worst.
+        eos_ids: tokens that end a completion (`operant.language.tokenizer.stop_ids`).
         max_prompt_length: as for `prompts`.
         max_completion_length: as for `demonstrations`.
 
     Raises:
-        ValueError: if the rows are of another kind, one of them cannot be tokenized, or none is left.
+        ValueError: if the examples are of another kind, one is invalid for the tokenizer, or none is left.
     """
     found = kind(rows, accept=("preference", "ranking"))
     encoder = _Encoder(tokenizer, eos_ids, max_prompt_length, max_completion_length)
@@ -274,19 +275,19 @@ def rankings(
     max_prompt_length: int | None = None,
     max_completion_length: int | None = None,
 ) -> list[Ranking]:
-    """Return rankings of K completions, and preference rows as rankings of two.
+    """Return rankings of K completions, and preference examples as rankings of two.
 
-    Of completions that are the same within the limits only the best is kept.
+    Of equal completions within the limits only the best is kept.
 
     Args:
         tokenizer: the model's tokenizer.
-        rows: the rows, of rankings or preferences.
-        eos_ids: what ends a completion (`operant.language.tokenizer.stop_ids`).
+        rows: the examples, of rankings or preferences.
+        eos_ids: tokens that end a completion (`operant.language.tokenizer.stop_ids`).
         max_prompt_length: as for `prompts`.
         max_completion_length: as for `demonstrations`.
 
     Raises:
-        ValueError: if the rows are of another kind, one of them cannot be tokenized, or none is left.
+        ValueError: if the examples are of another kind, one is invalid for the tokenizer, or none is left.
     """
     found = kind(rows, accept=("ranking", "preference"))
     encoder = _Encoder(tokenizer, eos_ids, max_prompt_length, max_completion_length)
@@ -315,19 +316,19 @@ def stepwise(
     separator: str = "\n",
     finished: bool = True,
 ) -> list[Stepwise]:
-    """Return solutions with a label for each step; unpaired rows are solutions of one step.
+    """Return solutions with a label for each step; unpaired examples are solutions of one step.
 
     Args:
         tokenizer: the model's tokenizer.
-        rows: the rows, stepwise or unpaired.
-        eos_ids: what ends a completion (`operant.language.tokenizer.stop_ids`).
+        rows: the examples, stepwise or unpaired.
+        eos_ids: tokens that end a completion (`operant.language.tokenizer.stop_ids`).
         max_prompt_length: as for `prompts`.
-        max_completion_length: most tokens of a whole solution; steps from the first that does not fit on are cut off.
-        separator: what stands between two steps.
+        max_completion_length: maximum tokens of a whole solution; it is cut before the first step that does not fit.
+        separator: between two steps.
         finished: whether the last step ends the solution, with EOS; otherwise it ends in the separator.
 
     Raises:
-        ValueError: if the rows are of another kind, one of them cannot be tokenized, or none is left.
+        ValueError: if the examples are of another kind, one is invalid for the tokenizer, or none is left.
     """
     found = kind(rows, accept=("stepwise", "unpaired"))
     encoder = _Encoder(tokenizer, eos_ids, max_prompt_length, max_completion_length)
@@ -363,6 +364,6 @@ def stepwise(
 
 
 def _tools(row: Row) -> Any:
-    """Return the descriptions of tools of a row, which some datasets store as JSON."""
+    """Return the tool descriptions of an example, which some datasets store as JSON."""
     tools = row.get("tools")
     return json.loads(tools) if isinstance(tools, str) else tools

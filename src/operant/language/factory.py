@@ -1,4 +1,4 @@
-"""From names and numbers to learners with their data, and how they are scored: `assemble`."""
+"""Factory of learners with their data, and their evaluation: `assemble`."""
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
@@ -34,7 +34,7 @@ from operant.runtime.settings import Settings
 logger = logging.getLogger(__name__)
 
 Interrupted = Callable[[], bool]
-"""Whether an evaluation is to be given up."""
+"""Whether to interrupt an evaluation."""
 
 
 @dataclass(frozen=True)
@@ -42,10 +42,10 @@ class Member:
     """The learner of one seed.
 
     Attributes:
-        learner: satisfies `operant.runtime.learner.Learner`; `learner.model` is what it trains.
-        score: scores it on at most so many held-out examples; asks before every token of an answer whether to give up.
-        engine: what it samples from; None where nothing is sampled in training.
-        sample: samples many answers to each held-out prompt; None where nothing is sampled.
+        learner: satisfies `operant.runtime.learner.Learner`; `learner.model` is the trained model.
+        score: evaluates it on a maximum number of held-out examples; polls for interruption before every token.
+        engine: sampling engine; None if training does not sample.
+        sample: samples many answers to each held-out prompt; None if the model generates none.
     """
 
     learner: Any
@@ -56,16 +56,16 @@ class Member:
 
 @dataclass
 class Experiment:
-    """Learners of several seeds, and how good they are.
+    """Learners of several seeds, and their evaluation.
 
     Attributes:
-        members: one for each seed.
-        settings: what they were made from.
-        held_out: examples of an evaluation.
-        learner: all of them as one.
-        weights: what each of them has learned, to be kept and taken.
-        samples: what some answers of the last evaluation were, `{"seed", "prompt", "completion", "reward", ...}` each.
-        notes: what is to be said before training, a line each.
+        members: one per seed.
+        settings: of the run.
+        held_out: examples per evaluation.
+        learner: all learners as one.
+        weights: the trained weights of each.
+        samples: some answers of the last evaluation, `{"seed", "prompt", "completion", "reward", ...}` each.
+        notes: messages before training, a line each.
     """
 
     members: list[Member]
@@ -77,7 +77,7 @@ class Experiment:
     notes: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        """Put the learners together."""
+        """Combine the learners."""
         self.learner = InTurn([member.learner for member in self.members], budget=self.settings.budget)
         self.weights = [ModelWeights(member.learner) for member in self.members]
 
@@ -91,26 +91,26 @@ class Experiment:
         """Score every seed on held-out examples: greedy answers by their rewards, or pairs by their order.
 
         Args:
-            episodes: most examples. Default: as many as are held out.
-            backend: means nothing here.
-            interrupted: asked before every seed, and before every token of an answer; after true, the evaluation is
-                given up.
+            episodes: maximum number of examples. Default: all held-out ones.
+            backend: unused.
+            interrupted: polled before every seed, and before every token of an answer; if it returns true, the
+                evaluation stops.
 
         Raises:
-            StoppedError: it was given up.
+            StoppedError: it was interrupted.
         """
         count = self.held_out if episodes is None else episodes
         found = list[Scored]()
         for member in self.members:
             if interrupted():
-                raise StoppedError("training was asked to stop in the middle of an evaluation")
+                raise StoppedError("training was interrupted in the middle of an evaluation")
             found.append(member.score(count, interrupted))
         self.samples = [
             {"seed": seed, **sample}
             for seed, scored in zip(self.settings.seeds, found, strict=True)
             for sample in scored.samples
         ]
-        rewarded = all(scored.samples for scored in found)  # by reward functions, which may have nothing to say
+        rewarded = all(scored.samples for scored in found)  # by reward functions, which may return no reward
         evaluation = Evaluation.of(
             [scored.scores for scored in found], metrics=[scored.metrics for scored in found], optional=rewarded
         )
@@ -126,7 +126,7 @@ class Experiment:
         return evaluation
 
     def ledgers(self) -> list[Ledger]:
-        """Return what the learners have learned from each token of their last batches, each batch once."""
+        """Return the token records of the learners' last batches, each batch once."""
         found = [
             take_ledger(member.learner, consumed=self.learner.consumed, seed=seed)
             for seed, member in zip(self.settings.seeds, self.members, strict=True)
@@ -137,41 +137,41 @@ class Experiment:
         """Sample `count` answers to each of at most `episodes` held-out prompts, for every seed.
 
         Raises:
-            ValueError: the algorithm trains nothing that answers.
+            ValueError: the algorithm trains no generating model.
         """
         if any(member.sample is None for member in self.members):
-            raise ValueError(f"{self.settings.algorithm} trains nothing that answers prompts; leave out --samples")
+            raise ValueError(f"{self.settings.algorithm} trains no model that answers prompts; leave out --samples")
         return [member.sample(count, episodes) for member in self.members if member.sample]
 
     def reach(self) -> None:
-        """Make sure that what the learners need outside this process is there.
+        """Check that the learners' resources outside this process are available.
 
         Raises:
-            OSError: it is not; the message says what to do.
+            OSError: they are not; the message says how to fix it.
         """
         for member in self.members:
             if member.engine:
                 member.engine.reach()
 
     def close(self) -> None:
-        """Give back what the learners hold."""
+        """Release the learners' resources."""
         for member in self.members:
             if member.engine:
                 member.engine.close()
 
 
 def assemble(algorithm: catalog.Algorithm, settings: Settings, config: Any, *, device: str) -> Experiment:
-    """Make the learners of a run.
+    """Create the learners of a run.
 
     Args:
-        algorithm: from the catalog.
-        settings: the run's.
-        config: of the algorithm's own kind.
-        device: where the models live.
+        algorithm: entry of the catalog.
+        settings: of the run.
+        config: of the algorithm's class.
+        device: of the models.
 
     Raises:
-        ValueError: the task, the data or the model do not suit the algorithm.
-        TypeError: the configuration is of another kind.
+        ValueError: the algorithm does not support the task, the data or the model.
+        TypeError: the configuration is of another class.
     """
     learner = learner_kind(algorithm, config)
     build = BUILDERS[catalog.find(algorithm.root).learner]
@@ -180,7 +180,7 @@ def assemble(algorithm: catalog.Algorithm, settings: Settings, config: Any, *, d
 
 
 def _memory_note(members: Sequence[Member], settings: Settings, config: LanguageConfig) -> str:
-    """Return what the longest sequences of a run will need of memory, and warn if there is less."""
+    """Return the memory estimate of the longest sequences of a run, and warn if it exceeds the available memory."""
     longest = config.max_prompt_length + (config.max_completion_length or MAX_COMPLETION)
     if not source_of(config, settings.task):
         task = tasks.find(settings.task)
@@ -201,17 +201,17 @@ def _memory_note(members: Sequence[Member], settings: Settings, config: Language
 def answering(
     model: LanguageModel, data: TrainingData, judge: Judge | None, *, seed: int, trained_on: Judge | None = None
 ) -> dict[str, Any]:
-    """Return how a policy is scored: `score` and `sample` of `Member`.
+    """Return the evaluation functions of a policy: `score` and `sample` of `Member`.
 
-    On a built-in task the task's own rewards score it, whatever it is trained on; on a data set `judge` does. What
-    `trained_on` says of the same answers is measured next to it, if it is made of other functions.
+    On a built-in task the task's own reward scores the policy, whatever its training reward; on a data set `judge`
+    does. The rewards `trained_on` of the same answers are metrics, if they use other functions.
     """
     decides = getattr(data.config, "pass_reward", "")
     if data.task:
         judge = combine(data.task.rewards, data.task.reward_weights)
     if judge is None:
         return {}
-    if names := getattr(judge, "names", ()):  # now, and not after training, by `operant evaluate --samples`
+    if names := getattr(judge, "names", ()):  # now, rather than after training, by `operant evaluate --samples`
         deciding(decides, names)
     prompts = examples.prompts(model.tokenizer, data.held_out, max_prompt_length=data.config.max_prompt_length)
     check_context(prompts, model, max_tokens=data.max_tokens)
@@ -228,7 +228,7 @@ def answering(
 
 
 def engine_for(config: SamplingConfig, model: LanguageModel) -> Engine:
-    """Return the engine that a configuration names."""
+    """Return the configured engine."""
     if config.engine == "native":
         return NativeEngine(model, rows=config.engine_batch_size)
     from operant.language.engines.vllm import VLLMEngine
@@ -237,7 +237,7 @@ def engine_for(config: SamplingConfig, model: LanguageModel) -> Engine:
 
 
 def _policy(config: LanguageConfig, *, seed: int, device: str) -> LanguageModel:
-    """Return the model that a policy starts as."""
+    """Return the initial model of a policy."""
     check_policy(config.init)
     return load(config, seed=seed, device=device)
 
@@ -264,7 +264,7 @@ def _grpo(kind_: Any, settings: Settings, config: Any, seed: int, device: str) -
     data = material(settings, config, ACCEPTS["grpo"], seed=seed)
     model = _policy(config, seed=seed, device=device)
     steps = _steps(config, data, model, device) if config.supervision == "process" else None
-    checked = steps is not None and data.task is not None  # the reward model is for the steps, the task's for the whole
+    checked = steps is not None and data.task is not None  # the reward model scores steps, the task whole answers
     scorers = [] if checked else _reward_model(config, model, device)
     judge = _needed(data.judge(scorers), settings)
     return _sampling(kind_, settings, data, model, judge, seed=seed, scorers=scorers, steps=steps)
@@ -274,7 +274,7 @@ def _iterative(kind_: Any, settings: Settings, config: Any, seed: int, device: s
     data = material(settings, config, ACCEPTS["grpo"], seed=seed)
     model = _policy(config, seed=seed, device=device)
     run, own = reward_run(config.reward_model)
-    learned = material(run.settings, own, ACCEPTS["reward-model"], seed=seed)  # of rankings the best and the worst
+    learned = material(run.settings, own, ACCEPTS["reward-model"], seed=seed)  # of rankings, the best and the worst
     common = {"limits": learned.limits, "seed": seed, "budget": settings.budget, "device": device}
     others = companions(config, learned.train, data.judge(), **common)
     scorer = RewardModelFunction(others.reward.scorer, process=False, separator="\n", tokenizer=model.tokenizer)
@@ -323,7 +323,7 @@ def _rlhf(kind_: Any, settings: Settings, config: Any, seed: int, device: str) -
 
 
 def _needed(judge: Judge | None, settings: Settings) -> Judge:
-    """Return what rewards answers, if anything does."""
+    """Return the rewards of answers, or None."""
     if judge is None:
         raise ValueError(
             "nothing rewards the answers: name --rewards or --reward-model (see `operant train "
@@ -344,18 +344,18 @@ def _sampling(
     scorers: Sequence[RewardModelFunction] = (),
     **own: Any,
 ) -> Member:
-    """Return a member that learns from its own answers.
+    """Return a member that trains on its own answers.
 
     Args:
         kind_: class of the learner.
         settings: of the run.
-        data: the prompts to train on, and the configuration.
+        data: training prompts and the configuration.
         model: the policy.
-        judge: rewards the answers.
+        judge: reward functions of answers.
         seed: of the learner.
-        scored_by: what scores the policy on a data set. Default: `judge`.
-        scorers: reward models that read its answers.
-        **own: what else the learner takes.
+        scored_by: reward functions of the evaluation on a data set. Default: `judge`.
+        scorers: reward models of its answers.
+        **own: other arguments of the learner.
     """
     config: Any = data.config
     prompts = examples.prompts(model.tokenizer, data.train, max_prompt_length=config.max_prompt_length)
@@ -380,7 +380,7 @@ def _sampling(
 
 
 def _steps(config: SamplingConfig, data: TrainingData, model: LanguageModel, device: str) -> StepRewards | None:
-    """Return what rewards the steps of answers: a process reward model, or the task."""
+    """Return the rewards of steps: from a process reward model, or the task."""
     if config.reward_model:
         common = {"device": device, "tokenizer": model.tokenizer, "remote_code": config.remote_code}
         return load_step_rewards(config.reward_model, **common)
@@ -402,4 +402,4 @@ BUILDERS: Mapping[str, Callable[..., Member]] = {
     "GRPO": _grpo,
     "IterativeGRPO": _iterative,
 }
-"""Makes the member of a learner's kind for one seed."""
+"""Creates the member of a learner class for one seed."""

@@ -1,17 +1,17 @@
-"""Group relative policy optimization (Shao et al. 2024, arXiv:2402.03300) and what grew out of it.
+"""Group relative policy optimization (Shao et al. 2024, arXiv:2402.03300) and its variants.
 
-Several answers to each prompt are sampled; each is judged by how much better its reward is than its siblings', so that
-no critic is needed; the clipped surrogate improves the policy. Four choices make the family: what the advantage is,
-what the objective is, what a token weighs, and which groups take part. A preset names them: `grpo`, `dr-grpo`
-(Liu et al. 2025, arXiv:2503.20783), `dapo` (Yu et al. 2025, arXiv:2503.14476), `prorl` (Liu et al. 2025,
+Collect several answers to each prompt; estimate the advantage of each by how much better its reward is than its
+siblings', so that no critic is needed; update the policy by the clipped surrogate. Four choices make the family: what
+the advantage is, what the objective is, what a token weighs, and which groups take part. A preset names them: `grpo`,
+`dr-grpo` (Liu et al. 2025, arXiv:2503.20783), `dapo` (Yu et al. 2025, arXiv:2503.14476), `prorl` (Liu et al. 2025,
 arXiv:2505.24864), `rloo` (Ahmadian et al. 2024, arXiv:2402.14740), `gspo` (Zheng et al. 2025, arXiv:2507.18071) and
 `cispo` (MiniMax 2025, arXiv:2506.13585).
 
 What differs from the papers: the weights of `token_mean` are one over the tokens of the whole optimizer step, not of
-each group (as all practice does). Each sample of the KL estimate carries its probability ratio, so that the gradient is
-that of KL(policy‖ref); without (`kl_weighted`), as in the paper, k3 has the gradient of KL(ref‖policy). Dynamic
-sampling (`refill`) asks for as many new prompts as groups were dropped, at most `max_rounds` times, and then goes on
-with what there is. RLOO's divergence is a term of the loss, if it is wanted, and not part of the reward.
+each group (as is usual). Each sample of the KL estimate has its probability ratio as a factor, so the gradient is that
+of KL(policy‖ref); without (`kl_weighted`), as in the paper, k3 has the gradient of KL(ref‖policy). Dynamic sampling
+(`refill`) samples a new prompt for each dropped group, for at most `max_rounds` rounds, and then continues with what it
+has. RLOO's divergence is an optional term of the loss, and not part of the reward.
 """
 
 import math
@@ -90,69 +90,69 @@ PRESETS: Mapping[str, Mapping[str, Any]] = {
     },
     "cispo": {"objective": "cispo", "epsilon_high": 4.0},
 }
-"""Named choices. What a task needs (step size, sizes of batches) is another matter: `operant.language.presets`."""
+"""Named variants. Task-dependent values (step size, batch sizes) are in `operant.language.presets`."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class GRPOConfig(SamplingConfig):
-    """Hyperparameters; the defaults are those of TRL's trainer, which people know, not of a paper."""
+    """Hyperparameters of GRPO; the defaults are those of TRL's trainer, not of a paper."""
 
     learning_rate: float = 1e-6
-    """Step size of AdamW. Models of a few million parameters want 1e-4 to 1e-3."""
+    """Step size of AdamW. Models of a few million parameters need 1e-4 to 1e-3."""
     prompts_per_batch: PositiveInt = 32
-    """Prompts of a batch, P."""
+    """Prompts per batch, P."""
     num_generations: Annotated[int, Interval("[2, inf)")] = 8
-    """Answers to each prompt, G, at least 2. More make the group's mean a better baseline, and cost as much more."""
+    """Answers to each prompt, G, at least 2. More give a better baseline, and cost proportionally more."""
     num_minibatches: int = 1
-    """Optimizer steps that a batch is divided into, by prompts; 1 is on-policy, more are cheaper and clip more. Groups
-    that are left out make the steps fewer, not smaller."""
+    """Optimizer steps per batch, divided by prompts; 1 is on-policy, more are cheaper and clip more. Dropped groups
+    make the steps fewer, not smaller."""
     num_iterations: PositiveInt = 1
-    """How often a batch is gone through (TRL: num_iterations)."""
+    """Passes over a batch (TRL: num_iterations)."""
     advantage: Literal["group", "batch", "mean", "leave-one-out"] | str = "group"
-    """What an answer is measured against, and in which unit (`ADVANTAGES`); or a function of yours from rewards [P, G]
-    to advantages [P, G], path/to/file.py:function."""
+    """Baseline and scale of the advantage (`ADVANTAGES`); or your own function from rewards [P, G] to advantages [P,
+    G], path/to/file.py:function."""
     advantage_eps: NonNegativeFloat = 1e-4
-    """Added to the standard deviation that advantages are divided by, in units of the reward (TRL: 1e-4, verl: 1e-6).
-    More damps groups whose rewards hardly differ. Means nothing for mean and leave-one-out."""
+    """Added to the standard deviation that divides advantages, in units of the reward (TRL: 1e-4, verl: 1e-6). More
+    damps groups with nearly equal rewards. Unused by mean and leave-one-out."""
     supervision: Literal["outcome", "process"] = "outcome"
-    """Whether an answer is rewarded as a whole, or each of its steps (the task or a process reward model says how)."""
+    """Whether to reward answers as a whole, or each of their steps (by the task or a process reward model)."""
     objective: Literal["clip", "sequence", "cispo"] | str = "clip"
-    """What is clipped: ratios of tokens, ratios of sequences (GSPO), or the weights of a policy gradient (CISPO); or a
-    function of yours with the parameters of `operant.language.grpo.of_tokens`, path/to/file.py:function."""
+    """Quantity that is clipped: ratios of tokens, ratios of sequences (GSPO), or the weights of a policy gradient
+    (CISPO); or your own function with the parameters of `operant.language.grpo.of_tokens`, path/to/file.py:function."""
     epsilon: Annotated[float, Interval("(0, 1]")] = 0.2
-    """How far a ratio may fall below 1 before its token loses its gradient; means nothing for cispo."""
+    """How far a ratio may fall below 1 before its token loses its gradient; unused by cispo."""
     epsilon_high: PositiveFloat = 0.2
-    """How far it may rise above 1. More (DAPO: 0.28) lets unlikely tokens grow, and entropy last."""
+    """How far it may rise above 1. More (DAPO: 0.28) lets rare tokens grow, and preserves entropy."""
     dual_clip: Annotated[float, Interval("(1, inf)")] | None = None
-    """Bound on the ratio where the advantage is negative, above 1 (often 3); None: none. Means nothing for cispo."""
+    """Bound on the ratio of negative advantages, above 1 (often 3); None: no bound. Unused by cispo."""
     loss_aggregation: Literal["token_mean", "sequence_mean", "constant"] = "token_mean"
-    """What a token weighs: as much as any other of the step, one over its answer's length, or one over the longest
-    length allowed (`operant.ops.token_weights`)."""
+    """Weight of a token: equal for all tokens of the step, one over its answer's length, or one over the longest
+    allowed length (`operant.ops.token_weights`)."""
     group_loss_scale: Literal["1/G", "1/sqrt(G)"] = "1/G"
     """Factor of the sum over a group; Adam cancels it, unless the gradient is clipped or has a KL term."""
     filter: Literal["none", "drop", "refill"] = "none"
-    """What becomes of groups whose rewards are all equal, before any punishment of lengths: they stay and dilute the
-    mean, they are left out so that the others count more, or others are sampled in their place (dynamic sampling)."""
+    """Treatment of groups with equal rewards, before any length penalty: keep them, which dilutes the mean; drop them,
+    so that the others count more; or sample replacements (dynamic sampling)."""
     max_rounds: PositiveInt = 10
-    """Most rounds of sampling for one batch under `refill`."""
+    """Maximum rounds of sampling per batch under `refill`."""
     statistics: NonNegativeInt = 0
-    """Extra answers to each prompt that only sharpen mean and standard deviation of the group."""
+    """Extra answers to each prompt, used only for the mean and standard deviation of the group."""
     mask_truncated_completions: bool = False
-    """Whether answers that were cut off teach nothing (TRL: mask_truncated_completions). Their tokens leave the loss
-    and the denominator of token_mean, not those of sequence_mean and constant; their rewards stay in the statistics."""
+    """Whether to mask truncated answers (TRL: mask_truncated_completions). Their tokens leave the loss and the
+    denominator of token_mean, not those of sequence_mean and constant; their rewards stay in the statistics."""
     overlong_buffer: UnitFloat = 0.0
-    """Last share of the longest length over which an answer loses reward, the more the longer (DAPO: 0.2); 0: not."""
+    """Last share of the longest length over which the length penalty rises linearly (DAPO: 0.2); 0: no penalty."""
     overlong_penalty: PositiveFloat = 1.0
-    """Reward that an answer of the longest length loses (verl: penalty_factor). DAPO takes 1 for rewards of 1 and -1;
-    for rewards of 1 and 0 take 0.5, so that a long right answer still beats a short wrong one."""
+    """Penalty of an answer of the longest length (verl: penalty_factor). DAPO uses 1 for rewards of 1 and -1; for
+    rewards of 1 and 0 use 0.5, so that a long correct answer still beats a short wrong one."""
     beta: NonNegativeFloat = 0.0
-    """Weight of the KL divergence to the reference, a nat a token (TRL: beta). Above 0 a copy of the model is kept."""
+    """Weight of the KL divergence to the reference, per nat and token (TRL: beta). Above 0 it needs a model copy."""
     kl_estimator: Literal["k1", "k2", "k3"] = "k3"
-    """How the divergence is estimated (`operant.ops.kl_estimate`)."""
+    """Estimator of the divergence (`operant.ops.kl_estimate`)."""
     kl_weighted: bool = True
-    """Whether each sample of the estimate carries its ratio, with gradient: right for k1 and k3; k2 goes without."""
+    """Whether each sample of the estimate is weighted by its ratio, with gradient: right for k1 and k3; not for k2."""
     ref_reset_interval: NonNegativeInt = 0
-    """Batches after which the policy of now becomes the reference and the optimizer forgets (ProRL); 0: never."""
+    """Batches between resets of reference and optimizer to the current policy (ProRL); 0: never."""
 
     def __post_init__(self) -> None:
         """Validate."""
@@ -175,7 +175,7 @@ class GRPOConfig(SamplingConfig):
 
 
 Clipped = tuple[Tensor, Tensor]
-"""Losses `[m]` of the tokens, and the log-ratios `[m]` that were clipped."""
+"""Losses `[m]` of the tokens, and the clipped log-ratios `[m]`."""
 
 
 def of_tokens(new: Tensor, old: Tensor, advantages: Tensor, batch: Packed, config: GRPOConfig) -> Clipped:
@@ -185,13 +185,13 @@ def of_tokens(new: Tensor, old: Tensor, advantages: Tensor, batch: Packed, confi
 
 
 def of_sequences(new: Tensor, old: Tensor, advantages: Tensor, batch: Packed, config: GRPOConfig) -> Clipped:
-    """The same of the mean log-ratio of each sequence, with the gradient of each token (GSPO, equations 7 and 14)."""
+    """The clipped surrogate with sequence-mean log-ratios, and gradients per token (GSPO, equations 7 and 14)."""
     ratios = ops.sequence_log_ratio(new, old, batch.owner, len(batch.lengths))
     return of_tokens(ratios, torch.zeros_like(ratios), advantages, batch, config)
 
 
 def of_weights(new: Tensor, old: Tensor, advantages: Tensor, batch: Packed, config: GRPOConfig) -> Clipped:
-    """The policy gradient with clipped weights (CISPO, equation 4), which no lower bound clips."""
+    """The policy gradient with clipped weights (CISPO, equation 4), without a lower bound."""
     return ops.cispo(new, old, advantages, cap=1 + config.epsilon_high), (new - old).clamp(min=0)
 
 
@@ -200,7 +200,7 @@ OBJECTIVES: Mapping[str, Objective] = {"clip": of_tokens, "sequence": of_sequenc
 
 
 def objective_of(name: str) -> Objective:
-    """Return one of `OBJECTIVES`, or a function of a user's, which may return the losses `[m]` alone.
+    """Return one of `OBJECTIVES`, or a user's function, which may return only the losses `[m]`.
 
     Raises:
         operant.doors.DoorError: there is none.
@@ -220,7 +220,7 @@ def objective_of(name: str) -> Objective:
         if not getattr(losses, "shape", None) == getattr(ratios, "shape", None) == new.shape:
             raise ValueError(
                 f"objective {name} must return the losses of {len(new)} tokens, a tensor of shape {tuple(new.shape)}, "
-                f"or these and log-ratios, got {found!r:.120}"
+                f"or a pair of losses and log-ratios, got {found!r:.120}"
             )
         return losses, ratios
 
@@ -228,26 +228,26 @@ def objective_of(name: str) -> Objective:
 
 
 class GRPO(DeclaredState):
-    """The learner.
+    """Learner of GRPO.
 
     Args:
         config: hyperparameters.
-        model: the policy; what it is now is the reference.
-        engine: samples from it.
+        model: the policy; its initial copy is the reference.
+        engine: sampling engine.
         prompts: the training set.
-        judge: rewards answers.
-        max_tokens: longest answer, its end of sequence included.
+        judge: reward functions of answers.
+        max_tokens: longest answer, end of sequence included.
         seed: of the order of the prompts and of sampling.
         budget: prompts.
-        steps: rewards the steps of answers; needed for process supervision alone.
+        steps: rewards of the steps of answers; only for process supervision.
 
     Attributes:
-        consumed: prompts asked so far.
-        model: as given.
+        consumed: prompts used so far.
+        model: the policy.
         iterations: batches so far.
 
     Raises:
-        ValueError: steps are to be rewarded, but there is nothing that does so.
+        ValueError: process supervision has no rewards of steps.
     """
 
     STATE = ("model", ("optimizer", "stepper"), "sampler", "reference", "iterations")
@@ -279,53 +279,61 @@ class GRPO(DeclaredState):
 
     @property
     def consumed(self) -> int:
-        """Prompts asked so far."""
+        """Prompts used so far."""
         return self.sampler.asked
 
     def iterate(self) -> Metrics:
-        """Sample answers, judge them against their siblings, and improve the policy on them."""
+        """Sample answers, estimate group advantages, and update the policy."""
         began = self.consumed
         rollout, metrics = self.collect()
-        improved = self.update(self.estimate_advantages(rollout), began=began) if len(rollout) else {}
-        if not improved and not self._warned:
+        updated = self.update(self.estimate_advantages(rollout), began=began) if len(rollout) else {}
+        if not updated and not self._warned:
             self._warned = True
             warn_of_nothing(self.consumed - began)
         self.iterations += 1
         if self.config.ref_reset_interval and self.iterations % self.config.ref_reset_interval == 0:
             self.reset()
         self.sampler.engine.update(self.model)
-        return metrics | improved | {"health/empty_batches": float(not improved)}
+        return metrics | updated | {"health/empty_batches": float(not updated)}
 
     def reset(self) -> None:
-        """Make the policy of now the reference, and forget the moments of the optimizer (ProRL, section 3.2)."""
+        """Reset the reference to the current policy, and the moments of the optimizer (ProRL, section 3.2)."""
         self.stepper.reset()
         if self.reference:
             self.reference.reset()
 
     def collect(self) -> tuple[Rollout, dict[str, Any]]:
-        """Sample answers to P prompts, and more where groups without signal are to be replaced."""
+        """Sample answers to P prompts, of groups with signal alone where there is a filter."""
+        if self.config.filter != "none":
+            return self.collect_filtered()
+        rollout = self.draw(self.config.prompts_per_batch)
+        return rollout, group_metrics(rollout) | {"sampling/rounds": 1.0, "sampling/groups": float(len(rollout))}
+
+    def draw(self, prompts: int) -> Rollout:
+        """Sample answers to the next prompts."""
+        steps = self.steps if self.config.supervision == "process" else None
+        return self.sampler.draw(prompts, self.config.num_generations + self.config.statistics, steps=steps)
+
+    def collect_filtered(self) -> tuple[Rollout, dict[str, Any]]:
+        """Sample answers to P prompts, leave out groups without signal, and sample more where these are replaced."""
         config, missing = self.config, self.config.prompts_per_batch
         drawn, kept = list[Rollout](), list[Rollout]()
-        steps = self.steps if config.supervision == "process" else None
         while missing and len(drawn) < (config.max_rounds if config.filter == "refill" else 1):
-            rollout = self.sampler.draw(missing, config.num_generations + config.statistics, steps=steps)
-            drawn.append(rollout)
-            if config.filter != "none":
-                rollout = rollout.take(self.signal(rollout).nonzero().squeeze(1).tolist())
-            kept.append(rollout)
-            missing -= len(rollout)
+            drawn.append(self.draw(missing))
+            kept.append(drawn[-1].take(self.signal(drawn[-1]).nonzero().squeeze(1).tolist()))
+            missing -= len(kept[-1])
         metrics = {"sampling/rounds": float(len(drawn)), "sampling/groups": float(config.prompts_per_batch - missing)}
         return Rollout.join(kept), group_metrics(Rollout.join(drawn)) | metrics
 
     def signal(self, rollout: Rollout) -> Tensor:
-        """Return which groups `[P]` have answers, or steps, that are rewarded differently."""
+        """Return which groups `[P]` have answers, or steps, with different rewards."""
         if self.config.supervision == "process":
             rewards, _, exists = rollout.step_rewards()
             return ops.has_signal(rewards.flatten(1), exists.flatten(1))
         return ops.has_signal(rollout.rewards().nan_to_num(), rollout.valid())
 
     def estimate_advantages(self, rollout: Rollout) -> GRPOBatch:
-        """Return the advantage of every token of the answers that are learned from."""
+        """Return the advantages of all tokens of the training answers."""
         config, size, answers, rewards = self.config, rollout.group, rollout.answers, rollout.rewards()
         lengths = torch.tensor([len(c.ids) for c in answers.completions])
         if config.supervision == "process":
@@ -347,11 +355,11 @@ class GRPO(DeclaredState):
         )
 
     def update(self, batch: GRPOBatch, *, began: int) -> dict[str, Any]:
-        """Take the optimizer steps of a batch and return what was measured in them; nothing if no answer counts.
+        """Take the optimizer steps of a batch and return their metrics; none if no answer counts.
 
         Args:
-            batch: what is learned from.
-            began: prompts that had been asked before it, for the schedule of the step size.
+            batch: the answers and advantages.
+            began: prompts used before it, for the schedule of the step size.
         """
         config = self.config
         chance = streams.torch_generator(self.seed, "minibatches", self.iterations)
@@ -359,7 +367,7 @@ class GRPO(DeclaredState):
         steps = plan(
             batch, group=config.num_generations, steps=count, tokens=config.micro_batch_tokens, generator=chance
         )
-        # The first step begins at the policy that sampled, which only `check_start` wants measured beforehand.
+        # The first step starts at the policy that sampled; only `check_start` needs its log-probabilities beforehand.
         known = config.num_iterations == 1 and self.stepper.steps > 0
         old = [None if known and not index else self._log_probs(batch, s.parts) for index, s in enumerate(steps)]
         rounds = [*zip(steps, old, strict=True)] * config.num_iterations
@@ -377,7 +385,7 @@ class GRPO(DeclaredState):
 
     @torch.no_grad()
     def _log_probs(self, batch: GRPOBatch, parts: Sequence[Sequence[int]]) -> list[Tensor]:
-        """Return the log-probabilities now, for each micro-batch of an optimizer step that comes later."""
+        """Return the current log-probabilities, for each micro-batch of a later optimizer step."""
         return [self._forward(batch, part)[1] for part in parts]
 
     def _forward(self, batch: GRPOBatch, part: Sequence[int]) -> tuple[Packed, Tensor, Tensor]:
@@ -387,7 +395,7 @@ class GRPO(DeclaredState):
     def _step(
         self, batch: GRPOBatch, step: Step, old: Sequence[Tensor] | None, progress: float
     ) -> tuple[dict[str, Any], list[TokenStats]]:
-        """Take one optimizer step, micro-batch by micro-batch, with one denominator for all of them."""
+        """Take one optimizer step, by micro-batches with one common denominator."""
         config, device = self.config, self.model.device
         factor = math.sqrt(config.num_generations) if config.group_loss_scale == "1/sqrt(G)" else 1.0
         size = {"longest": self.max_tokens, "answers": step.answers}
@@ -428,11 +436,11 @@ class GRPO(DeclaredState):
         return ops.kl_estimate(new, ref, self.config.kl_estimator, old_log_probs=ratio)
 
     def take_learned(self) -> Learned | None:
-        """Return the last batch that was learned from, and forget it; None where there is none since the last call."""
+        """Return the last training batch once; None if there is none since the last call."""
         learned, self._learned = self._learned, None
         return learned
 
     def load_state_dict(self, state: State) -> None:
-        """Go on from a state of `state_dict`, exactly."""
+        """Restore a state of `state_dict` exactly."""
         super().load_state_dict(state)
         self.sampler.engine.update(self.model)

@@ -1,4 +1,4 @@
-"""Groups of answers on their way through the optimizer steps of a batch: `GRPOBatch`, `plan`, `measured`."""
+"""Groups of answers in the optimizer steps of a batch: `GRPOBatch`, `plan`, `measured`."""
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
@@ -21,26 +21,26 @@ ADVANTAGES: Mapping[str, Callable[[Tensor, Tensor, float], Tensor]] = {
     "mean": lambda rewards, valid, eps: ops.group_advantages(rewards, scale="none", valid=valid),
     "leave-one-out": lambda rewards, valid, eps: ops.leave_one_out(rewards, valid=valid),
 }
-"""From rewards and validity `[P, G]` and ε to advantages `[P, G]`: the distance to the group's mean in standard
-deviations of the group, or of the batch, or as it is, or the distance to the mean of the others."""
+"""From rewards and validity `[P, G]` and ε to advantages `[P, G]`: the distance to the group's mean, in standard
+deviations of the group or of the batch, or unscaled; or the distance to the mean of the others."""
 
 AdvantageFunction = Callable[[Tensor, Tensor, float], Tensor]
-"""As those of `ADVANTAGES`."""
+"""Function with the signature of `ADVANTAGES`."""
 
 
 def advantage_of(name: str, group: int) -> AdvantageFunction:
-    """Return what makes advantages from rewards: one of `ADVANTAGES`, or a function of a user's.
+    """Return an advantage function: one of `ADVANTAGES`, or a user's.
 
-    A function of a user's is given rewards `[P, G]` alone, and those of a group in which some answers have no reward by
-    themselves, `[1, n]`; what has no reward gets advantage 0, and so does an answer that is the only one with a reward.
+    A user's function gets only rewards `[P, G]`, and groups with unrewarded answers separately, `[1, n]`; answers
+    without a reward get advantage 0, and so does the only rewarded answer of a group.
 
     Args:
-        name: of the table, or where the function is.
-        group: G, for a trial: with different rewards, and with equal ones.
+        name: in the table, or path of the function.
+        group: G, for a test with different rewards, and with equal ones.
 
     Raises:
         operant.doors.DoorError: there is no such function.
-        ValueError: it returns something else than finite numbers of the shape of the rewards.
+        ValueError: its result is not finite, or not of the shape of the rewards.
     """
     if name in ADVANTAGES:
         return ADVANTAGES[name]
@@ -73,14 +73,14 @@ def _shown(numbers: Any) -> str:
 
 
 class GRPOBatch(NamedTuple):
-    """N answers that are learned from, those to one prompt side by side, G of each.
+    """N answers for training, consecutive per prompt, G of each.
 
     Attributes:
         samples: the sequences.
         advantages: `[l]` of each token of each answer.
-        behavior: `[l]` log-probabilities that the engine drew them with.
+        behavior: `[l]` log-probabilities by the engine.
         counts: `[N]` whether an answer counts in loss and denominator.
-        rewards: `[N]` that the advantages come from, NaN where there is none.
+        rewards: `[N]` that the advantages are computed from, NaN if missing.
     """
 
     samples: list[Sample]
@@ -94,8 +94,8 @@ class Step(NamedTuple):
     """One optimizer step of a batch.
 
     Attributes:
-        parts: the micro-batches, each as positions of samples that count.
-        answers: number of answers to the prompts of the step, those that do not count included.
+        parts: the micro-batches, each as indices of samples that count.
+        answers: number of answers to the prompts of the step, including those that do not count.
     """
 
     parts: list[list[int]]
@@ -103,19 +103,19 @@ class Step(NamedTuple):
 
 
 class TokenStats(NamedTuple):
-    """What was seen of the m tokens of a micro-batch, `[m]` each.
+    """Records of the m tokens of a micro-batch, `[m]` each.
 
     Attributes:
-        before: log-probabilities by the trainer, under the policy that sampled.
-        behavior: the same by the engine.
+        before: log-probabilities by the trainer, of the policy that sampled.
+        behavior: log-probabilities by the engine.
         trust: weights of the policy loss (`operant.language.importance.corrections`).
         advantages: of the tokens.
-        ratios: log-ratios that were clipped.
-        entropy: of the distributions that the tokens were drawn from.
+        ratios: clipped log-ratios.
+        entropy: of the distributions of the tokens.
         kl: estimates of the divergence from the reference.
         weight: of the tokens in the loss.
-        policy: terms of the policy loss, whose sum over the micro-batches of a step is its `losses/policy`.
-        reference: terms of the KL penalty, whose sum is `losses/kl`.
+        policy: terms of the policy loss; their sum over the micro-batches of a step is its `losses/policy`.
+        reference: terms of the KL penalty; their sum is `losses/kl`.
     """
 
     before: Tensor
@@ -131,12 +131,12 @@ class TokenStats(NamedTuple):
 
 
 class Learned(NamedTuple):
-    """A batch, and what its optimizer steps have seen of it.
+    """A batch, and the records of its optimizer steps.
 
     Attributes:
-        batch: what was learned from.
+        batch: the answers and advantages.
         steps: the optimizer steps of one pass.
-        found: of every step of every pass, in order, what it reports and what it has seen of each micro-batch.
+        found: metrics and micro-batch records of every step of every pass, in order.
         group: answers to each prompt, G.
         clip: how far a ratio may fall below 1, and rise above it.
         reference: whether the divergence from a reference was estimated.
@@ -151,17 +151,17 @@ class Learned(NamedTuple):
 
 
 def plan(batch: GRPOBatch, *, group: int, steps: int, tokens: int, generator: torch.Generator) -> list[Step]:
-    """Divide a batch into optimizer steps by chance, as equal as they can be; a group is never parted between two.
+    """Divide a batch randomly into optimizer steps, as equal as possible; groups stay whole.
 
     Args:
-        batch: what is learned from.
+        batch: the answers and advantages.
         group: answers to each prompt, G.
-        steps: how many; at most one a prompt.
-        tokens: most tokens of a micro-batch.
-        generator: where chance comes from, on the CPU.
+        steps: number of steps; at most one per prompt.
+        tokens: maximum tokens of a micro-batch.
+        generator: random numbers, on the CPU.
 
     Returns:
-        The steps. Answers that do not count are in no micro-batch, and a step of nothing else is left out.
+        The steps. Answers that do not count are in no micro-batch, and a step with only such answers is dropped.
     """
     prompts = len(batch.samples) // group
     order = torch.randperm(prompts, generator=generator).tolist()
@@ -175,17 +175,17 @@ def plan(batch: GRPOBatch, *, group: int, steps: int, tokens: int, generator: to
 
 
 def warn_of_nothing(prompts: int) -> None:
-    """Warn that a batch of so many prompts holds nothing to learn from."""
+    """Warn that a batch of this many prompts has no signal."""
     logger.warning(
-        "Nothing to learn from %d prompts: the answers to each are rewarded alike, or were cut off; take easier or "
-        "harder prompts, a larger --num-generations, or a longer --max-completion-length. This is said once; "
-        "health/empty_batches counts on",
+        "Nothing to learn from %d prompts: the answers to each have equal rewards, or were truncated; use easier or "
+        "harder prompts, a larger --num-generations, or a longer --max-completion-length. This warning appears once; "
+        "health/empty_batches counts all",
         prompts,
     )
 
 
 def group_metrics(rollout: Rollout) -> dict[str, float]:
-    """Return what all the answers that were sampled are like, under TRL's names."""
+    """Return statistics of all sampled answers, under TRL's names."""
     completions = rollout.answers.completions
     alike = ~ops.has_signal(rollout.rewards().nan_to_num(), rollout.valid())
     return {
@@ -199,13 +199,13 @@ def group_metrics(rollout: Rollout) -> dict[str, float]:
 def measured(
     steps: Sequence[tuple[Mapping[str, Any], Sequence[TokenStats]]], *, clip_low: float, clip_high: float
 ) -> dict[str, Any]:
-    """Return means over optimizer steps, and over all tokens that were trained in them, under TRL's names.
+    """Return means over optimizer steps, and over all their trained tokens, under TRL's names.
 
     Args:
-        steps: what each step says of itself, where what concerns health adds up; and what it has seen of the tokens of
-            each micro-batch. Nothing comes of no steps.
-        clip_low: how far a ratio may fall below 1 before a token of negative advantage has lost its gradient.
-        clip_high: how far it may rise above 1 before one of positive advantage has.
+        steps: metrics of each step, where health metrics add up; and its records of the tokens of each micro-batch. No
+            steps give no metrics.
+        clip_low: how far a ratio may fall below 1 before a token of negative advantage loses its gradient.
+        clip_high: how far it may rise above 1 before one of positive advantage does.
     """
     if not steps:
         return {}
@@ -225,10 +225,10 @@ def measured(
 
 
 def clipped(tokens: TokenStats, *, clip_low: float, clip_high: float) -> tuple[Tensor, Tensor]:
-    """Return which tokens `[m]` have lost their gradient as their ratio is too low, and as it is too high.
+    """Return which tokens `[m]` have lost their gradient because the ratio is too low, and too high.
 
     Args:
-        tokens: what was seen of them.
+        tokens: their records.
         clip_low: how far a ratio may fall below 1.
         clip_high: how far it may rise above 1.
     """
@@ -239,12 +239,12 @@ def clipped(tokens: TokenStats, *, clip_low: float, clip_high: float) -> tuple[T
 def log_probs_before(
     batch: GRPOBatch, steps: Sequence[Step], found: Sequence[tuple[Any, Sequence[TokenStats]]]
 ) -> tuple[list[Sample], list[Tensor]]:
-    """The answers that were trained, and the log-probabilities `[l]` of their tokens before the updates of the batch.
+    """The trained answers, and the log-probabilities `[l]` of their tokens before the updates of the batch.
 
     Args:
-        batch: what was learned from.
+        batch: the answers and advantages.
         steps: its optimizer steps.
-        found: what each step of the first pass, and of later ones, has seen.
+        found: records of each step of the first pass, and of later ones.
     """
     rows: dict[int, Tensor] = {}
     for step, (_, seen) in zip(steps, found[: len(steps)], strict=True):

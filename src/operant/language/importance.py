@@ -1,7 +1,7 @@
-"""The gap between the engine that sampled tokens and the model that learns from them.
+"""Importance sampling between the engine that sampled tokens and the trained model.
 
-They may run different kernels, or different weights. The log-probabilities of both are compared at every step; what
-differs can be corrected by importance weights. Before the first step nothing can rightly differ, so that is checked.
+They may run different kernels, or different weights. Every step compares the log-probabilities of both; importance
+weights can correct the differences. Before the first step they must agree, which is checked.
 """
 
 from collections.abc import Mapping
@@ -13,14 +13,14 @@ from torch import Tensor
 from operant import ops
 
 Correction = Literal["none", "truncate", "mask", "sequence-truncate", "sequence-mask"]
-"""What is done about the gap: nothing, truncated importance weights of tokens, or no gradient where the ratio is far
-from 1; or the same by the ratios of whole sequences."""
+"""Correction: none, truncated importance weights of tokens, or no gradient where the ratio is far from 1; or the same
+with the ratios of whole sequences."""
 
 TOKEN_CAP, SEQUENCE_CAP = 2.0, 3.0
-"""Largest weights of tokens and of sequences, unless others are asked for; 3 is TRL's."""
+"""Default caps of weights of tokens and of sequences; 3 is TRL's."""
 
 STARTING_GAP = {torch.float32: 1e-3, torch.bfloat16: 0.05, torch.float16: 0.02}
-"""Most that sampled log-probabilities may be off on average before the first step, in nats."""
+"""Maximum mean error of the engine's log-probabilities before the first step, in nats."""
 
 
 def corrections(
@@ -29,10 +29,10 @@ def corrections(
     """Return the weights `[m]` of the policy loss of each token.
 
     Args:
-        log_probs: `[m]` by the trainer, under the policy that sampled.
+        log_probs: `[m]` by the trainer, of the policy that sampled.
         behavior: `[m]` by the engine.
-        how: what is done.
-        lengths: `[B]` tokens of each sequence; sequences are here whole, one behind the other.
+        how: the correction.
+        lengths: `[B]` tokens of each sequence; sequences are whole and consecutive here.
         cap: largest weight; None: `TOKEN_CAP` or `SEQUENCE_CAP`.
         low: smallest ratio that `mask` keeps.
     """
@@ -48,7 +48,7 @@ def corrections(
 
 
 def mismatch_metrics(log_probs: Tensor, behavior: Tensor, weights: Tensor) -> Mapping[str, Tensor]:
-    """Return the size of the gap, under TRL's names; `weights` are those of `corrections`."""
+    """Return metrics of the gap, under TRL's names; `weights` are those of `corrections`."""
     gap = (log_probs - behavior).abs()
     return {
         "sampling/sampling_logp_difference/mean": gap.mean(),
@@ -60,16 +60,16 @@ def mismatch_metrics(log_probs: Tensor, behavior: Tensor, weights: Tensor) -> Ma
 
 
 def check_start(log_probs: Tensor, old: Tensor, behavior: Tensor, *, dtype: torch.dtype) -> None:
-    """Check the first numbers of a run: ratios of exactly 1, and an engine that agrees.
+    """Check the first numbers of a run: all ratios are exactly 1, and the engine agrees.
 
     Args:
         log_probs: `[m]` of the first update, before its step.
-        old: `[m]` under the policy that sampled, by the trainer.
+        old: `[m]` by the trainer, of the policy that sampled.
         behavior: `[m]` by the engine.
-        dtype: what the model computes in.
+        dtype: of the model.
 
     Raises:
-        ValueError: they do not hold; the message names the cause.
+        ValueError: the check fails; the message names the cause.
     """
     off = float((log_probs.detach() - old).abs().max())
     if off != 0:

@@ -1,4 +1,4 @@
-"""What a run of a language model is made from: `pin`."""
+"""Inputs of a language model run: `pin`."""
 
 from pathlib import Path
 from typing import TypeVar
@@ -12,16 +12,16 @@ from operant.runtime.settings import Settings
 C = TypeVar("C", bound=LanguageConfig)
 
 MODEL = ("model", "init")
-"""Inputs of a model alone, without the data and the rewards that it was trained with."""
+"""Inputs of a model, without its training data and rewards."""
 
 
 def pin(settings: Settings, config: C) -> tuple[C, list[Input]]:
-    """Return a configuration whose paths are absolute, and what is there.
+    """Return a configuration with absolute paths, and its inputs.
 
-    A data set that is named as the task stays so: the name belongs to the run, and the path to its inputs.
+    A data set named as the task stays so: the name is part of the run, the path of its inputs.
 
     Raises:
-        OSError: one of them cannot be read.
+        OSError: an input is unreadable.
     """
     names = ["model", "init", "dataset", "eval_dataset", "reward_model"]
     if config.init or config.model in BUILT_IN:

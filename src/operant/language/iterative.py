@@ -1,13 +1,12 @@
-"""Iterative GRPO: the reward model learns on while the policy improves (arXiv:2402.03300, algorithm 1).
+"""Iterative GRPO: training of the reward model continues as the policy improves (arXiv:2402.03300, algorithm 1).
 
-A reward model is right about answers like those that it has learned from; a policy that is trained on it soon gives
-others. So every `ref_reset_interval` batches an annotator compares the policy's newest answers, the reward model is
-trained further on these comparisons with a share of older ones among them (Shao et al. 2024, section 4.1.4), and the
-policy of now becomes the reference. In between the learner is GRPO on the score of the reward model.
+A reward model is accurate on answers like its training data; the policy that it trains soon gives others. So every
+`ref_reset_interval` batches an annotator compares the policy's newest answers, the reward model is trained further on
+these comparisons with a share of older ones among them (Shao et al. 2024, section 4.1.4), and the current policy
+becomes the reference. In between the learner is GRPO on the score of the reward model.
 
-What differs from the paper: the optimizer of the policy forgets its moments with each new reference, as in ProRL. The
-comparisons come from a simulated annotator, who knows the reward of the task, two answers to each prompt. Rewards are
-those of whole answers.
+What differs from the paper: each new reference resets the moments of the policy's optimizer, as in ProRL. A simulated
+annotator, who knows the reward of the task, compares two answers to each prompt. Rewards are those of whole answers.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -38,7 +37,7 @@ from operant.runtime.run import Run
 from operant.state import State, load_part
 
 PRESETS: Mapping[str, Mapping[str, Any]] = {}
-"""There is one way to do it; every field of GRPO can be set beside it."""
+"""There are no variants; every field of GRPO can be set."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,19 +45,19 @@ class IterativeGRPOConfig(GRPOConfig):
     """Hyperparameters."""
 
     loss_aggregation: Aggregation = "sequence_mean"
-    """What a token weighs, as in GRPO (`operant.ops.token_weights`)."""
+    """Weight of a token, as in GRPO (`operant.ops.token_weights`)."""
     beta: float = 0.04
-    """Weight of the KL divergence to the newest reference, a nat a token."""
+    """Weight of the KL divergence to the latest reference, per nat and token."""
     ref_reset_interval: PositiveInt = 20
-    """Batches of an iteration, after which reference and reward model are renewed, at least 1."""
+    """Batches per iteration, after which reference and reward model are updated, at least 1."""
     replay: Annotated[float, Interval("[0, 1)")] = 0.1
-    """Share of older comparisons among those that the reward model is trained on, in [0, 1). More forget less."""
+    """Share of older comparisons in the training data of the reward model, in [0, 1). More forget less."""
     reward_learning_rate: PositiveFloat = 3e-5
     """Step size of AdamW for the reward model."""
     reward_batch_size: PositiveInt = 32
-    """Comparisons of a step of the reward model."""
+    """Comparisons per step of the reward model."""
     annotator_temperature: NonNegativeFloat = 1.0
-    """How random the annotator's choices are, in units of the task's reward; 0: always the better answer."""
+    """Randomness of the annotator's choices, in units of the task's reward; 0: always the better answer."""
 
     def __post_init__(self) -> None:
         """Validate."""
@@ -68,12 +67,12 @@ class IterativeGRPOConfig(GRPOConfig):
 
 
 class Companions(NamedTuple):
-    """Who a policy learns from.
+    """Sources of a policy's rewards.
 
     Attributes:
-        reward: the reward model's learner, trained before.
+        reward: the trained learner of the reward model.
         annotator: compares answers.
-        history: comparisons that the reward model has learned from before.
+        history: earlier training comparisons of the reward model.
     """
 
     reward: RewardModel
@@ -82,26 +81,26 @@ class Companions(NamedTuple):
 
 
 class IterativeGRPO:
-    """The learner: a `GRPO` that is judged by a `RewardModel`, which learns on.
+    """A `GRPO` learner with a `RewardModel` whose training continues.
 
     Args:
         config: hyperparameters.
         model: the policy.
-        engine: samples from it.
+        engine: sampling engine.
         prompts: the training set.
-        judge: rewards answers; the score of `reward` is part of it.
-        max_tokens: longest answer, its end of sequence included.
-        seed: of all chance.
+        judge: reward functions of answers, including the score of `reward`.
+        max_tokens: longest answer, end of sequence included.
+        seed: of all random numbers.
         budget: prompts.
-        others: the reward model, which reads the tokens that the policy writes, and the annotator.
+        others: the reward model, with the policy's tokenizer, and the annotator.
 
     Attributes:
         grpo: the policy's learner.
-        reward: the reward model's.
+        reward: the reward model's learner.
         annotator: compares answers.
-        history: comparisons that the reward model had learned from before.
+        history: earlier training comparisons of the reward model.
         newest: comparisons of this iteration.
-        labeled: those of the iterations before.
+        labeled: those of earlier iterations.
 
     Raises:
         ValueError: the reward model has another vocabulary than the policy.
@@ -123,7 +122,7 @@ class IterativeGRPO:
         reward = others.reward
         if model.tokenizer.get_vocab() != reward.model.tokenizer.get_vocab():
             raise ValueError(
-                "the reward model has another vocabulary than the policy, so it cannot learn from the policy's tokens: "
+                "the reward model has another vocabulary than the policy, so it cannot train on the policy's tokens: "
                 "train it with the policy's --model or --init"
             )
         self.config, self.reward, self.annotator, self.seed = config, reward, others.annotator, seed
@@ -133,7 +132,7 @@ class IterativeGRPO:
 
     @property
     def consumed(self) -> int:
-        """Prompts asked so far."""
+        """Prompts used so far."""
         return self.grpo.consumed
 
     @property
@@ -143,17 +142,17 @@ class IterativeGRPO:
 
     def iterate(self) -> Metrics:
         """Improve the policy on one batch; after the last of an iteration, improve the reward model."""
-        metrics = dict(self.grpo.iterate())  # which renews the reference, too
+        metrics = dict(self.grpo.iterate())  # which also resets the reference
         if self.grpo.iterations % self.config.ref_reset_interval == 0 and self.newest:
             metrics |= self.retrain()
         return metrics
 
     def take_learned(self) -> Learned | None:
-        """Return the last batch that the policy learned from, and forget it."""
+        """Return the last training batch of the policy once."""
         return self.grpo.take_learned()
 
     def _judge(self, **given: Any) -> Rewards:
-        """Reward answers, and have two answers to each prompt compared."""
+        """Reward answers, and get two answers to each prompt compared."""
         size = self.config.num_generations + self.config.statistics
         for start in range(0, len(given["completions"]), size):
             pair = self.compare({name: column[start : start + size] for name, column in given.items()})
@@ -162,10 +161,10 @@ class IterativeGRPO:
         return self._rewards(**given)
 
     def compare(self, answers: Mapping[str, Sequence[Any]]) -> Pair | None:
-        """Return which of two different answers to a prompt the annotator prefers; None if there is no such.
+        """Return the annotator's preference between two different answers to a prompt; None if all are equal.
 
         Args:
-            answers: what a reward function is given, of one prompt.
+            answers: arguments of a reward function, for one prompt.
         """
         texts = answers["completions"]
         second = next((i for i, text in enumerate(texts) if text != texts[0]), None)
@@ -208,12 +207,12 @@ class IterativeGRPO:
         return metrics
 
     def state_dict(self) -> State:
-        """Return everything that an exact resume needs."""
+        """Return the complete state for an exact resume."""
         pairs = {name: [[p.prompt, p.chosen, p.rejected] for p in getattr(self, name)] for name in _PAIRS}
         return {**self.grpo.state_dict(), "reward": self.reward.state_dict(), **pairs}
 
     def load_state_dict(self, state: State) -> None:
-        """Go on from a state of `state_dict`, exactly."""
+        """Restore a state of `state_dict` exactly."""
         own = {"reward", *_PAIRS}
         self.grpo.load_state_dict({name: part for name, part in state.items() if name not in own})
         load_part(self.reward, state, "reward")
@@ -221,18 +220,18 @@ class IterativeGRPO:
 
 
 def reward_run(folder: str) -> tuple[Run, RewardModelConfig]:
-    """Return the run of the reward model to begin with, and its configuration.
+    """Return the run of the initial reward model, and its configuration.
 
     Raises:
         RunError: there is no run.
-        ValueError: none is named, it is a run of another algorithm, or its model judges steps.
+        ValueError: none is named, it is a run of another algorithm, or a process reward model.
     """
     if not folder:
-        raise ValueError("iterative-grpo needs a reward model to begin with: name its run, --reward-model RUN")
+        raise ValueError("iterative-grpo needs an initial reward model: name its run, --reward-model RUN")
     run = Run.open(folder)
     if run.settings.algorithm != "reward-model":
         raise ValueError(
-            f"{folder} is a run of {run.settings.algorithm}, but iterative-grpo trains a model of whole answers on; "
+            f"{folder} is a run of {run.settings.algorithm}, but iterative-grpo needs a model of whole answers; "
             "name a run of `operant train reward-model`"
         )
     config = run.config(RewardModelConfig)
@@ -254,24 +253,24 @@ def companions(
     budget: int,
     device: str,
 ) -> Companions:
-    """Return the reward model of a run, ready to be trained further, and an annotator.
+    """Return the reward model of a run, ready for further training, and an annotator.
 
     Args:
         config: names the run (`reward_model`).
-        rows: pairs that the reward model has learned from.
-        known: the reward that the annotator knows.
-        limits: of their lengths, as `operant.language.examples.pairs` takes them.
-        seed: of the learner; which seed of the run, too, if it has that.
+        rows: training pairs of the reward model.
+        known: the annotator's reward function.
+        limits: of lengths, as in `operant.language.examples.pairs`.
+        seed: of the learner; also of the run, if it has that seed.
         budget: prompts.
-        device: where the reward model goes.
+        device: of the reward model.
 
     Raises:
         RunError: there is no run.
-        ValueError: none is named, it is a run of another algorithm, or nothing can play the annotator.
+        ValueError: none is named, it is a run of another algorithm, or there is no reward for the annotator.
     """
     _, own = reward_run(config.reward_model)
     if known is None:
-        raise ValueError("iterative-grpo needs a built-in task, or --rewards, whose reward plays the annotator")
+        raise ValueError("iterative-grpo needs a built-in task, or --rewards, for the simulated annotator")
     model = load(ModelOptions(init=config.reward_model, remote_code=config.remote_code), seed=seed, device=device)
     further = replace(
         own,

@@ -1,4 +1,4 @@
-"""Rows of well-known preference data sets in their own columns, brought to TRL's: `standard`.
+"""Conversion of well-known preference data sets to TRL's columns: `standard`.
 
 | data set | its columns | becomes |
 |---|---|---|
@@ -20,19 +20,19 @@ from typing import Any
 from operant.language.sources import Row
 
 QUESTIONS = ("instruction", "question", "input")
-"""What data sets call a prompt."""
+"""Names of the prompt column."""
 ASPECTS = ("instruction_following", "honesty", "truthfulness", "helpfulness")
-"""What UltraFeedback rates a completion for."""
+"""Criteria of UltraFeedback's ratings."""
 
 
 def standard(row: Row) -> Row | None:
-    """Return a row with TRL's columns `prompt`, `chosen`, `rejected`, or `prompt`, `completions`, `ranks`.
+    """Return an example with TRL's columns `prompt`, `chosen`, `rejected`, or `prompt`, `completions`, `ranks`.
 
     Args:
-        row: of any layout; one of an unknown layout is returned as it is.
+        row: of any layout; one of an unknown layout is returned unchanged.
 
     Returns:
-        The row; None if it is of a known layout but compares nothing: fewer than two completions have a score.
+        The example; None if its layout is known but it compares nothing: fewer than two completions have a score.
     """
     for layout in (_ultrafeedback, _nemo, _binarized, _rated, _orca, _summaries):
         found = layout(row)
@@ -52,7 +52,7 @@ def _ultrafeedback(row: Row) -> Row | None:
 
 
 def _score(completion: Mapping[str, Any]) -> float | None:
-    """Return how good a completion of UltraFeedback is: its overall score, else the mean of its ratings."""
+    """Return the score of a completion of UltraFeedback: its overall score, else the mean of its ratings."""
     for name in ("overall_score", "fine-grained_score"):
         if (found := _number(completion.get(name))) is not None:
             return found
@@ -102,7 +102,7 @@ def _orca(row: Row) -> Row | None:
     if name is None or row.get("prompt") is not None or not _strings(row, ("chosen", "rejected")):
         return None
     if row["chosen"].startswith(row[name]) and row["rejected"].startswith(row[name]):
-        return None  # both sides hold the prompt
+        return None  # both sides contain the prompt
     rest = _without(row, (name, "system", "chosen", "rejected"))
     if not isinstance(row.get("system"), str):
         return {**rest, "prompt": row[name], "chosen": row["chosen"], "rejected": row["rejected"]}
@@ -129,7 +129,7 @@ def _summaries(row: Row) -> Row | None:
 
 
 def _ranked(row: Row, prompt: Any, texts: Sequence[Any], scores: Sequence[float | None], *, drop: Sequence[str]) -> Row:
-    """Return a ranking by scores, of the completions that have one; empty if they are fewer than two."""
+    """Return a ranking by scores, of the scored completions; empty if they are fewer than two."""
     found = [(score, text) for score, text in zip(scores, texts, strict=True) if score is not None and text is not None]
     if len(found) < 2:
         return {}
@@ -143,7 +143,7 @@ def _ranked(row: Row, prompt: Any, texts: Sequence[Any], scores: Sequence[float 
 
 
 def _number(value: Any) -> float | None:
-    """Return a score as a number; None for what is none, such as N/A."""
+    """Return a score as a number; None if it is not numeric, such as N/A."""
     try:
         found = float(value)
     except (TypeError, ValueError):

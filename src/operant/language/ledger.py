@@ -1,6 +1,6 @@
-"""From a batch that was learned from to its ledger: which token moved the loss, and by how much.
+"""Ledger of a training batch: which token moved the loss, and by how much.
 
-What is written here was computed in the optimizer steps anyhow and is kept until the next batch; it costs the copies.
+The numbers come from the optimizer steps, which keep them until the next batch anyway; writing costs only copies.
 """
 
 import math
@@ -17,12 +17,12 @@ from operant.language.models import LanguageModel
 from operant.runtime.ledger import Ledger, Visit
 
 MOST_TOKENS = 1 << 16
-"""That a ledger holds; the groups that come after are a sum."""
+"""Maximum groups in a ledger; later ones are summed."""
 
 
 @runtime_checkable
 class Teachable(Protocol):
-    """A learner that keeps the last batch that it has learned from."""
+    """A learner that keeps its last training batch."""
 
     @property
     def model(self) -> LanguageModel:
@@ -30,16 +30,16 @@ class Teachable(Protocol):
         ...
 
     def take_learned(self) -> Learned | None:
-        """Return the batch, and forget it; None where there is none since the last call."""
+        """Return the batch once; None if there is none since the last call."""
         ...
 
 
 def take_ledger(learner: object, *, consumed: int, seed: int) -> Ledger | None:
-    """Return the ledger of the last batch of a learner; None where it has not learned from tokens since the last call.
+    """Return the ledger of the last batch of a learner; None if it has trained on no tokens since the last call.
 
     Args:
         learner: any.
-        consumed: prompts asked after the batch.
+        consumed: prompts used after the batch.
         seed: of the learner.
     """
     if not isinstance(learner, Teachable):
@@ -56,7 +56,7 @@ def ledger_of(learned: Learned, tokenizer: Any, *, consumed: int, seed: int) -> 
     Args:
         learned: the batch, with at least one optimizer step.
         tokenizer: of the model.
-        consumed: prompts asked after it.
+        consumed: prompts used after it.
         seed: of the learner.
     """
     samples, group, count = learned.batch.samples, learned.group, len(learned.found)
@@ -107,7 +107,7 @@ def text(tokenizer: Any, ids: Sequence[int]) -> str:
 
 
 def _visits(learned: Learned) -> list[Visit]:
-    """Return whose the tokens are, in the order in which they were seen."""
+    """Return the owners of the tokens, in the order of training."""
     batch, count = learned.batch, len(learned.steps)
     seen = [(i, k) for k in range(len(learned.found)) for part in learned.steps[k % count].parts for i in part]
     lengths = [len(batch.samples[i].completion) for i, _ in seen]
@@ -116,7 +116,7 @@ def _visits(learned: Learned) -> list[Visit]:
 
 
 def _columns(learned: Learned) -> dict[str, Tensor]:
-    """Return a number for every token in the order in which they were seen, on the CPU."""
+    """Return a number for every token in the order of training, on the CPU."""
     seen = [tokens for _, parts in learned.found for tokens in parts]
     tokens = TokenStats(*(torch.cat(rows).float().cpu() for rows in zip(*seen, strict=True)))
     low, high = clipped(tokens, clip_low=learned.clip[0], clip_high=learned.clip[1])
@@ -136,7 +136,7 @@ def _columns(learned: Learned) -> dict[str, Tensor]:
 
 
 def _kept(learned: Learned) -> int:
-    """Return how many answers fit: those of the first group, and of all groups as long as their tokens are not many."""
+    """Return how many answers fit: those of the first group, and of more groups while they have few tokens."""
     passes = len(learned.found) // len(learned.steps)
     lengths = [passes * len(sample.completion) for sample in learned.batch.samples]
     groups = [sum(lengths[i : i + learned.group]) for i in range(0, len(lengths), learned.group)]

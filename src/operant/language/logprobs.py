@@ -1,7 +1,7 @@
-"""What policy, reference and critic say of every token of a batch, minibatch by minibatch: `measure`.
+"""Log-probabilities and values of every token of a batch by policy, reference and critic: `measure`.
 
-The minibatches are planned before anything is measured. What is computed again in the same packed batch is the same
-number, bit for bit, so that the probability ratios of a first step are exactly 1.
+Minibatches are planned first. Recomputing the same packed batch gives bitwise equal numbers, so the probability ratios
+of a first step are exactly 1.
 """
 
 import math
@@ -18,12 +18,12 @@ from operant.language.rollouts import shuffled
 
 
 class Measured(NamedTuple):
-    """What is known of N samples: lists of N tensors `[l]`, one number a trained token, and of N numbers.
+    """Records of N samples: lists of N tensors `[l]`, one number per trained token, and of N numbers.
 
     Attributes:
         log_probs: by the policy.
         ref_log_probs: by the reference.
-        values: of the states that the tokens were chosen in.
+        values: of the states in which the tokens were chosen.
         after: `[N]` values of the states after the last tokens.
     """
 
@@ -36,14 +36,14 @@ class Measured(NamedTuple):
 def plans(
     samples: Sequence[Sample], owners: Sequence[int], epochs: int, minibatches: int, *, tokens: int, seed: int
 ) -> list[Plan]:
-    """Divide samples into minibatches at random, those of one prompt together, anew for each epoch.
+    """Divide samples into random minibatches, those of one prompt together, with a new order for each epoch.
 
     Args:
         samples: the whole batch.
-        owners: the prompt that each sample belongs to, ascending.
-        epochs: how many passes through the batch.
-        minibatches: of an epoch; fewer where there are fewer prompts.
-        tokens: most tokens of a micro-batch.
+        owners: the prompt of each sample, ascending.
+        epochs: passes over the batch.
+        minibatches: per epoch; fewer if there are fewer prompts.
+        tokens: maximum tokens of a micro-batch.
         seed: of the orders.
     """
     prompts = [[i for i, owner in enumerate(owners) if owner == prompt] for prompt in dict.fromkeys(owners)]
@@ -82,10 +82,10 @@ def measure(
 
     Args:
         model: the policy.
-        reference: where it started.
-        critic: values the states.
-        samples: N of them.
-        planned: their minibatches, in which they are packed.
+        reference: the initial policy.
+        critic: the critic.
+        samples: the N samples.
+        planned: their minibatches.
         temperature: of policy and reference.
     """
     rows: dict[int, tuple[Tensor, ...]] = {}
@@ -100,12 +100,12 @@ def measure(
 
 
 def flat(part: Sequence[int], rows: Sequence[Tensor]) -> Tensor:
-    """Return what belongs to the tokens of some samples, `[m]`, of rows `[l]`."""
+    """Return the tokens' part `[m]` of lists of `[l]`, for some samples."""
     return torch.cat([rows[i] for i in part])
 
 
 def check_reference(kl: Sequence[Tensor]) -> None:
-    """Check the first batch of a run: the policy is still the reference, so nothing can lie between them.
+    """Check the first batch of a run: the policy still equals the reference, so all differences are 0.
 
     Args:
         kl: for each answer the differences `[l]` of log-probabilities.

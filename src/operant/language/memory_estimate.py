@@ -1,19 +1,19 @@
-"""What a run will need of memory, estimated before its first step: `estimate`, `describe`, `report`.
+"""Memory estimates of a run before its first step: `estimate`, `describe`, `report`.
 
 With T trained parameters, n tokens in a micro-batch, L layers, hidden width H and vocabulary V, in bytes:
 
-* weights: those of all models that a learner holds (policy, reference, critic, reward models), at their own size;
+* weights: those of all models of a learner (policy, reference, critic, reward models), at their own size;
 * gradients: 4 T; moments of Adam: 8 T; 32-bit copies of parameters of 16 bits: 4 T;
-* activations: n a (1 + 1/L), where a is what the graph keeps for a token, measured on a probe. The last part is the
+* activations: n a (1 + 1/L), where a is the graph's memory per token, measured on a probe. The last part is the
   gradients that flow back through one layer. With gradient checkpointing only the inputs of the layers stay, and one
-  layer at a time is computed again, with its gradients: n (L H b + 3 a/L), b bytes a number;
-* head: the logits 4 n V where they are few enough to be kept (`operant.ops.token_log_probs`), its tiles, and the
-  gradient of the hidden states 4 n H;
-* cache: keys and values of the sequences that the native engine completes at once. It and the activations come one
-  after the other, so that the larger one counts.
+  layer at a time is recomputed, with its gradients: n (L H b + 3 a/L), b bytes per number;
+* head: the logits 4 n V if they are few enough to keep (`operant.ops.token_log_probs`), its tiles, and the gradient of
+  the hidden states 4 n H;
+* cache: keys and values of the sequences that the native engine completes in parallel. Cache and activations alternate,
+  so only the larger one counts.
 
-What Python, PyTorch and the data need is not in it, nor what the allocator wastes. Measured on a CPU, the growth of the
-process was between 1 and 1.5 times the estimate.
+It omits Python, PyTorch, the data and allocator overhead. Measured on a CPU, the growth of the process was between 1
+and 1.5 times the estimate.
 """
 
 import logging
@@ -36,13 +36,13 @@ from operant.runtime.sizes import readable
 logger = logging.getLogger(__name__)
 
 PROBE = 64
-"""Tokens of the probe on which activations are measured."""
+"""Tokens of the probe that measures activations."""
 _TILES = 3
-"""Tiles of logits that are there at once."""
+"""Tiles of logits that exist together."""
 
 
 class Memory(NamedTuple):
-    """Bytes, by what they are for."""
+    """Bytes, by purpose."""
 
     weights: int
     gradients: int
@@ -53,17 +53,17 @@ class Memory(NamedTuple):
 
     @property
     def peak(self) -> int:
-        """All that is there at once."""
+        """Total of the parts that exist together."""
         return self.weights + self.gradients + self.optimizer + max(self.activations + self.head, self.cache)
 
 
 def estimate(learners: Sequence[Any], *, tokens: int, cached: int = 0) -> Memory:
-    """Return what learners that are trained in turns need.
+    """Return the memory of learners that are trained in turn.
 
     Args:
-        learners: one for each seed; `learner.model` is what is trained.
-        tokens: most tokens of a micro-batch.
-        cached: most tokens that the native engine holds at once, prompts included; 0: nothing is sampled.
+        learners: one per seed; `learner.model` is the trained model.
+        tokens: maximum tokens of a micro-batch.
+        cached: maximum tokens in the native engine, prompts included; 0: no sampling.
     """
     parts = list(_parts(learners, set()))
     steppers = [part for part in parts if isinstance(part, OptimizerStep)]
@@ -91,14 +91,14 @@ def describe(memory: Memory, *, tokens: int) -> str:
 
     Args:
         memory: the estimate.
-        tokens: most tokens of a micro-batch.
+        tokens: maximum tokens of a micro-batch.
     """
     parts = ", ".join(f"{name} {readable(size)}" for name, size in memory._asdict().items() if size)
     return f"About {readable(memory.peak)} of memory at the peak, at {tokens} tokens a micro-batch: {parts}."
 
 
 def report(learners: Sequence[Any], config: LanguageConfig, *, tokens: int, cached: int = 0) -> Memory:
-    """Return what a run will need, and warn if that is more than there is.
+    """Return the estimate of a run, and warn if it exceeds the available memory.
 
     Args:
         learners: as for `estimate`.
@@ -108,12 +108,12 @@ def report(learners: Sequence[Any], config: LanguageConfig, *, tokens: int, cach
     """
     memory = estimate(learners, tokens=tokens, cached=cached)
     free = available(learners[0].model.device)
-    needed = memory.peak - memory.weights  # the weights are there already
+    needed = memory.peak - memory.weights  # the weights are already allocated
     if free is not None and needed > free:
         smaller = "engine_batch_size" if memory.cache > memory.activations + memory.head else "micro_batch_tokens"
         now = getattr(config, smaller, 0)
         logger.warning(
-            "About %s more of memory will be needed, but only %s are free: take a smaller --%s (now %d)%s, or train "
+            "The run needs about %s more memory, but only %s are free: use a smaller --%s (now %d)%s, or train "
             "an adapter (--lora-r)",
             readable(needed),
             readable(free),
@@ -125,7 +125,7 @@ def report(learners: Sequence[Any], config: LanguageConfig, *, tokens: int, cach
 
 
 def _parts(things: Iterable[Any], seen: set[int]) -> Iterator[Any]:
-    """Yield the networks and steppers that learners hold, also inside what they hold."""
+    """Yield the networks and optimizers inside learners, recursively."""
     for thing in things:
         if id(thing) in seen:
             continue
@@ -137,7 +137,7 @@ def _parts(things: Iterable[Any], seen: set[int]) -> Iterator[Any]:
 
 
 def _held(thing: Any) -> Iterable[Any]:
-    """Return what is inside a tuple, or an object or function of this package; rows are tuples with names, left out."""
+    """Return the members of a tuple, or of an object or function of this package; named tuples are left out."""
     if type(thing) is tuple:
         return thing
     function = isinstance(thing, FunctionType)
@@ -157,7 +157,7 @@ def _size(values: Iterable[torch.Tensor]) -> int:
 
 
 def _probe(model: LanguageModel) -> tuple[float, int]:
-    """Return the bytes that the graph keeps for a token without checkpointing, and those of its keys and values."""
+    """Return the graph's bytes per token without checkpointing, and those of its keys and values."""
     own = {value.untyped_storage().data_ptr() for value in model.network.parameters()}
     found: dict[int, int] = {}
 
@@ -170,7 +170,7 @@ def _probe(model: LanguageModel) -> tuple[float, int]:
     prompts = [[0] * (PROBE // 4)] * 4
     batch = pack([Sample(prompt[:1], prompt[1:]) for prompt in prompts], share=False, device=model.device)
     prefill, _ = Prefill.of(prompts, model.device)
-    model.network.eval()  # checkpointing rests outside training
+    model.network.eval()  # checkpointing is off outside training
     try:
         with torch.no_grad():
             model.hidden(prefill.ids, prefill.positions, prefill)

@@ -1,7 +1,7 @@
 """Causal language models of transformers, as the algorithms of this package see them: `LanguageModel`, `load`.
 
-Weights come from safetensors files only, and no code of a model's author runs unless it is asked for. Dropout is off:
-ratios of probabilities compare policies, not dropout masks.
+Weights come only from safetensors files, and a model's own code runs only on request. Dropout is off: probability
+ratios compare policies, not dropout masks.
 """
 
 import contextlib
@@ -26,15 +26,15 @@ BUILT_IN: Mapping[str, tuple[str, int, int, int]] = {
     "tiny-qwen3": ("qwen3", 128, 3, 4),
     "small": ("llama", 256, 4, 4),
 }
-"""Models that are built here, with random weights: kind, width, layers, heads. They read and write characters."""
+"""Built-in models with random weights: kind, width, layers, heads. They read and write characters."""
 
 MISMATCH = 1e-3
-"""Nats that log-probabilities of a packed batch may differ from those of sequences alone, in 32-bit numbers."""
+"""Tolerance in nats between log-probabilities of a packed batch and of single sequences, in 32-bit numbers."""
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 _PROBES = ((3, 9), (4, 2), (1, 17))
 _NO_MASK = (1, 1, 1, 1)
-"""Shape of the mask that tells transformers to make none."""
+"""Shape of the mask that stops transformers from making one."""
 
 
 class LanguageModel:
@@ -46,11 +46,11 @@ class LanguageModel:
         stop: ids that end a sequence.
 
     Attributes:
-        network: as given; it attends by layouts (`operant.language.attention`).
-        tokenizer: as given.
-        stop: as given.
-        fresh_adapter: whether it has an adapter that started at zero, so that the model without it is the one that
-            training began from.
+        network: the network, with attention by layouts (`operant.language.attention`).
+        tokenizer: the tokenizer.
+        stop: ids that end a sequence.
+        fresh_adapter: whether it has an adapter that was initialized to zero, so that the model without it is the
+            initial one.
     """
 
     def __init__(self, network: Any, tokenizer: Any, *, stop: frozenset[int], fresh_adapter: bool = False):
@@ -64,17 +64,17 @@ class LanguageModel:
 
     @property
     def device(self) -> torch.device:
-        """Where it computes."""
+        """Device of the network."""
         return self._output.weight.device
 
     @property
     def dtype(self) -> torch.dtype:
-        """What it computes in."""
+        """Precision of the network."""
         return self._output.weight.dtype
 
     @property
     def width(self) -> int:
-        """Numbers in the hidden state of a token."""
+        """Size of the hidden state of a token."""
         return self._output.weight.shape[1]
 
     @property
@@ -84,12 +84,12 @@ class LanguageModel:
 
     @property
     def context(self) -> int | None:
-        """Most tokens of a sequence that it has positions for (`max_position_embeddings`); None: any number."""
+        """Maximum tokens of a sequence (`max_position_embeddings`); None: unlimited."""
         limit = getattr(self.config, "max_position_embeddings", None)
         return int(limit) if limit else None
 
     def trained(self) -> dict[str, nn.Parameter]:
-        """Return the parameters that are trained, by name."""
+        """Return the trained parameters, by name."""
         return {name: value for name, value in self.network.named_parameters() if value.requires_grad}
 
     def hidden(self, ids: Tensor, positions: Tensor, layout: Any) -> Tensor:
@@ -118,7 +118,7 @@ class LanguageModel:
         Args:
             hidden: `[m, H]` hidden states of the tokens before the targets.
             targets: `[m]` ids.
-            temperature: of the distribution; that of the sampler, where samples are judged.
+            temperature: of the distribution; that of the sampler for sampled tokens.
         """
         return ops.token_log_probs(
             hidden,
@@ -140,8 +140,8 @@ class LanguageModel:
         """Return the log-probabilities of the trained tokens of each sample, `[l]` each, without a graph.
 
         Args:
-            samples: what is judged.
-            tokens: most tokens that go through the model at once.
+            samples: the sequences.
+            tokens: maximum tokens per forward pass.
         """
         found: list[Tensor] = []
         for part in micro_batches(samples, tokens=tokens):
@@ -150,11 +150,11 @@ class LanguageModel:
         return found
 
     def state_dict(self) -> State:
-        """Return the parameters that are trained; the others are those that the model was loaded with."""
+        """Return the trained parameters; the others stay as loaded."""
         return {name: value.detach() for name, value in self.trained().items()}
 
     def load_state_dict(self, state: State) -> None:
-        """Take the parameters of a state.
+        """Load the parameters of a state.
 
         Raises:
             ValueError: it belongs to another model.
@@ -162,20 +162,20 @@ class LanguageModel:
         copy_named(self.trained(), state, of="model", options="--model, --init and --lora-r")
 
     def save(self, folder: str | Path) -> None:
-        """Write the model as transformers (or peft, for an adapter) does: safetensors, configuration and tokenizer."""
+        """Write the model as transformers (peft for an adapter) does: safetensors, configuration and tokenizer."""
         self.network.save_pretrained(folder, safe_serialization=True)
         self.tokenizer.save_pretrained(folder)
 
     def frozen(self) -> "LanguageModel":
-        """Return a copy that nothing trains."""
+        """Return a frozen copy."""
         network = copy.deepcopy(self.network).requires_grad_(False)
         return LanguageModel(network, self.tokenizer, stop=self.stop)
 
     def check(self) -> None:
-        """Compare a packed batch with its sequences one by one.
+        """Compare a packed batch with its single sequences.
 
         Raises:
-            ValueError: they differ, so that this kind of model cannot be trained here.
+            ValueError: they differ, so this kind of model cannot be trained here.
         """
         size = self._output.weight.shape[0]
         words = [[(7 * i + 3 * j) % size for j in range(sum(lengths))] for i, lengths in enumerate(_PROBES)]
@@ -190,8 +190,8 @@ class LanguageModel:
         if not difference <= bound:
             raise ValueError(
                 f"{type(self._trunk).__name__} gives log-probabilities that are {difference:.2g} nats off when "
-                "sequences share a batch: it does something beside attention that looks across tokens, or changes its "
-                "logits afterwards; take a plain transformer (Llama, Qwen, Mistral, Gemma, GPT-2, ...)"
+                "sequences share a batch: it mixes tokens outside attention, or changes its "
+                "logits afterwards; use a plain transformer (Llama, Qwen, Mistral, Gemma, GPT-2, ...)"
             )
 
     def _alone(self, sample: Sample) -> Tensor:
@@ -202,12 +202,12 @@ class LanguageModel:
 
 
 class Reference:
-    """The frozen policy that a KL divergence or DPO refers to: a model as it was at one moment.
+    """The frozen policy of a KL divergence or of DPO: a model at one moment.
 
-    It is a copy, unless the model has an adapter that began at zero: that is switched off instead.
+    It is a copy, unless the model has an adapter that was initialized to zero: then it is the model without adapter.
 
     Args:
-        model: the policy, now.
+        model: the current policy.
     """
 
     def __init__(self, model: LanguageModel):
@@ -229,37 +229,37 @@ class Reference:
             yield self._model
 
     def reset(self) -> None:
-        """Make the policy of now the reference."""
+        """Reset the reference to the current policy."""
         if self._copy is None:
             self._copy = self._model.frozen()
             return
         copy_named(self._parameters(self._copy), self._model.trained(), of="reference")
 
     def state_dict(self) -> State:
-        """Return the copied parameters; nothing, if the reference is the model without its adapter."""
+        """Return the copied parameters; empty if the reference is the model without its adapter."""
         if self._copy is None:
             return {"parameters": None}
         return {"parameters": self._parameters(self._copy)}
 
     def load_state_dict(self, state: State) -> None:
-        """Go on from a state of `state_dict`."""
+        """Restore a state of `state_dict`."""
         if state["parameters"] is not None:
             self._copy = self._copy or self._model.frozen()
             copy_named(self._parameters(self._copy), state["parameters"], of="reference")
 
     def _parameters(self, model: LanguageModel) -> dict[str, nn.Parameter]:
-        """Return what is trained in the policy, as it is in a copy."""
+        """Return a copy of the policy's trained parameters."""
         parameters = dict(model.network.named_parameters())
         return {name: parameters[name] for name in self._model.trained()}
 
 
 class ScalarHead(nn.Module):
-    """A number from a hidden state: the score of a reward model, or the value of a critic.
+    """A linear head on hidden states: the score of a reward model, or the value of a critic.
 
     Args:
-        width: numbers in a hidden state.
-        device: where the model lives.
-        features: numbers beside the hidden state that it reads, F.
+        width: size of a hidden state.
+        device: of the model.
+        features: number F of additional inputs.
     """
 
     def __init__(self, width: int, device: torch.device | str = "cpu", features: int = 0):
@@ -278,9 +278,9 @@ def load(options: ModelOptions, *, seed: int, device: torch.device | str = "cpu"
     """Load or build a model.
 
     Args:
-        options: which one, and how.
+        options: the model, and how to load it.
         seed: of the weights of a built-in model and of an adapter.
-        device: where it goes.
+        device: of the model.
 
     Raises:
         ValueError: there is no such model, its safetensors are missing or incomplete, it is an adapter of another
@@ -299,7 +299,7 @@ def load(options: ModelOptions, *, seed: int, device: torch.device | str = "cpu"
 
 
 def finish(network: Any, tokenizer: Any, options: ModelOptions, *, seed: int) -> LanguageModel:
-    """Add what the options ask for to a network, and check that it can be trained."""
+    """Add the configured adapter and checkpointing to a network, and check that it can be trained."""
     if options.gradient_checkpointing:
         enable = getattr(network, "activation_checkpointing_enable", None)  # its name in newer transformers
         (enable or network.gradient_checkpointing_enable)({"use_reentrant": False})
@@ -313,17 +313,17 @@ def finish(network: Any, tokenizer: Any, options: ModelOptions, *, seed: int) ->
 
 
 def build(name: str, *, seed: int) -> Any:
-    """Return a built-in network with random weights, which belong to the seed."""
+    """Return a built-in network with random weights from the seed."""
     kind, width, layers, heads = BUILT_IN[name]
     return random_network(kind, width, layers, heads, inner=width * 8 // 3 // 8 * 8, seed=seed)
 
 
 def random_network(kind: str, width: int, layers: int, heads: int, *, inner: int, seed: int) -> Any:
-    """Return a llama or qwen3 of characters, with MLPs `inner` wide and random weights of the seed.
+    """Return a character-level llama or qwen3, with MLPs `inner` wide and random weights from the seed.
 
-    Weights are normal with deviation 1/sqrt(inputs of the layer), which keeps the size of activations (LeCun et al.
-    1998, "Efficient BackProp", section 4.6). 0.02, which transformers takes whatever the width, suits widths of some
-    thousand: in models of width 128 layers begin almost switched off, and many seeds do not learn to add at all.
+    Weights are normal with deviation 1/sqrt(inputs of the layer), which preserves the size of activations (LeCun et al.
+    1998, "Efficient BackProp", section 4.6). 0.02, the constant of transformers, suits widths of some thousand: in
+    models of width 128 layers start almost switched off, and many seeds do not learn to add at all.
     """
     from transformers import AutoModelForCausalLM, LlamaConfig, Qwen3Config
 
@@ -341,7 +341,7 @@ def random_network(kind: str, width: int, layers: int, heads: int, *, inner: int
         bos_token_id=1,
         eos_token_id=2,
     )
-    with torch.random.fork_rng(devices=[]):  # transformers draws from the global generator
+    with torch.random.fork_rng(devices=[]):  # transformers samples from the global generator
         network = AutoModelForCausalLM.from_config(config)
     generator = streams.torch_generator(seed, "weights")
     for parameter in network.parameters():
@@ -351,7 +351,7 @@ def random_network(kind: str, width: int, layers: int, heads: int, *, inner: int
 
 
 def _switch_off_dropout(network: nn.Module) -> None:
-    """Let no dropout happen in training mode either, which gradient checkpointing needs."""
+    """Disable dropout in training mode too, which gradient checkpointing needs."""
     for module in network.modules():
         if isinstance(module, nn.Dropout):
             module.p = 0.0
@@ -361,5 +361,5 @@ def _switch_off_dropout(network: nn.Module) -> None:
 
 
 def _logit_scale(config: Any) -> float:
-    """Return what a model multiplies its logits by (Cohere: logit_scale; Granite divides by logits_scaling)."""
+    """Return the factor of a model's logits (Cohere: logit_scale; Granite divides by logits_scaling)."""
     return float(getattr(config, "logit_scale", None) or 1.0) / float(getattr(config, "logits_scaling", None) or 1.0)

@@ -1,7 +1,7 @@
-r"""Numbers as people and models write them: `last_number`, `stated_number`, `answer_number`, `last_box`.
+r"""Numbers in text, as people and models write them: `last_number`, `stated_number`, `answer_number`, `last_box`.
 
-Plain text and LaTeX are read alike: `70,000`, `70{,}000`, `70\,000` and `7 \times 10^4` are one number, and
-`\frac{36}{2}`, `36/2` and `18.0` are another. What only contains digits is no number of its own: the 18 of `x/18`, of
+Plain text and LaTeX are equivalent: `70,000`, `70{,}000`, `70\,000` and `7 \times 10^4` are one number, and
+`\frac{36}{2}`, `36/2` and `18.0` are another. A part of an expression is not a number: the 18 of `x/18`, of
 `\sqrt{18}`, of `1:18` and of `2^{18}`.
 """
 
@@ -9,10 +9,10 @@ import re
 from fractions import Fraction
 
 _LONGEST, _LARGEST_EXPONENT = 300, 300
-"""Digits and exponents beyond which a number is not read: nothing that is meant as an answer has them."""
+"""Maximum digits and exponents of a number: no real answer has more."""
 
 _HOLE = "\N{WHITE SQUARE}"
-"""Stands for an expression that has a value, but is no number that can be read."""
+"""Placeholder of an expression that has a value, but is no readable number."""
 _CURRENCY = "$€£¥₹"
 _SCALES = {"hundred": 2, "thousand": 3, "million": 6, "billion": 9, "trillion": 12, "k": 3}
 _PLAIN = r"(?:\d{1,3}(?:,\d{3})+(?!\d)|\d+)(?:\.\d+)?|\.\d+"
@@ -79,10 +79,10 @@ _EQUAL = re.compile(r"=|≈|\\approx(?![a-z])")
 
 
 def last_number(text: str) -> Fraction | None:
-    """Return the last number in a text; None if there is none, or if what stands last is no number by itself.
+    """Return the last number in a text; None if there is none, or if the text ends in part of an expression.
 
-    Signs count where they cannot be an operator: `x = -7` ends in -7, and `12-7` in 7. A number that cannot be (`1/0`),
-    or has hundreds of digits, is none.
+    Signs count where they cannot be an operator: `x = -7` ends in -7, and `12-7` in 7. An undefined number (`1/0`), or
+    one of hundreds of digits, counts as none.
     """
     found = None
     for match in _TOKEN.finditer(_plain(text)):
@@ -91,16 +91,16 @@ def last_number(text: str) -> Fraction | None:
 
 
 def first_number(text: str) -> Fraction | None:
-    """Return the first number in a text, as `last_number` reads it."""
+    """Return the first number in a text, with the rules of `last_number`."""
     match = _TOKEN.search(_plain(text))
     return None if match is None else _value(match)
 
 
 def stated_number(text: str) -> Fraction | None:
-    r"""Return the number that a text is: alone, with a unit (`18 dollars`, `18\%`), or as `x = 18`; else None.
+    r"""Return the number that a whole text states: alone, with a unit (`18 dollars`, `18\%`), or as `x = 18`.
 
-    A percent sign is a unit. What stands with a variable (`18x`), with another number (`18, 19`) or in a comparison
-    (`x < 18`) is not that number.
+    A percent sign is a unit. A number with a variable (`18x`), with another number (`18, 19`) or in a comparison (`x <
+    18`) does not count.
     """
     plain = _plain(text).strip()
     *_, equal = [None, *_EQUAL.finditer(plain)]
@@ -121,9 +121,9 @@ def stated_number(text: str) -> Fraction | None:
 
 
 def last_box(text: str) -> str | None:
-    r"""Return what stands in the last `\boxed{...}` or `\fbox{...}` of a text, with its inner braces; None if none.
+    r"""Return the content of the last `\boxed{...}` or `\fbox{...}` of a text, with its inner braces; None if none.
 
-    A box that is not closed is none.
+    An unclosed box does not count.
     """
     starts = {match.end() - 1: match.start() for match in _BOX.finditer(text)}
     opened, found = list[int](), (-1, 0, 0)
@@ -137,7 +137,7 @@ def last_box(text: str) -> str | None:
 
 
 def after_mark(text: str) -> str | None:
-    """Return what stands behind the last `####` of a text on its line, as in GSM8K; None if there is no such mark."""
+    """Return the rest of the line after the last `####` of a text, as in GSM8K; None if there is no such mark."""
     _, mark, rest = text.rpartition("####")
     return rest.strip().partition("\n")[0].strip() if mark else None
 
@@ -145,7 +145,8 @@ def after_mark(text: str) -> str | None:
 def answer_number(text: str) -> Fraction | None:
     r"""Return the number that a completion gives as its answer.
 
-    It is what the last `\boxed{...}` states, or else the first number behind the last `####`, or else the last number.
+    It is the content of the last `\boxed{...}`, or else the first number after the last `####`, or else the last
+    number.
     """
     box = last_box(text)
     if box is not None:
@@ -153,12 +154,12 @@ def answer_number(text: str) -> Fraction | None:
     mark = after_mark(text)
     if mark is not None:
         return first_number(mark)
-    open_box = _BOX.search(text)  # it was cut off, so its digits may be
+    open_box = _BOX.search(text)  # it was truncated, so its digits may be
     return last_number(text if open_box is None else text[: open_box.start()])
 
 
 def _plain(text: str) -> str:
-    """Rewrite LaTeX and typography as plain text, expressions that are no numbers as holes."""
+    """Convert LaTeX and typography to plain text, and other expressions to placeholders."""
     text = text.translate(_MINUS)
     for pattern, new in _REWRITES:
         text = pattern.sub(new, text)
@@ -175,7 +176,7 @@ def _plain(text: str) -> str:
 
 
 def _fraction(match: re.Match[str]) -> str:
-    """Return a fraction of LaTeX as `1/2`, or a hole where its parts are no numbers."""
+    """Return a fraction of LaTeX as `1/2`, or a placeholder if its parts are no numbers."""
     parts = [_PART.fullmatch(match[1] or match[2] or ""), _PART.fullmatch(match[3] or match[4] or "")]
     if not all(parts):
         return _HOLE
@@ -186,7 +187,7 @@ def _fraction(match: re.Match[str]) -> str:
 
 
 def _value(match: re.Match[str]) -> Fraction | None:
-    """Return the value of what `_TOKEN` has found."""
+    """Return the value of a match of `_TOKEN`."""
     if match["bad"] or match["times"]:
         return None
     value, divisor = _scientific(match["number"]), _scientific(match["divisor"] or "1")

@@ -1,6 +1,6 @@
-"""Python objects where the command line takes paths: rows and models become files that a run can be rebuilt from.
+"""Python objects in place of paths: examples and models become files from which a run can be rebuilt.
 
-A file is named by its content, `objects/<kind>-<SHA-256>`, beside the runs, so the same rows are kept once.
+Files are named by their content, `objects/<kind>-<SHA-256>`, next to the runs, so equal examples are stored once.
 """
 
 import hashlib
@@ -16,25 +16,25 @@ from operant.runtime.files import replace_durably
 from operant.runtime.inputs import digest
 
 DATA = ("dataset", "eval_dataset")
-"""Parameters that take rows: lists of dictionaries, `datasets.Dataset` or `DatasetDict`."""
+"""Parameters that accept examples: lists of dictionaries, `datasets.Dataset` or `DatasetDict`."""
 
 
 def stored(task: Any, parameters: Mapping[str, Any], folder: Path) -> tuple[Any, dict[str, Any]]:
-    """Return a task and parameters with paths in place of rows and models.
+    """Return a task and parameters with paths in place of examples and models.
 
     Args:
-        task: a name, a path, or rows; None where the data set says it all.
-        parameters: of `operant.train`; with a model its tokenizer comes as `tokenizer` or `processing_class`.
-        folder: where the files go.
+        task: a name, a path, or examples; None if the parameters give a data set.
+        parameters: of `operant.train`; a model needs its tokenizer as `tokenizer` or `processing_class`.
+        folder: of the files.
 
     Raises:
-        ValueError: rows hold what JSON does not, or a model comes without its tokenizer.
-        OSError: the folder cannot be written.
+        ValueError: examples have values that JSON lacks, or a model comes without its tokenizer.
+        OSError: the folder is not writable.
     """
     found = dict(parameters)
     if task is not None and not isinstance(task, str | Path):
         if found.get("dataset"):
-            raise ValueError("there are rows as the task and as dataset: leave out one of them")
+            raise ValueError("there are examples both as task and as dataset: leave out one of them")
         task, found["dataset"] = None, task
     for name in DATA:
         if name in found and not isinstance(found[name], str | Path):
@@ -43,15 +43,15 @@ def stored(task: Any, parameters: Mapping[str, Any], folder: Path) -> tuple[Any,
     if "model" in found and not isinstance(found["model"], str | Path):
         found["model"] = str(model_folder(found["model"], tokenizer, folder))
     elif tokenizer is not None:
-        raise ValueError("a tokenizer goes with a model that is an object; the folder of a model has its own")
+        raise ValueError("a tokenizer needs a model object; the folder of a model has its own")
     return ("dataset" if task is None and found.get("dataset") else task), found
 
 
 def rows_file(rows: Any, folder: Path, name: str = "dataset") -> Path:
-    """Write rows to a file of JSON lines, one a row, and return its path.
+    """Write examples to a file of JSON lines, one each, and return its path.
 
     Raises:
-        ValueError: a row holds what JSON does not.
+        ValueError: an example has values that JSON lacks.
     """
     lines = []
     for where, row in read(rows, split="test" if name == "eval_dataset" and _has_parts(rows) else "train"):
@@ -59,8 +59,8 @@ def rows_file(rows: Any, folder: Path, name: str = "dataset") -> Path:
             lines.append(json.dumps(row, ensure_ascii=False, allow_nan=False))
         except (TypeError, ValueError) as error:
             raise ValueError(
-                f"{name}: {where} cannot be kept in the run: {error}. Let columns be text, numbers, lists and "
-                "dictionaries, or name a file instead"
+                f"{name}: {where} cannot be saved with the run: {error}. Use columns of text, numbers, lists and "
+                "dictionaries, or a file"
             ) from error
     data = "".join(f"{line}\n" for line in lines).encode()
     path = folder / f"{name}-{hashlib.sha256(data).hexdigest()[:16]}.jsonl"
@@ -74,17 +74,15 @@ def model_folder(model: Any, tokenizer: Any, folder: Path) -> Path:
     """Save a model of transformers or peft and its tokenizer, weights as safetensors, and return the folder.
 
     Raises:
-        ValueError: it is no such model, or there is no tokenizer.
+        ValueError: it is not such a model, or there is no tokenizer.
     """
     if not hasattr(model, "save_pretrained"):
         raise ValueError(
             f"model is of type {type(model).__name__}, expected a model of transformers or peft, the folder or hub "
-            "name of one, or one that is built here"
+            "name of one, or a built-in one"
         )
     if tokenizer is None:
-        raise ValueError(
-            "a model that is an object needs its tokenizer beside it: give tokenizer=..., or name the folder of both"
-        )
+        raise ValueError("a model object needs its tokenizer: pass tokenizer=..., or the folder of both")
     folder.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=folder) as scratch:
         made = Path(scratch) / "model"

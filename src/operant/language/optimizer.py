@@ -1,4 +1,4 @@
-"""One optimizer step from a batch that may be too large for memory: `OptimizerStep`."""
+"""Optimizer steps from batches that exceed memory: `OptimizerStep`."""
 
 import math
 import weakref
@@ -13,23 +13,23 @@ from operant.state import State, copy_into
 
 _MOMENTS = ("exp_avg", "exp_avg_sq")
 _WIDE = 4
-"""Bytes of a number to which small steps can be added."""
+"""Bytes of a number that can accumulate small steps."""
 
 
 class OptimizerStep:
-    """AdamW (Loshchilov and Hutter 2019, arXiv:1711.05101) on named parameters, with a schedule and a guard.
+    """AdamW (Loshchilov and Hutter 2019, arXiv:1711.05101) on named parameters, with a schedule and NaN checks.
 
-    Gradients of micro-batches add up; `step` uses them. Parameters of 16 bits have copies of 32 bits here, in which
-    their gradients add up and to which the steps are added: a step of 1e-6 is nothing to a bfloat16 number of 0.1, and
-    neither is the gradient of one micro-batch to the sum of hundreds.
+    Gradients of micro-batches add up; `step` uses them. Parameters of 16 bits have 32-bit copies here, which accumulate
+    gradients and steps: a step of 1e-6 vanishes in a bfloat16 number of 0.1, and so does the gradient of one
+    micro-batch in the sum of hundreds.
 
     Args:
-        parameters: what is trained, by name.
+        parameters: trained parameters, by name.
         config: step size, schedule, betas, weight decay, clipping.
-        learning_rate: instead of that of the configuration.
+        learning_rate: overrides that of the configuration.
 
     Attributes:
-        steps: taken so far, those skipped not counted.
+        steps: taken so far, without skipped ones.
     """
 
     def __init__(
@@ -53,13 +53,13 @@ class OptimizerStep:
         self.steps = 0
 
     def step(self, progress: float) -> tuple[Tensor, float]:
-        """Take a step along the gradients that have been gathered, and forget them.
+        """Take a step along the accumulated gradients, and clear them.
 
         Args:
-            progress: share of the budget that is used, from which the schedule takes the step size.
+            progress: used share of the budget, for the schedule of the step size.
 
         Returns:
-            The norm of the gradient before clipping, and 1 if it was not finite, so that nothing was changed, else 0.
+            The norm of the gradient before clipping, and 1 if it was NaN or Inf, so that the step was skipped, else 0.
         """
         gradients = [value.grad for value in self._masters.values() if value.grad is not None]
         norm = nn.utils.get_total_norm(gradients) if gradients else torch.zeros(())
@@ -78,11 +78,11 @@ class OptimizerStep:
         return norm, 0.0 if finite else 1.0
 
     def reset(self) -> None:
-        """Forget the moments, as after a new start: the parameters of now are where it starts from (ProRL)."""
+        """Reset the moments; the current parameters are a new start (ProRL)."""
         self._optimizer.state.clear()
 
     def refresh(self) -> None:
-        """Take the parameters of 16 bits as they are now, after they were loaded."""
+        """Update the 32-bit copies from 16-bit parameters, after loading."""
         for name, master in self._masters.items():
             if master is not self.parameters[name]:
                 master.data.copy_(self.parameters[name].data)
@@ -101,7 +101,7 @@ class OptimizerStep:
         }
 
     def load_state_dict(self, state: State) -> None:
-        """Go on from a state of `state_dict`; the parameters are loaded by whoever owns them."""
+        """Restore a state of `state_dict`; the owner of the parameters loads them."""
         self.steps = state["steps"]
         self._optimizer.state.clear()
         for name, value in state["masters"].items():
@@ -113,7 +113,7 @@ class OptimizerStep:
 
 
 def _widen(owner: "weakref.ref[OptimizerStep]", name: str, value: Tensor) -> None:
-    """Add the gradient of a backward pass to that of the copy of 32 bits."""
+    """Add the gradient of a backward pass to that of the 32-bit copy."""
     stepper = owner()
     if stepper is None or value.grad is None:
         return
@@ -123,7 +123,7 @@ def _widen(owner: "weakref.ref[OptimizerStep]", name: str, value: Tensor) -> Non
 
 
 def scheduled(config: LanguageConfig, progress: float) -> float:
-    """Return the share of the step size that applies after a share `progress` of the budget."""
+    """Return the factor of the step size after a share `progress` of the budget."""
     if progress < config.warmup_ratio:
         return progress / config.warmup_ratio
     if config.lr_schedule == "constant":

@@ -1,4 +1,4 @@
-"""Names with options on the command line, such as `arithmetic:digits=3,steps=2`: `build`, `split`, `Choices`."""
+"""Names with options, such as `arithmetic:digits=3,steps=2`: `build`, `split`, `Choices`."""
 
 import difflib
 import inspect
@@ -10,7 +10,7 @@ Made = TypeVar("Made")
 
 
 class Choices(tuple[int, ...]):
-    """Whole numbers that one is drawn from, each as likely as it is often listed.
+    """Integers to sample from, each in proportion to its count in the list.
 
     Written `4` (always four), `2-6` (two to six, equally likely) or `2/2/3/5-6` (a list of both).
     """
@@ -18,15 +18,15 @@ class Choices(tuple[int, ...]):
     __slots__ = ()
 
     def __str__(self) -> str:
-        """Return the numbers as they are written on the command line."""
+        """Return the numbers in the syntax of the command line."""
         return "/".join(map(str, self))
 
     @classmethod
     def parse(cls, text: str) -> "Choices":
-        """Read choices as they are written on the command line.
+        """Parse choices in the syntax of the command line.
 
         Raises:
-            ValueError: the text is no list of whole numbers and ranges.
+            ValueError: the text is no list of integers and ranges.
         """
         numbers: list[int] = []
         for part in text.split("/"):
@@ -56,7 +56,7 @@ def split(text: str) -> tuple[str, dict[str, str]]:
     for part in parts:
         key, equals, value = part.partition("=")
         if not equals or not key.isidentifier():
-            raise ValueError(f"options are written name:key=value,key=value; {part!r} in {text!r} is none")
+            raise ValueError(f"options are written name:key=value,key=value; got {part!r} in {text!r}")
         if key in options:
             raise ValueError(f"the option {key!r} is given twice in {text!r}")
         options[key] = value
@@ -64,18 +64,18 @@ def split(text: str) -> tuple[str, dict[str, str]]:
 
 
 def build(text: str, factories: Mapping[str, Callable[..., Made]], kind: str, **defaults: Any) -> Made:
-    """Call the factory that `text` names, with the options behind the name.
+    """Call the factory that `text` names, with the options after the name.
 
     Args:
         text: `name` or `name:key=value,key=value`.
         factories: by name; their options are the keyword-only parameters, annotated `int`, `float`, `str`, `bool` or
             `Choices`, with `| None` where None is their default.
-        kind: what the messages call the thing that is made, such as `task`.
-        **defaults: options that hold where the factory has them and `text` does not give them.
+        kind: noun for messages, such as `task`.
+        **defaults: options that the factory accepts and `text` does not give.
 
     Raises:
-        ValueError: the name or an option is unknown (the message names the nearest), a value cannot be read, or an
-            option without a default is missing.
+        ValueError: the name or an option is unknown (the message names the nearest), a value is invalid, or an option
+            without a default is missing.
     """
     name, given = split(text)
     if name not in factories:
@@ -98,7 +98,7 @@ def build(text: str, factories: Mapping[str, Callable[..., Made]], kind: str, **
 
 
 def _convert(text: str, annotation: Any) -> Any:
-    """Read the value of an option as its annotation says."""
+    """Parse the value of an option by its annotation."""
     kind = next((kind for kind in get_args(annotation) if kind is not type(None)), annotation)
     if kind is Choices:
         return Choices.parse(text)

@@ -1,8 +1,8 @@
 """Batches of token sequences without padding: `Sample`, `pack`, `micro_batches`, `step_weights`.
 
-All sequences of a batch lie one behind the other in one row; positions and attention keep them apart. A prompt that
-several consecutive samples have in common is there once, and all of them see it. What a loss sees is flat `[m]`: one
-element for each trained token, in the order of the samples.
+All sequences of a batch follow each other in one row; positions and attention separate them. Consecutive samples with a
+common prompt share one copy of it. Losses see flat tensors `[m]`: one element per trained token, in the order of the
+samples.
 """
 
 from collections.abc import Iterable, Sequence
@@ -19,17 +19,17 @@ from operant.ops.weights import Aggregation
 Thing = TypeVar("Thing")
 
 Plan = list[list[list[int]]]
-"""The optimizer steps of an epoch, each as its micro-batches, which are positions of samples."""
+"""The optimizer steps of an epoch, each as its micro-batches, which are indices of samples."""
 
 
 class Sample(NamedTuple):
     """One sequence.
 
     Attributes:
-        prompt: token ids that are given; may be empty.
-        completion: token ids that are trained or scored, with their end of sequence if they have one; at least one, two
-            if the prompt is empty, whose first token nothing predicts.
-        mask: which tokens of the completion count; None: all.
+        prompt: given token ids; may be empty.
+        completion: trained or scored token ids, with their end of sequence if they have one; at least one, two if the
+            prompt is empty, since the first token has no prediction.
+        mask: trained tokens of the completion; None: all.
     """
 
     prompt: Sequence[int]
@@ -43,11 +43,11 @@ class Packed:
 
     Attributes:
         ids: `[n]` token ids.
-        positions: `[n]` place of each token in its sequence, from 0.
-        layout: who sees whom.
-        before: `[m]` index of the token from which a trained one is predicted: the one before it in its sequence.
+        positions: `[n]` position of each token in its sequence, from 0.
+        layout: of the attention.
+        before: `[m]` index of the token that predicts each trained one: the one before it in its sequence.
         targets: `[m]` ids of the trained tokens.
-        owner: `[m]` the sample that each trained token belongs to, ascending.
+        owner: `[m]` the sample of each trained token, ascending.
         lengths: `[B]` trained tokens of each sample.
         last: `[B]` index of the last token of each sample.
     """
@@ -63,12 +63,12 @@ class Packed:
 
 
 def pack(samples: Sequence[Sample], *, share: bool = True, device: torch.device | str = "cpu") -> Packed:
-    """Put samples into one batch.
+    """Pack samples into one batch.
 
     Args:
         samples: at least one.
-        share: whether consecutive samples with equal prompts have one copy of it: the same numbers, less work.
-        device: where the model lives.
+        share: whether consecutive samples with equal prompts share one copy of it: the same numbers, less work.
+        device: of the model.
 
     Raises:
         ValueError: there is no sample, or one has nothing to predict.
@@ -87,7 +87,7 @@ def pack(samples: Sequence[Sample], *, share: bool = True, device: torch.device 
 
 
 class _Row:
-    """The row of a batch while it is filled."""
+    """The row of a batch under construction."""
 
     def __init__(self) -> None:
         self.ids: list[int] = []
@@ -155,11 +155,11 @@ def micro_batches(samples: Sequence[Sample], *, tokens: int) -> list[list[int]]:
 
     Args:
         samples: the whole batch.
-        tokens: most tokens of a part, prompts counted once where consecutive samples share them; a sample that has more
-            makes a part of its own.
+        tokens: maximum tokens of a part; a prompt shared by consecutive samples counts once, and a larger sample is a
+            part of its own.
 
     Returns:
-        The positions of the samples of each part.
+        The indices of the samples of each part.
     """
     parts: list[list[int]] = []
     used = 0
@@ -177,14 +177,14 @@ def micro_batches(samples: Sequence[Sample], *, tokens: int) -> list[list[int]]:
 
 
 def group_batches(groups: Sequence[Sequence[Sample]], *, tokens: int) -> list[list[int]]:
-    """Divide groups of samples into micro-batches without parting the samples of a group, which a loss compares.
+    """Divide groups of samples into micro-batches; a group, whose samples a loss compares, stays whole.
 
     Args:
         groups: samples of one prompt each.
-        tokens: as for `micro_batches`; a group that has more makes a part of its own.
+        tokens: as for `micro_batches`; a larger group is a part of its own.
 
     Returns:
-        The positions of the groups of each part.
+        The indices of the groups of each part.
     """
     joined = [Sample(group[0].prompt, [token for s in group for token in s.completion]) for group in groups]
     return micro_batches(joined, tokens=tokens)
@@ -201,18 +201,18 @@ def step_weights(
 ) -> Tensor:
     """Return the weight `[N]` of each token of each sample in an optimizer step (`operant.ops.token_weights`).
 
-    What the denominator counts, with |o| the tokens of a sample: token_mean, `1 / Σ |o|`, the tokens of the samples in
-    `parts`; sequence_mean, `1 / (answers |o|)`, and constant, `1 / (answers longest)`, the answers of the whole step.
-    So answers that a filter has masked leave the first denominator and stay in the other two, as in TRL's losses dapo,
-    grpo and dr_grpo: masking an answer changes the weight of no other one, unless tokens are averaged.
+    The denominators, with |o| the tokens of a sample: token_mean, `1 / Σ |o|`, the tokens of the samples in `parts`;
+    sequence_mean, `1 / (answers |o|)`, and constant, `1 / (answers longest)`, the answers of the whole step. So masked
+    answers leave the first denominator and stay in the other two, as in TRL's losses dapo, grpo and dr_grpo: masking an
+    answer changes the weight of others only under token_mean.
 
     Args:
-        samples: all N of the batch, whose whole completions are trained.
-        parts: the micro-batches of the step; samples in none of them weigh 0.
+        samples: all N of the batch, with all completion tokens trained.
+        parts: the micro-batches of the step; other samples have weight 0.
         how: token_mean, sequence_mean or constant.
-        longest: tokens that constant divides by.
-        answers: of the step, masked ones included; None: the samples in `parts`.
-        device: where the weights go.
+        longest: denominator of `constant`, in tokens.
+        answers: of the step, including masked ones; None: the samples in `parts`.
+        device: of the weights.
     """
     lengths = torch.zeros(len(samples), dtype=torch.int64)
     for part in parts:
@@ -222,5 +222,5 @@ def step_weights(
 
 
 def take(things: Sequence[Thing], positions: Iterable[int]) -> list[Thing]:
-    """Return the samples, or what belongs to them, at some positions."""
+    """Return the elements at some indices."""
     return [things[position] for position in positions]

@@ -1,4 +1,4 @@
-"""From names and numbers to the configuration of an algorithm of this package: `configuration`."""
+"""Configurations of this package's algorithms, from names and numbers: `configuration`."""
 
 import math
 from collections.abc import Mapping
@@ -12,9 +12,9 @@ from operant.language.runs import base_model
 from operant.runtime import configuration as configuration_module
 
 POLICY: Mapping[str, Any] = {"lr_schedule": "linear", "warmup_ratio": 0.2, "betas": (0.9, 0.99)}
-"""How the step size of a policy that is built here rises and falls. Without a warmup the first steps of Adam, whose
-moments have seen one gradient, undo the imitation that training starts from; without a decay the last ones keep shaking
-it; a second moment over 1 000 steps is older than most of these runs."""
+"""Step size schedule of a built-in policy. Without warm-up the first steps of Adam, whose moments have seen one
+gradient, undo the initial imitation; without decay the last steps stay noisy; a second moment over 1 000 steps would
+outlast most of these runs."""
 
 SMALL: Mapping[str, Mapping[str, Any]] = {
     "sft": {"learning_rate": 1e-3, "weight_decay": 0.1, "lr_schedule": "cosine", "warmup_ratio": 0.05},
@@ -39,50 +39,50 @@ SMALL: Mapping[str, Mapping[str, Any]] = {
     "iterative-grpo": {**POLICY, "reward_learning_rate": 1e-4},
     "grpo": POLICY,
 }
-"""What a randomly initialized model of a million parameters wants, by algorithm: the default for the models that are
-built here. Step sizes of policies are those of `step_size`."""
+"""Settings of a randomly initialized model of a million parameters, by algorithm: the defaults of built-in models. Step
+sizes of policies come from `step_size`."""
 
 STEP_SIZES: Mapping[str, float] = {"grpo": 1.4e-4, "iterative-grpo": 1.4e-4, "rlhf": 4e-4}
-"""Step sizes of policies that are built here, where an optimizer step sees `ANSWERS` answers. Those of RLHF, whose
-critic tells its answers apart token by token, may be larger."""
+"""Step sizes of built-in policies for `ANSWERS` answers per optimizer step. Those of RLHF, whose critic gives
+advantages token by token, may be larger."""
 
 ANSWERS = 256
-"""Answers of a step that `STEP_SIZES` are for."""
+"""Answers per step that `STEP_SIZES` assume."""
 
 LEARNED_REWARD = {"beta": 0.15}
-"""What a learned reward wants: it is right near the answers that it has learned from, and a policy without a price for
-leaving them finds others that it is wrong about (DeepSeekMath: 0.04, for a model of 7 billion parameters)."""
+"""KL penalty of a learned reward: it is accurate near its training answers, and a policy without a penalty finds others
+where it is wrong (DeepSeekMath: 0.04, for a model of 7 billion parameters)."""
 
 PROMPTS: Mapping[str, int] = {"arithmetic": 6_000}
-"""Prompts that policies are trained on, by the names of tasks without options, where there are more than the default.
-They cost nothing, and answers to those that were imitated before are right more often than answers to others."""
+"""Training prompts of policies, by tasks without options, if more than the default. They cost nothing, and answers to
+prompts from imitation are correct more often than answers to others."""
 
 
 def step_size(base: float, answers: float) -> float:
-    """Return the largest step size of Adam where a step sees so many answers.
+    """Return the largest step size of Adam for this many answers per step.
 
-    Steps of Adam are as long whatever the gradient is. Where noise outweighs the signal, as in policy gradients, a step
-    has a useful part that grows with the root of the answers that it is made from. Over a fixed number of answers both
-    the useful and the useless way that the weights go is then proportional to the step size over that root, so the root
-    keeps them the same (the square-root rule of Krizhevsky 2014, arXiv:1404.5997; for Adam Malladi et al. 2022,
+    The length of Adam's steps does not depend on the gradient's. If noise outweighs the signal, as in policy gradients,
+    the useful part of a step grows with the square root of the number of answers. Over a fixed number of answers both
+    the useful and the useless distance are then proportional to the step size over that root, so scaling with the root
+    preserves them (the square-root rule of Krizhevsky 2014, arXiv:1404.5997; for Adam Malladi et al. 2022,
     arXiv:2205.10287).
 
     Args:
         base: step size for `ANSWERS` answers.
-        answers: that an optimizer step sees.
+        answers: per optimizer step.
     """
     return base * math.sqrt(answers / ANSWERS)
 
 
 def configuration(algorithm: Algorithm, task: str, preset: str | None = None, **values: Any) -> Any:
-    """Return the configuration of an algorithm: its defaults, what small models want, the preset, and single values.
+    """Return the configuration of an algorithm: its defaults, those of small models, the preset, and single values.
 
     Args:
-        algorithm: from the catalog.
-        task: what is trained on; of some, policies see more prompts.
-        preset: named choices of the algorithm; `"paper"` is the defaults alone.
-        **values: fields of the configuration. `model` and `init` tell whether the model is one that is built here, and
-            wants other step sizes than a pretrained one.
+        algorithm: entry of the catalog.
+        task: training task; some have more prompts for policies.
+        preset: name of a preset; `"paper"` means only the defaults.
+        **values: fields of the configuration. `model` and `init` determine whether the model is built-in, and needs
+            other step sizes than a pretrained one.
 
     Raises:
         RunError: `init` is not the folder of a run.

@@ -1,7 +1,7 @@
-"""Networks and adapters from files of Hugging Face's format: `pretrained`, `with_adapter`, `fingerprint`.
+"""Networks and adapters in Hugging Face's format: `pretrained`, `with_adapter`, `fingerprint`.
 
 A model is either a folder (or hub name) with config.json and safetensors, or an adapter of peft with
-adapter_config.json, which names its base model. Every weight has to be in the files: what is missing would be random.
+adapter_config.json, which names its base model. The files must have every weight: missing ones would be random.
 """
 
 import hashlib
@@ -19,34 +19,34 @@ from operant import streams
 from operant.language.configs import ModelOptions
 
 PROVENANCE = "operant.json"
-"""File next to a written model that says where it comes from, and how it is spoken to."""
+"""File next to a saved model with its origin and chat format."""
 
 _ATTENTION = "eager"
-"""Attention that a network is built with; never what its config.json says, which can name a kernel of a hub."""
+"""Attention of new networks; never from config.json, which can name a kernel of a hub."""
 _SHOWN = 3
-"""Tensors that a message names."""
+"""Maximum tensors in a message."""
 _SAMPLED = 64
 """Values of each tensor that a fingerprint reads."""
 _DEPTH = 4
-"""Most adapters that may stand on each other."""
+"""Maximum depth of stacked adapters."""
 
 
 def pretrained(
     options: ModelOptions, *, device: torch.device | str, dtype: torch.dtype, others: Sequence[str] = ()
 ) -> tuple[Any, Any]:
-    """Load the network and the tokenizer that `options.model` names.
+    """Load the network and tokenizer of `options.model`.
 
-    An adapter is loaded onto its base model and stays trainable. If the options ask for a new adapter
-    (`lora_r > 0`), the old one is merged into the weights.
+    An adapter is loaded onto its base model and stays trainable. If the options set a new adapter (`lora_r > 0`), the
+    old one is merged into the weights.
 
     Args:
-        options: `model` names a folder or a hub model; `remote_code` allows its own Python code.
-        device: where the network goes.
-        dtype: what it computes in; adapters stay in 32 bits.
-        others: further names of models, for the error.
+        options: `model` is a folder or a hub model; `remote_code` allows its own Python code.
+        device: of the network.
+        dtype: precision; adapters stay in 32 bits.
+        others: other valid names, for the error.
 
     Raises:
-        ValueError: there is no such model, its files miss a weight, or it is an adapter of another model.
+        ValueError: there is no such model, its files lack a weight, or it is an adapter of another model.
     """
     name = options.model
     found = _adapter_config(name)
@@ -59,7 +59,7 @@ def pretrained(
 
 
 def with_adapter(network: Any, options: ModelOptions, *, seed: int) -> Any:
-    """Add a new LoRA adapter, which starts at zero, to a network.
+    """Add a new LoRA adapter, initialized to zero, to a network.
 
     Args:
         network: of transformers.
@@ -73,7 +73,7 @@ def with_adapter(network: Any, options: ModelOptions, *, seed: int) -> Any:
 
     if "lm_head" in options.lora_target_modules:
         raise ValueError(
-            "lora_target_modules must not hold lm_head, whose weights the log-probabilities read; leave it out"
+            "lora_target_modules must not contain lm_head, whose weights the log-probabilities use; leave it out"
         )
     config = LoraConfig(
         task_type="CAUSAL_LM",
@@ -91,14 +91,14 @@ def with_adapter(network: Any, options: ModelOptions, *, seed: int) -> Any:
 
 
 def is_adapter(name: str) -> bool:
-    """Return whether a folder or hub name is one of an adapter rather than a whole model."""
+    """Return whether a folder or hub name is of an adapter, not a whole model."""
     return _adapter_config(name) is not None
 
 
 def fingerprint(network: Any) -> str:
     """Return a hash of the weights under the adapters of a network, from names, shapes and 64 values of each tensor.
 
-    Values are rounded to bfloat16, so that it is the same whichever precision they were loaded in.
+    Values are rounded to bfloat16, so the hash is the same for all precisions.
     """
     causal = network.get_base_model() if hasattr(network, "get_base_model") else network
     digest = hashlib.sha256()
@@ -143,11 +143,11 @@ def _tokenizer(options: ModelOptions, others: Sequence[str]) -> Any:
 
 
 def _unloadable(options: ModelOptions, error: Exception, others: Sequence[str]) -> ValueError:
-    """Return the error about a model that cannot be loaded."""
+    """Return the error of a model that cannot be loaded."""
     first = str(error).strip().splitlines()[0]
     if "trust_remote_code" in str(error):
         first = "it comes with Python code of its own, which --remote-code would run: only for authors you trust"
-    built = f", or one that is built here: {', '.join(others)}" if others else ""
+    built = f", or a built-in one: {', '.join(others)}" if others else ""
     return ValueError(
         f"--model {options.model} cannot be loaded: {first}; name a folder or a hub model with config.json, "
         f"safetensors weights and a tokenizer{built}"
@@ -155,40 +155,40 @@ def _unloadable(options: ModelOptions, error: Exception, others: Sequence[str]) 
 
 
 def _check_report(name: str, report: Mapping[str, Any]) -> None:
-    """Raise if weights are missing from the files of a model; warn about tensors that it has no use for."""
+    """Check that the files of a model have all weights; warn about unused tensors."""
     missing, unexpected = sorted(report["missing_keys"]), sorted(report["unexpected_keys"])
     other = sorted(f"{key} {list(found)} for {list(wanted)}" for key, found, wanted in report["mismatched_keys"])
     if other:
         raise ValueError(
             f"--model {name} cannot be loaded: its config.json and its safetensors differ in the shape of "
-            f"{_listed(other)}; get both from one place"
+            f"{_listed(other)}; get both from one source"
         )
     if missing:
         raise ValueError(
-            f"--model {name} cannot be loaded: its safetensors lack {_listed(missing)}, which would be random numbers; "
+            f"--model {name} cannot be loaded: its safetensors lack {_listed(missing)}, which would be random; "
             "get the whole file again, or save the model with its last layer (a causal language model)"
         )
     if unexpected:
         warnings.warn(
-            f"the safetensors of {name} hold {_listed(unexpected)}, which its kind of model has no place for; left out",
+            f"the safetensors of {name} hold {_listed(unexpected)}, which its kind of model does not use; ignored",
             RuntimeWarning,
             stacklevel=2,
         )
 
 
 def _listed(names: Sequence[str]) -> str:
-    """Return how many tensors there are, and the first of them."""
+    """Return the number of tensors, and the first names."""
     more = "" if len(names) <= _SHOWN else ", ..."
     return f"{len(names)} {'tensor' if len(names) == 1 else 'tensors'} ({', '.join(names[:_SHOWN])}{more})"
 
 
 def _adapter_config(name: str) -> Path | None:
-    """Return the configuration of an adapter; None if the name is not one of an adapter."""
+    """Return the configuration of an adapter; None if the name is not of an adapter."""
     return _file(name, "adapter_config.json")
 
 
 def _file(name: str, file: str) -> Path | None:
-    """Return a file of a folder or hub model; None if it has none."""
+    """Return a file of a folder or hub model; None if there is none."""
     folder = Path(name).expanduser()
     if folder.is_dir():
         return folder / file if (folder / file).is_file() else None
@@ -202,7 +202,7 @@ def _file(name: str, file: str) -> Path | None:
             _raise_exceptions_for_missing_entries=False,
             _raise_exceptions_for_connection_errors=False,
         )
-    except (OSError, ValueError):  # no such model: the one who loads its weights says so
+    except (OSError, ValueError):  # no such model: loading its weights raises the error
         return None
     return None if found is None else Path(str(found))
 
@@ -239,7 +239,7 @@ def _with_trained_adapter(
 
 
 def _lora_config(name: str, found: Path) -> Any:
-    """Return the configuration of an adapter that can be trained further."""
+    """Return the configuration of a trainable adapter."""
     from peft import PeftConfig
 
     try:
@@ -250,44 +250,44 @@ def _lora_config(name: str, found: Path) -> Any:
     if config is None:
         raise ValueError(
             f"--model {name} is an adapter of the kind {kind}, expected LORA: merge it into its model with peft, and "
-            "name the whole model"
+            "use the whole model"
         )
     config.inference_mode = False
     if not config.base_model_name_or_path:
         raise ValueError(
-            f"--model {name} is an adapter that names no base model: write base_model_name_or_path into its "
+            f"--model {name} is an adapter that names no base model: set base_model_name_or_path in its "
             "adapter_config.json"
         )
     return config
 
 
 def _base(name: str, recorded: str) -> str:
-    """Return where the base model of an adapter is: as recorded, or relative to the adapter's folder."""
+    """Return the path of an adapter's base model: as recorded, or relative to the adapter's folder."""
     here = Path(recorded).expanduser()
     beside = Path(name).expanduser() / recorded
     if not here.exists() and beside.is_dir():
         return str(beside)
     if here.is_absolute() and not here.exists():
         raise ValueError(
-            f"--model {name} is an adapter of {recorded}, which does not exist: put the base model there, or write its "
-            "place into base_model_name_or_path of adapter_config.json"
+            f"--model {name} is an adapter of {recorded}, which does not exist: put the base model there, or set its "
+            "path in base_model_name_or_path of adapter_config.json"
         )
     return str(here) if here.exists() else recorded
 
 
 def _check_fingerprint(name: str, base: str, network: Any) -> None:
-    """Raise if the base model has other weights than the one that an adapter was trained on, where that is recorded."""
+    """Check that the base model has the weights that an adapter was trained on, if recorded."""
     recorded = provenance(name).get("base_fingerprint")
     if recorded is not None and recorded != fingerprint(network):
         raise ValueError(
             f"--model {name} is an adapter of another model than the one in {base} now, whose weights differ from "
-            "those that it was trained on: put the old weights back, or write the right place into "
+            "those that it was trained on: restore the old weights, or set the right path in "
             "base_model_name_or_path of adapter_config.json"
         )
 
 
 def provenance(name: str | Path) -> Mapping[str, Any]:
-    """Return what is recorded about a written model: run, algorithm, task, seed, in_turns, base_fingerprint."""
+    """Return the record of a saved model: run, algorithm, task, seed, in_turns, base_fingerprint."""
     try:
         found = json.loads((Path(name).expanduser() / PROVENANCE).read_text(encoding="utf-8"))
     except (OSError, ValueError):
@@ -296,7 +296,7 @@ def provenance(name: str | Path) -> Mapping[str, Any]:
 
 
 def _filled(name: str, base: str, network: Any, config: Any, tensors: Mapping[str, Tensor]) -> Any:
-    """Return a network with an adapter whose values are `tensors`, which have to fit it one to one."""
+    """Return a network with an adapter of exactly the values `tensors`."""
     from peft import get_peft_model_state_dict, set_peft_model_state_dict
 
     try:
@@ -311,21 +311,21 @@ def _filled(name: str, base: str, network: Any, config: Any, tensors: Mapping[st
     if odd:
         raise ValueError(
             f"--model {name} is an adapter that does not fit its base model {base}: they differ in {_listed(odd)}; "
-            "write the model that it was trained on into base_model_name_or_path of adapter_config.json"
+            "set its base model in base_model_name_or_path of adapter_config.json"
         )
     set_peft_model_state_dict(network, dict(tensors))
     if type(network.get_base_model().get_output_embeddings()) is not nn.Linear:
         raise ValueError(
-            f"--model {name} is an adapter that changes the last layer, whose weights the log-probabilities read: "
-            "merge it into its model with peft, and name the whole model"
+            f"--model {name} is an adapter that changes the last layer, whose weights the log-probabilities use: "
+            "merge it into its model with peft, and use the whole model"
         )
     return network
 
 
 def _wrapped(network: Any, config: Any) -> Any:
-    """Return a network with an adapter of a configuration, without drawing from the global generator."""
+    """Return a network with a new adapter, without the global random generator."""
     from peft import get_peft_model
 
     with torch.random.fork_rng(devices=[]), warnings.catch_warnings():
-        warnings.simplefilter("ignore", FutureWarning)  # peft asks transformers under names of old
+        warnings.simplefilter("ignore", FutureWarning)  # peft looks up old names in transformers
         return get_peft_model(network, config)

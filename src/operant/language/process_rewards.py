@@ -1,4 +1,4 @@
-"""Rewards of the single steps of an answer, placed at tokens: `step_judge`."""
+"""Rewards of the steps of an answer, assigned to tokens: `step_judge`."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -13,21 +13,21 @@ from operant.language.tasks import Task
 from operant.language.tokenizer import decode
 
 Steps = tuple[Tensor, Tensor, Tensor]
-"""Of the steps of n answers the rewards, the index of the last token, and which exist, `[n, K]` each; those that exist
-come first."""
+"""For the steps of n answers: rewards, indices of their last tokens, and existence, `[n, K]` each; existing ones come
+first."""
 StepRewards = Callable[[Sequence[Prompt], Sequence[Completion]], Steps]
-"""Rewards the steps of answers."""
+"""Function that rewards the steps of answers."""
 
 
 def step_judge(task: Task, tokenizer: Any) -> StepRewards:
-    """Return what rewards the steps of answers as a task does.
+    """Return the step rewards of a task.
 
     Raises:
-        ValueError: the task does not reward steps.
+        ValueError: the task has no step rewards.
     """
     rewards = task.step_rewards
     if rewards is None:
-        raise ValueError(f"the task {task.name} does not reward single steps; take `steps`, or a process reward model")
+        raise ValueError(f"the task {task.name} has no step rewards; use the task `steps`, or a process reward model")
 
     def judge(prompts: Sequence[Prompt], completions: Sequence[Completion]) -> Steps:
         return table(
@@ -43,13 +43,13 @@ def step_judge(task: Task, tokenizer: Any) -> StepRewards:
 def placed(tokenizer: Any, completion: Completion, steps: Sequence[tuple[int, float]]) -> list[tuple[float, int]]:
     """Return (reward, last token) of each step of a completion.
 
-    The end of sequence belongs to the last step: in no step it would have advantage 0, and stopping would not be
-    learned. A completion that was cut off has none.
+    The end of sequence belongs to the last step: outside all steps it would have advantage 0, and the model would not
+    learn to stop. Truncated completions have none.
 
     Args:
-        tokenizer: that the ids are of.
-        completion: what was drawn.
-        steps: for each step the characters up to and with its end, and its reward.
+        tokenizer: of the ids.
+        completion: token ids and truncation.
+        steps: for each step the number of characters up to its end, and its reward.
     """
     found = [
         (reward, end)
@@ -62,7 +62,7 @@ def placed(tokenizer: Any, completion: Completion, steps: Sequence[tuple[int, fl
 
 
 def table(steps: Sequence[Sequence[tuple[float, int]]]) -> Steps:
-    """Return steps, K being the most of one answer, from (reward, last token) of each step."""
+    """Return steps as tensors, padded to the longest answer, from (reward, last token) of each step."""
     most = max([1, *(len(row) for row in steps)])
     rewards, exists = torch.zeros(len(steps), most), torch.zeros(len(steps), most, dtype=torch.bool)
     ends = torch.zeros(len(steps), most, dtype=torch.int64)
@@ -73,7 +73,7 @@ def table(steps: Sequence[Sequence[tuple[float, int]]]) -> Steps:
 
 
 def join_steps(parts: Sequence[tuple[Tensor, ...]]) -> Steps:
-    """Return the steps of several batches of answers as one, K being the most of one answer."""
+    """Return the steps of several batches of answers as one, padded to the longest answer."""
     most = max([1, *(int(exists.sum(1).max()) for _, _, exists in parts if len(exists))])
     rewards, ends, exists = (
         torch.cat([pad(table, (0, max(0, most - table.shape[1])))[:, :most] for table in column])
@@ -83,7 +83,7 @@ def join_steps(parts: Sequence[tuple[Tensor, ...]]) -> Steps:
 
 
 def last_token(tokenizer: Any, ids: Sequence[int], characters: int) -> int | None:
-    """Return the index of the first token with which a completion has `characters` characters; None if none has."""
+    """Return the index of the token with which a completion reaches `characters` characters; None if none does."""
     low, high = 0, len(ids)
     if len(decode(tokenizer, ids)) < characters:
         return None

@@ -1,20 +1,20 @@
-r"""Reward models: a score for an answer, learned from which of several answers was preferred.
+r"""Reward models: a score for an answer, learned from preferences between answers.
 
-The rater is modeled by Bradley and Terry, P(w ≻ l) = σ(r_w - r_l); the loss is -log σ(r_w - r_l) (Christiano et al.
-2017, arXiv:1706.03741, section 2.2.3; Ouyang et al. 2022, arXiv:2203.02155, equation 1), with a margin inside where the
-data have one (Touvron et al. 2023, arXiv:2307.09288, equation 2). The score is read by a linear head, in the place of
-the layer that predicts tokens, at the last token of the answer. A ranking of K answers is all its C(K, 2) pairs, each
-weighing 1/C(K, 2), in one batch; or, by choice, one likelihood (Plackett and Luce).
+The preference model is that of Bradley and Terry, P(w ≻ l) = σ(r_w - r_l); the loss is -log σ(r_w - r_l) (Christiano et
+al. 2017, arXiv:1706.03741, section 2.2.3; Ouyang et al. 2022, arXiv:2203.02155, equation 1), with a margin inside if
+the data have one (Touvron et al. 2023, arXiv:2307.09288, equation 2). A linear head, in place of the layer that
+predicts tokens, gives the score at the last token of the answer. A ranking of K answers counts as all its C(K, 2)
+pairs, of weight 1/C(K, 2) each, in one batch; or optionally as one likelihood (Plackett and Luce).
 
-With `supervision="process"` each step of an answer has a score, read at its last token, whose σ is the probability that
-the step is right: the loss is the binary cross-entropy with the labels of the steps (Uesato et al. 2022,
+With `supervision="process"` each step of an answer has a score at its last token, whose σ is the probability that the
+step is correct: the loss is the binary cross-entropy with the labels of the steps (Uesato et al. 2022,
 arXiv:2211.14275; Lightman et al. 2023, arXiv:2305.20050).
 
-What differs from the papers: the head starts at 0, so that the first loss is log 2 whatever the model; it can read the
-log-probabilities of a step's own tokens (`step_log_probs`), which say by themselves how right a step is where the model
-writes as it should (Yuan et al. 2024, arXiv:2412.01981, take nothing else); and since only
-differences of scores within a prompt are learned, the constant that is left over is not trained but set at the end,
-such that scores of the training set have mean 0 (Huang et al. 2024, arXiv:2403.17031, do so on demonstrations).
+What differs from the papers: the head starts at 0, so the first loss is log 2 for every model; it can use the
+log-probabilities of a step's own tokens (`step_log_probs`), which indicate by themselves how correct a step is if the
+model writes well (Yuan et al. 2024, arXiv:2412.01981, use nothing else); and since only differences of scores within a
+prompt are learned, the remaining constant is not trained but set at the end, so that scores of the training set have
+mean 0 (Huang et al. 2024, arXiv:2403.17031, do so on demonstrations).
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -49,7 +49,7 @@ __all__ = [
 ]
 
 PRESETS: dict[str, dict[str, Any]] = {}
-"""There is one way to do it."""
+"""There are no variants."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,25 +59,25 @@ class RewardModelConfig(LanguageConfig):
     learning_rate: float = 1e-4
     """Step size of AdamW (TRL: 1e-4)."""
     batch_size: PositiveInt = 32
-    """Comparisons of a step: pairs, rankings, or solutions with judged steps."""
+    """Examples per step: pairs, rankings, or solutions with step labels."""
     supervision: Literal["outcome", "process"] = "outcome"
-    """Whether an answer is scored as a whole, or each of its steps."""
+    """Whether to score an answer as a whole, or each of its steps."""
     ranking_loss: Literal["pairs", "plackett-luce"] = "pairs"
-    """Whether a ranking of K answers counts as its pairs, or as one draw of an order; the same for K = 2."""
+    """Whether a ranking of K answers counts as its pairs, or as one sample of an order; equal for K = 2."""
     centering_examples: NonNegativeInt = 256
-    """Answers of the training set whose mean score is made 0 at the end; 0: the scores stay where they are."""
+    """Training answers whose mean score becomes 0 at the end; 0: no shift of scores."""
     lm_coef: NonNegativeFloat = 0.0
-    """Weight of a second loss, that of imitation (nats a token), on the steps that are right, or on the best answer:
-    a model that knows what comes next needs only to compare that with what is written (Cobbe et al. 2021,
-    arXiv:2110.14168, section 4.2: 1). It trains the last layer of the model, too."""
+    """Weight of an auxiliary imitation loss (nats per token) on correct steps, or on the best answer: a model that
+    predicts the next token needs only to compare its prediction with the text (Cobbe et al. 2021, arXiv:2110.14168,
+    section 4.2: 1). It also trains the last layer of the model."""
     step_log_probs: bool = False
-    """Whether the score of a step is also read from how likely the model finds its tokens: the lowest log-probability
-    in the step, and up to its end. A small model that has calculated the next token has no layer left to compare it
-    with what is written. Needs process supervision, and `lm_coef`, by which the model learns what right steps are."""
+    """Whether the head also uses the lowest log-probability in the step, and up to its end. A small model that has
+    calculated the next token has no layer left to compare it with the text. Needs process supervision, and `lm_coef`,
+    which teaches the model correct steps."""
     step_separator: str = "\n"
-    """What stands between two steps (TRL: the same)."""
+    """Separator between two steps (TRL: the same)."""
     steps_finished: bool = True
-    """Whether the last step of a row ends its answer; not in data whose rows stop at the first mistake."""
+    """Whether the last step ends the answer; false for data that stop at the first mistake."""
 
     def __post_init__(self) -> None:
         """Validate."""
@@ -88,18 +88,18 @@ class RewardModelConfig(LanguageConfig):
                 f"supervision={self.supervision} and lm_coef={self.lm_coef:g}: set lm_coef=1, or step_log_probs=False"
             )
         if not self.step_separator:
-            raise ValueError("step_separator must be what stands between two steps, such as a line break, got ''")
+            raise ValueError("step_separator must not be empty, such as a line break, got ''")
 
 
 class Example(NamedTuple):
-    """What is compared: K answers to a prompt, or one answer with K steps.
+    """A training example: K answers to a prompt, or one answer with K steps.
 
     Attributes:
         samples: the answers.
-        ends: for each answer the indices in its completion of the tokens at which it is scored, K in all.
-        labels: one for each score: the rank of an answer, lower being better, or whether a step is right, in [0, 1].
-        margin: by how much the scores of a pair are to differ at least.
-        imitated: for each answer which of its tokens are worth imitating: those of right steps, or of the best answer.
+        ends: for each answer the indices in its completion of its scored tokens, K in all.
+        labels: one per score: the rank of an answer, lower is better, or whether a step is correct, in [0, 1].
+        margin: minimum difference of the scores of a pair.
+        imitated: for each answer its tokens for imitation: those of correct steps, or of the best answer.
     """
 
     samples: list[Sample]
@@ -110,7 +110,7 @@ class Example(NamedTuple):
 
 
 def example(row: Pair | Ranking | Stepwise) -> Example:
-    """Return what is compared in a pair, a ranking or a solution with judged steps."""
+    """Return a pair, a ranking or a solution with step labels as a training example."""
     if isinstance(row, Stepwise):
         completion = [token for step in row.steps for token in step]
         ends = [sum(map(len, row.steps[: k + 1])) - 1 for k in range(len(row.steps))]
@@ -126,12 +126,12 @@ def example(row: Pair | Ranking | Stepwise) -> Example:
 
 
 class Pairs(NamedTuple):
-    """All pairs that some examples tell apart, C in all.
+    """All pairs of different rank in some examples, C in all.
 
     Attributes:
-        better, worse: `[C]` index of the score of either side.
+        better, worse: `[C]` index of the score of each side.
         weights: `[C]` one over the pairs of its example.
-        margins: `[C]` least difference.
+        margins: `[C]` minimum difference.
         owner: `[C]` the example.
     """
 
@@ -143,7 +143,7 @@ class Pairs(NamedTuple):
 
 
 def pairs_of(examples: Sequence[Example], device: torch.device) -> Pairs:
-    """Return the pairs of examples; answers of equal rank are none."""
+    """Return the pairs of examples; ties give none."""
     found: list[tuple[int, int, float, float, int]] = []
     start = 0
     for index, e in enumerate(examples):
@@ -176,12 +176,12 @@ LOSSES: Mapping[str, Callable[[Tensor, Sequence[Example], Pairs], Tensor]] = {
 
 
 class ScoredBatch(NamedTuple):
-    """How the scores of B examples fit their labels.
+    """Losses and accuracies of the scores of B examples.
 
     Attributes:
-        losses: `[B]` loss of each example, a sum over its steps.
-        right: `[B]` share of the pairs, or number of the steps, that are judged right; equal scores are half right.
-        margins: `[B]` mean difference of the scores of its pairs; 0 where there are steps.
+        losses: `[B]` loss of each example, summed over its steps.
+        right: `[B]` share of correct pairs, or number of correct steps; equal scores count half.
+        margins: `[B]` mean difference of the scores of its pairs; 0 for steps.
     """
 
     losses: Tensor
@@ -190,23 +190,23 @@ class ScoredBatch(NamedTuple):
 
 
 class RewardModel(DeclaredState):
-    """The learner.
+    """Learner of reward models.
 
     Args:
         config: hyperparameters.
         model: becomes the reward model; its last layer is neither used nor trained.
-        rows: the training set, pairs, rankings, or solutions with judged steps for process supervision.
-        seed: of the order of the rows.
-        budget: rows, counted each time they are seen.
-        head: to go on with; None: one that says 0 everywhere.
+        rows: the training set, pairs, rankings, or solutions with step labels for process supervision.
+        seed: of the order of the examples.
+        budget: examples, counted each time.
+        head: initial head; None: one with all scores 0.
 
     Attributes:
-        consumed: rows seen so far.
-        model: as given.
+        consumed: examples so far.
+        model: the model.
         scorer: model and head.
 
     Raises:
-        ValueError: a row does not suit the supervision or the loss.
+        ValueError: an example does not suit the supervision or the loss.
     """
 
     STATE = ("model", "head", ("optimizer", "stepper"), "consumed")
@@ -235,16 +235,16 @@ class RewardModel(DeclaredState):
         self.consumed = 0
 
     def prepared(self, rows: Sequence[Pair | Ranking | Stepwise]) -> list[Example]:
-        """Return rows as examples.
+        """Return training examples.
 
         Raises:
-            ValueError: a row does not suit the supervision or the loss.
+            ValueError: an example does not suit the supervision or the loss.
         """
         for number, row in enumerate(rows, 1):
             if isinstance(row, Stepwise) != self.process:
                 raise ValueError(
-                    f"row {number} is a {type(row).__name__}, but supervision={self.config.supervision} learns from "
-                    f"{'solutions with judged steps' if self.process else 'pairs and rankings'}: give other rows, or "
+                    f"row {number} is a {type(row).__name__}, but supervision={self.config.supervision} needs "
+                    f"{'solutions with step labels' if self.process else 'pairs and rankings'}: give other rows, or "
                     f"set supervision={'outcome' if self.process else 'process'}"
                 )
         examples = [example(row) for row in rows]
@@ -254,13 +254,13 @@ class RewardModel(DeclaredState):
                 if len(set(ranks)) < len(ranks) or margin:
                     what = "a margin" if margin else f"ties (ranks {ranks})"
                     raise ValueError(
-                        f"row {number} has {what}, which the likelihood of an order does not know: set "
+                        f"row {number} has {what}, which the likelihood of an order does not support: set "
                         "ranking_loss=pairs"
                     )
         return examples
 
     def iterate(self) -> Metrics:
-        """Take one step on the next comparisons; after the last one, center the scores."""
+        """Take one step on the next examples; after the last one, center the scores."""
         count = min(self.config.batch_size, len(self.examples))
         order = shuffled(len(self.examples), self.consumed, count, seed=self.seed)
         metrics = self.update([self.examples[i] for i in order])
@@ -270,7 +270,7 @@ class RewardModel(DeclaredState):
         return metrics
 
     def update(self, batch: Sequence[Example]) -> dict[str, Any]:
-        """Take one step on a batch, micro-batch by micro-batch, with one denominator for all of them."""
+        """Take one step on a batch, by micro-batches with one common denominator."""
         total, imitated = self._units(batch), max(1, sum(sum(mask) for e in batch for mask in e.imitated))
         scores, reports = [], []
         imitation = torch.zeros(())
@@ -303,12 +303,12 @@ class RewardModel(DeclaredState):
         return metrics if self.process else metrics | {"margin": margins.mean()}
 
     def judge(self, batch: Sequence[Example]) -> tuple[Tensor, ScoredBatch]:
-        """Return the scores `[p]` of a micro-batch, with a graph, and how they fit the labels."""
+        """Return the scores `[p]` of a micro-batch, with a graph, and their losses and accuracies."""
         scores = self.scorer.read(*self._packed(batch))
         return scores, self._fit(scores, batch)
 
     def _imitated(self, batch: Sequence[Example]) -> tuple[Tensor, Tensor]:
-        """Return the scores `[p]` of a micro-batch and the nats of what is worth imitating in it, with one graph."""
+        """Return the scores `[p]` of a micro-batch and its imitation loss, with one graph."""
         packed, where = self._packed(batch)
         hidden = self.model.read(packed)
         rows = zip((row for e in batch for row in e.imitated), packed.lengths.tolist(), strict=True)
@@ -317,7 +317,7 @@ class RewardModel(DeclaredState):
         return self.scorer.score(hidden, packed, where), -log_probs.sum()
 
     def _fit(self, scores: Tensor, batch: Sequence[Example]) -> ScoredBatch:
-        """Return how the scores `[p]` of a micro-batch fit its labels."""
+        """Return the losses and accuracies of the scores `[p]` of a micro-batch."""
         if self.process:
             labels = torch.tensor([label for e in batch for label in e.labels], device=scores.device)
             owner = torch.arange(len(batch)).repeat_interleave(torch.tensor([len(e.labels) for e in batch]))
@@ -335,7 +335,7 @@ class RewardModel(DeclaredState):
 
     @torch.no_grad()
     def accuracies(self, rows: Sequence[Pair | Ranking | Stepwise]) -> list[float]:
-        """Return for each row the share of its pairs, or of its steps, that are judged right; equal scores are half."""
+        """Return for each example the share of its correct pairs, or steps; equal scores count half."""
         examples = self.prepared(rows)
         right = torch.cat([self.judge(part)[1].right for part in self._parts(examples)]).tolist()
         return [share / self._units([e]) for share, e in zip(right, examples, strict=True)]
@@ -350,7 +350,7 @@ class RewardModel(DeclaredState):
             self.scorer.head.bias.data -= scores.mean()
 
     def _units(self, examples: Sequence[Example]) -> int:
-        """Return what a mean is taken over: comparisons, each of which weighs the same, or steps."""
+        """Return the denominator of a mean: comparisons, with equal weights, or steps."""
         return sum(len(e.labels) for e in examples) if self.process else len(examples)
 
     def _parts(self, batch: Sequence[Example]) -> list[list[Example]]:

@@ -1,10 +1,10 @@
-"""Several reward functions as one, with weights: `combine`.
+"""Weighted sums of reward functions: `combine`.
 
 A reward function has the signature of TRL's: `f(prompts, completions, completion_ids, **columns)`, plain or `async`,
-where the columns are those of the rows beside the prompt, each a list with one entry a completion. It returns one
-number a completion, or None where it does not apply. As in TRL it may also ask for `trainer_state` (`global_step`,
-`max_steps`, `epoch`, `num_train_epochs`), `log_metric(name, value)` and `log_extra(column, values)`. It is given what
-its signature names, all of it if that has `**kwargs`.
+where the columns are those of the examples except the prompt, each a list with one entry per completion. It returns one
+number per completion, or None if it does not apply. As in TRL it may also take `trainer_state` (`global_step`,
+`max_steps`, `epoch`, `num_train_epochs`), `log_metric(name, value)` and `log_extra(column, values)`. It gets the
+arguments that its signature names, or all if it has `**kwargs`.
 """
 
 import asyncio
@@ -24,27 +24,27 @@ from torch import Tensor
 from operant.language.sandbox import SandboxError
 
 RewardFunction = Callable[..., "Sequence[float | None] | Awaitable[Sequence[float | None]]"]
-"""`f(prompts, completions, completion_ids, **columns)`, with one number or None a completion."""
+"""`f(prompts, completions, completion_ids, **columns)`, with one number or None per completion."""
 
 
 TRAINER = ("trainer_state", "log_metric", "log_extra")
-"""What a reward function can ask for beside the columns."""
+"""Optional arguments of a reward function besides the columns."""
 GIVEN = ("prompts", "completions", "completion_ids", "prompt_ids", "truncated", *TRAINER)
-"""What every reward function can ask for; other names are columns."""
+"""Arguments of all reward functions; other names are columns."""
 START: Mapping[str, float] = {"global_step": 0, "max_steps": 0, "epoch": 0.0, "num_train_epochs": 0.0}
-"""State of a trainer that nothing is known of."""
+"""State of an unknown trainer."""
 
 
 class Rewards(NamedTuple):
     """Rewards of n completions by F functions.
 
     Attributes:
-        table: what each function said, NaN where it does not apply.
-        total: the weighted sum over the functions that apply, in float32; NaN where none does.
-        valid: where at least one applies. The others are to have advantage 0.
+        table: reward of each function, NaN if it does not apply.
+        total: the weighted sum over the functions that apply, in float32; NaN if none does.
+        valid: where at least one applies. The others get advantage 0.
         names: of the functions.
-        metrics: means of what the functions have logged by `log_metric`.
-        extra: columns that they have logged by `log_extra`, one entry a completion.
+        metrics: means of the functions' `log_metric` values.
+        extra: columns from `log_extra`, one entry per completion.
     """
 
     table: Float[Tensor, "n F"]
@@ -56,14 +56,14 @@ class Rewards(NamedTuple):
 
 
 class RewardError(RuntimeError):
-    """A reward function raised an exception, which is the cause of this one."""
+    """A reward function raised an exception, the cause of this one."""
 
 
 class Combined:
-    """Several reward functions as one; made by `combine`.
+    """Weighted sum of reward functions; created by `combine`.
 
     Attributes:
-        names: of the functions, each once.
+        names: unique names of the functions.
         weights: of the functions.
     """
 
@@ -88,14 +88,14 @@ class Combined:
         Args:
             prompts: the prompt of each completion, a string or a list of messages.
             completions: strings or lists of messages.
-            completion_ids: their tokens, the end-of-sequence token included.
-            trainer_state: how far training is. Default: that of the last call.
-            **columns: what else the rows have, one entry a completion.
+            completion_ids: their tokens, including the end of sequence.
+            trainer_state: progress of training. Default: that of the last call.
+            **columns: other columns of the examples, one entry per completion.
 
         Raises:
             RewardError: a function raises an exception.
-            TypeError: a function returns anything but a list of numbers and None.
-            ValueError: lengths differ, or a reward is not finite; the message names function, row and value.
+            TypeError: the result of a function is not a list of numbers and None.
+            ValueError: lengths differ, or a reward is NaN or Inf; the message names function, index and value.
         """
         given: dict[str, Any] = {"prompts": prompts, "completion_ids": completion_ids, **columns}
         for name, column in given.items():
@@ -117,21 +117,21 @@ class Combined:
         return Rewards(table, total.masked_fill(~valid, math.nan), valid, self.names, log.means(), log.columns)
 
     def _warn(self, valid: Bool[Tensor, " n"], prompts: Sequence[Any]) -> None:
-        """Say once that no function applies to some row."""
+        """Warn once that no function applies to some example."""
         if self._warned or bool(valid.all()):
             return
         self._warned = True
         row = int(valid.byte().argmin())
         warnings.warn(
             f"no reward function applies to row {row} (prompt {prompts[row]!r}): {', '.join(self.names)} returned "
-            "None; such rows count as without advantage, and no more is said of them",
+            "None; such rows get advantage 0; this warning appears once",
             RuntimeWarning,
             stacklevel=3,
         )
 
 
 class _Log:
-    """What reward functions log in one call about n completions."""
+    """Logs of reward functions in one call on n completions."""
 
     def __init__(self, count: int):
         self._count = count
@@ -154,14 +154,14 @@ class _Log:
 
 
 def check_columns(functions: Iterable[RewardFunction], rows: Sequence[Mapping[str, Any]]) -> None:
-    """Raise if a reward function needs a column that the rows do not have.
+    """Check that the examples have all columns that reward functions need.
 
     Args:
-        functions: those whose signatures name columns.
-        rows: of the data.
+        functions: reward functions with columns in their signatures.
+        rows: the examples.
 
     Raises:
-        ValueError: there is no such column; the message names the function.
+        ValueError: a column is missing; the message names the function.
     """
     present = set().union(*rows) if rows else set()
     for function in functions:
@@ -175,7 +175,7 @@ def check_columns(functions: Iterable[RewardFunction], rows: Sequence[Mapping[st
 
 
 def required(function: RewardFunction) -> tuple[str, ...]:
-    """Return the columns that a reward function cannot do without: parameters that have no default."""
+    """Return the required columns of a reward function: parameters without a default."""
     if (found := getattr(function, "required_columns", None)) is not None:
         return tuple(found)
     return tuple(
@@ -188,7 +188,7 @@ def required(function: RewardFunction) -> tuple[str, ...]:
 
 
 def _parameters(function: Callable[..., Any]) -> list[inspect.Parameter]:
-    """Return the parameters of a function; of one that does not tell, any names."""
+    """Return the parameters of a function; `**` if its signature is unknown."""
     try:
         return list(inspect.signature(function).parameters.values())
     except (TypeError, ValueError):
@@ -196,14 +196,14 @@ def _parameters(function: Callable[..., Any]) -> list[inspect.Parameter]:
 
 
 def combine(functions: Sequence[RewardFunction], weights: Sequence[float] | None = None) -> Combined:
-    """Make one of several reward functions, as TRL's `reward_funcs` and `reward_weights` do.
+    """Combine reward functions, as TRL's `reward_funcs` and `reward_weights` do.
 
     Args:
         functions: one or more.
-        weights: one for each function; None: 1 for each.
+        weights: one per function; None: 1 each.
 
     Raises:
-        ValueError: there is no function, or weights are too few, too many or not finite.
+        ValueError: there is no function, or weights are too few, too many, NaN or Inf.
     """
     if not functions:
         raise ValueError("at least one reward function is needed")
@@ -217,12 +217,12 @@ def combine(functions: Sequence[RewardFunction], weights: Sequence[float] | None
 
 
 def name_of(function: RewardFunction) -> str:
-    """Return what a reward function is called in metrics and messages."""
+    """Return the name of a reward function in metrics and messages."""
     return getattr(function, "__name__", type(function).__name__)
 
 
 def text_of(completion: Any) -> str:
-    """Return the text of a completion: itself, or what the last of its messages says.
+    """Return the text of a completion: itself, or the content of its last message.
 
     Raises:
         TypeError: it is neither a string nor a list of messages.
@@ -239,7 +239,7 @@ def text_of(completion: Any) -> str:
 
 
 def _different(names: Sequence[str]) -> tuple[str, ...]:
-    """Return the names with a number behind those that another one has before."""
+    """Return the names, with numbers appended to duplicates."""
     seen: dict[str, int] = {}
     result = []
     for name in names:
@@ -262,7 +262,7 @@ def _ask(name: str, function: RewardFunction, given: Mapping[str, Any]) -> Any:
 
 
 def _finish(result: Awaitable[Any]) -> Any:
-    """Wait for the result of an asynchronous function, in a thread of its own: a notebook has a loop in this one."""
+    """Wait for the result of an asynchronous function, in a separate thread: in a notebook this one has a loop."""
 
     async def wait() -> Any:
         return await result
@@ -278,7 +278,9 @@ def _checked(name: str, result: Any, count: int) -> list[float]:
     if not isinstance(result, list | tuple):
         raise TypeError(f"the reward function {name} must return a list of {count} rewards, got {result!r}")
     if len(result) != count:
-        raise ValueError(f"the reward function {name} must return {count} rewards, one a completion, got {len(result)}")
+        raise ValueError(
+            f"the reward function {name} must return {count} rewards, one per completion, got {len(result)}"
+        )
     return [math.nan if value is None else _number(name, row, value) for row, value in enumerate(result)]
 
 
@@ -289,6 +291,6 @@ def _number(name: str, row: int, value: Any) -> float:
         raise TypeError(f"the reward of {name} for row {row} must be a number or None, got {value!r}")
     if not math.isfinite(value):
         raise ValueError(
-            f"the reward of {name} for row {row} is {value}, expected a finite number, or None where it does not apply"
+            f"the reward of {name} for row {row} is {value}, expected a finite number, or None if it does not apply"
         )
     return float(value)

@@ -2,17 +2,17 @@
 
 Ziegler et al. 2019 (arXiv:1909.08593) and Ouyang et al. 2022 (arXiv:2203.02155), with the details of Huang et al. 2024
 (arXiv:2403.17031). A state is a prompt with the tokens so far, an action the next token. The reward of a token is -β
-times the log-ratio of the policy to a frozen reference, so that on average the policy pays β KL(policy‖reference); the
-last token gets the score of the answer too. A critic values every state, advantages of the tokens are estimated by
-generalized advantage estimation, and policy and critic are updated on them. The optimum is the reference times
-exp(score / β), normalized.
+times the log-ratio of the policy to a frozen reference, so on average the policy pays β KL(policy‖reference); the last
+token also gets the score of the answer. A critic values every state, generalized advantage estimation gives the
+advantages of the tokens, and policy and critic are updated on them. The optimum is the reference times exp(score / β),
+normalized.
 
-The step of the policy can be exchanged: PPO, a plain gradient (VPG), or a natural one in a trust region (TRPO). PPO's
-own penalty, on KL(old‖new), keeps an update small; it has nothing to do with the one on the reference.
+The policy step can be PPO, a plain gradient (VPG), or a natural one in a trust region (TRPO). PPO's own penalty, on
+KL(old‖new), limits an update; it is independent of the one on the reference.
 
-What differs from the papers: nothing is padded, so no loss sees a token that is not there. Policy and critic have
-optimizers and clipped gradients of their own. Answers that no reward function applies to are left out. There is no
-pretraining loss (PPO-ptx).
+What differs from the papers: there is no padding, so losses see only real tokens. Policy and critic have separate
+optimizers and gradient clipping. Answers to which no reward function applies are dropped. There is no pretraining loss
+(PPO-ptx).
 """
 
 import math
@@ -46,59 +46,59 @@ PRESETS: Mapping[str, Mapping[str, Any]] = {
     "vpg": {"step": "vpg"},
     "trpo": {"step": "trpo"},
 }
-"""Named choices: of the papers, and of the policy-gradient step."""
+"""Presets: of the papers, and of the policy-gradient step."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class RLHFConfig(CriticConfig):
-    """Hyperparameters; the defaults are those of TRL's PPO trainer, but for its temperature of 0.7."""
+    """Hyperparameters of RLHF; the defaults are those of TRL's PPO trainer, except its temperature of 0.7."""
 
     learning_rate: float = 3e-6
-    """Step size of AdamW for the policy. Models of a few million parameters want 1e-4 or more."""
+    """Step size of AdamW for the policy. Models of a few million parameters need 1e-4 or more."""
     prompts_per_batch: PositiveInt = 64
-    """Prompts of a batch."""
+    """Prompts per batch."""
     num_generations: PositiveInt = 1
     """Answers to each prompt."""
     num_iterations: PositiveInt = 4
-    """How often a batch is gone through."""
+    """Passes over a batch."""
     num_minibatches: int = 1
-    """Optimizer steps of an epoch, which the batch is divided into by prompts."""
+    """Optimizer steps per epoch; each takes a part of the prompts."""
     step: Literal["ppo", "vpg", "trpo"] = "ppo"
-    """How the policy is improved: PPO; a plain gradient, once a batch; a natural gradient within a trust region, once a
-    batch (for small models). Epochs and minibatches are the critic's alone in the last two."""
+    """Policy step: PPO; a plain gradient, once per batch; a natural gradient within a trust region, once per batch (for
+    small models). With the last two, only the critic uses epochs and minibatches."""
     objective: Literal["clip", "penalty", "clip-and-penalty"] | str = "clip"
-    """What keeps PPO near the policy that sampled: the clip range, a penalty on KL(old‖new), or both; or a function of
-    yours with the parameters of those of `operant.language.rlhf.OBJECTIVES`, path/to/file.py:function."""
+    """What keeps PPO near the policy that sampled: the clip range, a penalty on KL(old‖new), or both; or your own
+    function with the parameters of `operant.language.rlhf.OBJECTIVES`, path/to/file.py:function."""
     epsilon: Annotated[float, Interval("(0, 1]")] = 0.2
     """How far a ratio may fall below 1 before its token loses its gradient."""
     epsilon_high: PositiveFloat = 0.2
     """How far it may rise above 1."""
     kl_coef: PositiveFloat = 1.0
-    """Weight of the penalty on KL(old‖new) at first."""
+    """Initial weight of the penalty on KL(old‖new)."""
     kl_coef_target: PositiveFloat | None = 0.01
-    """KL(old‖new) of an update, in nats a token, that it is adapted to, within 1e-6 to 1e6; None: it is fixed."""
+    """Target of its adaptation: KL(old‖new) of an update, in nats per token, within 1e-6 to 1e6; None: constant."""
     ent_coef: NonNegativeFloat = 0.0
     """Weight of the entropy bonus of PPO and VPG."""
     loss_aggregation: Literal["token_mean", "sequence_mean", "constant"] = "token_mean"
-    """What a token weighs: as any other, one over its answer's length, or one over the longest length allowed."""
+    """Weight of a token: equal for all, one over its answer's length, or one over the longest allowed length."""
     missing_eos: float | None = None
-    """Score of an answer that was cut off, whatever the rewards say; None: what they say."""
+    """Score of a truncated answer, whatever its rewards; None: its rewards."""
     score_clip: PositiveFloat | None = None
-    """Largest size of a score; None: any."""
+    """Largest magnitude of a score; None: no clipping."""
     whiten_rewards: bool = False
-    """Whether the rewards of the tokens of a batch are scaled to variance 1, their mean kept."""
+    """Whether to scale the token rewards of a batch to variance 1, with their mean kept."""
     normalize_advantage: Literal["batch", "none"] = "batch"
-    """Whether the advantages of the tokens of a batch are brought to mean 0 and variance 1."""
+    """Whether the token advantages of a batch get mean 0 and variance 1."""
     beta: NonNegativeFloat = 0.05
-    """β, the price of a nat of KL(policy‖reference), in units of reward."""
+    """β, the penalty per nat of KL(policy‖reference), in units of reward."""
     beta_target: PositiveFloat | None = None
-    """KL(policy‖reference) that β is adapted to, in nats an answer (Ziegler et al., section 2.2); None: β is fixed."""
+    """Target of β: KL(policy‖reference) in nats per answer (Ziegler et al., section 2.2); None: β is constant."""
     beta_horizon: PositiveInt = 10_000
-    """Answers after which an error of 20 % or more has changed β by about 20 %."""
+    """Answers after which an error of 20 % or more changes β by about 20 %."""
     target_kl: PositiveFloat = 0.01
-    """Trust region: largest KL(old‖new) of a step, in nats a token."""
+    """Trust region: largest KL(old‖new) of a step, in nats per token."""
     cg_damping: NonNegativeFloat = 0.01
-    """Added to the diagonal of the Fisher matrix, in its units. More makes the step more like a plain gradient."""
+    """Damping, added to the diagonal of the Fisher matrix. More moves the step towards a plain gradient."""
 
     def __post_init__(self) -> None:
         """Validate."""
@@ -111,14 +111,14 @@ class RLHFConfig(CriticConfig):
         if self.critic == "shared" and self.step != "ppo":
             raise ValueError(
                 f"critic=shared needs step=ppo: after step={self.step} the critic's own steps would move the policy, "
-                "got both; take --critic copy"
+                "got both; use --critic copy"
             )
         if self.beta_target is not None and self.beta == 0:
             raise ValueError("beta_target cannot move a beta of 0, which is only ever multiplied; start above 0")
 
 
 NATURAL = "operant.experimental.natural_gradient:improve"
-"""What takes the step of the policy where `step` is `trpo`; by its name, since it builds on this package."""
+"""Policy step for `step` = `trpo`; by name, since its module imports this one."""
 
 OBJECTIVES: Mapping[str, Callable[[Tensor, Tensor, Tensor, float, RLHFConfig], Tensor]] = {
     "clip": lambda new, old, advantages, beta, config: ops.clipped_surrogate(
@@ -134,19 +134,19 @@ OBJECTIVES: Mapping[str, Callable[[Tensor, Tensor, Tensor, float, RLHFConfig], T
 }
 """Losses `[m]` of the tokens. On samples of the old policy k3 estimates KL(old‖new) and its gradient without bias."""
 PENALIZED = ("penalty", "clip-and-penalty")
-"""Those whose β is adapted."""
+"""Objectives with an adaptive β."""
 
 
 class RLHFBatch(NamedTuple):
-    """N answers that are learned from, token by token: lists of N tensors `[l]`.
+    """N answers for training, token by token: lists of N tensors `[l]`.
 
     Attributes:
         samples: the sequences.
         plans: the minibatches of each epoch.
-        behavior: log-probabilities that the engine drew the tokens with.
-        old: the same by the policy, before any step.
-        values: of the states that the tokens were chosen in, before any step.
-        advantages: of the tokens, times what corrects for an engine that drew them with other probabilities.
+        behavior: log-probabilities by the engine.
+        old: log-probabilities by the policy before any step.
+        values: of the states in which the tokens were chosen, before any step.
+        advantages: of the tokens, times importance weights of the engine's samples.
         targets: of the critic.
     """
 
@@ -165,24 +165,24 @@ class RLHFBatch(NamedTuple):
 
 
 class RLHF(DeclaredState):
-    """The learner.
+    """Learner of RLHF.
 
     Args:
         config: hyperparameters.
-        model: the policy; what it is now is the reference.
-        engine: samples from the policy.
+        model: the policy; its initial copy is the reference.
+        engine: sampling engine.
         prompts: the training set.
-        judge: scores answers.
-        critic: values states.
-        max_tokens: longest answer, its end of sequence included.
+        judge: reward functions of answers.
+        critic: the critic.
+        max_tokens: longest answer, end of sequence included.
         seed: of the order of the prompts and of sampling.
         budget: prompts.
 
     Attributes:
-        consumed: prompts asked so far.
-        model: as given.
-        beta: β, now.
-        kl_coef: weight of the penalty on KL(old‖new), now.
+        consumed: prompts used so far.
+        model: the policy.
+        beta: current β.
+        kl_coef: current weight of the penalty on KL(old‖new).
     """
 
     STATE = (
@@ -220,11 +220,11 @@ class RLHF(DeclaredState):
 
     @property
     def consumed(self) -> int:
-        """Prompts asked so far."""
+        """Prompts used so far."""
         return self.sampler.asked
 
     def iterate(self) -> Metrics:
-        """Sample answers, judge their tokens, and improve critic and policy."""
+        """Sample answers, estimate advantages of their tokens, and update critic and policy."""
         rollout = self.sampler.draw(self.config.prompts_per_batch, self.config.num_generations)
         metrics = {**reward_metrics(rollout), **length_metrics(rollout.answers.completions)}
         if rollout.judged.valid.any():
@@ -238,7 +238,7 @@ class RLHF(DeclaredState):
 
     @torch.no_grad()
     def estimate_advantages(self, rollout: Rollout) -> tuple[RLHFBatch, dict[str, Any]]:
-        """Return the advantage of every token and the target of its value, and how good the answers are."""
+        """Return the advantage of every token and the target of its value, and metrics of the answers."""
         config, device = self.config, self.model.device
         kept = rollout.judged.valid.nonzero().squeeze(1).tolist()
         samples, completions = take(rollout.answers.samples(), kept), [rollout.answers.completions[i] for i in kept]
@@ -282,14 +282,14 @@ class RLHF(DeclaredState):
         return RLHFBatch(samples, planned, behavior, old, values, advantages, targets), metrics
 
     def _adapt_price(self, kl: Tensor, answers: int) -> None:
-        """Adapt β to KL(policy‖reference) in nats an answer, over so many answers (Ziegler et al., section 2.2)."""
+        """Adapt β to KL(policy‖reference) in nats per answer, over this many answers (Ziegler et al., section 2.2)."""
         config, price = self.config, self.beta
         if config.beta_target is not None and self.iterations >= config.critic_warmup:
             target, horizon = config.beta_target, config.beta_horizon
             self.beta = ops.adapt_horizon(price, float(kl), target=target, horizon=horizon, n=answers)
 
     def update(self, batch: RLHFBatch) -> dict[str, Any]:
-        """Update policy and critic on a batch, and return what was measured in it."""
+        """Update policy and critic on a batch, and return its metrics."""
         config, warm = self.config, self.iterations >= self.config.critic_warmup
         for part in batch.parts if self.iterations == config.critic_warmup else []:
             new = self._log_probs(batch, part)
@@ -348,7 +348,7 @@ class RLHF(DeclaredState):
         return metrics | {"health/updates": torch.tensor(updates), "health/skipped_updates": torch.tensor(skipped)}
 
     def _policy_losses(self, batch: RLHFBatch, part: Sequence[int], new: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
-        """Return the losses `[m]` of the tokens of a micro-batch, and what is to be reported of each."""
+        """Return the losses `[m]` of the tokens of a micro-batch, and metrics of each."""
         config, old, advantages = self.config, flat(part, batch.old), flat(part, batch.advantages)
         losses = self.objective(new, old, advantages, self.kl_coef, config)
         if getattr(losses, "shape", None) != new.shape:
@@ -364,7 +364,7 @@ class RLHF(DeclaredState):
         }
 
     def _adapt_penalty(self, batch: RLHFBatch) -> dict[str, float]:
-        """Adapt the penalty for the next update to how far this one went, KL(old‖new) in nats a token."""
+        """Adapt the penalty of the next update to KL(old‖new) of this one, in nats per token."""
         moved = [ops.kl_estimate(flat(part, batch.old), self._log_probs(batch, part), "k3") for part in batch.parts]
         kl, used, target = float(torch.cat(moved).mean()), self.kl_coef, self.config.kl_coef_target
         if target is not None and math.isfinite(kl):
@@ -377,16 +377,16 @@ class RLHF(DeclaredState):
 
     @property
     def coefficients(self) -> dict[str, float]:
-        """What adapts itself."""
+        """The adaptive coefficients."""
         return {"beta": self.beta, "kl_coef": self.kl_coef}
 
     @coefficients.setter
     def coefficients(self, saved: dict[str, float]) -> None:
-        if "kl" in saved:  # as version 0.1 has written them
+        if "kl" in saved:  # as version 0.1 wrote them
             saved = {"beta": saved["kl"], "kl_coef": saved["beta"]}
         self.beta, self.kl_coef = saved["beta"], saved["kl_coef"]
 
     def load_state_dict(self, state: State) -> None:
-        """Go on from a state of `state_dict`, exactly."""
+        """Restore a state of `state_dict` exactly."""
         super().load_state_dict(state)
         self.sampler.engine.update(self.model)

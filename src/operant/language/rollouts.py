@@ -1,7 +1,7 @@
-"""Asking a policy and judging its answers, for every algorithm that learns from its own completions: `Sampler`.
+"""Sampling and rewarding answers, for every algorithm that learns from its own completions: `Sampler`.
 
-Prompts come in the order of a permutation that belongs to the epoch and the seed. What was asked, answered and
-rewarded is one `Rollout`, in which the answers to one prompt lie side by side.
+Prompts follow a permutation that depends on the epoch and the seed. Prompts, answers and rewards form one `Rollout`,
+with consecutive answers to the same prompt.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -27,11 +27,11 @@ Judge = Callable[..., Rewards]
 
 @dataclass(frozen=True)
 class Answers:
-    """Completions of prompts, one behind the other.
+    """Completions of prompts, in order.
 
     Attributes:
-        prompts: what was asked, once for each answer.
-        completions: what was drawn.
+        prompts: the prompts, once per answer.
+        completions: sampled completions.
         texts: the completions as text, without special tokens.
     """
 
@@ -40,7 +40,7 @@ class Answers:
     texts: list[str]
 
     def samples(self) -> list[Sample]:
-        """Return them as sequences whose completions are trained."""
+        """Return them as sequences with trained completions."""
         return [Sample(p.prompt, c.ids) for p, c in zip(self.prompts, self.completions, strict=True)]
 
 
@@ -49,10 +49,10 @@ class Rollout:
     """Answers to P prompts, G to each, with their rewards.
 
     Attributes:
-        answers: `P * G` of them, those to one prompt side by side.
-        judged: what the reward functions say of each.
+        answers: `P * G` of them, consecutive per prompt.
+        judged: rewards of each.
         group: G.
-        steps: of each, where steps are rewarded.
+        steps: of each, if steps are rewarded.
     """
 
     answers: Answers
@@ -65,11 +65,11 @@ class Rollout:
         return len(self.answers.prompts) // self.group
 
     def rewards(self) -> Tensor:
-        """Return the rewards `[P, G]`; NaN where there is none."""
+        """Return the rewards `[P, G]`; NaN if missing."""
         return self.judged.total.view(-1, self.group)
 
     def valid(self) -> Tensor:
-        """Return which rewards there are, `[P, G]`."""
+        """Return which rewards exist, `[P, G]`."""
         return self.judged.valid.view(-1, self.group)
 
     def step_rewards(self) -> list[Tensor]:
@@ -79,11 +79,11 @@ class Rollout:
             ValueError: the steps were not rewarded.
         """
         if self.steps is None:
-            raise ValueError("the steps of these answers were not rewarded; ask for that when they are drawn")
+            raise ValueError("the steps of these answers were not rewarded; pass `steps` when sampling")
         return [table.view(-1, self.group, table.shape[-1]) for table in self.steps]
 
     def take(self, prompts: Sequence[int]) -> "Rollout":
-        """Return the part that belongs to the prompts at some positions."""
+        """Return the part of the prompts at some indices."""
         at = [p * self.group + i for p in prompts for i in range(self.group)]
         index, old = torch.tensor(at, dtype=torch.int64), self.answers
         answers = Answers([old.prompts[i] for i in at], [old.completions[i] for i in at], [old.texts[i] for i in at])
@@ -110,16 +110,16 @@ class Rollout:
 
 
 class Sampler(DeclaredState):
-    """Asks a policy the next prompts.
+    """Samples answers to the next prompts.
 
     Args:
-        engine: draws the completions.
+        engine: sampling engine.
         prompts: the training set.
-        judge: rewards the answers.
-        tokenizer: of the model, to read the completions.
-        sampling: how they are drawn.
-        seed: of the order of the prompts and of chance.
-        budget: prompts that are asked in all, for the state of the trainer that reward functions see.
+        judge: reward functions of answers.
+        tokenizer: of the model, to decode the completions.
+        sampling: options of sampling.
+        seed: of the order of the prompts and of sampling.
+        budget: total prompts, for the trainer state of reward functions.
 
     Attributes:
         asked: prompts so far.
@@ -145,12 +145,12 @@ class Sampler(DeclaredState):
         self._chance = streams.torch_generator(seed, "sampling")
 
     def draw(self, count: int, group: int, *, steps: StepRewards | None = None) -> Rollout:
-        """Ask the next `count` prompts, `group` times each.
+        """Sample answers to the next `count` prompts, `group` each.
 
         Args:
-            count: how many prompts.
+            count: number of prompts.
             group: answers to each.
-            steps: rewards the steps of the answers, too.
+            steps: rewards of the steps of the answers, too.
         """
         asked = [self.prompts[i] for i in shuffled(len(self.prompts), self.asked, count, seed=self.seed)]
         state = self._trainer_state(count)
@@ -160,7 +160,7 @@ class Sampler(DeclaredState):
         return Rollout(answers, judge(self.judge, answers, state), group, rewarded)
 
     def _trainer_state(self, count: int) -> dict[str, float]:
-        """Return how far training is before a batch of `count` prompts, in TRL's words."""
+        """Return the progress of training before a batch of `count` prompts, as TRL's state."""
         size = len(self.prompts)
         return {
             "global_step": self.asked // count,
@@ -179,15 +179,15 @@ def ask(
     tokenizer: Any,
     generator: torch.Generator,
 ) -> Answers:
-    """Return `count` answers to each prompt, side by side.
+    """Return `count` answers to each prompt, consecutively.
 
     Args:
-        engine: draws the completions.
-        prompts: what is asked.
+        engine: sampling engine.
+        prompts: the prompts.
         count: answers to each.
-        sampling: how they are drawn.
-        tokenizer: of the model, to read the completions.
-        generator: where chance comes from, on the CPU.
+        sampling: options of sampling.
+        tokenizer: of the model, to decode the completions.
+        generator: random numbers, on the CPU.
     """
     found = engine.generate([prompt.prompt for prompt in prompts], count, sampling, generator=generator)
     completions = [completion for answers in found for completion in answers]
@@ -196,15 +196,15 @@ def ask(
 
 
 def judge(rewards: Judge, answers: Answers, state: Mapping[str, float] | None = None) -> Rewards:
-    """Return what reward functions say of answers.
+    """Return the rewards of answers.
 
-    An answer to a conversation is a list of one message of the assistant, one to a text is a text. Beside the columns
-    of the rows the functions are given `prompt_ids` and `truncated`, one a completion.
+    An answer to a conversation is a list of one assistant message, one to a text is a text. Besides the columns of the
+    examples, functions get `prompt_ids` and `truncated`, one per completion.
 
     Args:
         rewards: the functions.
-        answers: what they reward.
-        state: of the trainer, where it is known.
+        answers: the answers.
+        state: of the trainer, if known.
     """
     rows = [prompt.row for prompt in answers.prompts]
     names = dict.fromkeys(name for row in rows for name in row if name not in OWN_COLUMNS)
@@ -226,21 +226,21 @@ def judge(rewards: Judge, answers: Answers, state: Mapping[str, float] | None = 
 
 
 def asked(row: Row) -> Any:
-    """Return the prompt of a row, a string or messages, which a preference row may hold in its sides alone."""
+    """Return the prompt of an example, a string or messages; a preference example may have it only in its sides."""
     return compare(row).prompt if row.get("chosen") is not None and row.get("rejected") is not None else row["prompt"]
 
 
 OWN_COLUMNS = ("prompt", "prompts", "completion", "completions", "completion_ids", "prompt_ids", "truncated", *TRAINER)
-"""Columns of rows that are not handed to reward functions, since these get what was asked and answered."""
+"""Columns that are not passed to reward functions, which get the actual prompts and answers."""
 
 
 def shuffled(size: int, start: int, count: int, *, seed: int) -> list[int]:
-    """Return `count` positions of an endless walk through `size` things, each epoch in an order of its own.
+    """Return `count` indices of an endless walk over `size` elements, each epoch in a different order.
 
     Args:
-        size: number of things.
-        start: how many were visited before.
-        count: how many to visit.
+        size: number of elements.
+        start: elements visited before.
+        count: elements to visit.
         seed: of the orders.
     """
     found: list[int] = []
@@ -264,7 +264,7 @@ def length_metrics(completions: Sequence[Completion]) -> dict[str, float]:
 
 
 def _mean_metrics(parts: Sequence[Rewards]) -> dict[str, float]:
-    """Return the metrics that the reward functions have logged in several parts, a mean each."""
+    """Return the metrics that reward functions logged in several parts, averaged."""
     names = dict.fromkeys(name for part in parts for name in part.metrics)
     found = {name: [part.metrics[name] for part in parts if name in part.metrics] for name in names}
     return {name: sum(values) / len(values) for name, values in found.items()}

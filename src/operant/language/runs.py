@@ -1,4 +1,4 @@
-"""Models that runs have trained: `load_trained`, `base_model`, `check_code`."""
+"""Trained models of runs: `load_trained`, `base_model`, `check_code`."""
 
 from collections.abc import Sequence
 from dataclasses import fields, replace
@@ -17,18 +17,18 @@ from operant.state import State
 
 
 def load_trained(options: ModelOptions, *, seed: int, device: torch.device | str = "cpu") -> "models.LanguageModel":
-    """Return the model of a run, with what `options` want of it: other numbers, another adapter.
+    """Return the model of a run, modified by `options`: another precision, another adapter.
 
-    An adapter of that run is trained on, unless the options want a new one: then it becomes part of the weights.
+    Training continues on the run's adapter, unless the options set a new one: then it is merged into the weights.
 
     Args:
-        options: `init` names the run, or `RUN/best` its best weights; `remote_code` allows code that came with it.
-        seed: which seed of the run, if it has several; one that it does not have takes the first.
-        device: where the model goes.
+        options: `init` names the run, or `RUN/best` its best weights; `remote_code` allows its model's code.
+        seed: of the run; if the run lacks it, its first.
+        device: of the model.
 
     Raises:
-        RunError: there is no run, or it wants to run code that is not allowed.
-        ValueError: it has not trained a language model, has no checkpoint yet, or its base model was replaced.
+        RunError: there is no run, or its model's code is not allowed.
+        ValueError: it has trained no language model, has no checkpoint yet, or its base model was replaced.
     """
     own, state = trained_state(options.init, "model", seed=seed)
     check_code(own, options.init, allowed=options.remote_code)
@@ -39,8 +39,8 @@ def load_trained(options: ModelOptions, *, seed: int, device: torch.device | str
     except ValueError as error:
         what = own.init or own.model
         raise ValueError(
-            f"{options.init} has trained another network than {what} is now: {error}; put back the {what} that it "
-            "began with, or name another run"
+            f"{options.init} has trained another network than {what} is now: {error}; restore the {what} of its "
+            "start, or name another run"
         ) from error
     network = model.network
     if options.lora_r and hasattr(network, "merge_and_unload"):
@@ -49,15 +49,15 @@ def load_trained(options: ModelOptions, *, seed: int, device: torch.device | str
 
 
 def base_model(model: str, init: str = "") -> str:
-    """Return the name of the model that training began with, through all the runs that went on from each other.
+    """Return the name of the initial model, through the whole chain of runs.
 
     Args:
-        model: as in `ModelOptions`; it counts where there is no `init`.
+        model: as in `ModelOptions`; used without `init`.
         init: folder of a run, as in `ModelOptions`.
 
     Raises:
         RunError: there is no run.
-        ValueError: it has not trained a language model.
+        ValueError: it has trained no language model.
     """
     while init:
         own = model_options(opened(init)[0])
@@ -66,7 +66,7 @@ def base_model(model: str, init: str = "") -> str:
 
 
 def check_policy(init: str) -> None:
-    """Raise if a run to start from has trained no policy.
+    """Check that a run to start from has trained a policy.
 
     Args:
         init: folder of the run; empty: none.
@@ -80,39 +80,39 @@ def check_policy(init: str) -> None:
     entry = Run.open(init).entry
     if entry.family == "reward":
         raise ValueError(
-            f"--init {init} is a run of {entry.name}, which has trained a reward model, but a policy is to be trained: "
+            f"--init {init} is a run of {entry.name}, which has trained a reward model, but this run trains a policy: "
             "name a run of sft, dpo, rlhf or grpo there, and this one with --reward-model"
         )
 
 
 def built_in(config: Any) -> bool:
-    """Tell whether a configuration is of a small model that is built here; one of no language model at all is, too."""
+    """Return whether a configuration has a small built-in model; also True without any language model."""
     return not isinstance(config, ModelOptions) or base_model(config.model, config.init) in models.BUILT_IN
 
 
 def check_code(config: Any, run: str | Path, *, allowed: bool) -> None:
-    """Refuse to run the code of a model because a run says so: whoever opens the run has to say so too.
+    """Check that a run's request for its model's code has permission from whoever opens it.
 
     Args:
         config: of the run.
         run: its folder.
-        allowed: whether whoever opens it has said so.
+        allowed: whether the code may run.
 
     Raises:
-        RunError: the run wants it, and it is not allowed.
+        RunError: the run needs it, and it is not allowed.
     """
     if config.remote_code and not allowed:
         raise RunError(
-            f"{run} wants to run Python code that comes with its model {config.model}, which can do anything: if you "
-            "trust both, say --remote-code (in Python remote_code=True)"
+            f"{run} needs the Python code of its model {config.model}, which can do anything: if you "
+            "trust both, pass --remote-code (in Python remote_code=True)"
         )
 
 
 def model_options(run: Run) -> ModelOptions:
-    """Return which model a run has trained, and how.
+    """Return the trained model of a run, and its options.
 
     Raises:
-        ValueError: it has not trained a language model.
+        ValueError: it has trained no language model.
     """
     entry = run.entry
     if entry.package != "language":
@@ -125,12 +125,12 @@ def trained_state(folder: str, part: str, *, seed: int) -> tuple[ModelOptions, S
     """Return the model options of a run and a part of the latest state of one of its seeds.
 
     Args:
-        folder: of the run; `RUN/best` for the state that scored highest in its evaluations.
+        folder: of the run; `RUN/best` for the state with the highest evaluation score.
         part: its name in the learner's state.
-        seed: which seed; one that the run does not have takes the first.
+        seed: of the run; if the run lacks it, its first.
 
     Raises:
-        RunError: there is no run, or it has kept no best weights.
+        RunError: there is no run, or it has no best weights.
         ValueError: its learner has no such part, or it has no checkpoint yet.
     """
     run, best = opened(folder)
@@ -150,5 +150,5 @@ def trained_state(folder: str, part: str, *, seed: int) -> tuple[ModelOptions, S
 
 
 def _place(seed: int, seeds: Sequence[int]) -> int:
-    """Return where a seed stands among those of a run; the first place for one that the run does not have."""
+    """Return the index of a seed in a run; 0 if the run lacks it."""
     return seeds.index(seed) if seed in seeds else 0

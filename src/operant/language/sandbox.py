@@ -1,9 +1,9 @@
-"""Functions that may hang or crash, run where they cannot take the training with them: `Sandbox`.
+"""Isolation of functions that may hang or crash from training: `Sandbox`.
 
-A worker is a process of its own, spoken to in lines of JSON over pipes. It is killed with everything that it started
-(on Linux also what has left its session, such as a daemon) as soon as it overruns its deadline, and a new one is
-started for the next call. Answers carry the id of their call. No alarm signal is involved on this side, so it works
-from any thread. It is a guard against mistakes, not against malice: the function may do all that its user may do.
+A worker is a separate process that communicates in lines of JSON over pipes. When it exceeds its deadline, it is killed
+with all its child processes (on Linux also those that left its session, such as daemons), and the next call starts a
+new one. Answers carry the id of their call. There is no alarm signal on this side, so it works from any thread. It
+protects against mistakes, not malice: the function has all rights of its user.
 """
 
 import contextlib
@@ -29,21 +29,21 @@ _FILE = str(Path(sandbox_worker.__file__).resolve())
 
 
 MEMORY = 4 << 30
-"""Bytes that a worker may take unless another limit is asked for; importing torch takes half a gigabyte of them."""
+"""Default memory limit of a worker in bytes; importing torch takes half a gigabyte of them."""
 
 _MARK = "OPERANT_SANDBOX"
-"""Variable of the environment by which everything is found that a worker has started."""
+"""Environment variable that marks all processes of a worker."""
 
 
 class SandboxError(RuntimeError):
     """The function could not be loaded, or raised an exception; the message says which, and where.
 
-    Its cause holds the traceback of the worker.
+    Its cause has the traceback of the worker.
     """
 
 
 class _RemoteTraceback(Exception):  # noqa: N818 - stands for an exception in another process
-    """What a worker says of an exception."""
+    """Exception of a worker, with its traceback."""
 
     def __str__(self) -> str:
         """Return the traceback."""
@@ -53,19 +53,19 @@ class _RemoteTraceback(Exception):  # noqa: N818 - stands for an exception in an
 class Sandbox:
     """Calls a function in worker processes, each call with a deadline.
 
-    Arguments and results are what JSON knows: None, booleans, numbers, strings, lists and dictionaries with strings as
-    keys; results may have arrays and tensors too, which come back as lists. A coroutine is awaited in the worker.
+    Arguments and results are JSON values: None, booleans, numbers, strings, lists and dictionaries with strings as
+    keys; results may also have arrays and tensors, which become lists. The worker awaits coroutines.
 
     Args:
         target: `path/to/file.py:function` or `package.module:function`.
-        seconds: that one call may take. Loading the function is not counted.
-        workers: processes, which is as many calls as run at a time.
-        memory: bytes of memory of its own that one worker may take (RLIMIT_DATA), where the system can limit it
-            (Linux); None for no limit.
-        start_seconds: that loading the function may take, e.g. what it imports.
+        seconds: time limit of one call, without loading the function.
+        workers: number of processes, and so of parallel calls.
+        memory: limit in bytes of one worker's own memory (RLIMIT_DATA), if the system supports it (Linux); None for no
+            limit.
+        start_seconds: time limit of loading the function, including its imports.
 
     Raises:
-        ValueError: an argument is out of its range, or `target` is no file and function.
+        ValueError: an argument is out of its range, or `target` is not a file and function.
     """
 
     def __init__(
@@ -95,7 +95,7 @@ class Sandbox:
         self._finalize = weakref.finalize(self, _kill_all, slots)  # also when the interpreter exits
 
     def start(self) -> None:
-        """Start one worker now, so that a mistake in the file is found before the first call.
+        """Start one worker now, to detect mistakes in the file before the first call.
 
         Raises:
             SandboxError: the function cannot be loaded.
@@ -112,27 +112,27 @@ class Sandbox:
 
         Args:
             *args: of the function.
-            fallback: the result if the worker hangs, dies or runs out of memory, which a warning then says.
+            fallback: the result if the worker hangs, dies or runs out of memory, which logs a warning.
             **kwargs: of the function.
 
         Raises:
             SandboxError: the function raises an exception.
-            TypeError: an argument is nothing that JSON knows.
+            TypeError: an argument is not a JSON value.
         """
         result, problem = self._attempt(args, kwargs, fallback)
         self._warn([problem])
         return result
 
     def map(self, calls: Sequence[tuple[Any, ...]], *, fallback: Any = None) -> list[Any]:
-        """Call the function once for each tuple of arguments, in all workers, and return the results in order.
+        """Call the function once per tuple of arguments, in all workers, and return the results in order.
 
         Args:
-            calls: positional arguments of each call; each call has the whole deadline.
-            fallback: as of `call`.
+            calls: positional arguments of each call; each call has its own deadline.
+            fallback: as in `call`.
 
         Raises:
             SandboxError: the function raises an exception.
-            TypeError: an argument is nothing that JSON knows.
+            TypeError: an argument is not a JSON value.
         """
         with ThreadPoolExecutor(self._workers) as pool:
             outcomes = list(pool.map(lambda args: self._attempt(args, {}, fallback), calls))
@@ -140,15 +140,15 @@ class Sandbox:
         return [result for result, _ in outcomes]
 
     def calls(self, given: Sequence[dict[str, Any]], *, fallbacks: Sequence[Any]) -> list[Any]:
-        """Call the function once for each set of keyword arguments, in all workers, and return the results in order.
+        """Call the function once per set of keyword arguments, in all workers, and return the results in order.
 
         Args:
-            given: keyword arguments of each call; each call has the whole deadline.
-            fallbacks: of `call`, one for each.
+            given: keyword arguments of each call; each call has its own deadline.
+            fallbacks: of `call`, one per call.
 
         Raises:
             SandboxError: the function raises an exception.
-            TypeError: an argument is nothing that JSON knows.
+            TypeError: an argument is not a JSON value.
         """
         with ThreadPoolExecutor(self._workers) as pool:
             outcomes = list(pool.map(lambda *pair: self._attempt((), *pair), given, fallbacks))
@@ -156,11 +156,11 @@ class Sandbox:
         return [result for result, _ in outcomes]
 
     def close(self) -> None:
-        """Kill the workers. May be called again; a closed sandbox takes no calls."""
+        """Kill the workers. Repeated calls are safe; a closed sandbox accepts no calls."""
         self._finalize()
 
     def __enter__(self) -> "Sandbox":
-        """Return the sandbox, to be closed at the end of the block."""
+        """Return the sandbox, which closes at the end of the block."""
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -172,10 +172,10 @@ class Sandbox:
             raise ValueError(f"the sandbox of {self.target} is closed")
 
     def _attempt(self, args: tuple[Any, ...], kwargs: dict[str, Any], fallback: Any) -> tuple[Any, str | None]:
-        """Return the result of a call, or the fallback and what went wrong."""
+        """Return the result of a call, or the fallback and a description of the failure."""
         self._open()
         call = {"args": args, "kwargs": kwargs, "seconds": self._seconds}
-        json.dumps(call)  # a mistake in an argument is to be found before a worker is taken
+        json.dumps(call)  # detects invalid arguments before a worker is taken
         slot = self._idle.get()
         try:
             self._open()  # it may have been closed meanwhile
@@ -190,7 +190,7 @@ class Sandbox:
         return reply["result"], None
 
     def _ready(self, slot: "_Worker") -> None:
-        """Have the worker of a slot running."""
+        """Ensure that the worker of a slot is running."""
         if slot.alive():
             return
         slot.start()
@@ -206,12 +206,12 @@ class Sandbox:
         failures = [problem for problem in problems if problem]
         if failures:
             more = f" ({len(failures)} such calls)" if len(failures) > 1 else ""
-            message = f"{self.target} {failures[0]}; the call counts as not answered{more}"
+            message = f"{self.target} {failures[0]}; the call counts as unanswered{more}"
             warnings.warn(message, RuntimeWarning, stacklevel=3)
 
 
 class _Worker:
-    """The place of one worker process, which comes and goes."""
+    """The slot of one worker process, which may be replaced."""
 
     def __init__(self, command: list[str]) -> None:
         self._command = command
@@ -223,12 +223,12 @@ class _Worker:
 
     def alive(self) -> bool:
         if self._process is not None and self._process.poll() is not None:
-            self._forget()  # it died between two calls, of which no call is to blame
+            self._forget()  # it died between two calls, neither of which is responsible
             _sweep(self._mark)
         return self._process is not None
 
     def start(self) -> None:
-        """Start a process; its answer to None is the first thing to wait for."""
+        """Start a process; its first answer is to the call None."""
         self._calls, self._mark = 0, uuid.uuid4().hex
         self._process = subprocess.Popen(  # noqa: S603 - our own interpreter and worker
             self._command,
@@ -240,11 +240,11 @@ class _Worker:
         )
 
     def exchange(self, call: dict[str, Any] | None, seconds: float) -> tuple[dict[str, Any], str | None]:
-        """Send a call, unless it is None, and return its answer; or kill the process and return what went wrong."""
+        """Send a call, unless it is None, and return its answer; or kill the process and return the failure."""
         box: queue.SimpleQueue[dict[str, Any] | None] = queue.SimpleQueue()
         self._calls += call is not None
         line = None if call is None else json.dumps({"id": self._calls, **call})
-        # A thread of its own: neither writing to a process that does not read nor reading has a time limit.
+        # A separate thread: neither writes to a process that does not read nor reads have a time limit.
         self._talker = threading.Thread(target=_talk, args=(self._process, line, self._calls, box), daemon=True)
         self._talker.start()
         try:
@@ -252,7 +252,7 @@ class _Worker:
         except queue.Empty:
             self.kill()
             return {}, f"did not answer within {seconds:g} seconds and was stopped"
-        except BaseException:  # interrupted: its answer must not be taken for that to the next call
+        except BaseException:  # interrupted: its answer must not be mistaken for that of the next call
             self.kill()
             raise
         if reply is None:
@@ -265,11 +265,11 @@ class _Worker:
         return reply, None
 
     def kill(self) -> int:
-        """End the process and everything that it started, and return its exit code."""
+        """End the process and all its child processes, and return its exit code."""
         process = self._process
         if process is None or self._owner != os.getpid():
             return 0
-        if process.returncode is None:  # nobody waited for it yet: its number is not given to another process
+        if process.returncode is None:  # not reaped yet: its number cannot be reused
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.killpg(process.pid, signal.SIGKILL) if hasattr(os, "killpg") else process.kill()
         code = process.wait()
@@ -282,17 +282,17 @@ class _Worker:
         self._process = self._talker = None
         if talker is not None:
             talker.join(timeout=1.0)
-            if talker.is_alive():  # something that left the group holds the pipe; closing it would wait for that
+            if talker.is_alive():  # something outside the group holds the pipe; closing it would wait for that
                 return
         for pipe in (process.stdin, process.stdout) if process is not None else ():
-            with contextlib.suppress(OSError):  # what was written last may still be in the buffer
+            with contextlib.suppress(OSError):  # the last output may still be in the buffer
                 pipe.close()  # pyright: ignore[reportOptionalMemberAccess]
 
 
 def _talk(
     process: "subprocess.Popen[str]", line: str | None, call: int, box: "queue.SimpleQueue[dict[str, Any] | None]"
 ) -> None:
-    """Send a line, and put the answer to the call into the box; None if there is none, as the process has died."""
+    """Send a line, and put the answer to the call into the box; None if the process has died."""
     assert process.stdin is not None  # noqa: S101 - `start` asks for both pipes
     assert process.stdout is not None  # noqa: S101 - see above
     reply = None
@@ -309,9 +309,9 @@ def _talk(
 
 
 def _sweep(mark: str) -> None:
-    """Kill every process that carries the mark of a worker, whatever session it has gone to (Linux)."""
+    """Kill every process with the mark of a worker, in any session (Linux)."""
     wanted, found = f"{_MARK}={mark}".encode(), True
-    for _ in range(10):  # a process may start another one while we look
+    for _ in range(10):  # a process may start another one during the search
         if not found or not mark:
             return
         found = False
@@ -331,11 +331,11 @@ def _checked(target: str) -> str:
     """Return the target with the full path of its file.
 
     Raises:
-        ValueError: it is not of the form that is asked for, or there is no such file.
+        ValueError: its form is invalid, or there is no such file.
     """
     place = doors.place_of(target)
     if place is None or "." in place.name:
-        raise ValueError(f"a function is named path/to/file.py:function or package.module:function, got {target!r}")
+        raise ValueError(f"expected path/to/file.py:function or package.module:function, got {target!r}")
     if place.path is not None and not place.path.is_file():
         raise ValueError(doors.absence(place.path, place.name))
     return str(place)

@@ -1,11 +1,10 @@
-"""The other end of `operant.language.sandbox`: a process that runs one function, call by call.
+"""Worker of `operant.language.sandbox`: a process that runs one function, call by call.
 
-It is started as a script, imports nothing of operant and so is ready in milliseconds. Standard input brings one call a
-line, `{"id": 1, "args": [...], "kwargs": {...}, "seconds": 5.0}`; standard output takes one answer a line,
-`{"id": 1, "result": ...}`, `{"id": 1, "error": "...", "traceback": "..."}` or `{"id": 1, "memory": "..."}`, the first
-being `{"id": 0, "result": true}` when the function is loaded. The function
-itself sees another standard input (empty) and output (the error stream), so nothing that it prints is taken for an
-answer.
+It is started as a script and imports nothing of operant, so it starts in milliseconds. Standard input has one call per
+line, `{"id": 1, "args": [...], "kwargs": {...}, "seconds": 5.0}`; standard output has one answer per line, `{"id": 1,
+"result": ...}`, `{"id": 1, "error": "...", "traceback": "..."}` or `{"id": 1, "memory": "..."}`, the first being
+`{"id": 0, "result": true}` when the function is loaded. The function itself gets another standard input (empty) and
+output (the error stream), so its prints are not mistaken for answers.
 """
 
 import asyncio
@@ -25,11 +24,11 @@ from pathlib import Path
 from typing import Any, TextIO
 
 GRACE = 5.0
-"""Seconds beyond the deadline after which a worker whose parent was killed ends itself."""
+"""Seconds beyond the deadline after which a worker without a parent ends itself."""
 
 
 TRAINER_KEY = "operant_trainer"
-"""Keyword of a call that asks for TRL's `trainer_state`, `log_metric` and `log_extra`; it holds the state."""
+"""Keyword of a call for TRL's `trainer_state`, `log_metric` and `log_extra`; its value is the state."""
 
 
 def load(target: str) -> Callable[..., Any]:
@@ -73,12 +72,12 @@ def answer(function: Callable[..., Any], call: dict[str, Any]) -> str:
         return json.dumps({**own, "result": result}, default=_plain)
     except MemoryError:
         return json.dumps({**own, "memory": "ran out of memory"})
-    except Exception as error:  # whatever it is, the parent is to hear of it
+    except Exception as error:  # the parent must learn of every exception
         return json.dumps({**own, **_described(error)})
 
 
 def _described(error: BaseException) -> dict[str, str]:
-    """Return an exception on one line, with the last place outside this file that it went through, and in full."""
+    """Return an exception on one line, with its last place outside this file, and in full."""
     frames = [f for f in traceback.extract_tb(error.__traceback__) if f.filename != __file__]
     if isinstance(error, SyntaxError) and error.filename:
         place = f" ({error.filename}, line {error.lineno})"
@@ -89,7 +88,7 @@ def _described(error: BaseException) -> dict[str, str]:
 
 
 def with_trainer(function: Callable[..., Any], kwargs: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Return what a reward function is called with, of all that its signature names, and what it will have logged.
+    """Return the arguments of a reward function that its signature names, and its logs.
 
     Args:
         function: has TRL's signature.
@@ -111,7 +110,7 @@ async def _awaited(result: Any) -> Any:
 
 
 def _plain(value: Any) -> Any:
-    """Turn arrays and tensors, and their numbers, into plain ones."""
+    """Convert arrays, tensors and their elements to plain values."""
     if hasattr(value, "tolist"):
         return value.tolist()
     raise TypeError(f"a result must be made of numbers, strings, lists and None, got {type(value).__name__}: {value!r}")
@@ -121,19 +120,19 @@ def _limit_memory(limit: int) -> None:
     with contextlib.suppress(ImportError, OSError, ValueError):  # Windows and macOS have no such limit
         import resource
 
-        # Not of the address space: libraries such as CUDA's reserve far more of that than they ever use.
+        # Not of the address space: libraries such as CUDA's reserve much more of that than they use.
         resource.setrlimit(resource.RLIMIT_DATA, (limit, limit))
 
 
 def _set_alarm(seconds: float) -> None:
-    """End this process after so many seconds, wherever it hangs; 0 takes that back."""
+    """End this process after this many seconds, wherever it hangs; 0 cancels that."""
     if hasattr(signal, "setitimer"):
         signal.signal(signal.SIGALRM, signal.SIG_DFL)
         signal.setitimer(signal.ITIMER_REAL, seconds)
 
 
 def _take_channels() -> tuple[TextIO, TextIO]:
-    """Return private copies of standard input and output, and put harmless ones into their place."""
+    """Return private copies of standard input and output, and replace them by harmless ones."""
     calls, answers = os.fdopen(os.dup(0), encoding="utf-8"), os.fdopen(os.dup(1), "w", encoding="utf-8")
     nothing = os.open(os.devnull, os.O_RDONLY)
     os.dup2(nothing, 0)
@@ -162,7 +161,7 @@ def main(target: str, memory: int) -> None:
         _set_alarm(call["seconds"] + GRACE)
         text = answer(function, call)  # pyright: ignore[reportArgumentType]
         _set_alarm(0)
-        if os.getpid() != process:  # the function forked, and this is the copy: the call is not its to answer
+        if os.getpid() != process:  # the function forked, and this is the copy, which must not answer
             os._exit(0)
         answers.write(text + "\n")
         answers.flush()

@@ -1,9 +1,9 @@
-"""What a trained reward model is used for: `Scorer`, `load_scorer`, `load_step_rewards`.
+"""Use of trained reward models: `Scorer`, `load_scorer`, `load_step_rewards`.
 
-A score is a number that a linear head reads from the hidden state of a token: at the last token of an answer, its end
-of sequence, for an outcome; at the last token of each step for a process, where the head may also read how likely the
-model finds the tokens of the step. The answers themselves are scored, token by
-token as they were sampled; only a policy with another tokenizer has them tokenized anew.
+A score is the output of a linear head on the hidden state of a token: at the last token of an answer, its end of
+sequence, for outcome supervision; at the last token of each step for process supervision, where the head may also use
+the log-probabilities of the step's tokens. Scores use the sampled tokens of answers; only a policy with another
+tokenizer has its answers tokenized again.
 """
 
 from collections.abc import Sequence
@@ -27,15 +27,15 @@ from operant.state import copy_named
 
 
 class Scorer:
-    """A language model whose head says how good an answer is.
+    """A language model with a head that scores answers.
 
     Args:
-        model: its trunk gives the hidden states; its last layer is used for the features of a head that has some.
-        head: reads them. Default: one that says 0 everywhere.
+        model: its trunk gives the hidden states; its last layer is used only for features of the head.
+        head: on the hidden states. Default: one with all scores 0.
 
     Attributes:
-        model: as given.
-        head: as given.
+        model: the model.
+        head: the head.
     """
 
     def __init__(self, model: LanguageModel, head: ScalarHead | None = None):
@@ -54,21 +54,21 @@ class Scorer:
     def score(self, hidden: Tensor, batch: Packed, places: Tensor) -> Tensor:
         """Return the scores `[p]` at some tokens of a batch whose hidden states `[n, H]` are known.
 
-        A head with features needs places that divide all the answers into steps.
+        A head with features needs the ends of all steps.
         """
         if self.head.features is None:
             return self.head(hidden.index_select(0, places))
-        with torch.no_grad():  # the model learns to write right steps, not to find wrong ones unlikely
+        with torch.no_grad():  # the model learns to write correct steps, not to make wrong ones improbable
             log_probs, _ = self.model.judge(hidden.index_select(0, batch.before), batch.targets)
         return self.head(hidden.index_select(0, places), lowest_log_probs(log_probs, batch, places))
 
     @torch.no_grad()
     def scores(self, samples: Sequence[Sample], *, tokens: int = 16_384) -> Tensor:
-        """Return the score of each answer, `[B]`, read at its last token.
+        """Return the score of each answer, `[B]`, at its last token.
 
         Args:
             samples: prompts with answers.
-            tokens: most tokens that go through the model at once.
+            tokens: maximum tokens per forward pass.
         """
         found = []
         for part in micro_batches(samples, tokens=tokens):
@@ -85,7 +85,7 @@ class Scorer:
         Args:
             samples: prompts with answers.
             ends: for each answer the index in its completion of the last token of each step.
-            tokens: most tokens that go through the model at once.
+            tokens: maximum tokens per forward pass.
         """
         found: list[Tensor] = []
         for part in micro_batches(samples, tokens=tokens):
@@ -95,7 +95,7 @@ class Scorer:
         return found
 
     def body(self) -> dict[str, torch.nn.Parameter]:
-        """Return the trained parameters of the model that a score depends on: all but those of its last layer alone."""
+        """Return the trained parameters that a score depends on: all but those only in the last layer."""
         network = self.model.network
         shared = {id(value) for value in network.get_input_embeddings().parameters()}
         unused = {id(value) for value in network.get_output_embeddings().parameters()} - shared
@@ -103,7 +103,7 @@ class Scorer:
 
 
 def places(batch: Packed, samples: Sequence[Sample], ends: Sequence[Sequence[int]]) -> Tensor:
-    """Return where in a batch tokens of its completions are, `[p]`.
+    """Return the indices in a batch of tokens of its completions, `[p]`.
 
     Args:
         batch: of the samples.
@@ -120,7 +120,7 @@ def places(batch: Packed, samples: Sequence[Sample], ends: Sequence[Sequence[int
 
 
 def lowest_log_probs(log_probs: Tensor, batch: Packed, places: Tensor) -> Tensor:
-    """Return for each step of the answers the lowest log-probability of a token in it, and so far, `[p, 2]`.
+    """Return for each step the lowest log-probability of its tokens, and of all so far, `[p, 2]`.
 
     Args:
         log_probs: `[m]` of the tokens of the answers.
@@ -128,7 +128,7 @@ def lowest_log_probs(log_probs: Tensor, batch: Packed, places: Tensor) -> Tensor
         places: `[p]` ascending indices of the last tokens of all steps; the last steps end their answers.
     """
     answer = torch.searchsorted(batch.last, places)  # of each step
-    before = batch.last - batch.lengths.cumsum(0)  # what is no token of an answer, up to each answer's end
+    before = batch.last - batch.lengths.cumsum(0)  # number of tokens outside answers, up to each answer's end
     ends = places - before[answer]  # in the order of the answers' tokens, from 1
     lengths = ends.diff(prepend=ends.new_zeros(1))
     in_step = torch.segment_reduce(log_probs.float(), "min", lengths=lengths).clamp(max=0)  # of no token: 0
@@ -139,14 +139,14 @@ def lowest_log_probs(log_probs: Tensor, batch: Packed, places: Tensor) -> Tensor
 class RewardModelFunction:
     """A reward model as a reward function, `f(prompts, completions, completion_ids, **columns)`.
 
-    The reward of an outcome model is its score. That of a process model is the probability that every step is right,
-    the product of those of the steps (Lightman et al. 2023, arXiv:2305.20050, section 2.2).
+    The reward of an outcome model is its score. That of a process model is the probability that every step is correct,
+    the product over the steps (Lightman et al. 2023, arXiv:2305.20050, section 2.2).
 
     Args:
         scorer: the model.
         process: whether it scores steps.
-        separator: what stands between two steps.
-        tokenizer: of the policy. If its vocabulary is not that of the reward model, answers are tokenized anew.
+        separator: between two steps.
+        tokenizer: of the policy. If its vocabulary differs from the reward model's, answers are tokenized again.
     """
 
     __name__ = "reward_model"
@@ -171,9 +171,9 @@ class RewardModelFunction:
         Args:
             prompts: strings or messages.
             completions: strings or messages.
-            completion_ids: the tokens of the answers; empty where only texts are known.
-            prompt_ids: the tokens of the prompts; None where only texts are known.
-            truncated: which answers were cut off, so that no end of sequence belongs behind them; None: none.
+            completion_ids: the tokens of the answers; empty if only texts are known.
+            prompt_ids: the tokens of the prompts; None if only texts are known.
+            truncated: which answers were truncated, so that they get no end of sequence; None: none.
         """
         cut = [False] * len(prompts) if truncated is None else truncated
         if self._same and prompt_ids is not None and all(map(len, completion_ids)):
@@ -197,13 +197,13 @@ class RewardModelFunction:
 def step_ends(tokenizer: Any, ids: Sequence[int], separator: str) -> list[int]:
     """Return the index of the last token of each step of a completion.
 
-    A step ends in the separator, the last one with the completion and its end of sequence. Where nothing but that is
-    behind the last separator, the step before it is the last one.
+    A step ends in the separator, the last one with the completion and its end of sequence. If only the end follows the
+    last separator, the step before it is the last one.
 
     Args:
-        tokenizer: that the ids are of.
+        tokenizer: of the ids.
         ids: of the completion.
-        separator: what stands between two steps.
+        separator: between two steps.
     """
     text, ends, place = decode(tokenizer, ids), [], 0
     while (found := text.find(separator, place)) >= 0:
@@ -228,13 +228,13 @@ def load_scorer(
 
     Args:
         run: folder of a run of `reward-model` or `process-reward-model`.
-        device: where it goes.
+        device: of the model.
         tokenizer: of the policy; None: that of the reward model.
-        seed: which seed of the run; one that it does not have takes the first.
-        remote_code: whether code that came with its model may run, if the run wants it.
+        seed: of the run; if the run lacks it, its first.
+        remote_code: whether its model's own code may run, if the run needs it.
 
     Raises:
-        RunError: there is no run, or it wants to run code that is not allowed.
+        RunError: there is no run, or its model's code is not allowed.
         ValueError: it is a run of another algorithm, or has no checkpoint yet.
     """
     scorer, config = _load(run, device, seed, remote_code)
@@ -250,27 +250,27 @@ def load_step_rewards(
     seed: int = 0,
     remote_code: bool = False,
 ) -> StepRewards:
-    """Return the process reward model of a run as a judge of steps, for GRPO with process supervision.
+    """Return the process reward model of a run as step rewards, for GRPO with process supervision.
 
-    The reward of a step is the probability that it is right.
+    The reward of a step is the probability that it is correct.
 
     Args:
         run: folder of a run of `process-reward-model`.
-        device: where it goes.
-        tokenizer: of the policy; None: that of the reward model. Rewards belong to tokens, so it has to be the same.
-        seed: which seed of the run; one that it does not have takes the first.
-        remote_code: whether code that came with its model may run, if the run wants it.
+        device: of the model.
+        tokenizer: of the policy; None: that of the reward model. Rewards belong to tokens, so both must be equal.
+        seed: of the run; if the run lacks it, its first.
+        remote_code: whether its model's own code may run, if the run needs it.
 
     Raises:
-        RunError: there is no run, or it wants to run code that is not allowed.
-        ValueError: it is a run of another algorithm or of a model of outcomes, has no checkpoint yet, or reads other
-            tokens than the policy writes.
+        RunError: there is no run, or its model's code is not allowed.
+        ValueError: it is a run of another algorithm or of an outcome model, has no checkpoint yet, or has another
+            vocabulary than the policy.
     """
     scorer, config = _load(run, device, seed, remote_code)
     own = scorer.model.tokenizer
     if config.supervision != "process":
         raise ValueError(
-            f"{run} scores whole answers, but steps are to be rewarded: train one with `operant train "
+            f"{run} scores whole answers, but --supervision process needs steps: train one with `operant train "
             "process-reward-model`, or leave out --supervision process"
         )
     if tokenizer is not None and tokenizer.get_vocab() != own.get_vocab():
@@ -289,12 +289,12 @@ def load_step_rewards(
 
 
 def starting_head(init: str, model: LanguageModel, *, seed: int) -> ScalarHead | None:
-    """Return the head of the run that a reward model goes on from; None if that has none.
+    """Return the head of the run that a reward model starts from; None if that has none.
 
     Args:
         init: folder of the run; empty: none.
         model: of the new reward model.
-        seed: which seed of the run; one that it does not have takes the first.
+        seed: of the run; if the run lacks it, its first.
     """
     if not init or opened(init)[0].entry.family != "reward":
         return None

@@ -1,11 +1,11 @@
-"""Supervised fine-tuning: the likeliest continuation becomes the demonstrated one.
+"""Supervised fine-tuning: maximum likelihood of demonstrations.
 
-Maximizes the log-likelihood of demonstrations, token by token, given what came before (Ouyang et al. 2022,
-arXiv:2203.02155, section 3.5; nothing is known of who first did so). Only the tokens of the completion count, its end
-of sequence among them, or else the model would never learn to stop.
+Maximizes the log-likelihood of demonstrations, token by token, given the preceding text (Ouyang et al. 2022,
+arXiv:2203.02155, section 3.5; its origin is unknown). Only the tokens of the completion count, including its end of
+sequence, or else the model would never learn to stop.
 
-What differs from common practice: every token of a step weighs the same, however the step is divided into
-micro-batches; nothing is padded; and training ends with the weights that had the least loss on held-out demonstrations.
+What differs from common practice: all tokens of a step have the same weight, however the step is divided into
+micro-batches; there is no padding; and training ends with the weights of least loss on held-out demonstrations.
 """
 
 from collections.abc import Sequence
@@ -25,7 +25,7 @@ from operant.runtime.learner import Metrics
 from operant.state import State, clone
 
 PRESETS: dict[str, dict[str, Any]] = {}
-"""There is one way to do it."""
+"""There are no variants."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,32 +33,32 @@ class SFTConfig(LanguageConfig):
     """Hyperparameters."""
 
     learning_rate: float = 2e-5
-    """Step size of AdamW (TRL: 2e-5). Models of a few million parameters want 1e-3."""
+    """Step size of AdamW (TRL: 2e-5). Models of a few million parameters need 1e-3."""
     batch_size: PositiveInt = 32
-    """Demonstrations of a step."""
+    """Demonstrations per step."""
     loss_aggregation: Literal["token_mean", "sequence_mean"] = "token_mean"
-    """Whether every token of a step weighs the same, or every demonstration."""
+    """Whether all tokens of a step have the same weight, or all demonstrations."""
     keep_best: bool = True
-    """Whether training ends with the weights that had the least validation loss, instead of the last ones."""
+    """Whether training ends with the weights of least validation loss, instead of the last ones."""
     validations: PositiveInt = 40
-    """How often the validation loss is measured, if the best weights are to be kept."""
+    """Number of validation losses per run, for the best weights."""
 
 
 class SFT:
-    """The learner.
+    """Learner of SFT.
 
     Args:
         config: hyperparameters.
-        model: what is trained.
+        model: the model to train.
         demonstrations: the training set.
-        held_out: demonstrations that tell how good it is.
+        held_out: demonstrations for validation.
         seed: of the order of the demonstrations.
-        budget: demonstrations, counted each time they are seen.
+        budget: demonstrations, counted each time.
 
     Attributes:
-        consumed: demonstrations seen so far.
-        model: as given.
-        validation: the last validation loss, in nats a token.
+        consumed: demonstrations so far.
+        model: the model.
+        validation: the last validation loss, in nats per token.
     """
 
     def __init__(
@@ -95,7 +95,7 @@ class SFT:
         return metrics | {"validation/loss": self.validation}
 
     def update(self, batch: Sequence[Sample]) -> dict[str, Any]:
-        """Take one step on a batch, micro-batch by micro-batch, with one denominator for all of them."""
+        """Take one step on a batch, by micro-batches with one common denominator."""
         parts = micro_batches(batch, tokens=self.config.micro_batch_tokens)
         packed = [pack(take(batch, part), device=self.model.device) for part in parts]
         lengths = [part.lengths for part in packed]
@@ -120,7 +120,7 @@ class SFT:
         }
 
     def validate(self) -> None:
-        """Measure the loss on the held-out demonstrations, and remember the weights if there was none so small."""
+        """Measure the loss on the held-out demonstrations, and save the weights if it is the least so far."""
         log_probs = self.model.likelihoods(self.held_out, tokens=self.config.micro_batch_tokens)
         tokens = sum(len(row) for row in log_probs)
         self.validation = -sum(float(row.sum()) for row in log_probs) / tokens
@@ -128,7 +128,7 @@ class SFT:
             self.least, self.best = self.validation, clone(self.model.state_dict())
 
     def state_dict(self) -> State:
-        """Return everything that an exact resume needs."""
+        """Return the complete state for an exact resume."""
         return {
             "model": self.model.state_dict(),
             "optimizer": self.stepper.state_dict(),
@@ -138,7 +138,7 @@ class SFT:
         }
 
     def load_state_dict(self, state: State) -> None:
-        """Go on from a state of `state_dict`, exactly."""
+        """Restore a state of `state_dict` exactly."""
         self.model.load_state_dict(state["model"])
         self.stepper.load_state_dict(state["optimizer"])
         self.consumed, self.best = state["consumed"], state["best"]

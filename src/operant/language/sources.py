@@ -1,6 +1,6 @@
-"""Where rows of text come from: files, folders and objects of `datasets`, the Hugging Face hub, lists of dicts.
+"""Sources of text examples: files, folders and objects of `datasets`, the Hugging Face hub, lists of dicts.
 
-Every row is handed on with the place that it came from, so that an error can say where to look.
+Every example comes with its position in the source, for error messages.
 """
 
 import csv
@@ -13,25 +13,25 @@ from typing import Any
 __all__ = ["Row", "Source", "read"]
 
 Row = dict[str, Any]
-"""One row of data, with TRL's column names."""
+"""One example, with TRL's column names."""
 Source = str | Path | Iterable[Mapping[str, Any]] | Mapping[str, Iterable[Mapping[str, Any]]]
 
 HUB_NAME = re.compile(r"[\w.-]+(?:/[\w.-]+)?(?::[\w.-]+)?")
-PREFERENCES = "train_prefs"  # what HuggingFaceH4/ultrafeedback_binarized calls its split to train on
-# A cell of a CSV file is a string, unless its column must hold something else.
+PREFERENCES = "train_prefs"  # training split of HuggingFaceH4/ultrafeedback_binarized
+# A cell of a CSV file is a string, unless its column needs another type.
 TYPED_CELLS = ("label", "labels", "margin", "completions", "ranks", "messages")
 
 
 def read(source: Source, *, split: str) -> Iterator[tuple[str, Row]]:
-    """Yield the rows of a source, each with a phrase that says where it stands.
+    """Yield the examples of a source, each with a phrase of its position.
 
     Args:
         source: as for `operant.language.data.read_rows`.
-        split: the part to take, where the source has parts.
+        split: the split to read, if the source has splits.
 
     Raises:
         FileNotFoundError: if there is no such file or dataset.
-        ValueError: if the file cannot be read, or holds something else than rows.
+        ValueError: if the file is unreadable, or contains something else than examples.
     """
     if isinstance(source, str | Path):
         path = Path(source)
@@ -49,7 +49,7 @@ def read(source: Source, *, split: str) -> Iterator[tuple[str, Row]]:
 
 
 def _read_file(path: Path, split: str) -> Iterator[tuple[str, Row]]:
-    """Yield the rows of one file."""
+    """Yield the examples of one file."""
     suffix = path.suffix.lower()
     if suffix not in READERS:
         raise ValueError(f"{path} ends in {suffix!r}, expected one of {', '.join(READERS)}: convert or rename it")
@@ -58,14 +58,14 @@ def _read_file(path: Path, split: str) -> Iterator[tuple[str, Row]]:
 
 
 def _as_row(row: Any, where: str) -> Row:
-    """Return a row as a dict of its own."""
+    """Return a copy of an example as a dict."""
     if not isinstance(row, Mapping):
         raise ValueError(f"{where}: found a {type(row).__name__}, expected an object with columns such as `prompt`")
     return dict(row)
 
 
 def _part(parts: Mapping[str, Any], split: str, name: str) -> Iterable[Any]:
-    """Return one split of several; where there is no `train`, `train_prefs` is the one for preferences."""
+    """Return one split of several; without `train`, `train_prefs` is the one of preferences."""
     if split == "train" and split not in parts and PREFERENCES in parts:
         split = PREFERENCES
     if split not in parts:
@@ -74,7 +74,7 @@ def _part(parts: Mapping[str, Any], split: str, name: str) -> Iterable[Any]:
 
 
 def _json_lines(path: Path, split: str) -> Iterator[tuple[str, Any]]:
-    """Read one JSON value a line, without holding the file in memory; empty lines are passed over."""
+    """Read one JSON value per line, without the whole file in memory; skip empty lines."""
     del split
     with path.open("rb") as file:
         for number, line in enumerate(file, 1):
@@ -122,7 +122,7 @@ def _no_utf8(where: str) -> ValueError:
 
 
 def _csv(path: Path, split: str) -> Iterator[tuple[str, Any]]:
-    """Read a table with a header; cells stay strings, but for columns that need something else."""
+    """Read a table with a header; cells stay strings, except in columns that need another type."""
     del split
     with path.open(encoding="utf-8-sig", newline="") as file:
         reader = csv.DictReader(file, strict=True)
@@ -152,7 +152,7 @@ def _cell(column: str, cell: str, where: str) -> Any:
 
 
 def _parquet(path: Path, split: str) -> Iterator[tuple[str, Any]]:
-    """Read a Parquet file, one group of rows in memory at a time."""
+    """Read a Parquet file, with one group of rows in memory at a time."""
     del split
     from pyarrow import ArrowException, parquet
 
@@ -171,7 +171,7 @@ READERS = {".jsonl": _json_lines, ".json": _json, ".parquet": _parquet, ".csv": 
 
 
 def _from_datasets(source: str, path: Path, split: str) -> Any:
-    """Return a saved dataset, or one of the hub, written `owner/name` or `owner/name:configuration`."""
+    """Return a saved dataset, or one of the hub, in the form `owner/name` or `owner/name:configuration`."""
     if not path.is_dir() and not (HUB_NAME.fullmatch(source) and path.suffix.lower() not in READERS):
         raise FileNotFoundError(
             f"there is no file {source!r}: expected a file ({', '.join(READERS)}), a folder written by `save_to_disk`, "
@@ -189,7 +189,7 @@ def _from_datasets(source: str, path: Path, split: str) -> Any:
             if split != "train" or PREFERENCES not in str(error):
                 raise
             return datasets.load_dataset(name, configuration or None, split=PREFERENCES)
-    except Exception as error:  # of many kinds: no network, no such name, no such split, a choice of configurations
+    except Exception as error:  # many causes: no network, no such name, no such split, a choice of configurations
         place = "the folder" if path.is_dir() else "there is no such file or folder, and from the hub the dataset"
         raise FileNotFoundError(
             f"{source!r}: {place} cannot be loaded ({type(error).__name__}: {error}). Expected a file "

@@ -1,4 +1,4 @@
-"""Conversations to token ids through the chat template of a tokenizer."""
+"""Token ids of conversations, through the chat template of a tokenizer."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -24,23 +24,23 @@ def render(
     tools: Sequence[Any] | None,
     generation_prompt: bool = False,
 ) -> str:
-    """Return a conversation as text, for `encode_rendered` alone.
+    """Return a conversation as text, for `encode_rendered` only.
 
-    Where the tokenizer takes special tokens in a text for plain characters (`split_special_tokens`), those that the
-    template writes must still become tokens, so the ones that stand in messages are broken up by a shield.
+    If the tokenizer treats special tokens in a text as plain characters (`split_special_tokens`), those of the template
+    must still become tokens, so a shield breaks up those in messages.
 
     Args:
         tokenizer: the model's tokenizer.
         messages: the conversation.
         tools: descriptions of tools for the template.
-        generation_prompt: whether the text ends in what begins an answer.
+        generation_prompt: whether the text ends with the start of an answer.
 
     Raises:
         ValueError: if the tokenizer has no chat template.
     """
     if not tokenizer.chat_template:
         raise ValueError(
-            "the tokenizer has no chat template, so it cannot take messages: give strings, or an instruction-tuned "
+            "the tokenizer has no chat template, so it cannot encode messages: use strings, or an instruction-tuned "
             "model, or set `tokenizer.chat_template`"
         )
     conversation: list[Any] = list(messages)
@@ -58,7 +58,7 @@ def render(
 
 
 def encode_rendered(tokenizer: "PreTrainedTokenizerBase", text: str) -> list[int]:
-    """Return the ids of a text that a chat template wrote: its special tokens are tokens, and nothing is added."""
+    """Return the ids of a text from a chat template: its special tokens are tokens, without additions."""
     if not tokenizer.split_special_tokens:
         return encode(tokenizer, text)
     ids: list[int] = []
@@ -78,7 +78,7 @@ def system_length(
     *,
     tools: Sequence[Any] | None,
 ) -> int:
-    """Return how many of the first tokens of a conversation are those of its system message.
+    """Return the number of tokens of a conversation's system message.
 
     Args:
         tokenizer: the model's tokenizer.
@@ -87,7 +87,7 @@ def system_length(
         tools: descriptions of tools for the template.
 
     Returns:
-        0 if it does not start with a system message, or its template writes none by itself.
+        0 if it does not start with a system message, or its template cannot render one alone.
     """
     from jinja2 import TemplateError
 
@@ -101,18 +101,18 @@ def system_length(
 
 
 def remainder(head: str, full: str) -> str:
-    """Return what the template added to `head`, with which `full` must start.
+    """Return the template's addition to `head`, with which `full` must start.
 
     Raises:
-        ValueError: if it does not, as with templates that strip the reasoning from earlier turns.
+        ValueError: if it does not start so, as with templates that strip the reasoning from earlier turns.
     """
     if not full.startswith(head):
         same = shared_length(head, full)
         raise ValueError(
-            f"the chat template rewrites what came before: {head[same : same + 40]!r} in the prompt becomes "
-            f"{full[same : same + 40]!r} once it is answered, so training would see another text than generation: take "
-            "a chat template that keeps earlier turns as they are, give a row of prompt and completion for each turn, "
-            "or give strings"
+            f"the chat template rewrites earlier text: {head[same : same + 40]!r} in the prompt becomes "
+            f"{full[same : same + 40]!r} once there is an answer, so training would differ from generation: use "
+            "a chat template that keeps earlier turns, an example of prompt and completion for each turn, "
+            "or strings"
         )
     return full[len(head) :]
 
@@ -120,10 +120,10 @@ def remainder(head: str, full: str) -> str:
 def assistant_turns(
     tokenizer: "PreTrainedTokenizerBase", messages: Sequence[Message], *, tools: Sequence[Any] | None
 ) -> tuple[list[int], list[bool]]:
-    """Return the ids of a conversation, `[L]`, and which of them the assistant wrote, `[L]`.
+    """Return the ids of a conversation, `[L]`, and a mask of the assistant's, `[L]`.
 
-    The turns are found by `{% generation %}` marks in the chat template if it has them, otherwise by what each adds to
-    the tokens of the conversation before it.
+    `{% generation %}` marks in the chat template define the turns, if it has them, otherwise the tokens that each turn
+    adds to the conversation before it.
 
     Raises:
         ValueError: if no turn is marked, or the template has no marks and rewrites earlier turns.
@@ -134,7 +134,7 @@ def assistant_turns(
     ids, turns = _marked_turns(tokenizer, messages, tools)
     if not any(turns):
         raise ValueError(
-            "the chat template marks no token of the conversation as the assistant's: mark what it writes by "
+            "the chat template marks no token of the conversation as the assistant's: mark its turns by "
             "{% generation %} and {% endgeneration %}, or remove the marks"
         )
     return ids, turns
@@ -156,9 +156,9 @@ def _special_tokens(tokenizer: "PreTrainedTokenizerBase") -> re.Pattern[str]:
 def _added_turns(
     tokenizer: "PreTrainedTokenizerBase", messages: Sequence[Message], tools: Sequence[Any] | None
 ) -> tuple[list[int], list[bool]]:
-    """Find the assistant's turns by what each adds to the text before it."""
+    """Find the assistant's turns from the text that each adds."""
     full = render(tokenizer, messages, tools=tools)
-    cuts = [0]  # where a turn starts and ends, alternately
+    cuts = [0]  # starts and ends of turns, alternating
     for turn, message in enumerate(messages):
         if message["role"] == "assistant":
             head = render(tokenizer, messages[:turn], tools=tools, generation_prompt=True)
@@ -175,7 +175,7 @@ def _added_turns(
 def _marked_turns(
     tokenizer: "PreTrainedTokenizerBase", messages: Sequence[Message], tools: Sequence[Any] | None
 ) -> tuple[list[int], list[bool]]:
-    """Find the assistant's turns by the marks in the chat template."""
+    """Find the assistant's turns from the marks in the chat template."""
     conversation: list[Any] = list(messages)
     encoded: Any = tokenizer.apply_chat_template(
         conversation, tools=list(tools) if tools else None, return_dict=True, return_assistant_tokens_mask=True

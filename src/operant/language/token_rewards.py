@@ -1,6 +1,6 @@
-"""Which token of an answer is to be thanked: rewards and advantages of single tokens, for answers of any lengths.
+"""Credit assignment to tokens: rewards and advantages of single tokens, for answers of any lengths.
 
-What belongs to tokens is a list of N tensors `[l]`, one for each answer; nothing here has seen a padded token.
+Token data are lists of N tensors `[l]`, one per answer, without padding.
 """
 
 from collections.abc import Sequence
@@ -13,13 +13,13 @@ from operant import ops
 
 
 def shaped(scores: Tensor, cut: Tensor, *, clip: float | None, missing_eos: float | None) -> Tensor:
-    """Return scores `[N]` within bounds, and with another in the place of those of answers that were cut off.
+    """Return clipped scores `[N]`, with a replacement for those of truncated answers.
 
     Args:
         scores: `[N]`.
         cut: `[N]` which answers have no end of sequence.
-        clip: largest size of a score; None: any.
-        missing_eos: what an answer without an end gets instead (Huang et al. 2024: -1); None: its score.
+        clip: largest magnitude of a score; None: no clipping.
+        missing_eos: score of an answer without an end (Huang et al. 2024: -1); None: unchanged.
     """
     if clip is not None:
         scores = scores.clamp(-clip, clip)
@@ -33,7 +33,7 @@ def token_rewards(kl: Sequence[Tensor], scores: Tensor, *, coefficient: float, w
         kl: for each answer `[l]` the log-ratio of the policy that sampled to the reference, without a graph.
         scores: `[N]` of the answers.
         coefficient: β.
-        whiten: whether all rewards are scaled to variance 1; their mean stays, since its sign has a meaning.
+        whiten: whether to scale all rewards to variance 1; their mean stays, since its sign has a meaning.
     """
     rewards = [-coefficient * row for row in kl]
     for row, score in zip(rewards, scores, strict=True):
@@ -55,8 +55,8 @@ def token_advantages(
     Args:
         rewards: for each answer `[l]`.
         values: for each answer `[l]`, of the states in which its tokens were chosen.
-        after: `[N]` values of the states after the last tokens; read where an answer was cut, and nowhere else.
-        cut: `[N]` which answers are worth that much after their last token; the others are worth nothing.
+        after: `[N]` values of the states after the last tokens; used only for answers in `cut`.
+        cut: `[N]` which answers bootstrap from that value; the others end with 0.
         gamma: discount.
         lam: λ.
     """
@@ -80,14 +80,14 @@ def token_advantages(
 
 
 def whitened(rows: Sequence[Tensor], *, shift_mean: bool = True) -> list[Tensor]:
-    """Return rows `[l]` with variance 1 over all their tokens, and with mean 0 or the mean that they have."""
+    """Return tensors `[l]` with variance 1 over all their tokens, and with mean 0 or their own mean."""
     return list(ops.whiten(torch.cat(list(rows)), shift_mean=shift_mean).split([len(row) for row in rows]))
 
 
 def outcome_metrics(
     kl: Sequence[Tensor], log_probs: Sequence[Tensor], scores: Tensor, *, coefficient: float
 ) -> dict[str, Tensor]:
-    """Return means over answers, in nats and units of reward an answer, under the names of TRL's PPO trainer."""
+    """Return means over answers, in nats and units of reward per answer, under the names of TRL's PPO trainer."""
     divergence = torch.stack([row.sum() for row in kl]).mean()
     return {
         "objective/kl": divergence,

@@ -1,9 +1,9 @@
-"""Text to token ids and back, in one way only.
+"""Conversion of text to token ids and back, in one way only.
 
-Training and generation must see the same ids, so everything that becomes ids goes through this module, and nothing is
-ever decoded and tokenized again. What it guards against: two BOS (a template writes one, the tokenizer adds one), no
-EOS or two of them, several ids that all mean the end, an EOS that serves as the padding too, a completion whose
-first token would merge with the end of the prompt, and chat templates that rewrite earlier turns.
+Training and generation must use the same ids, so all ids come from this module, and nothing is decoded and tokenized
+again. It prevents: two BOS (a template writes one, the tokenizer adds one), no EOS or two of them, several ids that all
+mean the end, an EOS that is also the padding, a completion whose first token would merge with the end of the prompt,
+and chat templates that rewrite earlier turns.
 """
 
 from collections.abc import Collection, Sequence
@@ -31,7 +31,7 @@ Text = str | Sequence[Message]
 
 CHARACTERS = "\n" + "".join(map(chr, range(0x20, 0x7F)))
 SPECIAL = {"pad_token": "<pad>", "bos_token": "<bos>", "eos_token": "<eos>"}  # ids 0, 1, 2
-# An assistant's turn ends in EOS, so that every turn of a conversation teaches the model to stop.
+# An assistant's turn ends in EOS, so every turn of a conversation teaches the model to stop.
 CHAT_TEMPLATE = (
     "{{ bos_token }}"
     "{% for message in messages %}"
@@ -44,7 +44,7 @@ CHAT_TEMPLATE = (
 
 
 class Encoded(NamedTuple):
-    """One text as token ids, and which of them a language model is trained to predict."""
+    """Token ids of one text, and a mask of the trained ones."""
 
     ids: list[int]
     """Token ids, `[L]`."""
@@ -53,11 +53,11 @@ class Encoded(NamedTuple):
 
 
 def character_tokenizer() -> "PreTrainedTokenizerFast":
-    """Return the tokenizer of the built-in tasks: every character is a token.
+    """Return the character tokenizer of the built-in tasks.
 
-    Its 99 tokens are `<pad>` (0), `<bos>` (1), `<eos>` (2), the newline and the printable characters of ASCII. A text
-    that holds any other character is refused, never mapped to something else. `<eos>` in a text is five characters,
-    not the token. It is a tokenizer of `transformers` like any other, and can be saved and loaded with a model.
+    Its 99 tokens are `<pad>` (0), `<bos>` (1), `<eos>` (2), the newline and the printable characters of ASCII. Other
+    characters raise an error. `<eos>` in a text is five characters, not the token. It is a normal tokenizer of
+    `transformers`, and can be saved and loaded with a model.
     """
     from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, processors
     from transformers import PreTrainedTokenizerFast
@@ -82,8 +82,8 @@ def stop_ids(
 ) -> frozenset[int]:
     """Return every id that ends a completion: the tokenizer's EOS and all of the model's.
 
-    Chat models often have several (one ends a turn, one a document). Padding is no criterion anywhere: that a tokenizer
-    pads with its EOS changes nothing.
+    Chat models often have several (one ends a turn, one a document). Padding does not matter: a tokenizer may pad with
+    its EOS.
 
     Args:
         tokenizer: the model's tokenizer.
@@ -102,18 +102,18 @@ def stop_ids(
 def encode_prompt(
     tokenizer: "PreTrainedTokenizerBase", prompt: Text, *, tools: Sequence[Any] | None = None
 ) -> list[int]:
-    """Return the ids of a prompt, ready to be continued.
+    """Return the ids of a prompt, ready for a continuation.
 
     Args:
         tokenizer: the model's tokenizer.
-        prompt: a string, which gets exactly one BOS if the tokenizer puts one before a text (also if the string has
-            it already); or messages, which the chat template turns into text, once, with its generation prompt. A
-            template writes its own BOS.
+        prompt: a string, which gets exactly one BOS if the tokenizer adds one to a text (also if the string already has
+            it); or messages, which the chat template converts to text once, with its generation prompt. A template
+            writes its own BOS.
         tools: descriptions of tools for the chat template.
 
     Raises:
-        ValueError: if a character is not in the vocabulary, if messages meet a tokenizer without a chat template, or
-            if they end in an assistant's turn.
+        ValueError: if a character is not in the vocabulary, if a tokenizer without a chat template gets messages, or if
+            they end in an assistant's turn.
     """
     if isinstance(prompt, str):
         return _with_bos(tokenizer, encode(tokenizer, prompt))
@@ -134,21 +134,20 @@ def encode_pair(
 ) -> tuple[list[int], list[int]]:
     """Return the ids of a prompt and of its completion, which ends in exactly one EOS.
 
-    The prompt's ids are those of `encode_prompt`, since those are what the model is given. If the tokens of the joined
-    strings do not start with them (the last token of the prompt swallows the start of the completion), the completion
-    is tokenized by itself, with a warning. What follows the first EOS (a newline in many chat templates) is dropped.
+    The prompt's ids are those of `encode_prompt`, as in generation. If the tokens of the joined strings do not start
+    with them (the last token of the prompt merges with the start of the completion), the completion is tokenized
+    separately, with a warning. Text after the first EOS (a newline in many chat templates) is dropped.
 
     Args:
         tokenizer: the model's tokenizer.
         prompt: a string or messages.
         completion: a string or one assistant message in a list; of the same kind as the prompt.
-        eos_ids: what ends a completion (`stop_ids`).
+        eos_ids: tokens that end a completion (`stop_ids`).
         tools: descriptions of tools for the chat template.
 
     Raises:
         ValueError: if the two are of different kinds, if the completion is not one assistant message, or if the chat
-            template changes the prompt once there is an answer, so that the model would be trained on other prompts
-            than it is given.
+            template changes the prompt once there is an answer, so that training and generation would differ.
     """
     if isinstance(prompt, str) != isinstance(completion, str):
         raise ValueError(
@@ -162,7 +161,7 @@ def encode_pair(
     roles = [message["role"] for message in conversation[len(prompt) :]]
     if roles != ["assistant"]:
         raise ValueError(
-            f"the completion has messages of {roles}, expected one of the assistant: give whole conversations as "
+            f"the completion has messages of {roles}, expected one of the assistant: pass whole conversations as "
             "`messages`, whose every assistant turn is trained"
         )
     head = render(tokenizer, conversation[:-1], tools=tools, generation_prompt=True)
@@ -181,19 +180,19 @@ def encode_steps(
     finished: bool = True,
     tools: Sequence[Any] | None = None,
 ) -> tuple[list[int], list[list[int]]]:
-    """Return the ids of a prompt and of each step of its solution, which put together are the solution's ids.
+    """Return the ids of a prompt and of each step of its solution; concatenated, they are the solution's ids.
 
-    Each step ends in the separator, the last in EOS, so a step is read at its last token. The solution is tokenized as
-    a whole; where a token would span two steps, the steps are tokenized apart, with a warning.
+    Each step ends in the separator, the last in EOS, so the last token of a step gives its score. The solution is
+    tokenized as a whole; if a token would span two steps, they are tokenized separately, with a warning.
 
     Args:
         tokenizer: the model's tokenizer.
         prompt: a string or messages.
         steps: the steps, `[K]`, without their separators.
-        eos_ids: what ends a completion (`stop_ids`).
-        separator: what stands between two steps.
-        finished: whether the last step ends the solution. Without it the last step ends in the separator like any
-            other, as in data whose rows stop at the first mistake.
+        eos_ids: tokens that end a completion (`stop_ids`).
+        separator: between two steps.
+        finished: whether the last step ends the solution. Otherwise it ends in the separator too, as in data that stop
+            at the first mistake.
         tools: descriptions of tools for the chat template.
     """
     texts = [step + separator for step in steps[:-1]] + [steps[-1] + ("" if finished else separator)]
@@ -214,16 +213,16 @@ def encode_text(
     eos_ids: Collection[int],
     tools: Sequence[Any] | None = None,
 ) -> Encoded:
-    """Return the ids of a text for language modeling, and which of them are trained.
+    """Return the ids of a text for language modeling, and a mask of the trained ones.
 
-    Of a string everything is trained but its BOS, and it ends in exactly one EOS. Of a conversation the assistant's
-    turns are trained, each with the EOS that ends it. They are found by `{% generation %}` marks in the chat template
-    if it has them, otherwise by what each turn adds to the tokens of the conversation before it.
+    Of a string everything is trained except its BOS, and it ends in exactly one EOS. Of a conversation the assistant's
+    turns are trained, each with the EOS that ends it. `{% generation %}` marks in the chat template define them, if it
+    has them, otherwise the tokens that each turn adds to the conversation before it.
 
     Args:
         tokenizer: the model's tokenizer.
         text: a string or messages.
-        eos_ids: what ends a completion (`stop_ids`).
+        eos_ids: tokens that end a completion (`stop_ids`).
         tools: descriptions of tools for the chat template.
 
     Raises:
@@ -243,24 +242,24 @@ def encode_text(
 
 
 def decode(tokenizer: "PreTrainedTokenizerBase", ids: Sequence[int]) -> str:
-    """Return the text of token ids, `[L]`, without special tokens and without tidying up spaces."""
+    """Return the text of token ids, `[L]`, without special tokens and with unchanged spaces."""
     return str(tokenizer.decode(list(ids), skip_special_tokens=True, clean_up_tokenization_spaces=False))
 
 
 def _leading(tokenizer: "PreTrainedTokenizerBase") -> list[int]:
-    """Return what the tokenizer puts before a text: its BOS, or nothing."""
+    """Return the tokenizer's prefix of a text: its BOS, or nothing."""
     plain, full = (tokenizer.encode("a", add_special_tokens=special) for special in (False, True))
     return next((full[:i] for i in range(len(full)) if full[i : i + len(plain)] == plain), [])
 
 
 def _with_bos(tokenizer: "PreTrainedTokenizerBase", ids: list[int]) -> list[int]:
-    """Put the tokenizer's BOS before ids that do not start with it."""
+    """Prepend the tokenizer's BOS to ids that do not start with it."""
     leading = _leading(tokenizer)
     return ids if ids[: len(leading)] == leading else leading + ids
 
 
 def _eos(tokenizer: "PreTrainedTokenizerBase", eos_ids: Collection[int]) -> int:
-    """Return the id that ends a completion that did not end by itself."""
+    """Return the id to append to a completion without an end."""
     own = tokenizer.eos_token_id
     return own if isinstance(own, int) and own in eos_ids else min(eos_ids)
 
@@ -274,7 +273,7 @@ def _ended(tokenizer: "PreTrainedTokenizerBase", ids: list[int], eos_ids: Collec
 def _with_ends(
     tokenizer: "PreTrainedTokenizerBase", ids: list[int], turns: list[bool], eos_ids: Collection[int]
 ) -> Encoded:
-    """Train every turn up to its first EOS, which may stand just behind it, and end the text with the last of them."""
+    """Train every turn up to its first EOS, which may follow it directly, and end the text with the last of them."""
     trained: list[bool] = []
     inside = False
     for i, token in enumerate(ids):

@@ -1,8 +1,8 @@
-"""Rewards that are computed, not learned: verifiers, by name in `VERIFIERS`, and Python functions from files.
+"""Rewards by rules, not learned: verifiers, by name in `VERIFIERS`, and Python functions from files.
 
-Each name stands for a factory, whose options can be given behind the name: `find("numeric:tolerance=0.01")`. What it
-returns is a reward function with TRL's signature (see `operant.language.rewards`). A verifier that compares reads the
-right answer from a column of the rows, `answer` by default; where that is None it does not apply.
+Each name is that of a factory, with optional options after the name: `find("numeric:tolerance=0.01")`. The result is a
+reward function with TRL's signature (see `operant.language.rewards`). Verifiers that compare read the correct answer
+from a column of the examples, `answer` by default; where that is None they do not apply.
 """
 
 import ast
@@ -26,7 +26,7 @@ from operant.language.sandbox import MEMORY, Sandbox
 from operant.language.sandbox_worker import TRAINER_KEY
 
 ENTRY_POINTS = "operant.rewards"
-"""Group of entry points by which installed packages offer reward functions."""
+"""Group of entry points of reward functions in installed packages."""
 
 _MATHEMATICS = f"{Path(__file__).resolve().with_name('mathematics.py')}:equivalent"
 
@@ -44,17 +44,17 @@ def find(
     workers: int = 1,
     memory: int | None = MEMORY,
 ) -> RewardFunction:
-    """Return the reward function that a text of the command line names.
+    """Return the reward function of a text on the command line.
 
     Args:
-        text: the name of an entry point of the group `operant.rewards`, or `package.module:function`, which run in
-            this process; a name of `VERIFIERS`, with options behind it where wanted (`numeric:tolerance=0.01`), or
-            `path/to/file.py:function` for a function with TRL's signature, which runs in a sandbox; one that was handed
-            over as a Python object (`operant.doors.hold`) runs in this process.
-        max_completion_length: tokens that a completion may have, for the verifiers that need to know.
-        timeout: seconds that one call of a function from a file may take.
+        text: the name of an entry point of the group `operant.rewards`, or `package.module:function`, which run in this
+            process; a name of `VERIFIERS`, with optional options after it (`numeric:tolerance=0.01`), or
+            `path/to/file.py:function` for a function with TRL's signature, which runs in a sandbox; Python objects
+            (`operant.doors.hold`) run in this process.
+        max_completion_length: maximum tokens of a completion, for verifiers that need it.
+        timeout: seconds of one call of a function from a file.
         workers: processes of a function from a file, and of `accuracy`.
-        memory: bytes that a process of a function from a file may take; None for no limit.
+        memory: limit in bytes of a process of a function from a file; None for no limit.
 
     Raises:
         ValueError: there is no such verifier, option or file, or a value is out of its range.
@@ -73,9 +73,9 @@ def find(
 
 
 def exact(*, column: str = "answer") -> RewardFunction:
-    """1 where the completion is the right answer, letter by letter but for white space around it, else 0.
+    """1 if the completion equals the correct answer, except surrounding white space, else 0.
 
-    Where the right answer ends in `#### 18`, as in GSM8K, 18 is right, too.
+    If the correct answer ends in `#### 18`, as in GSM8K, 18 is also correct.
     """
 
     def equal(text: str, gold: Any) -> float:
@@ -85,15 +85,15 @@ def exact(*, column: str = "answer") -> RewardFunction:
 
 
 def numeric(*, column: str = "answer", tolerance: float = 1e-9) -> RewardFunction:
-    r"""1 where the number that the completion gives as its answer equals the right one, else 0.
+    r"""1 if the number that the completion gives as its answer equals the correct one, else 0.
 
-    That is what the last `\boxed{...}` states, or else the first number behind the last `####`, or else the last
+    That is the content of the last `\boxed{...}`, or else the first number after the last `####`, or else the last
     number. Numbers are written like `-3`, `3.0`, `1,234.5`, `1e-3` or `1/2`, or the same in LaTeX
     (`operant.language.numerals`).
 
     Args:
-        column: with the right numbers, as numbers or as text; of an answer such as GSM8K's the number behind `####`.
-        tolerance: largest difference, as a part of the right number where that is above 1.
+        column: with the correct numbers, as numbers or text; of an answer such as GSM8K's the number after `####`.
+        tolerance: largest difference, relative to the correct number if that is above 1.
 
     Raises:
         ValueError: the tolerance is negative.
@@ -105,18 +105,17 @@ def numeric(*, column: str = "answer", tolerance: float = 1e-9) -> RewardFunctio
     def near(text: str, gold: Any) -> float:
         right, given = _stated_or_last(right_answer(gold)), answer_number(text)
         if right is None:
-            raise ValueError(f"the column {column!r} must hold numbers, got {gold!r}")
+            raise ValueError(f"the column {column!r} must contain numbers, got {gold!r}")
         return float(given is not None and abs(given - right) <= slack * max(1, abs(right)))
 
     return _comparing("numeric", column, near)
 
 
 def boxed(*, column: str = "answer") -> RewardFunction:
-    r"""1 where what stands in the last `\boxed{...}` of the completion is the right answer, else 0.
+    r"""1 if the content of the last `\boxed{...}` of the completion is the correct answer, else 0.
 
-    Two answers are the same if they are equal numbers, with a unit or as `x = 18` or without, or equal text but for
-    spaces, dollar signs, `\left`, `\right`, a final full stop and the size of fractions. For more mathematics than that
-    take `accuracy`.
+    Two answers are the same if they are equal numbers, with or without a unit or `x = 18`, or equal text up to spaces,
+    dollar signs, `\left`, `\right`, a final full stop and the size of fractions. For more mathematics use `accuracy`.
     """
 
     def same(text: str, gold: Any) -> float:
@@ -129,15 +128,15 @@ def boxed(*, column: str = "answer") -> RewardFunction:
 
 
 def accuracy(*, column: str = "", seconds: float = 10.0, workers: int = 1) -> RewardFunction:
-    """1 where the completion equals the right answer as mathematics, by `math-verify`, else 0.
+    """1 if the completion equals the correct answer as mathematics, by `math-verify`, else 0.
 
-    Where the right answer is a number, and the completion boxes or marks (`####`) a number or has no LaTeX, the numbers
-    decide, as `operant.language.numerals` reads them. Otherwise `math-verify` compares in processes of its own, each
-    comparison with a deadline. None where one overruns it, and where the right answer is nothing that can be read.
+    If the correct answer is a number, and the completion boxes or marks (`####`) a number or has no LaTeX, the numbers
+    decide, as in `operant.language.numerals`. Otherwise `math-verify` compares in separate processes, each comparison
+    with a deadline. None after the deadline, or if the correct answer is unreadable.
 
     Args:
-        column: with the right answers; by default `solution`, as in TRL, or `answer` where there is none.
-        seconds: that one comparison may take.
+        column: with the correct answers; by default `solution`, as in TRL, or else `answer`.
+        seconds: time limit of one comparison.
         workers: processes.
 
     Raises:
@@ -161,10 +160,10 @@ def accuracy(*, column: str = "", seconds: float = 10.0, workers: int = 1) -> Re
 
 
 def pattern(*, pattern: str) -> RewardFunction:
-    """1 where the whole completion matches a regular expression (a dot also matches a line break), else 0.
+    """1 if the whole completion matches a regular expression (a dot also matches a line break), else 0.
 
     Raises:
-        ValueError: it is no regular expression.
+        ValueError: the regular expression is invalid.
     """
     try:
         compiled = re.compile(pattern, re.DOTALL)
@@ -174,20 +173,20 @@ def pattern(*, pattern: str) -> RewardFunction:
 
 
 def think_format() -> RewardFunction:
-    """1 where the completion begins with one `<think>...</think>`, else 0; as TRL's `think_format_reward`."""
+    """1 if the completion begins with one `<think>...</think>`, else 0; as TRL's `think_format_reward`."""
     return _matching("think_format", _THINK)
 
 
 def think_answer_format() -> RewardFunction:
-    """1 where the completion is one `<think>...</think>` and one `<answer>...</answer>` and nothing else, else 0."""
+    """1 if the completion is one `<think>...</think>` and one `<answer>...</answer>` and nothing else, else 0."""
     return _matching("think_answer_format", _THINK_ANSWER)
 
 
 def length(*, target: int | None = None, limit: int | None = None) -> RewardFunction:
-    """A reward for the number of tokens, the end-of-sequence token included. Give one of the two.
+    """A reward for the number of tokens, end of sequence included. Set one of the two.
 
     Args:
-        target: best number; the reward falls from 1 there to 0 at none and at twice as many.
+        target: best number; the reward falls linearly from 1 there to 0 at zero and at twice the number.
         limit: largest number; the reward is 1 up to it and 0 beyond.
 
     Raises:
@@ -207,14 +206,14 @@ def length(*, target: int | None = None, limit: int | None = None) -> RewardFunc
 
 
 def repetition(*, ngram_size: int = 3, max_penalty: float = -1.0) -> RewardFunction:
-    """A penalty for repeated n-grams of words: `max_penalty` times the part of them that occurred before.
+    """A penalty for repeated n-grams of words: `max_penalty` times the share of them that occurred before.
 
     0 for a completion of fewer than n words. After Yeo et al. 2025 (arXiv:2502.03373, appendix C.2), as TRL's
     `get_repetition_penalty_reward`.
 
     Args:
-        ngram_size: words of an n-gram, n; upper and lower case are the same.
-        max_penalty: what a text of endless repetition gets, at most 0.
+        ngram_size: words of an n-gram, n; case does not matter.
+        max_penalty: penalty of a text of endless repetition, at most 0.
 
     Raises:
         ValueError: an argument is out of its range.
@@ -236,10 +235,10 @@ def repetition(*, ngram_size: int = 3, max_penalty: float = -1.0) -> RewardFunct
 
 
 def soft_overlong(*, max_completion_length: int, buffer: int | None = None) -> RewardFunction:
-    """DAPO's soft punishment of long completions: 0, then falling to -1 at the limit (`ops.overlong_penalty`).
+    """DAPO's soft penalty of long completions: 0, then falling to -1 at the limit (`ops.overlong_penalty`).
 
     Args:
-        max_completion_length: tokens that a completion may have, the end-of-sequence token included.
+        max_completion_length: maximum tokens of a completion, end of sequence included.
         buffer: tokens before the limit over which the penalty grows; None: a fifth of the limit, as in the paper.
 
     Raises:
@@ -256,7 +255,7 @@ def soft_overlong(*, max_completion_length: int, buffer: int | None = None) -> R
 
 
 def _pass_on(answers: Sequence[dict[str, Any] | None], sizes: Sequence[int], log_metric: Any, log_extra: Any) -> None:
-    """Log what a function has logged in the calls of a batch; a call without an answer has None in every column."""
+    """Log the function's logs of the calls of a batch; a call without an answer has None in every column."""
     logged = [answer for answer in answers if answer is not None]
     for name, value in [pair for answer in logged for pair in answer["metrics"]] if log_metric else ():
         log_metric(name, value)
@@ -268,14 +267,14 @@ def _pass_on(answers: Sequence[dict[str, Any] | None], sizes: Sequence[int], log
 def user_function(
     target: str, *, seconds: float = 60.0, workers: int = 1, memory: int | None = MEMORY
 ) -> RewardFunction:
-    """A reward function from a Python file, run in a process of its own and stopped when it overruns its deadline.
+    """A reward function from a Python file, in a separate process with a deadline.
 
     Args:
         target: `path/to/file.py:function`. The function has TRL's signature and may be `async`.
-        seconds: that one call may take; beyond it all completions of the call get None.
+        seconds: time limit of one call; after it all completions of the call get None.
         workers: processes. With one, a call has the whole batch; with several, the batch is divided into as many calls
-            of consecutive completions, which run side by side, each with the whole deadline.
-        memory: bytes of memory of its own that a process may take (Linux); None for no limit.
+            of consecutive completions, which run in parallel, each with its own deadline.
+        memory: limit in bytes of a process's own memory (Linux); None for no limit.
 
     Raises:
         ValueError: there is no such file, or an argument is out of its range.
@@ -306,7 +305,7 @@ def user_function(
             return parts[0]
         for part, size in zip(parts, sizes, strict=True):
             if not isinstance(part, list) or len(part) != size:
-                raise ValueError(f"{target} must return {size} rewards, one a completion, got {part!r}")
+                raise ValueError(f"{target} must return {size} rewards, one per completion, got {part!r}")
         return [reward for part in parts for reward in part]
 
     vars(reward)["required_columns"] = [name for name in _named_without_default(target) if name not in GIVEN]
@@ -314,7 +313,7 @@ def user_function(
 
 
 def _named_without_default(target: str) -> list[str]:
-    """Return the parameters without a default of a function in a file, as far as the text of the file tells."""
+    """Return the parameters without a default of a function in a file, from the text of the file."""
     where, _, name = target.rpartition(":")
     for node in ast.parse(Path(where).read_bytes()).body:
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.name == name and not node.decorator_list:
@@ -326,7 +325,7 @@ def _named_without_default(target: str) -> list[str]:
 
 
 def right_answer(gold: Any) -> str:
-    r"""Return the right answer that a column holds: the inside of its last box, what follows `####`, or all of it."""
+    r"""Return the correct answer in a column: the content of its last box, the text after `####`, or all of it."""
     text = str(gold)
     found = last_box(text)
     found = after_mark(text) if found is None else found
@@ -334,7 +333,7 @@ def right_answer(gold: Any) -> str:
 
 
 def _plain(text: str) -> str:
-    """Take from LaTeX what makes no difference to the value."""
+    """Remove LaTeX that does not change the value."""
     text = re.sub(r"\\left|\\right|\\[,;! ]|[\s$]", "", text)
     return re.sub(r"\\[dt]frac", r"\\frac", text).rstrip(".")
 
@@ -350,20 +349,20 @@ def _same_number(text: str, other: str) -> bool:
 
 
 def _by_number(text: str, right: str) -> float | None:
-    """Return 1.0 or 0.0 where numbers alone tell whether a completion is right, else None."""
+    """Return 1.0 or 0.0 if numbers alone decide whether a completion is correct, else None."""
     number = stated_number(right)
     if number is None:
         return None
     answer, box = answer_number(text), last_box(text)
     if box is not None and _EQUATION.match(box):
-        return 0.0  # math-verify takes 2x = 18 for 18
+        return 0.0  # math-verify treats 2x = 18 as 18
     if answer is None:
         return 0.0 if box is None and not _LATEX.search(text) else None
     return float(answer == number) if box is not None or answer == number or not _LATEX.search(text) else None
 
 
 def _comparing(name: str, column: str, judge: Callable[[str, Any], float]) -> RewardFunction:
-    """Return the reward function that judges each completion by the right answer in a column."""
+    """Return a reward function that compares each completion with the correct answer in a column."""
 
     def reward(completions: Sequence[Any], **columns: Any) -> list[float | None]:
         golds = _gold(name, column, columns)
@@ -386,7 +385,7 @@ def _gold(name: str, column: str, columns: Mapping[str, Any]) -> Sequence[Any]:
     if column not in columns:
         others = ", ".join(key for key in columns if key not in ("prompts", "completion_ids")) or "none"
         raise ValueError(
-            f"the verifier {name} reads the column {column!r}, which the rows lack; their columns: {others}"
+            f"the verifier {name} reads the column {column!r}, which the examples lack; their columns: {others}"
         )
     return columns[column]
 
@@ -408,4 +407,4 @@ VERIFIERS: dict[str, Callable[..., RewardFunction]] = {
     "repetition": repetition,
     "soft-overlong": soft_overlong,
 }
-"""Factories of reward functions, by the names of the command line."""
+"""Factories of reward functions, by their names on the command line."""

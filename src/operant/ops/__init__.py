@@ -39,6 +39,7 @@ from operant.ops.kl import (
     gaussian_kl,
     kl_estimate,
 )
+from operant.ops.latent import bernoulli_log_prob, gaussian_mixture_log_prob, gaussian_mixture_sample
 from operant.ops.moments import (
     explained_variance,
     percentile_range,
@@ -133,6 +134,7 @@ __all__ = [
     "approximate_kl",
     "backtrack",
     "balanced_kl",
+    "bernoulli_log_prob",
     "bradley_terry",
     "categorical_entropy",
     "categorical_fisher",
@@ -162,6 +164,8 @@ __all__ = [
     "gaussian_fisher",
     "gaussian_kl",
     "gaussian_log_prob",
+    "gaussian_mixture_log_prob",
+    "gaussian_mixture_sample",
     "gaussian_mode",
     "gaussian_sample",
     "group_advantages",

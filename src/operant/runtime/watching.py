@@ -245,7 +245,7 @@ class Stage:
         images: Any = self._shown.render()
         if not isinstance(images[0], np.ndarray) or images[0].ndim != 3:
             raise ValueError(
-                f"{self._env.task} shows no picture: its render() must return an array [height, width, 3] of bytes "
+                f"{self._env.task} shows no image: its render() must return an array [height, width, 3] of bytes "
                 f"where render_mode is 'rgb_array', got {images[0]!r:.80}"
             )
         return np.ascontiguousarray(images[0], dtype=np.uint8)
@@ -266,5 +266,5 @@ def _check_rendering(spec: EnvSpec, mode: str | None) -> float:
     env.close()
     known = metadata.get("render_modes", [])
     if mode is not None and mode not in known:
-        raise ValueError(f"{task} cannot be rendered as {mode!r}; it knows {known}")
+        raise ValueError(f"{task} cannot be rendered as {mode!r}; it supports {known}")
     return float(metadata.get("render_fps", 30))

@@ -1,17 +1,17 @@
-"""A trainer of a service that speaks the Tinker API, through its SDK: `RemoteTrainer` (extra: `tinker`)."""
+"""A trainer of a service with the Tinker API, through its SDK: `RemoteTrainer` (extra: `tinker`)."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import tinker
-import torch
 from tinker import types
 
 from operant.language.engines.protocol import Completion, Sampling
 from operant.scale.trainer import Adam, Datum, Forward, Loss, check
+from operant.tensors import from_numpy
 
 DEFAULT_RANK = 32
-"""Rank of the adapter, where none is named: the service trains adapters alone."""
+"""Default rank of the adapter: the service trains only adapters."""
 
 
 class RemoteTrainer:
@@ -19,9 +19,9 @@ class RemoteTrainer:
 
     Args:
         address: of the service, such as `http://127.0.0.1:8421`; None: that of `TINKER_BASE_URL`, or Tinker's own.
-        model: a name that the service knows.
+        model: a name of the service.
         lora_r: rank of the adapter; 0: 32.
-        seed: of the first weights of the adapter.
+        seed: of the adapter's initial weights.
         key: for the service; None: that of `TINKER_API_KEY`.
     """
 
@@ -101,7 +101,7 @@ def _inputs(datum: Datum) -> dict[str, Any]:
 
 
 def _found(output: types.ForwardBackwardOutput) -> Forward:
-    log_probs = [torch.from_numpy(fields["logprobs"].to_numpy()) for fields in output.loss_fn_outputs]
+    log_probs = [from_numpy(fields["logprobs"].to_numpy()) for fields in output.loss_fn_outputs]
     return Forward(output.metrics.get("loss:sum", float("nan")), log_probs)
 
 

@@ -1,7 +1,7 @@
-"""The app: pages, their files, and one door to the worker processes.
+"""The app: pages, their files, and access to the worker processes.
 
-Pages are one shell (`static/index.html`) with a module of JavaScript each. Files are looked up by name among those that
-the package holds; nothing in a request is taken for a path.
+Pages share one shell (`static/index.html`) with a JavaScript module each. Files are looked up by name among those of
+the package; no request is treated as a path.
 """
 
 import json
@@ -17,6 +17,7 @@ from starlette.responses import FileResponse, JSONResponse, PlainTextResponse, R
 from starlette.routing import Route
 
 from operant import __version__
+from operant.web.live import Streams
 from operant.web.safety import Guard, Hosts
 from operant.web.taxonomy import taxonomy
 from operant.web.workers import Worker
@@ -36,32 +37,35 @@ TYPES = {
     ".mp4": "video/mp4",
     ".webm": "video/webm",
 }
-"""Of the files that are served, by suffix."""
+"""Media types of served files, by suffix."""
 
 
 @dataclass(frozen=True)
 class Workers:
-    """Who computes what.
+    """Worker processes by purpose.
 
     Attributes:
-        playground: solves, learns and draws.
-        library: reads runs and keeps labels.
+        library: reads runs, with little in its memory.
+        computing: solves, learns, draws and compares.
+        labels: keeps labels.
         travel: keeps the run at hand whose updates are gone to.
     """
 
-    playground: Worker
     library: Worker
+    computing: Worker
+    labels: Worker
     travel: Worker
 
     def of(self, name: str) -> Worker:
         """Return the worker of a function by its name."""
-        if name.startswith("travel."):
-            return self.travel
-        return self.playground if name.startswith(("playground.", "explorables.")) else self.library
+        package = name.partition(".")[0]
+        if package in ("playground", "explorables") or name == "runs.compare":
+            return self.computing
+        return {"labels": self.labels, "travel": self.travel}.get(package, self.library)
 
     async def close(self) -> None:
         """End the processes."""
-        for worker in (self.playground, self.library, self.travel):
+        for worker in (self.library, self.computing, self.labels, self.travel):
             await worker.close()
 
 
@@ -69,27 +73,30 @@ def make_app(runs: Path, hosts: Hosts, token: str | None = None) -> Guard:
     """Return the app.
 
     Args:
-        runs: the folder of runs, which need not exist.
-        hosts: the names under which it is asked for.
-        token: that requests need; None for none.
+        runs: the folder of runs, which may be missing.
+        hosts: valid host names of requests.
+        token: required token; None for none.
     """
-    workers = Workers(Worker(runs), Worker(runs), Worker(runs))
+    streams = Streams(runs)
+    workers = Workers(*(Worker(runs) for _ in range(4)))
     files = {path.relative_to(STATIC).as_posix(): path for path in STATIC.rglob("*") if path.is_file()}
 
     @asynccontextmanager
     async def lifespan(_: Starlette) -> AsyncGenerator[None]:
         yield
+        streams.end()
         await workers.close()
 
     routes = [
         *(Route(page, _shell, methods=["GET"]) for page in PAGES),
         Route("/static/{name:path}", _file(files), methods=["GET"]),
         Route("/media/{run:path}/{name}", _medium(workers), methods=["GET"]),
+        Route("/events", streams.answer, methods=["GET"]),
         Route("/api/about", _about(runs), methods=["POST"]),
         Route("/api/map", _map, methods=["POST"]),
         Route("/api/{package}/{function}", _call(workers), methods=["POST"]),
     ]
-    return Guard(Starlette(routes=routes, lifespan=lifespan), hosts, token)
+    return Guard(Starlette(routes=routes, lifespan=lifespan), hosts, token, end=streams.end)
 
 
 async def _shell(_: Request) -> Response:
@@ -106,7 +113,7 @@ def _file(files: Mapping[str, Path]) -> Any:
 
 def _medium(workers: Workers) -> Any:
     async def answer(request: Request) -> Response:
-        """Serve a picture or a film of a run, which the worker finds."""
+        """Serve an image or video of a run, found by the worker."""
         status, body = await workers.library.call("runs.medium", dict(request.path_params))
         return _response(Path(json.loads(body)["path"])) if status == 200 else _nothing()
 
@@ -135,7 +142,7 @@ def _call(workers: Workers) -> Any:
             return _nothing()
         if not isinstance(arguments, dict) or not all(isinstance(key, str) for key in arguments):
             return JSONResponse({"error": "the body must be a JSON object"}, 400)
-        if name == "runs.medium":  # answers with a path, which is for the server alone
+        if name == "runs.medium":  # returns a path, which is for the server only
             return _nothing()
         status, body = await workers.of(name).call(name, arguments)
         return Response(body, status, {"cache-control": "no-store"}, "application/json")

@@ -1,15 +1,10 @@
-"""Runs as the pages show them: found, listed, looked at, compared. Nothing here writes.
-
-Runs are named by their paths below the folder of runs; a name is looked up part by part, and whatever leads out of the
-folder, such as a symbolic link, is not there.
-"""
+"""Runs as the pages show them: listed, looked at, compared. Nothing here writes."""
 
 import json
 import os
-import re
 import socket
 import tomllib
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -18,30 +13,26 @@ from operant import catalog, doors
 from operant.runtime.files import read_regular
 from operant.runtime.sessions import UNFINISHED, described
 from operant.web.curves import Columns, decimated, last_record
+from operant.web.folders import MOST_RUNS, NAME, folder_of, names_of
 from operant.web.workers import NotFoundError
 
-NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,127}")
-"""Of a folder of a run, or of one that holds runs."""
-DEPTH = 3
-"""Folders above a run, that of runs included."""
-MOST_RUNS = 20_000
 MEDIA = (".png", ".jpg", ".gif", ".svg", ".mp4", ".webm")
-"""Suffixes of the pictures and films that are shown."""
+"""Suffixes of shown images and videos."""
 
 _COLUMNS = Columns()
 
 
 def index(runs: Path) -> dict[str, Any]:
-    """Return every run, the newest first: what it is, how far, how good, and how it ended."""
+    """Return every run, the newest first: settings, progress, score, and outcome."""
     found = [_entry(runs, name) for name in names_of(runs)]
     found.sort(key=lambda entry: str(entry.get("started", "")), reverse=True)
     return {"folder": str(runs), "found": runs.is_dir(), "runs": found}
 
 
 def show(runs: Path, run: str) -> dict[str, Any]:
-    """Return all about a run: settings, sessions, metrics, evaluations, pictures and films, and commands."""
+    """Return all facts of a run: settings, sessions, metrics, evaluations, images and videos, and commands."""
     path = folder_of(runs, run)
-    tables = _tables(path / "config.toml", _stamp(path / "config.toml"))
+    tables = tables_of(path)
     facts = _facts(path)
     shown = shown_path(path)
     commands = {"show": f"operant show {shown}", "evaluate": f"operant evaluate {shown}"}
@@ -63,13 +54,13 @@ def show(runs: Path, run: str) -> dict[str, Any]:
 
 
 def curves(runs: Path, names: list[str], metric: str | None = None, known: str = "") -> dict[str, Any]:
-    """Return a metric of some runs over the budget used, for every seed and all together.
+    """Return a metric of some runs over the used budget, by seed and aggregated.
 
     Args:
         runs: the folder of runs.
         names: of the runs.
         metric: of `metrics.jsonl`. Default: the scores of evaluations, with IQM and its 95 % interval as recorded.
-        known: the `version` of an earlier answer; nothing else is returned where nothing has changed since.
+        known: the `version` of an earlier response; without changes since, only the version is returned.
     """
     paths = {name: folder_of(runs, name) for name in names}
     files = {name: path / ("metrics.jsonl" if metric else "eval/evaluations.jsonl") for name, path in paths.items()}
@@ -83,9 +74,9 @@ def curves(runs: Path, names: list[str], metric: str | None = None, known: str =
 
 
 def compare(runs: Path, names: list[str], metric: str | None = None) -> dict[str, Any]:
-    """Return in what runs differ, and how they stand; the first is what the others are compared with.
+    """Return the differences and scores of runs; the first is the baseline.
 
-    Where the protocols differ, or a run is not at its end, `problem` says so in the place of `standings`.
+    If evaluations differ, or a run is unfinished, `problem` replaces `standings`.
     """
     from operant.runtime.comparison import compare as standings_of  # noqa: PLC0415 - torch takes seconds
     from operant.runtime.comparison import different_settings  # noqa: PLC0415
@@ -98,8 +89,8 @@ def compare(runs: Path, names: list[str], metric: str | None = None) -> dict[str
     if metric:
         answer["command"] += f" --metric {metric}"
     foreign = [run.settings.algorithm for run in opened if doors.is_name(run.settings.algorithm)]
-    if foreign:  # the library would import what a folder of a run names
-        return answer | {"problem": f"{foreign[0]} is code of its own, which a page does not run: {answer['command']}"}
+    if foreign:  # the library would import code that a run's folder names
+        return answer | {"problem": f"{foreign[0]} is custom code, which pages do not run: {answer['command']}"}
     try:
         standings = standings_of(opened, metric=metric)
     except (RunError, ValueError) as error:
@@ -122,56 +113,15 @@ def compare(runs: Path, names: list[str], metric: str | None = None) -> dict[str
 
 
 def medium(runs: Path, run: str, name: str) -> dict[str, str]:
-    """Return the path of a picture or film, for the server."""
+    """Return the path of an image or video, for the server."""
     path = folder_of(runs, run)
     if name not in {entry["name"] for entry in _media(path)}:
         raise NotFoundError(f"{run} has no {name}")
     return {"path": str(path / "media" / name)}
 
 
-def names_of(runs: Path) -> Iterator[str]:
-    """Find the runs by name: folders with a `config.toml`, not below another run."""
-    count, level = 0, [""]
-    for _ in range(DEPTH):
-        below: list[str] = []
-        for parent in level:
-            try:
-                entries = sorted(os.scandir(runs / parent), key=lambda entry: entry.name)
-            except OSError:
-                continue
-            for entry in entries:
-                if not NAME.fullmatch(entry.name) or not entry.is_dir(follow_symlinks=False):
-                    continue
-                name = f"{parent}/{entry.name}" if parent else entry.name
-                if not (runs / name / "config.toml").is_file():
-                    below.append(name)
-                    continue
-                yield name
-                count += 1
-                if count >= MOST_RUNS:
-                    return
-        level = below
-
-
-def folder_of(runs: Path, name: str) -> Path:
-    """Return the folder of a run.
-
-    Raises:
-        NotFoundError: there is none of that name in the folder of runs.
-    """
-    parts = name.split("/") if isinstance(name, str) else []
-    missing = NotFoundError(f"there is no run {name!r}")
-    if not 1 <= len(parts) <= DEPTH or not all(NAME.fullmatch(part) for part in parts):
-        raise missing
-    path = runs.joinpath(*parts)
-    inside = path.resolve().is_relative_to(runs.resolve()) and not path.is_symlink()
-    if not inside or not (path / "config.toml").is_file():
-        raise missing
-    return path
-
-
 def _entry(runs: Path, name: str) -> dict[str, Any]:
-    """Return a line of the list; `problem` says why where a run cannot be read."""
+    """Return an entry of the list; `problem` is the reason if a run is unreadable."""
     path = runs / name
     try:
         settings = settings_of(path)
@@ -201,7 +151,7 @@ def _entry(runs: Path, name: str) -> dict[str, Any]:
 
 
 def _alive(session: dict[str, Any]) -> bool:
-    """Tell whether the process of a session is still there; on other machines that is not known."""
+    """Return whether the process of a session is running; unknown on other machines."""
     if session.get("host") != socket.gethostname() or not isinstance(session.get("process"), int):
         return False
     try:
@@ -214,7 +164,7 @@ def _alive(session: dict[str, Any]) -> bool:
 
 
 def _stamp(path: Path) -> tuple[int, int, int]:
-    """Return what changes when a file does; zeros where there is none."""
+    """Return a fingerprint that changes with a file; zeros without a file."""
     try:
         found = path.stat()
     except OSError:
@@ -226,7 +176,7 @@ def settings_of(path: Path) -> dict[str, Any]:
     """Return the table of settings of a run in a folder.
 
     Raises:
-        OSError: it cannot be read.
+        OSError: it is unreadable.
         ValueError: it is damaged.
     """
     return _settings(path / "config.toml", _stamp(path / "config.toml"))
@@ -234,16 +184,26 @@ def settings_of(path: Path) -> dict[str, Any]:
 
 @lru_cache(maxsize=MOST_RUNS)
 def _settings(path: Path, _stamp: tuple[int, int, int]) -> dict[str, Any]:
-    """Return the table of settings, which stands first: the rest is longer and not read."""
+    """Return the table of settings, which comes first: the rest is longer and not read."""
     text = read_regular(path).decode()
     head, cut, _ = text.partition("\n[config")
     try:
         settings = tomllib.loads(head).get("settings")
-    except tomllib.TOMLDecodeError:  # a text within the settings may hold the words
+    except tomllib.TOMLDecodeError:  # a text in the settings may contain the words
         settings = tomllib.loads(text).get("settings") if cut else None
     if not isinstance(settings, dict):
         raise ValueError(f"{path} has no table [settings]")
     return settings
+
+
+def tables_of(path: Path) -> dict[str, Any]:
+    """Return the tables `settings` and `config` of a run in a folder.
+
+    Raises:
+        OSError: they cannot be read.
+        ValueError: they are damaged.
+    """
+    return _tables(path / "config.toml", _stamp(path / "config.toml"))
 
 
 @lru_cache(maxsize=64)
@@ -270,7 +230,7 @@ def _metrics(path: Path) -> list[str]:
 
 
 def _media(path: Path) -> list[dict[str, Any]]:
-    """Return the pictures and films of a run, the newest first."""
+    """Return the images and videos of a run, the newest first."""
     try:
         entries = [entry for entry in os.scandir(path / "media") if entry.is_file(follow_symlinks=False)]
     except OSError:
@@ -281,7 +241,7 @@ def _media(path: Path) -> list[dict[str, Any]]:
 
 
 def shown_path(path: Path) -> str:
-    """Return a path as one types it where the server was started."""
+    """Return a path for a shell in the server's working folder."""
     here = Path.cwd()
     return str(path.relative_to(here) if path.is_relative_to(here) else path)
 
@@ -291,7 +251,7 @@ def _number(value: Any) -> float | None:
 
 
 def _plain(value: Any) -> Any:
-    """Return a value of a table as JSON has it."""
+    """Return a TOML value as JSON."""
     if isinstance(value, dict):
         return {str(key): _plain(item) for key, item in value.items()}
     if isinstance(value, Sequence) and not isinstance(value, str):

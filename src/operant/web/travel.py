@@ -1,56 +1,57 @@
-"""Time travel as the page of a run shows it: any update of the run, its policy at play, and its table.
+"""Time travel on a run's page: any update of the run, its policy in action, and its table.
 
-One run is open at a time: its experiment stays in this process, so that the next update is near. A call computes for a
-moment only and says how far it has come, so that the page shows progress, and giving up is not to call again.
+One run is open at a time: its experiment stays in this process, so that nearby updates are fast. A call computes only
+briefly and reports its progress; a page cancels by not calling again.
 """
 
 import base64
 import os
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
 
-from operant import doors, streams
+from operant import streams
 from operant.build import reassemble
-from operant.catalog import ALGORITHMS
 from operant.runtime.experiment import Numbering
-from operant.runtime.history import hashes
 from operant.runtime.learner import Describing
 from operant.runtime.run import Run, RunError
 from operant.runtime.time_travel import TimeTravel
 from operant.runtime.trained import Trained
 from operant.runtime.watching import Scene, Stage
-from operant.tabular.learner import Player, TabularLearner
+from operant.web.folders import folder_of
 from operant.web.images import png
-from operant.web.runs import folder_of, shown_path
-from operant.web.tables import Tables
+from operant.web.runs import shown_path, tables_of
+from operant.web.states import foreign
 from operant.web.workers import NotFoundError
 
 MOMENT = 0.2
-"""Seconds that a call computes before it says how far it has come."""
+"""Maximum seconds of a call."""
 MOST_SCENES = 60
-"""Of one answer."""
+"""Maximum scenes of a response."""
 MOST_STEPS = 2000
-"""After which an episode is cut, as by `operant watch`."""
+"""Maximum steps of an episode, as in `operant watch`."""
 MOST_NUMBERS = 64
-"""Of an observation."""
+"""Maximum numbers of an observation."""
 
 Way = Literal["to", "back", "confirm"]
 
 
 class _Open:
-    """The run that is open."""
+    """The open run."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
+        tables = tables_of(path)
+        if problem := foreign(path, tables["settings"], tables["config"]):
+            raise RunError(problem)
         run = Run.open(path)
-        require_library_code(run)
         self.trained = Trained(run, reassemble(run, remote_code=False))
         self.travel = TimeTravel(run, self.trained.experiment.learner)
-        self.tables = Tables(self.trained)
+        self._is_table = run.entry.package == "tabular"
         self.confirmed: int | None = None
         self._walk: tuple[tuple[Way, int], Iterator[int]] | None = None
         self._play: _Play | None = None
@@ -60,7 +61,7 @@ class _Open:
         return self.travel.here
 
     def walk(self, way: Way, at: int) -> bool:
-        """Go on for a moment, and return whether it is done; `back` and `confirm` first go to where they begin."""
+        """Compute for a moment, and return whether it is done; `back` and `confirm` first go to their start."""
         if self._walk is None or self._walk[0] != (way, at):
             self.stop()
             self._walk = (way, at), self._steps(way, at)
@@ -86,7 +87,7 @@ class _Open:
             self.confirmed = later
 
     def scenes(self, seed_index: int, start: int, *, sample: bool) -> tuple[float, list[Scene]]:
-        """Return the frames a second, and the scenes of the first episode of a seed from one on, some of them."""
+        """Return the frames per second, and some scenes of the first episode of a seed."""
         key = seed_index, sample
         if self._play is None or self._play.key != key or self._play.position > start:
             self.stop()
@@ -95,10 +96,14 @@ class _Open:
         return self._play.stage.frames_per_second, self._play.more(start)
 
     def _stage(self, seed_index: int, *, sample: bool) -> Stage:
-        """Return where the policy of a seed acts, as in `operant watch`; rendered, if that can be."""
+        """Return the environment of a seed's policy, as in `operant watch`; rendered if possible."""
         learner, settings = self.trained.experiment.learner, self.trained.run.settings
         stream = streams.torch_generator(settings.seeds[0], "watching", device=learner.device)
-        policy = Player(learner) if isinstance(learner, TabularLearner) else learner  # which remembers nothing
+        policy = learner
+        if self._is_table:
+            from operant.tabular.learner import Player  # noqa: PLC0415 - numba and scipy are for tables alone
+
+            policy = Player(learner)  # which remembers no earlier episodes
         options: dict[str, Any] = {
             "seeds": settings.seeds,
             "index": seed_index,
@@ -118,8 +123,17 @@ class _Open:
             return stage
         return Stage(policy, settings.task, blind=True, **options)
 
+    @cached_property
+    def tables(self) -> Any:
+        """What is known of a table; None for networks."""
+        if not self._is_table:
+            return None
+        from operant.web.tables import Tables  # noqa: PLC0415 - as above
+
+        return Tables(self.trained)
+
     def stop(self) -> None:
-        """End the episode that is played."""
+        """Close the current episode."""
         self.confirmed = None
         if self._play is not None:
             self._play.stage.close()
@@ -132,7 +146,7 @@ class _Open:
 
 @dataclass
 class _Play:
-    """An episode that is played, scene by scene."""
+    """An episode, scene by scene."""
 
     key: tuple[int, bool]
     stage: Stage
@@ -141,7 +155,7 @@ class _Play:
     ended: bool = False
 
     def more(self, start: int) -> list[Scene]:
-        """Return scenes from one on, as many as a moment makes; none behind the end."""
+        """Return scenes from an index on, as many as fit the time; none after the end."""
         until, found = time.monotonic() + MOMENT, list[Scene]()
         while not self.ended and len(found) < MOST_SCENES:
             scene = next(self.scenes)
@@ -157,39 +171,32 @@ class _Play:
 _open: _Open | None = None
 
 
-def about(runs: Path, run: str) -> dict[str, Any]:
-    """Return how far one can go in a run, where states were kept and hashed, and why not where one cannot go.
-
-    Nothing is loaded yet.
-    """
+def load(runs: Path, run: str) -> dict[str, str]:
+    """Open a run, so that going to an update of it does not wait for that; `problem` says why it cannot be opened."""
     path = folder_of(runs, run)
-    found = Run.open(path)
-    answer: dict[str, Any] = {"problem": "", "seeds": list(found.settings.seeds), "command": _command(path, "watch", 0)}
     try:
-        require_library_code(found)
-    except RunError as error:
-        return answer | {"problem": str(error)}
-    kept = [*found.history.paths(), *found.checkpoints.paths()]
-    ends = sorted({int(folder.name.removeprefix("step_")) for folder in kept})
-    return answer | {"kept": ends, "recorded": sorted(hashes(found)), "unit": found.entry.unit}
+        _opened(path)
+    except Exception as error:  # nobody has asked for it yet; who does is told, and how bad it is
+        return {"problem": f"{type(error).__name__}: {error}"}
+    return {"problem": ""}
 
 
 def go(runs: Path, run: str, at: int, way: Way = "to") -> dict[str, Any]:
-    """Go to an update of a run for a moment, or on to it.
+    """Go to an update of a run, for a moment per call.
 
     Args:
         runs: the folder of runs.
         run: its name.
-        at: budget used; of the update before it, or after confirming it, where one comes from.
-        way: `to` the first update that has used it; `back` to the one before it; or `confirm` it by the next state
-            whose hash the training has recorded.
+        at: used budget; of the current update for `back` and `confirm`.
+        way: `to` the first update at this much of the budget; `back` to the one before; or `confirm` by the next state
+            with a recorded hash.
 
     Returns:
-        `done`, and `consumed`: how far it has come; once it is done also the hash and where the state comes from.
+        `done`, and `consumed`, the progress; once done also the hash and the source of the state.
 
     Raises:
-        ValueError: the run has not come that far.
-        RunError: the update cannot be computed again, or leads elsewhere than the training.
+        ValueError: the run has not reached that update.
+        RunError: the update cannot be recomputed, or differs from the training.
     """
     if way not in ("to", "back", "confirm") or isinstance(at, bool) or not isinstance(at, int):  # pyright: ignore[reportUnnecessaryIsInstance] - from JSON
         raise ValueError(f"way must be to, back or confirm, and at a whole number, got {way!r} and {at!r}")
@@ -202,19 +209,19 @@ def go(runs: Path, run: str, at: int, way: Way = "to") -> dict[str, Any]:
 def scenes(  # noqa: PLR0917 - by name, from JSON
     runs: Path, run: str, at: int, seed_index: int = 0, start: int = 0, sample: bool = False
 ) -> dict[str, Any]:
-    """Return some scenes of the first episode that the policy of an update plays.
+    """Return some scenes of the first episode of an update's policy.
 
     Args:
         runs: the folder of runs.
         run: its name.
-        at: the budget used where the run stands, after `go`.
-        seed_index: whose policy acts.
+        at: the used budget of the current update, after `go`.
+        seed_index: index of the policy.
         start: the first scene.
-        sample: whether the policy samples, or takes the likeliest action.
+        sample: whether to sample actions, instead of the most probable ones.
 
     Returns:
-        `scenes`, with frames as PNG in base64, or none where the task cannot be rendered; and `rate`, a second.
-        `away`: the run stands elsewhere, so that one has to `go` first.
+        `scenes`, with frames as PNG in base64, or none if the task cannot be rendered; and `rate`, per second. `away`:
+        the run is at another update, so call `go` first.
     """
     place = _opened(folder_of(runs, run))
     if place.here != at:
@@ -226,44 +233,15 @@ def scenes(  # noqa: PLR0917 - by name, from JSON
 
 
 def table(runs: Path, run: str, at: int, seed_index: int = 0) -> dict[str, Any]:
-    """Return the table of an update, next to the exact solution where the model is known; nothing for networks."""
+    """Return the table of an update, next to the exact solution if the model is known; empty for networks."""
     place = _opened(folder_of(runs, run))
-    return {"away": True} if place.here != at else {"away": False, **place.tables.show(seed_index)}
-
-
-def require_library_code(run: Run) -> None:
-    """Make sure that nothing but code of operant and of registered environments would run.
-
-    Raises:
-        RunError: the run names code of its own, or is of a language model.
-    """
-    settings = run.settings
-    advice = f"on the command line: {_command(run.path, 'evaluate', 0).removesuffix('0')}STEP"
-    if all(entry.name != settings.algorithm for entry in ALGORITHMS):
-        raise RunError(f"{settings.algorithm} is code of its own, which a page does not run; {advice}")
-    if run.entry.package == "language":
-        raise RunError(f"what a language model answers stands on the page Completions, step by step; {advice}")
-    for text in _texts(run.asked()):
-        place = doors.place_of(text.partition("(")[0].strip())
-        foreign = doors.is_file(text) or (place is not None and not place.where.startswith("operant."))
-        if foreign or (text == settings.task and ":" in text):
-            raise RunError(f"{text:.80} is code of its own, which a page does not run; {advice}")
-
-
-def _texts(value: Any) -> Iterator[str]:
-    """Yield every text within a configuration, drawings left out."""
-    if isinstance(value, str):
-        yield from () if "\n" in value else (value,)
-    elif isinstance(value, Mapping):
-        for item in value.values():
-            yield from _texts(item)
-    elif isinstance(value, list | tuple):
-        for item in value:
-            yield from _texts(item)
+    if place.here != at:
+        return {"away": True}
+    return {"away": False, **({"table": False} if place.tables is None else place.tables.show(seed_index))}
 
 
 def _opened(path: Path) -> _Open:
-    """Return a run, opened; the one before it is closed."""
+    """Return a run, opened; close the one before it."""
     global _open  # noqa: PLW0603 - one process, one open run
     if _open is None or _open.path != path:
         if _open is not None:

@@ -1,7 +1,7 @@
-"""Worker processes: what computes, kept apart from what answers.
+"""Worker processes: separate computation from the server.
 
 The server stays small and never waits; a computation that takes too long is killed with its process, and the next one
-starts another. A request is a line of JSON, an answer a status, a length and JSON (`operant.web.worker`).
+starts another. A request is a line of JSON, a response a status, a length and JSON (`operant.web.worker`).
 """
 
 import asyncio
@@ -17,25 +17,29 @@ from typing import Any
 logger = logging.getLogger(__name__)
 
 HEADER = struct.Struct(">HQ")
-"""Status and length of an answer."""
+"""Status and length of a response."""
 DEADLINE = 120.0
 """Seconds that a call may take; the first one on a machine compiles kernels."""
+IDLE = 90.0
+"""Seconds without a call after which a process ends: one with torch in it takes 200 MB and more."""
 
 
 class NotFoundError(LookupError):
-    """What was asked for does not exist; the message says what."""
+    """The requested object does not exist; the message names it."""
 
 
 class Worker:
-    """A process that answers calls one after another; it is started by the first call.
+    """A process that answers calls one after another; the first call starts it, and it ends when none comes.
 
     Args:
         runs: the folder of runs.
         deadline: seconds that a call may take.
+        idle: seconds without a call after which the process ends.
     """
 
-    def __init__(self, runs: Path, *, deadline: float = DEADLINE) -> None:
-        self._runs, self._deadline = runs, deadline
+    def __init__(self, runs: Path, *, deadline: float = DEADLINE, idle: float = IDLE) -> None:
+        self._runs, self._deadline, self._idle = runs, deadline, idle
+        self._rest: asyncio.Task[None] | None = None
         self._process: asyncio.subprocess.Process | None = None
         self._lock = asyncio.Lock()
 
@@ -46,19 +50,29 @@ class Worker:
             function: a name in `operant.web.worker.FUNCTIONS`.
             arguments: of the function, by name.
         """
+        if self._rest is not None:
+            self._rest.cancel()
         async with self._lock:
             try:
                 return await asyncio.wait_for(self._exchange(function, arguments), self._deadline)
             except TimeoutError:
                 await self._kill()
-                return 503, _error(f"this took longer than {self._deadline:g} seconds and was given up: ask for less")
+                return 503, _error(f"this took longer than {self._deadline:g} seconds and was stopped: request less")
             except (OSError, asyncio.IncompleteReadError) as error:
                 await self._kill()
                 logger.warning("the worker process has ended in %s: %r", function, error)
                 return 503, _error("the worker process has ended; the next request starts another")
-            except BaseException:  # given up: its answer would be taken for that of the next call
+            except BaseException:  # abandoned: its answer would be mistaken for that of the next call
                 await self._kill()
                 raise
+            finally:
+                self._rest = asyncio.create_task(self._end_later())
+
+    async def _end_later(self) -> None:
+        await asyncio.sleep(self._idle)
+        self._rest = None  # from here on it is not called off: a process is ended whole
+        async with self._lock:
+            await self._end()
 
     async def _exchange(self, function: str, arguments: Mapping[str, Any]) -> tuple[int, bytes]:
         process = await self._started()
@@ -81,6 +95,11 @@ class Worker:
 
     async def close(self) -> None:
         """End the process, if there is one."""
+        if self._rest is not None:
+            self._rest.cancel()
+        await self._end()
+
+    async def _end(self) -> None:
         if self._process is not None and self._process.stdin is not None:
             self._process.stdin.close()
             with suppress(TimeoutError):

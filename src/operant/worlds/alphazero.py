@@ -91,11 +91,11 @@ LEAST_RATE = 0.05
 """Share of the learning rate that is left in the end where it falls."""
 
 PRESETS: Mapping[str, Mapping[str, Any]] = {}
-"""Configuration by task or by name."""
+"""Presets by task or name."""
 
 
 class AlphaZero(BoardGamePlayer, Resumable):
-    """The learner: `S` seeds trained as one program.
+    """Learner that trains `S` seeds as one program.
 
     Args:
         config: hyperparameters.
@@ -165,7 +165,7 @@ class AlphaZero(BoardGamePlayer, Resumable):
 
     @property
     def learned(self) -> Weights:
-        """The networks, and what wrappers of the environments have learned."""
+        """The weights of networks and wrappers."""
         return self.agent.learned
 
     @property

@@ -73,7 +73,7 @@ class LearnedModel(DeclaredState):
 
     Args:
         config: hyperparameters.
-        seeds: one non-negative integer for each of the S runs; each owns its streams of random numbers.
+        seeds: one non-negative integer per run; each has its own random streams.
         width: D, size of an observation.
         dimensions: A, dimension of an action, in [-1, 1].
         device: of all tensors.

@@ -123,7 +123,7 @@ PRESETS: Mapping[str, Mapping[str, Any]] = {}
 
 
 class MuZero(BoardGamePlayer, Resumable):
-    """The learner: `S` seeds trained as one program.
+    """Learner that trains `S` seeds as one program.
 
     Args:
         config: hyperparameters.

@@ -86,7 +86,7 @@ class Draws(NamedTuple):
 
 
 class PETS(Resumable):
-    """The learner: `S` seeds trained as one program.
+    """Learner that trains `S` seeds as one program.
 
     Args:
         config: hyperparameters.
@@ -96,8 +96,8 @@ class PETS(Resumable):
         algorithm: its name in the catalog, for messages.
 
     Attributes:
-        consumed: environment steps a seed so far.
-        experience: the environments, and the replay buffer of what happened in them.
+        consumed: environment steps per seed so far.
+        experience: the environments and their replay buffer.
         model: what is learned.
         plan: `[S, N, horizon, A]`, the mean of the plan that every environment is in.
 
@@ -139,7 +139,7 @@ class PETS(Resumable):
 
     @property
     def gradient_steps(self) -> int:
-        """How many gradient steps the whole run takes."""
+        """Gradient steps of the whole run."""
         fits = 1 + max(iterations(self.budget - self.config.learning_starts, self.rollout_steps), 0)
         return fits * self.config.model_gradient_steps
 

@@ -100,7 +100,10 @@ def test_a_key_that_is_set_is_kept(make_program, monkeypatch):
     with serving("folder", python=make_program()) as address:
         assert ask(address)["environment"][KEY] == "mine"
     assert os.environ[KEY] == "mine"
-    with pytest.raises(ValueError, match="options hold --api-key"), serving("x", python="p", options=["--api-key=a"]):
+    with (
+        pytest.raises(ValueError, match="options contain --api-key"),
+        serving("x", python="p", options=["--api-key=a"]),
+    ):
         pass
 
 
@@ -161,7 +164,7 @@ def test_one_that_takes_too_long_is_ended(make_program, tmp_path):
     pids = tmp_path / "pids"
     action = f"open({str(pids)!r}, 'w').write(json.dumps(facts['pids'])); import time; time.sleep(100)"
     with (
-        pytest.raises(ServerError, match=r"not ready in time; give serving\(..., seconds=...\) more:\nstarting"),
+        pytest.raises(ServerError, match=r"not ready in time; use a larger serving\(..., seconds=...\):\nstarting"),
         serving("folder", python=make_program(action), seconds=2),
     ):
         pass

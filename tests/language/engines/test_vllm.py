@@ -169,7 +169,7 @@ def test_a_server_that_keeps_its_weights_is_found_out(engine, server, model):
 
 def test_weights_of_another_process_are_found_out(engine, server):
     change(server.model, 0.05)
-    with pytest.raises(ValueError, match="has other ones from another process"):
+    with pytest.raises(ValueError, match="got others from another process"):
         ask(engine)
 
 

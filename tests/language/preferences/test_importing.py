@@ -168,7 +168,7 @@ def test_what_an_annotator_has_said_already_adds_nothing(tmp_path, store):
             {"context": "p", "completions": [{"rank": "x", "completion": "a"}, {"rank": 1, "completion": "b"}]},
             "not supp",
         ),
-        ({"type": "event"}, "an event lacks"),
+        ({"type": "event"}, "an event has missing"),
         ({"type": "item"}, "an item lacks"),
     ],
 )
@@ -191,7 +191,7 @@ def test_a_file_that_was_changed_after_its_export(tmp_path, store):
     full(tmp_path)
     path = tmp_path / "pairs.jsonl"
     path.write_bytes(path.read_bytes().replace(b'"chosen"', b'"better"', 1))
-    with pytest.raises(ValueError, match="was changed since it was exported"):
+    with pytest.raises(ValueError, match="has changed since its export"):
         import_file(store, path)
     path.with_name("pairs.jsonl.manifest.json").write_text("{}")
     with pytest.raises(ValueError, match=r"pairs\.jsonl\.manifest\.json is damaged"):

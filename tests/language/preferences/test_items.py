@@ -100,7 +100,7 @@ def test_each_side_comes_first_half_of_the_time():
         ("C", None, 2, "outcome must be one of A, B, tie"),
         ("A", None, 3, "this item has 3: rank them"),
         ("A", [1, 2], 2, "ranks belong to the outcome 'ranking'"),
-        ("ranking", [1, 2], 2, "two completions are not ranked"),
+        ("ranking", [1, 2], 2, "two completions need no ranking"),
         ("ranking", None, 3, "a rank of at least 1 for each of 3"),
         ("ranking", [1, 2], 3, "a rank of at least 1 for each of 3"),
         ("ranking", [0, 1, 2], 3, "a rank of at least 1 for each of 3"),

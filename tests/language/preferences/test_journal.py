@@ -119,11 +119,11 @@ def test_lines_that_are_no_events(path):
     fill(path, 0, 1)
     record = next(r for r in lines(path) if r["type"] == "event")
     for wrong in (record | {"more": 1}, {name: value for name, value in record.items() if name != "shown"}):
-        with pytest.raises(ValueError, match="an event lacks or has too much"):
+        with pytest.raises(ValueError, match="an event has missing or unknown fields"):
             event_of(wrong)
 
 
 def test_where_no_copy_can_be_kept(path):
     journal_path(path).mkdir()
-    with pytest.raises(StoreError, match="cannot be kept: Is a directory"):
+    with pytest.raises(StoreError, match="cannot be opened: Is a directory"):
         Journal(path)

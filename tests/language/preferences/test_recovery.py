@@ -62,7 +62,7 @@ def test_a_damaged_copy_changes_nothing(path, line):
     before, journal = path.read_bytes(), journal_path(path)
     lines = journal.read_bytes().split(b"\n")
     journal.write_bytes(b"\n".join([*lines[:3], line, *lines[4:]]))
-    with pytest.raises(StoreError, match=r"cannot be made anew from preferences\.events\.jsonl: .*"):
+    with pytest.raises(StoreError, match=r"cannot be rebuilt from preferences\.events\.jsonl: .*"):
         rebuild(path)
     assert path.read_bytes() == before
     assert {file.name for file in path.parent.iterdir()} == {"preferences.sqlite", "preferences.events.jsonl"}
@@ -72,12 +72,12 @@ def test_a_line_that_is_missing_is_seen(path):
     journal = journal_path(path)
     lines = journal.read_bytes().splitlines(keepends=True)
     journal.write_bytes(b"".join(lines[:8] + lines[9:]))
-    with pytest.raises(StoreError, match="is not at its place 9: lines are missing"):
+    with pytest.raises(StoreError, match="is not at its index 9: lines are missing"):
         rebuild(path)
 
 
 def test_without_a_copy(tmp_path):
-    with pytest.raises(StoreError, match="cannot be made anew"):
+    with pytest.raises(StoreError, match="cannot be rebuilt"):
         rebuild(tmp_path / "preferences.sqlite")
 
 

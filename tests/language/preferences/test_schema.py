@@ -124,7 +124,7 @@ def test_a_file_of_something_else(path):
     other = sqlite3.connect(path)
     other.execute("CREATE TABLE mine (x)")
     other.close()
-    with pytest.raises(StoreError, match="is a database of something else"):
+    with pytest.raises(StoreError, match="is another kind of database"):
         connect(path)
 
 
@@ -132,7 +132,7 @@ def test_a_later_version(path):
     connection = connect(path)
     connection.execute("PRAGMA user_version=99")
     connection.close()
-    with pytest.raises(StoreError, match="has version 99 of the tables, this operant knows version 1"):
+    with pytest.raises(StoreError, match="has version 99 of the tables, this operant supports 1"):
         connect(path)
 
 
@@ -156,13 +156,13 @@ def test_a_row_that_refers_to_nothing(path):
     connection.execute("PRAGMA foreign_keys=OFF")
     connection.execute("INSERT INTO completions VALUES ('nowhere', 0, '\"a\"', '{}')")
     connection.close()
-    with pytest.raises(StoreError, match="a row of completions refers to nothing"):
+    with pytest.raises(StoreError, match="a row of completions has a dangling reference"):
         connect(path)
 
 
 @pytest.mark.parametrize("place", ["missing/labels.sqlite", "."])
 def test_where_nothing_can_be_kept(tmp_path, place):
-    with pytest.raises(StoreError, match="cannot be kept in"):
+    with pytest.raises(StoreError, match="cannot be stored in"):
         connect(tmp_path / place)
 
 

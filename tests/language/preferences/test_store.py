@@ -113,17 +113,17 @@ def test_the_same_event_again_is_one_event(store):
     first = answer(store, at, event_id="e")
     assert answer(store, at, event_id="e") == first
     assert store.events() == [first]
-    with pytest.raises(ConflictError, match="event e is another one already"):
+    with pytest.raises(ConflictError, match="event e already exists with other contents"):
         answer(store, at, "B", event_id="e")
 
 
 def test_a_second_label_must_say_what_it_corrects(store):
     at = store.next_item("ann")
     first = answer(store, at)
-    with pytest.raises(ConflictError, match=f"the label that holds is {first.event_id}, not None"):
+    with pytest.raises(ConflictError, match=f"the valid label is {first.event_id}, not None"):
         answer(store, at, "B")
     second = answer(store, at, "B", supersedes=first.event_id)
-    with pytest.raises(ConflictError, match=f"the label that holds is {second.event_id}, not {first.event_id}"):
+    with pytest.raises(ConflictError, match=f"the valid label is {second.event_id}, not {first.event_id}"):
         answer(store, at, "tie", supersedes=first.event_id)
     assert store.labels() == [second]
     assert [event.outcome for event in store.events()] == ["A", "B"]
@@ -145,14 +145,14 @@ def test_undoing_is_an_event(store):
 
 def test_undoing_a_label_that_is_named(store):
     first, second = (answer(store, store.next_item("ann")) for _ in range(2))
-    with pytest.raises(ConflictError, match=f"{first.event_id} is no label of bob that holds"):
+    with pytest.raises(ConflictError, match=f"{first.event_id} is not a valid label of bob"):
         store.undo("bob", event_id="u", label=first.event_id)
     assert store.undo("ann", event_id="u", label=first.event_id).supersedes == first.event_id
     with pytest.raises(ConflictError, match="was undone or corrected before"):
         store.undo("ann", event_id="v", label=first.event_id)
-    with pytest.raises(ConflictError, match="event u is another one already"):
+    with pytest.raises(ConflictError, match="event u already exists with other contents"):
         store.undo("ann", event_id="u", label=second.event_id)
-    with pytest.raises(ConflictError, match=f"event {second.event_id} is another one already"):
+    with pytest.raises(ConflictError, match=f"event {second.event_id} already exists with other contents"):
         store.undo("ann", event_id=second.event_id)
     assert store.labels() == [second]
 
@@ -160,7 +160,7 @@ def test_undoing_a_label_that_is_named(store):
 @pytest.mark.parametrize(
     ("outcome", "more", "message"),
     [
-        ("ranking", {"ranks": [1, 2]}, "two completions are not ranked"),
+        ("ranking", {"ranks": [1, 2]}, "two completions need no ranking"),
         ("C", {}, "outcome must be one of"),
         ("A", {"answered_at": 0.5}, "answered_at must be no earlier than shown_at"),
         ("A", {"answered_at": float("nan")}, "answered_at must be no earlier"),
@@ -179,7 +179,7 @@ def test_an_answer_belongs_to_the_order_that_was_shown(store):
     turned = type(at)(**(vars(at) | {"shown": at.shown[::-1]}))
     with pytest.raises(ConflictError, match="was shown the completions as"):
         answer(store, turned)
-    with pytest.raises(ValueError, match=r"shown must hold every place 0 \.\. 1"):
+    with pytest.raises(ValueError, match=r"shown must have every index 0 \.\. 1"):
         answer(store, type(at)(**(vars(at) | {"shown": (0, 0)})))
 
 

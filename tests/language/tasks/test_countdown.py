@@ -79,7 +79,7 @@ def test_demonstrations_use_all_numbers_and_reach_the_target():
 
 
 def test_what_can_hardly_be_made_is_refused():
-    with pytest.raises(ValueError, match=r"12 numbers up to 20 with \* hardly ever make 1 to 40: raise target"):
+    with pytest.raises(ValueError, match=r"12 numbers up to 20 with \* rarely make 1 to 40: raise target"):
         countdown(numbers=Choices((12,)), target=40, operators="*").rows("train", 1, seed=0)
 
 

@@ -91,7 +91,7 @@ def test_what_a_task_does_not_make_is_an_error():
     task = tasks.find("reverse")
     with pytest.raises(ValueError, match=r"reverse:length=3/4/5/6 makes no stepwise rows"):
         task.stepwise_rows("train", 1, seed=0)
-    with pytest.raises(ValueError, match="makes no preference rows"):
+    with pytest.raises(ValueError, match="has no preference examples"):
         task.pairs("train", 1, seed=0)
     with pytest.raises(ValueError, match="split must be 'train' or 'held-out', got 'test'"):
         task.rows("test", 1, seed=0)

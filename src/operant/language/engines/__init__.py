@@ -1,4 +1,4 @@
-"""What samples completions: a small protocol, a model in this process, and a vLLM server."""
+"""Sampling engines: a small protocol, a model in this process, and a vLLM server."""
 
 from operant.language.engines.native import NativeEngine
 from operant.language.engines.protocol import Completion, Engine, Sampling

@@ -1,21 +1,21 @@
-"""The keys and values of sequences that are being completed: `Slots`."""
+"""Key-value cache of sequences being completed: `Slots`."""
 
 import torch
 from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
 STEP = 64
-"""Tokens by which the room of all sequences grows."""
+"""Increment of the cache length, in tokens."""
 
 
 class Slots:
-    """A layout (`operant.language.attention.Layout`) in which each row is the next token of another sequence.
+    """A layout (`operant.language.attention.Layout`) in which each row is the next token of a different sequence.
 
-    The sequences in use lie at the front, so that a step attends to a view of what is stored.
+    Active sequences come first, so a step attends to a view of the cache.
 
     Args:
-        rows: most sequences at once.
-        longest: most tokens that a sequence can have, for which room is made at most; None: not known.
+        rows: maximum number of parallel sequences.
+        longest: maximum tokens of a sequence, which limits the cache; None: unknown.
     """
 
     def __init__(self, rows: int, longest: int | None = None):
@@ -33,8 +33,8 @@ class Slots:
 
         Args:
             stored: for every layer keys and values of packed prompts, `[n, K, D]` each.
-            starts: where in them the prompt of each new sequence begins; equal ones share a prompt.
-            lengths: how long it is.
+            starts: where the prompt of each new sequence begins in them; equal ones share a prompt.
+            lengths: of the prompts.
         """
         first, count = self.used, len(starts)
         self._grow(max(lengths) + 1, stored)
@@ -49,7 +49,7 @@ class Slots:
         self.used += count
 
     def begin(self) -> Tensor:
-        """Make room for one more token of every sequence; return the positions of these tokens, `[used]`."""
+        """Reserve space for one more token of every sequence; return the positions of these tokens, `[used]`."""
         positions = self.lengths[: self.used].clone()
         self._reach = int(positions.max()) + 1
         self._grow(self._reach)
@@ -79,7 +79,7 @@ class Slots:
         """Free the sequences at some positions; the last ones move into the gaps.
 
         Returns:
-            For each position of those now in use, the position that it had before.
+            For each active slot, its previous slot.
         """
         gone = set(positions)
         left = self.used - len(gone)
@@ -103,7 +103,7 @@ class Slots:
         return ((distance >= 0) & (distance < window))[:, None, None]
 
     def _grow(self, length: int, like: list[tuple[Tensor, Tensor]] | None = None) -> None:
-        """Make room for sequences of `length` tokens."""
+        """Reserve space for sequences of `length` tokens."""
         if length <= self._room:
             return
         room = -(-length // STEP) * STEP
@@ -119,7 +119,7 @@ class Slots:
                 for keys, values in like
             ]
             return
-        for layer, (keys, values) in enumerate(self._stored):  # one after the other, to hold no two copies of all
+        for layer, (keys, values) in enumerate(self._stored):  # one after the other, to avoid two copies of all
             self._stored[layer] = self._wider(keys, old, room), self._wider(values, old, room)
 
     def _wider(self, stored: Tensor, old: int, room: int) -> Tensor:

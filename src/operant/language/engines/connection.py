@@ -1,4 +1,4 @@
-"""JSON over HTTP, with deadlines and second attempts: `Connection`."""
+"""JSON over HTTP, with timeouts and retries: `Connection`."""
 
 import http.client
 import json
@@ -10,22 +10,22 @@ from typing import Any
 from urllib.parse import urlsplit
 
 KEY = "VLLM_API_KEY"
-"""Environment variable with the key that a server may ask for, as vLLM itself calls it."""
+"""Environment variable with the server's API key, as in vLLM."""
 PAUSE = 0.5
-"""Seconds before the second attempt; twice as many before each further one."""
+"""Seconds before the first retry; doubled before each further one."""
 
 _SHOWN = 500
-"""Characters of a server's answer that an error shows."""
+"""Maximum characters of a server's response in an error."""
 _AGAIN = {429, 500, 502, 503, 504}
-"""Answers after which the same request may succeed."""
+"""Status codes of responses that are worth a retry."""
 _OK = 200
 
 
 class ServerError(OSError):
-    """A server cannot be reached, takes too long, or refuses a request.
+    """A server is unreachable, too slow, or rejects a request.
 
     Attributes:
-        status: of the HTTP answer; 0 if there was none.
+        status: HTTP status; 0 if there was no response.
     """
 
     def __init__(self, message: str, status: int = 0):
@@ -34,15 +34,15 @@ class ServerError(OSError):
 
 
 class Connection:
-    """Where a server is, and how long to wait for it. It can be used by several threads at once.
+    """Connection to a server, with timeouts. It is safe to share between threads.
 
     Args:
         address: such as `http://127.0.0.1:8000`.
-        seconds: that one attempt of a request may take.
-        attempts: at one request, if the server does not answer or is busy. All requests here can be repeated safely.
+        seconds: timeout of one attempt.
+        attempts: per request, if the server does not respond or is busy. All requests here are idempotent.
 
     Raises:
-        ValueError: the address is none.
+        ValueError: the address is invalid.
     """
 
     def __init__(self, address: str, *, seconds: float = 600.0, attempts: int = 3):
@@ -59,20 +59,20 @@ class Connection:
             self._headers["Authorization"] = f"Bearer {key}"
         if not self._secure and not loopback(parts.hostname):
             warnings.warn(
-                f"what is said to {address} can be read and changed on the way; use https, or a tunnel to 127.0.0.1",
+                f"traffic with {address} can be read and changed on the way; use https, or a tunnel to 127.0.0.1",
                 RuntimeWarning,
                 stacklevel=3,
             )
 
     def get(self, path: str) -> Any:
-        """Return what the server has at a path; see `post`."""
+        """Return the server's response at a path; see `post`."""
         return self._ask("GET", path, None)
 
     def post(self, path: str, body: Any = None) -> Any:
-        """Send an object and return the answer, None if it is empty.
+        """Send an object and return the response, None if it is empty.
 
         Raises:
-            ServerError: there is no answer, or the server refuses; the message holds its reason.
+            ServerError: there is no response, or the server rejects the request; the message has its reason.
         """
         return self._ask("POST", path, body)
 
@@ -96,7 +96,7 @@ class Connection:
             status, text = answer.status, answer.read().decode("utf-8", errors="replace")
         except TimeoutError as error:
             raise ServerError(
-                f"{self.address}{path} did not answer within {self.seconds:g} seconds: ask for fewer tokens at once, "
+                f"{self.address}{path} did not answer within {self.seconds:g} seconds: request fewer tokens at a time, "
                 "or allow more seconds"
             ) from error
         except (OSError, http.client.HTTPException) as error:
@@ -109,13 +109,11 @@ class Connection:
         try:
             return json.loads(text) if text.strip() else None
         except json.JSONDecodeError as error:
-            raise ServerError(
-                f"{self.address}{path} answered with what is no JSON: {text[:_SHOWN]!r}", status
-            ) from error
+            raise ServerError(f"{self.address}{path} answered without JSON: {text[:_SHOWN]!r}", status) from error
 
 
 def loopback(host: str) -> bool:
-    """Tell whether a host is this machine, by its name alone."""
+    """Return whether a host is this machine, from its name only."""
     try:
         return ip_address(host).is_loopback
     except ValueError:
@@ -123,7 +121,7 @@ def loopback(host: str) -> bool:
 
 
 def _reason(text: str) -> str:
-    """Return the message of an answer that refuses, in the forms that servers give it."""
+    """Return the message of an error response, in the formats that servers use."""
     try:
         found = json.loads(text)
     except json.JSONDecodeError:

@@ -1,8 +1,8 @@
-"""A key on every path of a vLLM server: `Gate`, an ASGI middleware.
+"""A key for every path of a vLLM server: `Gate`, an ASGI middleware.
 
-vLLM asks for its own key under `/v1` and a few other prefixes alone; what exchanges weights, calls the workers or puts
-the server to sleep has none. This file runs inside the server, in a Python where operant need not be installed, so it
-imports the standard library alone.
+vLLM requires its own key only under `/v1` and a few other prefixes; the paths that exchange weights, call the workers
+or put the server to sleep have none. This file runs inside the server, in a Python that may lack operant, so it imports
+only the standard library.
 """
 
 import hmac
@@ -17,10 +17,10 @@ App = Callable[[Any, Any, Any], Awaitable[None]]
 
 
 class Gate:
-    """Passes on the requests that hold `Authorization: Bearer KEY`; others get 401.
+    """Forwards requests with `Authorization: Bearer KEY`; others get 401.
 
     Args:
-        app: the server behind it.
+        app: the wrapped application.
 
     Raises:
         KeyError: the environment variable is not set.
@@ -30,7 +30,7 @@ class Gate:
         self._app, self._wanted = app, f"Bearer {os.environ[KEY]}".encode()
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
-        """Serve one connection of the ASGI protocol."""
+        """Handle one connection of the ASGI protocol."""
         if scope["type"] == "lifespan" or self._allows(scope):
             await self._app(scope, receive, send)
         elif scope["type"] == "http":

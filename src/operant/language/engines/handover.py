@@ -1,4 +1,4 @@
-"""Weights from the trainer to a vLLM server, by way of a folder that both see: `send`."""
+"""Transfer of weights from the trainer to a vLLM server, through a shared folder: `send`."""
 
 import contextlib
 import copy
@@ -11,22 +11,21 @@ from operant.language.engines.connection import Connection, ServerError
 from operant.language.models import LanguageModel
 
 CACHE_ATTEMPTS, CACHE_PAUSE = 20, 0.1
-"""How often the server is asked to drop what it has computed with earlier weights, and seconds between."""
+"""Attempts to reset the server's prefix cache, and seconds between them."""
 
 _MISSING = 404
 
 
 def send(server: Connection, model: LanguageModel, folder: Path) -> None:
-    """Give a server the weights that a model has now.
+    """Send the current weights of a model to a server.
 
     Args:
-        server: takes them.
-        model: has them.
-        folder: new; where they are written for as long as it takes. Nothing else is told of it, so it is whole when the
-            server reads it.
+        server: the receiver.
+        model: the sender.
+        folder: new; temporary folder of the weights. The server learns of it only when it is complete.
 
     Raises:
-        ServerError: it does not take them; the message says what it needs for that.
+        ServerError: the server does not accept them; the message says what it needs.
     """
     try:
         write(model, folder)
@@ -39,32 +38,31 @@ def send(server: Connection, model: LanguageModel, folder: Path) -> None:
 
 
 def write(model: LanguageModel, folder: Path) -> None:
-    """Write the weights of a model as transformers does; an adapter is added to those that it belongs to."""
+    """Write the weights of a model in transformers' format; an adapter is merged into its base."""
     network = model.network
     if hasattr(network, "merge_and_unload"):
         network = copy.deepcopy(network).merge_and_unload()
     with _quietly():
         network.save_pretrained(folder, safe_serialization=True)
     for path in folder.iterdir():
-        path.chmod(0o644)  # safetensors writes for its owner alone, but the server may be another user's
+        path.chmod(0o644)  # safetensors makes files private to their owner, but the server may run as another user
 
 
 def _drop_cached(server: Connection) -> None:
-    """Drop the keys and values that the server has computed with earlier weights."""
+    """Reset the server's prefix cache of earlier weights."""
     for _ in range(CACHE_ATTEMPTS):
         answer = server.post("/reset_prefix_cache")
         if not isinstance(answer, dict) or answer.get("success", True):
             return
         time.sleep(CACHE_PAUSE)
     raise ServerError(
-        f"{server.address} keeps what it has computed with earlier weights, since others use it; give training a "
-        "server of its own"
+        f"{server.address} keeps its cache of earlier weights, since others use it; give training a server of its own"
     )
 
 
 @contextlib.contextmanager
 def _quietly() -> Generator[None]:
-    """Let transformers show no progress bar for a while."""
+    """Disable transformers' progress bars temporarily."""
     from transformers.utils import logging
 
     shown = logging.is_progress_bar_enabled()
@@ -77,11 +75,11 @@ def _quietly() -> Generator[None]:
 
 
 def _explained(error: ServerError, folder: Path) -> ServerError:
-    """Return an error that says what a server needs to take weights."""
+    """Return an error with the server's requirements for receiving weights."""
     if error.status == _MISSING:
-        return ServerError(f"{error}; start the server with VLLM_SERVER_DEV_MODE=1, so that it takes weights", _MISSING)
+        return ServerError(f"{error}; start the server with VLLM_SERVER_DEV_MODE=1, to accept weights", _MISSING)
     return ServerError(
-        f"{error}; to take weights a server must see {folder}, serve a model of the same architecture as the one that "
-        "is trained, and be new enough (0.32 works); it has to be started anew if it has read a part of them",
+        f"{error}; a server receives weights if it sees {folder}, serves a model of the trained architecture, "
+        "and is new enough (0.32 works); restart it if it has read a part of them",
         error.status,
     )

@@ -1,8 +1,8 @@
 """Sampling from a model in this process: `NativeEngine`.
 
-Each prompt goes through the model once, whatever the number of its completions. A sequence that has ended leaves the
-batch at once, and the next one in the queue takes its place. Chance is drawn for every sequence beforehand, so what a
-sequence becomes does not depend on which others are beside it (up to rounding).
+Each prompt goes through the model once, whatever the number of its completions. A finished sequence leaves the batch
+immediately, and the next one in the queue takes its place. Random numbers are drawn per sequence in advance, so a
+sequence does not depend on the others in the batch (up to rounding).
 """
 
 from collections.abc import Callable, Generator, Sequence
@@ -17,18 +17,18 @@ from operant.language.models import LanguageModel
 from operant.runtime.evaluation import StoppedError
 
 ROWS = 256
-"""Most sequences that are completed at once, unless another number is asked for."""
+"""Default maximum of parallel sequences."""
 PREFILL_TOKENS = 8192
-"""Most tokens of prompts that go through the model at once; a longer prompt goes alone."""
+"""Maximum prompt tokens per forward pass; a longer prompt goes alone."""
 
 
 class NativeEngine:
     """Samples from a model of transformers.
 
     Args:
-        model: shared with whoever trains it, so that its weights are always the latest.
-        rows: most sequences at once. More are faster and need more memory.
-        interrupted: asked before every token; after true, `generate` gives up.
+        model: shared with the trainer, so its weights are always the latest.
+        rows: maximum number of parallel sequences. More are faster and need more memory.
+        interrupted: polled before every token; if it returns true, `generate` stops.
 
     Attributes:
         version: number of updates.
@@ -42,17 +42,17 @@ class NativeEngine:
         self.model, self.rows, self.interrupted, self.version = model, rows, interrupted, 0
 
     def reach(self) -> None:
-        """Need nothing outside this process."""
+        """Do nothing: this engine runs in this process."""
 
     @torch.no_grad()
     def generate(
         self, prompts: Sequence[Sequence[int]], count: int, sampling: Sampling, *, generator: torch.Generator
     ) -> list[list[Completion]]:
-        """Draw completions; see `Engine`.
+        """Sample completions; see `Engine`.
 
         Raises:
             ValueError: a prompt has no token, or `count` is not positive.
-            StoppedError: it was given up.
+            StoppedError: it was interrupted.
         """
         if count < 1 or not all(prompts):
             raise ValueError("every prompt needs at least one token and one completion")
@@ -61,7 +61,7 @@ class NativeEngine:
         batch = _Batch(self.model, prompts, count, sampling, generator=generator, rows=self.rows)
         while batch.busy:
             if self.interrupted():
-                raise StoppedError("asked to stop in the middle of an answer")
+                raise StoppedError("interrupted in the middle of an answer")
             batch.step()
         found = batch.completions()
         return [found[i : i + count] for i in range(0, len(found), count)]
@@ -69,7 +69,7 @@ class NativeEngine:
     def stream(
         self, prompt: Sequence[int], sampling: Sampling, *, generator: torch.Generator
     ) -> Generator[list[int], None, None]:
-        """Draw the same completion of one prompt as `generate`, and yield its tokens as they come.
+        """Sample the same completion of one prompt as `generate`, and yield its tokens one by one.
 
         Raises:
             ValueError: the prompt has no token.
@@ -85,12 +85,12 @@ class NativeEngine:
             seen = batch.lengths[0]
 
     def update(self, model: LanguageModel) -> None:
-        """Count a version: the weights are shared."""
+        """Increase the version: the weights are shared."""
         self.model = model
         self.version += 1
 
     def close(self) -> None:
-        """Hold nothing, give back nothing."""
+        """Do nothing: this engine holds no resources."""
 
 
 class _Batch:
@@ -126,7 +126,7 @@ class _Batch:
         return bool(self.active or self.waiting)
 
     def step(self) -> None:
-        """Take up waiting sequences if a quarter of the places is free, then add one token to each."""
+        """Start waiting sequences if a quarter of the slots is free, then add one token to each sequence."""
         free = self.slots.rows - len(self.active)
         if self.waiting and (not self.active or free * 4 >= self.slots.rows):
             self._take_up(free)
@@ -137,7 +137,7 @@ class _Batch:
         self._choose(self.model.logits(hidden), self.active)
 
     def completions(self) -> list[Completion]:
-        """Return what has become of every sequence."""
+        """Return the completions of all sequences."""
         ids, log_probs = self.ids.tolist(), self.log_probs.tolist()
         return [
             Completion(tokens[:n], logs[:n], cut)
@@ -169,7 +169,7 @@ class _Batch:
         self._choose(self.model.logits(hidden.index_select(0, last)), list(new), before=tokens)
 
     def _choose(self, logits: Tensor, sequences: list[int], before: Tensor | None = None) -> None:
-        """Draw the next token of some sequences, the last ones of those in use; those that end leave."""
+        """Sample the next token of some sequences, the last active ones; remove those that end."""
         at = torch.tensor(sequences, device=logits.device)
         column = torch.tensor([self.lengths[i] for i in sequences], device=logits.device)
         chance = None if self.chance is None else self.chance[at, column]
@@ -192,7 +192,7 @@ class _Batch:
 
 
 class Prefill(Segments):
-    """Packed prompts, whose keys and values are kept."""
+    """Layout of packed prompts that stores their keys and values."""
 
     def __init__(self, segments: Sequence[Segment], ids: Tensor, positions: Tensor):
         super().__init__(segments, ids.device)
@@ -201,7 +201,7 @@ class Prefill(Segments):
 
     @classmethod
     def of(cls, prompts: Sequence[Sequence[int]], device: torch.device) -> tuple["Prefill", list[int]]:
-        """Return the layout of some prompts, and where each of them begins."""
+        """Return the layout of some prompts, and their start positions."""
         starts, ids, positions = [], [], []
         for prompt in prompts:
             starts.append(len(ids))
@@ -213,18 +213,18 @@ class Prefill(Segments):
     def attend(
         self, layer: int, queries: Tensor, keys: Tensor, values: Tensor, *, scale: float, window: int | None
     ) -> Tensor:
-        """Keep keys and values; see `Layout`."""
+        """Store keys and values; see `Layout`."""
         self.stored.append((keys, values))
         return super().attend(layer, queries, keys, values, scale=scale, window=window)
 
 
 def draw(logits: Tensor, sampling: Sampling, chance: Tensor | None) -> tuple[Tensor, Tensor]:
-    """Choose a token from each row of logits.
+    """Sample a token from each row of logits.
 
     Args:
         logits: `[n, V]`.
-        sampling: how.
-        chance: `[n]` uniform numbers in [0, 1), one for each row; None chooses the likeliest token.
+        sampling: options.
+        chance: `[n]` uniform numbers in [0, 1), one per row; None selects the most probable token.
 
     Returns:
         Tokens and their log-probabilities, `[n]` each.

@@ -11,23 +11,23 @@ from operant.language.models import LanguageModel
 
 @dataclass(frozen=True)
 class Sampling:
-    """How completions are drawn.
+    """Options of sampling.
 
     Raises:
         ValueError: a value is out of its range.
     """
 
     max_tokens: int
-    """Most tokens of a completion, its end of sequence included."""
+    """Maximum tokens of a completion, end of sequence included."""
     temperature: float = 1.0
-    """Divides the logits; 0 takes the likeliest token."""
+    """Divides the logits; 0 selects the most probable token."""
     top_k: int = 0
-    """Draw from this many likeliest tokens; 0: from all. Log-probabilities are those before this cut."""
+    """Sample from this many most probable tokens; 0: all. Log-probabilities are those before this cut."""
     top_p: float = 1.0
-    """Draw from the fewest tokens that have this probability together. Log-probabilities are those before this cut."""
+    """Sample from the fewest tokens that reach this total probability. Log-probabilities are those before this cut."""
 
     def __post_init__(self) -> None:
-        """Refuse values that cannot work."""
+        """Validate."""
         if self.max_tokens < 1:
             raise ValueError(f"max_tokens must be at least 1, got {self.max_tokens}")
         if not 0 <= self.temperature < float("inf"):
@@ -37,11 +37,11 @@ class Sampling:
 
 
 class Completion(NamedTuple):
-    """What was drawn after a prompt.
+    """A sampled completion of a prompt.
 
     Attributes:
-        ids: token ids, with the end of sequence if it was drawn.
-        log_probs: of each token, as it was drawn (temperature included); those of greedy tokens are at temperature 1.
+        ids: token ids, including the end of sequence if it was sampled.
+        log_probs: of each token, as sampled (temperature included); those of greedy tokens are at temperature 1.
         truncated: whether it reached `max_tokens` without an end of sequence.
     """
 
@@ -51,42 +51,42 @@ class Completion(NamedTuple):
 
 
 class Engine(Protocol):
-    """Samples completions from the latest weights that it was given.
+    """Samples completions from the latest weights that it received.
 
     Attributes:
-        version: of the weights; it grows with every `update`.
+        version: of the weights; every `update` increases it.
     """
 
     version: int
 
     def reach(self) -> None:
-        """Make sure, without much work, that what it samples from is there.
+        """Check cheaply that the source of samples is available.
 
         Raises:
-            OSError: it is not; the message says what to do.
+            OSError: it is not; the message says how to fix it.
         """
         ...
 
     def generate(
         self, prompts: Sequence[Sequence[int]], count: int, sampling: Sampling, *, generator: torch.Generator
     ) -> list[list[Completion]]:
-        """Draw `count` completions for each prompt.
+        """Sample `count` completions of each prompt.
 
         Args:
             prompts: token ids, at least one each.
-            count: completions of each prompt.
-            sampling: how they are drawn.
-            generator: where chance comes from, on the CPU.
+            count: completions per prompt.
+            sampling: options.
+            generator: random numbers, on the CPU.
 
         Returns:
-            For each prompt its completions.
+            The completions of each prompt.
         """
         ...
 
     def update(self, model: LanguageModel) -> None:
-        """Sample from the weights that `model` has now."""
+        """Sample from the current weights of `model` from now on."""
         ...
 
     def close(self) -> None:
-        """Give back what it holds. Twice does no harm."""
+        """Release all resources. Repeated calls are safe."""
         ...

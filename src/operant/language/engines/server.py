@@ -1,4 +1,4 @@
-"""A vLLM server of one's own for as long as it is needed: `serving`."""
+"""A temporary vLLM server: `serving`."""
 
 import contextlib
 import http.client
@@ -19,14 +19,14 @@ from operant.language.engines.handover import write
 from operant.language.models import LanguageModel
 
 PYTHON = "VLLM_PYTHON"
-"""Environment variable that names the Python in which vLLM is installed."""
+"""Environment variable with the path of the Python that has vLLM."""
 LOOPBACK = "127.0.0.1"
 GATE = "operant_gate"
-"""What the module that asks for a key is called inside the server."""
+"""Module name of the key check inside the server."""
 LAST_LINES = 20
-"""Lines of the server's output that an error shows."""
+"""Maximum lines of the server's output in an error."""
 _PATIENCE = 10.0
-"""Seconds in which a server that is told to stop may do so by itself."""
+"""Seconds that a server has to stop by itself."""
 
 
 @contextlib.contextmanager
@@ -38,34 +38,34 @@ def serving(
     port: int = 0,
     seconds: float = 600.0,
 ) -> Generator[str]:
-    """Run a vLLM server on this machine until the block ends.
+    """Run a vLLM server on this machine within a `with` block.
 
-    It listens on the loopback address alone, takes new weights, and answers with the log-probabilities of what it
-    really draws from. Other users of the machine can reach that address too, so every path of it asks for a key
-    (`operant.language.engines.gate`): that of the environment variable `VLLM_API_KEY`, or a random one that is put
-    there for as long as the block runs, where `VLLMEngine` and the processes started in it find it. Its output goes to
-    a file, whose end is shown if it does not start.
+    It listens only on the loopback address, accepts new weights, and returns the log-probabilities of its actual
+    sampling distribution. Other users of the machine can reach that address too, so every path requires a key
+    (`operant.language.engines.gate`): that of the environment variable `VLLM_API_KEY`, or a random one, set there
+    during the block, where `VLLMEngine` and child processes find it. Its output goes to a file, whose end appears in
+    the error if the server does not start.
 
     Args:
-        model: what is served: a model (it is saved to a temporary folder first), a folder or a hub name.
-        python: executable of the Python in which vLLM is installed. Default: the environment variable `VLLM_PYTHON`.
-        options: more arguments of the server, such as `["--max-model-len", "4096"]`; they win over those set here. A
-            model that is given as such is served in the numbers that it computes in.
-        port: where it listens; 0: any port that is free.
-        seconds: how long it may take to start.
+        model: to serve: a model (saved to a temporary folder first), a folder or a hub name.
+        python: path of the Python that has vLLM. Default: the environment variable `VLLM_PYTHON`.
+        options: more arguments of the server, such as `["--max-model-len", "4096"]`; they override those set here. A
+            model object is served in its own precision.
+        port: to listen on; 0: any free port.
+        seconds: timeout of the start.
 
     Yields:
         Its address, such as `http://127.0.0.1:40123`.
 
     Raises:
-        ValueError: nothing says which Python to use, something else listens at the port, or the options hold a key.
-        ServerError: the server ended while it started, or was not ready in time.
+        ValueError: no Python is configured, the port is in use, or the options contain a key.
+        ServerError: the server ended during the start, or was not ready in time.
     """
     python = python or os.environ.get(PYTHON, "")
     if not python:
-        raise ValueError(f"no Python with vLLM is named: set {PYTHON}=/path/to/bin/python, or give python=...")
+        raise ValueError(f"no Python with vLLM is configured: set {PYTHON}=/path/to/bin/python, or pass python=...")
     if any(option.split("=")[0] in ("--api-key", "--api_key") for option in options):
-        raise ValueError(f"options hold --api-key, which other users can see; set {KEY} in the environment instead")
+        raise ValueError(f"options contain --api-key, which other users can see; set {KEY} in the environment instead")
     with tempfile.TemporaryDirectory(prefix="operant-vllm-") as folder, _key():
         port, log = _free(port), Path(folder) / "server.log"
         if isinstance(model, LanguageModel):
@@ -84,7 +84,7 @@ def serving(
 
 
 def command(model: str, port: int) -> list[str]:
-    """Return the arguments with which Python runs a server that `VLLMEngine` can use."""
+    """Return the arguments of Python that start a server for `VLLMEngine`."""
     return [
         *("-m", "vllm.entrypoints.openai.api_server"),
         *("--model", model, "--host", LOOPBACK, "--port", str(port)),
@@ -94,7 +94,7 @@ def command(model: str, port: int) -> list[str]:
 
 @contextlib.contextmanager
 def _key() -> Generator[None]:
-    """Put a random key into the environment, if there is none."""
+    """Put a random key into the environment, if it has none."""
     if os.environ.get(KEY):
         yield
         return
@@ -106,30 +106,30 @@ def _key() -> Generator[None]:
 
 
 def environment() -> dict[str, str]:
-    """Return the variables that the server needs besides those of this process: weights may be exchanged."""
+    """Return additional environment variables of the server: weights may be exchanged."""
     return {"VLLM_SERVER_DEV_MODE": "1", "VLLM_NO_USAGE_STATS": "1"}
 
 
 def _free(port: int) -> int:
-    """Return a port at which nothing listens: the one that is asked for, or any for 0."""
+    """Return a free port: the given one, or any for 0."""
     with socket.socket() as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             probe.bind((LOOPBACK, port))
         except OSError as error:
             raise ValueError(
-                f"port {port} cannot be used ({error.strerror}); name another one, or 0 for any"
+                f"port {port} cannot be used ({error.strerror}); choose another one, or 0 for any"
             ) from error
         return probe.getsockname()[1]
 
 
 def _start(arguments: list[str], log: Path, modules: Path) -> subprocess.Popen[bytes]:
-    """Start a process in a group of its own, so that the processes that it starts can be ended with it.
+    """Start a process in its own group, so that its child processes can be ended with it.
 
     Args:
-        arguments: the program and what it is told.
+        arguments: the program and its arguments.
         log: file for its output.
-        modules: folder of Python modules that it can import.
+        modules: folder to add to its Python path.
     """
     paths = os.pathsep.join(filter(None, (str(modules), os.environ.get("PYTHONPATH"))))
     with log.open("wb") as output:
@@ -152,7 +152,7 @@ def _wait(process: subprocess.Popen[bytes], port: int, log: Path, deadline: floa
             raise ServerError(f"the vLLM server ended with exit code {process.returncode}:\n{_end_of(log)}")
         if time.monotonic() > deadline:
             raise ServerError(
-                f"the vLLM server was not ready in time; give serving(..., seconds=...) more:\n{_end_of(log)}"
+                f"the vLLM server was not ready in time; use a larger serving(..., seconds=...):\n{_end_of(log)}"
             )
         time.sleep(0.2)
 
@@ -173,7 +173,7 @@ def _end_of(log: Path) -> str:
 
 
 def _stop(process: subprocess.Popen[bytes]) -> None:
-    """End the process and everything in its group, kindly at first."""
+    """End the process and its whole group, gracefully at first."""
     for kind in (signal.SIGTERM, signal.SIGKILL):
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(process.pid, kind)

@@ -1,8 +1,8 @@
 """Sampling from a vLLM server (Kwon et al. 2023, arXiv:2309.06180) over HTTP: `VLLMEngine`.
 
-Token ids go out, token ids and log-probabilities come back. New weights are written to a folder that the server reads.
-Nothing is taken on trust: after every update the server has to give the trainer's log-probabilities to fixed sequences,
-and before the first sample it is found out what its log-probabilities mean.
+Requests have token ids, responses have token ids and log-probabilities. New weights go to a folder that the server
+reads. Everything is verified: after every update the server has to return the trainer's log-probabilities for fixed
+sequences, and before the first sample the meaning of its log-probabilities is determined.
 """
 
 import math
@@ -23,44 +23,43 @@ from operant.language.models import LanguageModel
 from operant.language.packing import Sample, pack
 
 GAPS: Mapping[torch.dtype, float] = {torch.float32: 1e-3, torch.bfloat16: 0.1, torch.float16: 0.03}
-"""Most that the server's log-probabilities of the probes may be off on average, in nats, by what the trainer computes
-in."""
+"""Maximum mean error of the server's log-probabilities of the probes, in nats, by precision of the trainer."""
 PROBES, PROBE_TOKENS = 4, 16
-"""Sequences that both sides judge, and the most tokens of one. The model itself draws them at the start."""
+"""Number of probe sequences, and their maximum tokens. The model itself samples them at the start."""
 CONNECTIONS = 64
-"""Most requests at once, unless another number is asked for; one request asks for all completions of a prompt."""
+"""Default maximum of parallel requests; one request asks for all completions of a prompt."""
 
 START = "Start one with `VLLM_SERVER_DEV_MODE=1 vllm serve FOLDER --logprobs-mode processed_logprobs`."
-"""Said where no server is found."""
+"""Hint if no server is found."""
 
 _SEEDS = 1 << 62
 _CERTAIN = 1e-3
 _ALIKE = 0.5
 _HOLDERS: "weakref.WeakValueDictionary[str, VLLMEngine]" = weakref.WeakValueDictionary()
-"""Whose weights each server has: several learners of one process can share a server."""
+"""Engine whose weights each server has: learners of one process can share a server."""
 
 
 class VLLMEngine:
     """Samples from a server that has the weights of a model.
 
-    Each prompt has a seed of its own, drawn from the generator, so what is drawn repeats as far as the server's
-    arithmetic does. An adapter is added to the weights that it belongs to before they are sent. The server is reached
-    when it is first needed, so that a run can be looked at without one.
+    Each prompt has its own seed, drawn from the generator, so samples repeat as far as the server's arithmetic does. An
+    adapter is merged into its base before sending. The engine connects when first needed, so runs can be inspected
+    without a server.
 
     Args:
-        address: of the server, such as `http://127.0.0.1:8000`. It was started with `VLLM_SERVER_DEV_MODE=1` and serves
-            a model of the same architecture; its weights do not matter.
-        model: what it is to sample from.
-        seconds: that one request may take.
-        connections: most requests at once.
-        folder: where weights are written; the server has to see it under the same path. Default: a temporary folder,
-            which suits a server on this machine.
+        address: of the server, such as `http://127.0.0.1:8000`, started with `VLLM_SERVER_DEV_MODE=1` and a model of
+            the same architecture; its weights do not matter.
+        model: to sample from.
+        seconds: timeout of one request.
+        connections: maximum number of parallel requests.
+        folder: of the weights; the server must see it under the same path. Default: a temporary folder, which suits a
+            server on this machine.
 
     Attributes:
         version: number of updates.
 
     Raises:
-        ValueError: the address is none, or `connections` is not positive.
+        ValueError: the address is invalid, or `connections` is not positive.
     """
 
     def __init__(
@@ -80,19 +79,19 @@ class VLLMEngine:
         self._folder: tempfile.TemporaryDirectory[str] | None = None
 
     def reach(self) -> None:
-        """Make sure that the server is there, without sending weights.
+        """Check that the server is running, without sending weights.
 
         Raises:
-            ServerError: it cannot be reached, or is no vLLM server; the message says how to start one.
+            ServerError: it is unreachable, or not a vLLM server; the message says how to start one.
         """
         _served(self._server)
 
     def connect(self) -> None:
-        """Give the server the weights, and find out what it can do; `generate` does so if nobody has.
+        """Send the weights to the server, and check its abilities; `generate` does so if needed.
 
         Raises:
             ValueError: the server has another precision or vocabulary than the model.
-            ServerError: it cannot be reached, or takes no weights.
+            ServerError: it is unreachable, or accepts no weights.
         """
         self._name, self._limit = _served(self._server)
         self._probes = _probes(self.model)
@@ -107,12 +106,12 @@ class VLLMEngine:
     def generate(
         self, prompts: Sequence[Sequence[int]], count: int, sampling: Sampling, *, generator: torch.Generator
     ) -> list[list[Completion]]:
-        """Draw completions; see `Engine`.
+        """Sample completions; see `Engine`.
 
         Raises:
-            ValueError: a prompt has no token, `count` is not positive, or the server cannot do what is asked: it takes
-                no sequences of this length, its log-probabilities are others, or its weights are not the model's.
-            ServerError: it does not answer as it should.
+            ValueError: a prompt has no token, `count` is not positive, or the server lacks an ability: sequences are
+                too long for it, its log-probabilities have another meaning, or its weights are not the model's.
+            ServerError: its response is invalid.
         """
         if count < 1 or not all(prompts):
             raise ValueError("every prompt needs at least one token and one completion")
@@ -134,11 +133,11 @@ class VLLMEngine:
         ]
 
     def update(self, model: LanguageModel) -> None:
-        """Give the server the weights that `model` has now.
+        """Send the current weights of `model` to the server.
 
         Raises:
-            ValueError: it does not give the model's log-probabilities afterwards.
-            ServerError: it does not take them.
+            ValueError: it does not return the model's log-probabilities afterwards.
+            ServerError: it does not accept them.
         """
         self.model = model
         self.version += 1
@@ -146,17 +145,17 @@ class VLLMEngine:
             self._hand_over(Path(self._folder.name))
 
     def close(self) -> None:
-        """Remove the folder of weights. The server goes on with what it has."""
+        """Remove the folder of weights. The server keeps running."""
         if self._folder is not None:
             self._folder.cleanup()
             self._folder = None
 
     def _check(self, sampling: Sampling, longest: int) -> None:
-        """Refuse what the server would do in another way than `Engine` says."""
+        """Check that the server can sample as `Engine` requires."""
         if self._limit is not None and longest + sampling.max_tokens > self._limit:
             raise ValueError(
                 f"a prompt of {longest} tokens and a completion of {sampling.max_tokens} are more than the "
-                f"{self._limit} that the server takes: start it with a larger --max-model-len, or shorten "
+                f"{self._limit} that the server allows: start it with a larger --max-model-len, or shorten "
                 f"max_prompt_length "
                 "or max_completion_length"
             )
@@ -164,13 +163,13 @@ class VLLMEngine:
             return
         if self._processed and (sampling.top_k or sampling.top_p < 1):
             raise ValueError(
-                "the server gives log-probabilities after the cut by top_k and top_p, but those before it are wanted: "
+                "the server gives log-probabilities after the cut by top_k and top_p, but those before it are needed: "
                 "sample without a cut, or start it with --logprobs-mode raw_logprobs and sample at temperature 1"
             )
         if not self._processed and sampling.temperature != 1:
             raise ValueError(
                 f"the server gives log-probabilities at temperature 1, but those at {sampling.temperature:g} are "
-                "wanted: start it with --logprobs-mode processed_logprobs"
+                "needed: start it with --logprobs-mode processed_logprobs"
             )
 
     def _complete(self, prompt: Sequence[int], count: int, sampling: Sampling, seed: int) -> list[Completion]:
@@ -188,7 +187,7 @@ class VLLMEngine:
         return [self._read(choice) for choice in choices]
 
     def _ask(self, **fields: Any) -> list[Any]:
-        """Return the completions of a request, in order. All that could fall back on the server's defaults is named."""
+        """Return the completions of a request, in order. It sets every option that has a default in the server."""
         body = {
             **{"model": self._name, "logprobs": 0, "return_token_ids": True},
             **{"ignore_eos": True, "stop_token_ids": sorted(self.model.stop), "min_tokens": 0},
@@ -202,7 +201,7 @@ class VLLMEngine:
             raise ServerError(f"{self._server.address} answered with no completions: {str(answer)[:200]}") from error
 
     def _read(self, choice: Mapping[str, Any]) -> Completion:
-        """Return a completion; without the last log-probability if the server leaves the stop token out."""
+        """Return a completion, without the last log-probability if the server omits the stop token."""
         ids, reason, stop = choice.get("token_ids"), choice.get("finish_reason"), choice.get("stop_reason")
         log_probs = (choice.get("logprobs") or {}).get("token_logprobs")
         if ids is None or log_probs is None:
@@ -217,7 +216,7 @@ class VLLMEngine:
             raise ServerError(
                 f"{self._server.address} ended a completion with {reason!r} at the token {ids[-1] if ids else None} "
                 f"({stop=}), although the tokens that end one are {sorted(self.model.stop)}: start it with "
-                "--generation-config vllm, which adds none of its own"
+                "--generation-config vllm, which adds no others"
             )
         if len(ids) - len(log_probs) not in ((0, 1) if ended else (0,)):
             raise ServerError(f"{self._server.address} gives {len(log_probs)} log-probabilities of {len(ids)} tokens")
@@ -229,7 +228,7 @@ class VLLMEngine:
         return Completion(ids, list(map(float, log_probs)), truncated=not ended)
 
     def _whole(self, prompt: Sequence[int], completion: Completion, sampling: Sampling) -> Completion:
-        """Add the trainer's log-probability of a stop token whose own the server keeps to itself."""
+        """Add the trainer's log-probability of a stop token if the server omits it."""
         ids, log_probs, truncated = completion
         if len(log_probs) == len(ids):
             return completion
@@ -239,7 +238,7 @@ class VLLMEngine:
         return Completion(ids, [*log_probs, float(last)], truncated)
 
     def _hand_over(self, folder: Path) -> None:
-        """Give the server the weights of now, and check that it samples from them."""
+        """Send the current weights to the server, and check that it samples from them."""
         send(self._server, self.model, folder / f"version-{self.version}")
         _HOLDERS[self._server.address] = self
         likelihoods = self.model.likelihoods(self._probes, tokens=PROBES * (PROBE_TOKENS + 1))
@@ -263,14 +262,14 @@ class VLLMEngine:
             raise ValueError(
                 f"the server's log-probabilities are {gap:.2g} nats off the trainer's after update {self.version} (at "
                 f"most {GAPS[self.model.dtype]:g} can be rounding): it computes in another precision (start it with "
-                f"--dtype {dtype}), has kept earlier weights, was restarted, or has other ones from another process"
+                f"--dtype {dtype}), kept earlier weights, was restarted, or got others from another process"
             )
 
     @torch.no_grad()
     def _reports_what_it_draws_from(self) -> bool:
-        """Tell whether log-probabilities are those after temperature and cuts, or those of the model itself.
+        """Return whether log-probabilities are those after temperature and cuts, or those of the model.
 
-        The unlikeliest token is forced: it is certain where choices are counted, and unlikely where they are not.
+        The least probable token is forced: its log-probability is 0 after the cut, and low before it.
         """
         prompt = list(self._probes[0].prompt)
         packed = pack([Sample(prompt, [0])], device=self.model.device)
@@ -283,13 +282,13 @@ class VLLMEngine:
         if abs(value - float(log_probs[token])) < _ALIKE:
             return False
         raise ValueError(
-            f"the server says {value:g} where a log-probability should be 0 or {float(log_probs[token]):.3g}: start it "
-            "with --logprobs-mode processed_logprobs"
+            f"the server returned {value:g} as a log-probability, expected 0 or {float(log_probs[token]):.3g}: start "
+            "it with --logprobs-mode processed_logprobs"
         )
 
 
 def _served(server: Connection) -> tuple[str, int | None]:
-    """Return the name of the model that a server has, and the longest sequence that it takes."""
+    """Return the model name of a server, and its maximum sequence length."""
     try:
         found = server.get("/v1/models")["data"]
         card = next(card for card in found if not card.get("parent"))
@@ -301,7 +300,7 @@ def _served(server: Connection) -> tuple[str, int | None]:
 
 
 def _probes(model: LanguageModel) -> list[Sample]:
-    """Return some sequences that the model finds likely, for both sides to judge."""
+    """Return some probable sequences, as probes."""
     start, generator = [min(model.stop)], torch.Generator().manual_seed(0)
     (found,) = NativeEngine(model).generate([start], PROBES, Sampling(PROBE_TOKENS), generator=generator)
     return [Sample(start, completion.ids) for completion in found]

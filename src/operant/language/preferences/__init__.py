@@ -1,7 +1,7 @@
 """Human preferences: a durable store of comparisons, agreement statistics, files, a simulated annotator.
 
-`PreferenceStore` keeps items (a prompt with two or more completions) and an append-only log of answers; the command
-line and every other front end label through it:
+`PreferenceStore` stores items (a prompt with two or more completions) and an append-only log of answers; the command
+line and all other front ends use it:
 
     with PreferenceStore("runs/x/preferences.sqlite") as store:
         store.add_item(Item.of("2 + 2 = ", ["4", "5"]))

@@ -1,10 +1,10 @@
-"""How far annotators agree: with each other, with themselves, and with what is known.
+"""Agreement of annotators: with each other, with themselves, and with known answers.
 
-The unit is a comparison of two completions of an item; a ranking of K is its K (K - 1) / 2 comparisons. The value is
-nominal: the one is better, the other is, both are equally good, none is good. A skip is a missing value.
+The unit is a comparison of two completions of an item; a ranking of K is its K (K - 1) / 2 comparisons. The values are
+nominal: the first is better, the second is, both are equally good, none is good. A skip is a missing value.
 
-Every statistic is a function of sums over items, so intervals come from drawing whole items again: the comparisons of
-one ranking are not independent.
+Every statistic is a function of sums over items, and the bootstrap resamples whole items: the comparisons of one
+ranking are not independent.
 """
 
 from collections.abc import Callable, Sequence
@@ -31,10 +31,10 @@ class Estimate:
     """A statistic with its uncertainty.
 
     Attributes:
-        value: the statistic, not a number where it is not defined (no two ratings of one unit, no variation).
-        low: lower end of the 95 % bootstrap interval over items; draws in which it is not defined are left out.
+        value: the statistic, NaN if undefined (no two ratings of one unit, no variation).
+        low: lower end of the 95 % bootstrap interval over items; resamples without a value are left out.
         high: upper end.
-        count: how many units it rests on.
+        count: number of units.
     """
 
     value: float
@@ -48,13 +48,13 @@ class Agreement:
     """Statistics of a store.
 
     Attributes:
-        labels: how many labels hold, by outcome.
+        labels: number of valid labels, by outcome.
         percent: share of agreeing pairs of ratings of the same comparison by different annotators.
         alpha: Krippendorff's alpha, nominal, of all annotators.
         kappas: Cohen's kappa of each pair of annotators that share a comparison.
-        first_shown: how often what was shown earlier was preferred, where one was; 0.5 is no bias. Labels whose
-            order of showing is not known (imported ones) do not count.
-        repeats: by annotator, how often they give the same answer when asked again.
+        first_shown: how often the first of two shown completions was preferred; 0.5 is no bias. Labels of unknown order
+            (imported ones) do not count.
+        repeats: by annotator, how often repeated questions get the same answer.
         gold: by annotator, how often they give the known answer.
     """
 
@@ -72,7 +72,7 @@ def percent_agreement(table: ArrayLike, groups: ArrayLike | None = None, *, seed
 
     Args:
         table: `[raters, units]` codes 0, 1, ..., `MISSING` where there is none.
-        groups: `[units]` the item of each unit, drawn together in the bootstrap. Default: every unit is its own.
+        groups: `[units]` the item of each unit, which the bootstrap resamples. Default: every unit is its own.
         seed: of the bootstrap.
     """
     counts = _counts(_table(table))
@@ -86,11 +86,11 @@ def krippendorff_alpha(table: ArrayLike, groups: ArrayLike | None = None, *, see
 
     α = 1 - (n - 1) Σ_u Σ_{c≠k} n_uc n_uk / (m_u - 1) / Σ_{c≠k} n_c n_k, where n_uc of the m_u ratings of unit u are c,
     over the units with m_u ≥ 2, n_c = Σ_u n_uc and n = Σ_c n_c (Krippendorff 2011, "Computing Krippendorff's
-    alpha-reliability"). 1 is perfect, 0 is chance. It is not defined where all ratings are the same.
+    alpha-reliability"). 1 is perfect, 0 is chance. It is undefined if all ratings are equal.
 
     Args:
         table: `[raters, units]` codes 0, 1, ..., `MISSING` where there is none.
-        groups: `[units]` the item of each unit, drawn together in the bootstrap. Default: every unit is its own.
+        groups: `[units]` the item of each unit, which the bootstrap resamples. Default: every unit is its own.
         seed: of the bootstrap.
     """
     counts = _counts(_table(table))
@@ -103,13 +103,13 @@ def krippendorff_alpha(table: ArrayLike, groups: ArrayLike | None = None, *, see
 def cohen_kappa(first: ArrayLike, second: ArrayLike, groups: ArrayLike | None = None, *, seed: int = 0) -> Estimate:
     """Return Cohen's kappa of two raters, (p_o - p_e) / (1 - p_e), over the units that both have rated.
 
-    p_o is the share of agreement and p_e what independent raters with the same shares of each value would reach (Cohen
-    1960, "A coefficient of agreement for nominal scales", equation 1). It is not defined where p_e is 1.
+    p_o is the share of agreement and p_e that of independent raters with the same shares of each value (Cohen 1960, "A
+    coefficient of agreement for nominal scales", equation 1). It is undefined if p_e is 1.
 
     Args:
         first: `[units]` codes of one rater, `MISSING` where there is none.
         second: those of the other.
-        groups: `[units]` the item of each unit, drawn together in the bootstrap. Default: every unit is its own.
+        groups: `[units]` the item of each unit, which the bootstrap resamples. Default: every unit is its own.
         seed: of the bootstrap.
     """
     codes = _table(np.stack([np.asarray(first), np.asarray(second)]))
@@ -125,7 +125,7 @@ def rate(hits: ArrayLike, groups: ArrayLike | None = None, *, seed: int = 0) -> 
 
     Args:
         hits: `[units]` booleans.
-        groups: `[units]` the item of each unit, drawn together in the bootstrap. Default: every unit is its own.
+        groups: `[units]` the item of each unit, which the bootstrap resamples. Default: every unit is its own.
         seed: of the bootstrap.
     """
     values = np.asarray(hits, dtype=np.float64).reshape(-1)
@@ -133,7 +133,7 @@ def rate(hits: ArrayLike, groups: ArrayLike | None = None, *, seed: int = 0) -> 
 
 
 def comparisons(event: Event) -> dict[tuple[int, int], int]:
-    """Return the value of each comparison that a label judges, by the canonical places of the two completions."""
+    """Return the value of each comparison in a label, by the canonical indices of the two completions."""
     ranks = event.ranks_of_item()
     return {} if ranks is None else _values(ranks, bad=event.outcome == "both-bad")
 
@@ -142,8 +142,8 @@ def agreement(items: Sequence[Item], labels: Sequence[Event], *, seed: int = 0) 
     """Return the statistics of labels.
 
     Args:
-        items: that were labeled.
-        labels: those that hold, of all rounds.
+        items: the labeled items.
+        labels: the valid ones, of all rounds.
         seed: of the bootstrap.
     """
     place = {item.item_id: i for i, item in enumerate(items)}
@@ -218,7 +218,7 @@ def _table(table: ArrayLike) -> NDArray[np.int64]:
 
 
 def _counts(codes: NDArray[np.int64]) -> Floats:
-    """Return how many raters gave each value to each unit, `[units, values]`."""
+    """Return the number of raters per value and unit, `[units, values]`."""
     values = np.arange(max(int(codes.max(initial=0)) + 1, 1))
     return (codes[..., None] == values).sum(0).astype(np.float64)
 
@@ -247,7 +247,7 @@ def _kappa(sums: Floats) -> Floats:
 def _estimate(
     features: Floats, formula: Callable[[Floats], Floats], count: int, groups: ArrayLike | None, seed: int
 ) -> Estimate:
-    """Return `formula` of the sum of `features` `[units, F]`, with its interval from items drawn again."""
+    """Return `formula` of the sum of `features` `[units, F]`, with a bootstrap interval over items."""
     ids = np.arange(len(features)) if groups is None else np.asarray(groups)
     _, item = np.unique(ids, return_inverse=True)
     sums = np.zeros((int(item.max(initial=-1)) + 1, features.shape[1]))
@@ -262,12 +262,12 @@ def _estimate(
 
 
 def _redrawn(generator: np.random.Generator, count: int) -> Floats:
-    """Return how often each of `count` items is in a sample with replacement, for some samples, `[samples, count]`."""
+    """Return the counts of each of `count` items in some resamples, `[samples, count]`."""
     items = generator.integers(count, size=(_BATCH, count)) + count * np.arange(_BATCH)[:, None]
     return np.bincount(items.reshape(-1), minlength=_BATCH * count).reshape(_BATCH, count).astype(np.float64)
 
 
 REPETITIONS = 2000
-"""How often the items are drawn again."""
+"""Number of resamples."""
 
 _BATCH = 100

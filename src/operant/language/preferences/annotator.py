@@ -1,8 +1,8 @@
-"""An annotator that is simulated from a known reward, so that everything that learns from people runs without them.
+"""Simulated annotator from a known reward, for code that learns from people.
 
-Its noise is that of the models which reward learning assumes: of two answers with rewards r, Bradley and Terry (1952)
-choose the first with probability σ((r_1 - r_2) / T); a ranking of K follows Plackett (1975) and Luce (1959). Both are
-the order of r / T plus independent Gumbel noise.
+Its noise follows the models of reward learning: of two answers with rewards r, Bradley and Terry (1952) choose the
+first with probability σ((r_1 - r_2) / T); a ranking of K follows Plackett (1975) and Luce (1959). Both are the order of
+r / T plus independent Gumbel noise.
 """
 
 import hashlib
@@ -19,7 +19,7 @@ from operant.streams import seed_sequence
 
 
 class Reward(Protocol):
-    """A reward function: one reward a completion, None where it does not apply."""
+    """A reward function: one reward per completion, None if it does not apply."""
 
     def __call__(
         self, prompts: list[Any], completions: list[Any], completion_ids: list[list[int]], **columns: Any
@@ -30,20 +30,20 @@ class Reward(Protocol):
 
 @dataclass(frozen=True)
 class SimulatedAnnotator:
-    """Answers by a known reward.
+    """An annotator that answers by a known reward.
 
-    An answer depends on (seed, name, item, round) alone, so neither order nor interruption changes it.
+    An answer depends only on (seed, name, item, round), so neither order nor interruption changes it.
 
     Attributes:
         reward: a reward function.
         name: of the annotator.
         seed: of its stream.
-        temperature: T, in units of the reward. Raising it makes answers more random; 0 is always right.
-        tie_threshold: two rewards that differ by less are a tie. Raising it gives fewer, clearer comparisons.
-        error_rate: how often the answer is drawn evenly from all that are possible, whatever the rewards, in [0, 1].
-            Christiano et al. 2017 (arXiv 1706.03741, §2.2.3) assume 0.1 of people.
-        position_bias: is added to the reward of what is shown first.
-        both_bad_below: if no reward reaches this, none is good; None is never.
+        temperature: T, in units of the reward. Higher makes answers more random; 0 is always right.
+        tie_threshold: two rewards that differ by less are a tie. Higher gives fewer, clearer comparisons.
+        error_rate: probability of a uniformly random answer, whatever the rewards, in [0, 1]. Christiano et al. 2017
+            (arXiv 1706.03741, §2.2.3) assume 0.1 for people.
+        position_bias: added to the reward of the first shown completion.
+        both_bad_below: if no reward reaches this, none is good; None: never.
     """
 
     reward: Reward
@@ -65,10 +65,10 @@ class SimulatedAnnotator:
     def answer(
         self, presentation: Presentation, columns: dict[str, Any] | None = None
     ) -> tuple[Outcome, tuple[int, ...] | None]:
-        """Answer as a person would, who sees only what is shown.
+        """Answer from the shown texts only, as a person would.
 
         Args:
-            presentation: what is shown.
+            presentation: of the item.
             columns: of the prompt, for the reward function.
 
         Returns:
@@ -90,12 +90,12 @@ class SimulatedAnnotator:
         return _ordered(seen / self.temperature + noise if self.temperature else seen)
 
     def label(self, store: PreferenceStore, *, repeat: bool = False, now: float | None = None) -> list[Event]:
-        """Label every item of a store that this annotator has not labeled, in one transaction.
+        """Label every item of a store that has no label by this annotator, in one transaction.
 
         Args:
             store: with the items.
-            repeat: label again what was judged once.
-            now: when, seconds since 1970. Default: the clock.
+            repeat: whether to label again what has one label.
+            now: seconds since 1970. Default: the clock.
 
         Returns:
             The new events.

@@ -1,7 +1,7 @@
-"""Labels as files: pairs in TRL's format, rankings in NeMo-RL's, or the whole log.
+"""Export of labels: pairs in TRL's format, rankings in NeMo-RL's, or the whole log.
 
-Every file comes with `<name>.manifest.json`, which holds its SHA-256 and counts. Equal stores give equal bytes. Names
-of annotators are replaced by pseudonyms that are the same in all files of one store and cannot be guessed from outside.
+Every file has a `<name>.manifest.json` with its SHA-256 and counts. Equal stores give equal bytes. Pseudonyms replace
+the names of annotators; they are the same in all files of one store and cannot be guessed from outside.
 """
 
 import hashlib
@@ -17,7 +17,7 @@ from operant.runtime.files import replace_durably
 
 Form = Literal["pairs", "rankings", "events"]
 """`pairs`: `{prompt, chosen, rejected}`; `rankings`: `{context, completions: [{rank, completion}]}`; `events`: all
-items and events, undone ones included. Lines on held-out prompts are marked by `held_out`, as `import_file`
+items and events, undone ones included. Lines on held-out prompts have the mark `held_out`, which `import_file`
 reads."""
 
 MANIFEST = 1
@@ -25,18 +25,18 @@ MANIFEST = 1
 
 
 HeldOut = Literal["with", "without", "only"]
-"""Which labels are written: also those of held-out prompts, all but those, or those alone."""
+"""Labels to write: with those of held-out prompts, without, or only those."""
 
 
 @dataclass(frozen=True)
 class Exported:
-    """What was written.
+    """Summary of an export.
 
     Attributes:
         path: of the file.
-        rows: how many lines it has.
-        left_out: how many labels are not in it, by outcome, or `held-out`.
-        held_out: how many lines are on held-out prompts, by which policies are scored.
+        rows: number of lines.
+        left_out: number of labels left out, by outcome, or `held-out`.
+        held_out: number of lines on held-out prompts, which are for evaluations.
     """
 
     path: Path
@@ -48,20 +48,20 @@ class Exported:
 def export(
     store: PreferenceStore, path: Path, *, form: Form = "pairs", names: bool = False, held_out: HeldOut = "with"
 ) -> Exported:
-    """Write the labels that hold to a JSON Lines file, and its manifest beside it.
+    """Write the valid labels to a JSON Lines file, and its manifest next to it.
 
-    Of `pairs`, a ranking gives every pair of completions that it tells apart, and its ties none. Ties, both-bad and
-    skips are in the events alone; so is what was asked a second time.
+    A ranking gives a pair in `pairs` for every two completions of different rank. Ties, both-bad, skips and repeated
+    questions are only in `events`.
 
     Args:
         store: with the labels.
-        path: of the file; one that exists is replaced.
+        path: of the file, which may exist and is replaced.
         form: see `Form`.
         names: write the annotators' names instead of pseudonyms.
-        held_out: see `HeldOut`; of `events` all are written.
+        held_out: see `HeldOut`; `events` always has all.
 
     Raises:
-        OSError: the file cannot be written; what was there before is still there.
+        OSError: the file cannot be written; an old file stays.
     """
     key = store.pseudonym_key()
     alias: Callable[[str], str] = (lambda name: name) if names else (lambda name: pseudonym(key, name))
@@ -90,7 +90,7 @@ def export(
 
 
 def is_held_out(item: Item) -> bool:
-    """Return whether an item asks about a held-out prompt: it is marked so, or its answers come from evaluations."""
+    """Return whether an item has a held-out prompt: it has the mark, or its answers come from evaluations."""
     mark = item.provenance.get("held_out")
     return (
         bool(mark)
@@ -100,25 +100,25 @@ def is_held_out(item: Item) -> bool:
 
 
 def scored_items(items: Sequence[Item]) -> set[str]:
-    """Return the ids of the items whose prompts are held out, those with other answers to the same prompts included."""
+    """Return the ids of items with held-out prompts, including those with other answers to the same prompts."""
     prompts = {encode(item.prompt) for item in items if is_held_out(item)}
     return {item.item_id for item in items if encode(item.prompt) in prompts}
 
 
 def manifest_path(path: Path) -> Path:
-    """Return where the manifest of a file lies."""
+    """Return the path of a file's manifest."""
     return path.with_name(f"{path.name}.manifest.json")
 
 
 def pseudonym(key: str, annotator: str) -> str:
-    """Return the name under which an annotator appears in files: a keyed hash (HMAC-SHA-256)."""
+    """Return the name of an annotator in files: a keyed hash (HMAC-SHA-256)."""
     return f"annotator-{hmac.new(key.encode(), annotator.encode(), hashlib.sha256).hexdigest()[:12]}"
 
 
 def _labels(
     store: PreferenceStore, form: Form, alias: Callable[[str], str]
 ) -> tuple[list[dict[str, Any]], dict[str, int]]:
-    """Return the rows in the order of items, then of annotators, and what has none."""
+    """Return the lines in the order of items, then annotators, and the labels without a line."""
     items = store.items()
     labels: dict[str, list[Event]] = {item.item_id: [] for item in items}
     for event in store.labels():
@@ -155,7 +155,7 @@ def _provenance(side: str, completion: Completion, columns: Sequence[str]) -> di
 
 
 def _ranking(item: Item, event: Event) -> list[dict[str, Any]]:
-    """Return the label as a ranking from 0, lower is better; what tells no completions apart has no row."""
+    """Return the label as a ranking from 0, lower is better; a label without a preference has no line."""
     ranks = event.ranks_of_item() or ()
     if len(set(ranks)) < 2:
         return []

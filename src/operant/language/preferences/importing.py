@@ -1,4 +1,4 @@
-"""Labels from files: TRL's pairs, NeMo-RL's rankings, or the log of another store."""
+"""Import of labels: TRL's pairs, NeMo-RL's rankings, or the log of another store."""
 
 import hashlib
 import json
@@ -20,12 +20,12 @@ from operant.language.sources import read
 
 @dataclass(frozen=True)
 class Imported:
-    """What was added.
+    """Summary of an import.
 
     Attributes:
-        items: how many items were new.
-        events: how many events were new.
-        rows: how many lines the file has.
+        items: number of new items.
+        events: number of new events.
+        rows: number of lines.
     """
 
     items: int
@@ -36,23 +36,23 @@ class Imported:
 def import_file(store: PreferenceStore, path: Path, *, annotator: str = "imported") -> Imported:
     """Add the labels of a JSON Lines file to a store, all or none.
 
-    The same file again adds nothing, and neither does a pair or ranking that its annotator has in the store already.
+    Importing a file twice adds nothing, and neither does a pair or ranking that its annotator already has in the store.
 
-    Rows may be `{prompt, chosen, rejected}` (without `prompt`, what both texts begin with is taken for it),
+    Lines may be `{prompt, chosen, rejected}` (without `prompt`, the common beginning of both texts is the prompt),
     `{prompt, completions}` best first or with `ranks`, `{context, completions: [{rank, completion}]}` with lower ranks
-    better, those of UltraFeedback and other data sets (`operant.language.layouts`), or a log that `export` has written.
-    Rows that compare nothing are passed over. Those on held-out prompts, by which policies are scored, stay marked.
+    better, those of UltraFeedback and other data sets (`operant.language.layouts`), or a log from `export`. Lines that
+    compare nothing are skipped. Those on held-out prompts, which are for evaluations, keep their mark.
 
     Args:
-        store: where to.
-        path: of the file, of JSON lines, or with the ending .json, .csv or .parquet. If its manifest lies beside it,
-            the two must fit.
-        annotator: who has labeled rows that have no column `annotator`.
+        store: the store.
+        path: of the file, of JSON lines, or with the ending .json, .csv or .parquet. If its manifest is next to it, the
+            two must match.
+        annotator: of lines without a column `annotator`.
 
     Raises:
-        ValueError: the manifest does not fit, or a line is none of these; the message names it.
+        ValueError: the manifest does not match, or a line is invalid; the message names it.
         ConflictError: a label contradicts another one of the same annotator.
-        OSError: the file cannot be read, or the labels could not be stored.
+        OSError: the file is unreadable, or the labels could not be stored.
     """
     _check_manifest(path)
     items = rows = 0
@@ -75,7 +75,7 @@ def import_file(store: PreferenceStore, path: Path, *, annotator: str = "importe
 
 
 def _rows(path: Path) -> Iterator[tuple[str, Mapping[str, Any]]]:
-    """Yield the rows of a file, each with its place."""
+    """Yield the lines of a file, each with its position."""
     if path.suffix.lower() in (".json", ".csv", ".parquet"):
         for where, row in read(path, split="train"):
             yield where.removeprefix(f"{path}, "), row
@@ -92,13 +92,11 @@ def _check_manifest(path: Path) -> None:
     except (ValueError, KeyError, TypeError) as error:
         raise ValueError(f"{manifest} is damaged: {error}") from error
     if hashlib.sha256(path.read_bytes()).hexdigest() != expected:
-        raise ValueError(
-            f"{path} was changed since it was exported: {manifest.name} has another SHA-256; remove it if so"
-        )
+        raise ValueError(f"{path} has changed since its export: {manifest.name} has another SHA-256; remove it if so")
 
 
 def _read(row: Mapping[str, Any], annotator: str) -> tuple[Item | None, Event | None]:
-    """Return what a row adds."""
+    """Return the contents of a line."""
     kind = row.get("type")
     if kind == "header":
         return None, None
@@ -132,11 +130,11 @@ def _labeled(row: Row, who: str) -> tuple[Item, Event]:
 def _pair(row: Mapping[str, Any]) -> tuple[Text, Text, Text]:
     chosen, rejected = row["chosen"], row["rejected"]
     if row.get("prompt") is not None:
-        prompt, chosen, rejected = compare(dict(row))  # of which one may be text, the others messages with it
+        prompt, chosen, rejected = compare(dict(row))  # one may be text, the others messages that contain it
         return _plain(prompt), _plain(chosen), _plain(rejected)
     length = shared_length(chosen, rejected)
     if length and chosen[length - 1] == " ":
-        length -= 1  # the space belongs to what follows
+        length -= 1  # the space belongs to the next text
     return chosen[:length], chosen[length:], rejected[length:]
 
 
@@ -145,7 +143,7 @@ def _plain(text: Any) -> Text:
 
 
 def _held_out(row: Row) -> bool:
-    """Tell whether a row is on a held-out prompt: by its mark, or in files of older versions by its answers."""
+    """Return whether a line is on a held-out prompt: by its mark, or in files of older versions by its answers."""
     if "held_out" in row:
         return bool(row["held_out"])
     return any(row.get(f"{side}_run") and row.get(f"{side}_consumed") is not None for side in ("chosen", "rejected"))

@@ -1,8 +1,8 @@
-"""What is asked and what was answered: items, presentations, events.
+"""Questions and answers: items, presentations, events.
 
-An item is a prompt with K completions in one canonical order. An annotator sees the completions in an order of their
-own; answers are stored as they were given, in terms of what was shown ("A" is what stood first), with that order.
-`Event.ranks_of_item` translates an answer into the canonical order.
+An item is a prompt with K completions in one canonical order. Each annotator sees the completions in their own order;
+answers are stored relative to that order ("A" is the first shown), together with it. `Event.ranks_of_item` translates
+an answer into the canonical order.
 """
 
 import hashlib
@@ -19,15 +19,15 @@ Text = str | list[dict[str, Any]]
 """A string, or a conversation as a list of messages `{"role": ..., "content": ...}`."""
 
 Outcome = Literal["A", "B", "tie", "both-bad", "skip", "ranking"]
-"""Of two completions: the first or the second one shown is better. Of any number: equally good, none is good, no
-judgment. Of three or more: a ranking."""
+"""Of two completions: the first or the second shown is better. Of any number: equally good, none is good, or skipped.
+Of three or more: a ranking."""
 
 OUTCOMES: tuple[Outcome, ...] = ("A", "B", "tie", "both-bad", "skip", "ranking")
 """All outcomes."""
 
 
 def encode(value: Any) -> str:
-    """Return JSON in its one canonical form: sorted keys, no spaces, characters as they are.
+    """Return canonical JSON: sorted keys, no spaces, unescaped characters.
 
     Raises:
         ValueError: there is no JSON for it (not a number, infinite), or no UTF-8 (half a surrogate pair).
@@ -43,8 +43,7 @@ class Completion:
 
     Attributes:
         text: of the answer.
-        provenance: where it comes from (run, consumed, seed, reward, ...), anything that JSON can hold. It is never
-            shown to annotators.
+        provenance: its source (run, consumed, seed, reward, ...), as JSON values. Annotators never see it.
     """
 
     text: Text
@@ -56,13 +55,13 @@ class Item:
     """A prompt and K different completions, in canonical order; made by `Item.of`.
 
     Attributes:
-        item_id: 32 hexadecimal digits that prompt and completions determine: the same question is the same item,
-            whoever adds it and in whatever order its completions come.
-        prompt: what was asked.
+        item_id: 32 hexadecimal digits, a hash of prompt and completions: the same question is the same item, whoever
+            adds it and in whatever order its completions come.
+        prompt: the prompt.
         completions: sorted by their text.
-        gold: the rank of each completion as it is known to be, 1 is best and equals are equally good; None if it is
-            not known. Items with a known answer are shown to every annotator.
-        provenance: of the prompt, for instance the columns of its data set.
+        gold: the known rank of each completion, 1 is best and ties share a rank; None if unknown. Items with a known
+            answer are shown to every annotator.
+        provenance: of the prompt, such as the columns of its data set.
     """
 
     item_id: str
@@ -89,8 +88,8 @@ class Item:
             provenance: of the prompt.
 
         Raises:
-            ValueError: there are fewer than two completions, two are the same, `gold` has another length, or
-                something cannot be written as JSON.
+            ValueError: there are fewer than two completions, two are equal, `gold` has another length, or something
+                cannot be written as JSON.
         """
         given = [c if isinstance(c, Completion) else Completion(c) for c in completions]
         texts = [encode(c.text) for c in given]
@@ -112,15 +111,15 @@ class Item:
 
 @dataclass(frozen=True)
 class Presentation:
-    """An item as one annotator sees it: no provenance, in an order of their own.
+    """An item as one annotator sees it: without provenance, in their own order.
 
     Attributes:
         item_id: of the item.
-        annotator: who sees it.
-        round: 0 when it is asked for the first time, 1 when it is asked again to see how steady the annotator is.
-        prompt: what was asked.
-        completions: the texts in the order in which they are shown.
-        shown: for each place, which of the item's completions stands there.
+        annotator: the annotator.
+        round: 0 for the first time, 1 for a repeated question that measures consistency.
+        prompt: the prompt.
+        completions: the texts in the order shown.
+        shown: for each position, the index of the item's completion.
     """
 
     item_id: str
@@ -133,21 +132,21 @@ class Presentation:
 
 @dataclass(frozen=True)
 class Event:
-    """One line of the log: an answer, or that an answer was undone. Events are never changed and never removed.
+    """One entry of the log: an answer, or the undoing of one. Events never change and are never removed.
 
     Attributes:
-        event_id: given by the client; the same id again is the same event, so that a retry is harmless.
+        event_id: chosen by the client; the same id is the same event, so retries are harmless.
         kind: "label" or "undo".
         item_id: of the item.
-        annotator: who.
+        annotator: the annotator.
         round: as in `Presentation`.
         outcome: the answer, None for an undo.
-        ranks: for a ranking, the rank of each completion in the order shown, 1 is best, equals are equally good.
+        ranks: for a ranking, the rank of each completion in the order shown, 1 is best, ties share a rank.
         shown: the order shown, as in `Presentation`.
-        shown_at: when it appeared, seconds since 1970; 0 if neither that nor the true order is known (imported labels).
-        answered_at: when it was answered, or undone; not before.
+        shown_at: seconds since 1970; 0 if neither time nor order is known (imported labels).
+        answered_at: time of the answer or undo; not before `shown_at`.
         supersedes: the event that this one replaces or undoes.
-        sequence: its place in the log, given by the store; 0 before.
+        sequence: its index in the log, set by the store; 0 before.
     """
 
     event_id: str
@@ -164,7 +163,7 @@ class Event:
     sequence: int = 0
 
     def shown_ranks(self) -> tuple[int, ...] | None:
-        """Return the rank of each completion in the order shown, None if nothing was judged (skip, undo)."""
+        """Return the rank of each completion in the order shown, None without a preference (skip, undo)."""
         if self.outcome == "A":
             return (1, 2)
         if self.outcome == "B":
@@ -174,7 +173,7 @@ class Event:
         return self.ranks
 
     def ranks_of_item(self) -> tuple[int, ...] | None:
-        """Return the rank of each completion in canonical order, 1 is best; None if nothing was judged."""
+        """Return the rank of each completion in canonical order, 1 is best; None without a preference."""
         ranks = self.shown_ranks()
         if ranks is None:
             return None
@@ -189,7 +188,7 @@ def dense_ranks(values: Sequence[float]) -> tuple[int, ...]:
 
 
 def presentation_order(seed: int, item_id: str, annotator: str, round_: int, count: int) -> tuple[int, ...]:
-    """Return which completion stands in each place, drawn from the stream of (seed, item, annotator, round)."""
+    """Return the completion at each position, sampled from the stream of (seed, item, annotator, round)."""
     entropy = seed_sequence(seed, f"presentation {item_id} {annotator}", round_)
     return tuple(np.random.Generator(np.random.PCG64(entropy)).permutation(count).tolist())
 
@@ -203,13 +202,13 @@ def check_answer(outcome: str, ranks: Sequence[int] | None, count: int) -> tuple
     if outcome not in OUTCOMES:
         raise ValueError(f"outcome must be one of {', '.join(OUTCOMES)}, got {outcome!r}")
     if outcome in ("A", "B") and count != 2:
-        raise ValueError(f"outcome {outcome!r} chooses between two completions, this item has {count}: rank them")
+        raise ValueError(f"outcome {outcome!r} needs two completions, this item has {count}: rank them")
     if outcome != "ranking":
         if ranks is not None:
             raise ValueError(f"ranks belong to the outcome 'ranking', got {list(ranks)} with {outcome!r}")
         return None
     if count == 2:
-        raise ValueError("two completions are not ranked: the outcome is 'A', 'B' or 'tie'")
+        raise ValueError("two completions need no ranking: the outcome is 'A', 'B' or 'tie'")
     if ranks is None or len(ranks) != count or not all(type(rank) is int and rank >= 1 for rank in ranks):
         raise ValueError(f"a ranking needs a rank of at least 1 for each of {count} completions, got {ranks}")
     if len(set(ranks)) == 1:

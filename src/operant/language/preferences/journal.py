@@ -1,8 +1,8 @@
-"""A second copy of a preference store that a person can read: `preferences.events.jsonl`, one line an item or event.
+"""Readable copy of a preference store: `preferences.events.jsonl`, one line per item or event.
 
-The database is the truth. The copy is brought up to date and made durable after every commit, and again whenever the
-store is opened, so it lags only between a commit and the write that follows it, or while the disk is full. A torn last
-line, left by a crash, is cut off. `operant.language.preferences.recovery` makes a database from it.
+The database is authoritative. The copy is updated durably after every commit, and when the store is opened, so it lags
+only between a commit and the next write, or while the disk is full. An incomplete last line, left by a crash, is cut
+off. `operant.language.preferences.recovery` rebuilds a database from it.
 """
 
 import json
@@ -21,16 +21,16 @@ from operant.language.preferences.schema import LAST, VERSION, StoreError
 logger = logging.getLogger(__name__)
 
 BINARY: int = getattr(os, "O_BINARY", 0)
-"""Flag without which Windows changes the ends of lines."""
+"""Flag without which Windows converts line ends."""
 
 
 def journal_path(database: Path) -> Path:
-    """Return where the copy of a database lies: `preferences.events.jsonl` beside `preferences.sqlite`."""
+    """Return the path of a database's copy: `preferences.events.jsonl` next to `preferences.sqlite`."""
     return database.with_name(f"{database.stem}.events.jsonl")
 
 
 def item_record(item: Item, sequence: int) -> dict[str, Any]:
-    """Return an item as a line of the log says it."""
+    """Return the line of an item."""
     return {
         "type": "item",
         "sequence": sequence,
@@ -43,7 +43,7 @@ def item_record(item: Item, sequence: int) -> dict[str, Any]:
 
 
 def event_record(event: Event) -> dict[str, Any]:
-    """Return an event as a line of the log says it."""
+    """Return the line of an event."""
     return {"type": "event", **vars(event)}
 
 
@@ -51,7 +51,7 @@ def item_of(record: Mapping[str, Any]) -> Item:
     """Return the item of a line.
 
     Raises:
-        ValueError: something is missing or wrong, or the id is not that of the texts.
+        ValueError: a field is missing or wrong, or the id does not match the texts.
     """
     try:
         completions = [Completion(c["text"], c["provenance"]) for c in record["completions"]]
@@ -67,39 +67,39 @@ def event_of(record: Mapping[str, Any]) -> Event:
     """Return the event of a line.
 
     Raises:
-        ValueError: something is missing or has no place there.
+        ValueError: a field is missing or unknown.
     """
     fields = {name: value for name, value in record.items() if name != "type"}
     try:
         ranks = fields.pop("ranks")
         return Event(ranks=None if ranks is None else tuple(ranks), shown=tuple(fields.pop("shown")), **fields)
     except (KeyError, TypeError) as error:
-        raise ValueError(f"an event lacks or has too much: {error}") from error
+        raise ValueError(f"an event has missing or unknown fields: {error}") from error
 
 
 class Journal:
-    """The copy of one database. Several processes may keep it up to date at once."""
+    """The copy of one database. Several processes may update it concurrently."""
 
     def __init__(self, database: Path):
-        """Open the copy of `database`; create it if need be.
+        """Open the copy of `database`, and create it if needed.
 
         Raises:
-            StoreError: it cannot be opened.
+            StoreError: opening fails.
         """
         self.path = journal_path(database)
         try:
             self._descriptor = os.open(self.path, os.O_RDWR | os.O_CREAT | BINARY, 0o600)
         except OSError as error:
-            raise StoreError(f"the copy of the preferences {self.path} cannot be kept: {error.strerror}") from error
-        self._offset = 0  # of the whole lines that were looked at
-        self._sequence = 0  # of the last of them
+            raise StoreError(f"the copy of the preferences {self.path} cannot be opened: {error.strerror}") from error
+        self._offset = 0  # bytes of complete lines read
+        self._sequence = 0  # number of the last line
         self._warned = False
 
     def catch_up(self, connection: sqlite3.Connection) -> None:
-        """Append everything that the database holds and the copy does not, durably. A full disk is only warned of.
+        """Append all entries that the copy lacks, durably. A full disk only logs a warning.
 
         Raises:
-            StoreError: the copy holds more than the database, which has lost something.
+            StoreError: the copy has more entries than the database, which has lost some.
         """
         try:
             lock_descriptor(self._descriptor, poll_interval=0.005)
@@ -116,13 +116,13 @@ class Journal:
             self._warned = True
 
     def close(self) -> None:
-        """Close the file. Calling it twice does no harm."""
+        """Close the file. Repeated calls are safe."""
         if self._descriptor >= 0:
             os.close(self._descriptor)
             self._descriptor = -1
 
     def _look(self) -> None:
-        """Read what others have appended and cut off a torn last line."""
+        """Read lines from other processes and cut off an incomplete last line."""
         size = os.fstat(self._descriptor).st_size
         if size == self._offset:
             return
@@ -137,7 +137,7 @@ class Journal:
             except (ValueError, KeyError, TypeError) as error:
                 raise StoreError(
                     f"the last line of {self.path} is damaged; the database is whole, so move this copy "
-                    "away and it is written anew"
+                    "away to have it written again"
                 ) from error
         self._offset += whole
 
@@ -146,7 +146,7 @@ class Journal:
         if last < self._sequence:
             raise StoreError(
                 f"{self.path} holds {self._sequence} entries and the database only {last}: it was lost or replaced; "
-                "`operant label RUN --rebuild` makes it anew from the copy"
+                "`operant label RUN --rebuild` rebuilds it from the copy"
             )
         records = [] if self._offset else [header(connection)]
         records += log_records(connection, after=self._sequence)
@@ -158,7 +158,7 @@ class Journal:
                 self._offset, self._sequence = self._offset + written, last
                 os.fsync(self._descriptor)
                 return
-            os.ftruncate(self._descriptor, self._offset)  # a torn write: all or nothing
+            os.ftruncate(self._descriptor, self._offset)  # an incomplete write: all or nothing
             raise OSError(0, "the disk is full")
 
 
@@ -169,7 +169,7 @@ def header(connection: sqlite3.Connection) -> dict[str, Any]:
 
 
 def log_records(connection: sqlite3.Connection, *, after: int = 0) -> list[dict[str, Any]]:
-    """Return the items and events later than `after`, in the order in which they were added."""
+    """Return the items and events later than `after`, in insertion order."""
     items = [item_record(item, sequence) for sequence, item in stored_items(connection, after)]
     rows = connection.execute("SELECT * FROM events WHERE sequence > ? ORDER BY sequence", (after,))
     events = [event_record(stored_event(row)) for row in rows]

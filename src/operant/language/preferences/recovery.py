@@ -1,4 +1,4 @@
-"""Making a preference database anew from its readable copy."""
+"""Recovery of a preference database from its readable copy."""
 
 import json
 import sqlite3
@@ -13,15 +13,15 @@ from operant.runtime.files import sync_folder
 
 
 def read_lines(path: Path, *, torn: bool = False) -> Iterator[tuple[int, dict[str, Any]]]:
-    """Yield the objects of a JSON Lines file with the numbers of their lines.
+    """Yield the objects of a JSON Lines file with their line numbers.
 
     Args:
         path: of the file.
-        torn: whether a damaged last line without an end, such as a crash leaves, is left out.
+        torn: whether to drop an incomplete last line, such as a crash leaves.
 
     Raises:
-        ValueError: a line is no JSON object.
-        OSError: the file cannot be read.
+        ValueError: a line is not a JSON object.
+        OSError: the file is unreadable.
     """
     lines = path.read_bytes().split(b"\n")
     for number, line in enumerate(lines, 1):
@@ -39,19 +39,18 @@ def read_lines(path: Path, *, torn: bool = False) -> Iterator[tuple[int, dict[st
 
 
 def rebuild(path: str | Path) -> int:
-    """Make the database at `path` anew from the copy beside it; what was there is kept as `<name>.damaged-<n>`.
+    """Rebuild the database at `path` from the copy next to it; an old file becomes `<name>.damaged-<n>`.
 
-    The new database takes the place of the old one at the very end: a crash leaves things as they were. Nobody may have
-    the store open.
+    The new database replaces the old one at the very end: a crash changes nothing. The store must be closed everywhere.
 
     Args:
         path: of the SQLite file, which may be damaged or missing.
 
     Returns:
-        How many items and events it holds.
+        Number of items and events.
 
     Raises:
-        StoreError: there is no copy, or it cannot be used.
+        StoreError: there is no copy, or it is unusable.
     """
     path = Path(path).absolute()
     journal, fresh = journal_path(path), path.with_name(f"{path.stem}-rebuilt.sqlite")
@@ -62,7 +61,7 @@ def rebuild(path: str | Path) -> int:
             count = sum([_replay(record, store, connection) for record in records])
     except (ValueError, OSError, sqlite3.Error) as error:
         _remove(fresh)
-        raise StoreError(f"{path} cannot be made anew from {journal.name}: {error}") from error
+        raise StoreError(f"{path} cannot be rebuilt from {journal.name}: {error}") from error
     journal_path(fresh).unlink()
     aside = _aside(path)
     for suffix in _SUFFIXES:
@@ -78,7 +77,7 @@ _SUFFIXES = ("-wal", "-shm", "-journal", "")
 
 
 def _replay(record: Mapping[str, Any], store: PreferenceStore, connection: sqlite3.Connection) -> bool:
-    """Add what a line says, and tell whether that is an item or an event."""
+    """Add the contents of a line, and return whether that is an item or an event."""
     kind = record.get("type")
     if kind == "header":
         update = "UPDATE settings SET value = ? WHERE name = 'pseudonyms'"
@@ -89,7 +88,7 @@ def _replay(record: Mapping[str, Any], store: PreferenceStore, connection: sqlit
     elif kind == "event":
         event = event_of(record)
         if store.append(event).sequence != event.sequence:
-            raise ValueError(f"event {event.event_id} is not at its place {event.sequence}: lines are missing")
+            raise ValueError(f"event {event.event_id} is not at its index {event.sequence}: lines are missing")
     else:
         raise ValueError(f"the type of a line must be header, item or event, got {kind!r}")
     return True

@@ -1,7 +1,7 @@
-"""Who has which item on the screen: two windows of one annotator are never asked the same.
+"""Reservations of items on screen: two windows of one annotator never show the same item.
 
 A reservation belongs to a process. It ends with an answer, when the process closes its store, and when it dies, as the
-operating system knows of processes of this machine; of another machine, where nothing tells, after a few minutes.
+operating system reports for this machine; for another machine, after a few minutes.
 """
 
 import os
@@ -10,7 +10,7 @@ import sqlite3
 from pathlib import Path
 
 RESERVED_SECONDS = 600.0
-"""How long a reservation of another machine holds that is not renewed; also where processes cannot be asked for."""
+"""Lifetime of a reservation of another machine, unless renewed; also on systems without process information."""
 
 TABLE = """
 CREATE TABLE IF NOT EXISTS reservations (
@@ -24,18 +24,18 @@ CREATE TABLE IF NOT EXISTS reservations (
     PRIMARY KEY (item_id, annotator, round)
 ) STRICT, WITHOUT ROWID
 """
-"""An older version of operant, which does not know this table, can use the database all the same."""
+"""Older versions of operant, which lack this table, can still use the database."""
 
 
 class Reservations:
-    """The reservations of this process in a database; every method is called within a transaction."""
+    """The reservations of this process in a database; call every method within a transaction."""
 
     def __init__(self, connection: sqlite3.Connection) -> None:
         self._connection = connection
         self._own = (socket.gethostname(), os.getpid(), _started(os.getpid()))
 
     def elsewhere(self, annotator: str, round: int, *, now: float) -> list[str]:  # noqa: A002 - its name in the log
-        """Return the items that other windows show an annotator in a round; ended reservations are removed."""
+        """Return the items that other windows show an annotator in a round; remove ended reservations."""
         rows = self._connection.execute("SELECT * FROM reservations WHERE annotator = ?", (annotator,)).fetchall()
         for row in rows:
             if self._has_ended(row, now):
@@ -47,19 +47,19 @@ class Reservations:
         return [row["item_id"] for row in self._connection.execute(query, (annotator, round, *self._own))]
 
     def reserve(self, item_id: str, annotator: str, round: int, *, now: float) -> None:  # noqa: A002 - its name in the log
-        """Reserve an item for this process, whoever had it."""
+        """Reserve an item for this process, overriding others."""
         self._connection.execute(
             "INSERT OR REPLACE INTO reservations VALUES (?, ?, ?, ?, ?, ?, ?)",
             (item_id, annotator, round, *self._own, now),
         )
 
     def release(self, item_id: str, annotator: str, round: int) -> None:  # noqa: A002 - its name in the log
-        """Let go of an item, whoever has it."""
+        """Release an item, whoever has reserved it."""
         key = (item_id, annotator, round)
         self._connection.execute("DELETE FROM reservations WHERE item_id = ? AND annotator = ? AND round = ?", key)
 
     def release_all(self) -> None:
-        """Let go of all that this process has."""
+        """Release all reservations of this process."""
         self._connection.execute("DELETE FROM reservations WHERE host = ? AND process = ? AND started = ?", self._own)
 
     def _has_ended(self, row: sqlite3.Row, now: float) -> bool:
@@ -79,10 +79,10 @@ def _alive(process: int, started: str) -> bool:
 
 
 def _started(process: int) -> str:
-    """Return when a process was started, in ticks since the machine was, so that a number used again is told apart."""
+    """Return the start time of a process, in ticks since boot, to detect reused process numbers."""
     try:
         text = Path(f"/proc/{process}/stat").read_text(encoding="utf-8", errors="replace")
-    except OSError:  # on other systems than Linux
+    except OSError:  # on systems other than Linux
         return ""
     state, *fields = text.rpartition(")")[2].split()
     return "ended" if state == "Z" else fields[18]

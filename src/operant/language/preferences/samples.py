@@ -1,4 +1,4 @@
-"""From the completions that a run has sampled to items that can be labeled."""
+"""Conversion of a run's sampled completions to items for labels."""
 
 import json
 from collections.abc import Container, Iterator, Mapping, Sequence
@@ -16,10 +16,10 @@ from operant.streams import seed_sequence
 def read_samples(path: Path) -> Iterator[dict[str, Any]]:
     """Yield the records of `eval/samples.jsonl`: `{"consumed", "seed", "prompt", "completion", "reward", ...}`.
 
-    Lines that are no such record, like one torn by a crash, are left out.
+    Lines that are not such records, like incomplete ones after a crash, are skipped.
 
     Raises:
-        OSError: it cannot be read.
+        OSError: the file is unreadable.
     """
     with path.open("rb") as file:
         for line in file:
@@ -34,25 +34,25 @@ def read_samples(path: Path) -> Iterator[dict[str, Any]]:
 def add_samples(
     store: PreferenceStore, path: Path, *, run: str, completions: int = 2, seed: int = 0
 ) -> tuple[int, int]:
-    """Add what a run has sampled to a store.
+    """Add a run's samples to a store.
 
-    The different completions of a prompt are put in a random order and cut into groups of `completions`; a last group
-    of one is left out. Those that the store asks about already are left out first, so that the same samples add
-    nothing twice, and samples of a run that has gone on add what is new.
+    The different completions of a prompt are shuffled and cut into groups of `completions`; a last group of one is
+    dropped. Completions that already have an item are excluded first, so repeated calls add nothing, and a longer run
+    adds only new ones.
 
     Args:
-        store: where to.
+        store: the store.
         path: the file of samples.
         run: its name, for the provenance.
-        completions: how many are shown side by side.
+        completions: number per item.
         seed: of the order.
 
     Returns:
-        How many items were new, and how many prompts were in the file.
+        Number of new items, and of prompts in the file.
 
     Raises:
         ValueError: `completions` is below 2.
-        OSError: the file cannot be read.
+        OSError: the file is unreadable.
         StoreError: the items could not be stored.
     """
     if completions < 2:
@@ -76,11 +76,11 @@ def add_file(store: PreferenceStore, path: Path, *, completions: int = 2, seed: 
     """Add the prompts and answers of a file to a store, as `add_rows` does.
 
     Returns:
-        How many items were new, and how many rows the file has.
+        Number of new items, and of examples in the file.
 
     Raises:
-        ValueError: rows have no two answers, or `completions` is below 2.
-        OSError: the file cannot be read.
+        ValueError: examples have no two answers, or `completions` is below 2.
+        OSError: the file is unreadable.
         StoreError: the items could not be stored.
     """
     rows = read_rows(path)
@@ -96,21 +96,21 @@ def add_rows(
     completions: int = 2,
     seed: int = 0,
 ) -> int:
-    """Add prompts and answers to a store, to be compared; what the rows say of the order of answers is not used.
+    """Add prompts and answers to a store, for comparison; their order in the examples is ignored.
 
     Args:
-        store: where to.
-        rows: of preferences or rankings (`operant.language.data.read_rows`).
-        file: where they come from, for the provenance.
-        held_out: the prompts (`encode`) by which policies are scored.
-        completions: how many are shown side by side.
+        store: the store.
+        rows: examples of preferences or rankings (`operant.language.data.read_rows`).
+        file: their source, for the provenance.
+        held_out: held-out prompts (`encode`), which are for evaluations.
+        completions: number per item.
         seed: of the order.
 
     Returns:
-        How many items were new.
+        Number of new items.
 
     Raises:
-        ValueError: rows have no two answers, or `completions` is below 2.
+        ValueError: examples have no two answers, or `completions` is below 2.
         StoreError: the items could not be stored.
     """
     if completions < 2:
@@ -141,12 +141,12 @@ def groups(
     *,
     provenance: Mapping[str, Any] | None = None,
 ) -> list[Item]:
-    """Return completions of a prompt as items of `size` each, in a random order; a last one alone is left out.
+    """Return completions of a prompt as items of `size` each, in a random order; a single last one is dropped.
 
     Args:
-        prompt: of all of them.
+        prompt: the common prompt.
         completions: all different.
-        size: how many are shown side by side.
+        size: completions per item.
         seed: of the order.
         provenance: of the prompt.
     """

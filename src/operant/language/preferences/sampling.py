@@ -1,4 +1,4 @@
-"""Answers of a run's policy to prompts of its task, as items that can be labeled."""
+"""Answers of a run's policy to prompts of its task, as items for labels."""
 
 from collections.abc import Container, Sequence
 from dataclasses import dataclass
@@ -21,20 +21,20 @@ from operant.language.rollouts import ask, asked
 from operant.runtime.run import Run
 
 Prompts = Literal["training", "held-out"]
-"""Those that policies are trained on, or those that they are scored by."""
+"""Prompts of training, or held-out ones."""
 
 ROUNDS = 4
-"""How often a prompt is asked whose answers were all the same."""
+"""Attempts per prompt if all its answers are equal."""
 
 
 @dataclass(frozen=True)
 class Asked:
-    """What came of asking a policy.
+    """Summary of sampling from a policy.
 
     Attributes:
-        items: how many were new.
-        prompts: how many were asked.
-        alike: of them, how many got the same answer each time, so that there is nothing to compare.
+        items: number of new items.
+        prompts: number of prompts.
+        alike: of them, prompts with only equal answers, so that there is nothing to compare.
     """
 
     items: int
@@ -43,19 +43,19 @@ class Asked:
 
 
 class Policy:
-    """The policy of one seed of a run, which answers prompts.
+    """The policy of one seed of a run.
 
     Args:
         run: of a language model.
-        index: which seed, by its place among those of the run.
-        best: whether the weights that scored highest in its evaluations answer, not the latest ones.
-        device: where the model goes.
-        remote_code: whether code that came with the model may run, if the run wants it.
-        accept_changes: whether to go on where the model that the run began with has changed.
+        index: of the seed, in the run.
+        best: whether to use the weights with the highest score in its evaluations, not the latest ones.
+        device: of the model.
+        remote_code: whether the model's own code may run, if the run needs it.
+        accept_changes: whether to continue if the run's initial model has changed.
 
     Raises:
-        ValueError: the run has trained nothing that answers.
-        RunError: the run cannot be read, or something is not allowed.
+        ValueError: the run has no generating model.
+        RunError: the run is unreadable, or something is not allowed.
     """
 
     def __init__(
@@ -84,14 +84,14 @@ class Policy:
         completions: int = 2,
         seed: int = 0,
     ) -> Asked:
-        """Draw answers to prompts at temperature 1, and add those that differ; prompts that a store asks about wait.
+        """Sample answers to prompts at temperature 1, and add different ones; skip prompts with open items.
 
         Args:
-            store: where to.
-            rows: with the prompts.
-            held_out: the prompts (`encode`) by which policies are scored.
-            completions: how many are drawn, and shown side by side.
-            seed: of chance.
+            store: the store.
+            rows: examples with the prompts.
+            held_out: held-out prompts (`encode`), which are for evaluations.
+            completions: number to sample, and number per item.
+            seed: of sampling.
 
         Raises:
             StoreError: the items could not be stored.
@@ -115,7 +115,7 @@ class Policy:
     def _draw(
         self, rows: Sequence[Row], found: dict[str, dict[str, None]], count: int, generator: torch.Generator
     ) -> None:
-        """Draw `count` answers to each prompt, and keep those that differ, in their order."""
+        """Sample `count` answers to each prompt, and keep the different ones, in order."""
         tokenizer, engine = self._model.tokenizer, NativeEngine(self._model)
         prompts = examples.prompts(tokenizer, rows, max_prompt_length=self._prompt_length)
         answers = ask(engine, prompts, count, self._sampling, tokenizer=tokenizer, generator=generator)
@@ -124,16 +124,16 @@ class Policy:
 
 
 def prompts_of(run: Run, which: Prompts, count: int, *, index: int = 0) -> list[Row]:
-    """Return rows with prompts of a run's task or data set, the same at each call.
+    """Return examples with prompts of a run's task or data set, the same at each call.
 
     Args:
         run: of a language model.
         which: see `Prompts`.
-        count: how many; fewer if a data set does not have as many.
-        index: which seed of the run, by its place.
+        count: number of prompts; fewer if a data set does not have as many.
+        index: of the seed, in the run.
 
     Raises:
-        ValueError: there is no such seed, or the run has no prompts, or a task not as many.
+        ValueError: there is no such seed, the run has no prompts, or a task has not as many.
     """
     data = data_of(run, index)
     if data.task is None:
@@ -143,10 +143,10 @@ def prompts_of(run: Run, which: Prompts, count: int, *, index: int = 0) -> list[
 
 
 def held_out_prompts(run: Run) -> set[str]:
-    """Return the prompts (`encode`) by which policies of a run are scored.
+    """Return the held-out prompts (`encode`) of a run, which are for evaluations.
 
     Raises:
-        ValueError: the run has no prompts, or its data cannot be read.
+        ValueError: the run has no prompts, or its data are unreadable.
     """
     return {encode(asked(row)) for row in data_of(run, 0).held_out}
 
@@ -155,7 +155,7 @@ def data_of(run: Run, index: int) -> TrainingData:
     """Return the prompts of one seed of a run.
 
     Raises:
-        ValueError: there is no such seed, the run is of no language model, or its rows have no prompts.
+        ValueError: there is no such seed, the run is of no language model, or its examples have no prompts.
     """
     entry = run.entry
     if entry.package != "language":

@@ -1,8 +1,8 @@
-"""The database of a preference store: its tables, the queries that assign items, and how it is opened.
+"""The database of a preference store: its tables, the queries that assign items, and opening it.
 
-SQLite in WAL mode with `synchronous=FULL`: what is committed survives a crash of the process and a loss of power.
-Items, completions and events can be added only; triggers refuse any other change, whoever writes. On a file system of a
-network, where WAL does not work, a rollback journal is used instead.
+SQLite in WAL mode with `synchronous=FULL`: commits survive a crash of the process and a loss of power. Items,
+completions and events are append-only; triggers reject any other change. On a network file system, where WAL does not
+work, a rollback journal is used instead.
 """
 
 import os
@@ -14,13 +14,13 @@ from pathlib import Path
 from operant.language.preferences.reservations import TABLE as RESERVATIONS
 
 VERSION = 1
-"""Of the tables, kept in `PRAGMA user_version`."""
+"""Version of the tables, in `PRAGMA user_version`."""
 
 APPLICATION = 0x4F507266
-"""Marks the file as a preference store, in `PRAGMA application_id`."""
+"""Mark of a preference store, in `PRAGMA application_id`."""
 
 BUSY_SECONDS = 10.0
-"""How long a writer waits for another one."""
+"""Timeout of a writer that waits for another one."""
 
 _NETWORK = (
     "9p",
@@ -104,19 +104,19 @@ CREATE TRIGGER one_label_each BEFORE INSERT ON events
 LAST = """
     SELECT max((SELECT coalesce(max(sequence), 0) FROM items), (SELECT coalesce(max(sequence), 0) FROM events))
 """
-"""The last place in the log that is taken."""
+"""The last used index of the log."""
 
 SHOWN = "SELECT shown FROM assignments WHERE item_id = ? AND annotator = ? AND round = ?"
-"""In which order an annotator was shown the completions of an item."""
+"""The order in which an annotator saw the completions of an item."""
 
 HELD = "SELECT event_id FROM labels WHERE item_id = ? AND annotator = ? AND round = ?"
-"""The label of an item by an annotator that holds now."""
+"""The valid label of an item by an annotator."""
 
 _HAS_LABEL = "SELECT 1 FROM labels AS l WHERE l.item_id = {0} AND l.annotator = :annotator AND l.round = :round"
 
 _FREE = """{0} NOT IN (SELECT value FROM json_each(:elsewhere))
     AND (:among IS NULL OR {0} IN (SELECT value FROM json_each(:among)))"""
-"""Of the items that `:among` names, all if it is null, those that stand in no other window, `:elsewhere`."""
+"""Items that no other window shows, `:elsewhere`, of those in `:among`, or of all if it is null."""
 
 OPEN = f"""
     SELECT a.item_id FROM assignments AS a
@@ -124,7 +124,7 @@ OPEN = f"""
     AND {_FREE.format("a.item_id")}
     ORDER BY a.number LIMIT 1
 """  # noqa: S608  nothing comes from outside
-"""What `:annotator` was shown in `:round` and has not answered."""
+"""An item that `:annotator` was shown in `:round` and has not answered."""
 
 _OTHERS = """
     SELECT annotator FROM labels AS l WHERE l.item_id = i.item_id AND l.round = 0 AND l.outcome <> 'skip'
@@ -142,7 +142,7 @@ FRESH = f"""
     AND (i.gold IS NOT NULL OR (SELECT count(*) FROM ({_OTHERS})) < :overlap)
     ORDER BY i.sequence LIMIT 1
 """  # noqa: S608  nothing comes from outside
-"""The first item for `:annotator` that fewer than `:overlap` others judge or were shown later than `:since`."""
+"""The first item for `:annotator` with fewer than `:overlap` other annotators, in labels or shown since `:since`."""
 
 REPEATED = f"""
     SELECT b.item_id FROM labels AS b
@@ -151,25 +151,25 @@ REPEATED = f"""
     AND {_FREE.format("b.item_id")}
     ORDER BY b.sequence LIMIT 1
 """  # noqa: S608  nothing comes from outside
-"""What `:annotator` has judged once and not again."""
+"""An item that `:annotator` has labeled once and not again."""
 
 
 class StoreError(OSError):
-    """The store cannot be opened, read or written; the message says why. Nothing of what failed was stored."""
+    """Opening, reading or writing the store fails; the message has the reason. The failed change was not stored."""
 
 
 def connect(path: Path) -> sqlite3.Connection:
-    """Open the database at `path`, and make it if there is none.
+    """Open the database at `path`, and create it if needed.
 
     Raises:
-        StoreError: it cannot be opened, is damaged, or is no preference store of a version that is known.
+        StoreError: opening fails, or the file is damaged, or not a preference store of a known version.
     """
     if sqlite3.sqlite_version_info < (3, 37):
         raise StoreError(f"preferences need SQLite 3.37 or newer, this Python has {sqlite3.sqlite_version}")
     try:
         os.close(os.open(path, os.O_RDWR | os.O_CREAT, 0o600))
     except OSError as error:
-        raise StoreError(f"the preferences cannot be kept in {path}: {error.strerror}") from error
+        raise StoreError(f"the preferences cannot be stored in {path}: {error.strerror}") from error
     try:
         connection = sqlite3.connect(path, timeout=BUSY_SECONDS, isolation_level=None, check_same_thread=False)
         try:
@@ -179,8 +179,8 @@ def connect(path: Path) -> sqlite3.Connection:
             raise
     except sqlite3.Error as error:
         raise StoreError(
-            f"{path} cannot be opened: {error}; if it is damaged, `operant label RUN --rebuild` makes it anew "
-            "from the copy of all events beside it"
+            f"{path} cannot be opened: {error}; if it is damaged, `operant label RUN --rebuild` rebuilds it "
+            "from the copy of all events next to it"
         ) from error
     return connection
 
@@ -203,7 +203,7 @@ def _prepare(connection: sqlite3.Connection, path: Path) -> None:
 
 
 def _set_journal(connection: sqlite3.Connection, mode: str) -> None:
-    """Choose the journal; SQLite does not wait for others here, so this does."""
+    """Set the journal mode; SQLite does not wait for other processes here, so this function does."""
     deadline = time.monotonic() + BUSY_SECONDS
     while True:
         try:
@@ -236,23 +236,23 @@ def _create(connection: sqlite3.Connection) -> None:
 def _check(connection: sqlite3.Connection, path: Path) -> None:
     application = connection.execute("PRAGMA application_id").fetchone()[0]
     if application != APPLICATION:
-        raise StoreError(f"{path} is a database of something else; name the folder of a run")
+        raise StoreError(f"{path} is another kind of database; name the folder of a run")
     version = connection.execute("PRAGMA user_version").fetchone()[0]
     if version != VERSION:
-        raise StoreError(f"{path} has version {version} of the tables, this operant knows version {VERSION}: update it")
+        raise StoreError(f"{path} has version {version} of the tables, this operant supports {VERSION}: update it")
     faults = [row[0] for row in connection.execute("PRAGMA integrity_check(1)")]
     faults = [fault for fault in faults if fault != "ok"]
-    faults += [f"a row of {row[0]} refers to nothing" for row in connection.execute("PRAGMA foreign_key_check")]
+    faults += [f"a row of {row[0]} has a dangling reference" for row in connection.execute("PRAGMA foreign_key_check")]
     if faults:
         raise sqlite3.DatabaseError(" ".join(faults[0].split()))
 
 
 def on_network(path: Path, mounts: Path = Path("/proc/self/mounts")) -> bool:
-    """Tell whether `path` lies on a file system of a network, as far as the list of mounts says.
+    """Return whether `path` is on a network file system, from the list of mounts.
 
     Args:
         path: a file or a folder.
-        mounts: the list, as Linux writes it; where there is none, the answer is no.
+        mounts: the list, in Linux's format; without it, the result is False.
     """
     try:
         lines = [line.split() for line in mounts.read_text(encoding="utf-8", errors="replace").splitlines()]

@@ -1,15 +1,15 @@
-"""The preference store: items to be compared, who is shown what, and an append-only log of answers.
+"""The preference store: items to compare, their assignments to annotators, and an append-only log of answers.
 
-What it guarantees:
+Guarantees:
 
 - An answer that `record` has returned is on the disk; one whose `record` has raised `StoreError` was not stored.
-- The same event id again is the same event: a client that has had no answer just sends it once more.
+- The same event id is the same event: a client without a response just sends it again.
 - An annotator has at most one label of an item (and round). Undoing and correcting are events that supersede another;
-  nothing is changed or removed. What holds now is the view `labels`.
-- Every change is one `BEGIN IMMEDIATE` transaction, so that threads and processes act one after another.
-- A copy of the log that a person can read lies beside the database (`operant.language.preferences.journal`).
+  nothing is changed or removed. The view `labels` has the valid labels.
+- Every change is one `BEGIN IMMEDIATE` transaction, so threads and processes take turns.
+- A readable copy of the log is next to the database (`operant.language.preferences.journal`).
 
-Each process opens a store of its own; the threads of one process may share it.
+Each process opens its own store; the threads of one process may share it.
 """
 
 import json
@@ -42,11 +42,11 @@ from operant.language.preferences.schema import FRESH, HELD, LAST, OPEN, REPEATE
 logger = logging.getLogger(__name__)
 
 LEASE_SECONDS = 3600.0
-"""How long an item that an annotator was shown counts as being labeled, for others."""
+"""How long an item counts as being labeled by the annotator who saw it."""
 
 
 class ConflictError(ValueError):
-    """An answer contradicts what is stored already; the message says what. Nothing was stored."""
+    """An answer contradicts stored ones; the message explains. Nothing was stored."""
 
 
 class PreferenceStore:
@@ -54,14 +54,14 @@ class PreferenceStore:
 
     Attributes:
         path: the SQLite file.
-        seed: of the order in which completions are shown; orders that were shown before stay.
+        seed: of the order in which completions are shown; earlier orders stay.
     """
 
     def __init__(self, path: str | Path, *, seed: int = 0):
-        """Open the store at `path`, and make it if there is none.
+        """Open the store at `path`, and create it if needed.
 
         Raises:
-            StoreError: it cannot be opened, is damaged, or has lost something that its copy still has.
+            StoreError: opening fails, the file is damaged, or has lost entries that its copy has.
         """
         self.path = Path(path).absolute()
         self.seed = seed
@@ -86,9 +86,9 @@ class PreferenceStore:
         self.close()
 
     def close(self) -> None:
-        """Close the store, and let go of what was reserved. Calling it twice does no harm."""
+        """Close the store, and release its reservations. Repeated calls are safe."""
         with self._lock:
-            # What cannot be released ends with the process; of a closed connection, a full disk or a lost file.
+            # Reservations that cannot be released (closed connection, full disk, lost file) end with the process.
             with suppress(sqlite3.Error, OSError), self.transaction():
                 self._reservations.release_all()
             self._connection.close()
@@ -96,10 +96,10 @@ class PreferenceStore:
 
     @contextmanager
     def transaction(self) -> Generator[sqlite3.Connection]:
-        """Make several changes one: all are stored at the end, or none if anything is raised. May be nested.
+        """Combine several changes: all are stored at the end, or none if there is an exception. May be nested.
 
         Raises:
-            StoreError: the disk is full, the file is locked, gone or cannot be written; nothing was stored.
+            StoreError: the disk is full, the file is locked, gone or not writable; nothing was stored.
         """
         with self._reading("; nothing was stored") as connection:
             if self._depth:
@@ -120,7 +120,7 @@ class PreferenceStore:
                 logger.warning("stored, but not in the copy: %s", error)
 
     def add_item(self, item: Item) -> bool:
-        """Add an item; one that is there already is left as it is.
+        """Add an item; an existing one stays.
 
         Returns:
             Whether it is new.
@@ -141,12 +141,12 @@ class PreferenceStore:
         return True
 
     def add_items(self, items: Iterable[Item]) -> int:
-        """Add items in one transaction and return how many were new."""
+        """Add items in one transaction and return the number of new ones."""
         with self.transaction():
             return sum([self.add_item(item) for item in items])
 
     def items(self) -> list[Item]:
-        """Return all items in the order in which they were added."""
+        """Return all items in insertion order."""
         with self._reading() as connection:
             return [item for _, item in stored_items(connection)]
 
@@ -154,7 +154,7 @@ class PreferenceStore:
         """Return one item.
 
         Raises:
-            KeyError: there is none of that id.
+            KeyError: there is none with that id.
         """
         with self._reading() as connection:
             row = connection.execute("SELECT * FROM items WHERE item_id = ?", (item_id,)).fetchone()
@@ -171,23 +171,23 @@ class PreferenceStore:
         among: Iterable[str] | None = None,
         now: float | None = None,
     ) -> Presentation | None:
-        """Return what an annotator is to label next, and reserve it.
+        """Return the next item for an annotator, and reserve it.
 
-        First comes what this annotator was shown and has not answered, so that work goes on where it was left; then
-        the first item that fewer than `overlap` others have judged or are looking at. Nobody is shown an item twice
-        unless it is asked for by `repeat`. Items with a known answer are shown to everybody. What another process
-        shows this annotator, in a second window, is left to it until it is answered or that process ends.
+        First come items that this annotator was shown and has not answered, so that work continues; then the first item
+        with fewer than `overlap` other annotators, in labels or on screen. Nobody sees an item twice unless `repeat` is
+        set. Everybody sees items with a known answer. Items that another process shows this annotator, in a second
+        window, stay there until answered or until that process ends.
 
         Args:
-            annotator: who asks.
-            overlap: how many annotators are to judge each item; a skip is no judgment.
-            repeat: ask again what this annotator has judged, in another order, to see how steady the answers are.
-            among: the ids of the items that may be asked about. Default: all.
-            now: seconds since 1970. Default: the clock. An item that another annotator was shown `LEASE_SECONDS`
-                ago without answering is free again.
+            annotator: the annotator.
+            overlap: target number of annotators per item; skips do not count.
+            repeat: whether to repeat labeled items, in another order, to measure consistency.
+            among: ids of allowed items. Default: all.
+            now: seconds since 1970. Default: the clock. An item that another annotator was shown `LEASE_SECONDS` ago
+                without answering is available.
 
         Returns:
-            None if nothing is left, or only what other processes show (`waiting`).
+            None if nothing is left, or only items that other processes show (`waiting`).
 
         Raises:
             ValueError: `overlap` is below 1 or the annotator has no name.
@@ -204,16 +204,16 @@ class PreferenceStore:
             return None if row is None else self.present(row[0], annotator, round=int(repeat), now=now)
 
     def waiting(self, annotator: str, *, repeat: bool = False) -> int:
-        """Return how many items other processes show an annotator now, of which `next_item` says nothing."""
+        """Return the number of items that other processes show an annotator, which `next_item` skips."""
         with self.transaction():
             return len(self._reservations.elsewhere(annotator, int(repeat), now=time.time()))
 
     def present(self, item_id: str, annotator: str, *, round: int = 0, now: float | None = None) -> Presentation:  # noqa: A002 - its name in the log
-        """Return an item as an annotator sees it, the same each time, and reserve it.
+        """Return an item as an annotator sees it, in a fixed order, and reserve it.
 
         Args:
             item_id: of the item.
-            annotator: who sees it.
+            annotator: the annotator.
             round: as in `Presentation`.
             now: seconds since 1970. Default: the clock.
 
@@ -249,21 +249,21 @@ class PreferenceStore:
         """Store an answer durably.
 
         Args:
-            presentation: what was shown.
-            outcome: the answer, in terms of what was shown.
-            event_id: of the client's choice, unique; see `new_event_id`.
-            shown_at: when it appeared, seconds since 1970.
-            answered_at: when it was answered, not before.
+            presentation: of the item.
+            outcome: the answer, relative to the order shown.
+            event_id: chosen by the client, unique; see `new_event_id`.
+            shown_at: time of showing, seconds since 1970.
+            answered_at: time of the answer, not before.
             ranks: for a ranking, the rank of each completion in the order shown, 1 is best.
             supersedes: the label that this one corrects.
 
         Returns:
-            The event as it is stored.
+            The stored event.
 
         Raises:
-            ValueError: the answer does not fit what was shown.
-            ConflictError: this annotator has labeled the item already and that label is not superseded; or the
-                superseded one does not hold any more; or the id belongs to another event.
+            ValueError: the answer does not fit the presentation.
+            ConflictError: this annotator has already labeled the item and that label is not superseded; or the
+                superseded one is no longer valid; or the id belongs to another event.
             StoreError: it could not be stored.
         """
         at = presentation
@@ -287,19 +287,19 @@ class PreferenceStore:
     def undo(
         self, annotator: str, *, event_id: str, label: str | None = None, now: float | None = None
     ) -> Event | None:
-        """Undo a label durably; its item is open for this annotator again.
+        """Undo a label durably; its item is open again for this annotator.
 
         Args:
-            annotator: whose label.
-            event_id: of the undo, of the client's choice.
-            label: the event id of the label. Default: the latest of this annotator that holds.
+            annotator: owner of the label.
+            event_id: of the undo, chosen by the client.
+            label: event id of the label. Default: the latest valid one of this annotator.
             now: seconds since 1970. Default: the clock.
 
         Returns:
-            The event, whose `supersedes` says what was undone; None if there is nothing to undo.
+            The event, whose `supersedes` is the undone label; None if there is nothing to undo.
 
         Raises:
-            ConflictError: the label does not hold any more or is somebody else's, or the id belongs to another event.
+            ConflictError: the label is no longer valid or somebody else's, or the id belongs to another event.
             StoreError: it could not be stored.
         """
         with self.transaction() as connection:
@@ -310,23 +310,23 @@ class PreferenceStore:
                     annotator,
                     before.supersedes,
                 ):
-                    raise ConflictError(f"event {event_id} is another one already")
+                    raise ConflictError(f"event {event_id} already exists with other contents")
                 return before
             query = "SELECT * FROM labels WHERE annotator = ? AND ? IN ('', event_id) ORDER BY sequence DESC LIMIT 1"
             row = connection.execute(query, (annotator, label or "")).fetchone()
             if row is None:
                 if label is None:
                     return None
-                raise ConflictError(f"{label} is no label of {annotator} that holds: it was undone or corrected before")
+                raise ConflictError(f"{label} is not a valid label of {annotator}: it was undone or corrected before")
             held, when = stored_event(row), time.time() if now is None else now
             undone = replace(held, event_id=event_id, kind="undo", outcome=None, ranks=None, supersedes=held.event_id)
             return self.append(replace(undone, answered_at=max(when, held.shown_at)))
 
     def append(self, event: Event) -> Event:
-        """Store an event as it is (its `sequence` excepted); `record` and `undo` are what clients call.
+        """Store a complete event (except its `sequence`); clients call `record` and `undo`.
 
         Raises:
-            ValueError: the event makes no sense.
+            ValueError: the event is invalid.
             ConflictError: it contradicts the log.
             StoreError: it could not be stored.
         """
@@ -334,7 +334,7 @@ class PreferenceStore:
             before = self._event(event.event_id)
             if before is not None:
                 if replace(event, sequence=before.sequence) != before:
-                    raise ConflictError(f"event {event.event_id} is another one already: {before}")
+                    raise ConflictError(f"event {event.event_id} already exists with other contents: {before}")
                 return before
             self._check(event)
             event = replace(event, sequence=_next(connection))
@@ -349,7 +349,7 @@ class PreferenceStore:
             return event
 
     def labels(self) -> list[Event]:
-        """Return the labels that hold, in the order of the log."""
+        """Return the valid labels, in the order of the log."""
         with self._reading() as connection:
             return [stored_event(row) for row in connection.execute("SELECT * FROM labels ORDER BY sequence")]
 
@@ -359,20 +359,20 @@ class PreferenceStore:
             return [stored_event(row) for row in connection.execute("SELECT * FROM events ORDER BY sequence")]
 
     def log(self) -> list[dict[str, Any]]:
-        """Return items and events as plain records, in the order in which they were added."""
+        """Return items and events as plain records, in insertion order."""
         with self._reading() as connection:
             return log_records(connection)
 
     def pseudonym_key(self) -> str:
-        """Return the secret from which the pseudonyms of annotators are made."""
+        """Return the secret of the annotators' pseudonyms."""
         with self._reading() as connection:
             return connection.execute("SELECT value FROM settings WHERE name = 'pseudonyms'").fetchone()[0]
 
     def _check(self, event: Event) -> None:
-        """Refuse an event that does not fit the item or the log."""
+        """Check that an event fits the item and the log."""
         count = len(self.item(event.item_id).completions)
         if sorted(event.shown) != list(range(count)):
-            raise ValueError(f"shown must hold every place 0 .. {count - 1} of the item once, got {event.shown}")
+            raise ValueError(f"shown must have every index 0 .. {count - 1} of the item once, got {event.shown}")
         if not (math.isfinite(event.shown_at) and event.shown_at <= event.answered_at < math.inf):
             raise ValueError(f"answered_at must be no earlier than shown_at: {event.answered_at}, {event.shown_at}")
         if event.kind == "label":
@@ -385,7 +385,7 @@ class PreferenceStore:
             row = connection.execute(HELD, key).fetchone()
         held = None if row is None else row["event_id"]
         if held != event.supersedes:
-            holds = "there is no label that holds" if held is None else f"the label that holds is {held}"
+            holds = "there is no valid label" if held is None else f"the valid label is {held}"
             raise ConflictError(f"{event.annotator}, item {event.item_id}: {holds}, not {event.supersedes}")
 
     def _event(self, event_id: str) -> Event | None:
@@ -407,10 +407,10 @@ class PreferenceStore:
 
 
 def new_event_id() -> str:
-    """Return an id that no other event has."""
+    """Return a unique event id."""
     return str(uuid.uuid4())
 
 
 def _next(connection: sqlite3.Connection) -> int:
-    """Return the next place in the log, which items and events share."""
+    """Return the next index of the log, which items and events share."""
     return connection.execute(LAST).fetchone()[0] + 1

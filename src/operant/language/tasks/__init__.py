@@ -1,4 +1,4 @@
-"""Built-in tasks, made from a seed: prompts, demonstrations, verifiers and prompts held out for testing."""
+"""Built-in tasks, generated from a seed: prompts, demonstrations, verifiers and held-out prompts."""
 
 from operant.language.tasks.finding import TASKS, find, names
 from operant.language.tasks.task import Row, Split, Task

@@ -1,4 +1,4 @@
-"""Sums in the head: `47+85=` is answered by `132`."""
+"""Mental arithmetic: the answer to `47+85=` is `132`."""
 
 from collections.abc import Sequence
 
@@ -11,12 +11,12 @@ _OPERATORS = "+-*"
 
 
 def arithmetic(*, digits: int = 2, steps: int = 1, operators: str = "") -> Task:
-    """Make the task of adding, subtracting or multiplying numbers.
+    """Create the task of adding, subtracting or multiplying numbers.
 
     Args:
         digits: of each number; the first digit is not 0 unless it is the only one.
-        steps: operations in one prompt. There is one number more.
-        operators: out of `+-*`, each as likely; by default `+` for one step and `+-` for more. Products come first.
+        steps: operations per prompt. There is one number more.
+        operators: out of `+-*`, equally likely; by default `+` for one step and `+-` for more. Products come first.
 
     Raises:
         ValueError: an option is out of its range.
@@ -40,12 +40,12 @@ def arithmetic(*, digits: int = 2, steps: int = 1, operators: str = "") -> Task:
         title=f"Calculate with {steps + 1} numbers of {digits} digits, as in 47+85=",
         make=make,
         rewards=(verifiers.exact(),),
-        max_completion_length=longest + ("-" in operators) + 3,  # its end, and two characters to be wrong with
+        max_completion_length=longest + ("-" in operators) + 3,  # its end, and two characters for mistakes
     )
 
 
 def draw_numbers(generator: np.random.Generator, digits: Sequence[int]) -> list[int]:
-    """Draw a number of each of so many digits."""
+    """Draw a number of each of these numbers of digits."""
     return [int(generator.integers(0 if d == 1 else 10 ** (d - 1), 10**d)) for d in digits]
 
 

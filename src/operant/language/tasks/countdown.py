@@ -1,7 +1,7 @@
-"""The numbers game of Countdown: `use 3 5 8 to make 39:` is answered by `(8+5)*3`.
+"""The numbers game of Countdown: an answer to `use 3 5 8 to make 39:` is `(8+5)*3`.
 
-The rule: an expression of the given numbers, each at most as often as it is given, with `+ - * /` and parentheses,
-whose exact value is the target. Not all numbers need be used, and divisions may leave fractions on the way.
+The rule: an expression of the given numbers, each at most as often as given, with `+ - * /` and parentheses, whose
+exact value is the target. It need not use all numbers, and divisions may give fractions on the way.
 """
 
 import re
@@ -17,20 +17,20 @@ from operant.language.rewards import text_of
 from operant.language.tasks.task import Row, Task
 
 LONGEST = 100
-"""Characters of an expression; a longer one is wrong unseen."""
+"""Maximum characters of an expression; longer ones get no reward."""
 
 _NUMBERS = Choices((3,))
 _ATTEMPTS = 10_000
 
 
 def countdown(*, numbers: Choices = _NUMBERS, highest: int = 20, target: int = 99, operators: str = "+-*") -> Task:
-    """Make the task of reaching a target with given numbers.
+    """Create the task of reaching a target with given numbers.
 
     Args:
-        numbers: how many are given, and how many the demonstration uses.
-        highest: of the given numbers, which are drawn from 1 on.
-        target: highest that there is; the lowest is 1.
-        operators: of the demonstrations, out of `+-*`. All four may be used in an answer.
+        numbers: number of given numbers, all of which the demonstration uses.
+        highest: of the given numbers, drawn from 1 on.
+        target: highest target; the lowest is 1.
+        operators: of the demonstrations, out of `+-*`. Answers may use all four.
 
     Raises:
         ValueError: an option is out of its range.
@@ -50,7 +50,7 @@ def countdown(*, numbers: Choices = _NUMBERS, highest: int = 20, target: int = 9
                 break
         else:
             raise ValueError(
-                f"{count} numbers up to {highest} with {operators} hardly ever make 1 to {target}: raise target"
+                f"{count} numbers up to {highest} with {operators} rarely make 1 to {target}: raise target"
             )
         shown = " ".join(map(str, sorted(given)))
         columns = {"numbers": sorted(given), "target": int(value)}
@@ -63,7 +63,7 @@ def countdown(*, numbers: Choices = _NUMBERS, highest: int = 20, target: int = 9
         title="Reach a target with given numbers, as in use 3 5 8 to make 39:",
         make=make,
         rewards=(solves,),
-        # Numbers, operators, a pair of parentheses around all inner ones, the end and two characters to be wrong with.
+        # Numbers, operators, a pair of parentheses around all inner ones, the end and two characters for mistakes.
         max_completion_length=most * len(str(highest)) + most - 1 + 2 * (most - 1) + 3,
     )
 
@@ -71,7 +71,7 @@ def countdown(*, numbers: Choices = _NUMBERS, highest: int = 20, target: int = 9
 def solves(
     completions: Sequence[Any], numbers: Sequence[Sequence[int]], target: Sequence[int], **_: Any
 ) -> list[float | None]:
-    """Reward 1 where a completion reaches the target by the rule, else 0."""
+    """Reward 1 if a completion reaches the target by the rule, else 0."""
     rewards: list[float | None] = []
     for completion, given, goal in zip(completions, numbers, target, strict=True):
         found = evaluate(text_of(completion))
@@ -80,9 +80,9 @@ def solves(
 
 
 def evaluate(expression: str) -> tuple[Fraction, list[int]] | None:
-    """Return the exact value of an expression and the numbers in it; None where it is none or divides by 0.
+    """Return the exact value of an expression and its numbers; None if it is invalid or divides by 0.
 
-    Whole numbers, `+ - * /`, parentheses and spaces are known; there are no signs before numbers.
+    It may have integers, `+ - * /`, parentheses and spaces, but no signs before numbers.
     """
     symbols = re.findall(r"[0-9]+|[-+*/()]", expression)
     if len(expression) > LONGEST or re.fullmatch(r"[-+*/() 0-9]+", expression) is None:
@@ -96,7 +96,7 @@ def evaluate(expression: str) -> tuple[Fraction, list[int]] | None:
 
 
 class _Parser:
-    """Recursive descent over the symbols of an expression, which lie in `rest` in reverse order."""
+    """Recursive descent over the symbols of an expression, which are in `rest` in reverse order."""
 
     def __init__(self, symbols: Sequence[str]) -> None:
         self.rest = [*reversed(symbols)]
@@ -130,7 +130,7 @@ class _Parser:
 
 
 def _combine(generator: np.random.Generator, given: Sequence[int], operators: str) -> tuple[str, int]:
-    """Join numbers to an expression, two parts at a time, drawn at random."""
+    """Combine numbers to an expression, two random parts at a time."""
     parts = [(str(number), number, "") for number in given]
     while len(parts) > 1:
         left, right = (parts.pop(generator.integers(len(parts))) for _ in range(2))
@@ -142,7 +142,7 @@ def _combine(generator: np.random.Generator, given: Sequence[int], operators: st
 
 
 def _inside(part: tuple[str, int, str], sign: str, *, first: bool) -> str:
-    """Write a part within a larger expression, with parentheses where they are needed."""
+    """Write a part within a larger expression, with parentheses if needed."""
     text, _, own = part
     needed = (sign == "*" and own in ("+", "-")) or (sign == "-" and own in ("+", "-") and not first)
     return f"({text})" if own and needed else text

@@ -1,4 +1,4 @@
-"""The built-in tasks by name: `find`."""
+"""Built-in tasks by name: `find`."""
 
 from collections.abc import Callable
 
@@ -18,11 +18,11 @@ TASKS: dict[str, Callable[..., Task]] = {
     "steps": steps,
     "preference": preference,
 }
-"""What makes each task, by its name; the keyword arguments are the options."""
+"""Factories of tasks by name; their keyword arguments are the options."""
 
 
 def find(name: str) -> Task:
-    """Return a task by its name, with options behind it where wanted: `arithmetic`, `steps:terms=2-6,limit=40`.
+    """Return a task by its name, with optional options after it: `arithmetic`, `steps:terms=2-6,limit=40`.
 
     Raises:
         ValueError: there is no such task or option (the message names the nearest), or a value is out of its range.

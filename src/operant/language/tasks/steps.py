@@ -1,8 +1,8 @@
-"""Sums step by step, whose lines can be checked one by one: `12+7-5=` is answered by `12+7=19`, `19-5=14`, `14`.
+"""Sums step by step, whose lines can be checked one by one: `12+7-5=` has the answer `12+7=19`, `19-5=14`, `14`.
 
-Each line of an answer is a step; the last one is the result. The verifier of the whole answer looks at the last line
-alone, so a policy may find shorter ways than the demonstrations. With a limit below the longest demonstration, and
-prompts from trivial to hard, this is a task where truncation and difficulty matter.
+Each line of an answer is a step; the last one is the result. The verifier of the whole answer checks only the last
+line, so a policy may find shorter ways than the demonstrations. With a limit below the longest demonstration, and
+prompts from trivial to hard, truncation and difficulty matter in this task.
 """
 
 import re
@@ -16,21 +16,21 @@ from operant.language.tasks.arithmetic import calculate, chain, draw_numbers
 from operant.language.tasks.task import Row, Task
 
 EARLY = 0.1
-"""Share of the stepwise rows that end before their result."""
+"""Share of the stepwise examples that end before their result."""
 
 _TERMS, _DIGITS = Choices((3,)), Choices((1, 2))
 _PROMPT = re.compile(r"\d+(?:[-+]\d+)+=")
 
 
 def steps(*, terms: Choices = _TERMS, digits: Choices = _DIGITS, operators: str = "+-", limit: int = 0) -> Task:
-    """Make the task of calculating step by step.
+    """Create the task of calculating step by step.
 
     Args:
-        terms: numbers in a prompt, each count as likely as it is often listed: `2-6`, or `2/2/2/6` for
-            a quarter of long ones.
-        digits: of each number. Two or more are drawn for each prompt as a whole, so some prompts are harder.
-        operators: out of `+-`, each as likely.
-        limit: tokens that a completion may have; 0: as the longest demonstration needs, and two more.
+        terms: numbers per prompt, each count in proportion to its frequency in the list: `2-6`, or `2/2/2/6` for a
+            quarter of long ones.
+        digits: of each number. A range is sampled once per prompt, so some prompts are harder.
+        operators: out of `+-`, equally likely.
+        limit: maximum tokens of a completion; 0: that of the longest demonstration plus two.
 
     Raises:
         ValueError: an option is out of its range.
@@ -61,13 +61,15 @@ def steps(*, terms: Choices = _TERMS, digits: Choices = _DIGITS, operators: str 
 
 
 def solution(prompt: str) -> list[str]:
-    """Return the lines of the right answer to a prompt.
+    """Return the lines of the correct answer to a prompt.
 
     Raises:
-        ValueError: it is no prompt of this task.
+        ValueError: it is not a prompt of this task.
     """
     if _PROMPT.fullmatch(prompt) is None:
-        raise ValueError(f"prompts are numbers with + and - between them and = behind, such as 12+7-5=, got {prompt!r}")
+        raise ValueError(
+            f"expected numbers with + and - between them and = at the end, such as 12+7-5=, got {prompt!r}"
+        )
     first, *terms = re.findall(r"[-+]?\d+", prompt)
     totals = list(accumulate(map(int, terms), initial=int(first)))
     lines = [f"{before}{term}={after}" for before, term, after in zip(totals[:-1], terms, totals[1:], strict=True)]
@@ -75,22 +77,22 @@ def solution(prompt: str) -> list[str]:
 
 
 def step_rewards(prompt: str, completion: str) -> list[tuple[int, float]]:
-    """Reward each line of an answer: 1 where it is the right line in its place, else 0.
+    """Reward each line of an answer: 1 if it is the correct line at its position, else 0.
 
-    So a line is right if the total before it and the one after it are; what follows from a mistake is wrong. The last
-    line of an answer ends it, and is right only where the right answer ends too: otherwise an answer that stops after
-    its first line would have no wrong step, and a policy would learn to stop early.
+    So a line is correct if the total before it and the one after it are; everything after a mistake is wrong. The last
+    line of an answer ends it, and is correct only where the correct answer ends too: otherwise an answer that stops
+    after its first line would have no wrong step, and a policy would learn to stop early.
 
     Args:
         prompt: of this task.
         completion: the answer, without its end of sequence.
 
     Returns:
-        For each line the number of characters up to and with its line break (the last has none), and its reward.
-        Nothing for an empty answer.
+        For each line the number of characters up to and including its line break (the last has none), and its reward.
+        Empty for an empty answer.
 
     Raises:
-        ValueError: it is no prompt of this task.
+        ValueError: it is not a prompt of this task.
     """
     right = solution(prompt)
     lines = re.findall(r"[^\n]*\n|[^\n]+", completion)
@@ -105,12 +107,12 @@ def step_rewards(prompt: str, completion: str) -> list[tuple[int, float]]:
 
 
 def last_line(completions: list[str], answer: list[str], **_: object) -> list[float | None]:
-    """Reward 1 where the last line of a completion is the answer, else 0; lines before it may be anything."""
+    """Reward 1 if the last line of a completion is the answer, else 0; earlier lines are free."""
     return [float(text_of(c).split("\n")[-1] == right) for c, right in zip(completions, answer, strict=True)]
 
 
 def make_steps(generator: np.random.Generator, row: Row) -> Row:
-    """Return the answer to a row as steps with labels.
+    """Return the answer to an example as steps with labels.
 
     In two fifths of the answers one result is wrong, and all that follows; a tenth stop too early.
     """
@@ -127,7 +129,7 @@ def make_steps(generator: np.random.Generator, row: Row) -> Row:
 
 
 def _shifted(line: str, error: int, carried: bool) -> str:
-    """Add an error to the result of a line, and to the total before it where it was carried over."""
+    """Add an error to the result of a line, and to the total before it if it was carried over."""
     before, equals, result = line.rpartition("=")
     wrong = str(int(result) + error)
     if not equals:
@@ -137,7 +139,7 @@ def _shifted(line: str, error: int, carried: bool) -> str:
 
 
 def _longest(terms: int, digits: int, signed: bool) -> int:
-    """Return the characters that the longest demonstration may have."""
+    """Return the length in characters of the longest demonstration."""
     highest = 10**digits - 1
     totals = [len(str(highest * count)) + signed for count in range(1, terms + 1)]
     totals[0] -= signed

@@ -1,4 +1,4 @@
-"""Order in strings: `reverse abc:` is answered by `cba`, and `sort 3142:` by `1234`."""
+"""Order in strings: the answer to `reverse abc:` is `cba`, and to `sort 3142:` it is `1234`."""
 
 from collections.abc import Callable
 from string import ascii_lowercase, digits
@@ -14,7 +14,7 @@ _SYMBOLS = {"letters": ascii_lowercase, "digits": digits}
 
 
 def reverse(*, length: Choices = _LENGTHS) -> Task:
-    """Make the task of writing small letters backwards.
+    """Create the task of reversing lowercase letters.
 
     Args:
         length: of a string.
@@ -26,11 +26,11 @@ def reverse(*, length: Choices = _LENGTHS) -> Task:
 
 
 def sort(*, length: Choices = _LENGTHS, of: str = "digits") -> Task:
-    """Make the task of sorting the characters of a string.
+    """Create the task of sorting the characters of a string.
 
     Args:
         length: of a string.
-        of: what it is made of: `digits` or `letters`.
+        of: alphabet: `digits` or `letters`.
 
     Raises:
         ValueError: a length is not positive, or there is no such alphabet.

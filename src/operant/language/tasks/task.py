@@ -1,4 +1,4 @@
-"""What a built-in task is: `Task`, which makes any number of rows to train on and others to test on."""
+"""Built-in tasks: `Task`, which generates any number of training and test examples."""
 
 import itertools
 import zlib
@@ -13,36 +13,35 @@ from operant.language.rewards import RewardFunction
 from operant.language.sources import Row
 
 Split = Literal["train", "held-out"]
-"""Which rows: no prompt is in both."""
+"""Splits: no prompt is in both."""
 
 StepRewards = Callable[[str, str], "list[tuple[int, float]]"]
-"""`f(prompt, completion)`: for each step the place after its last character, and its reward."""
+"""`f(prompt, completion)`: for each step the position after its last character, and its reward."""
 
 HELD_OUT = 5
-"""One prompt in so many is held out."""
+"""One prompt in this many is held out."""
 
 _PATIENCE = 50
-"""Repeated prompts in a row, for each different one so far, after which there seem to be no more."""
+"""Consecutive repeated prompts, per different one so far, that indicate that there are no more."""
 
 
 @dataclass(frozen=True)
 class Task:
-    """A task whose prompts, demonstrations and rewards are made, not collected.
+    """A task with generated prompts, demonstrations and rewards.
 
-    A prompt is held out or not by its own checksum, so the two splits never meet, whatever the seeds. Rows depend on
-    the task, the split and the seed alone, and the first n of them are the same however many are asked for.
+    A prompt's own checksum determines its split, so the two splits are disjoint for all seeds. Examples depend only on
+    the task, the split and the seed, and the first n of them do not depend on their number.
 
     Attributes:
         name: with its options, as on the command line.
-        title: one sentence on what is to be learned.
-        make: draws one row, `{"prompt": ..., "completion": ..., ...}`; the completion is a demonstration.
-        rewards: the verifiers, which read the columns of the rows.
-        max_completion_length: tokens that a completion may have, its end of sequence included, one character being one
-            token.
-        reward_weights: of the verifiers, one for each.
-        step_rewards: rewards of single steps, for process supervision; None where a completion has no steps.
-        make_steps: draws a stepwise row (`completions`, `labels`) for a row; None where there are no steps.
-        make_pair: draws a preference (`chosen`, `rejected`) for a row; None where none are made.
+        title: one sentence about the task.
+        make: samples one example, `{"prompt": ..., "completion": ..., ...}`; the completion is a demonstration.
+        rewards: the verifiers, which use the columns of the examples.
+        max_completion_length: maximum tokens of a completion, end of sequence included, with one token per character.
+        reward_weights: one per verifier.
+        step_rewards: rewards of steps, for process supervision; None if completions have no steps.
+        make_steps: samples a stepwise example (`completions`, `labels`) for an example; None if there are no steps.
+        make_pair: samples a preference (`chosen`, `rejected`) for an example; None if there are none.
     """
 
     name: str
@@ -56,10 +55,10 @@ class Task:
     make_pair: Callable[[np.random.Generator, Row], Row] | None = None
 
     def stream(self, split: Split, *, seed: int) -> Iterator[Row]:
-        """Draw rows without end, some of them several times.
+        """Sample examples without end, some of them several times.
 
         Args:
-            split: which prompts.
+            split: of the prompts.
             seed: of the draws; not negative.
 
         Raises:
@@ -73,13 +72,13 @@ class Task:
         )
 
     def rows(self, split: Split, count: int, *, seed: int, distinct: bool = True) -> list[Row]:
-        """Draw rows of TRL's type prompt-completion, with further columns for the verifiers.
+        """Sample examples of TRL's type prompt-completion, with further columns for the verifiers.
 
         Args:
-            split: which prompts.
-            count: how many rows.
+            split: of the prompts.
+            count: number of examples.
             seed: of the draws; not negative.
-            distinct: whether each prompt comes once at most.
+            distinct: whether each prompt occurs at most once.
 
         Raises:
             ValueError: there is no such split, or there are not as many different prompts.
@@ -94,14 +93,14 @@ class Task:
             misses = misses + 1 if row["prompt"] in found else 0
             if misses > _PATIENCE * (len(found) + 10):
                 raise ValueError(
-                    f"{self.name} has about {len(found)} different {split} prompts, but {count} rows were asked for; "
-                    "ask for fewer, allow repeated prompts (distinct=False) or make the task larger"
+                    f"{self.name} has about {len(found)} different {split} prompts, but {count} were requested; "
+                    "request fewer, allow repeated prompts (distinct=False) or make the task larger"
                 )
             found.setdefault(row["prompt"], row)
         return list(found.values())
 
     def stepwise_rows(self, split: Split, count: int, *, seed: int) -> list[Row]:
-        """Draw rows of TRL's type stepwise supervision: `{"prompt", "completions": [steps], "labels": [bool]}`.
+        """Sample examples of TRL's type stepwise supervision: `{"prompt", "completions": [steps], "labels": [bool]}`.
 
         Prompts are those of `rows`; about half of the answers have a mistake.
 
@@ -111,10 +110,10 @@ class Task:
         return self._varied("stepwise", self.make_steps, split, count, seed)
 
     def pairs(self, split: Split, count: int, *, seed: int) -> list[Row]:
-        """Draw rows of TRL's type preference: `{"prompt", "chosen", "rejected"}`, the prompts being those of `rows`.
+        """Sample examples of TRL's type preference: `{"prompt", "chosen", "rejected"}`, with the prompts of `rows`.
 
         Raises:
-            ValueError: this task makes no preferences, or as of `rows`.
+            ValueError: this task has no preferences, or as of `rows`.
         """
         return self._varied("preference", self.make_pair, split, count, seed)
 
@@ -122,11 +121,11 @@ class Task:
         self, kind: str, make: Callable[[np.random.Generator, Row], Row] | None, split: Split, count: int, seed: int
     ) -> list[Row]:
         if make is None:
-            raise ValueError(f"the task {self.name} makes no {kind} rows")
+            raise ValueError(f"the task {self.name} has no {kind} examples")
         generator = np.random.default_rng(streams.seed_sequence(seed, f"{kind} rows of {self.name}: {split}"))
         return [make(generator, row) for row in self.rows(split, count, seed=seed)]
 
 
 def held_out(prompt: str) -> bool:
-    """Tell whether a prompt is kept for testing."""
+    """Return whether a prompt is held out for testing."""
     return zlib.crc32(prompt.encode()) % HELD_OUT == 0

@@ -1,18 +1,18 @@
 """A preference task with a known hidden reward: short sentences about two animals.
 
-The prompt names what to write about, `cat likes dog:`. Demonstrations come from a random grammar,
+The prompt gives the topic, `cat likes dog:`. Demonstrations come from a random grammar,
 
     text     -> sentence | sentence " " sentence
     sentence -> "the " [adjective " "] noun " " verb " the " [adjective " "] noun "."
 
 with the words in `NOUNS`, `VERBS` and `ADJECTIVES`. In the first sentence each noun and the verb are those of the
-prompt four times out of five, otherwise any; in the second sentence they are any. An adjective stands there every other
-time.
+prompt four times out of five, otherwise random; in the second sentence they are random. Every second adjective is
+present.
 
-The hidden reward (`hidden_reward`) is what a human might like: both animals mentioned, a few kind words, the right
-length, no words that are none. Each part has a peak. A reward model that has seen texts of the grammar, where more kind
-words and more text are nearly always better, will go on rewarding them beyond the peak: a policy trained on it without
-a KL penalty overshoots, its hidden reward falls while that of the model still rises.
+The hidden reward (`hidden_reward`) models human taste: both animals mentioned, a few kind words, the right length, no
+words outside the grammar. Each part has a peak. A reward model of texts from the grammar, where more kind words and
+more text are nearly always better, keeps rewarding them beyond the peak: a policy trained on it without a KL penalty
+overshoots, its hidden reward falls while that of the model still rises.
 """
 
 import math
@@ -32,13 +32,13 @@ NOUNS = (
 """Animals."""
 
 VERBS = ("likes", "helps", "finds", "feeds", "meets", "sees", "hears", "calls")
-"""What they do."""
+"""Verbs."""
 
 KIND = ("good", "kind", "warm", "dear")
 """Words that the hidden reward likes, in moderation."""
 
 ADJECTIVES = (*KIND, "old", "big", "red", "wet", "shy", "odd", "fat", "thin")
-"""What they are."""
+"""Adjectives."""
 
 _KNOWN = frozenset({"the", *NOUNS, *VERBS, *ADJECTIVES})
 _PROMPT = re.compile(rf"({'|'.join(NOUNS)}) ({'|'.join(VERBS)}) ({'|'.join(NOUNS)}):")
@@ -46,11 +46,11 @@ _BEST_KIND, _BEST_LENGTH = 3, 60
 
 
 def preference(*, noise: float = 1.0) -> Task:
-    """Make the task of writing what is liked.
+    """Create the task of writing texts that the hidden reward likes.
 
     Args:
-        noise: of the choices between two texts, at least 0: the better one is chosen with probability
-            σ(difference of hidden rewards / noise), the model of Bradley and Terry; with 0, always.
+        noise: of the choices between two texts, at least 0: the better one is chosen with probability σ(difference of
+            hidden rewards / noise), the model of Bradley and Terry; with 0, always.
 
     Raises:
         ValueError: the noise is negative.
@@ -73,7 +73,7 @@ def preference(*, noise: float = 1.0) -> Task:
         title="Write what is liked about two animals, as in cat likes dog:",
         make=_make,
         rewards=(hidden,),
-        max_completion_length=96,  # a demonstration has 77 at most; the rest is room for going too far
+        max_completion_length=96,  # a demonstration has 77 at most; the rest is room for overshooting
         make_pair=make_pair,
     )
 
@@ -84,14 +84,14 @@ def hidden(prompts: Sequence[str], completions: Sequence[Any], **_: Any) -> list
 
 
 def hidden_reward(prompt: str, completion: str) -> float:
-    """Return how much a text is liked: topic + 2·kindness + length - 3·nonsense.
+    """Return the hidden reward of a text: topic + 2·kindness + length - 3·nonsense.
 
-    With n1, n2 the mentions of the two animals of the prompt, k the number of kind words and L that of characters:
+    With n1, n2 the mentions of the prompt's two animals, k the number of kind words and L that of characters:
 
     - topic, from 0 to 1: the mean of n·exp(1 - n), which is 1 at one mention and falls with more;
     - kindness, from 0 to 1: (k/3)·exp(1 - k/3), which is 1 at three kind words and falls with more;
     - length, from 0 to 1: exp(-((L - 60)/20)²);
-    - nonsense, from 0 to 1: the part of the words that are not in the grammar (commas and full stops aside).
+    - nonsense, from 0 to 1: the share of words outside the grammar (commas and full stops aside).
 
     So the reward is at most 4 and at least -3; an empty text has exp(-9), about 0.
 
@@ -100,7 +100,7 @@ def hidden_reward(prompt: str, completion: str) -> float:
         completion: the text.
 
     Raises:
-        ValueError: it is no prompt of this task.
+        ValueError: it is not a prompt of this task.
     """
     subject, _, thing = _words(prompt)
     words = re.sub(r"[.,]", " ", completion).split()
@@ -113,10 +113,10 @@ def hidden_reward(prompt: str, completion: str) -> float:
 
 
 def write(generator: np.random.Generator, prompt: str) -> str:
-    """Draw a text about a prompt from the grammar.
+    """Sample a text about a prompt from the grammar.
 
     Raises:
-        ValueError: it is no prompt of this task.
+        ValueError: it is not a prompt of this task.
     """
 
     def either(wanted: str, others: Sequence[str]) -> str:
@@ -131,7 +131,7 @@ def write(generator: np.random.Generator, prompt: str) -> str:
 
 
 def _words(prompt: str) -> tuple[str, ...]:
-    """Return the noun, the verb and the noun of a prompt."""
+    """Return the subject, verb and object of a prompt."""
     match = _PROMPT.fullmatch(prompt)
     if match is None:
         raise ValueError(f"prompts of the task preference are like 'cat likes dog:', got {prompt!r}")
