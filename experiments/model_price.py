@@ -137,6 +137,8 @@ def main() -> None:
                 f"{world:20s} {arm:30s}", np.round(shares[:, -1], 3).tolist(), np.round(cell["largest"][-1], 3).tolist()
             )
         axis.set(title=world, xlabel="environment steps", xscale="log", ylim=(-0.03, 1.03))
+        axis.set_xticks(AT, labels=[f"{steps:,}".replace(",", " ") for steps in AT])
+        axis.minorticks_off()
     axes[0].set_ylabel("(V* - V^π) / V* from the start, 5 seeds")
     save(figure, __file__, axes[:1])
     last = {name: np.mean(cell["start"][-1]) / cell["optimal"] for name, cell in found.items()}

@@ -103,7 +103,7 @@ class BoundVAE:
 
     def decode(self, latent: Tensor) -> Tensor:
         """Return the log-odds of the pixels `[S, M, C, H, W]` of latent vectors `[S, M, Z]`."""
-        maps = self.shape.decoder(self.decoder, latent).relu().unflatten(-1, self.shape.encoder.maps)
+        maps = torch.unflatten(self.shape.decoder(self.decoder, latent).relu(), -1, self.shape.encoder.maps)
         return torch.stack([self._mirrored(row, image) for row, image in enumerate(maps)])
 
     def _mirrored(self, row: int, x: Tensor) -> Tensor:

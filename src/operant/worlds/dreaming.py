@@ -47,7 +47,7 @@ class Controllers:
             weights: `[S, K, F, A]`.
         """
         seen = torch.cat((latent, hidden, torch.ones_like(latent[..., :1])), -1)
-        scores = (seen.unflatten(1, (weights.shape[1], -1)) @ weights).flatten(1, 2)
+        scores = (torch.unflatten(seen, 1, (weights.shape[1], -1)) @ weights).flatten(1, 2)
         return scores.tanh() if self.bounds is not None else one_hot(scores.argmax(-1), self.actions).float()
 
     def random(self, rows: int, generators: Sequence[torch.Generator]) -> Tensor:

@@ -5,16 +5,23 @@ all that it was told: to load one, its generations are run again with the same n
 """
 
 from collections.abc import Sequence
+from functools import partial
 from importlib import import_module
 from importlib.util import find_spec
 from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from operant import streams
 from operant.state import DeclaredState, State
+from operant.tensors import from_numpy
+
+
+def _normal(generator: np.random.Generator, *shape: int) -> NDArray[np.float64]:
+    return generator.standard_normal(shape)
 
 
 class Evolution(DeclaredState):
@@ -53,7 +60,7 @@ class Evolution(DeclaredState):
     @property
     def mean(self) -> Tensor:
         """The centers `[S, P]` of the distributions, which noise of the fitness moves less than the best candidates."""
-        return torch.from_numpy(np.stack([strategy.mean for strategy in self._strategies]))
+        return from_numpy(np.stack([strategy.mean for strategy in self._strategies]))
 
     @property
     def spread(self) -> Tensor:
@@ -70,7 +77,7 @@ class Evolution(DeclaredState):
     def ask(self) -> Tensor:
         """Return the candidates `[S, K, P]` of a generation, in double precision."""
         self._asked = [strategy.ask() for strategy in self._strategies]
-        return torch.from_numpy(np.array(self._asked))
+        return from_numpy(np.array(self._asked))
 
     def tell(self, fitness: Tensor) -> None:
         """Take the fitness `[S, K]` of the candidates; NaN counts as the least of its seed."""
@@ -92,7 +99,7 @@ class Evolution(DeclaredState):
             generator = np.random.Generator(np.random.PCG64(streams.seed_sequence(seed, "evolution", self.rounds)))
             options: dict[str, Any] = {
                 "popsize": self.population,
-                "randn": lambda *shape, generator=generator: generator.standard_normal(shape),
+                "randn": partial(_normal, generator),
                 "seed": np.nan,  # no seed for the global generator
                 "verbose": -9,
                 "verb_log": 0,

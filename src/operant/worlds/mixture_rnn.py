@@ -135,7 +135,7 @@ class MixtureRNN:
         """Return logits `[..., K]`, means and log-deviations `[..., K, Z + 1]`, and the logit of the end `[...]`."""
         k, size = self.shape.components, self.shape.latent + 1
         logits, mean, log_std, end = outputs.split_with_sizes([k, k * size, k * size, 1], dim=-1)
-        mean, log_std = mean.unflatten(-1, (k, size)), log_std.unflatten(-1, (k, size))
+        mean, log_std = (torch.unflatten(part, -1, (k, size)) for part in (mean, log_std))
         return logits, mean, ops.soft_clamp(log_std, *LOG_STD), end.squeeze(-1)
 
     def imagine(self, outputs: Tensor, noise: Noise, temperature: float) -> Imagined:
@@ -167,7 +167,7 @@ class MixtureRNN:
         with torch.no_grad():
             trace = self.network.trace(self.layers, inputs)
         outputs = trace[-1].requires_grad_()
-        losses = self.loss(outputs.unflatten(1, steps.starts.shape[1:]), steps)
+        losses = self.loss(torch.unflatten(outputs, 1, steps.starts.shape[1:]), steps)
         (cotangent,) = torch.autograd.grad((losses[0] + losses[1]).sum(), outputs)
         with torch.no_grad():
             gradient = torch.cat(self.network.pullback(self.layers, trace, cotangent), dim=1)

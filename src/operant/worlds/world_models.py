@@ -125,7 +125,7 @@ class WorldModels(Resumable):
     def _make_networks(self) -> None:
         config = self.config
         actions = self.controllers.actions
-        self.vae = StackedVAE(self.features.shape, config.latent_size, config.vae_hidden_sizes, config.torso)
+        self.vae = StackedVAE(self.features.shape, config.latent_size, config.vae_hidden_sizes, config.vae_torso)
         self.rnn = MixtureRNNShape(
             latent=config.latent_size,
             actions=actions,
@@ -303,7 +303,9 @@ class WorldModels(Resumable):
         """What V says of all that is held: means and log-deviations `[S, n, Z]`, by place."""
         if self._latents is None:
             places = torch.arange(self.replay.size, device=self.device).expand(len(self.seeds), -1)
-            parts = [self.bound_vision.encode(self.replay.read("obs", part)) for part in places.split(AT_ONCE, 1)]
+            parts = [
+                self.bound_vision.encode(self.replay.read("obs", part)) for part in torch.split(places, AT_ONCE, 1)
+            ]
             mean, log_std = zip(*parts, strict=True)
             self._latents = torch.cat(mean, 1), torch.cat(log_std, 1)
         return self._latents
@@ -313,7 +315,7 @@ class WorldModels(Resumable):
         if self.evolution.rounds == self.rounds:
             self.evolution.begin(self.controller.flatten(1))
         candidates = self.evolution.ask().to(self.device, torch.float32)
-        weights = candidates.unflatten(2, self.controller.shape[1:])
+        weights = torch.unflatten(candidates, 2, self.controller.shape[1:])
         returns, metrics = self.dream(weights) if self.config.train_in == "dream" else self.trial(weights)
         self.evolution.tell(returns)
         self.controller.copy_(self.evolution.mean.view_as(self.controller))

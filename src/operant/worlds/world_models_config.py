@@ -19,7 +19,7 @@ class WorldModelsConfig:
     """Steps of a seed that are collected before V, M and C are trained; a larger budget is for more such rounds."""
     buffer_size: PositiveInt = 100_000
     """Steps of a seed that are kept."""
-    torso: TorsoName = "auto"
+    vae_torso: TorsoName = "auto"
     """Convolutions of V, which its decoder mirrors: `nature` or `small`; `auto` chooses by the size of the images."""
     latent_size: PositiveInt = 8
     """Numbers of a latent vector, Z."""
