@@ -4,8 +4,9 @@ import pytest
 import torch
 from torch.nn.functional import one_hot
 
-from operant.nets import StackedMLP
-from operant.nets.action_values import ActionValues
+from needs import needs_compiler
+from operant.nets import Program, StackedMLP
+from operant.nets.action_values import ActionValues, ValuePass
 from operant.nets.lookup import StackedLookup
 
 ENTRIES = 6
@@ -29,6 +30,23 @@ def test_values_and_gradients_are_those_of_one_hot_vectors(activation, sizes):
     cotangent = torch.randn(3, 9, 2)
     ours, theirs = lookup.pullback(layers, trace, cotangent), perceptron.pullback(layers, reference, cotangent)
     torch.testing.assert_close(torch.cat(ours, 1), torch.cat(theirs, 1))
+
+
+@needs_compiler
+def test_a_compiled_pass_gives_the_same():
+    """Weights lie between other parameters, apart for each seed, and so they do in the program."""
+    shape = ActionValues(ENTRIES, 2, hidden=(5,), activation="relu", one_hot=True)
+    bound = shape.bind(shape.initial([torch.Generator().manual_seed(seed) for seed in range(3)]))
+    numbers = torch.randint(ENTRIES, (3, 9, 1), generator=torch.Generator().manual_seed(5))
+
+    def gradient(obs):
+        networks = ValuePass(bound, obs)
+        return networks.gradient(networks.values.square().sum()), networks.values.detach()
+
+    program = Program(gradient)
+    program.compiled = True
+    for ours, theirs in zip(program(numbers), gradient(numbers), strict=True):
+        torch.testing.assert_close(ours, theirs)
 
 
 def test_a_number_that_is_not_drawn_has_no_gradient_and_others_add_up():
