@@ -340,7 +340,7 @@ def test_a_run_that_has_lost_what_it_was_to_begin_with_is_not_resumed(tmp_path, 
             train(tmp_path / "crashed", init=tmp_path / "first")
     for name, message in (
         ("cut", r"the checkpoints of .* are gone"),
-        ("crashed", r"has no checkpoint, not even of what it was to begin with: .* --init"),
+        ("crashed", r"has no checkpoint, not even of its initial networks: .* --init"),
     ):
         for path in Run.open(tmp_path / name).checkpoints.paths():
             shutil.rmtree(path)
@@ -401,22 +401,22 @@ def test_on_policy_methods_begin_with_each_other_and_one_seed_teaches_all(tmp_pa
             "ppo",
             "CartPole-v1",
             {"hidden_sizes": (9,)},
-            r"'parameters' of a seed is .* there .* Give both runs the same networks",
+            r"'parameters' of a seed is .* there .* Use the same networks",
         ),
-        ("ppo", "CartPole-v1", {"seeds": 3}, "does not fit: there are 2 seeds there and 3 here; all may begin with a"),
-        ("ppo", "CartPole-v1", {"activation": "relu"}, "activation are tanh there and relu here"),
+        ("ppo", "CartPole-v1", {"seeds": 3}, "do not fit: there are 2 seeds there and 3 here; all may begin with a"),
+        ("ppo", "CartPole-v1", {"activation": "relu"}, "activation: tanh there, relu here"),
         ("ppo", "CartPole-v1", {"normalize_obs": True}, "only one of them has 'observations.count'"),
         ("ppo", "CartPole-v1", {"normalize_reward": True}, "only one of them has 'rewards.count'"),
-        ("ppo", "CartPole-v1", {"hidden_sizes": (2, 8, 2)}, r"hidden_sizes are \(8,\) there and \(2, 8, 2\) here"),
+        ("ppo", "CartPole-v1", {"hidden_sizes": (2, 8, 2)}, r"hidden_sizes: \(8,\) there, \(2, 8, 2\) here"),
         (
             "reinforce",
             "CartPole-v1",
             {"hidden_sizes": (8,), "advantage_kind": "q"},
-            "predictions of the critic are V there and Q here",
+            "predictions of the critic: V there, Q here",
         ),
-        ("ppo", "Acrobot-v1", {}, r"choices are \[2\] there and \[3\] here"),
-        ("dqn", "CartPole-v1", {}, "dqn cannot begin with what ppo has learned"),
-        ("q-learning", "FrozenLake-v1", {}, "q-learning cannot begin with what ppo has learned"),
+        ("ppo", "Acrobot-v1", {}, r"choices: \[2\] there, \[3\] here"),
+        ("dqn", "CartPole-v1", {}, "dqn cannot start from the weights of ppo"),
+        ("q-learning", "FrozenLake-v1", {}, "q-learning cannot start from the weights of ppo"),
     ],
 )
 def test_a_run_that_does_not_fit_is_not_begun_with(tmp_path, algorithm, task, values, message):
@@ -583,7 +583,7 @@ def test_hyperparameters_may_be_numbers_of_numpy():
 
 def test_a_language_model_takes_no_observations_and_no_other_budget(tmp_path):
     trained = operant.train("sft", "arithmetic", run=tmp_path / "run", **SPEAKING, batch_size=16)
-    with pytest.raises(ValueError, match="another budget; go on from its model with `operant train sft TASK --init"):
+    with pytest.raises(ValueError, match="another budget; continue from its model with `operant train sft TASK --init"):
         operant.resume(tmp_path / "run", budget=128, progress="silent")
     with pytest.raises(ValueError, match="takes no observations; try `operant chat"):
         trained.predict(np.zeros(3))
@@ -611,10 +611,10 @@ def test_a_language_model_takes_no_observations_and_no_other_budget(tmp_path):
         ({"seeds": 1.5}, r"seeds must be their number, or a list of integers, got 1\.5"),
         ({"seeds": np.array([0.5])}, r"seeds must be a tuple of integers, got \(0\.5,\)"),
         ({"seed": -1}, "seeds must be .*non-negative"),
-        ({"seeds": (3, 4), "seed": 5}, "seed=5 says where to count from"),
+        ({"seeds": (3, 4), "seed": 5}, "seed=5 is the first seed"),
         ({"evaluate_episodes": 0}, r"evaluate_episodes must be in \[1, inf\), got 0"),
         ({"env_backend": "jax"}, "backend must be"),
-        ({"config": PPOConfig()}, "config is complete: it goes without a preset and without num_envs"),
+        ({"config": PPOConfig()}, "config is complete: leave out preset and parameters, got num_envs"),
     ],
 )
 def test_bad_input_leaves_nothing_behind(tmp_path, changes, message):
@@ -679,7 +679,7 @@ def test_a_run_without_a_checkpoint_cannot_be_loaded_but_resumed(tmp_path, caplo
     with pytest.raises(RunError, match="has no checkpoint yet; train it with `operant resume"):
         operant.load(tmp_path / "run")
     resumed = operant.resume(tmp_path / "run", progress="silent")
-    assert "has no checkpoint yet: training starts at the beginning" in caplog.text
+    assert "has no checkpoint yet: training starts from the beginning" in caplog.text
     assert resumed.outcome.consumed == 320
     assert torch.equal(
         resumed.experiment.learner.agent.parameters, operant.load(tmp_path / "run").experiment.learner.agent.parameters

@@ -149,23 +149,32 @@ def test_a_learner_that_keeps_the_contract_passes():
 @pytest.mark.parametrize(
     ("kind", "message"),
     [
-        (StandsStill, "consumed was 0 before an iteration and is 0 after it: it has to grow"),
-        (CountsBefore, "consumed is 3 before the first iteration: it is an int, and counts from 0"),
-        (ReportsNothing, "iterate returned None: it returns metrics by name"),
-        (ReportsInfinity, "metric 'value' is inf, which is not finite"),
-        (LosesNumbers, r"metric 'losses/error' is \[nan, nan\], which is not finite"),
-        (ReportsSamples, r"metric 'samples' has shape \(7,\): it is one number, or one of each seed, \(2,\)"),
+        (StandsStill, "consumed was 0 before an iteration and is 0 after it: it must grow"),
+        (CountsBefore, "consumed is 3 before the first iteration: it must be an int, the budget used"),
+        (ReportsNothing, "iterate returned None: it must return metrics by name"),
+        (ReportsInfinity, "metric 'value' is inf: metrics must not be Inf"),
+        (LosesNumbers, r"metric 'losses/error' is \[nan, nan\]: metrics must not be Inf"),
+        (ReportsSamples, r"metric 'samples' has shape \(7,\): it must be one number, or one per seed, \(2,\)"),
         (ReportsWords, "metric 'phase' is a str: metrics are floats or tensors"),
         (WritesLater, r"metric 'weights' was changed by the next iteration: report a copy \(`tensor.clone\(\)`\)"),
         (DrawsAnywhere, "two learners of the same seeds differ in state entry /weights .*: draw all random numbers"),
-        (ForgetsStreams, "state entry /weights differs in the iteration after a state was loaded .*: something that"),
-        (ForgetsSchedule, "metric 'rate' differs in the iteration after .* a schedule or the environment; name it in"),
-        (IgnoresWeights, "state entry /weights is another one after it was loaded: load_state_dict has to restore it"),
+        (ForgetsStreams, "state entry /weights differs between the next iterations with .*: something that"),
+        (
+            ForgetsSchedule,
+            "metric 'rate' differs between the next iterations .* a schedule or the environment; name it in",
+        ),
+        (IgnoresWeights, "state entry /weights differs after loading: load_state_dict must restore it"),
         (TakesAnything, "a state that lacks 'consumed' was loaded without an error: read every entry"),
-        (LoadsHalf, "a state that lacks 'weights' was refused, but has changed state entry /consumed: inherit from"),
-        (SavesSets, "state_dict returned what no checkpoint can hold: state entry /seen is a set"),
+        (
+            LoadsHalf,
+            "a state that lacks 'weights' raised an error, but has changed state entry /consumed: inherit from",
+        ),
+        (SavesSets, "state_dict returned a value that checkpoints cannot store: state entry /seen is a set"),
         (MixesSeeds, "metric 'losses/error' of the first seed differs by .* without the other seeds: sum losses"),
-        (ClosesOnce, r"close failed when it was called twice \(RuntimeError\('closed already'\)\): let it do nothing"),
+        (
+            ClosesOnce,
+            r"close failed when called twice \(RuntimeError\('closed already'\)\): the second call must do nothing",
+        ),
         (NeverCloses, "NeverCloses has no method 'close': see operant.runtime.learner.Learner"),
     ],
 )
@@ -201,14 +210,14 @@ class Hurried(A2C):
 
 def test_a_class_is_checked_in_a_task():
     check_learner(A2C, "CartPole-v1", **ROLLOUT)
-    with pytest.raises(LearnerError, match="differs in the iteration after a state was loaded"):
+    with pytest.raises(LearnerError, match="differs between the next iterations"):
         check_learner(Hurried, "CartPole-v1", **ROLLOUT)
 
 
 def test_a_name_needs_a_task_and_an_environment():
     with pytest.raises(ValueError, match=r"ppo needs a task .*: check_learner\('ppo', 'CartPole-v1'\)"):
         check_learner("ppo")
-    with pytest.raises(ValueError, match="grpo trains a language model: give check_learner a function"):
+    with pytest.raises(ValueError, match="grpo trains a language model: pass check_learner a function"):
         check_learner("grpo", "arithmetic")
     with pytest.raises(ValueError, match=r"ppo\.num_env: there is no such key"):
         check_learner("ppo", "CartPole-v1", num_env=2)

@@ -159,7 +159,7 @@ def test_a_run_of_another_algorithm_begins_with_what_it_has_learned(file, train,
     train(f"{file}:MyPPO", "first").close()
     train("ppo", "second", init=tmp_path / "first").close()
     train(f"{file}:MyPPO", "third", init=tmp_path / "second").close()
-    with pytest.raises(ValueError, match=r"dqn cannot begin with what .*MyPPO has learned"):
+    with pytest.raises(ValueError, match=r"dqn cannot start from the weights of .*MyPPO"):
         operant.train("dqn", "CartPole-v1", init=tmp_path / "first", run=tmp_path / "fourth")
 
 

@@ -123,7 +123,7 @@ def test_the_words_of_trl_stand_for_ours(tmp_path):
     given = {"train_dataset": rows, "reward_funcs": parts_offered.brevity, "max_completion_length": 3, **small}
     trained = operant.train("grpo", run=tmp_path / "run", progress="silent", **given)
     assert trained.run.asked()["rewards"] == [f"{tmp_path / 'site' / 'parts_offered.py'}:brevity"]
-    with pytest.raises(ValueError, match="reward_funcs is another word for rewards"):
+    with pytest.raises(ValueError, match="reward_funcs is another name of rewards"):
         operant.train("grpo", rewards=["exact"], **given)
 
 
@@ -131,5 +131,5 @@ def test_a_script_that_trains_when_it_is_imported_for_its_reward_function_does_n
     script = tmp_path / "script.py"
     script.write_text("import operant\noperant.train('ppo', 'CartPole-v1')\n")
     monkeypatch.setenv("OPERANT_SANDBOX", "1")
-    with pytest.raises(RuntimeError, match="put what trains under `if __name__ == '__main__':`"):
+    with pytest.raises(RuntimeError, match="put the training under `if __name__ == '__main__':`"):
         runpy.run_path(str(script))

@@ -83,7 +83,7 @@ def test_tensors_of_other_names_are_refused_before_any_is_copied(names):
     targets = {"a": torch.zeros(2), "b": torch.zeros(2)}
     first = min({"a", "b"} ^ set(names))
     message = (
-        f"the state and the critic differ in what is trained, first in '{first}': load it with the --rank of its own"
+        f"the state and the critic differ in trained parameters, first in '{first}': load it with the --rank of its own"
     )
     with pytest.raises(ValueError, match=message):
         copy_named(targets, {name: torch.ones(2) for name in names}, of="critic", options="--rank")
@@ -303,11 +303,11 @@ def test_a_learner_s_state_is_a_copy_and_a_part_s_is_not():
         (("streams",), 5, "'streams' is a number but a list is needed"),
         (("parts", "a"), torch.zeros(1), r"'parts\.a' has shape \(1,\) but \(2,\) is needed"),
         (("parts", "b", "weight"), torch.zeros(1), r"'parts\.b\.weight' has shape \(1,\) but \(2,\) is needed"),
-        (("parts", "c"), 5, r"'parts\.c' is of something that is not here"),
+        (("parts", "c"), 5, r"'parts\.c' is unknown here"),
         (("record", "inner", "steps"), torch.zeros(2, 3), r"'record\.inner\.steps' has shape \(2, 3\) but \(2, 2\)"),
         (("array",), torch.zeros(3), r"'array' has shape \(3,\) but \(2,\) is needed"),
         (("child",), 5, "'child' is a number but a dict is needed"),
-        (("more",), 5, "'more' is of something that is not here"),
+        (("more",), 5, "'more' is unknown here"),
     ],
 )
 def test_a_state_that_does_not_fit_is_refused_by_the_name_of_the_part(path, value, message):

@@ -1,6 +1,6 @@
-"""The library in four calls, which the command line shares: `train`, `resume`, `load`, and a result.
+"""The library in four calls, shared with the command line: `train`, `resume`, `load`, and a result.
 
-A result is scored by `Trained.evaluate` and acts by `Trained.predict`.
+`Trained.evaluate` scores a result, `Trained.predict` chooses actions.
 """
 
 import logging
@@ -62,10 +62,10 @@ def configure(algorithm: str | type, task: str, *, preset: str | None = None, **
     """Return an algorithm's configuration for a task.
 
     Args:
-        algorithm: a name of the catalog, or one from outside, as for `train`.
-        task: selects the tuned values for it, where there are some.
-        preset: a named set of values instead.
-        **parameters: single values, which win.
+        algorithm: a name of the catalog, or an external one, as for `train`.
+        task: selects its preset, if there is one.
+        preset: name of another preset.
+        **parameters: single values, which take precedence.
 
     Raises:
         ValueError: a name is unknown, or a value out of its range.
@@ -94,50 +94,49 @@ def train(
     command: Sequence[str] = tuple(sys.argv),
     **parameters: Any,
 ) -> Trained:
-    """Train an algorithm on a task, all seeds side by side, and keep everything in a folder.
+    """Train an algorithm on a task, all seeds in parallel, and save everything in a folder.
 
     Args:
-        algorithm: a name that `operant list` prints, such as `"ppo"`; or the class of a learner of yours, or where
-            that is, `"path/to/file.py:Name"` or `"package.module:Name"`.
-        task: what to train on, such as `"CartPole-v1"`; an environment of yours, `"path/to/file.py:MyEnv"`, its class,
-            a function that makes one (`lambda: MyEnv(size=3)`), or Gymnasium's `EnvSpec`; a text file (`.txt`) with
-            the drawing of a grid, which stands for `"operant/Grid-v0"` with `env_kwargs={"drawing": ...}`. For language
-            models a built-in task, a data set, or rows: a list of dictionaries or a `datasets.Dataset`. May be left out
-            where `env` or `dataset` says it.
-        env: another name of the task.
-        seeds: how many, counted from `seed`; or the seeds themselves.
+        algorithm: a name from `operant list`, such as `"ppo"`; or your own learner's class, or its path,
+            `"path/to/file.py:Name"` or `"package.module:Name"`.
+        task: training task, such as `"CartPole-v1"`; your own environment, `"path/to/file.py:MyEnv"`, its class, a
+            function that makes one (`lambda: MyEnv(size=3)`), or Gymnasium's `EnvSpec`; a text file (`.txt`) with the
+            drawing of a grid, short for `"operant/Grid-v0"` with `env_kwargs={"drawing": ...}`. For language models a
+            built-in task, a data set, or examples: a list of dictionaries or a `datasets.Dataset`. Optional if `env` or
+            `dataset` is given.
+        env: another name of the parameter `task`.
+        seeds: their number, counted from `seed`; or a list of seeds.
         seed: the first one.
-        budget: of each seed, in the algorithm's unit (environment steps, prompts, ...). Default: the algorithm's own.
-        run: the folder, new or empty. Default: `runs/<algorithm>-<task>-<n>`, the first that is free.
-        init: a run to begin with, or `RUN/best` for what scored highest in its evaluations: seeds of deep control
-            start from its networks, and from the moments by which it normalizes, with new optimizers; language models
-            from its model. Default: from nothing.
-        preset: a named configuration. Default: the one for the task.
-        config: a whole configuration instead of a preset and parameters.
-        bonus: exploration bonuses for deep control, such as `"episodic"` or `"rnd(weight=0.1)"`, or a class of yours,
-            `"file.py:Curiosity"` (docs/exploration.md): each is a wrapper and, where the algorithm has
-            `reward_channels`, a channel of its own.
-        progress: whether and how to show progress on standard error.
-        interrupted: asked after every iteration and at every step of an evaluation that plays episodes; true saves the
-            state and stops. Default: whether Ctrl-C, SIGTERM or SIGUSR1 came; once the state is saved they take their
-            course (`operant.runtime.signals.saving_first`).
-        report: told every record of metrics and every evaluation as it is written
-            (`operant.runtime.callbacks.Report`), to show them elsewhere; after an error it is not called again.
-        callbacks: told what happens, and asked whether to stop: instances of subclasses of `operant.Callback`, or
-            texts such as `"file.py:Name(patience=3)"`, which the run writes down and `resume` calls again.
-        command: the command line to write down.
+        budget: per seed, in the algorithm's unit (environment steps, prompts, ...). Default: the algorithm's own.
+        run: the folder, new or empty. Default: `runs/<algorithm>-<task>-<n>`, with the first free number.
+        init: a run to start from, or `RUN/best` for its best evaluation: seeds of deep control start from its networks
+            and normalization statistics, with new optimizers; language models from its model. Default: none.
+        preset: name of a preset. Default: the one for the task.
+        config: a complete configuration instead of a preset and parameters.
+        bonus: exploration bonuses for deep control, such as `"episodic"` or `"rnd(weight=0.1)"`, or your own class,
+            `"file.py:Curiosity"` (docs/exploration.md): each is a wrapper and, if the algorithm has `reward_channels`,
+            a separate channel.
+        progress: display of progress on standard error.
+        interrupted: polled after every iteration and at every step of an evaluation in environments; true saves the
+            state and stops. Default: whether Ctrl-C, SIGTERM or SIGUSR1 arrived; they take effect after saving
+            (`operant.runtime.signals.saving_first`).
+        report: called with every record of metrics and every evaluation (`operant.runtime.callbacks.Report`), to
+            display them elsewhere; an error disables it.
+        callbacks: called on events, and able to stop training: instances of subclasses of `operant.Callback`, or texts
+            such as `"file.py:Name(patience=3)"`, which are saved with the run and used again by `resume`.
+        command: the command line to record.
         **parameters: fields of `operant.runtime.settings.Settings` (`env_backend="gymnasium"`) and of the
-            algorithm's configuration (`gamma=0.98`); functions and classes stand for where they are, `"file.py:name"`.
-            Those that no file holds, such as lambdas, are noted in the run, which cannot be rebuilt without them
-            (`load(run, objects=...)`). Language models take rows as `dataset` and `eval_dataset`, reward functions in
-            `rewards`, and a transformers model as `model` with its `tokenizer`; rows and models are kept as files
-            beside the run, in `objects`.
+            algorithm's configuration (`gamma=0.98`); functions and classes are saved by their path, `"file.py:name"`.
+            Those outside files, such as lambdas, are listed in the run, which cannot be rebuilt without them
+            (`load(run, objects=...)`). Language models take examples as `dataset` and `eval_dataset`, reward functions
+            in `rewards`, and a transformers model as `model` with its `tokenizer`; examples and models are saved as
+            files next to the run, in `objects`.
 
     Raises:
         ValueError: a name is unknown or a value out of its range; nothing was written.
-        RunError: the folder is in use or cannot be written.
-        OSError: a server that the algorithm needs does not answer; nothing was written.
-        KeyboardInterrupt: Ctrl-C came; the state is saved, after a second one that of the last checkpoint.
+        RunError: the folder is in use or not writable.
+        OSError: a required server does not respond; nothing was written.
+        KeyboardInterrupt: Ctrl-C, after saving the state; after a second one the last checkpoint remains.
     """
     entry, parameters = find(algorithm), {name: doors.named(value) for name, value in parameters.items()}
     task, parameters = given(entry, doors.named(task), doors.named(env), parameters, run)
@@ -154,7 +153,7 @@ def train(
     if config is None:
         config = configure(algorithm, task, preset=preset, **parameters)
     elif preset is not None or parameters:
-        raise ValueError(f"config is complete: it goes without a preset and without {', '.join(parameters) or preset}")
+        raise ValueError(f"config is complete: leave out preset and parameters, got {', '.join(parameters) or preset}")
     learner_kind(entry, config)
     source = None if init is None else Path(init).resolve()
     with ExitStack() as stack:
@@ -181,7 +180,7 @@ def train(
 
 
 def _facts(experiment: Experiment, config: Any, source: Path | None) -> dict[str, Any]:
-    """Return what a run writes down that was not asked for: what is compiled, and what it was made from."""
+    """Return the derived records of a run: what is compiled, and its inputs."""
     facts: dict[str, Any] = {"compile": isinstance(experiment, Collecting) and experiment.compiled}
     facts |= {} if source is None else {"init": str(source)}
     return facts | ({"objects": held} if (held := doors.objects_in([experiment.settings, config])) else {})
@@ -193,19 +192,19 @@ def _with_bonuses(
     if not bonus:
         return settings, config
     if entry.package != "control":
-        raise ValueError(f"bonus must be left out, {entry.name} takes none; deep control does, such as ppo and dqn")
+        raise ValueError(f"{entry.name} takes no bonus, leave it out; deep control does, such as ppo and dqn")
     from operant.control.bonuses import with_bonuses  # noqa: PLC0415 - not for tables and language models
 
     return with_bonuses(settings, config, (bonus,) if isinstance(bonus, str) else bonus)
 
 
 def _of_settings(parameters: dict[str, Any]) -> dict[str, Any]:
-    """Take the fields of `Settings` out of parameters, and return them."""
+    """Remove the fields of `Settings` from parameters, and return them."""
     return {field.name: parameters.pop(field.name) for field in fields(Settings) if field.name in parameters}
 
 
 def _first_free(make: Callable[[Path], Run], algorithm: str, task: str) -> Run:
-    """Make a run in the first default folder that is free, also where others are looking for one."""
+    """Create a run in the first free default folder, also with concurrent callers."""
     while True:
         try:
             return make(default_run_path(algorithm, task))
@@ -227,30 +226,30 @@ def resume(
     accept_changes: bool = False,
     objects: Mapping[str, Any] | None = None,
 ) -> Trained:
-    """Go on with an interrupted run, exactly where its latest checkpoint was taken, to the end of its budget.
+    """Continue an interrupted run exactly from its latest checkpoint, to the end of its budget.
 
     Args:
         run: its folder.
-        budget: to go on to another one, of each seed, which the run keeps; schedules stretch over it. Not for language
-            models. Default: that of the run.
+        budget: a new budget per seed, saved with the run; schedules stretch over it. Not for language models. Default:
+            that of the run.
         progress: as for `train`.
         interrupted: as for `train`.
         report: as for `train`.
-        callbacks: more of them, for now, than those that the run has written down.
-        track: other trackers for now, such as `["tensorboard"]`, or none. Default: those of the run.
-        command: the command line to write down.
-        remote_code: whether Python code that came with a language model may run, if the run wants it.
-        accept_changes: whether to go on where data, models, or files with rewards or environments that the run was
-            made from have changed since; the run then keeps what they are now.
-        objects: what was handed over as Python objects that no file holds, by the names that the run has for them.
+        callbacks: additional ones for this session.
+        track: other trackers for this session, such as `["tensorboard"]`, or none. Default: those of the run.
+        command: the command line to record.
+        remote_code: whether a language model's own Python code may run, if the run needs it.
+        accept_changes: whether to continue if data, models, or files with rewards or environments of the run have
+            changed; the run then records the new ones.
+        objects: Python objects outside files, by their names in the run.
 
     Raises:
-        ValueError: the budget is no positive integer, or the run is of a language model, which keeps its budget.
-        RunError: there is no run, it has consumed more than the budget, another process trains it, it wants to run
-            code that is not allowed, or its inputs have changed.
+        ValueError: the budget is not a positive integer, or the run is of a language model, whose budget is fixed.
+        RunError: there is no run, it has consumed more than the budget, another process trains it, its model's code is
+            not allowed, or its inputs have changed.
         CheckpointError: there are checkpoints, but all are damaged.
-        RestoreError: the environment is not deterministic, so that its saved episodes cannot be gone on with.
-        OSError: a server that the algorithm needs does not answer.
+        RestoreError: the environment is not deterministic, so its saved episodes cannot continue.
+        OSError: a required server does not respond.
         KeyboardInterrupt: as for `train`.
     """
     for name, thing in (objects or {}).items():
@@ -270,10 +269,10 @@ def resume(
             if not resume_from(folder, experiment.learner):
                 if init := folder.resolved().get("init"):
                     raise RunError(
-                        f"{folder.path} has no checkpoint, not even of what it was to begin with: train it anew, "
+                        f"{folder.path} has no checkpoint, not even of its initial networks: train it again, "
                         f"with --init {init}"
                     )
-                logger.warning("%s has no checkpoint yet: training starts at the beginning", folder.path)
+                logger.warning("%s has no checkpoint yet: training starts from the beginning", folder.path)
             if budget is not None:
                 folder.keep_settings()
             if accept_changes:
@@ -292,24 +291,24 @@ def load(
     accept_changes: bool = False,
     objects: Mapping[str, Any] | None = None,
 ) -> Trained:
-    """Return a run with its latest checkpoint loaded, to be evaluated or looked at; or as it was at another update.
+    """Return a run with its latest checkpoint loaded, for evaluation or inspection; or its state at another update.
 
-    Gymnasium's environments that it was trained in begin new episodes; only `resume` goes on with those it was in.
+    Gymnasium's environments of the training start new episodes; only `resume` continues the old ones.
 
     Args:
         run: its folder.
-        best: for each seed the policy that scored highest in the evaluations while it was trained, in place of the
-            latest one (`operant.runtime.weights.Best`).
-        at: the first update that had used this much of the budget (0: the start): its state is computed again, bit for
-            bit, from the nearest checkpoint before it (`operant.runtime.time_travel`). Default: the latest checkpoint.
+        best: for each seed the policy with the best evaluation in training, instead of the latest one
+            (`operant.runtime.weights.Best`).
+        at: the first update at this much of the budget (0: the start): its state is recomputed, bit for bit, from the
+            nearest earlier checkpoint (`operant.runtime.time_travel`). Default: the latest checkpoint.
         remote_code: as for `resume`.
-        accept_changes: whether to go on where inputs of the run have changed since.
+        accept_changes: whether to continue if inputs of the run have changed.
         objects: as for `resume`.
 
     Raises:
-        ValueError: the run has not come as far as `at`, or both `at` and `best` are given.
-        RunError: there is no run, it has no checkpoint yet, or kept no best policies, it wants to run code that is
-            not allowed, its inputs have changed, or the update cannot be computed again.
+        ValueError: the run has not reached `at`, or both `at` and `best` are given.
+        RunError: there is no run, it has no checkpoint yet, or no best policies, its model's code is not allowed, its
+            inputs have changed, or the update cannot be recomputed.
         CheckpointError: there are checkpoints, but all are damaged.
     """
     for name, thing in (objects or {}).items():
@@ -331,13 +330,13 @@ def load(
 
 
 def _teacher(path: Path, entry: catalog.Algorithm) -> Any:
-    """Return the learner of a run for another algorithm to begin with; its environments are closed.
+    """Return the learner of a run to initialize another algorithm; its environments are closed.
 
     Raises:
-        ValueError: what it has learned would mean something else to that algorithm.
+        ValueError: its weights do not suit that algorithm.
     """
     run, best = opened(path)
-    # An environment that was changed since is what its networks are to learn in now; it is warned of.
+    # If an environment has changed, its networks learn in the new one; a warning reports that.
     source = load(run.path, best=best, accept_changes=True)
     with closing(source):
         other, learner = source.run.entry, source.experiment.learner
@@ -345,21 +344,19 @@ def _teacher(path: Path, entry: catalog.Algorithm) -> Any:
         related = len(files) == 1 or (entry.on_policy and other.on_policy)
         if entry.package != other.package or not related or not isinstance(learner, HasWeights):
             raise ValueError(
-                f"{entry.name} cannot begin with what {other.name} has learned in {path}; init takes runs of deep "
-                "control, on-policy methods those of each other, and the other ones those of the same file"
+                f"{entry.name} cannot start from the weights of {other.name} in {path}; init takes runs of deep "
+                "control, on-policy methods those of each other, and off-policy methods those of the same file"
             )
         return learner
 
 
 def _seeds(seeds: Any, first: int) -> tuple[int, ...]:
-    """Return the seeds of a run from their number or from themselves."""
+    """Return the seeds from their number or from a list."""
     if isinstance(seeds, np.ndarray):
         seeds = seeds.tolist()
     if isinstance(seeds, Sequence):
         if first:
-            raise ValueError(
-                f"seed={first} says where to count from, but the seeds are given one by one: {list(cast(Any, seeds))}"
-            )
+            raise ValueError(f"seed={first} is the first seed, but seeds is a list: {list(cast(Any, seeds))}")
         return tuple(cast(Sequence[int], seeds))
     try:
         count = operator.index(seeds)
@@ -369,17 +366,17 @@ def _seeds(seeds: Any, first: int) -> tuple[int, ...]:
 
 
 def _require_budget(folder: Run) -> None:
-    """Refuse another budget for a language model, whose training ends with its budget: a later step starts anew."""
+    """Check that a language model keeps its budget, with which its training ends: a later step would start again."""
     name = folder.settings.algorithm
     if folder.entry.package == "language":
         raise ValueError(
-            f"{name} cannot be resumed with another budget; go on from its model with "
+            f"{name} cannot be resumed with another budget; continue from its model with "
             f"`operant train {name} TASK --init {folder.path}`"
         )
 
 
 def _reach(experiment: Experiment) -> None:
-    """Fail now if a server that the learners need is not there, before anything is written."""
+    """Fail early if a required server does not respond, before anything is written."""
     if isinstance(experiment, Reachable):
         experiment.reach()
 
@@ -396,7 +393,7 @@ def _go(
     if rollout > settings.budget:
         logger.warning(
             "a rollout takes %d steps of each seed, the budget is %d: each seed uses %d steps more than that; for "
-            "less, take fewer environments, or fewer steps of each",
+            "less, use fewer environments, or fewer steps of each",
             rollout,
             settings.budget,
             rollout - settings.budget,
@@ -421,7 +418,7 @@ def _go(
 
 
 def _evaluate(trained: Trained, interrupted: Callable[[], bool]) -> Evaluation:
-    """Score the policies in the course of training, and keep what they answered, where they do."""
+    """Score the policies during training, and save their answers, if any."""
     evaluation = trained.experiment.evaluate(interrupted=interrupted)
     if isinstance(trained.experiment, Answering):
         keep_samples(trained.run, trained.experiment.learner.consumed, trained.experiment.samples)

@@ -1,4 +1,4 @@
-"""From names and choices to an experiment, whatever the package: its device, its threads, its learner."""
+"""Construction of experiments in all packages: device, threads, learner."""
 
 import importlib
 import logging
@@ -28,19 +28,19 @@ from operant.runtime.weights import Weights, load_weights
 logger = logging.getLogger(__name__)
 
 TRAINING = ("env", "seeds", "seed", "budget", "run", "init", "preset", "config", "bonus", "progress", "callbacks")
-"""Arguments of `operant.train` beside the fields of the settings and of the algorithm's configuration."""
+"""Arguments of `operant.train` other than the fields of the settings and of the algorithm's configuration."""
 
 LANGUAGE = ("transformers", "tokenizers", "peft", "datasets")
-"""Packages of the extra `language` that every run of a language model needs."""
+"""Required packages of the extra `language`."""
 
 _LAYOUT = (
     *("hidden_sizes", "share_features", "critic_ensemble_size", "n_critics", "rnn_hidden_size", "dueling", "scale_obs"),
 )
-"""Fields that say how networks are laid out, and what they see."""
+"""Fields of network architecture and inputs."""
 
 
 def find(algorithm: str | type) -> catalog.Algorithm:
-    """Return what there is to say about an algorithm; files from outside are read as they are now.
+    """Return the catalog entry of an algorithm; external files are read again.
 
     Raises:
         ValueError: there is no such algorithm.
@@ -50,14 +50,14 @@ def find(algorithm: str | type) -> catalog.Algorithm:
 
 
 def require_own_process() -> None:
-    """Refuse to train in a process that only imports a file for a reward function in it: each would start the next.
+    """Check that this process may train; one that imports a file for a reward function would start an endless chain.
 
     Raises:
         RuntimeError: this is such a process (`operant.language.sandbox`).
     """
     if os.environ.get("OPERANT_SANDBOX"):
         raise RuntimeError(
-            "this file trains as soon as it is imported, here for a reward function in it: put what trains under "
+            "this file trains when imported, here for a reward function in it: put the training under "
             "`if __name__ == '__main__':`"
         )
 
@@ -69,14 +69,14 @@ def given(
 
     Args:
         entry: the algorithm.
-        task: a name, or what stands for one (`operant.train`); None where `env` or a data set does.
-        env: another name of the task.
+        task: a task in any form (`operant.train`); None if `env` or a data set is given.
+        env: another name of the parameter `task`.
         parameters: of `operant.train`.
         run: its folder; None: one in `runs`.
 
     Raises:
         ValueError: there is no task, two of them, or an object that cannot be one.
-        RuntimeError: this process is not one to train in (`require_own_process`).
+        RuntimeError: this process may not train (`require_own_process`).
     """
     require_own_process()
     if task is not None and env is not None:
@@ -90,12 +90,12 @@ def given(
     elif task is not None and not isinstance(task, str):
         task, parameters["env_kwargs"] = from_object(task, parameters.get("env_kwargs", {}))
     if task is None:
-        raise ValueError(f"operant.train({entry.name!r}) needs a task to train on; `operant list` names some")
+        raise ValueError(f"operant.train({entry.name!r}) needs a task to train on; see `operant list`")
     return str(task), parameters
 
 
 def _with_own_names(parameters: Mapping[str, Any]) -> dict[str, Any]:
-    """Return parameters with our words for those of TRL's trainers, and a single reward function as a list.
+    """Return parameters with TRL's names translated to ours, and a single reward function as a list.
 
     Raises:
         ValueError: one is given under both names.
@@ -103,7 +103,7 @@ def _with_own_names(parameters: Mapping[str, Any]) -> dict[str, Any]:
     found = dict(parameters)
     for theirs, ours in {"reward_funcs": "rewards", "train_dataset": "dataset"}.items():
         if theirs in found and ours in found:
-            raise ValueError(f"{theirs} is another word for {ours}: leave out one of them")
+            raise ValueError(f"{theirs} is another name of {ours}: leave out one of them")
         if theirs in found:
             found[ours] = found.pop(theirs)
     if isinstance(found.get("rewards"), str):
@@ -112,7 +112,7 @@ def _with_own_names(parameters: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def resolve(entry: catalog.Algorithm, settings: Settings, config: Any) -> dict[str, Any]:
-    """Decide what the settings leave open: the smallest networks are fastest on one thread of the CPU."""
+    """Choose the open settings: the smallest networks are fastest on one CPU thread."""
     require_own(settings, entry.package)
     language = entry.package == "language"
     large = language and not package(entry).built_in(config)
@@ -130,16 +130,16 @@ def resolve(entry: catalog.Algorithm, settings: Settings, config: Any) -> dict[s
 def pin(
     entry: catalog.Algorithm, settings: Settings, config: Any, init: Path | None
 ) -> tuple[Settings, Any, list[Input]]:
-    """Return settings and configuration that mean the same from any working folder, and what they name.
+    """Return settings and configuration that are valid in any working folder, and their inputs.
 
     Args:
         entry: the algorithm.
         settings: the run's.
         config: the algorithm's own configuration.
-        init: the run that one of deep control begins with, if any.
+        init: the initial run of deep control, if any.
 
     Raises:
-        OSError: one of them cannot be read.
+        OSError: an input is unreadable.
     """
     settings, found = pinned(settings)
     if entry.package == "language":
@@ -153,35 +153,35 @@ def pin(
 
 
 def assemble(entry: catalog.Algorithm, settings: Settings, config: Any, resolved: dict[str, Any]) -> Experiment:
-    """Return the experiment of a run, and have this process compute as `resolved` says.
+    """Return the experiment of a run, and configure this process by `resolved`.
 
     Args:
         entry: its algorithm.
         settings: the run's.
         config: the algorithm's own configuration.
-        resolved: what `resolve` decided.
+        resolved: the result of `resolve`.
 
     Raises:
-        ValueError: the algorithm cannot do what is asked for, or not in this task.
+        ValueError: the algorithm does not support the settings, or not with this task.
     """
     torch.set_num_threads(resolved["threads"])
     set_precision(resolved["precision"], torch.device(resolved["device"]), stacked=entry.package == "control")
-    torch.backends.cudnn.allow_tf32 = resolved["precision"] != "highest"  # of convolutions, which it does not reach
+    torch.backends.cudnn.allow_tf32 = resolved["precision"] != "highest"  # of convolutions, which it does not affect
     return package(entry).assemble(entry, settings, config, device=resolved["device"])
 
 
 def reassemble(folder: Run, remote_code: bool, accept_changes: bool = False) -> Experiment:
-    """Return the experiment of a run that was made before, as it was resolved then; what is missing now is warned of.
+    """Return the experiment of an existing run, as it was resolved then; warn about missing devices and tools.
 
     Args:
         folder: the run.
-        remote_code: whether Python code that came with a language model may run, if the run wants it.
-        accept_changes: whether to go on where inputs of the run have changed.
+        remote_code: whether a language model's own Python code may run, if the run needs it.
+        accept_changes: whether to continue if inputs of the run have changed.
 
     Raises:
-        RunError: the run cannot be read, wants to run code that is not allowed, or its inputs have changed.
+        RunError: the run is unreadable, its model's code is not allowed, or its inputs have changed.
     """
-    folder.require_inputs(accept=accept_changes)  # before any code that has changed runs
+    folder.require_inputs(accept=accept_changes)  # before any changed code runs
     entry = find(folder.settings.algorithm)
     config = folder.config(entry.config_class)
     if entry.package == "language":
@@ -189,23 +189,23 @@ def reassemble(folder: Run, remote_code: bool, accept_changes: bool = False) -> 
     resolved = folder.resolved()
     if not present(resolved["device"]):
         logger.warning(
-            "%s was trained on %s, which is not here; it goes on on the cpu", folder.path, resolved["device"]
+            "%s was trained on %s, which is not available; it continues on the cpu", folder.path, resolved["device"]
         )
         resolved["device"] = "cpu"
     compiled = resolved.get("compile", False)
     if compiled and (missing := missing_tool(torch.device(resolved["device"]))):
-        logger.warning("%s was compiled, which needs %s; it goes on without", folder.path, missing)
+        logger.warning("%s was compiled, which needs %s; it continues without compilation", folder.path, missing)
         compiled = False
     settings = replace(folder.settings, compile="on" if compiled else "off")
     return assemble(entry, settings, config, resolved)
 
 
 def begin_with(teacher: Any, learner: Any, path: Path) -> None:
-    """Give a learner what that of another run has learned: seed by seed where both have the same, else by their place.
+    """Copy the weights of another run's learner: by seed if both have the same seeds, else by index.
 
     Args:
-        teacher: the learner of that run.
-        learner: what is to learn on.
+        teacher: the source.
+        learner: the target.
         path: of that run, for messages.
 
     Raises:
@@ -221,16 +221,16 @@ def begin_with(teacher: Any, learner: Any, path: Path) -> None:
         _compare(_layout(teacher), _layout(learner))
     except ValueError as error:
         raise ValueError(
-            f"what {path} has learned does not fit: {error}. Give both runs the same networks, the same normalization "
+            f"the weights of {path} do not fit: {error}. Use the same networks and normalization in both runs, "
             "and as many seeds"
         ) from error
-    # What is seen next is normalized as it is from now on.
+    # The next observations use these normalization statistics.
     learner.load_state_dict(without_episodes(learner.state_dict()))
 
 
 def _compare(there: dict[str, Any], here: dict[str, Any]) -> None:
     for what in [what for what in there if what in here and there[what] != here[what]]:
-        raise ValueError(f"{what} are {there[what]} there and {here[what]} here")
+        raise ValueError(f"{what}: {there[what]} there, {here[what]} here")
 
 
 def _agent(learner: object) -> NetworkAgent | None:
@@ -240,13 +240,13 @@ def _agent(learner: object) -> NetworkAgent | None:
 
 
 def _meaning(learner: Any) -> dict[str, Any]:
-    """Return what shapes do not tell of networks: their nonlinearity, and which logits make a choice."""
+    """Return properties of networks beyond shapes: their nonlinearity, and the logits of each choice."""
     agent = _agent(learner)
     return {"activation": learner.config.activation, "choices": [] if agent is None else list(agent.head.choices)}
 
 
 def _layout(learner: Any) -> dict[str, Any]:
-    """Return what networks of the same number of parameters can differ in, and what the critic predicts."""
+    """Return properties that networks with equal parameters can differ in, and the critic's target."""
     traits = {name: getattr(learner.config, name) for name in _LAYOUT if hasattr(learner.config, name)}
     traits |= {f"parameters of the {name}": layout for name, layout in _modules(learner).items()}
     agent = _agent(learner)
@@ -266,10 +266,10 @@ def _modules(learner: Any) -> dict[str, Any]:
 
 
 def package(entry: catalog.Algorithm) -> Any:
-    """Return the package of an algorithm's package.
+    """Return the implementing package of an algorithm.
 
     Raises:
-        ModuleNotFoundError: what it needs is not installed; the message says how to do so.
+        ModuleNotFoundError: a requirement is missing; the message says how to install it.
     """
     absent = [name for name in LANGUAGE if entry.package == "language" and find_spec(name) is None]
     if absent:
@@ -278,7 +278,7 @@ def package(entry: catalog.Algorithm) -> Any:
 
 
 def check_names(entry: catalog.Algorithm, given: Iterable[str]) -> None:
-    """Check the names of keyword arguments of `operant.train`; old ones are understood.
+    """Check the names of keyword arguments of `operant.train`; old ones are accepted.
 
     Raises:
         ValueError: neither the settings nor the algorithm's configuration have such a field; the message names the

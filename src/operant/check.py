@@ -1,4 +1,4 @@
-"""Whether a learner keeps the contract of `operant.runtime.learner.Learner`: `check_learner`."""
+"""Check of the contract of `operant.runtime.learner.Learner`: `check_learner`."""
 
 import json
 import math
@@ -21,11 +21,11 @@ from operant.tensors import nested
 Make = Callable[[Sequence[int]], Any]
 """`make(seeds)` returns a new learner of these seeds."""
 
-RESUMABLE = "name it in STATE, where the learner inherits from operant.state.Resumable"
+RESUMABLE = "name it in STATE, if the learner inherits from operant.state.Resumable"
 
 
 class LearnerError(Exception):
-    """A learner breaks the contract; the message says where, and what to do."""
+    """A learner violates the contract; the message says where, and how to fix it."""
 
 
 def check_learner(
@@ -38,34 +38,34 @@ def check_learner(
     budget: int = 10_000,
     **parameters: Any,
 ) -> None:
-    """Check that a learner can be trained, saved, resumed and compared as those of the library are.
+    """Check that a learner can be trained, saved, resumed and compared like those of the library.
 
-    It makes some learners, lets each run a few iterations, and checks that
+    It creates some learners, runs a few iterations of each, and checks that
 
-    - `consumed` grows, and metrics are numbers, one or one of each seed, that are not written to later;
+    - `consumed` grows, and metrics are numbers, one or one per seed, that are not modified later;
     - equal seeds learn the same, bit for bit;
-    - a fresh learner goes on from the state of another as that one does, bit for bit;
+    - a new learner continues from the state of another exactly as that one does, bit for bit;
     - a state that lacks an entry, or has a tensor of another shape, raises an error, and changes nothing;
-    - a seed learns the same alone as beside others;
+    - a seed learns the same alone and with others;
     - `close` can be called twice.
 
-    Choose small networks and few environments: a check is as slow as some ten iterations.
+    Choose small networks and few environments: a check takes some ten iterations.
 
         check_learner(lambda seeds: Mine(config, make("CartPole-v1", 4, seeds), seeds=seeds, budget=1000))
 
     Args:
-        learner: makes a new learner of the seeds that it is given. With a task, an algorithm of tables or deep control
-            as `operant.train` takes it: a name, a class, or the file that has one.
+        learner: creates a new learner of the given seeds. With a task, an algorithm of tables or deep control as in
+            `operant.train`: a name, a class, or the path of one.
         task: what to train the algorithm on.
-        seeds: of the learners, in one program; of a single one is not asked whether others make a difference.
-        iterations: before a state is taken; enough for everything that changes to have changed.
-        rtol: how far what a seed learns alone may differ from what it learns beside others, of the largest number
-            of a tensor, but at least of 1.
+        seeds: of the learners, in one program; with a single one, independence of other seeds is not checked.
+        iterations: before a state is saved; enough to change everything that can change.
+        rtol: tolerance between a seed alone and with others, relative to the largest number of a tensor, but at least
+            of 1.
         budget: of the algorithm.
         **parameters: fields of the algorithm's configuration.
 
     Raises:
-        LearnerError: the learner breaks the contract.
+        LearnerError: the learner violates the contract.
         ValueError: a name is unknown, or a value out of its range.
     """
     if not len(seeds) or iterations < 1:
@@ -94,9 +94,9 @@ def check_learner(
 def _named(learner: Any, task: str | None, seeds: Sequence[int], budget: int, parameters: Mapping[str, Any]) -> Any:
     entry = find(learner)
     if task is None:
-        raise ValueError(f"{entry.name} needs a task to be checked in: check_learner({entry.name!r}, 'CartPole-v1')")
+        raise ValueError(f"{entry.name} needs a task for the check: check_learner({entry.name!r}, 'CartPole-v1')")
     if entry.package == "language":
-        raise ValueError(f"{entry.name} trains a language model: give check_learner a function that makes its learner")
+        raise ValueError(f"{entry.name} trains a language model: pass check_learner a function that makes its learner")
     check_names(entry, parameters)
     settings = Settings(algorithm=entry.name, task=task, seeds=tuple(seeds), budget=budget, compile="off")
     config = package(entry).configuration(entry, task, None, **parameters)
@@ -108,13 +108,13 @@ def _require_parts(learner: Any) -> None:
         if not callable(getattr(learner, name, None)):
             raise LearnerError(
                 f"{type(learner).__name__} has no method {name!r}: see operant.runtime.learner.Learner; "
-                "operant.state.Resumable brings state_dict and load_state_dict"
+                "operant.state.Resumable provides state_dict and load_state_dict"
             )
     consumed = getattr(learner, "consumed", None)
     if type(consumed) is not int or consumed != 0:
         raise LearnerError(
-            f"consumed is {consumed!r} before the first iteration: it is an int, and counts from 0 what each seed has "
-            "used of the budget"
+            f"consumed is {consumed!r} before the first iteration: it must be an int, the budget used by each seed "
+            "so far, from 0"
         )
 
 
@@ -125,17 +125,17 @@ def _check_steps(learner: Any, iterations: int, seeds: int) -> None:
         metrics = learner.iterate()
         if type(learner.consumed) is not int or learner.consumed <= before:
             raise LearnerError(
-                f"consumed was {before} before an iteration and is {learner.consumed!r} after it: it has to grow, by "
+                f"consumed was {before} before an iteration and is {learner.consumed!r} after it: it must grow by "
                 "the steps that the iteration took of each seed, or training never ends"
             )
         for name, (metric, copy) in kept.items():
             if not _equal(metric, copy):
                 raise LearnerError(
                     f"metric {name!r} was changed by the next iteration: report a copy (`tensor.clone()`), since "
-                    "metrics are written down later"
+                    "metrics are recorded later"
                 )
         if not isinstance(metrics, Mapping):
-            raise LearnerError(f"iterate returned {metrics!r}: it returns metrics by name, {{}} if there are none")
+            raise LearnerError(f"iterate returned {metrics!r}: it must return metrics by name, {{}} without any")
         reported = cast(Mapping[Any, Any], metrics)
         _check_metrics(reported, seeds)
         kept = {name: (value, value.clone()) for name, value in reported.items() if isinstance(value, Tensor)}
@@ -151,13 +151,13 @@ def _check_metrics(metrics: Mapping[Any, Any], seeds: int) -> None:
         metric = torch.as_tensor(value).detach().double().cpu()
         if metric.shape not in ((), (seeds,)):
             raise LearnerError(
-                f"metric {name!r} has shape {tuple(metric.shape)}: it is one number, or one of each seed, "
+                f"metric {name!r} has shape {tuple(metric.shape)}: it must be one number, or one per seed, "
                 f"({seeds},); take the mean over the rest"
             )
         if bool(metric.isinf().any()) or (name.startswith(LOSSES) and bool(metric.isnan().any())):
             raise LearnerError(
-                f"metric {name!r} is {nested(metric)}, which is not finite; what an iteration has nothing to report "
-                "of is NaN or left out, and what a loss cannot be is a mistake"
+                f"metric {name!r} is {nested(metric)}: metrics must not be Inf, nor losses NaN; others without a value "
+                "in an iteration are NaN or left out"
             )
 
 
@@ -179,14 +179,14 @@ def _check_resumption(learner: Any, fresh: Any) -> None:
             f"consumed is {fresh.consumed} after a state was loaded that was taken at {learner.consumed}: {RESUMABLE}"
         )
     if entry := _difference(state, _state(fresh)):
-        raise LearnerError(f"state entry {entry} is another one after it was loaded: load_state_dict has to restore it")
+        raise LearnerError(f"state entry {entry} differs after loading: load_state_dict must restore it")
     expected, got = learner.iterate(), fresh.iterate()
     entry = _difference(_state(learner), _state(fresh))
     odd = [name for name in expected if name not in got or not _equal(expected[name], got[name])]
     if entry or odd:
         what = f"state entry {entry}" if entry else f"metric {odd[0]!r}"
         raise LearnerError(
-            f"{what} differs in the iteration after a state was loaded from what it is without the interruption: "
+            f"{what} differs between the next iterations with and without saving and loading: "
             "something that iterate uses is not in the state, such as a stream of random numbers, a schedule or the "
             f"environment; {RESUMABLE}"
         )
@@ -206,7 +206,7 @@ def _check_refusals(other: Any, learner: Any) -> None:
         except (ValueError, LookupError, TypeError, RuntimeError):
             if entry := _difference(before, _state(learner)):
                 raise LearnerError(
-                    f"a state {what} was refused, but has changed state entry {entry}: inherit from "
+                    f"a state {what} raised an error, but has changed state entry {entry}: inherit from "
                     "operant.state.Resumable, or decorate load_state_dict with operant.state.all_or_nothing"
                 ) from None
             continue
@@ -220,10 +220,10 @@ def _check_neighbors(block: Any, alone: Any, rtol: float) -> None:
     reports = block.iterate(), alone.iterate()
     pairs = {f"metric {name!r}": [report.get(name) for report in reports] for name in reports[0]}
     if isinstance(block, HasWeights) and is_mapping(weights := block.learned):
-        pairs |= {f"what it learned, {name!r},": [weights[name], alone.learned[name]] for name in weights}
+        pairs |= {f"weight {name!r}": [weights[name], alone.learned[name]] for name in weights}
     for what, (beside, single) in pairs.items():
         if single is None:
-            raise LearnerError(f"{what} is reported of several seeds and not of one: report the same of each")
+            raise LearnerError(f"{what} is reported for several seeds but not for one: report the same for both")
         left, right = torch.as_tensor(beside).detach(), torch.as_tensor(single).detach()
         if not left.dim() or left.shape[1:] != right.shape[1:]:
             continue
@@ -231,8 +231,8 @@ def _check_neighbors(block: Any, alone: Any, rtol: float) -> None:
         scale = max(1.0, float(there.nan_to_num().abs().max())) if there.numel() else 1.0
         if not torch.allclose(here, there, rtol=0.0, atol=rtol * scale, equal_nan=True):
             raise LearnerError(
-                f"{what} of the first seed differs by {float((here - there).abs().max()):.3g} from what it is without "
-                "the other seeds: sum losses over seeds, clip and normalize each by itself, and give each its own "
+                f"{what} of the first seed differs by {float((here - there).abs().max()):.3g} from its value without "
+                "the other seeds: sum losses over seeds, clip and normalize each separately, and give each its own "
                 "streams of random numbers"
             )
 
@@ -242,11 +242,11 @@ def _check_close(learner: Any) -> None:
     try:
         learner.close()
     except Exception as error:
-        raise LearnerError(f"close failed when it was called twice ({error!r}): let it do nothing then") from error
+        raise LearnerError(f"close failed when called twice ({error!r}): the second call must do nothing") from error
 
 
 def _close(learner: Any) -> None:
-    with suppress(Exception):  # what has been found says more
+    with suppress(Exception):  # earlier errors are more informative
         learner.close()
 
 
@@ -255,18 +255,18 @@ def _state(learner: Any) -> State:
         state = clone(learner.state_dict())
         flatten(state)
     except TypeError as error:
-        raise LearnerError(f"state_dict returned what no checkpoint can hold: {error}") from error
+        raise LearnerError(f"state_dict returned a value that checkpoints cannot store: {error}") from error
     return state
 
 
 def _stored(learner: Any) -> State:
-    """Return a learner's state as a checkpoint gives it back."""
+    """Return a learner's state after a round trip through a checkpoint."""
     structure, tensors = flatten(_state(learner))
     return unflatten(json.loads(json.dumps(structure)), {name: t.detach().cpu().clone() for name, t in tensors.items()})
 
 
 def _difference(left: State, right: State) -> str | None:
-    """Return where two states differ first."""
+    """Return the first difference of two states."""
     (structure, tensors), (other, others) = flatten(left), flatten(right)
     for path in [*tensors, *others]:
         if path not in tensors or path not in others or not _equal(tensors[path], others[path]):
@@ -284,7 +284,7 @@ def _equal(left: Any, right: Any) -> bool:
 
 
 def _first_tensor(state: State) -> tuple[str, Tensor] | None:
-    """Return the first tensor with an axis that is no state of a random stream, and its path."""
+    """Return the first tensor with an axis that is not the state of a random stream, and its path."""
     found = flatten(state)[1].items()
     return next(((path, t) for path, t in found if t.dim() and t.is_floating_point() and "env" not in path), None)
 

@@ -1,6 +1,6 @@
-"""What an object hands over so that it can be resumed exactly: nested plain data with tensors as leaves.
+"""State of objects for an exact resume: nested plain data with tensors as leaves.
 
-A class says which of its attributes that is, and inherits the rest:
+A class names the attributes of its state, and inherits the rest:
 
     class Learner(Resumable):
         STATE = ("consumed", "agent", "optimizer", "batch_streams")
@@ -23,15 +23,15 @@ State = dict[str, Any]
 
 
 _STATE_SIZES = {16, 44, 5056}
-"""Bytes in the state of a generator on CUDA, MPS and the CPU."""
+"""Size in bytes of a generator's state on CUDA, MPS and the CPU."""
 
 
 class StateError(ValueError):
-    """A state belongs to another configuration.
+    """A state is of another configuration.
 
     Attributes:
-        entry: the part that does not fit, from the outermost object inwards, such as `agent.parameters`.
-        fault: what is wrong with it.
+        entry: the mismatched part, from the outermost object inwards, such as `agent.parameters`.
+        fault: the mismatch.
     """
 
     def __init__(self, entry: str, fault: str) -> None:
@@ -45,7 +45,7 @@ class StateError(ValueError):
         )
 
     def within(self, entry: str) -> "StateError":
-        """Return the same error as the object sees it that holds this one as its part `entry`."""
+        """Return the same error from the view of the object whose part `entry` this one is."""
         return type(self)(f"{entry}.{self.entry}", self.fault)
 
 
@@ -55,23 +55,23 @@ class MissingError(StateError, KeyError):
 
 @runtime_checkable
 class Stateful(Protocol):
-    """Hands over a state, and goes on from one."""
+    """Saves and restores a state."""
 
     def state_dict(self) -> State:
-        """Return what an exact resume needs. Whoever keeps it copies it (`clone`)."""
+        """Return the complete state for an exact resume, without copies (see `clone`)."""
         ...
 
     def load_state_dict(self, state: State) -> Any:
-        """Go on from a state of `state_dict`."""
+        """Restore a state of `state_dict`."""
         ...
 
 
 class Part(dict[str, Any]):
-    """A part of a state that says whether it has changed: parts with one and the same mark hold the same.
+    """A part of a state with change detection: parts with the same mark have the same contents.
 
     Args:
-        entries: what it holds.
-        mark: any object; whoever makes the part gives it another one when what it holds changes.
+        entries: contents.
+        mark: any object; changed contents need another one.
     """
 
     def __init__(self, entries: Mapping[str, Any], *, mark: object) -> None:
@@ -87,8 +87,8 @@ def generator_state(generator: torch.Generator) -> Tensor:
 def set_generator_state(generator: torch.Generator, state: Tensor) -> None:
     """Continue `generator` from a state of `generator_state`.
 
-    The state of a generator of another kind of device, which nothing can go on with here, seeds it instead: the stream
-    is another one, and the same every time.
+    A state of a generator on another kind of device, which cannot be restored here, seeds it instead: the stream
+    differs, but is the same every time.
     """
     state = state.to(device="cpu", dtype=torch.uint8)
     if state.numel() == generator.get_state().numel() or state.numel() not in _STATE_SIZES:
@@ -101,7 +101,7 @@ def copy_into(target: Tensor, source: Tensor, name: str) -> None:
     """Copy `source` into `target` in place, so that views of `target` stay valid.
 
     Raises:
-        ValueError: the shapes differ, which means that the state belongs to another configuration.
+        ValueError: the shapes differ, so the state is of another configuration.
     """
     if target.shape != source.shape:
         raise StateError(name, f"has shape {tuple(source.shape)} but {tuple(target.shape)} is needed")
@@ -117,8 +117,8 @@ def copy_named(
     Args:
         targets: by name.
         sources: as many, by the same names.
-        of: what the targets belong to, for the error, such as "model".
-        options: what has to be the same as in the run that the sources come from, for the error.
+        of: owner of the targets, for the error, such as "model".
+        options: options that must equal those of the sources' run, for the error.
 
     Raises:
         ValueError: the names or the shapes differ.
@@ -126,7 +126,7 @@ def copy_named(
     if targets.keys() != sources.keys():
         odd = min(targets.keys() ^ sources.keys())
         raise ValueError(
-            f"the state and the {of} differ in what is trained, first in {odd!r}: load it with the {options} of its "
+            f"the state and the {of} differ in trained parameters, first in {odd!r}: load it with the {options} of its "
             "own run"
         )
     for name, target in targets.items():
@@ -136,7 +136,7 @@ def copy_named(
 def clone(state: Any) -> Any:
     """Return a deep copy of a state whose tensors are detached and share no memory with the original.
 
-    Tensors of a `Part` come to the CPU: what is large enough to have parts may fill a device.
+    Tensors of a `Part` move to the CPU: large ones may fill a device.
     """
     if isinstance(state, Tensor):
         return state.detach().clone()
@@ -150,15 +150,15 @@ def clone(state: Any) -> Any:
 
 
 def save(value: Any, entry: str = "") -> Any:
-    """Return a part as it stands in a state; tensors, and what objects hand over, are no copies.
+    """Return the state of a value; tensors, and states of objects, are not copied.
 
     Args:
         value: a tensor, a generator of random numbers, an array, an object with a state (`Stateful`), a named tuple
             (of which arrays and named tuples are saved), a plain value of JSON, or a list or mapping of such.
-        entry: where it stands, for messages.
+        entry: its path, for messages.
 
     Raises:
-        TypeError: it is something else.
+        TypeError: it has another type.
     """
     match value:
         case Tensor() | None | bool() | int() | float() | str():
@@ -178,22 +178,22 @@ def save(value: Any, entry: str = "") -> Any:
         case _:
             raise TypeError(
                 f"state entry {entry!r} is a {type(value).__name__}, which cannot be saved; give it state_dict and "
-                "load_state_dict, or name what it is made of"
+                "load_state_dict, or name its parts"
             )
     return saved
 
 
 def restore(value: Any, state: Any, entry: str, growing: Set[str] = frozenset()) -> Any:
-    """Return a part as a state has it: tensors, generators and objects are changed in place, others are made anew.
+    """Restore a value from its state: tensors, generators and objects are modified in place, others are new.
 
     Args:
-        value: the part as it is now.
-        state: what `save` returned of it, or of one of the same configuration.
-        entry: where it stands, for messages.
+        value: the current value.
+        state: the result of `save` for it, or for one of the same configuration.
+        entry: its path, for messages.
         growing: names of arrays of named tuples whose last dimension may differ.
 
     Raises:
-        StateError: the state belongs to another configuration; what came before it is changed already.
+        StateError: the state is of another configuration; earlier parts are already modified.
     """
     match value:
         case Tensor():
@@ -223,10 +223,10 @@ def restore(value: Any, state: Any, entry: str, growing: Set[str] = frozenset())
 
 
 def load_part(owner: Stateful, state: State, entry: str) -> Any:
-    """Hand one entry of a state to the object that it is of, and return what that returns.
+    """Apply a function to one entry of a state, and return its result.
 
     Raises:
-        StateError: there is no such entry, or it belongs to another configuration; the message names the part in it.
+        StateError: there is no such entry, or it is of another configuration; the message names the part in it.
     """
     if entry not in state:
         raise MissingError(entry, "is missing")
@@ -239,24 +239,24 @@ def load_part(owner: Stateful, state: State, entry: str) -> Any:
 class DeclaredState:
     """Saves and restores the attributes that `STATE` names, in that order.
 
-    What only a part of a learner is inherits from here: its state is no copy, and one that is refused may be in place
-    in part. A learner inherits from `Resumable`.
+    Parts of a learner inherit from this class: their state is not copied, and a rejected one may be partly loaded.
+    Learners inherit from `Resumable`.
     """
 
     STATE: ClassVar[tuple[str | tuple[str, str], ...]] = ()
-    """Names of attributes; `("parameters", "agent.parameters")` where the state has another name for one."""
+    """Names of attributes; `("parameters", "agent.parameters")` gives another name in the state."""
     GROWING: ClassVar[frozenset[str]] = frozenset()
-    """Names of arrays of named tuples whose last dimension changes in the course of time."""
+    """Names of arrays of named tuples whose last dimension may change."""
 
     def state_dict(self) -> State:
-        """Return everything that an exact resume needs, as it is now and without copying it."""
+        """Return the complete state for an exact resume, without copies."""
         return {entry: save(value, entry) for entry, value in _declared(self).items()}
 
     def load_state_dict(self, state: State) -> Any:
-        """Go on exactly where the state was taken.
+        """Restore a state exactly.
 
         Raises:
-            StateError: it belongs to another configuration; the message names the part.
+            StateError: it is of another configuration; the message names the part.
         """
         parts, paths = _declared(self), _paths(self)
         for entry, value in _restored(parts, state, "", self.GROWING).items():
@@ -266,17 +266,17 @@ class DeclaredState:
 
 
 class Resumable(DeclaredState):
-    """Saves and restores the attributes that `STATE` names: copies, and all of them or none."""
+    """Saves and restores the attributes that `STATE` names: as copies, and all or none."""
 
     def state_dict(self) -> State:
-        """Return a copy of everything that an exact resume needs."""
+        """Return a copy of the complete state for an exact resume."""
         return clone(super().state_dict())
 
     def load_state_dict(self, state: State) -> None:
-        """Go on exactly where the state was taken; one that is refused leaves everything as it was.
+        """Restore a state exactly; an invalid one leaves everything unchanged.
 
         Raises:
-            StateError: it belongs to another configuration; the message names the part.
+            StateError: it is of another configuration; the message names the part.
         """
         _load_or_keep(super().load_state_dict, state, self.state_dict())
 
@@ -285,10 +285,10 @@ L = TypeVar("L", bound=Callable[..., None])
 
 
 def all_or_nothing(load: L) -> L:
-    """Decorate a `load_state_dict` so that a state that is refused leaves the object as it was.
+    """Decorate a `load_state_dict` so that an invalid state leaves the object unchanged.
 
-    Loading goes part by part, and a part can be refused when those before it are in place already: then the object's
-    own state, copied before, is loaded again.
+    Loading proceeds part by part, so an error may occur when earlier parts are already loaded: then the object's own
+    state, copied before, is loaded again.
     """
 
     @wraps(load)
@@ -299,7 +299,7 @@ def all_or_nothing(load: L) -> L:
 
 
 def _load_or_keep(load: Callable[[State], Any], state: State, current: State) -> None:
-    """Load a state, or the current one again where loading it fails."""
+    """Load a state, or restore the current one if that fails."""
     try:
         load(state)
     except Exception:
@@ -327,19 +327,19 @@ def _restored(
             raise MissingError(f"{prefix}{name}", "is missing")
     for name in state:
         if name not in parts:
-            raise StateError(f"{prefix}{name}", "is of something that is not here")
+            raise StateError(f"{prefix}{name}", "is unknown here")
     return {name: restore(value, state[name], f"{prefix}{name}", growing) for name, value in parts.items()}
 
 
 def _fields(value: Any) -> dict[str, Any]:
-    """Return the fields of a named tuple that change: arrays and named tuples; nothing of anything else."""
+    """Return the fields of a named tuple with state: arrays and named tuples; empty for other values."""
     names: tuple[str, ...] = getattr(value, "_fields", ())
     items = {name: getattr(value, name) for name in names}
     return {name: item for name, item in items.items() if isinstance(item, np.ndarray | tuple)}
 
 
 def _signed(array: Any) -> Any:
-    """Return words of random streams (uint64), of which checkpoints know nothing, as int64 of the same bits."""
+    """Return words of random streams (uint64), which checkpoints do not support, as int64 with the same bits."""
     return array.view(np.int64) if array.dtype == np.uint64 else array
 
 
@@ -351,7 +351,7 @@ def _array(like: Any, saved: Any, entry: str, growing: bool) -> Any:
 
 
 def _plain(value: Any) -> bool:
-    """Whether a value is one of JSON, so that another one takes its place."""
+    """Return whether a value is one of JSON, to be replaced."""
     if isinstance(value, Mapping):
         return all(_plain(item) for item in cast(Mapping[str, Any], value).values())
     if isinstance(value, list | tuple):

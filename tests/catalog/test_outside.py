@@ -190,13 +190,13 @@ def test_the_package_is_that_of_the_base(learner, package, observations, root):
 @pytest.mark.parametrize(
     ("learner", "said"),
     [
-        (Speaking, r"Speaking trains a language model, so it must stand on a built-in algorithm"),
-        (Misspelled, r"CATALOG of .*Misspelled holds 'seed'; it can say like, title"),
+        (Speaking, r"Speaking trains a language model, so it must build on a built-in algorithm"),
+        (Misspelled, r"CATALOG of .*Misspelled has unknown key 'seed'; valid keys: like, title"),
         (Unlike, r"CATALOG of .*Unlike: there is no built-in algorithm 'pppo'"),
         (Elsewhere, r"CATALOG of .*Elsewhere: package must be tabular, control, language, got 'web'"),
-        (Unconfigured, r"Unconfigured does not say what it is configured by: annotate the parameter `config`"),
-        (OfLoose, r"the configuration Loose of .*OfLoose can be changed while it is used: decorate it"),
-        (OfDemanding, r"the configuration Demanding of .*OfDemanding: needed has no default; give it one"),
+        (Unconfigured, r"Unconfigured has no configuration: annotate the parameter `config`"),
+        (OfLoose, r"the configuration Loose of .*OfLoose is mutable: decorate it"),
+        (OfDemanding, r"the configuration Demanding of .*OfDemanding: needed has no default; add one"),
         (AloneConfig, r"is the class AloneConfig, expected a class with the methods iterate, state_dict, load_state"),
     ],
 )

@@ -47,4 +47,4 @@ def test_a_folder_that_cannot_be_written_is_a_failure(cli, monkeypatch):
     monkeypatch.setattr(doctor.tempfile, "TemporaryFile", full)
     status, out, _ = cli("doctor")
     assert status == 1
-    assert "NOT writable: name another with --run" in out
+    assert "NOT writable: choose another with --run" in out

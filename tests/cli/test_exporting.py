@@ -36,7 +36,7 @@ def test_a_folder_with_something_in_it_is_left_alone(cli, spoken, tmp_path):
     (tmp_path / "thesis.tex").write_text("precious")
     status, out, err = cli("export", spoken, tmp_path)
     assert (status, out) == (2, "")
-    assert "is not an empty folder" in err
+    assert "is not empty" in err
     assert [path.name for path in tmp_path.iterdir()] == ["thesis.tex"]
 
 

@@ -67,7 +67,7 @@ def test_every_command_says_it_in_one_line(arguments, said, cli):
         (["evaluate"], "missing: PATH Folder of the run; see `operant evaluate --help`"),
         (["evaluate", "run", "--episodes", "0"], "episodes must be at least 1, got 0; see `operant evaluate --help`"),
         (["solve", "--method", "guess"], "invalid choice 'guess' for argument '--method'. Expected one of ('auto', "),
-        (["solve", "model.csv"], "expected the id of an environment, got a file: give it as --mdp model.csv; see"),
+        (["solve", "model.csv"], "expected the id of an environment, got a file: use --mdp model.csv; see"),
         (["resume", "run", "--budget", "abc"], "--budget: expected a whole number such as 100000 or 1e5, got abc; see"),
         (["copy", "ppo", "nowhere/mine.py"], "nowhere/mine.py: No such file or directory"),
     ],

@@ -89,7 +89,7 @@ def test_a_session_through_a_pipe(labeled, start):
     assert [line.strip() for line in out.splitlines() if "saved:" in line or "undone" in line] == [
         f"{keys(2)}: {what}" for what in ("saved: A", "saved: B", "undone: asked again", "saved: tie")
     ] + [f"{keys(2)}: saved: both-bad", f"{keys(2)}: saved: skip"]
-    assert f"'what' is no answer; these are: {keys(2)}" in out
+    assert f"'what' is not an answer; choose from: {keys(2)}" in out
     assert out.endswith("5 answers saved, 4 labels by ann in all; nothing is left to label.\n")
     with PreferenceStore(labeled / "preferences.sqlite") as store:
         assert all(0 <= event.answered_at - event.shown_at < 60 for event in store.events())
@@ -99,7 +99,7 @@ def test_a_session_through_a_pipe(labeled, start):
 @pytest.mark.parametrize("end", ["q\n", "quit\n", ""])
 def test_it_goes_on_where_it_was_left(labeled, session, end):
     out, _ = session(f"a\n{end}", labeled, "--annotator", "ann")
-    assert "1 answers saved, 1 labels by ann in all; go on with the same command." in out
+    assert "1 answers saved, 1 labels by ann in all; continue with the same command." in out
     out, err = session("b\nb\nb\n", labeled, "--annotator", "ann")
     assert "ann: 1 labels so far" in out
     assert err == ""
@@ -145,7 +145,7 @@ def test_ctrl_c_ends_it(labeled, start):
 def test_several_completions_are_ranked(tmp_path, session):
     write_samples(tmp_path, 2, ["one", "two", "three"])
     out, _ = session("a\nc b=a\nabc\n", tmp_path, "--completions", "3", "--annotator", "ann")
-    assert "'a' is no answer; these are: [best first, such as bac" in out
+    assert "'a' is not an answer; choose from: [best first, such as bac" in out
     with PreferenceStore(tmp_path / "preferences.sqlite") as store:
         assert [(event.outcome, event.ranks) for event in store.labels()] == [
             ("ranking", (2, 2, 1)),
@@ -194,7 +194,7 @@ def test_answers(line, count, expected):
     ],
 )
 def test_what_is_no_answer(line, count):
-    with pytest.raises(ValueError, match="is no answer; these are: "):
+    with pytest.raises(ValueError, match="is not an answer; choose from: "):
         read_answer(line, count)
 
 
@@ -306,7 +306,7 @@ def test_a_second_window_of_one_annotator_goes_on(labeled, cli, monkeypatch):
     monkeypatch.setattr(sys, "stdin", Typed())
     status, out, _ = cli("label", labeled, "--annotator", "ann")
     assert status == 0
-    assert "answered in another window already, and that holds" in out
+    assert "already answered in another window" in out
     with PreferenceStore(labeled / "preferences.sqlite") as store:
         found = store.labels()
     assert len({label.item_id for label in found}) == len(found) == 4
@@ -345,7 +345,7 @@ def test_what_stands_in_another_window_is_told(labeled, start):
     read_until(first.stdout, f"{keys(2)}: ")
     second = start(labeled, "--annotator", "ann")
     out, _ = second.communicate("a\na\na\n", timeout=300)
-    assert out.endswith("3 answers saved, 3 labels by ann in all; 1 left stand in another window.\n")
+    assert out.endswith("3 answers saved, 3 labels by ann in all; 1 left are in another window.\n")
     out, _ = first.communicate("b\n", timeout=300)
     assert out.endswith("1 answers saved, 4 labels by ann in all; nothing is left to label.\n")
     assert sorted(labels(labeled)) == [("p0", "ann", "B")] + [(f"p{n}", "ann", "A") for n in (1, 2, 3)]
@@ -374,7 +374,7 @@ def test_the_policy_of_a_run_answers_prompts_to_train_on_apart_from_those_it_is_
     assert scored
     assert not scored & trained_on
     _, _, err = cli("label", run, "--export", tmp_path / "train.jsonl")
-    assert "lines about held-out prompts, by which policies are scored, were left out" in err
+    assert "lines on held-out prompts, which are for evaluations, were left out" in err
     rows = [json.loads(line) for line in (tmp_path / "train.jsonl").read_text().splitlines()]
     assert {row["prompt"] for row in rows} == trained_on
     assert not any("held_out" in row for row in rows)

@@ -53,7 +53,7 @@ def test_an_algorithm_for_language_models(cli):
     assert "tasks   arithmetic, " in out
     assert "20000 prompts a seed (40000 on arithmetic, 4000 on preference)" in " ".join(out.split())
     assert "  dapo: " in out
-    assert "the small models built here get learning_rate = " in out
+    assert "small built-in models use learning_rate = " in out
     assert "model of the world" not in out
 
 

@@ -79,13 +79,13 @@ def test_a_score_that_is_not_a_number_is_said(capsys):
 
 
 def test_one_seed_is_no_result():
-    assert summary(Evaluation.of([[1.0]])) == "1 by one seed, which says nothing about the next one: take 5 or more"
+    assert summary(Evaluation.of([[1.0]])) == "1 by one seed, which says nothing about others: use 5 or more"
 
 
 def test_a_missing_extra_is_named():
-    require_extra("plots", "a picture", ["json"])
-    with pytest.raises(ModuleNotFoundError, match=r'a picture needs no_such_module: pip install "operant\[plots\]"'):
-        require_extra("plots", "a picture", ["json", "no_such_module"])
+    require_extra("plots", "a plot", ["json"])
+    with pytest.raises(ModuleNotFoundError, match=r'a plot needs no_such_module: pip install "operant\[plots\]"'):
+        require_extra("plots", "a plot", ["json", "no_such_module"])
 
 
 def test_examples_without_a_reward_are_counted_and_left_out():

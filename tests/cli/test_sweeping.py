@@ -92,7 +92,7 @@ def test_a_sweep_that_is_stopped_saves_and_goes_on(grid, tmp_path):
     os.kill(process.pid, signal.SIGTERM)
     _, err = process.communicate(timeout=120)
     assert process.returncode == 75, err
-    assert "operant: interrupted; go on with" in err
+    assert "operant: interrupted; continue with" in err
     assert json.loads((first / "run.json").read_text(encoding="utf-8"))["sessions"][-1]["outcome"] == "interrupted"
     assert not (out / "runs" / CELLS[1]).exists()
 
@@ -114,7 +114,7 @@ def test_status_75_is_tried_again_and_failures_are_said(cli, grid, tmp_path, mon
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (("algorithm =", "algorithms ="), "a sweep has no key 'algorithms'; what it may have: algorithm"),
+        (("algorithm =", "algorithms ="), "a sweep has no key 'algorithms'; valid keys: algorithm"),
         (('task = "FrozenLake-v1"', ""), "a sweep needs task, such as"),
         (("step_size = [0.1, 0.5]", "step_size = 0.1"), "[grid] step_size must be a list of values, got 0.1"),
         (("step_size", "stepsize"), "stepsize"),
@@ -145,6 +145,6 @@ def test_other_folders_are_left_alone(cli, grid, tmp_path):
     grid.write_text(GRID.replace("0.9", "0.8"), encoding="utf-8")
     status, _, err = cli("sweep", grid, "--out", tmp_path / "one")
     assert status == 2
-    assert "holds another sweep: go on with" in err
+    assert "has another sweep: continue with" in err
     status, _, err = cli("sweep", tmp_path / "one", "--cell", 2)
     assert "cell must be from 0 to 1, got 2" in err

@@ -27,8 +27,8 @@ def test_what_is_learned_on_the_lake_is_judged_exactly(tmp_path, capsys):
     assert all(score <= 0.7442 for score in scores), "the ceiling"
     solved = sum(score >= 0.7 for score in scores)
     assert status == (0 if solved == 3 else 1)
-    assert f"{solved} of 3 seeds have solved it: 0.7 or more." in out
-    assert "Moving at random has 0.0139; no policy has more than 0.7442" in out
+    assert f"{solved} of 3 seeds solve it: 0.7 or more." in out
+    assert "Random moves have 0.0139; no policy has more than 0.7442" in out
     lake = MDP.from_gymnasium("FrozenLake-v1")
     learned = load(tmp_path / "q-learning-FrozenLake-v1-1").experiment.learner.policy()
     assert scores == pytest.approx(expected_returns(lake, learned) @ lake.start, abs=5e-5)
@@ -36,7 +36,7 @@ def test_what_is_learned_on_the_lake_is_judged_exactly(tmp_path, capsys):
 
 def test_too_little_learning_is_told(tmp_path, capsys):
     assert tour.explore(tmp_path, Interruption(), budget=50, seeds=1) == 1
-    assert "0 of 1 seeds have solved it" in capsys.readouterr().out
+    assert "0 of 1 seeds solve it" in capsys.readouterr().out
 
 
 def test_the_last_stop_on_a_small_scale(tmp_path, capsys):
@@ -45,7 +45,7 @@ def test_the_last_stop_on_a_small_scale(tmp_path, capsys):
     (record,) = read_records(path / "eval" / "final.jsonl")
     solved = sum(score >= 475 for score in record["scores"])
     assert status == (0 if solved == 2 else 1)
-    assert f"{solved} of 2 seeds have solved it: a mean of 475 or more." in out
+    assert f"{solved} of 2 seeds solve it: a mean of 475 or more." in out
     assert record["episodes"] == 100
     assert "┤" in out
     assert f"operant compare {path}" in out

@@ -128,8 +128,8 @@ def test_a_callback_of_the_command_line_is_called_again_by_resume(cli, tmp_path)
     assert status == 0
     assert Run.open(path).settings.callbacks == (f"{named}(steps=256)", named)
     (raised, stopped) = [line for line in err.splitlines() if line.startswith("operant: ") and "warning" not in line]
-    assert raised.startswith("operant: not called after it raised an error: callback Stop: ZeroDivisionError")
-    assert stopped == f"operant: callback Stop ended training at 256 of 512; `operant resume {path}` goes on"
+    assert raised.startswith("operant: disabled after an error: callback Stop: ZeroDivisionError")
+    assert stopped == f"operant: callback Stop ended training at 256 of 512; `operant resume {path}` continues"
     assert "The last evaluation, with greedy actions:" in out
     (tmp_path / "stop.py").write_text("")
     status, _, err = cli("resume", path, "--progress", "silent")
@@ -152,7 +152,7 @@ def test_a_run_begins_with_another(cli, run, tmp_path):
 def test_a_run_is_not_written_over(cli, run):
     status, _, err = cli("train", "ppo", "CartPole-v1", *TINY, "--run", run)
     assert status == 2
-    assert f"go on with `operant resume {run}`" in err
+    assert f"continue with `operant resume {run}`" in err
 
 
 def test_numbers_that_are_not_finite_are_a_failure(cli, tmp_path):
@@ -180,7 +180,7 @@ def test_a_stopped_run_goes_on_as_if_nothing_had_happened(cli, start, tmp_path):
     process.send_signal(signal.SIGTERM)
     out, err = process.communicate(timeout=60)
     assert (process.returncode, out) == (75, "")
-    assert err == f"operant: interrupted and saved; go on with `operant resume {stopped}`\n"
+    assert err == f"operant: interrupted and saved; continue with `operant resume {stopped}`\n"
     assert 0 < newest(stopped)[0] < 3_000
     assert cli("resume", stopped, "--progress", "silent")[0] == 0
     assert cli(*SLOW, "--run", whole)[0] == 0
@@ -225,7 +225,7 @@ def test_the_report_of_a_language_model(cli, answer, tmp_path):
     assert ["seed", "score", "start", "worst", "best", "examples"] in lines
     answers = lines[lines.index(["prompt", "completion", "reward"]) + 1 :][:8]
     assert all(row[0].endswith("=") for row in answers)
-    assert "demonstrations a second in training" in out
+    assert "demonstrations per second in training" in out
     assert f"  operant chat {path} " in out
     assert "operant watch" not in out
     again = answer("resume", path, "--progress", "silent")
@@ -316,7 +316,7 @@ def test_start_end_and_best_in_words():
     assert told == [
         "From 0.675 at the start to 0.46 (-0.21, 99 % interval -0.29 to -0.14: worse); "
         "the best was 0.71 at 3,200 prompts.",
-        "It ends below its start: take the best weights, such as `operant evaluate runs/one --best`.",
+        "It ends below its start: use the best weights, such as `operant evaluate runs/one --best`.",
     ]
     assert "(+0, 99 % interval +0 to +0: within noise)" in development(course((0, 9), (10, 9)), "steps", "x")
     told = development(course((0, 9), (10, 99), metrics=(1.9, 3.0, 0.5)), "prompts", "x")

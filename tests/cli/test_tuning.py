@@ -14,7 +14,7 @@ def test_a_search_its_continuation_and_the_winner(cli, answer, tmp_path):
     assert status == 0, err
     assert "trial 2 of 2: complete" in err
     assert "On the 2 seeds of the search, 1000 to 1001:" in out
-    assert "On 3 fresh seeds:" in out
+    assert "On 3 new seeds:" in out
     assert "gamma" not in out  # what is said on the command line is not tuned
     assert iio.imread(path / "study.png").shape[1] == 1425
     found = answer("tune", path, "--trials", 3)
@@ -38,14 +38,14 @@ def test_a_space_of_ones_own_without_fresh_seeds(cli, tmp_path):
     status, out, err = cli("tune", *flags)
     assert status == 0, err
     assert err.startswith("operant: tuning step_size in ")
-    assert "The best of many scores is too high an estimate" in out
+    assert "The best of many scores overestimates its values" in out
 
 
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
         ([], "name an algorithm and a task first: operant tune ppo CartPole-v1"),
-        (["q-learning", "CliffWalking-v1", "--seed", "3"], "seeds [3, 4, 5, 6] are both of the trials and fresh"),
+        (["q-learning", "CliffWalking-v1", "--seed", "3"], "seeds [3, 4, 5, 6] are both trial seeds and new seeds"),
         (["q-learning", "CliffWalking-v1", "--trials", "0"], "trials must be in [1, inf), got 0"),
         (["q-learning", "CliffWalking-v1", "--trial", "3"], "unknown flag --trial; did you mean --trials?"),
     ],

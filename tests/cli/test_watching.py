@@ -109,7 +109,7 @@ def test_no_window_can_be_opened(cli, run, monkeypatch):
     monkeypatch.setenv("SDL_VIDEODRIVER", "no such driver")
     status, _, err = cli("watch", run, "--live")
     assert status == 2
-    assert "make a film by leaving out --live" in err
+    assert "leave out --live for a video" in err
 
 
 def test_a_language_model_is_not_watched_but_talked_to(cli, spoken):

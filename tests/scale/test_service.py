@@ -70,7 +70,7 @@ def test_what_is_not_there_is_named(service):
         service.sample("tinker://x", TOKENS, 1, Sampling(2))
     with pytest.raises(UnknownError, match="no request"):
         service.result("x")
-    with pytest.raises(UnknownError, match="never trained here"):
+    with pytest.raises(UnknownError, match="belongs to no model"):
         service.rank_of("tinker://a:train:0/weights/one")
     for address in (
         "a",

@@ -180,13 +180,13 @@ def test_wrong_batches_are_named(trainer, data, loss, config, message):
 
 
 def test_wrong_states_are_named(trainer, tmp_path):
-    with pytest.raises(ValueError, match="holds no saved state"):
+    with pytest.raises(ValueError, match="has no saved state"):
         trainer.load_state(str(tmp_path / "nothing"))
     trainer.save_state("one")
     with pytest.raises(ValueError, match="exists already"):
         trainer.save_state("one")
     for name in ("", "../x", ".hidden", "a/b"):
-        with pytest.raises(ValueError, match="names no state"):
+        with pytest.raises(ValueError, match="is no valid name"):
             checked_name(name)
 
 

@@ -65,7 +65,7 @@ def test_a_space_of_ones_own():
         ({"gamma": {"low": 0.5, "high": 0.1}}, "low < high, got 0.5 and 0.1"),
         ({"gamma": {"low": 0.0, "high": 0.1, "log": True}}, "low must be positive on a logarithmic scale, got 0.0"),
         ({"gamma": {"choices": [0.5]}}, "two or more different values"),
-        ({"max_grad_norm": {"low": 0.5, "high": 1.0}}, "None, cannot be part of a range; give choices"),
+        ({"max_grad_norm": {"low": 0.5, "high": 1.0}}, "None cannot be part of a range; use choices"),
     ],
 )
 def test_wrong_spaces(own, message):

@@ -116,7 +116,7 @@ def test_hours_end_the_search_and_keep_the_trial_in_flight(tmp_path):
 
 def test_a_search_that_never_ended_a_trial_says_so(tmp_path):
     study = make(tmp_path / "none", Plan(hours=1e-9))
-    with pytest.raises(RunError, match=r"no trial of .* came to its end.*give it more --hours"):
+    with pytest.raises(RunError, match=r"no trial of .* completed.*give it more --hours"):
         study.run()
 
 
@@ -140,10 +140,10 @@ def test_what_cannot_be_trained_at_all_is_an_error(tmp_path):
 def test_wrong_plans(tmp_path):
     with pytest.raises(ValueError, match=r"trials must be in \[1, inf\), got 0"):
         Plan(trials=0)
-    with pytest.raises(ValueError, match=r"seeds \[1\] are both of the trials and fresh"):
+    with pytest.raises(ValueError, match=r"seeds \[1\] are both trial seeds and new seeds"):
         make(tmp_path / "shared", seeds=(1, 1000))
     make(tmp_path / "twice")
-    with pytest.raises(RunError, match=r"cannot make the folder .* of a study"):
+    with pytest.raises(RunError, match=r"cannot create the folder .* of a study"):
         make(tmp_path / "twice")
     settings = Settings("sft", "arithmetic", seeds=SEEDS)
     with pytest.raises(ValueError, match="sft trains language models, which tune does not"):

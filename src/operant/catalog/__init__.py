@@ -1,7 +1,7 @@
-"""Every algorithm, named once.
+"""The catalog of all algorithms.
 
-Imports nothing heavy, so that `operant list` and `operant --help` answer at once; the command line, the documentation
-and the web app read it.
+It imports nothing heavy, so `operant list` and `operant --help` are fast; the command line, the documentation and the
+web app read it.
 """
 
 import operant.doors
@@ -28,14 +28,14 @@ ALGORITHMS: tuple[Algorithm, ...] = TABULAR + CONTROL + LANGUAGE
 
 
 ENTRY_POINTS = "operant.algorithms"
-"""The group of entry points by which installed packages offer algorithms."""
+"""Group of entry points of algorithms in installed packages."""
 
 
 def find(name: str | type) -> Algorithm:
     """Return the algorithm called `name`.
 
     Args:
-        name: of the catalog, or of an entry point; or where the class of a learner is, `file.py:Name` or
+        name: of the catalog, or of an entry point; or path of a learner's class, `file.py:Name` or
             `package.module:Name`, which is imported; or the class itself.
 
     Raises:
@@ -62,7 +62,7 @@ def find(name: str | type) -> Algorithm:
 
 
 def supporting(actions: ActionKind, observations: ObservationKind) -> list[str]:
-    """Return the names of the algorithms that can choose actions of a kind and learn from observations of a kind."""
+    """Return the names of the algorithms that support a kind of actions and of observations."""
     return [
         a.name
         for a in ALGORITHMS

@@ -1,4 +1,4 @@
-"""What is said about an algorithm before it runs: `Algorithm`."""
+"""Metadata of algorithms: `Algorithm`."""
 
 import sys
 from collections.abc import Mapping
@@ -8,24 +8,24 @@ from typing import Any, Literal, Self, cast
 from operant import doors
 
 ActionKind = Literal["discrete", "multi-discrete", "continuous"]
-"""The kinds of action: one choice, several choices at once, a vector of real numbers."""
+"""Kinds of actions: one choice, several simultaneous choices, a vector of real numbers."""
 ObservationKind = Literal["none", "finite", "continuous", "text"]
 """The kinds of observation."""
 Sight = Literal["pictures", "mixtures", "masks"]
-"""What a network may look at beside vectors: pictures, dictionaries of a picture and other parts, and masks of the
-actions that are allowed, which it obeys."""
+"""Inputs of a network other than vectors: images, dictionaries of an image and other entries, and action masks, which
+it applies."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Algorithm:
-    """What there is to say about an algorithm before running it.
+    """Metadata of an algorithm.
 
     Attributes:
-        name: what it is called on the command line.
-        title: its name in full.
-        package: the package under `operant` that makes its learners, and holds them unless `explore` does, which builds
-            on it.
-        family: what it learns: `bandit`, `prediction`, `value`, `policy`, `actor-critic`, ...
+        name: on the command line.
+        title: full name.
+        package: subpackage of `operant` that creates its learners, and contains them except those of `explore`, which
+            builds on it.
+        family: learned quantity: `bandit`, `prediction`, `value`, `policy`, `actor-critic`, ...
         model: whether it has a model of the world: `none`, `known` or `learned`.
         on_policy: whether it learns only from what its current policy did.
         actions: the kinds of action it can choose.
@@ -72,12 +72,12 @@ class Algorithm:
 
     @classmethod
     def of_facts(cls, facts: Mapping[str, Any]) -> Self:
-        """Return the algorithm that `facts` tells of, also after a way through JSON."""
+        """Return the algorithm of some `facts`, also after a round trip through JSON."""
         known = {field.name for field in fields(cls)}
         return cls(**{name: _tuples(value) for name, value in facts.items() if name in known})
 
     def facts(self) -> dict[str, Any]:
-        """Return everything that is said of it, by name."""
+        """Return all metadata by name."""
         return asdict(self)
 
     @property
@@ -87,7 +87,7 @@ class Algorithm:
 
     @property
     def root(self) -> str:
-        """The name of the built-in algorithm that this one is or changes; its own where there is none."""
+        """The name of the built-in algorithm that this one is or modifies; its own without one."""
         return self.base or self.name
 
     @property
@@ -95,7 +95,7 @@ class Algorithm:
         """The dataclass of its configuration.
 
         Raises:
-            operant.doors.DoorError: it is not where it should be.
+            operant.doors.DoorError: there is none.
         """
         place = self.config if ":" in self.config else f"{self.module}:{self.config}"
         return doors.load(place, expected=f"the configuration of {self.name}")
@@ -105,13 +105,13 @@ class Algorithm:
         """The class of its learner.
 
         Raises:
-            operant.doors.DoorError: it is not where it should be.
+            operant.doors.DoorError: there is none.
         """
         return doors.load(f"{self.module}:{self.learner}", expected=f"the learner of {self.name}")
 
     @property
     def preset_values(self) -> Mapping[str, Mapping[str, Any]]:
-        """What each preset sets, by the names of presets and of tasks: its own, or those of what it changes."""
+        """Values of presets, by the names of presets and tasks: its own, or those of its base."""
         own = getattr(sys.modules[self.learner_class.__module__], "PRESETS", None)
         if own is not None or self.base is None:
             return own or {}
@@ -126,12 +126,12 @@ class Algorithm:
         return self.module.startswith("operant.experimental.")
 
     def budget_for(self, task: str) -> int:
-        """Return how much is trained on a task, such as `arithmetic:digits=3`, unless another budget is asked for."""
+        """Return the default budget of a task, such as `arithmetic:digits=3`."""
         return dict(self.budgets).get(task.partition(":")[0], self.budget)
 
     @property
     def observations(self) -> ObservationKind:
-        """What it can tell apart: nothing (a bandit has one state), finitely many states, vectors or pictures, text."""
+        """Kind of observations: none (a bandit has one state), finitely many states, vectors or images, text."""
         if self.package == "language":
             return "text"
         if self.family == "bandit":

@@ -1,23 +1,23 @@
-"""The exploration bonuses by name; nothing heavy is imported."""
+"""Exploration bonuses by name, without heavy imports."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 
 ENTRY_POINTS = "operant.bonuses"
-"""The group of entry points by which installed packages offer bonuses."""
+"""Group of entry points of bonuses in installed packages."""
 WEIGHT = 0.5
-"""Of a bonus beside the reward of the environment, unless another is asked for: half, as Burda et al. 2018 weigh it."""
+"""Default weight of a bonus relative to the environment's reward: half, as in Burda et al. 2018."""
 
 
 @dataclass(frozen=True)
 class Bonus:
-    """What there is to say about a bonus before running it.
+    """Metadata of a bonus.
 
     Attributes:
-        place: where its class is.
-        idea: what it pays for.
-        paper: where it was published.
+        place: module and class.
+        idea: what it rewards.
+        paper: publication.
         is_episodic: whether its return ends with the episode.
     """
 
@@ -36,7 +36,7 @@ BONUSES: Mapping[str, Bonus] = MappingProxyType(
         ),
         "hashed": Bonus(
             "operant.explore:HashedCounts",
-            "the same for what a random projection maps to the same bits",
+            "the same for observations with equal bits of a random projection",
             "Tang et al. 2017, arXiv:1611.04717",
         ),
         "episodic": Bonus(
@@ -57,9 +57,9 @@ BONUSES: Mapping[str, Bonus] = MappingProxyType(
         ),
         "icm": Bonus(
             "operant.explore:InverseCuriosity",
-            "the same for features that tell which action was taken",
+            "the same for features that predict the action",
             "Pathak et al. 2017, arXiv:1705.05363",
         ),
     }
 )
-"""From the simplest on. All are normalized by the standard deviation of their own return."""
+"""In order of complexity. All are normalized by the standard deviation of their own return."""

@@ -1,7 +1,7 @@
-"""What other libraries call the options of language algorithms: `LANGUAGE`.
+"""Other libraries' names of language options: `LANGUAGE`.
 
 Keys are names of TRL, verl, OpenRLHF, NeMo-RL or Hugging Face's trainer with underscores, in lower case; for nested
-options the last part and the whole path. Values name our option, or say what takes its place.
+options the last part and the whole path. Values are our option, or a replacement.
 """
 
 from collections.abc import Mapping
@@ -17,8 +17,8 @@ _MODEL: Mapping[str, str] = {
     "sft_model_path": "init (the folder of a run) or model",
     "reward_model_path": "reward_model (the folder of a run of reward-model)",
     "reward_pretrain": "reward_model (the folder of a run of reward-model)",
-    "remote_rm_url": "rewards (a function of yours may call it: path/to/file.py:function)",
-    "ref_model": "the model that training starts from; ref_reset_interval renews it",
+    "remote_rm_url": "rewards (your own function may call it: path/to/file.py:function)",
+    "ref_model": "the initial model; ref_reset_interval updates it",
     "torch_dtype": "dtype",
     "bf16": "dtype (bfloat16)",
     "fp16": "dtype (bfloat16; no other 16-bit floats)",
@@ -35,8 +35,8 @@ _DATA: Mapping[str, str] = {
     "prompt_data": "dataset",
     "train_files": "dataset",
     "dataset_config": "dataset (owner/name:configuration)",
-    "dataset_train_split": "dataset (the split train; make a file of another one)",
-    "val_files": "held_out (rows kept from the data set)",
+    "dataset_train_split": "dataset (the split train; save another one as a file)",
+    "val_files": "held_out (examples held out from the data set)",
     "prompt_max_len": "max_prompt_length",
     "max_response_length": "max_completion_length",
     "response_length": "max_completion_length",
@@ -73,12 +73,12 @@ _OPTIMIZER: Mapping[str, str] = {
     "ppo_micro_batch_size_per_gpu": "micro_batch_tokens",
     "ppo_max_token_len_per_gpu": "micro_batch_tokens",
     "per_device_eval_batch_size": "engine_batch_size",
-    "num_train_epochs": "budget (demonstrations, pairs or prompts in all)",
-    "max_epochs": "num_iterations (passes over a batch), budget (in all)",
-    "max_steps": "budget (demonstrations, pairs or prompts in all)",
-    "total_episodes": "budget (prompts in all)",
-    "num_episodes": "budget (prompts in all)",
-    "total_epochs": "budget (prompts in all)",
+    "num_train_epochs": "budget (total demonstrations, pairs or prompts)",
+    "max_epochs": "num_iterations (passes over a batch), budget (in total)",
+    "max_steps": "budget (total demonstrations, pairs or prompts)",
+    "total_episodes": "budget (total prompts)",
+    "num_episodes": "budget (total prompts)",
+    "total_epochs": "budget (total prompts)",
     "eval_steps": "evaluate_every",
     "test_freq": "evaluate_every",
     "save_steps": "checkpoint_seconds",
@@ -94,7 +94,7 @@ _SAMPLING: Mapping[str, str] = {
     "num_ppo_epochs": "num_iterations",
     "num_mini_batches": "num_minibatches",
     "steps_per_generation": "num_minibatches",
-    "ppo_mini_batch_size": "num_minibatches (how many, not how large)",
+    "ppo_mini_batch_size": "num_minibatches (their number, not size)",
     "use_vllm": "engine (native, or the address of a vLLM server)",
     "vllm_mode": "engine (native, or the address of a vLLM server)",
     "vllm_server_host": "engine (http://HOST:PORT)",
@@ -107,8 +107,8 @@ _SAMPLING: Mapping[str, str] = {
     "vllm_importance_sampling_clip_max": "importance_sampling_cap",
     "enable_vllm_is_correction": "importance_sampling_correction",
     "tis_imp_ratio_cap": "importance_sampling_cap",
-    "top_p": "no equivalent: what is trained is what is drawn; temperature alone shapes it",
-    "top_k": "no equivalent: what is trained is what is drawn; temperature alone shapes it",
+    "top_p": "no equivalent: training uses the sampling distribution; only temperature changes it",
+    "top_k": "no equivalent: training uses the sampling distribution; only temperature changes it",
     "reward_funcs": "rewards",
     "reward_functions": "rewards",
     "reward_function": "rewards",
@@ -158,4 +158,4 @@ _OBJECTIVE: Mapping[str, str] = {
 }
 
 LANGUAGE: Mapping[str, str] = {**_MODEL, **_DATA, **_OPTIMIZER, **_SAMPLING, **_OBJECTIVE}
-"""Our option, or what takes its place, by the name that another library gives it."""
+"""Our option, or a replacement, by the name in another library."""

@@ -1,8 +1,8 @@
-"""What other libraries call our fields, for the error about a field that is not ours.
+"""Other libraries' names of our fields, for errors about unknown fields.
 
 Keys are names of Gymnasium, Stable-Baselines3, CleanRL, RLlib, Tianshou, Spinning Up, Sutton and Barto and common
-abbreviations, with underscores. Values are our fields; where algorithms differ, several with spaces between them, and
-the first that the algorithm has counts.
+abbreviations, with underscores. Values are our fields; if algorithms differ, several separated by spaces, of which the
+algorithm's first one counts.
 """
 
 from collections.abc import Mapping
@@ -59,7 +59,7 @@ COMMON: Mapping[str, str] = {
     "verbose": "progress",
     "warm_start": "init",
 }
-"""Of options that every algorithm has."""
+"""Options of every algorithm."""
 
 CONTROL: Mapping[str, str] = {
     "act_noise": "exploration_noise",
@@ -186,7 +186,7 @@ CONTROL: Mapping[str, str] = {
     "vf_lr": "critic_learning_rate",
     "warmup_steps": "learning_starts",
 }
-"""Of deep control."""
+"""Fields of deep control."""
 
 TABULAR: Mapping[str, str] = {
     "alpha": "step_size",
@@ -242,4 +242,4 @@ TABULAR: Mapping[str, str] = {
     "trace_type": "traces",
     "ucb_c": "bonus_coef",
 }
-"""Of tables and bandits."""
+"""Fields of tables and bandits."""

@@ -1,4 +1,4 @@
-"""Names that are not ours, and the nearest that is: for errors about flags, keyword arguments and fields of files."""
+"""Nearest valid names, for errors about unknown flags, keyword arguments and fields of files."""
 
 import re
 from collections.abc import Collection, Mapping
@@ -9,11 +9,11 @@ from operant.catalog.foreign_language import LANGUAGE
 from operant.catalog.foreign_names import COMMON, CONTROL, TABULAR
 
 _WITHOUT = ("no equivalent", "always on", "every ", "the model that", "`operant resume")
-"""How an answer of `LANGUAGE` starts that names no option."""
+"""Prefix of an entry of `LANGUAGE` without an option."""
 
 
 def _options(answer: str) -> str:
-    """Return the options that an answer of `LANGUAGE` names, without what it says about them."""
+    """Return the options in an entry of `LANGUAGE`, without its explanations."""
     if answer.startswith(_WITHOUT):
         return ""
     return " ".join(re.split(r"[\s,]+(?:and |or )?", re.sub(r" \([^)]*\)", "", answer)))
@@ -24,19 +24,19 @@ FOREIGN: Mapping[str, Mapping[str, str]] = {
     "tabular": {**COMMON, **TABULAR},
     "language": {**COMMON, **{name: _options(answer) for name, answer in LANGUAGE.items()}},
 }
-"""Names of other libraries and our fields, by the package of an algorithm."""
+"""Other libraries' names of our fields, by the package of an algorithm."""
 
 SHORTEST_PREFIX = 3
-"""Letters from which on the beginning of a name counts as an abbreviation of it."""
+"""Minimum letters of an abbreviation."""
 
 
 @dataclass(frozen=True)
 class Suggestion:
-    """The known name that an unknown one probably means.
+    """The probable known name of an unknown one.
 
     Attributes:
         name: one of the known names.
-        foreign: whether the unknown name is what another library calls it, rather than a misspelling.
+        foreign: whether the unknown name is another library's, rather than a misspelling.
     """
 
     name: str
@@ -44,12 +44,12 @@ class Suggestion:
 
 
 def suggest(word: str, known: Collection[str], package: str = "") -> Suggestion | None:
-    """Return what an unknown name probably means: a name of another library, an abbreviation, or a misspelling.
+    """Return the probable meaning of an unknown name: another library's name, an abbreviation, or a misspelling.
 
     Args:
-        word: as the user wrote it; dashes and underscores are the same.
+        word: as typed; dashes and underscores are equal.
         known: names with underscores.
-        package: `control`, `tabular` or `language`, whose foreign names count. Default: those of none.
+        package: `control`, `tabular` or `language`, with its foreign names. Default: none.
     """
     name = word.strip("-").lower().replace("-", "_")
     ours = FOREIGN.get(package, {}).get(name, "").split()
@@ -65,7 +65,7 @@ def suggest(word: str, known: Collection[str], package: str = "") -> Suggestion 
 
 
 def explanation(word: str, package: str) -> str:
-    """Return what takes the place of another library's option where none of ours does; empty if one does."""
+    """Return the replacement of another library's option without an equivalent; empty if there is one."""
     name = word.strip("-").lower().replace("-", "_")
     answer = LANGUAGE.get(name, "") if package == "language" else ""
     return "" if _options(answer) else answer
@@ -76,9 +76,9 @@ def hint(word: str, known: Collection[str], algorithm: Algorithm | None = None, 
 
     Args:
         word: the unknown name.
-        known: the names that there are, with underscores.
-        algorithm: whose names they are.
-        flags: whether names are shown as flags of the command line.
+        known: all valid names, with underscores.
+        algorithm: their algorithm.
+        flags: whether to show names as flags of the command line.
 
     Returns:
         `: PPO calls it learning_rate`, `: always on`, `; did you mean gamma?`, or all known names.

@@ -1,4 +1,4 @@
-"""Names that hyperparameters and algorithms had in 0.1: they are understood, with a notice, for one release."""
+"""Names of hyperparameters and algorithms in 0.1: accepted with a notice for one release."""
 
 import dataclasses
 import logging
@@ -12,7 +12,7 @@ ALGORITHMS: Mapping[str, str] = {
     "prioritised-dqn": "prioritized-dqn",
     "prioritised-sweeping": "prioritized-sweeping",
 }
-"""Algorithms by their old names."""
+"""New names of algorithms by their old ones."""
 
 FIELDS: Mapping[str, Mapping[str, str]] = {
     "A2CConfig": {
@@ -259,29 +259,29 @@ FIELDS: Mapping[str, Mapping[str, str]] = {
         "scale": "bonus_coef",
     },
 }
-"""Fields by the configuration that declares them, under their old names."""
+"""New names of fields by the declaring configuration and their old names."""
 
 SCHEDULES: Mapping[str, Mapping[str, str]] = {
     "none": {"lr_schedule": "constant", "clip_range_schedule": "constant"},
     "learning_rate": {"lr_schedule": "linear", "clip_range_schedule": "constant"},
     "both": {"lr_schedule": "linear", "clip_range_schedule": "linear"},
 }
-"""What the values of `anneal` are now."""
+"""New values of `anneal`."""
 
 SCOPES: Mapping[bool, str] = {True: "batch", False: "none"}
-"""What true and false are now, in `normalize_advantage`."""
+"""New values for true and false in `normalize_advantage`."""
 
 
 def algorithm(name: str) -> str:
-    """Return the name of an algorithm that may be given by its old one."""
+    """Return the name of an algorithm from its name or old name."""
     return _noticed(name, ALGORITHMS[name]) if name in ALGORITHMS else name
 
 
 def current(kind: type, table: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a table of a configuration under the names of now.
+    """Return a table of a configuration with the current names.
 
-    A few names have changed their meaning. A table that holds an old name which nothing is called any more is an old
-    table as a whole.
+    A few names have changed their meaning. A table with an old name that is no longer in use is treated as entirely
+    old.
 
     Args:
         kind: the dataclass.
@@ -309,7 +309,7 @@ def current(kind: type, table: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def current_flags(kind: type, flags: Sequence[str]) -> list[str]:
-    """Return flags of a command line under the names of now; for fields of the dataclass `kind`."""
+    """Return flags of a command line with current names; for fields of the dataclass `kind`."""
     known = {field.name for field in dataclasses.fields(kind)}
     renamed = {old: new for old, new in names(kind).items() if old not in known}
     out: list[str] = []
@@ -333,10 +333,10 @@ def current_flags(kind: type, flags: Sequence[str]) -> list[str]:
 
 
 def upgraded(config: Mapping[str, Any], version: int) -> dict[str, Any]:
-    """Return the configuration that a file of a run holds, with the numbers of now.
+    """Return the configuration in a file of a run, with current values.
 
-    Up to version 1 DQN counted the steps of all environments of a seed together in `train_freq`, which was
-    `train_every` first; it counts those of every environment now, as the other learners always did.
+    Up to version 1 DQN counted the steps of all environments of a seed together in `train_freq` (first `train_every`);
+    it now counts those of every environment, as the other learners always did.
 
     Args:
         config: the table of the file.
@@ -353,17 +353,17 @@ def upgraded(config: Mapping[str, Any], version: int) -> dict[str, Any]:
 
 
 def names(kind: type) -> dict[str, str]:
-    """Return the names of now of all fields of a configuration that had another, by the old ones."""
+    """Return the current names of all renamed fields of a configuration, by the old ones."""
     return {old: new for base in reversed(kind.__mro__) for old, new in FIELDS.get(base.__name__, {}).items()}
 
 
 def _has_scopes(kind: type) -> bool:
-    """Return whether `--normalise-advantages` named a scope, as in PPO, and was no switch."""
+    """Return whether `--normalise-advantages` named a scope, as in PPO, and was not a boolean."""
     return any(base.__name__ == "PPOConfig" for base in kind.__mro__)
 
 
 def _values(old: str, new: str, value: Any, known: Iterable[str]) -> dict[str, Any]:
-    """Return the fields that say now what an old one said."""
+    """Return the current fields of an old one."""
     if old == "anneal" and value in SCHEDULES:
         return {name: choice for name, choice in SCHEDULES[value].items() if name in known}
     if new == "normalize_advantage" and isinstance(value, bool):
@@ -379,5 +379,5 @@ def _noticed(old: str, new: str, *, dashes: bool = False) -> str:
     """Log that a name is old, and return the new one."""
     if dashes:
         old, new = (f"{name.replace('_', '-')}" for name in (old, new))
-    logger.warning("%s is called %s now; the old name is understood for one release", old, new)
+    logger.warning("%s is now %s; the old name is accepted for one release", old, new)
     return new

@@ -1,8 +1,8 @@
-"""What is said of an algorithm that is not operant's own: `algorithm`.
+"""Metadata of external algorithms: `algorithm`.
 
-It is read from the class of the learner. A class says what it is by an attribute `CATALOG`, a dictionary with some of
-`FACTS`, which subclasses inherit; `like` names the built-in algorithm that all other facts are taken from. A subclass
-of a built-in learner is like that one. What nothing says has a default, and is not refused beforehand.
+It comes from the class of the learner. The attribute `CATALOG` of a class is a dictionary with some of `FACTS`, which
+subclasses inherit; `like` names the built-in algorithm that supplies all others. A subclass of a built-in learner is
+like that one. Other facts have defaults, which allow everything.
 """
 
 import dataclasses
@@ -17,28 +17,28 @@ FACTS = (
     *("like", "title", "package", "family", "model", "on_policy", "actions", "bounded", "sees", "idea", "paper"),
     *("unit", "budget", "budgets", "seeds", "presets", "values"),
 )
-"""What a class can say of itself: fields of `Algorithm`, and `like`."""
+"""Keys of `CATALOG`: fields of `Algorithm`, and `like`."""
 INHERITED = (
     *("package", "family", "model", "on_policy", "actions", "bounded", "sees", "unit", "budget", "budgets", "seeds"),
     *("presets", "values"),
 )
-"""What is taken from a built-in algorithm."""
+"""Facts from a built-in algorithm."""
 PACKAGES = ("tabular", "control", "language")
-"""Those that make learners and what they learn in."""
+"""Packages that create learners and their environments."""
 METHODS = ("iterate", "state_dict", "load_state_dict")
-"""What every learner has."""
+"""Methods of every learner."""
 EXPECTED = f"a class with the methods {', '.join(METHODS)}, such as a subclass of operant.control.PPO"
 
 
 def algorithm(name: str | type) -> Algorithm:
-    """Return what there is to say about an algorithm from outside.
+    """Return the metadata of an external algorithm.
 
     Args:
-        name: where the class of its learner is, `file.py:Name` or `package.module:Name`; the name of an entry point; or
-            the class itself.
+        name: path of its learner's class, `file.py:Name` or `package.module:Name`; the name of an entry point; or the
+            class itself.
 
     Raises:
-        operant.doors.DoorError: there is no such thing, or it is no learner with a configuration.
+        operant.doors.DoorError: there is none, or it is not a learner with a configuration.
     """
     name = doors.name_of(name) if isinstance(name, type) else doors.absolute(name)
     learner = doors.load(name, expected=EXPECTED, accepts=is_learner, group=catalog.ENTRY_POINTS)
@@ -67,20 +67,20 @@ def algorithm(name: str | type) -> Algorithm:
 
 
 def _items(fact: Any) -> Any:
-    """Return the items of a table, and any other fact as it is."""
+    """Return the items of a table, and any other fact unchanged."""
     return tuple(cast(Mapping[str, Any], fact).items()) if isinstance(fact, Mapping) else fact
 
 
 def is_learner(found: Any) -> bool:
-    """Whether something is a class that has all methods of a learner."""
+    """Return whether an object is a class with all methods of a learner."""
     return isinstance(found, type) and all(callable(getattr(found, method, None)) for method in METHODS)
 
 
 def config_of(learner: type) -> Any:
-    """Return the dataclass of a learner's configuration; None if the class does not tell.
+    """Return the dataclass of a learner's configuration; None if the class has no annotation.
 
-    It is what the class annotates its attribute `config` with, or the parameter `config` of its `__init__`; the class
-    itself counts before those that it inherits from.
+    It is the annotation of the attribute `config`, or of the parameter `config` of `__init__`; the class itself takes
+    precedence over those that it inherits from.
     """
     for kind in learner.__mro__:
         for annotated in (kind, vars(kind).get("__init__")):
@@ -92,7 +92,7 @@ def config_of(learner: type) -> Any:
 
 
 def _evaluated(annotation: Any, scope: type) -> Any:
-    """Return what an annotation stands for that may be a text, as under `from __future__ import annotations`."""
+    """Return the type of an annotation that may be a text, as under `from __future__ import annotations`."""
     if not isinstance(annotation, str):
         return annotation
     try:
@@ -106,35 +106,35 @@ def _checked_config(learner: type, name: str) -> Any:
     """Return the dataclass of a learner's configuration.
 
     Raises:
-        operant.doors.DoorError: there is none, it is not frozen, a field has no default, or a file cannot hold one.
+        operant.doors.DoorError: there is none, it is not frozen, a field has no default, or files cannot store one.
     """
     kind = config_of(learner)
     if kind is None:
         raise doors.DoorError(
-            f"{name} does not say what it is configured by: annotate the parameter `config` of its __init__, or its "
+            f"{name} has no configuration: annotate the parameter `config` of its __init__, or its "
             "attribute `config`, with a frozen dataclass"
         )
     where = f"the configuration {kind.__qualname__} of {name}"
     if not kind.__dict__["__dataclass_params__"].frozen:
-        raise doors.DoorError(f"{where} can be changed while it is used: decorate it by @dataclass(frozen=True)")
+        raise doors.DoorError(f"{where} is mutable: decorate it with @dataclass(frozen=True)")
     for field in dataclasses.fields(kind):
         if field.init and field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING:
-            raise doors.DoorError(f"{where}: {field.name} has no default; give it one")
+            raise doors.DoorError(f"{where}: {field.name} has no default; add one")
     return kind
 
 
 def _facts(learner: type, name: str) -> dict[str, Any]:
-    """Return what is known of a class: facts of the built-in algorithms that it comes from, and what it says itself.
+    """Return the facts of a class: those of the built-in algorithms that it inherits from, and its own.
 
     Raises:
-        operant.doors.DoorError: `CATALOG` has a key that is no fact.
+        operant.doors.DoorError: `CATALOG` has an unknown key.
     """
     facts: dict[str, Any] = {}
     for kind in reversed(learner.__mro__):
         own = vars(kind).get("CATALOG", {})
         unknown = [fact for fact in own if fact not in FACTS]
         if unknown:
-            raise doors.DoorError(f"CATALOG of {name} holds {unknown[0]!r}; it can say {', '.join(FACTS)}")
+            raise doors.DoorError(f"CATALOG of {name} has unknown key {unknown[0]!r}; valid keys: {', '.join(FACTS)}")
         if base := own.get("like") or _built_in(kind):
             facts |= _of_built_in(base, name)
         if "budget" in own:
@@ -144,8 +144,8 @@ def _facts(learner: type, name: str) -> dict[str, Any]:
         raise doors.DoorError(f"CATALOG of {name}: package must be {', '.join(PACKAGES)}, got {facts['package']!r}")
     if facts.get("package") == "language" and "base" not in facts:
         raise doors.DoorError(
-            f"{name} trains a language model, so it must stand on a built-in algorithm, which says what it learns "
-            "from: let it be a subclass of one, such as operant.language.GRPO, or say CATALOG = {'like': 'grpo'}"
+            f"{name} trains a language model, so it must build on a built-in algorithm, which defines its "
+            "data: make it a subclass of one, such as operant.language.GRPO, or set CATALOG = {'like': 'grpo'}"
         )
     return facts
 
@@ -159,12 +159,12 @@ def _of_built_in(base: str, name: str) -> dict[str, Any]:
 
 
 def _built_in(kind: type) -> str:
-    """Return the name of the built-in algorithm whose learner is a class, the first of several; empty: of none."""
+    """Return the name of the built-in algorithm of a learner's class, the first of several; empty: none."""
     own = (kind.__module__, kind.__qualname__)
     return next((entry.name for entry in catalog.ALGORITHMS if (entry.module, entry.learner) == own), "")
 
 
 def _first_paragraph(learner: type) -> str:
-    """Return what a class says first of itself."""
+    """Return the first sentence of a class's docstring."""
     text = " ".join((vars(learner).get("__doc__") or "").split("\n\n")[0].split())
     return text or f"{learner.__name__}, which has no docstring."

@@ -51,7 +51,7 @@ TABULAR: tuple[Algorithm, ...] = (
     _BANDIT(
         name="epsilon-greedy",
         title="ε-greedy arms",
-        idea="Any arm with probability ε, else the best so far: simple, and its regret grows for ever.",
+        idea="Any arm with probability ε, else the best so far: simple, but its regret grows linearly.",
         paper="Sutton and Barto 2018, section 2.2",
         config="EpsilonGreedyConfig",
         learner="EpsilonGreedy",
@@ -59,7 +59,7 @@ TABULAR: tuple[Algorithm, ...] = (
     _BANDIT(
         name="ucb1",
         title="UCB1",
-        idea="The arm with the largest upper bound of its mean: what was rarely pulled gets the benefit of the doubt.",
+        idea="The arm with the largest upper bound of its mean: optimism about rarely pulled arms.",
         paper="Auer, Cesa-Bianchi and Fischer 2002, Machine Learning 47",
         config="UCBConfig",
         learner="UCB1",
@@ -67,7 +67,7 @@ TABULAR: tuple[Algorithm, ...] = (
     _BANDIT(
         name="kl-ucb",
         title="KL-UCB",
-        idea="UCB with the bound that fits rewards of 1 and 0: the largest mean that is still likely.",
+        idea="UCB with the bound for rewards of 1 and 0: the largest plausible mean.",
         paper="Garivier and Cappé 2011, COLT",
         config="KLUCBConfig",
         learner="KLUCB",
@@ -75,7 +75,7 @@ TABULAR: tuple[Algorithm, ...] = (
     _BANDIT(
         name="thompson",
         title="Thompson sampling",
-        idea="Pulls the arm that is best in a world drawn from what is believed.",
+        idea="Pulls the best arm of a sample from the posterior.",
         paper="Thompson 1933, Biometrika 25; Agrawal and Goyal 2012, COLT",
         module="operant.tabular.thompson",
         config="ThompsonConfig",
@@ -85,7 +85,7 @@ TABULAR: tuple[Algorithm, ...] = (
         name="gradient-bandit",
         title="Gradient bandit",
         on_policy=True,
-        idea="No estimates: preferences climb the expected reward, compared with its mean so far.",
+        idea="No estimates: gradient ascent of preferences, with the mean reward as baseline.",
         paper="Williams 1992; Sutton and Barto 2018, section 2.8",
         config="GradientBanditConfig",
         learner="GradientBandit",
@@ -120,7 +120,7 @@ TABULAR: tuple[Algorithm, ...] = (
     _PREDICTION(
         name="td-lambda",
         title="TD(λ) prediction",
-        idea="Every TD error also moves the states that led to it, by traces that fade.",
+        idea="Every TD error also moves the states that led to it, by decaying traces.",
         paper="Sutton 1988, Machine Learning 3; van Seijen et al. 2016, JMLR 17",
         module="operant.tabular.traces",
         config="TDLambdaConfig",
@@ -129,7 +129,7 @@ TABULAR: tuple[Algorithm, ...] = (
     _CONTROL(
         name="monte-carlo",
         title="Monte Carlo control",
-        idea="An action is worth the mean of the returns that followed it; the policy is ε-greedy in that.",
+        idea="The value of an action is the mean of the returns after it; the policy is ε-greedy.",
         paper="Sutton and Barto 2018, section 5.4",
         module="operant.tabular.episodic",
         config="MonteCarloConfig",
@@ -139,21 +139,21 @@ TABULAR: tuple[Algorithm, ...] = (
         name="q-learning",
         title="Q-learning",
         on_policy=False,
-        idea="Learns the values of the greedy policy from whatever it does, by the largest value of the next state.",
+        idea="Learns the values of the greedy policy from any behavior, by the largest value of the next state.",
         paper="Watkins and Dayan 1992, Machine Learning 8",
         learner="QLearning",
     ),
     _ONE_STEP(
         name="sarsa",
         title="SARSA",
-        idea="Learns the values of the policy that explores, by the value of the action it takes next.",
+        idea="Learns the values of the exploring policy, by the value of the action it takes next.",
         paper="Rummery and Niranjan 1994, CUED/F-INFENG/TR 166",
         learner="Sarsa",
     ),
     _ONE_STEP(
         name="expected-sarsa",
         title="Expected SARSA",
-        idea="SARSA with the mean over next actions instead of one of them, so with less noise.",
+        idea="SARSA with the mean over next actions instead of one of them, so with less variance.",
         paper="van Seijen et al. 2009, ADPRL",
         learner="ExpectedSarsa",
     ),
@@ -161,7 +161,7 @@ TABULAR: tuple[Algorithm, ...] = (
         name="double-q-learning",
         title="Double Q-learning",
         on_policy=False,
-        idea="Two tables, each valuing the actions that the other chooses: no maximization bias.",
+        idea="Two tables, each evaluating the actions that the other selects: no maximization bias.",
         paper="van Hasselt 2010, NeurIPS",
         module="operant.tabular.double",
         config="DoubleQLearningConfig",
@@ -179,7 +179,7 @@ TABULAR: tuple[Algorithm, ...] = (
     _CONTROL(
         name="sarsa-lambda",
         title="SARSA(λ)",
-        idea="Every TD error also moves the actions that led to it, by traces that fade.",
+        idea="Every TD error also moves the actions that led to it, by decaying traces.",
         paper="Rummery and Niranjan 1994; van Seijen et al. 2016, JMLR 17",
         module="operant.tabular.traces",
         config="SarsaLambdaConfig",
@@ -188,7 +188,7 @@ TABULAR: tuple[Algorithm, ...] = (
     _MODEL(
         name="dyna-q",
         title="Dyna-Q",
-        idea="Between two steps, Q-learning from remembered ones: less experience, more computation.",
+        idea="Between two steps, Q-learning from stored ones: less experience, more computation.",
         paper="Sutton 1990, ICML",
         module="operant.tabular.dyna",
         config="DynaQConfig",
@@ -197,7 +197,7 @@ TABULAR: tuple[Algorithm, ...] = (
     _MODEL(
         name="dyna-q-plus",
         title="Dyna-Q+",
-        idea="Dyna-Q with a bonus for actions that were not tried for long, to notice when the world changes.",
+        idea="Dyna-Q with a bonus for actions not tried recently, to detect changes of the world.",
         paper="Sutton 1990, ICML",
         module="operant.tabular.dyna",
         config="DynaQPlusConfig",
@@ -206,7 +206,7 @@ TABULAR: tuple[Algorithm, ...] = (
     _MODEL(
         name="prioritized-sweeping",
         title="Prioritized sweeping",
-        idea="Plans with a learned model where values would change most, backwards from what is new.",
+        idea="Plans with a learned model where values would change most, backwards from new experience.",
         paper="Moore and Atkeson 1993, Machine Learning 13",
         module="operant.tabular.prioritized_sweeping",
         config="PrioritisedSweepingConfig",
@@ -215,7 +215,7 @@ TABULAR: tuple[Algorithm, ...] = (
     _MODEL(
         name="r-max",
         title="R-max",
-        idea="What was tried too rarely is taken to be the best there can be, so exploring is planned.",
+        idea="Rarely tried actions get the maximum value, so the policy plans exploration.",
         paper="Brafman and Tennenholtz 2002, JMLR 3",
         module="operant.tabular.model_based_exploration",
         config="RMaxConfig",
@@ -231,4 +231,4 @@ TABULAR: tuple[Algorithm, ...] = (
         learner="MBIEEB",
     ),
 )
-"""From the simplest on."""
+"""In order of complexity."""

@@ -1,6 +1,6 @@
-"""The command line: parses, calls `operant.api`, prints.
+"""The command line: parses arguments, calls `operant.api`, prints results.
 
-Nothing here imports more than a command needs: `operant --help` and `operant list` answer at once.
+Each command imports only what it needs: `operant --help` and `operant list` answer immediately.
 """
 
 import importlib
@@ -16,12 +16,12 @@ OK, FAILURE, USAGE, INTERRUPTED, BROKEN_PIPE = 0, 1, 2, 130, 141
 
 @dataclass(frozen=True)
 class Command:
-    """A word after `operant`.
+    """A command of `operant`.
 
     Attributes:
-        function: `module.function` in this package; it takes the arguments that follow and returns an exit status.
-        usage: what follows the word.
-        summary: what it does.
+        function: `module.function` in this package; it takes the remaining arguments and returns an exit status.
+        usage: arguments, for the overview.
+        summary: one line of help.
     """
 
     function: str
@@ -30,27 +30,27 @@ class Command:
 
 
 COMMANDS = {
-    "train": Command("training.train", "ALGORITHM TASK", "train an algorithm on a task, several seeds side by side"),
+    "train": Command("training.train", "ALGORITHM TASK", "train an algorithm on a task, several seeds in parallel"),
     "solve": Command("solving.solve", "[TASK]", "solve a known model exactly: values, a policy, certified bounds"),
-    "resume": Command("training.resume", "RUN", "go on with an interrupted run, exactly"),
+    "resume": Command("training.resume", "RUN", "continue an interrupted run, exactly"),
     "evaluate": Command("evaluating.evaluate", "RUN", "score the policies of a run greedily over whole episodes"),
-    "compare": Command("comparing.compare", "RUN...", "put runs side by side: scores, intervals, learning curves"),
-    "tune": Command("tuning.tune", "ALGORITHM TASK", "search for hyperparameters, and score the best on fresh seeds"),
-    "sweep": Command("sweeping.sweep", "GRID.toml", "train every cell of a grid, several runs at a time"),
+    "compare": Command("comparing.compare", "RUN...", "compare runs: scores, intervals, learning curves"),
+    "tune": Command("tuning.tune", "ALGORITHM TASK", "search for hyperparameters, and score the best on new seeds"),
+    "sweep": Command("sweeping.sweep", "GRID.toml", "train every cell of a grid, several runs in parallel"),
     "identify": Command(
-        "identifying.identify", "TASK FILE.npz", "find a simulator's parameters in recorded trajectories"
+        "identifying.identify", "TASK FILE.npz", "estimate a simulator's parameters from recorded trajectories"
     ),
-    "runs": Command("runs.runs", "[WHAT]", "list the runs here; show, rename, delete, merge or clean some of them"),
-    "show": Command("showing.show", "RUN", "show what a run is, and the table that a seed has learned"),
-    "watch": Command("watching.watch", "RUN", "film a trained policy, or show it in a window"),
+    "runs": Command("runs.runs", "[WHAT]", "list runs; show, rename, delete, merge or clean some of them"),
+    "show": Command("showing.show", "RUN", "show a run, and the table of a seed"),
+    "watch": Command("watching.watch", "RUN", "record a video of a trained policy, or show it in a window"),
     "play": Command("playing.play", "RUN", "play a board game against a trained policy"),
-    "chat": Command("chatting.chat", "RUN|MODEL", "talk to a language model"),
+    "chat": Command("chatting.chat", "RUN|MODEL", "chat with a language model"),
     "export": Command("exporting.export", "RUN FOLDER", "write a trained policy or language model for other programs"),
-    "label": Command("labeling.label", "RUN", "compare what a language model has sampled, to teach it preferences"),
+    "label": Command("labeling.label", "RUN", "collect human preferences between sampled answers"),
     "serve": Command("serving.serve", "", "open the web app: the playground, live runs, labels, the map"),
-    "list": Command("listing.list_algorithms", "[ALGORITHM]", "name the algorithms, or tell all about one"),
-    "copy": Command("copying.copy", "ALGORITHM FILE.py", "write the file of an algorithm, to be changed and run"),
-    "doctor": Command("doctor.doctor", "", "report versions, devices, threads and what is missing"),
+    "list": Command("listing.list_algorithms", "[ALGORITHM]", "list the algorithms, or describe one"),
+    "copy": Command("copying.copy", "ALGORITHM FILE.py", "copy the file of an algorithm, to change and run it"),
+    "doctor": Command("doctor.doctor", "", "report versions, devices, threads and missing extras"),
     "tour": Command("tour.tour", "", "train, evaluate and show a small policy, with explanations"),
 }
 
@@ -59,11 +59,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run one command and return its exit status.
 
     Args:
-        argv: the words after `operant`. Default: the arguments of this process. With `--debug` among them, or with
+        argv: the arguments after `operant`. Default: those of this process. With `--debug` among them, or with
             OPERANT_DEBUG in the environment, errors are raised.
 
     Returns:
-        0; 1 after a failure; 2 after wrong use; 75 if training was interrupted and can be resumed; 130 after Ctrl-C.
+        0; 1 after a failure; 2 after invalid arguments; 75 if training was interrupted and can be resumed; 130 after
+        Ctrl-C.
     """
     arguments = list(sys.argv[1:] if argv is None else argv)
     debug = "--debug" in arguments or any(map(os.environ.get, ("OPERANT_DEBUG", "OPERANT_TRACEBACK")))
@@ -73,7 +74,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         sys.stdout.flush()
     except KeyboardInterrupt:
         return _complain("stopped", INTERRUPTED)
-    except BrokenPipeError:  # whoever read our output has seen enough
+    except BrokenPipeError:  # the reader of our output has closed it
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return BROKEN_PIPE
     except Exception as error:
@@ -93,7 +94,7 @@ def _parsed(arguments: list[str]) -> int:
 def _fail(error: Exception, arguments: Sequence[str]) -> int:
     """Print an error in one line and return the exit status."""
     if isinstance(error, ValueError) and not hasattr(error, "errno") and "operant.runtime.run" not in sys.modules:
-        return _complain(f"error: {error}", USAGE)  # of a command that imports nothing heavy
+        return _complain(f"error: {error}", USAGE)  # of a command without heavy imports
     from operant.cli.errors import explain, report_bug
 
     known = explain(error, arguments)
@@ -133,7 +134,7 @@ def _help() -> str:
             "",
             two_columns(list(calls.items()), indent="  "),
             "",
-            wrapped("`operant COMMAND --help` lists the options of a command. To begin with:"),
+            wrapped("`operant COMMAND --help` lists the options of a command. To start:"),
             "  operant tour",
             "  operant train ppo CartPole-v1",
         ]

@@ -1,4 +1,4 @@
-"""How far annotators agree, as `operant label RUN --agreement` shows it."""
+"""Agreement of annotators, for `operant label RUN --agreement`."""
 
 import math
 from typing import TYPE_CHECKING, Any
@@ -10,13 +10,13 @@ if TYPE_CHECKING:
 
 
 def agreement_text(report: "Agreement") -> str:
-    """Return a table of how far annotators agree, with what was labeled above it."""
+    """Return a table of the annotators' agreement, after counts of their labels."""
     names: dict[str, Estimate] = {
         "percent agreement": report.percent,
         "Krippendorff's alpha": report.alpha,
         **{f"Cohen's kappa, {a} and {b}": kappa for (a, b), kappa in report.kappas.items()},
-        "preferred what was shown earlier": report.first_shown,
-        **{f"same answer when asked again, {name}": estimate for name, estimate in report.repeats.items()},
+        "preferred the first shown": report.first_shown,
+        **{f"same answer to repeated questions, {name}": estimate for name, estimate in report.repeats.items()},
         **{f"known answer given, {name}": estimate for name, estimate in report.gold.items()},
     }
     rows = [["statistic", "value", "95 % interval", "comparisons"]]

@@ -1,4 +1,4 @@
-"""What language models answered, as text for a terminal."""
+"""Answers of language models, as text for a terminal."""
 
 import unicodedata
 from collections.abc import Mapping, Sequence
@@ -10,15 +10,15 @@ if TYPE_CHECKING:
     from operant.language.evaluation import Sampled
 
 SHOWN = 8
-"""Most answers in a table."""
+"""Maximum answers in a table."""
 PROMPT_WIDTH, COMPLETION_WIDTH = 36, 52
-"""Most characters of a prompt and of a completion in a table."""
+"""Maximum characters of a prompt and of a completion in a table."""
 
 
 def visible(text: str, *, keep: str = "") -> str:
-    """Return a text in which everything that could steer a terminal is shown as its code.
+    """Return a text with all terminal control characters replaced by visible codes.
 
-    Args:
+    text: from any source.
         text: from anywhere.
         keep: characters to leave as they are, such as the line feed.
     """
@@ -29,20 +29,20 @@ def visible(text: str, *, keep: str = "") -> str:
 
 
 def as_text(text: Any) -> str:
-    """Return a prompt or completion as a string, whether it is one or a conversation."""
+    """Return a prompt or completion, a string or a conversation, as a string."""
     if isinstance(text, str):
         return text
     return "\n".join(f"{message.get('role')}: {message.get('content')}" for message in text)
 
 
 def answer_table(samples: Sequence[Mapping[str, Any]]) -> str:
-    """Return the likeliest answers of the first seed as a table: prompt, completion, reward.
+    """Return the greedy answers of the first seed as a table: prompt, completion, reward.
 
     Args:
         samples: records of `eval/samples.jsonl`, all of one evaluation.
 
     Returns:
-        The table; an empty text where there is nothing to show.
+        The table; empty without answers.
     """
     likeliest = [s for s in samples if s["seed"] == samples[0]["seed"] and not s.get("temperature")]
     if not likeliest:
@@ -64,7 +64,7 @@ def sampled_table(seeds: Sequence[int], found: Sequence["Sampled"]) -> str:
 
     Args:
         seeds: of the run.
-        found: what many answers to each prompt tell, for every seed.
+        found: statistics of many answers to each prompt, for every seed.
     """
     missing = any(sampled.missing for sampled in found)
     rows = [["seed", f"avg@{found[0].samples}", "95 % interval", *(f"pass@{k}" for k in found[0].passes)]]
@@ -78,7 +78,7 @@ def sampled_table(seeds: Sequence[int], found: Sequence["Sampled"]) -> str:
 
 
 def sampled_fields(seeds: Sequence[int], found: Sequence["Sampled"]) -> dict[str, Any]:
-    """Return the same for an answer in JSON."""
+    """Return the same for `--json`."""
     each = [
         {
             "seed": seed,
@@ -94,7 +94,7 @@ def sampled_fields(seeds: Sequence[int], found: Sequence["Sampled"]) -> dict[str
 
 
 def _cut(text: str, width: int, *, end: bool = False) -> str:
-    """Return a text on one line of at most `width` characters: its beginning, or its end."""
+    """Return a text on one line of at most `width` characters: its start, or its end."""
     text = visible(text) or "(empty)"
     if len(text) <= width:
         return text

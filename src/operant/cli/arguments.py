@@ -1,4 +1,4 @@
-"""From arguments to dataclasses, by tyro: flags are the fields, help texts are their docstrings."""
+"""Arguments to dataclasses, by tyro: flags are the fields, help texts are their docstrings."""
 
 import argparse
 import contextlib
@@ -28,13 +28,13 @@ T = TypeVar("T")
 
 _ALGORITHM, _TASK = "ALGORITHM", "TASK"
 _NAMES, _SIZES = ("model", "init", "reward_model"), ("prompts_per_batch", "num_generations", "num_minibatches")
-"""Fields of language models that decide the defaults of others: step sizes, and the price of leaving the start."""
+"""Fields of language models that change defaults of others: step sizes, and the KL penalty."""
 _NOT_A_FLAG = (tyro.conf.Fixed, tyro.conf.Suppress)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Answering:
-    """What every command that answers with numbers is told."""
+    """Options of every command with numeric results."""
 
     json: tyro.conf.FlagCreatePairsOff[bool] = False
     """Print the result as one line of JSON on standard output, and everything else on standard error."""
@@ -42,73 +42,73 @@ class Answering:
 
 @dataclass(frozen=True, kw_only=True)
 class Opening(Answering):
-    """What every command that loads a trained model is told."""
+    """Options of every command that loads a trained model."""
 
     remote_code: tyro.conf.FlagCreatePairsOff[bool] = False
-    """Let Python code that came with the language model of the run run here, if the run wants it. It can do anything;
-    only for authors you trust."""
+    """Allow the Python code of the run's language model to run, if the run needs it. It can do anything; only for
+    authors you trust."""
 
     accept_changes: tyro.conf.FlagCreatePairsOff[bool] = False
-    """Go on where data, models, or files with rewards or environments that the run was made from have changed since."""
+    """Continue even if data, models, or files with rewards or environments of the run have changed."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Training(Answering):
-    """What every command that trains is told."""
+    """Options of every command that trains."""
 
     progress: ProgressMode = "auto"
     """A live line on a terminal, else a line every 10 seconds (auto); always the latter (plain); nothing (silent)."""
 
     processes: int = 1
-    """Processes on this machine that train as one, at most as many as the run has shards (see --shards). Their number
-    may change whenever the run is resumed."""
+    """Processes on this machine that train together, at most as many as the run has shards (see --shards). Their number
+    may change on resume."""
 
 
 @dataclass(frozen=True)
 class TrainOptions(Training, Settings):
-    """What is common to all algorithms."""
+    """Options of all algorithms."""
 
     algorithm: Annotated[str, *_NOT_A_FLAG] = _ALGORITHM
     task: Annotated[str, *_NOT_A_FLAG] = _TASK
     seeds: Annotated[tuple[int, ...], *_NOT_A_FLAG] = tuple(range(catalog.Algorithm.seeds))
 
     wrappers: Annotated[tuple[str, ...], tyro.conf.arg(name="wrapper"), tyro.conf.UseAppendAction] = ()
-    """A wrapper around the environments, the innermost first: a class of yours, path/to/file.py:Name or
-    'path/to/file.py:Name(scale=0.1)', as operant.envs.Wrapper describes it. May be given several times."""
+    """A wrapper around the environments, the innermost first: your own class, path/to/file.py:Name or
+    'path/to/file.py:Name(scale=0.1)', a subclass of operant.envs.Wrapper. May be repeated."""
 
     bonus: Annotated[tuple[str, ...], tyro.conf.UseAppendAction] = ()
-    """An exploration bonus: counts, hashed, episodic, rnd or forward, a class of yours, path/to/file.py:Name, each with
-    parameters if wanted, as in 'rnd(weight=0.1)'. May be given several times. For deep control."""
+    """An exploration bonus: counts, hashed, episodic, rnd or forward, or your own class, path/to/file.py:Name, each
+    with optional parameters, as in 'rnd(weight=0.1)'. May be repeated. For deep control."""
 
     randomize: Path | None = None
-    """A TOML file of what differs from episode to episode in training: parameters of the physics, how late actions are,
-    noise and bias of the observations (operant.envs.Randomize). Evaluations are played without it."""
+    """A TOML file of variations between training episodes: parameters of the physics, action delays, noise and bias of
+    the observations (operant.envs.Randomize). Evaluations do not use it."""
 
     count: Annotated[int, tyro.conf.arg(name="seeds")] = catalog.Algorithm.seeds
-    """How many seeds are trained side by side. One seed is no result: take 5 or more."""
+    """Number of seeds, trained in parallel. One seed is not a result: use 5 or more."""
 
     first: Annotated[int, tyro.conf.arg(name="seed")] = 0
     """The first seed; the others follow it."""
 
     preset: str | None = None
-    """A named configuration (`operant list ALGORITHM` names them). Default: the one for the task, if there is one."""
+    """A preset (`operant list ALGORITHM` lists them). Default: the one for the task, if there is one."""
 
     config: Path | None = None
-    """A file with a table [config], such as a run's config.toml; it wins over presets, and flags win over it."""
+    """A file with a table [config], such as a run's config.toml; it overrides presets, and flags override it."""
 
     run: Path | None = None
-    """Folder of the run, new or empty. Default: runs/<algorithm>-<task>-<n>, the first that is free."""
+    """Folder of the run, new or empty. Default: runs/<algorithm>-<task>-<n>, with the first free number."""
 
     callbacks: Annotated[tuple[str, ...], tyro.conf.UseAppendAction, tyro.conf.arg(name="callback")] = ()
     """Code of your own that is called in the course of training, and again by operant resume: file.py:Name, or
     "file.py:Name(patience=3)", where Name is a subclass of operant.Callback, or makes one. Repeat it for more."""
 
     init: Path | None = None
-    """A run to begin with (RUN/best: with its best policies): every seed starts from the networks of its seed there,
-    or of the only one, with new optimizers. For deep control."""
+    """A run to start from (RUN/best: from its best policies): every seed starts from the networks of its seed there, or
+    of the only one, with new optimizers. For deep control."""
 
     def chosen_seeds(self) -> tuple[int, ...]:
-        """Return the seeds, which need not follow each other where a file names them, or those that flags ask for."""
+        """Return the seeds: those of a file, which need not be consecutive, or those of the flags."""
         if (self.count, self.first) == (len(self.seeds), self.seeds[0]):
             return self.seeds
         if self.count < 1 or self.first < 0:
@@ -116,7 +116,7 @@ class TrainOptions(Training, Settings):
         return counted_seeds(self.first, self.count)
 
     def settings(self) -> dict[str, Any]:
-        """Return the fields of `Settings`, with the chosen seeds, and with the wrapper that randomizes innermost."""
+        """Return the fields of `Settings`, with the chosen seeds, and with the randomization wrapper innermost."""
         found = {field.name: getattr(self, field.name) for field in fields(Settings)} | {"seeds": self.chosen_seeds()}
         if self.randomize is not None:
             from operant.envs import randomizer
@@ -127,7 +127,7 @@ class TrainOptions(Training, Settings):
 
 @dataclass(frozen=True)
 class LanguageTrainOptions(TrainOptions):
-    """What is common to all algorithms for language models."""
+    """Options of all algorithms for language models."""
 
     env_kwargs: Annotated[Mapping[str, Any], *_NOT_A_FLAG] = field(default_factory=dict[str, Any])
     wrappers: Annotated[tuple[str, ...], *_NOT_A_FLAG] = ()
@@ -145,7 +145,7 @@ class LanguageTrainOptions(TrainOptions):
     evaluate_max_steps: Annotated[int, *_NOT_A_FLAG] = 0
 
     count: Annotated[int, tyro.conf.arg(name="seeds")] = 1
-    """How many seeds are trained, in turns. One seed is no result: report 3 or more."""
+    """Number of seeds, trained in turn. One seed is not a result: report 3 or more."""
 
 
 _registry = tyro.constructors.ConstructorRegistry()
@@ -153,7 +153,7 @@ _registry = tyro.constructors.ConstructorRegistry()
 
 @_registry.primitive_rule
 def _whole_numbers(info: tyro.constructors.PrimitiveTypeInfo) -> tyro.constructors.PrimitiveConstructorSpec[int] | None:
-    """Read whole numbers as people write large ones, too: 1e6 and 1_000_000."""
+    """Parse integers, also in the forms 1e6 and 1_000_000."""
     if info.type is not int:
         return None
     return tyro.constructors.PrimitiveConstructorSpec(
@@ -169,7 +169,7 @@ def _whole_numbers(info: tyro.constructors.PrimitiveTypeInfo) -> tyro.constructo
 def _parameters(
     info: tyro.constructors.PrimitiveTypeInfo,
 ) -> tyro.constructors.PrimitiveConstructorSpec[Mapping[str, Any]] | None:
-    """Read the parameters of an environment: size=30 slippery=false."""
+    """Parse the parameters of an environment: size=30 slippery=false."""
     if get_origin(info.type) is not Mapping:
         return None
     return tyro.constructors.PrimitiveConstructorSpec(
@@ -182,13 +182,13 @@ def _parameters(
 
 
 def parameters(words: Sequence[str]) -> dict[str, Any]:
-    """Return the parameters of an environment that words such as `size=30` say.
+    """Return the parameters of an environment from words such as `size=30`.
 
-    A value is read as JSON where it is some (30, 0.5, true, null, [1, 2]), True, False and None as in Python, `@FILE`
-    as the text of the file, and everything else as a text.
+    A value is parsed as JSON if possible (30, 0.5, true, null, [1, 2]), also True, False and None as in Python; `@FILE`
+    is the text of the file, and everything else is text.
 
     Raises:
-        ValueError: a word has another form, a name comes twice, or a file cannot be read.
+        ValueError: a word has another form, a name occurs twice, or a file is unreadable.
     """
     found: dict[str, Any] = {}
     for word in words:
@@ -212,10 +212,10 @@ def _value(word: str) -> Any:
 
 
 def whole(word: str) -> int:
-    """Return the whole number that a word says, in digits or with an exponent.
+    """Return the integer of a word, in digits or with an exponent.
 
     Raises:
-        ValueError: it says none.
+        ValueError: it is not an integer.
     """
     try:
         number = Decimal(word)
@@ -233,17 +233,17 @@ def parse(
 
     Args:
         kind: a dataclass.
-        arguments: what follows the command.
-        command: how it is called, for the help text.
-        entry: the algorithm whose configuration is among the flags.
+        arguments: those after the command.
+        command: its name, for the help text.
+        entry: the algorithm with its configuration among the flags.
         **options: for `tyro.cli`.
 
     Raises:
-        ValueError: a flag is unknown, in which case the message names the nearest one, or a value is wrong or missing.
-        SystemExit: the help text was asked for, and has been printed.
+        ValueError: a flag is unknown (the message names the nearest one), or a value is wrong or missing.
+        SystemExit: a help text was printed on request.
     """
     text = options.pop("description", None) or cleandoc(kind.__doc__ or "")
-    # tyro joins lines unless they begin with a space.
+    # tyro joins lines unless they start with a space.
     options["description"] = "\n\n".join(wrapped(part, indent="  ", first="") for part in text.split("\n\n"))
     said = io.StringIO()
     try:
@@ -272,8 +272,8 @@ def parse_training(
     """Parse the arguments of `operant train`: defaults, then the preset, then the --config file, then flags.
 
     Args:
-        arguments: what follows the command.
-        verb: the command, where it is another one that is told the same.
+        arguments: those after the command.
+        verb: the command, if another one with the same arguments.
         kind: its options. Default: `TrainOptions`, or those for language models.
 
     Returns:
@@ -305,7 +305,7 @@ def parse_training(
     own = re.sub(r"\W", "_", entry.label)
     both = make_dataclass("Both", [("run", type(options)), (own, type(config))])
     note = (
-        f"{verb.capitalize()} {entry.title} ({entry.paper}){', several seeds side by side' if entry.seeds > 1 else ''}."
+        f"{verb.capitalize()} {entry.title} ({entry.paper}){', several seeds in parallel' if entry.seeds > 1 else ''}."
     )
     parsed = parse(both, flags, command, entry=entry, default=both(options, config), description=note)
     return parsed.run, getattr(parsed, own)
@@ -319,10 +319,10 @@ def _missing_words(words: Sequence[str], verb: str) -> str:
 
 
 def _first_look(flags: Sequence[str]) -> argparse.Namespace:
-    """Read the flags that decide what the others change."""
+    """Parse the flags that change others' defaults."""
     parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
     for name in ("preset", "config", "dataset", "seeds", "seed", *_NAMES, *_SIZES):
-        # A flag without a value, or with one that is no number, is left to the real parser.
+        # Flags without a value, or with one that is no number, are left to the full parser.
         names, kind = {f"--{name}", f"--{name.replace('_', '-')}"}, _whole if name in _SIZES else str
         parser.add_argument(*sorted(names), dest=name, nargs="?", type=kind)
     return parser.parse_known_args(flags)[0]
@@ -338,7 +338,7 @@ def _whole(word: str) -> int | None:
 def _defaults(
     algorithm: str, task: str, named: argparse.Namespace, kind: type[TrainOptions] | None
 ) -> tuple[TrainOptions, Any]:
-    """Return what the flags change: the preset under the configuration file."""
+    """Return the defaults of the flags: the preset, overridden by the configuration file."""
     from operant import api
 
     entry = catalog.find(algorithm)
@@ -358,7 +358,7 @@ def _defaults(
         return options, config
     settings = from_table(Settings, tables["settings"], where=f"{named.config}: settings", algorithm=entry)
     if settings.algorithm != entry.name:
-        raise ValueError(f"{named.config} configures {settings.algorithm}, not {entry.name}; name the former")
+        raise ValueError(f"{named.config} configures {settings.algorithm}, not {entry.name}; train the former")
     values = {field.name: getattr(settings, field.name) for field in fields(Settings)} | {"task": task}
     count, first = len(settings.seeds), settings.seeds[0]
     if named.seeds is not None or named.seed is not None:
@@ -367,7 +367,7 @@ def _defaults(
 
 
 def _deciding(entry: catalog.Algorithm, named: argparse.Namespace, table: dict[str, Any]) -> dict[str, Any]:
-    """Return the fields that are asked for and that decide the defaults of others."""
+    """Return the given fields that change others' defaults."""
     if entry.package != "language":
         return {}
     known = {field.name for field in fields(entry.config_class)}

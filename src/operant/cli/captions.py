@@ -1,4 +1,4 @@
-"""Frames of a film, made large enough to see and with a line of text below them (extra: `render`)."""
+"""Video frames, enlarged if small and with a line of text below (extra: `render`)."""
 
 from typing import TYPE_CHECKING
 
@@ -8,26 +8,26 @@ if TYPE_CHECKING:
     from operant.runtime.watching import Frame, Moment
 
 SMALLEST = 320
-"""Pixels that the longer side of a frame has at least; smaller frames are enlarged by a whole number."""
+"""Minimum pixels of the longer side of a frame; smaller frames are enlarged by an integer factor."""
 
 STRIP = 24
-"""Pixels of the line below."""
+"""Height of the line in pixels."""
 
 
 def enlarged(frame: "Frame") -> "Frame":
-    """Return a frame whose pixels are repeated until its longer side has `SMALLEST` of them."""
+    """Return a frame, enlarged until its longer side has `SMALLEST` pixels."""
     factor = -(-SMALLEST // max(frame.shape[:2]))
     return frame.repeat(factor, axis=0).repeat(factor, axis=1) if factor > 1 else frame
 
 
 def words(moment: "Moment") -> str:
-    """Return what the line says: the step, the return so far, and the value of the state where one is known."""
+    """Return the caption: step, return so far, and value of the state if known."""
     value = "" if moment.value is None else f"   value {moment.value:.4g}"
     return f"step {moment.step}   return {moment.score:.5g}{value}"
 
 
 def captioned(frame: "Frame", moment: "Moment") -> "Frame":
-    """Return a frame, enlarged if it is small, above a strip that says how the episode goes."""
+    """Return a frame, enlarged if it is small, above a strip with the caption."""
     import pygame
 
     if not pygame.font.get_init():

@@ -4,17 +4,17 @@ import math
 from collections.abc import Sequence
 
 WIDTH = 60
-"""Columns of a chart."""
+"""Width of a chart in columns."""
 
 _LEVELS = " ▁▂▃▄▅▆▇█"
 
 
 def bar_chart(values: Sequence[float], *, low: float, high: float, height: int) -> str:
-    """Return one bar a value, in lines of text with a scale at the left.
+    """Return one bar per value, in lines of text with a scale on the left.
 
     Args:
         values: NaN leaves a gap.
-        low: the value of the lowest bar that is seen; lower ones are drawn as it.
+        low: the value of the lowest visible bar; lower ones are drawn equally.
         high: the value of a bar of full height.
         height: lines.
     """
@@ -34,7 +34,7 @@ def bar_chart(values: Sequence[float], *, low: float, high: float, height: int) 
 
 
 def budget_axis(budget: int, unit: str, *, low: float, high: float) -> str:
-    """Return the line below a `bar_chart` of the same scale whose columns share the budget."""
+    """Return the axis line below a `bar_chart` whose columns cover the budget."""
     margin = max(len(_label(low)), len(_label(high)))
     return f"{'':{margin}} 0{f'{budget} {unit}':>{WIDTH}}"
 

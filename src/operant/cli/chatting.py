@@ -18,21 +18,21 @@ if TYPE_CHECKING:
     from operant.language.chat import ChatModel, Conversation
 
 LAYOUT = "\n\t"
-"""Control characters that answers may have."""
+"""Control characters allowed in answers."""
 
 
 @dataclass(frozen=True)
 class ChatOptions:
-    """Talk to a language model: each line is a prompt, and the answer appears as it is drawn.
+    """Chat with a language model: each line is a prompt, and the answer appears as it is sampled.
 
-    Ctrl-C stops an answer, Ctrl-D ends. Without a terminal, prompts are read from standard input, one a line.
+    Ctrl-C stops an answer, Ctrl-D ends. Without a terminal, prompts come from standard input, one per line.
     """
 
     model: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="RUN|MODEL")]
     """Folder of a run or of a model in Hugging Face's format, or a name on its hub."""
 
     temperature: float = 1.0
-    """Of the sampler: below 1 likely tokens become likelier; 0 takes the likeliest ones."""
+    """Of the sampler: below 1 favors likely tokens; 0 takes the most probable ones."""
 
     max_tokens: int = 256
     """Longest answer, in tokens."""
@@ -41,23 +41,23 @@ class ChatOptions:
     """Of chance."""
 
     seed_index: int = 0
-    """Which seed of a run answers: its place among the seeds of the run, from 0."""
+    """Which seed of a run answers: its index in the run, from 0."""
 
     best: tyro.conf.FlagCreatePairsOff[bool] = False
-    """Talk to the weights of a run that did best in the evaluations while they were trained, not to the latest ones."""
+    """Use the weights of a run with the best evaluation in training, not the latest ones."""
 
     format: Literal["auto", "chat", "plain"] = "auto"
-    """Whether a prompt is a turn in a conversation, for the model's chat template (chat), or a text to be continued
-    (plain). Auto: as the run was trained, else a conversation if the model has a template."""
+    """Whether a prompt is a turn in a conversation, with the model's chat template (chat), or a text to continue
+    (plain). Auto: as in the run's training, else a conversation if the model has a template."""
 
     device: str = "auto"
-    """Where to compute: cpu, cuda, cuda:1, mps, or auto: a GPU if there is one."""
+    """Device: cpu, cuda, cuda:1, mps, or auto: a GPU if there is one."""
 
     remote_code: tyro.conf.FlagCreatePairsOff[bool] = False
-    """Let Python code that comes with the model run. It can do anything; only for authors you trust."""
+    """Allow Python code of the model to run. It can do anything; only for authors you trust."""
 
     accept_changes: tyro.conf.FlagCreatePairsOff[bool] = False
-    """Go on where the model that a run began with has changed since."""
+    """Continue even if the initial model of a run has changed."""
 
     def __post_init__(self) -> None:
         if self.max_tokens < 1 or self.seed < 0:
@@ -67,7 +67,7 @@ class ChatOptions:
 
 
 def chat(arguments: list[str]) -> int:
-    """Talk to a language model."""
+    """Chat with a language model."""
     options = parse(ChatOptions, arguments, "chat")
     require_extra("language", "a language model", ["transformers", "tokenizers", "peft"])
 
@@ -99,15 +99,13 @@ def chat(arguments: list[str]) -> int:
 
 
 def _greeting(speaker: "ChatModel") -> str:
-    kind = (
-        "a turn of one conversation" if speaker.in_turns else "a prompt to be continued, without what was said before"
-    )
+    kind = "a turn of one conversation" if speaker.in_turns else "a separate prompt to continue"
     example = f", such as {visible(speaker.example)}" if speaker.example else ""
     return f"Each line is {kind}{example}. Ctrl-C stops an answer, Ctrl-D ends."
 
 
 def _talk(conversation: "Conversation", interactive: bool) -> int:
-    """Answer line by line; return 1 if a line could not be answered, which only matters to scripts."""
+    """Answer line by line; return 1 if a line could not be answered, which matters to scripts."""
     status = 0
     for line in _typed() if interactive else _piped():
         try:
@@ -126,16 +124,16 @@ def _talk(conversation: "Conversation", interactive: bool) -> int:
 
 
 def _piped() -> Iterator[str]:
-    """Yield the lines of standard input that have something on them."""
+    """Yield the non-empty lines of standard input."""
     for line in sys.stdin:
         if line.strip():
             yield line.rstrip("\r\n")
 
 
 def _typed() -> Iterator[str]:
-    """Yield what is typed, until the end of input."""
+    """Yield typed lines until the end of input."""
     with contextlib.suppress(ImportError):
-        importlib.import_module("readline")  # with it, lines can be edited and called back
+        importlib.import_module("readline")  # enables line editing and history
     while True:
         try:
             line = input("> ")

@@ -1,7 +1,7 @@
 """`operant compare`."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -13,53 +13,77 @@ from operant.cli.output import location, number, print_json, require_extra, say,
 
 if TYPE_CHECKING:
     from operant.runtime.comparison import Curve, Standing
+    from operant.runtime.group_sequential import Decision
     from operant.runtime.run import Run
 
 
 @dataclass(frozen=True)
 class CompareOptions(Answering):
-    """Put runs of the same task side by side: final scores, intervals, settings that differ, learning curves."""
+    """Compare runs of the same task: final scores, intervals, different settings, learning curves."""
 
     runs: Annotated[tyro.conf.Positional[tuple[Path, ...]], tyro.conf.arg(metavar="RUN ...")]
     """Folders of the runs."""
 
     out: Annotated[Path | None, tyro.conf.arg(metavar="PATH")] = None
-    """A picture to draw, such as compare.png (extra: plots)."""
+    """File of a plot, such as compare.png (extra: plots)."""
 
     metric: Annotated[str | None, tyro.conf.arg(metavar="NAME")] = None
-    """Compare a metric of training, such as rollout/episode_return, the returns while exploring, in the place of the
-    scores of greedy evaluations.
+    """Compare a metric of training, such as rollout/episode_return, the returns while exploring, instead of the scores
+    of greedy evaluations.
     """
+
+    enough: bool = False
+    """Test whether the seeds of two runs are enough to say which one scores higher, and else estimate how many more
+    are needed. It may be repeated as seeds come in: an error in any of the tests has a probability of 5 %.
+    """
+
+    looks: Annotated[tuple[int, ...], tyro.conf.arg(metavar="N ...")] = ()
+    """Numbers of seeds of each run after which --enough tests, chosen before the first one is run. From the last one on
+    they double. Default: 5, 10, 20 and so on.
+    """
+
+    allow_different: bool = False
+    """Compare runs whose tasks, environments, evaluations or units of the budget differ, too, with a warning."""
 
     def __post_init__(self) -> None:
         if not self.runs:
-            raise ValueError("name the folders of one or more runs")
+            raise ValueError("give the folders of one or more runs")
+        if self.enough and len(self.runs) != 2:
+            raise ValueError(f"--enough is for two runs, got {len(self.runs)}")
+        if self.looks and not self.enough:
+            raise ValueError("--looks says when --enough tests: give that, too")
         if self.out is not None and self.out.suffix not in (".png", ".svg", ".pdf"):
             raise ValueError(f"out must end in .png, .svg or .pdf, got {self.out}")
 
 
 def compare(arguments: list[str]) -> int:
-    """Put runs side by side."""
+    """Compare runs."""
     options = parse(CompareOptions, arguments, "compare")
     if options.out is not None:
-        require_extra("plots", "a picture", ["matplotlib"])
+        require_extra("plots", "a plot", ["matplotlib"])
     from operant.runtime.comparison import compare as standings_of
     from operant.runtime.comparison import different_settings
     from operant.runtime.run import Run
 
-    standings = standings_of([Run.open(path) for path in options.runs], metric=options.metric)
-    _warn_of_ends([standing.run for standing in standings])
-    _warn_of_data([standing.run.path for standing in standings])
-    names = names_of([standing.run.path for standing in standings])
+    opened = [Run.open(path) for path in options.runs]
+    standings = standings_of(opened, metric=options.metric, allow_different=options.allow_different)
+    _warn_of_ends(opened)
+    _warn_of_data([run.path for run in opened])
+    if options.allow_different:
+        _warn_of_protocols(opened, options.metric)
+    names = names_of([run.path for run in opened])
+    decision = _decide(standings, options.looks) if options.enough else None
     if options.json:
         runs = [_answer(name, standing) for name, standing in zip(names, standings, strict=True)]
         settings = standings[0].run.settings
         compared = {} if options.metric is None else {"metric": options.metric}
-        differ = different_settings([standing.run for standing in standings])
-        common = {"task": settings.task, "budget": standings[0].budget, **compared, "settings": differ}
-        print_json({**common, "runs": runs})
+        common = {"task": settings.task, "budget": standings[0].budget, **compared}
+        enough = {} if decision is None else {"enough": _decision_answer(names, decision)}
+        print_json({**common, "settings": different_settings(opened), "runs": runs, **enough})
     else:
         _print_report(names, standings)
+        if decision is not None:
+            _print_decision(names, decision)
     if options.out is not None:
         from operant.cli.plotting import draw
 
@@ -69,7 +93,7 @@ def compare(arguments: list[str]) -> int:
 
 
 def _warn_of_ends(runs: Sequence["Run"]) -> None:
-    """Say so if the last session of a run did not end well."""
+    """Warn if the last session of a run did not end normally."""
     from operant.runtime.sessions import FAILED, INTERRUPTED
 
     for run in runs:
@@ -79,7 +103,7 @@ def _warn_of_ends(runs: Sequence["Run"]) -> None:
 
 
 def _warn_of_data(runs: Sequence[Path]) -> None:
-    """Say so if runs of one task were scored on different data sets."""
+    """Warn if runs of one task were scored on different data sets."""
     from operant.runtime.inputs import records_of
 
     data = {record["sha256"] for run in runs for record in records_of(run) if record["name"] in ("dataset", "task")}
@@ -87,8 +111,49 @@ def _warn_of_data(runs: Sequence[Path]) -> None:
         say(f"operant: warning: these runs were trained and scored on {len(data)} different data sets of one name")
 
 
+def _warn_of_protocols(runs: Sequence["Run"], metric: str | None) -> None:
+    """Say in what the protocols of runs differ that are compared all the same."""
+    from operant.runtime.comparison import different_protocols
+
+    if differing := different_protocols(runs, metric):
+        say(f"operant: warning: the protocols differ: {'; '.join(differing)}")
+
+
+def _decide(standings: Sequence["Standing"], looks: Sequence[int]) -> "Decision":
+    """Test whether the seeds of two runs are enough."""
+    from operant.runtime.group_sequential import enough_seeds
+
+    first, second = (standing.final.scores for standing in standings)
+    return enough_seeds(first, second, looks=looks or None)
+
+
+def _print_decision(names: Sequence[str], decision: "Decision") -> None:
+    """Print what the seeds tell, look by look."""
+    rows = [["seeds of each", f"P of {names[0]}", "decides beyond", "p-value", "error spent"]]
+    for look in decision.looks:
+        beyond = "never" if look.boundary > 0.5 else f"{0.5 - look.boundary:.2f}, {0.5 + look.boundary:.2f}"
+        rows.append([str(look.seeds), f"{look.improvement:.2f}", beyond, f"{look.p_value:.4f}", f"{look.spent:.4f}"])
+    print("\nEnough seeds?")
+    if decision.looks:
+        print(table(rows, ">" * len(rows[0])))
+    if decision.better is not None:
+        better, worse = names if decision.better == "first" else reversed(names)
+        print(f"Decided: {better} scores higher than {worse}, at an error of at most 5 % over all looks.")
+        return
+    print(f"Undecided. The next look is at {decision.next_look} seeds of each run.")
+    if decision.needed is not None:
+        print(f"A difference like this one is decided by about {decision.needed} seeds of each (power 80 %).")
+
+
+def _decision_answer(names: Sequence[str], decision: "Decision") -> dict[str, Any]:
+    looks = [{**asdict(look), "boundary": look.boundary if look.boundary <= 0.5 else None} for look in decision.looks]
+    better = None if decision.better is None else names[0 if decision.better == "first" else 1]
+    decided = {"decided": decision.better is not None, "better": better}
+    return {**decided, "looks": looks, "next_look": decision.next_look, "needed": decision.needed}
+
+
 def names_of(paths: Sequence[Path]) -> list[str]:
-    """Return what to call runs: the names of their folders if these differ, else the paths."""
+    """Return names of runs: their folders' names if these differ, else the paths."""
     short = [path.name for path in paths]
     return short if len(set(short)) == len(short) else [location(path) for path in paths]
 
@@ -111,7 +176,7 @@ def _print_report(names: Sequence[str], standings: Sequence["Standing"]) -> None
     budget = max(standing.run.settings.budget for standing in standings)
     print(f"{settings.task}, {standings[0].budget} {unit} a seed, {scored}\n")
     if budget > standings[0].budget:
-        print(f"Budgets differ: scores are the last within {standings[0].budget}, curves go on to {budget}.\n")
+        print(f"Budgets differ: scores are the last within {standings[0].budget}, curves continue to {budget}.\n")
     print(_score_table(names, standings))
     print("\nIQM: interquartile mean over the seeds, with its 95 % bootstrap interval.")
     if len(standings) > 1:
@@ -132,7 +197,7 @@ def _print_report(names: Sequence[str], standings: Sequence["Standing"]) -> None
 
 
 def _settings_table(names: Sequence[str], standings: Sequence["Standing"]) -> str:
-    """Return what was asked for differently, one line a setting."""
+    """Return the settings that differ, one line each."""
     from operant.runtime.comparison import different_settings
 
     differ = different_settings([standing.run for standing in standings])
@@ -175,4 +240,5 @@ def _answer(name: str, standing: "Standing") -> dict[str, Any]:
         "difference": standing.difference,
         "difference_interval": standing.difference_interval,
         "curve": {name: getattr(curve, name).tolist() for name in ("consumed", "iqm", "low", "high", "scores")},
+        "profile": {name: values.tolist() for name, values in asdict(standing.profile).items()},
     }

@@ -1,4 +1,4 @@
-"""`operant copy`; imports nothing heavy."""
+"""`operant copy`; without heavy imports."""
 
 import ast
 from pathlib import Path
@@ -10,21 +10,21 @@ from operant.cli.output import location
 
 
 def copy(arguments: list[str]) -> int:
-    """Write the file of an algorithm, ready to be changed and run."""
-    parser = Parser("operant copy", description="Write the file of an algorithm, ready to be changed and run.")
-    parser.add_argument("algorithm", metavar="ALGORITHM", help="whose file (operant list names them)")
-    parser.add_argument("file", metavar="FILE.py", type=Path, help="where to, such as my_ppo.py; it must not exist")
+    """Copy the file of an algorithm, to change and run it."""
+    parser = Parser("operant copy", description="Copy the file of an algorithm, to change and run it.")
+    parser.add_argument("algorithm", metavar="ALGORITHM", help="the algorithm (see operant list)")
+    parser.add_argument("file", metavar="FILE.py", type=Path, help="new file, such as my_ppo.py")
     options = parser.parse_args(arguments)
     entry = catalog.find(options.algorithm)
     path = write(entry, options.file)
     place = location(path)
-    print(f"written: {place}\n\nIt does what {entry.name} does until you change it:")
+    print(f"written: {place}\n\nIt is the same as {entry.name} until you change it:")
     print(f"  operant train {place}:{entry.learner} {_task(entry)}")
     return 0
 
 
 def _task(entry: catalog.Algorithm) -> str:
-    """Return a task to try an algorithm in."""
+    """Return a task to try an algorithm on."""
     if entry.model == "known":
         return "operant/TicTacToe-v0"
     if entry.package == "control" and "discrete" not in entry.actions:
@@ -33,26 +33,26 @@ def _task(entry: catalog.Algorithm) -> str:
 
 
 _TASKS = {"tabular": "FrozenLake-v1", "control": "CartPole-v1", "language": "arithmetic"}
-"""To try an algorithm of a package in."""
+"""Example task by package."""
 
 
 def write(entry: catalog.Algorithm, path: Path) -> Path:
-    """Write the file of a built-in algorithm, whose classes say in it which algorithms they are like.
+    """Write the file of a built-in algorithm, with the catalog entries of its classes.
 
     Args:
-        entry: of the catalog.
-        path: ends in `.py`, and does not exist.
+        entry: entry of the catalog.
+        path: a new file, with the ending `.py`.
 
     Raises:
-        ValueError: the path has another ending, something is there, or the algorithm is not built in.
-        OSError: the file cannot be written.
+        ValueError: the path has another ending or exists, or the algorithm is not built in.
+        OSError: writing fails.
     """
     if entry not in catalog.ALGORITHMS:
         raise ValueError(f"{entry.name} is not built in: copy its file, {entry.module}")
     if path.suffix != ".py" or "." in path.stem:
         raise ValueError(f"a file of Python ends in .py and has no other dot in its name, got {path}")
     if path.exists() or path.is_symlink():
-        raise ValueError(f"{path} exists already, and is left as it is: name another file")
+        raise ValueError(f"{path} already exists: choose another file")
     text = source(entry)
     with path.expanduser().open("x", encoding="utf-8") as file:
         file.write(text)
@@ -73,7 +73,7 @@ def source(entry: catalog.Algorithm) -> str:
 
 
 def _like(entry: catalog.Algorithm, learner: str) -> str:
-    """Return the algorithm that a class of the file of `entry` implements, the first of several; empty: none."""
+    """Return the algorithm of a class in the file of `entry`, the first of several; empty: none."""
     if learner == entry.learner:
         return entry.name
     return next((a.name for a in catalog.ALGORITHMS if (a.module, a.learner) == (entry.module, learner)), "")

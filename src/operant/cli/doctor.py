@@ -13,18 +13,18 @@ from operant.cli.flags import Parser
 from operant.cli.output import print_json, table
 
 MODULES = {"tomli-w": "tomli_w"}
-"""What to import of a package whose name is another."""
+"""Import names of packages, if different."""
 
 BF16_FLAGS = ("amx_bf16", "avx512_bf16", "avx_ne_convert", "bf16", "i8mm")
-"""Flags of the processor that stand for bf16 arithmetic (Linux)."""
+"""Processor flags of bf16 arithmetic (Linux)."""
 
 TO_COME = {"scale", "tune"}
-"""Extras of parts that are still to come; nothing imports them yet."""
+"""Extras of future parts; nothing imports them yet."""
 
 
 def doctor(arguments: list[str]) -> int:
-    """Report what operant finds on this machine; fail if something that it requires is broken."""
-    parser = Parser("operant doctor", description="Report versions, devices and what is missing.")
+    """Report versions, devices and extras of this machine; fail if a required package is broken."""
+    parser = Parser("operant doctor", description="Report versions, devices and missing extras.")
     parser.add_argument("--json", action="store_true", help="print one line of JSON")
     options = parser.parse_args(arguments)
     core, extras = _requirements()
@@ -48,7 +48,7 @@ def doctor(arguments: list[str]) -> int:
 
 
 def _requirements() -> tuple[list[str], dict[str, list[str]]]:
-    """Return the packages that operant requires, and those of each extra that something uses."""
+    """Return the packages that operant requires, and those of each used extra."""
     core: list[str] = []
     extras: dict[str, list[str]] = {}
     for line in importlib.metadata.requires("operant") or []:
@@ -69,7 +69,7 @@ def _import_fault(module: str) -> str | None:
     """Return why a module cannot be imported, None if it can."""
     try:
         importlib.import_module(module)
-    except Exception as error:  # whatever a broken installation raises
+    except Exception as error:  # any exception of a broken installation
         return f"{type(error).__name__}: {error}"
     return None
 
@@ -88,7 +88,7 @@ def _devices() -> list[str]:
 
 
 def _bf16() -> list[str]:
-    """Return the processor's flags for bf16 arithmetic; none are known outside Linux."""
+    """Return the processor's flags of bf16 arithmetic; empty outside Linux."""
     try:
         flags = re.search(r"^(?:flags|Features)\s*:(.*)$", Path("/proc/cpuinfo").read_text(), re.MULTILINE)
     except OSError:
@@ -98,7 +98,7 @@ def _bf16() -> list[str]:
 
 
 def _runs_folder() -> dict[str, Any]:
-    """Return where runs go by default, and whether files can be written there."""
+    """Return the default folder of runs, and whether it is writable."""
     folder = Path("runs").resolve()
     existing = next(path for path in (folder, *folder.parents) if path.exists())
     try:
@@ -118,7 +118,7 @@ def _print(report: dict[str, Any]) -> None:
         ("threads", f"{allowed}; runs use {threads['used']} unless --threads says otherwise"),
         ("devices", ", ".join(report["devices"])),
         ("bf16", ", ".join(report["bf16"]) or "no units known"),
-        ("runs", f"{runs['path']} ({'writable' if runs['writable'] else 'NOT writable: name another with --run'})"),
+        ("runs", f"{runs['path']} ({'writable' if runs['writable'] else 'NOT writable: choose another with --run'})"),
     ]
     print(table(facts, "<<"))
     print("\nextras:")

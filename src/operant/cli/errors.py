@@ -1,4 +1,4 @@
-"""Exceptions as one line, and the exit status that goes with it."""
+"""One-line error messages, and their exit status."""
 
 import re
 import sysconfig
@@ -16,7 +16,7 @@ MEMORY_SETTINGS = (
     *("buffer_size", "num_envs", "num_steps", "batch_size", "num_minibatches", "hidden_sizes", "rnn_hidden_size"),
     *("prompts_per_batch", "num_generations", "max_completion_length", "max_prompt_length", "micro_batch_tokens"),
 )
-"""Fields of configurations that decide how much memory an algorithm takes."""
+"""Fields of configurations that determine the memory of an algorithm."""
 
 _NO_MEMORY = re.compile(
     r"out of memory|(can't|cannot|unable to|failed to) allocate|not enough memory|Invalid buffer size"
@@ -26,11 +26,11 @@ _PACKAGE = Path(__file__).resolve().parents[1]
 
 
 def explain(error: Exception, arguments: Sequence[str] = ()) -> tuple[str, int] | None:
-    """Return an error in one line and its exit status; None for an error of operant itself.
+    """Return a one-line message of an error and its exit status; None for an internal error.
 
     Args:
-        error: what a command raised.
-        arguments: of the command line, which say whose settings an advice may name.
+        error: raised by a command.
+        arguments: of the command line, for advice on its settings.
     """
     from operant.envs import EndlessError, EnvError, RestoreError, WorkerError
     from operant.runtime.checkpoints import CheckpointError, NonFiniteError
@@ -46,14 +46,14 @@ def explain(error: Exception, arguments: Sequence[str] = ()) -> tuple[str, int] 
 
 
 def _explain_others(error: Exception, arguments: Sequence[str]) -> tuple[str, int] | None:
-    """Explain an error that Python or a library raised, where the user's input or machine is its cause."""
+    """Explain an error of Python or a library, if the user's input or machine is the cause."""
     found = None
     if ran_out_of_memory(error):
         found = f"out of memory ({_first_line(error)}); {_memory_advice(arguments)}", FAILURE
     elif isinstance(error, RecursionError) and _innermost(error).startswith(("json", "tomllib")):
-        found = "a file is nested too deeply to be read", USAGE
+        found = "a file is nested too deeply", USAGE
     elif isinstance(error, TypeError) and _MISSING.search(str(error)):
-        found = f"{error}; name the arguments in gymnasium.register(..., kwargs={{...}})", USAGE
+        found = f"{error}; pass the arguments to gymnasium.register(..., kwargs={{...}})", USAGE
     elif isinstance(error, SyntaxError) and error.filename:
         found = f"{error.filename}, line {error.lineno}: {error.msg}", USAGE
     elif type(error).__name__ in ("SandboxError", "RewardError"):
@@ -64,7 +64,7 @@ def _explain_others(error: Exception, arguments: Sequence[str]) -> tuple[str, in
 
 
 def report_bug(error: Exception) -> str:
-    """Write the traceback to the folder of the run, or else to a temporary file; return what to say in one line."""
+    """Write the traceback to the folder of the run, or else to a temporary file; return a one-line message."""
     text = "".join(traceback.format_exception(error))
     notes = [note for note in getattr(error, "__notes__", []) if note.startswith(RUN_NOTE)]
     folder = Path(notes[-1].removeprefix(RUN_NOTE)) if notes else None
@@ -78,7 +78,7 @@ def report_bug(error: Exception) -> str:
 
 
 def ran_out_of_memory(error: BaseException) -> bool:
-    """Return whether an error says that memory of the machine or of a device was exhausted."""
+    """Return whether an error reports exhausted memory of the machine or of a device."""
     named = type(error).__name__ in ("OutOfMemoryError", "MemoryError", "_ArrayMemoryError")
     return named or (isinstance(error, RuntimeError) and _NO_MEMORY.search(str(error)) is not None)
 
@@ -93,7 +93,7 @@ def _memory_advice(arguments: Sequence[str]) -> str:
     try:
         there = {field.name for field in fields(catalog.find("".join(arguments[1:2])).config_class)}
     except ValueError:
-        return "give it a smaller task, or a machine with more memory"
+        return "use a smaller task, or a machine with more memory"
     flags = [f"--{name.replace('_', '-')}" for name in (*MEMORY_SETTINGS, "seeds") if name in {*there, "seeds"}]
     return f"lower {', '.join(flags[:-1])}{' or ' * (len(flags) > 1)}{flags[-1]}"
 
@@ -103,7 +103,7 @@ def _first_line(error: BaseException) -> str:
 
 
 def _last_words(error: BaseException) -> str:
-    """Return an error whose message ends with a traceback, as what it says first and last."""
+    """Return the first and last line of an error whose message ends with a traceback."""
     lines = [line.strip() for line in str(error).strip().splitlines() if line.strip()]
     places = [line for line in lines if line.startswith("File ")]
     found = [lines[0], *([places[-1]] if places else []), *([lines[-1]] if len(lines) > 1 else [])]
@@ -111,13 +111,13 @@ def _last_words(error: BaseException) -> str:
 
 
 def _innermost(error: BaseException) -> str:
-    """Return the module in which an error was raised."""
+    """Return the module that raised an error."""
     frames = list(traceback.walk_tb(error.__traceback__))
     return str(frames[-1][0].f_globals.get("__name__", "")) if frames else ""
 
 
 def _foreign_place(error: BaseException) -> str:
-    """Return file and line of the user's code that raised an error; empty where operant or a library did."""
+    """Return file and line of the user's code that raised an error; empty for operant or a library."""
     frames = list(traceback.walk_tb(error.__traceback__))
     if not frames:
         return ""

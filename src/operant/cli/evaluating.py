@@ -32,23 +32,23 @@ class EvaluateOptions(Opening):
     """Folder of the run."""
 
     episodes: int | None = None
-    """Episodes of each seed, or held-out examples. Default: 100 episodes, all the examples."""
+    """Episodes per seed, or held-out examples. Default: 100 episodes, all examples."""
 
     env_backend: Literal["auto", "tensor", "gymnasium"] | None = None
-    """Where environments come from: Gymnasium, operant's batched ones (tensor), or the faster that exists (auto).
-    Default: gymnasium; for tables auto, which computes scores exactly where the model of the task is known, and with
-    --randomize auto, since physics that is computed on tensors can be changed."""
+    """Source of environments: Gymnasium, operant's batched ones (tensor), or the faster one available (auto). Default:
+    gymnasium; auto for tables, which are scored exactly if the model of the task is known, and with --randomize, since
+    only physics on tensors can be varied."""
 
     randomize: Path | None = None
-    """A TOML file of how the environments differ from the nominal ones, as for `operant train --randomize`: by fixed
-    numbers or by distributions. For deep control."""
+    """A TOML file of deviations from the nominal environments, as for `operant train --randomize`: fixed numbers or
+    distributions. For deep control."""
 
     best: tyro.conf.FlagCreatePairsOff[bool] = False
-    """Score the policy of each seed that did best in the evaluations while it was trained, not the latest one."""
+    """Score each seed's policy with the best evaluation in training, not the latest one."""
 
     at: int | None = None
-    """Score the policies of the first update that had used this much of the budget (0: the start), computed again bit
-    for bit from the nearest checkpoint before it. Default: the latest ones."""
+    """Score the policies of the first update at this much of the budget (0: the start), recomputed bit for bit from the
+    nearest earlier checkpoint. Default: the latest ones."""
 
     exact: tyro.conf.FlagCreatePairsOff[bool] = False
     """Of a board game: solve it by enumeration, and count the mistakes of each seed's greedy policy in all positions,
@@ -59,8 +59,8 @@ class EvaluateOptions(Opening):
     """Discount of --exact in a finite world. Default: that of the run."""
 
     samples: int = 0
-    """For language models: also draw so many answers to each held-out prompt, and report their mean reward (avg@k) and
-    the probability that one of k is right (pass@k, without bias); 0: not."""
+    """For language models: also sample this many answers to each held-out prompt, and report their mean reward (avg@k)
+    and the unbiased probability that one of k is correct (pass@k); 0: none."""
 
     require: float | None = None
     """Exit with 1 unless the mean score of every seed reaches this."""
@@ -149,16 +149,16 @@ def _print(trained: "Trained", evaluation: "Evaluation", sampled: Sequence["Samp
 
 
 def arrived(arrival: "Arrival") -> str:
-    """Return what is said of a state that was gone to."""
+    """Return a description of a restored state."""
     came = "the start" if arrival.origin == "start" else f"checkpoint {arrival.began}"
-    again = f"{arrival.updates} update{'s'[: arrival.updates != 1]} computed again from {came}"
+    again = f"{arrival.updates} update{'s'[: arrival.updates != 1]} recomputed from {came}"
     how = again if arrival.updates else f"loaded from {came}"
-    checked = "equal to the hash of the training" if arrival.verified else "the training recorded no hash here"
+    checked = "equal to the hash of the training" if arrival.verified else "training recorded no hash here"
     return f"The state at {arrival.consumed:,}: {how}. SHA-256 {arrival.sha256} ({checked})."
 
 
 def keep(trained: "Trained", evaluation: "Evaluation", backend: str | None, wrappers: Sequence[str] = ()) -> None:
-    """Append an evaluation to `eval/final.jsonl` of its run; a run that cannot be written is only warned of."""
+    """Append an evaluation to `eval/final.jsonl` of its run; warn if the run is not writable."""
     from operant.runtime.metrics import RecordWriter
 
     stamp = _stamp(trained)
@@ -169,11 +169,11 @@ def keep(trained: "Trained", evaluation: "Evaluation", backend: str | None, wrap
             records.write(stamp | evaluation.record())
             records.sync()
     except OSError as error:
-        say(f"operant: warning: the evaluation is not kept in {trained.run.path}: {error.strerror}")
+        say(f"operant: warning: the evaluation is not saved in {trained.run.path}: {error.strerror}")
 
 
 def _stamp(trained: "Trained") -> dict[str, Any]:
-    """Return when policies learned what they act by: one number, or one a seed where they are the best ones."""
+    """Return the training steps of policies: one number, or one per seed for the best ones."""
     if trained.consumed is None:
         state = {} if trained.arrival is None else {"sha256": trained.arrival.sha256}
         return {"consumed": trained.experiment.learner.consumed} | state

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class ExportOptions(Opening):
-    """Write what a run has learned in files that other programs read.
+    """Export the trained model or policy of a run for other programs.
 
     Language models: Hugging Face's format, safetensors, configuration and tokenizer; an adapter by itself, as peft
     does. `--model FOLDER` goes on from it. Networks and tables: the greedy policy as safetensors, with a Python module
@@ -29,30 +29,30 @@ class ExportOptions(Opening):
     """Folder of the run."""
 
     folder: tyro.conf.Positional[Path]
-    """Where to write; a new folder, or an empty one."""
+    """Output folder, new or empty."""
 
     format: Literal["safetensors", "onnx", "torchscript"] = "safetensors"
     """What the policy of a network is written as: numbers with a module of NumPy, for perceptrons; or a graph, for all
     networks that can be written as one: onnx (extra: onnx), or torchscript."""
 
     seed: int | None = None
-    """Which seed's model or policy. Default: the first one of the run."""
+    """Seed of the model or policy. Default: the first one of the run."""
 
     best: tyro.conf.FlagCreatePairsOff[bool] = False
-    """Write the weights that did best in the evaluations while they were trained, not the latest ones."""
+    """Export the weights with the best evaluation in training, not the latest ones."""
 
     merge: tyro.conf.FlagCreatePairsOff[bool] = False
-    """Add an adapter to the weights of the language model that it belongs to, and write the whole model."""
+    """Merge an adapter into the weights of its language model, and write the whole model."""
 
 
 def export(arguments: list[str]) -> int:
-    """Write a trained model or policy."""
+    """Export a trained model or policy."""
     options = parse(ExportOptions, arguments, "export")
     from operant.runtime.run import Run
 
     run, folder = Run.open(options.run), options.folder.expanduser().resolve()
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-        raise ValueError(f"{options.folder} exists already and is not an empty folder; name another one")
+        raise ValueError(f"{options.folder} already exists and is not empty; choose another folder")
     seed = run.settings.seeds[0] if options.seed is None else options.seed
     speaks = run.entry.package == "language"
     write = _write_model if speaks else _write_policy
@@ -91,7 +91,7 @@ def _write_model(options: ExportOptions, run: "Run", seed: int, folder: Path) ->
 
 
 def _write_policy(options: ExportOptions, run: "Run", seed: int, folder: Path) -> None:
-    """Write a policy of tables or networks."""
+    """Export a policy of tables or networks."""
     from operant import api
     from operant.runtime.exporting import require_bare, table_of, write_policy, write_table
 

@@ -1,4 +1,4 @@
-"""Flags that a command does not have."""
+"""Errors of unknown flags."""
 
 import argparse
 import re
@@ -10,7 +10,7 @@ from operant.catalog import Algorithm, names
 
 
 def flags_of(kind: Any) -> list[str]:
-    """Return the flags of a dataclass and of the dataclasses in it, without dashes and with underscores."""
+    """Return the flags of a dataclass and of nested dataclasses, without dashes and with underscores."""
     import tyro
 
     hidden = {tyro.conf.Positional, tyro.conf.Fixed, tyro.conf.Suppress}
@@ -27,13 +27,13 @@ def flags_of(kind: Any) -> list[str]:
 
 
 def unknown(words: Sequence[str], known: Collection[str], command: str, entry: Algorithm | None = None) -> str:
-    """Return the error about arguments that a command does not have.
+    """Return the error of unknown arguments.
 
     Args:
-        words: what the parser left over.
-        known: the flags that there are, with underscores.
-        command: how it is called.
-        entry: the algorithm that the command is about.
+        words: unparsed arguments.
+        known: all flags, with underscores.
+        command: its name.
+        entry: the algorithm of the command.
     """
     word = next((word for word in words if word.startswith("-")), words[0]).partition("=")[0]
     if not word.startswith("-"):
@@ -46,17 +46,17 @@ def unknown(words: Sequence[str], known: Collection[str], command: str, entry: A
 
 
 def in_a_line(box: str, command: str) -> str:
-    """Return what tyro says in a box about wrong arguments as one line, for `operant: error:`.
+    """Return tyro's box of errors as one line, for `operant: error:`.
 
     Args:
-        box: a title, lines between dashes, and where help is to be found.
-        command: how it is called.
+        box: a title, lines between dashes, and a hint on help.
+        command: its name.
     """
     inside = [line.strip(" ─│╭╮╰╯") for line in box.splitlines()]
     lines = [line for line in inside if line.strip("-")]
     end = next((n for n, line in enumerate(lines) if line.startswith(("Argument helptext", "For full helptext"))), None)
     said = " ".join(" ".join(lines[1:end]).split()).replace(". (required)", ";").replace(") .", ")").rstrip(".;")
-    said = re.sub(r"no type matching .*<class '\w+'>: ", "", said)  # of several types the last, which is no None
+    said = re.sub(r"no type matching .*<class '\w+'>: ", "", said)  # of several types the last, which is not None
     said = re.sub(r"^Error parsing (--\S+:)", r"\1", said)
     said = re.sub(r"^Error parsing \S+: ", "", said)
     said = re.sub(r"^Missing from .*?: ", "missing: ", said)
@@ -64,7 +64,7 @@ def in_a_line(box: str, command: str) -> str:
 
 
 class Parser(argparse.ArgumentParser):
-    """A light parser whose errors are those of the other commands."""
+    """A light parser with the same errors as other commands."""
 
     def parse_args(self, args: Any = None, namespace: Any = None) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride] - it has overloads
         """Return the arguments.
@@ -79,5 +79,5 @@ class Parser(argparse.ArgumentParser):
         return found
 
     def error(self, message: str) -> NoReturn:
-        """Raise ValueError in place of printing."""
+        """Raise ValueError instead of printing."""
         raise ValueError(f"{message}; see `{self.prog} --help`")

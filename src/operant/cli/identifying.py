@@ -7,18 +7,18 @@ from operant.cli.output import location, number, print_json, table
 
 
 def identify(arguments: list[str]) -> int:
-    """Find the parameters of a task's simulator in recorded trajectories."""
-    about = "Find the parameters of a task's simulator in trajectories of a real system, with what is left uncertain."
+    """Estimate the parameters of a task's simulator from recorded trajectories."""
+    about = "Estimate the parameters of a task's simulator from trajectories of a real system, with intervals."
     parser = Parser("operant identify", description=about)
-    parser.add_argument("task", metavar="TASK", help="a task that is computed on tensors, such as Pendulum-v1")
+    parser.add_argument("task", metavar="TASK", help="a task with tensor environments, such as Pendulum-v1")
     parser.add_argument("file", metavar="FILE.npz", type=Path, help="arrays observations, actions and lengths")
-    parser.add_argument("--parameters", required=True, metavar="A,B", help="their names, with commas between them")
-    parser.add_argument("--window", type=int, default=10, help="actions after which the state is unknown again")
-    parser.add_argument("--output", type=Path, help="a TOML file to write for operant train --randomize")
+    parser.add_argument("--parameters", required=True, metavar="A,B", help="their names, separated by commas")
+    parser.add_argument("--window", type=int, default=10, help="actions between estimates of the state")
+    parser.add_argument("--output", type=Path, help="output file in TOML for operant train --randomize")
     parser.add_argument("--json", action="store_true", help="print one line of JSON")
     options = parser.parse_args(arguments)
     if options.output is not None and options.output.exists():
-        raise ValueError(f"{options.output} exists already, and is left as it is: name another file")
+        raise ValueError(f"{options.output} already exists: choose another file")
     from operant.explore import Trajectories
     from operant.explore import identify as posterior_of
 
@@ -36,7 +36,7 @@ def identify(arguments: list[str]) -> int:
         low, high = interval[name]
         rows.append([name, number(found.nominal[name]), number(estimate[name]), f"[{number(low)}, {number(high)}]"])
     print(table(rows, "<>>>"))
-    print(f"\nNot explained, by component of the observations: {', '.join(map(number, found.noise.tolist()))}")
+    print(f"\nUnexplained noise, by component of the observations: {', '.join(map(number, found.noise.tolist()))}")
     if options.output is not None:
         place = location(options.output)
         print(f"\nwritten: {place}\n\nNext:\n  operant train sac {options.task} --randomize {place}")

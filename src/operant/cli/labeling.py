@@ -18,85 +18,85 @@ if TYPE_CHECKING:
     from operant.language.preferences import Outcome, PreferenceStore, Presentation, Text
 
 LETTERS = "ABCDEFGHI"
-"""What the completions of an item are called on the screen, in the order shown."""
+"""Letters of an item's completions on screen, in the order shown."""
 
 
 @dataclass(frozen=True)
 class LabelOptions(Answering):
-    """Compare what a run has sampled, in the terminal: which completion of a prompt is better?
+    """Compare a run's samples in the terminal: which completion of a prompt is better?
 
-    Prompts and completions come from RUN/eval/samples.jsonl, which are held-out prompts, or by --prompts and --ask from
-    elsewhere. Answers go to RUN/preferences.sqlite. Whatever is shown as saved is on the disk. Without a terminal,
-    answers are read line by line from standard input.
+    Prompts and completions come from RUN/eval/samples.jsonl, with held-out prompts, or from --prompts and --ask.
+    Answers go to RUN/preferences.sqlite; those reported as saved are on disk. Without a terminal, answers are read line
+    by line from standard input.
     """
 
     run: tyro.conf.Positional[Path]
     """Folder of the run."""
 
     annotator: str | None = None
-    """Who answers, or has answered what is imported. Exported files hold a pseudonym. Default: your login name, and
+    """Name of the annotator, also of imported labels. Exported files have a pseudonym. Default: your login name, and
     "imported" for imports."""
 
     completions: int = 2
-    """How many completions of a prompt are put side by side, when samples are seen for the first time; 2 to 9."""
+    """Number of completions of a prompt to compare, from 2 to 9, when samples are first read."""
 
     overlap: int = 1
-    """How many annotators are to judge each item."""
+    """Target number of annotators per item."""
 
     seed: int = 0
-    """Of the order in which completions are put together and shown."""
+    """Of the order of completions."""
 
     repeat: tyro.conf.FlagCreatePairsOff[bool] = False
-    """Ask again what you have judged before, to measure how steady your answers are."""
+    """Repeat questions that you have answered, to measure consistency."""
 
     import_: Annotated[Path | None, tyro.conf.arg(name="import")] = None
     """Add the labels of a JSONL file: {prompt, chosen, rejected}, {context, completions: [{rank, completion}]}, or a
-    log that --format events has written. Nothing is asked."""
+    log from --format events. No questions follow."""
 
     ask: Path | None = None
-    """Ask about the prompts and answers of this file, too: {prompt, completions}, or pairs; their order is not used.
-    Prompts alone, {prompt}, are answered by the policy of the run."""
+    """Also ask about the prompts and answers of this file: {prompt, completions}, or pairs; their order is ignored. The
+    policy of the run answers prompts alone, {prompt}."""
 
     prompts: Literal["training", "held-out"] | None = None
-    """Ask about prompts of the run's own task or data set, and about no others: those to train on, or those that
-    policies are scored by. The policy of the run answers them. Default: about what the run sampled in evaluations."""
+    """Ask only about prompts of the run's own task or data set: training prompts, or held-out ones. The policy of the
+    run answers them. Default: samples of the run's evaluations."""
 
     count: int = 32
-    """How many prompts --prompts takes; those with labels count."""
+    """Number of prompts for --prompts, including labeled ones."""
 
     seed_index: int = 0
-    """Which seed of the run answers prompts: its place among the seeds of the run, from 0."""
+    """Which seed of the run answers prompts: its index in the run, from 0."""
 
     best: tyro.conf.FlagCreatePairsOff[bool] = False
-    """Let the weights answer that did best in the evaluations, not the latest ones."""
+    """Use the weights with the best evaluation, not the latest ones."""
 
     device: str = "auto"
-    """Where answers are computed: cpu, cuda, cuda:1, mps, or auto: a GPU if there is one."""
+    """Device for answers: cpu, cuda, cuda:1, mps, or auto: a GPU if there is one."""
 
     remote_code: tyro.conf.FlagCreatePairsOff[bool] = False
-    """Let Python code that comes with the model of the run run. It can do anything; only for authors you trust."""
+    """Allow Python code of the run's model to run. It can do anything; only for authors you trust."""
 
     accept_changes: tyro.conf.FlagCreatePairsOff[bool] = False
-    """Let the run answer prompts where the model that it began with has changed since."""
+    """Let the run answer prompts even if its initial model has changed."""
 
     export: Path | None = None
-    """Write the labels to this JSONL file, and a manifest beside it. Nothing is asked."""
+    """Write the labels to this JSONL file, and a manifest next to it. No questions follow."""
 
     format: Literal["pairs", "rankings", "events"] = "pairs"
-    """Of the exported file: TRL's pairs (ties are left out), NeMo-RL's rankings, or the log of all events."""
+    """Format of the exported file: TRL's pairs (without ties), NeMo-RL's rankings, or the log of all events."""
 
     names: tyro.conf.FlagCreatePairsOff[bool] = False
     """Export the annotators' names instead of pseudonyms."""
 
     held_out: Literal["with", "without", "only"] = "without"
-    """Which labels are exported. What a run samples in evaluations answers held-out prompts, by which policies are
-    scored: train on the labels of others (without), and score by these alone (only). A log of events has all."""
+    """Labels to export. Samples of a run's evaluations answer held-out prompts, on which policies are scored: train on
+    labels of others (without), and score only on these (only). A log of events has all."""
 
     agreement: tyro.conf.FlagCreatePairsOff[bool] = False
-    """Print how far the annotators agree. Nothing is asked."""
+    """Print the agreement of the annotators. No questions follow."""
 
     rebuild: tyro.conf.FlagCreatePairsOff[bool] = False
-    """Make a damaged or lost database anew from preferences.events.jsonl. Nothing is asked."""
+    """Rebuild a damaged or lost database from preferences.events.jsonl. No questions follow."""
 
     web: tyro.conf.FlagCreatePairsOff[bool] = False
     """Label in the browser, on the page of `operant serve` (extra: web)."""
@@ -111,11 +111,11 @@ class LabelOptions(Answering):
         if self.count < 1:
             raise ValueError(f"count must be at least 1, got {self.count}")
         if self.web and (self.ask or self.prompts or self.import_ or self.export or self.agreement or self.rebuild):
-            raise ValueError("web opens the page and does nothing else: give the other options to a command before it")
+            raise ValueError("web opens the page and does nothing else: run the other options separately first")
 
 
 def label(arguments: list[str]) -> int:
-    """Label, or do one of the chores."""
+    """Label, or run one of the other functions."""
     options = parse(LabelOptions, arguments, "label")
     if not options.run.is_dir():
         raise ValueError(f"{options.run} is not the folder of a run")
@@ -126,7 +126,7 @@ def label(arguments: list[str]) -> int:
     database, samples = options.run / "preferences.sqlite", options.run / "eval" / "samples.jsonl"
     if options.rebuild:
         count = rebuild(database)
-        say(f"made anew: {location(database)} with {count} items and events")
+        say(f"rebuilt: {location(database)} with {count} items and events")
         return 0
     if not (
         database.exists()
@@ -141,7 +141,7 @@ def label(arguments: list[str]) -> int:
             "answers prompts of its task with --prompts training"
         )
     chores = options.import_ or options.export or options.agreement
-    given = [] if chores else _given(options)  # before anything is written
+    given = [] if chores else _given(options)  # before writing anything
     with PreferenceStore(database, seed=options.seed) as store:
         if chores:
             _chores(store, options)
@@ -181,13 +181,13 @@ def _chores(store: "PreferenceStore", options: LabelOptions) -> None:
         say(f"exported: {exported.rows} lines to {location(exported.path)}" + (f"; left out: {left}" if left else ""))
         if exported.left_out.get("held-out"):
             say(
-                f"{exported.left_out['held-out']} lines about held-out prompts, by which policies are scored, were "
+                f"{exported.left_out['held-out']} lines on held-out prompts, which are for evaluations, were "
                 "left out: write them with --held-out with or only; label others with --prompts training"
             )
         if exported.held_out and options.held_out == "with" and options.format != "events":
             say(
                 f"{exported.held_out} of {exported.rows} lines are on held-out prompts: a policy that trains on them "
-                "must not be scored by them; leave them out with --held-out without"
+                "must not be scored on them; leave them out with --held-out without"
             )
         answer["exported"] = {"path": str(exported.path), "rows": exported.rows, "left_out": exported.left_out}
         answer["exported"]["held_out"] = exported.held_out
@@ -210,7 +210,7 @@ def _add(store: "PreferenceStore", options: LabelOptions, samples: Path) -> None
 
 
 def _given(options: LabelOptions) -> "list[tuple[list[Row], Path | None]]":
-    """Return the rows that --ask and --prompts name, each with the file whose answers are compared, if any."""
+    """Return the examples of --ask and --prompts, each with the file of answers to compare, if any."""
     from operant.language.data import kind, read_rows
 
     found: list[tuple[list[Row], Path | None]] = []
@@ -224,7 +224,7 @@ def _given(options: LabelOptions) -> "list[tuple[list[Row], Path | None]]":
 
         rows = prompts_of(Run.open(options.run), options.prompts, options.count, index=options.seed_index)
         if len(rows) < options.count:
-            say(f"the run has {len(rows)} {options.prompts} prompts, fewer than the {options.count} asked for")
+            say(f"the run has {len(rows)} {options.prompts} prompts, fewer than the requested {options.count}")
         found.append((rows, None))
     return found
 
@@ -261,7 +261,7 @@ def _answer(store: "PreferenceStore", options: LabelOptions, rows: "list[Row]") 
 
 
 def _held_out(options: LabelOptions) -> set[str]:
-    """Return the prompts by which policies of the run are scored; none where the folder is of no language model."""
+    """Return the held-out prompts of the run; empty if it is not of a language model."""
     from operant.language.preferences.sampling import held_out_prompts
     from operant.runtime.run import Run, RunError
 
@@ -270,15 +270,15 @@ def _held_out(options: LabelOptions) -> set[str]:
     try:
         return held_out_prompts(Run.open(options.run))
     except (OSError, ValueError, RunError) as error:
-        say(f"operant: which prompts are held out is not known, so none of them is marked so: {error}")
+        say(f"operant: the held-out prompts are unknown, so none has the mark: {error}")
         return set()
 
 
 class Session:
-    """One annotator at work."""
+    """A labeling session of one annotator."""
 
     def __init__(self, store: "PreferenceStore", options: LabelOptions):
-        """Prepare for `run`; nothing is stored yet."""
+        """Prepare for `run`, without storing anything."""
         self._store = store
         self._options = options
         self._annotator = options.annotator or _login()
@@ -286,17 +286,17 @@ class Session:
         self._among = self._asked_for()
 
     def run(self) -> int:
-        """Show items and store answers until nothing is left, input ends, or the annotator quits."""
+        """Show items and store answers until none are left, input ends, or the annotator quits."""
         presentation = self._next()
-        print(f"{self._annotator}: {self._count()} labels so far. Every answer is saved at once.", flush=True)
+        print(f"{self._annotator}: {self._count()} labels so far. Every answer is saved immediately.", flush=True)
         while presentation is not None:
             print(show(presentation), flush=True)
             presentation = self._ask(presentation)
             if presentation == "quit":
-                return self._end("go on with the same command")
+                return self._end("continue with the same command")
             presentation = presentation or self._next()
         waiting = self._store.waiting(self._annotator, repeat=self._options.repeat)
-        return self._end(f"{waiting} left stand in another window" if waiting else "nothing is left to label")
+        return self._end(f"{waiting} left are in another window" if waiting else "nothing is left to label")
 
     def _next(self) -> "Presentation | None":
         options = self._options
@@ -304,7 +304,7 @@ class Session:
         return self._store.next_item(self._annotator, among=self._among, **names)
 
     def _asked_for(self) -> set[str] | None:
-        """Return the items that --prompts asks about; None for all."""
+        """Return the items of --prompts; None for all."""
         from operant.language.preferences import scored_items
 
         if self._options.prompts is None:
@@ -314,7 +314,7 @@ class Session:
         return scored if self._options.prompts == "held-out" else {item.item_id for item in items} - scored
 
     def _ask(self, presentation: "Presentation") -> "Presentation | Literal['quit'] | None":
-        """Take one answer; return what is to be shown next if it is not simply the next item."""
+        """Process one answer; return the item to show, unless it is simply the next one."""
         from operant.language.preferences import ConflictError, new_event_id
 
         shown_at, begin, event_id = time.time(), time.monotonic(), new_event_id()
@@ -339,8 +339,8 @@ class Session:
                 self._store.record(
                     presentation, outcome, event_id=event_id, ranks=ranks, shown_at=shown_at, answered_at=answered_at
                 )
-            except ConflictError:  # nothing was stored, the other answer holds
-                print("answered in another window already, and that holds; here is the next one\n", flush=True)
+            except ConflictError:  # nothing was stored, the other answer is valid
+                print("already answered in another window; here is the next one\n", flush=True)
                 return None
             self._answered += 1
             print(f"saved: {line.strip() if ranks else outcome}\n", flush=True)
@@ -349,7 +349,7 @@ class Session:
     def _undo(self) -> "Presentation | None":
         from operant.language.preferences import new_event_id
 
-        with self._store.transaction():  # between the two another window could take the item
+        with self._store.transaction():  # another window could take the item in between
             event = self._store.undo(self._annotator, event_id=new_event_id())
             again = event and self._store.present(event.item_id, event.annotator, round=event.round)
         print("undone: asked again\n" if again else "there is nothing to undo", flush=True)
@@ -371,7 +371,7 @@ def _login() -> str:
 
 
 def keys(count: int) -> str:
-    """Return what can be answered to `count` completions."""
+    """Return the possible answers to `count` completions."""
     choice = "a, b: the better one" if count == 2 else "best first, such as bac, or b a=c for equals"
     return f"[{choice} | t: tie | n: neither is good | s: skip | u: undo | q: quit]"
 
@@ -380,11 +380,11 @@ def read_answer(line: str, count: int) -> "tuple[Outcome, tuple[int, ...] | None
     """Return the outcome, and the ranks if it is a ranking.
 
     Args:
-        line: what was typed.
-        count: how many completions were shown.
+        line: the typed line.
+        count: number of completions.
 
     Raises:
-        ValueError: it is no answer; the message says what is one.
+        ValueError: it is not an answer; the message lists the possible ones.
     """
     words: dict[str, Outcome] = {"t": "tie", "n": "both-bad", "s": "skip"}
     words |= {"tie": "tie", "neither": "both-bad", "skip": "skip"}
@@ -403,11 +403,11 @@ def read_answer(line: str, count: int) -> "tuple[Outcome, tuple[int, ...] | None
                 ranks[letters.index(letter)] = rank
         if not tight.startswith("=") and not tight.endswith("=") and "==" not in tight:
             return ("ranking", tuple(ranks)) if rank > 1 else ("tie", None)
-    raise ValueError(f"{line.strip()!r} is no answer; these are: {keys(count)}")
+    raise ValueError(f"{line.strip()!r} is not an answer; choose from: {keys(count)}")
 
 
 def show(presentation: "Presentation") -> str:
-    """Return an item as text; what could steer the terminal is shown as its code instead."""
+    """Return an item as text, with visible control characters."""
     parts = ["-" * 72, "PROMPT", _indented(presentation.prompt)]
     for letter, text in zip(LETTERS, presentation.completions, strict=False):
         parts += [letter, _indented(text)]

@@ -1,4 +1,4 @@
-"""`operant list`; imports nothing heavy unless one algorithm is asked for."""
+"""`operant list`; without heavy imports except for a single algorithm."""
 
 from collections.abc import Mapping
 from dataclasses import asdict
@@ -11,9 +11,9 @@ from operant.cli.output import print_json, table, two_columns, width, wrapped
 
 
 def list_algorithms(arguments: list[str]) -> int:
-    """Name the algorithms and bonuses, or tell all about an algorithm."""
-    parser = Parser("operant list", description="Name the algorithms and bonuses, or tell all about an algorithm.")
-    parser.add_argument("algorithm", nargs="?", metavar="ALGORITHM", help="the one to tell all about")
+    """List the algorithms and bonuses, or describe an algorithm."""
+    parser = Parser("operant list", description="List the algorithms and bonuses, or describe an algorithm.")
+    parser.add_argument("algorithm", nargs="?", metavar="ALGORITHM", help="the algorithm to describe")
     parser.add_argument("--json", action="store_true", help="print one line of JSON")
     options = parser.parse_args(arguments)
     if options.algorithm is not None:
@@ -29,12 +29,12 @@ def list_algorithms(arguments: list[str]) -> int:
         (point["name"], f"{point['package']}, {point['module']}:{point['learner']}") for point in _outside()
     ]:
         print(f"from installed packages:\n{two_columns(outside, indent='  ')}\n")
-    print(wrapped("`operant list ALGORITHM` tells more, `operant train ALGORITHM --help` lists its options."))
+    print(wrapped("`operant list ALGORITHM` describes one, `operant train ALGORITHM --help` lists its options."))
     return 0
 
 
 COLUMNS = ("name", "title", "policy", "observations", "family", "actions", "paper")
-"""Of the overview, by importance: there are as many as the terminal has room for, and at least two."""
+"""Columns of the overview, by importance: as many as fit the terminal, and at least two."""
 
 
 def _overview() -> str:
@@ -50,7 +50,7 @@ def _overview() -> str:
 
 
 def _outside() -> list[dict[str, Any]]:
-    """Return what installed packages say of their algorithms without being imported, which would take seconds."""
+    """Return the catalog entries of installed packages without importing them, which would take seconds."""
     found: list[dict[str, Any]] = []
     for name, point in doors.entry_points(catalog.ENTRY_POINTS).items():
         if name not in {algorithm.name for algorithm in catalog.ALGORITHMS}:
@@ -87,8 +87,8 @@ def _tell(algorithm: catalog.Algorithm, *, as_json: bool) -> int:
     for name, values in presets.items():
         print(wrapped(f"{name}: {_values(values) or 'the defaults'}", indent="    ", first="  "))
     if speaks and (small := _small(algorithm)):
-        print(f"\n{wrapped(f'Under all of them but paper, the small models built here get {_values(small)}.')}")
-    print(f"\n{wrapped(f'`operant train {algorithm.name} --help` says what each of these is.')}")
+        print(f"\n{wrapped(f'With all of them except paper, small built-in models use {_values(small)}.')}")
+    print(f"\n{wrapped(f'`operant train {algorithm.name} --help` explains all of them.')}")
     return 0
 
 
@@ -116,7 +116,7 @@ def _facts(algorithm: catalog.Algorithm) -> dict[str, Any]:
 
 
 def _presets(algorithm: catalog.Algorithm) -> dict[str, dict[str, Any]]:
-    """Return every preset with the values that it sets; what it leaves out keeps its default."""
+    """Return every preset with its values; others keep their defaults."""
     known = algorithm.preset_values
     return {
         name: dict(known.get(name, {})) for name in [*algorithm.presets, *sorted(known.keys() - {*algorithm.presets})]

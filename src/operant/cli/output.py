@@ -1,4 +1,4 @@
-"""What commands print: tables, JSON, places of files."""
+"""Output of commands: tables, JSON, paths of files."""
 
 import importlib.util
 import json
@@ -21,13 +21,13 @@ class Updates(NamedTuple):
     """Updates of one seed of a run."""
 
     due: float
-    """Skipped ones included; NaN where the metrics of an older version do not count them."""
+    """Skipped ones included; NaN if metrics of an older version lack them."""
     skipped: float
-    """Not made, as their numbers were not finite."""
+    """Skipped for NaN or Inf."""
 
     @property
     def share(self) -> float:
-        """That was skipped; NaN where that is not known."""
+        """Share of skipped ones; NaN if unknown."""
         return self.skipped / self.due if self.skipped else 0.0
 
     def cell(self) -> str:
@@ -41,21 +41,21 @@ _REWARDS = re.compile(r"eval/rewards/(.+)/mean")
 
 
 def say(text: str) -> None:
-    """Print for people, on standard error; after the terminal has gone, nobody is told and nothing fails."""
+    """Print messages on standard error; without a terminal at the other end, silently do nothing."""
     try:
         print(text, file=sys.stderr, flush=True)
     except OSError:
-        # What could not be written would fail again at exit, and change the exit status.
+        # Unwritten output would fail again at exit, and change the exit status.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stderr.fileno())
 
 
 def print_json(value: Mapping[str, Any]) -> None:
-    """Print one line of JSON; a number that is not finite becomes null."""
+    """Print one line of JSON; NaN and Inf become null."""
     print(json.dumps(finite(value), allow_nan=False))
 
 
 def table(rows: Sequence[Sequence[str]], align: str) -> str:
-    """Return rows as text, in columns that are two spaces apart.
+    """Return a table as text, with two spaces between columns.
 
     Args:
         rows: the cells; the first row is the heading.
@@ -67,18 +67,18 @@ def table(rows: Sequence[Sequence[str]], align: str) -> str:
 
 
 def width() -> int:
-    """Return the columns of the terminal: COLUMNS if it is set, and 80 where there is no terminal."""
+    """Return the width of the terminal: COLUMNS if set, and 80 without a terminal."""
     return max(40, shutil.get_terminal_size((80, 24)).columns)
 
 
 def wrapped(text: str, *, indent: str = "", first: str | None = None, columns: int | None = None) -> str:
-    """Return text in lines that fit, broken between words.
+    """Return text wrapped between words.
 
     Args:
         text: a paragraph.
-        indent: what every line begins with.
-        first: what the first line begins with. Default: `indent`.
-        columns: that there are. Default: those of the terminal.
+        indent: start of every line.
+        first: start of the first line. Default: `indent`.
+        columns: width. Default: that of the terminal.
     """
     start = indent if first is None else first
     return textwrap.fill(
@@ -92,7 +92,7 @@ def wrapped(text: str, *, indent: str = "", first: str | None = None, columns: i
 
 
 def two_columns(rows: Sequence[tuple[str, str]], *, indent: str = "") -> str:
-    """Return names with a text for each, which is wrapped within its column where the terminal has room for that."""
+    """Return names with a text for each, wrapped within its column if the terminal is wide enough."""
     names = max(len(name) for name, _ in rows)
     room = width() - len(indent) - names - 2
     if room < 24:
@@ -102,7 +102,7 @@ def two_columns(rows: Sequence[tuple[str, str]], *, indent: str = "") -> str:
 
 
 def location(path: Path) -> str:
-    """Return a path as one would type it here: relative if it lies below the working folder, quoted if need be."""
+    """Return a path as in a shell: relative if it is in the working folder, quoted if needed."""
     path = path.resolve()
     here = Path.cwd()
     return shlex.quote(str(path.relative_to(here) if path.is_relative_to(here) else path))
@@ -126,12 +126,12 @@ def seed_table(
 
     Args:
         seeds: of the run.
-        evaluation: of all of them.
-        threshold: the mean score from which on the task counts as solved, for a column that says so.
-        counted: what was scored.
-        updates: of each seed; how many were skipped, and which share of them, is shown where there are some.
-        start: scores before the first update, for a column next to the score; what functions of training rewarded the
-            same answers with stands there, too.
+        evaluation: of all seeds.
+        threshold: mean score of a solved task, for a column.
+        counted: noun of what is scored.
+        updates: of each seed; the number and share of skipped ones is shown if there are some.
+        start: scores before the first update, for a column next to the score; rewards of training functions for the
+            same answers are shown there, too.
     """
     rows = [["seed", "score"]]
     rows += [[str(seed), number(score)] for seed, score in zip(seeds, evaluation.scores, strict=True)]
@@ -158,12 +158,11 @@ def seed_table(
 
 
 def faulty(seeds: Sequence[int], evaluation: "Evaluation") -> bool:
-    """Tell whether the score of a seed is not a number, and say so if it is."""
+    """Return whether the score of a seed is NaN, with a warning."""
     wrong = [str(seed) for seed, score in zip(seeds, evaluation.scores, strict=True) if math.isnan(score)]
     if wrong:
         say(
-            f"operant: the last score of seed {', '.join(wrong)} is not a number: look for rewards or observations "
-            "that are not finite"
+            f"operant: the last score of seed {', '.join(wrong)} is NaN: look for NaN or Inf in rewards or observations"
         )
     return bool(wrong)
 
@@ -177,7 +176,7 @@ def _append(rows: list[list[str]], heading: str, cells: Sequence[str]) -> None:
 def summary(evaluation: "Evaluation") -> str:
     """Return mean, IQM and interval in words."""
     if len(evaluation.scores) == 1:
-        return f"{number(evaluation.mean)} by one seed, which says nothing about the next one: take 5 or more"
+        return f"{number(evaluation.mean)} by one seed, which says nothing about others: use 5 or more"
     low, high = evaluation.interval
     return (
         f"mean {number(evaluation.mean)}, IQM {number(evaluation.iqm)}, "
@@ -186,7 +185,7 @@ def summary(evaluation: "Evaluation") -> str:
 
 
 def score_fields(evaluation: "Evaluation") -> dict[str, Any]:
-    """Return what every JSON answer says about an evaluation."""
+    """Return the JSON of an evaluation."""
     return {
         "per_seed_scores": evaluation.scores,
         "mean": evaluation.mean,
@@ -198,12 +197,12 @@ def score_fields(evaluation: "Evaluation") -> dict[str, Any]:
 
 
 def missing(modules: Sequence[str]) -> list[str]:
-    """Return those modules that are not installed."""
+    """Return the missing ones of some modules."""
     return [module for module in modules if importlib.util.find_spec(module) is None]
 
 
 def require_extra(extra: str, what: str, modules: Sequence[str]) -> None:
-    """Refuse what needs an extra that is not installed.
+    """Check that the modules of an extra are installed.
 
     Raises:
         ModuleNotFoundError: one of the modules is missing; the message says how to install it.
@@ -214,7 +213,7 @@ def require_extra(extra: str, what: str, modules: Sequence[str]) -> None:
 
 
 def finite(value: Any) -> Any:
-    """Return a value with null, None, in the place of every number that is NaN or Inf."""
+    """Return a value with null, None, in place of NaN and Inf."""
     if isinstance(value, Mapping):
         return {key: finite(item) for key, item in value.items()}
     if isinstance(value, list | tuple):

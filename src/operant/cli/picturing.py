@@ -1,4 +1,4 @@
-"""What a table has learned, as a picture (extra: `plots`): values, policy, action values, visits."""
+"""Plots of learned tables (extra: `plots`): values, policy, action values, visits."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,10 +15,10 @@ CELL, WIDEST = 0.95, 24.0
 """Size of a cell and of the longer side of a map, in inches."""
 
 SMALLEST_WITH_NUMBERS = 0.6
-"""Cells that are smaller, in inches, show colors and no numbers."""
+"""Size below which cells show only colors, in inches."""
 
 MOST_ROWS = 60
-"""States of a table that is drawn with numbers; larger ones show colors alone."""
+"""Maximum states of a table with numbers; larger ones show only colors."""
 
 DIRECTIONS = {
     "↑": (0, -1),
@@ -30,18 +30,18 @@ DIRECTIONS = {
     "↙": (-1, 1),
     "↖": (-1, -1),
 }
-"""Columns and rows by which an arrow of the map moves."""
+"""Columns and rows of an arrow's direction on the map."""
 
 _WALL, _BLANK, _END, _BAD_END, _INK = "#404040", "#e4e4e4", "#009E73", "#D55E00", "#D55E00"
 
 
 def draw_tables(view: "View", title: str, path: Path) -> None:
-    """Draw the table of a seed: on the map of the task where it has one, else as a heat map of states and actions.
+    """Plot the table of a seed: on the map of the task if it has one, else as a heat map of states and actions.
 
     Args:
         view: the table.
-        title: of the picture.
-        path: .png, .svg or .pdf; its folder is made if need be.
+        title: of the plot.
+        path: .png, .svg or .pdf; its folder is created if needed.
     """
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
@@ -102,7 +102,7 @@ def _draw_values(axes: "Axes", view: "View", values: NDArray[np.float64]) -> Non
 
 
 def _draw_arrows(axes: "Axes", view: "View", state: int, place: tuple[float, float], ink: str) -> None:
-    """Draw an arrow for each action that the policy takes, as long as it is probable."""
+    """Draw an arrow for each action of the policy, with its probability as length."""
     x, y = place
     for action, probability in enumerate(view.policy[state]):
         if probability <= 0.0:
@@ -120,7 +120,7 @@ def _draw_arrows(axes: "Axes", view: "View", state: int, place: tuple[float, flo
 
 
 def _draw_triangles(axes: "Axes", view: "View") -> None:
-    """Color four triangles a cell by the values of its actions; the best ones are framed in bold numbers."""
+    """Color four triangles per cell by action values; the best ones have framed bold numbers."""
     from matplotlib.collections import PolyCollection
 
     assert view.q is not None  # noqa: S101 - the panel is drawn for values of actions
@@ -162,14 +162,14 @@ def _draw_visits(axes: "Axes", view: "View") -> None:
 def _color_cells(
     axes: "Axes", view: "View", shown: NDArray[np.float64], *, values: Any = None, name: str = "viridis"
 ) -> Any:
-    """Color the cells of the map; return which ink can be read on the color of a value.
+    """Color the cells of the map; return the text color on the color of a value.
 
     Args:
-        axes: to draw in.
+        axes: to draw on.
         view: the table.
-        shown: `[states]`, by which cells are colored; NaN leaves one blank.
-        values: that the colors range over. Default: those that are shown.
-        name: of the colors.
+        shown: `[states]`, colors of cells; NaN leaves one blank.
+        values: range of the colors. Default: `shown`.
+        name: of the color map.
     """
     from matplotlib import colormaps
 
@@ -182,13 +182,13 @@ def _color_cells(
 
 
 def _range(values: NDArray[np.float64]) -> tuple[float, float]:
-    """Return the least and the greatest of some values, apart from each other."""
+    """Return the distinct minimum and maximum of some values."""
     low, high = (float(values.min()), float(values.max())) if values.size else (0.0, 1.0)
     return low, high if high > low else low + 1.0
 
 
 def _decorate(axes: "Axes", view: "View") -> None:
-    """Mark walls, ends, cells that are never entered, and the lines between cells."""
+    """Mark walls, ends, unreachable cells, and the lines between cells."""
     from matplotlib.patches import Rectangle
 
     rows, columns = view.shape or (1, 1)
@@ -236,7 +236,7 @@ def _table_panels(view: "View") -> list[tuple[str, Any]]:
 
 
 def _draw_table(axes: "Axes", view: "View", table: Any, *, bold: Any = None, name: str = "viridis") -> None:
-    """Draw states down and actions across, with numbers where there is room; ends and what is unreached stay gray."""
+    """Plot states down and actions across, with numbers if there is room; ends and unreached states stay gray."""
     shown = np.where((view.ends | view.unreached)[:, None], np.nan, table)
     finite = shown[np.isfinite(shown)]
     low, high = _range(finite)

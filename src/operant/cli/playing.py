@@ -25,8 +25,8 @@ def play(arguments: list[str]) -> int:
     learner = trained.experiment.learner
     if not isinstance(learner, BoardGamePlayer) or learner.game is None:
         raise ValueError(
-            f"{options.run} is a run of {trained.run.entry.name} on {trained.run.settings.task}; what can be played "
-            "against are runs of alphazero and muzero on board games"
+            f"{options.run} is a run of {trained.run.entry.name} on {trained.run.settings.task}; you can play "
+            "against runs of alphazero and muzero on board games"
         )
     seed = learner.seeds[0] if options.seed is None else options.seed
     if seed not in learner.seeds:
@@ -36,7 +36,7 @@ def play(arguments: list[str]) -> int:
 
 
 def _game(game: "BoardGame", opponent: "BoardGamePlayer", *, second: bool) -> int:
-    """Play one game; what is typed are numbers of actions, from 1."""
+    """Play one game; input is numbers of actions, from 1."""
     yours = not second
     kind = "columns" if game.gravity else "cells, row by row,"
     print(f"You are x. The {kind} are numbered from 1 to {game.actions}; q ends the game.\n")
@@ -60,7 +60,7 @@ def _game(game: "BoardGame", opponent: "BoardGamePlayer", *, second: bool) -> in
 
 
 def _asked(allowed: list[bool]) -> int | None:
-    """Return the action that is typed, or None at the end of the input."""
+    """Return the typed action, or None at the end of the input."""
     while True:
         try:
             text = input("Your move: ").strip()
@@ -72,4 +72,4 @@ def _asked(allowed: list[bool]) -> int | None:
         if text.isdecimal() and 1 <= int(text) <= len(allowed) and allowed[int(text) - 1]:
             return int(text) - 1
         free = ", ".join(str(i + 1) for i, free in enumerate(allowed) if free)
-        print(f"Moves that are left: {free}; got {text!r}.")
+        print(f"Legal moves: {free}; got {text!r}.")

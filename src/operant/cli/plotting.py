@@ -1,4 +1,4 @@
-"""Learning curves as a picture (extra: `plots`)."""
+"""Plots of learning curves (extra: `plots`)."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -13,34 +13,37 @@ if TYPE_CHECKING:
     from operant.tuning import Result
 
 COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
-"""Told apart by the color-blind too (Okabe and Ito 2008)."""
+"""Colors that color-blind people can distinguish (Okabe and Ito 2008)."""
 
 BAND_FROM = 10
-"""Seeds from which on a band shows the interval of the interquartile mean, in place of a line for each seed."""
+"""Minimum seeds for a band of the interquartile mean's interval, instead of a line per seed."""
 
 DASHES = ("-", "--", ":")
-"""Of the runs beyond the number of colors."""
+"""Color of runs beyond the number of colors."""
 
 
 def draw(names: Sequence[str], standings: Sequence["Standing"], path: Path) -> None:
-    """Draw the learning curves of runs, and their final scores seed by seed.
+    """Plot the learning curves of runs, their final scores by seed, and the performance profiles of these.
 
     Args:
         names: of the runs.
         standings: the runs, all of one task.
-        path: of the picture; its folder is made if need be.
+        path: of the plot; its folder is created if needed.
     """
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
     settings = standings[0].run.settings
-    figure = Figure(figsize=(9.5, 4.2 + 0.22 * len(names)), dpi=150, layout="constrained")
+    figure = Figure(figsize=(11.5, 4.2 + 0.22 * len(names)), dpi=150, layout="constrained")
     FigureCanvasAgg(figure)
-    curves, finals = figure.subplots(1, 2, sharey=True, width_ratios=[3.2, 1])
+    curves, finals, profiles = figure.subplots(1, 3, width_ratios=[3.2, 1, 1.6])
+    finals.sharey(curves)
+    finals.label_outer()
     for i, (name, standing) in enumerate(zip(names, standings, strict=True)):
         color, dash = COLORS[i % len(COLORS)], DASHES[i // len(COLORS) % len(DASHES)]
         _draw_curve(curves, standing, color, dash, _label(name, standing))
         _draw_final(finals, standing, i, color)
+        _draw_profile(profiles, standing, color, dash)
     figure.suptitle(settings.task, fontsize=12)
     curves.set_xlim(0, max(standing.curve.consumed[-1] for standing in standings))
     entries = [standing.run.entry for standing in standings]
@@ -52,7 +55,10 @@ def draw(names: Sequence[str], standings: Sequence["Standing"], path: Path) -> N
     finals.set_xlabel("at the end: each seed, IQM")
     finals.set_xticks([])
     finals.set_xlim(-0.7, len(names) - 0.3)
-    for axes in (curves, finals):
+    profiles.set_xlabel("score τ at the end")
+    profiles.set_ylabel("share of seeds above τ")
+    profiles.set_ylim(0, 1.02)
+    for axes in (curves, finals, profiles):
         axes.grid(axis="y", color="0.9", linewidth=0.8)
         axes.set_axisbelow(True)
         axes.spines[["top", "right"]].set_visible(False)
@@ -63,7 +69,7 @@ def draw(names: Sequence[str], standings: Sequence["Standing"], path: Path) -> N
 
 def _draw_curve(axes: "Axes", standing: "Standing", color: str, dash: str, label: str) -> None:
     curve = standing.curve
-    if curve.scores.shape[1] < BAND_FROM:  # an interval of so few says little: show all there is
+    if curve.scores.shape[1] < BAND_FROM:  # an interval of so few seeds means little: show all
         axes.plot(curve.consumed, curve.scores, color=color, linestyle=dash, linewidth=0.6, alpha=0.45)
     else:
         axes.fill_between(curve.consumed, curve.low, curve.high, color=color, alpha=0.18, linewidth=0)
@@ -71,12 +77,20 @@ def _draw_curve(axes: "Axes", standing: "Standing", color: str, dash: str, label
 
 
 def _draw_final(axes: "Axes", standing: "Standing", column: int, color: str) -> None:
-    """Draw every seed's score as a point, beside the IQM with its interval."""
+    """Plot every seed's score as a point, next to the IQM with its interval."""
     scores, final = sorted(standing.final.scores), standing.final
     axes.scatter([column - 0.15] * len(scores), scores, color=color, s=14, alpha=0.5, linewidths=0)
     below, above = final.iqm - final.interval[0], final.interval[1] - final.iqm
     spread = [[max(below, 0.0)], [max(above, 0.0)]] if len(scores) > 1 else None
     axes.errorbar(column + 0.15, final.iqm, yerr=spread, color=color, fmt="o", markersize=6, capsize=4, linewidth=1.6)
+
+
+def _draw_profile(axes: "Axes", standing: "Standing", color: str, dash: str) -> None:
+    """Draw the share of seeds above each score, with its band where seeds are enough for one."""
+    profile = standing.profile
+    if len(standing.final.scores) >= BAND_FROM:
+        axes.fill_between(profile.thresholds, profile.low, profile.high, color=color, alpha=0.18, linewidth=0)
+    axes.step(profile.thresholds, profile.share, where="post", color=color, linestyle=dash, linewidth=1.8)
 
 
 def _label(name: str, standing: "Standing") -> str:
@@ -88,11 +102,11 @@ def _label(name: str, standing: "Standing") -> str:
 
 
 def draw_study(result: "Result", path: Path) -> None:
-    """Draw the trials of a study, and what its winner scores on fresh seeds.
+    """Plot the trials of a study, and the winner's scores on new seeds.
 
     Args:
         result: of the study.
-        path: of the picture.
+        path: of the plot.
     """
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
@@ -120,7 +134,7 @@ def draw_study(result: "Result", path: Path) -> None:
             _draw_final(fresh, standing, column, COLORS[1])
     fresh.set_xticks(range(2), [name for name, *_ in columns])
     fresh.set_xlim(-0.6, 1.6)
-    fresh.set_xlabel("diamond: on the search's seeds\npoints: fresh seeds, IQM with interval")
+    fresh.set_xlabel("diamond: on the search's seeds\npoints: new seeds, IQM with interval")
     for axes in (search, fresh):
         axes.grid(axis="y", color="0.9", linewidth=0.8)
         axes.set_axisbelow(True)

@@ -1,16 +1,16 @@
-"""A command in several processes that train as one: `in_processes`."""
+"""Commands in several processes that train together: `in_processes`."""
 
 import os
 from collections.abc import Callable, Sequence
 
 
 def in_processes(command: Sequence[str], processes: int, work: Callable[[], int]) -> int:
-    """Do the work of a command in as many processes as are wanted, and return its exit status.
+    """Run a command in several processes, and return its exit status.
 
     Args:
-        command: what follows `operant`, for the processes that are to be started.
-        processes: how many; those that torchrun has started are as many as they are.
-        work: what the command does, in this process or in the leading one.
+        command: arguments after `operant`, for the started processes.
+        processes: number of processes; under torchrun, its own number.
+        work: the command, in this process or in the leading one.
     """
     if processes < 1:
         raise ValueError(f"--processes must be at least 1, got {processes}")

@@ -1,4 +1,4 @@
-"""`operant runs`: what runs there are, and what becomes of them."""
+"""`operant runs`: list and manage runs."""
 
 import sys
 from collections.abc import Callable, Sequence
@@ -19,15 +19,15 @@ if TYPE_CHECKING:
 
 _ORDERS = ("name", "score", "size", "age")
 _LEAST_CELL = 10
-"""Letters that a name keeps where the terminal is narrow."""
+"""Minimum letters of a name on a narrow terminal."""
 
 
 @dataclass(frozen=True)
 class ListOptions(Answering):
-    """List the runs in a folder: what they trained, how far they are and how good, how large and how old."""
+    """List the runs in a folder: task, progress, score, size and age."""
 
     folder: tyro.conf.Positional[Path] = Path("runs")
-    """The folder that the runs are in."""
+    """Folder of the runs."""
 
     sort: str = "name"
     """By name, score (best first), size (largest first) or age (newest first)."""
@@ -39,18 +39,18 @@ class ListOptions(Answering):
 
 @dataclass(frozen=True)
 class RenameOptions(Answering):
-    """Give a run another name, in the folder that it is in."""
+    """Rename a run within its folder."""
 
     run: tyro.conf.Positional[Path]
     """Folder of the run."""
 
     name: tyro.conf.Positional[str]
-    """Its new name."""
+    """New name."""
 
 
 @dataclass(frozen=True)
 class DeleteOptions(Answering):
-    """Delete runs with all their files, after a question."""
+    """Delete runs with all their files, after a confirmation."""
 
     runs: tyro.conf.Positional[tuple[Path, ...]]
     """Folders of the runs."""
@@ -61,10 +61,10 @@ class DeleteOptions(Answering):
 
 @dataclass(frozen=True)
 class MergeOptions(Answering):
-    """Put runs of one configuration and different seeds together, to be compared and plotted as one."""
+    """Merge runs of one configuration and different seeds, for comparisons and plots as one."""
 
     folder: tyro.conf.Positional[Path]
-    """Where the run with all the seeds is made."""
+    """Folder of the merged run."""
 
     runs: tyro.conf.Positional[tuple[Path, ...]]
     """Folders of the runs."""
@@ -72,9 +72,9 @@ class MergeOptions(Answering):
 
 @dataclass(frozen=True)
 class CleanOptions(Answering):
-    """Remove all but the newest good checkpoint of runs, what was put aside, and leftovers of killed processes.
+    """Remove all but the newest good checkpoint of runs, quarantined files, and leftovers of killed processes.
 
-    Checkpoints along the training (history/) go, too.
+    This includes checkpoints along the training (history/).
     """
 
     runs: tyro.conf.Positional[tuple[Path, ...]]
@@ -82,21 +82,21 @@ class CleanOptions(Answering):
 
 
 def runs(arguments: list[str]) -> int:
-    """List runs, or do something with some of them."""
+    """List runs, or manage some of them."""
     word, rest = (arguments[0], arguments[1:]) if arguments and arguments[0] in _COMMANDS else ("list", arguments)
     return _COMMANDS[word](rest)
 
 
 def _list(arguments: list[str]) -> int:
     note = (
-        f"{ListOptions.__doc__}\n\nOther words do something with runs: operant runs show RUN, rename RUN NAME, "
-        "delete RUN..., merge FOLDER RUN RUN..., clean RUN...; each has a --help of its own."
+        f"{ListOptions.__doc__}\n\nOther commands manage runs: operant runs show RUN, rename RUN NAME, "
+        "delete RUN..., merge FOLDER RUN RUN..., clean RUN...; each has its own --help."
     )
     options = parse(ListOptions, arguments, "runs", description=note)
     from operant.runtime.run_folders import entry_of, find_runs
 
     if not options.folder.is_dir():
-        raise ValueError(f"there is no folder {options.folder}; name the one that your runs are in")
+        raise ValueError(f"there is no folder {options.folder}; give the folder of your runs")
     found, faults = find_runs(options.folder)
     for fault in faults:
         say(f"operant: warning: {fault}")
@@ -111,7 +111,7 @@ def _list(arguments: list[str]) -> int:
 
 
 def listing(entries: "Sequence[Entry]", now: datetime) -> str:
-    """Return runs as a table that fits the terminal: long names and tasks are cut in the middle."""
+    """Return runs as a table that fits the terminal: long names and tasks are shortened in the middle."""
     heading = ["run", "algorithm", "task", "state", "score", "used", "size", "age"]
     rows = [
         [
@@ -136,7 +136,7 @@ def listing(entries: "Sequence[Entry]", now: datetime) -> str:
 
 
 def age(seconds: float) -> str:
-    """Return a time that has passed, in the largest unit of which there is more than one."""
+    """Return an elapsed time, in its largest suitable unit."""
     for unit, length in (("d", 86400), ("h", 3600), ("min", 60)):
         if seconds >= 2 * length:
             return f"{seconds / length:.0f} {unit}"
@@ -151,7 +151,7 @@ def _rename(arguments: list[str]) -> int:
     needed = users_of(run)
     target = rename(run, options.name)
     for user in needed:
-        say(f"operant: warning: {location(user)} was made from {run.path.name} and looks for it under its old name")
+        say(f"operant: warning: {location(user)} starts from {run.path.name} and refers to its old name")
     if options.json:
         print_json({"run": str(target)})
     else:
@@ -167,7 +167,7 @@ def _delete(arguments: list[str]) -> int:
     entries = {run.path: entry_of(run) for run in doomed}
     for run in doomed:
         for user in users_of(run):
-            say(f"operant: warning: {location(user)} was made from {run.path.name} and cannot be used without it")
+            say(f"operant: warning: {location(user)} starts from {run.path.name} and cannot be used without it")
     names = ", ".join(path.name for path in entries)
     total = readable(sum(entry.bytes for entry in entries.values()))
     if not options.yes and not _agreed(f"Delete {names} ({total})?"):
@@ -226,19 +226,19 @@ def _open(path: Path) -> "Run":
     from operant.runtime.run import Run
 
     if path.is_symlink():
-        raise ValueError(f"{path} is a link to {path.resolve()}: name that folder")
+        raise ValueError(f"{path} is a link to {path.resolve()}: use that folder")
     return Run.open(path)
 
 
 def _some(paths: Sequence[Path]) -> Sequence[Path]:
     if not paths:
-        raise ValueError("name one run or more, such as runs/ppo-CartPole-v1-1")
+        raise ValueError("give one or more runs, such as runs/ppo-CartPole-v1-1")
     return list(dict.fromkeys(paths))
 
 
 def _agreed(question: str) -> bool:
     if not sys.stdin.isatty():
-        raise ValueError(f"{question} There is nobody to ask: say --yes")
+        raise ValueError(f"{question} There is no terminal to ask: pass --yes")
     say(f"{question} [y/N]")
     return sys.stdin.readline().strip().lower() in ("y", "yes")
 
@@ -257,7 +257,7 @@ def _record(entry: "Entry") -> dict[str, Any]:
 
 
 def _cut(text: str, length: int) -> str:
-    """Return a text with its middle left out where it is too long: names of runs end with a number."""
+    """Return a text shortened in the middle if it is too long: names of runs end with a number."""
     if len(text) <= length:
         return text
     left = (length - 1) // 2

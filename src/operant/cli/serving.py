@@ -1,4 +1,4 @@
-"""`operant serve`; imports nothing heavy, so that the page is there at once."""
+"""`operant serve`; without heavy imports, so that the page opens immediately."""
 
 import os
 from pathlib import Path
@@ -17,18 +17,18 @@ def serve(arguments: list[str]) -> int:
         "operant serve",
         description="Open the web app on this machine: the playground, the runs, labels, a map of the algorithms.",
     )
-    parser.add_argument("--port", type=int, default=PORT, help=f"port; 0 takes one that is free (default: {PORT})")
+    parser.add_argument("--port", type=int, default=PORT, help=f"port; 0: any free one (default: {PORT})")
     parser.add_argument("--runs", type=Path, metavar="FOLDER", help="folder of the runs (default: runs)")
     parser.add_argument("--no-browser", action="store_true", help="do not open the page")
     parser.add_argument(
         "--host",
         default="127.0.0.1",
-        help="address to listen on; other machines reach any but the default, and need the token that is printed",
+        help="address to listen on; other machines reach all but the default, and need the printed token",
     )
     parser.add_argument(
         "--train",
         metavar="RUN|MODEL",
-        help="serve the Tinker API for this language model, instead of the web app: loops that were written for it "
+        help="serve the Tinker API for this language model, instead of the web app: loops for that API "
         "train and sample here",
     )
     parser.add_argument(
@@ -38,7 +38,7 @@ def serve(arguments: list[str]) -> int:
     if options.train is not None:
         return start_training(options.train, options.states, options.port, host=options.host)
     if options.runs is not None and not options.runs.is_dir():
-        raise ValueError(f"there is no folder {options.runs}; --runs names the one that holds the folders of runs")
+        raise ValueError(f"there is no folder {options.runs}; pass the folder of your runs with --runs")
     return start(options.runs or Path("runs"), options.port, host=options.host, browser=not options.no_browser)
 
 
@@ -47,10 +47,10 @@ def start(runs: Path, port: int, *, host: str = "127.0.0.1", browser: bool = Tru
 
     Args:
         runs: the folder of runs.
-        port: the port, 0 for one that is free.
-        host: where to listen.
+        port: the port, 0 for any free one.
+        host: the address.
         browser: whether to open a page.
-        page: which one.
+        page: which page.
 
     Raises:
         ModuleNotFoundError: the extra `web` is not installed.
@@ -74,14 +74,14 @@ def start_training(model: str, states: Path, port: int, *, host: str = "127.0.0.
     """Serve the Tinker API until Ctrl-C, and return an exit status.
 
     Args:
-        model: folder of a run, a folder or hub name of a model, or one built here.
-        states: where states are saved.
-        port: the port, 0 for one that is free.
-        host: where to listen.
+        model: folder of a run, a folder or hub name of a model, or a built-in one.
+        states: folder of saved states.
+        port: the port, 0 for any free one.
+        host: the address.
 
     Raises:
         ModuleNotFoundError: an extra is not installed.
-        ValueError: there is no such model, the key is none, or the port is in use.
+        ValueError: there is no such model, the key is invalid, or the port is in use.
     """
     require_extra("web", "a service", ["starlette", "uvicorn"])
     require_extra("language", "a language model", ["transformers", "tokenizers", "peft"])
@@ -92,7 +92,7 @@ def start_training(model: str, states: Path, port: int, *, host: str = "127.0.0.
 
     key = os.environ.get(KEY) or new_key()
     if not key.startswith(PREFIX):
-        raise ValueError(f"{KEY} must begin with {PREFIX!r}, since the SDK takes no other keys; unset it for a new one")
+        raise ValueError(f"{KEY} must begin with {PREFIX!r}, as the SDK requires; unset it for a new one")
 
     def announce(address: str) -> None:
         print(address, flush=True)

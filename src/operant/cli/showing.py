@@ -1,4 +1,4 @@
-"""`operant show`: what a run is, and what its tables have learned."""
+"""`operant show`: runs, and their learned tables."""
 
 from contextlib import closing
 from dataclasses import dataclass
@@ -17,21 +17,21 @@ if TYPE_CHECKING:
     from operant.tabular.view import View
 
 MOST_STATES = 64
-"""States that a table without a map lists."""
+"""Maximum states in the list of a table without a map."""
 
 
 @dataclass(frozen=True)
 class ShowOptions(Answering):
-    """Show a run: its settings, its last evaluation, where things lie, and the table that a seed has learned."""
+    """Show a run: its settings, its last evaluation, its files, and the table of a seed."""
 
     run: tyro.conf.Positional[Path]
     """Folder of the run."""
 
     seed: int | None = None
-    """The seed whose table is shown. Default: the first one of the run."""
+    """Seed of the table. Default: the first one of the run."""
 
     out: Path | None = None
-    """A picture of the table to draw, such as table.png (extra: plots)."""
+    """File of a plot of the table, such as table.png (extra: plots)."""
 
     def __post_init__(self) -> None:
         if self.out is not None and self.out.suffix not in (".png", ".svg", ".pdf"):
@@ -39,7 +39,7 @@ class ShowOptions(Answering):
 
 
 def show(arguments: list[str]) -> int:
-    """Show a run and what its tables have learned."""
+    """Show a run and its learned tables."""
     options = parse(ShowOptions, arguments, "show")
     from operant.runtime.run import Run
 
@@ -48,17 +48,17 @@ def show(arguments: list[str]) -> int:
     if run.entry.package != "tabular":
         if options.out is not None or options.seed is not None:
             raise ValueError(
-                f"{run.settings.algorithm} has learned no table that could be shown; leave out --seed and --out, or "
+                f"{run.settings.algorithm} has no table to show; leave out --seed and --out, or "
                 f"try `operant watch {location(run.path)}`"
             )
         _answer(options, facts, _summary(run, facts))
         return 0
     if options.out is not None:
-        require_extra("plots", "a picture", ["matplotlib"])
+        require_extra("plots", "a plot", ["matplotlib"])
     from operant import api
     from operant.tabular.view import view_of
 
-    trained = api.load(options.run, accept_changes=True)  # which is warned of: nothing is lost by looking
+    trained = api.load(options.run, accept_changes=True)  # warnings suffice: reading loses nothing
     with closing(trained.experiment):
         index = _index(run, options.seed)
         view = view_of(trained.experiment, index)
@@ -75,7 +75,7 @@ def show(arguments: list[str]) -> int:
 
 
 def picture(trained: "Trained", index: int, path: Path) -> None:
-    """Draw the table of the seed at a place among those of a run (extra: `plots`)."""
+    """Plot the table of the seed at an index of a run (extra: `plots`)."""
     from operant.cli.picturing import draw_tables
     from operant.tabular.view import view_of
 
@@ -85,9 +85,9 @@ def picture(trained: "Trained", index: int, path: Path) -> None:
 
 
 def keep_picture(trained: "Trained") -> Path | None:
-    """Draw the table of the first seed into the folder of its run, if matplotlib is there; return where.
+    """Plot the table of the first seed into the folder of its run, if matplotlib is installed; return the path.
 
-    A folder that cannot be written is only warned of.
+    A folder that is not writable only causes a warning.
     """
     settings = trained.run.settings
     if trained.run.entry.package != "tabular" or missing(["matplotlib"]):
@@ -96,13 +96,13 @@ def keep_picture(trained: "Trained") -> Path | None:
     try:
         picture(trained, 0, path)
     except OSError as error:
-        say(f"operant: warning: the picture of the table is not kept in {trained.run.path}: {error.strerror}")
+        say(f"operant: warning: the plot of the table is not saved in {trained.run.path}: {error.strerror}")
         return None
     return path
 
 
 def text_of(view: "View") -> str:
-    """Return a table as text: on the map of the task where it has one, else state by state."""
+    """Return a table as text: on the map of the task if it has one, else state by state."""
     return _map(view) if view.shape is not None else _list(view)
 
 
@@ -117,7 +117,7 @@ def _map(view: "View") -> str:
         width = max(map(len, cells)) + 1
         numbers = ["".join(cell.rjust(width) for cell in cells[r * columns : (r + 1) * columns]) for r in range(rows)]
         lines = [f"{left}  {right}" for left, right in zip(arrows, numbers, strict=True)]
-    legend = "policy" + (" and values" if cells else "") + "; + several actions are as good, · never entered, ★ end"
+    legend = "policy" + (" and values" if cells else "") + "; + equally good actions, · never entered, ★ end"
     return "\n".join([*lines, legend])
 
 
@@ -137,7 +137,7 @@ def _list(view: "View") -> str:
     listed = np.flatnonzero(visited & ~view.unreached & ~view.ends).tolist()
     rows = [_row(view, state) for state in listed[:MOST_STATES]]
     more = len(listed) - len(rows)
-    rest = f"\n... and {more} more states that were visited; --json gives them all" if more > 0 else ""
+    rest = f"\n... and {more} more visited states; --json gives them all" if more > 0 else ""
     return table([heading, *rows], ">" * len(heading)) + rest
 
 
@@ -159,7 +159,7 @@ def _index(run: "Run", seed: int | None) -> int:
 
 
 def _facts(run: "Run") -> dict[str, Any]:
-    """Return what is known of a run without loading it."""
+    """Return facts of a run without loading it."""
     from operant.runtime.comparison import evaluations
 
     settings, found, latest = run.settings, evaluations(run), run.checkpoints.latest()
@@ -197,7 +197,7 @@ def _summary(run: "Run", facts: dict[str, Any]) -> str:
         ("metrics", location(run.metrics_path)),
         ("evaluations", location(run.evaluations_path)),
         ("checkpoints", location(run.path / "checkpoints")),
-        *(("picture or film", location(Path(path))) for path in facts["media"]),
+        *(("plot or video", location(Path(path))) for path in facts["media"]),
     ]
     return "\n".join(f"{name:16} {value}" for name, value in rows)
 
@@ -216,7 +216,7 @@ def _record(view: "View", seed: int) -> dict[str, Any]:
 
 
 def _chosen(flags: Any) -> list[int]:
-    """Return the states that a mask chooses."""
+    """Return the states of a mask."""
     return flags.nonzero()[0].tolist()
 
 

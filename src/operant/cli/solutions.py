@@ -1,4 +1,4 @@
-"""What `operant solve` answers, whatever the criterion: numbers for the screen, for JSON, and for files."""
+"""Results of `operant solve` for all criteria: for the terminal, for JSON, and for files."""
 
 import csv
 import io
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from operant.mdp.maps import Mapped
 
 SUFFIXES = (".csv", ".json", ".npz")
-"""Of the files that `write` makes."""
+"""Version of the files of `write`."""
 
 
 @dataclass(frozen=True)
@@ -23,14 +23,14 @@ class Answer:
     """A solution of any criterion.
 
     Attributes:
-        heading: lines for the screen, after the size of the model.
-        record: what `--json` prints.
+        heading: lines for the terminal, after the size of the model.
+        record: output of `--json`.
         values: `[S]`, or `[H + 1, S]` with a horizon.
         policy: `[S]`, or `[H, S]` with a horizon; -1 in terminal states.
-        q: `[S, A]`, or `[H, S, A]` with a horizon; minus infinity where an action is not feasible.
-        lower: `[S]`, certified bounds of the values; None where there are none.
+        q: `[S, A]`, or `[H, S, A]` with a horizon; minus infinity for infeasible actions.
+        lower: `[S]`, certified bounds of the values; None without bounds.
         upper: as `lower`.
-        model: what was solved.
+        model: the solved model.
     """
 
     heading: str
@@ -44,7 +44,7 @@ class Answer:
 
 
 def discounted_answer(model: "Mapped", solution: "Solution") -> Answer:
-    """Return the answer about the discounted return."""
+    """Return the solution for the discounted return."""
     reached = "converged" if solution.converged else "NOT converged"
     certified = "no certified bounds"
     if solution.lower is not None and solution.upper is not None:
@@ -73,7 +73,7 @@ def discounted_answer(model: "Mapped", solution: "Solution") -> Answer:
 
 
 def horizon_answer(model: "Mapped", solution: "FiniteHorizonSolution") -> Answer:
-    """Return the answer about a finite horizon; what is shown is the first step."""
+    """Return the solution for a finite horizon; the display shows the first step."""
     import numpy as np
 
     from operant.mdp import action_values
@@ -99,7 +99,7 @@ def horizon_answer(model: "Mapped", solution: "FiniteHorizonSolution") -> Answer
 
 
 def average_answer(model: "Mapped", solution: "AverageSolution") -> Answer:
-    """Return the answer about the average reward; its values are relative."""
+    """Return the solution for the average reward; its values are relative."""
     from operant.mdp import action_values
 
     reached = "converged" if solution.converged else f"NOT converged{solution.reason and ': ' + solution.reason}"
@@ -127,25 +127,25 @@ def average_answer(model: "Mapped", solution: "AverageSolution") -> Answer:
 
 
 def state_name(model: "Mapped", state: int) -> str:
-    """Return the name of a state, or its number where it has none."""
+    """Return the name of a state, or its number if it has none."""
     return model.states[state] if model.states else str(state)
 
 
 def action_name(model: "Mapped", action: int) -> str:
-    """Return the name of an action, or its number where it has none."""
+    """Return the name of an action, or its number if it has none."""
     return model.actions[action] if model.actions else str(action)
 
 
 def write(answer: Answer, path: Path) -> None:
-    """Write values, policy and Q to a file; one of that name is replaced.
+    """Write values, policy and Q to a file, replacing an old one.
 
     Args:
         answer: of any criterion.
-        path: the suffix chooses the format. `.csv` has a line for each state (and step, with a horizon), `.json` what
-            `--json` prints and `q`, `.npz` the arrays `values`, `policy`, `q` and the bounds.
+        path: the suffix selects the format. `.csv` has a line for each state (and step, with a horizon), `.json` the
+            output of `--json` and `q`, `.npz` the arrays `values`, `policy`, `q` and the bounds.
 
     Raises:
-        OSError: the file cannot be written.
+        OSError: writing fails.
     """
     from operant.runtime.files import replace_durably
 
@@ -161,7 +161,7 @@ def _facts(model: "Mapped") -> dict[str, Any]:
 
 
 def _start(model: "Mapped", values: Any) -> str:
-    """Return the expected value at the start in words."""
+    """Return the expected value at the start as text."""
     mdp: MDP = model.mdp
     states = mdp.start.nonzero()[0]
     where = f"state {state_name(model, int(states[0]))}" if len(states) == 1 else f"mean over {len(states)} states"

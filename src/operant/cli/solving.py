@@ -37,7 +37,7 @@ Method = Literal[
 ]
 
 MOST_STATES = 64
-"""States that a table without a map lists."""
+"""Maximum states in the list of a table without a map."""
 
 
 @dataclass(frozen=True)
@@ -45,33 +45,32 @@ class SolveOptions(Answering):
     """Solve a known model exactly: optimal values, a policy, and certified bounds."""
 
     task: Annotated[str | None, tyro.conf.Positional] = None
-    """Id of an environment that shows its transition table, such as FrozenLake-v1."""
+    """Id of an environment with a transition table, such as FrozenLake-v1."""
     env_kwargs: Mapping[str, Any] = field(default_factory=dict[str, Any])
     """Parameters for the constructor of the task's environment, such as is_slippery=false."""
     map: Path | None = None
     """A text file with a drawing of a grid, instead of a task."""
     mdp: Path | None = None
-    """A file with a model (.json, .npz, or a table .csv or .tsv, which may name its states), instead of a task."""
+    """A file with a model (.json, .npz, or a table .csv or .tsv, with optional names of states), instead of a task."""
     separator: str | None = None
-    """Of the columns of a table. Default: the comma, semicolon or tab that its header has."""
+    """Separator of a table's columns. Default: the comma, semicolon or tab in its header."""
     criterion: Literal["discounted", "average"] = "discounted"
-    """What is maximized: the discounted return, or the average reward a step of a run without end."""
+    """Objective: the discounted return, or the average reward per step of an endless run."""
     horizon: int | None = None
-    """Number of steps after which everything ends; the policy then depends on the time. Default: no end."""
+    """Number of steps of an episode; the policy then depends on the time. Default: unlimited."""
     method: Method = "auto"
-    """Which solver, for the discounted return. auto: policy iteration up to 500 states, inexact policy iteration
-    above."""
+    """Solver for the discounted return. auto: policy iteration up to 500 states, inexact policy iteration above."""
     gamma: float | None = None
-    """Discount a step; 1 where every policy worth having ends. Default: 0.99, with --horizon 1."""
+    """Discount per step; 1 if every good policy ends. Default: 0.99, with --horizon 1."""
     tolerance: float = 1e-6
     """Accuracy of the values."""
     out: Path | None = None
-    """A file for values, policy and Q: .csv, .json or .npz."""
+    """File for values, policy and Q: .csv, .json or .npz."""
 
     def __post_init__(self) -> None:
         if (kind := Path(self.task or "").suffix) in (*SUFFIXES, ".tsv", ".txt"):
             flag = "--map" if kind == ".txt" else "--mdp"
-            raise ValueError(f"expected the id of an environment, got a file: give it as {flag} {self.task}")
+            raise ValueError(f"expected the id of an environment, got a file: use {flag} {self.task}")
         if self.out is not None and self.out.suffix not in SUFFIXES:
             raise ValueError(f"out must end in {', '.join(SUFFIXES)}, got {self.out}")
         if self.criterion == "average" and (self.horizon is not None or self.gamma is not None):

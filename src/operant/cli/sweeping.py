@@ -15,15 +15,15 @@ if TYPE_CHECKING:
 
 
 def sweep(arguments: list[str]) -> int:
-    """Train every cell of a grid, several at a time."""
+    """Train every cell of a grid, several in parallel."""
     from operant.runtime.machine import cores
 
-    about = "Train every algorithm on every task with every set of values, several runs at a time."
+    about = "Train every algorithm on every task with every set of values, several runs in parallel."
     parser = Parser("operant sweep", description=about)
-    parser.add_argument("grid", metavar="GRID.toml|SWEEP", type=Path, help="what is swept; or the folder of a sweep")
+    parser.add_argument("grid", metavar="GRID.toml|SWEEP", type=Path, help="file of the grid, or folder of a sweep")
     parser.add_argument("--out", metavar="SWEEP", type=Path, help="folder; default: runs/sweep-NAME of the file")
-    parser.add_argument("--executor", choices=("processes", "inline"), default="processes", help="where cells run")
-    parser.add_argument("--workers", type=int, default=cores(), help="processes at a time; default: one a core")
+    parser.add_argument("--executor", choices=("processes", "inline"), default="processes", help="how to run cells")
+    parser.add_argument("--workers", type=int, default=cores(), help="parallel processes; default: one per core")
     parser.add_argument("--attempts", type=int, default=3, help="of a cell that stops with status 75 (default: 3)")
     parser.add_argument("--cell", type=int, help="run one cell alone, by its number from 0, and return its status")
     parser.add_argument("--json", action="store_true", help="print one line of JSON")
@@ -51,9 +51,9 @@ def sweep(arguments: list[str]) -> int:
             for a in answer
         ]
         print(table(rows, "<<>>"))
-        print(f"\nNext:\n  operant compare {location(found.path / 'runs')}/*  runs of one task side by side")
+        print(f"\nNext:\n  operant compare {location(found.path / 'runs')}/*  compare runs of one task")
     if not whole:
-        say(f"operant: interrupted; go on with `operant sweep {location(found.path)}`")
+        say(f"operant: interrupted; continue with `operant sweep {location(found.path)}`")
         return EXIT_REQUEUE
     return int(any(a["outcome"] != "finished" for a in answer))
 
@@ -91,7 +91,7 @@ def _inline(words: Any) -> int:
 
 
 def _quietly(words: Any) -> int:
-    """Run a command, and say on standard error what it prints: standard output is for the sweep."""
+    """Run a command with its output on standard error: standard output is for the sweep."""
     with contextlib.redirect_stdout(sys.stderr):
         return _inline(words)
 
@@ -102,7 +102,7 @@ def _say(cell: "Cell", status: int) -> None:
 
 
 def _answer(cell: "Cell") -> dict[str, Any]:
-    """Return how a cell stands."""
+    """Return the status of a cell."""
     from operant.runtime.comparison import evaluations
     from operant.runtime.run import Run, RunError
 

@@ -1,4 +1,4 @@
-"""What commands say about runs of tables: how their scores come about, and which policies never end."""
+"""Messages on runs of tables: how their scores are computed, and which policies never end."""
 
 from typing import TYPE_CHECKING
 
@@ -8,14 +8,14 @@ if TYPE_CHECKING:
     from operant.runtime.evaluation import Evaluation
 
 MOST_SEEDS, MOST_STATES = 3, 12
-"""Listed by name."""
+"""Maximum names in a list."""
 
 
 def score_notes(trained: "Trained", evaluation: "Evaluation") -> str:
-    """Return what the scores of a table mean, in lines; nothing for other runs.
+    """Return the explanation of a table's scores, in lines; empty for other runs.
 
-    Says whether scores are exact, how many episodes a step limit has cut, and among which states policies circle that
-    never end.
+    It states whether scores are exact, how many episodes a step limit has cut, and in which states policies loop
+    forever.
     """
     if trained.run.entry.package != "tabular":
         return ""
@@ -35,7 +35,7 @@ def score_notes(trained: "Trained", evaluation: "Evaluation") -> str:
 
 
 def _circles(trained: "Trained", mdp: "MDP", seeds: list[int]) -> list[str]:
-    """Return a line about the policies of some seeds that never end, if there are any."""
+    """Return a line on the policies of some seeds that never end, if there are any."""
     from operant.tabular.exact import circling_states
 
     policies, every = trained.experiment.learner.policy(), trained.run.settings.seeds
@@ -43,10 +43,10 @@ def _circles(trained: "Trained", mdp: "MDP", seeds: list[int]) -> list[str]:
     circles = {seed: states.tolist() for seed, states in found.items() if states.size}
     if not circles:
         return []
-    each = [f"seed {seed} circles among states {_listed_states(states)}" for seed, states in circles.items()]
+    each = [f"seed {seed} loops in states {_listed_states(states)}" for seed, states in circles.items()]
     return [
         f"The policy never ends: {_listed(each, 'seeds')}. Its score is that of an episode cut after {_limit(mdp)}; "
-        "a smaller step size, or a step limit, may cure it."
+        "a smaller step size, or a step limit, may fix it."
     ]
 
 

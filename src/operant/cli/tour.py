@@ -1,4 +1,4 @@
-"""`operant tour`: a guided tour, one stop a package."""
+"""`operant tour`: a guided tour, one stop per package."""
 
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -24,23 +24,23 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class TourOptions:
-    """Take a guided tour: solve a known world, learn in it without knowing it, train and film networks, teach to add.
+    """Take a guided tour: solve a known world, learn in it without the model, train networks, teach addition.
 
     It takes some minutes.
     """
 
     keep: Path = Path("runs")
-    """Folder in which the runs of the tour are kept."""
+    """Folder of the tour's runs."""
 
 
 @dataclass(frozen=True)
 class Stop:
-    """One thing to see.
+    """One stop of the tour.
 
     Attributes:
-        title: what it is about.
-        text: what is going to happen.
-        visit: does it, given the folder for runs and what asks it to stop; returns an exit status.
+        title: of the stop.
+        text: introduction.
+        visit: runs it, given the folder for runs and the interruption check; returns an exit status.
     """
 
     title: str
@@ -69,19 +69,19 @@ def look_ahead(folder: Path, interrupted: Interruption) -> int:
     """Solve FrozenLake exactly.
 
     Returns:
-        0 if the values are as accurate as they were asked for, else 1.
+        0 if the values have the requested accuracy, else 1.
     """
     status = solve([LAKE, "--gamma", "0.99"])
-    print(f"\nNext:\n  operant solve {LAKE} --method value-iteration  another way to the same values")
-    print("  operant solve --map grid.txt                         a grid that you have drawn yourself")
+    print(f"\nNext:\n  operant solve {LAKE} --method value-iteration  another method, the same values")
+    print("  operant solve --map grid.txt                         your own grid")
     return status
 
 
 def explore(folder: Path, interrupted: Interruption, *, budget: int = 200_000, seeds: int = 8) -> int:
-    """Let Q-learning learn FrozenLake from steps alone, and judge its policies by their exact values.
+    """Train Q-learning on FrozenLake from samples, and evaluate its policies exactly.
 
     Returns:
-        0 if every seed has solved the task, 75 if training was interrupted, else 1.
+        0 if every seed solves the task, 75 if training was interrupted, else 1.
     """
     import gymnasium
     import numpy as np
@@ -92,7 +92,7 @@ def explore(folder: Path, interrupted: Interruption, *, budget: int = 200_000, s
     trained = _train("q-learning", LAKE, folder, interrupted, budget=budget, seeds=seeds)
     place = location(trained.run.path)
     if trained.outcome is None or trained.outcome.interrupted:
-        print(f"Interrupted and saved. Go on with `operant resume {place}`.")
+        print(f"Interrupted and saved. Continue with `operant resume {place}`.")
         return 75
     threshold = gymnasium.spec(LAKE).reward_threshold
     lake = cast(Any, trained.experiment).mdp
@@ -101,14 +101,14 @@ def explore(folder: Path, interrupted: Interruption, *, budget: int = 200_000, s
     ceiling = lake.start @ backward_induction(lake, horizon=lake.max_steps).values[0]
     aimless = lake.feasible / np.maximum(lake.feasible.sum(axis=1, keepdims=True), 1)
     chance = tabular.expected_returns(lake, aimless) @ lake.start
-    print(f"How likely each seed is to reach the goal in the {lake.max_steps} steps of an episode, computed exactly:\n")
+    print(f"Probability of each seed to reach the goal within {lake.max_steps} steps, computed exactly:\n")
     rows = [[str(seed), f"{value:.4f}"] for seed, value in zip(trained.run.settings.seeds, exact, strict=True)]
     print(table([["seed", "success"], *rows], ">>"))
-    print(f"\nMoving at random has {chance:.4f}; no policy has more than {ceiling:.4f}, even if it looks at the clock.")
+    print(f"\nRandom moves have {chance:.4f}; no policy has more than {ceiling:.4f}, even with the time as input.")
     solved = int((exact >= threshold).sum())
-    print(f"{solved} of {seeds} seeds have solved it: {number(threshold)} or more.")
+    print(f"{solved} of {seeds} seeds solve it: {number(threshold)} or more.")
     print(f"\nNext:\n  operant evaluate {place}  sampled episodes instead, which have noise")
-    print("  operant train sarsa CliffWalking-v1 --seeds 100  another way to learn, in another world")
+    print("  operant train sarsa CliffWalking-v1 --seeds 100  another algorithm, another world")
     return 0 if solved == seeds else 1
 
 
@@ -133,7 +133,7 @@ def balance(folder: Path, interrupted: Interruption, *, budget: int = 100_000, s
     """Train PPO on CartPole, score all seeds in Gymnasium's own environment and show the result.
 
     Returns:
-        0 if every seed has solved the task, 75 if training was interrupted, else 1.
+        0 if every seed solves the task, 75 if training was interrupted, else 1.
     """
     import gymnasium
 
@@ -144,7 +144,7 @@ def balance(folder: Path, interrupted: Interruption, *, budget: int = 100_000, s
     trained = _train("ppo", task, folder, interrupted, budget=budget, seeds=seeds)
     place = location(trained.run.path)
     if trained.outcome is None or trained.outcome.interrupted:
-        print(f"Interrupted and saved. Go on with `operant resume {place}`.")
+        print(f"Interrupted and saved. Continue with `operant resume {place}`.")
         return 75
     print(
         f"Trained in {time.perf_counter() - begin:.0f} s. Now 100 greedy episodes a seed in Gymnasium's own {task}:\n"
@@ -153,7 +153,7 @@ def balance(folder: Path, interrupted: Interruption, *, budget: int = 100_000, s
     keep(trained, evaluation, "gymnasium")
     print(f"{seed_table(trained.run.settings.seeds, evaluation, threshold=threshold)}\n")
     solved = sum(score >= threshold for score in evaluation.scores)
-    print(f"{solved} of {seeds} seeds have solved it: a mean of {number(threshold)} or more.\n")
+    print(f"{solved} of {seeds} seeds solve it: a mean of {number(threshold)} or more.\n")
     _show_curve(trained, budget)
     print(f"\nEverything is in {place}: configuration, metrics, checkpoints.")
     print(f"{_pictures(trained)}\n\n{next_commands(place)}")
@@ -171,19 +171,19 @@ def _show_curve(trained: "Trained", budget: int) -> None:
 
 
 def _pictures(trained: "Trained") -> str:
-    """Draw the learning curve and film the first seed, as far as the extras are there; say where."""
+    """Plot the learning curve and record the first seed, if the extras are installed; print the paths."""
     lines: list[str] = []
     if missing(["matplotlib"]):
-        lines.append('For a picture of the curve: pip install "operant[plots]"')
+        lines.append('For a plot of the curve: pip install "operant[plots]"')
     else:
         from operant.cli.plotting import draw
         from operant.runtime.comparison import compare
 
         picture = trained.run.media_path / "learning-curve.png"
         draw([trained.run.path.name], compare([trained.run]), picture)
-        lines.append(f"The curve as a picture: {location(picture)}")
+        lines.append(f"Plot of the curve: {location(picture)}")
     if missing(["pygame", "imageio_ffmpeg"]):
-        lines.append('To film the policy: pip install "operant[render]"')
+        lines.append('For a video of the policy: pip install "operant[render]"')
     else:
         path, played = film(trained, 0)
         lines.append(f"The first seed in action (score {number(played.scores[0])}): {location(path)}")
@@ -201,17 +201,17 @@ def calculate(
     imitation: Mapping[str, Any] = MappingProxyType({}),
     rewards: Mapping[str, Any] = MappingProxyType({}),
 ) -> int:
-    """Teach a small language model to add, first by demonstrations, then by rewards, as the defaults do it.
+    """Train a small language model to add, first on demonstrations, then by rewards, with the defaults.
 
     Args:
         folder: for the runs.
-        interrupted: asks to stop.
+        interrupted: interruption check.
         seeds: of the runs.
-        imitation: parameters of the first part other than the defaults.
-        rewards: those of the second.
+        imitation: parameters of the first part that differ from the defaults.
+        rewards: those of the second part.
 
     Returns:
-        0 if the second part has gained more than noise, 75 if training was interrupted, else 1.
+        0 if the second part gains more than noise, 75 if training was interrupted, else 1.
     """
     if missing(["transformers", "tokenizers"]):
         print('This stop needs more packages: pip install "operant[language]"')
@@ -222,64 +222,62 @@ def calculate(
     imitator = _train("sft", SUMS, folder, interrupted, seeds=seeds, **imitation)
     place = location(imitator.run.path)
     if imitator.outcome is None or imitator.outcome.interrupted or imitator.outcome.evaluation is None:
-        print(f"Interrupted and saved. Go on with `operant resume {place}`.")
+        print(f"Interrupted and saved. Continue with `operant resume {place}`.")
         return 75
-    print(f"\nImitated for {time.perf_counter() - begin:.0f} s. Now the same model is only told what is right.\n")
+    print(f"\nImitated for {time.perf_counter() - begin:.0f} s. Now the same model only gets rewards.\n")
     trained = _train("grpo", SUMS, folder, interrupted, seeds=seeds, init=str(imitator.run.path), **rewards)
     place = location(trained.run.path)
     if trained.outcome is None or trained.outcome.interrupted or trained.outcome.evaluation is None:
-        print(f"Interrupted and saved. Go on with `operant resume {place}`.")
+        print(f"Interrupted and saved. Continue with `operant resume {place}`.")
         return 75
-    print(
-        f"\n{time.perf_counter() - begin:.0f} s in all. The share of 200 sums that no model has seen, answered right:\n"
-    )
+    print(f"\n{time.perf_counter() - begin:.0f} s in all. Accuracy on 200 unseen sums:\n")
     before, after = imitator.outcome.evaluation.scores, trained.outcome.evaluation.scores
     rows = [[str(s), f"{a:.1%}", f"{b:.1%}"] for s, a, b in zip(seeds, before, after, strict=True)]
     print(table([["seed", "demonstrations", "and rewards"], *rows], ">>>"))
     print(f"\n{answer_table(cast(Any, trained.experiment).samples)}")
-    print(f"\nNext:\n  operant chat {place}                  ask it yourself")
-    print(f"  operant evaluate {place} --samples 8  how often one of several answers is right")
+    print(f"\nNext:\n  operant chat {place}                  chat with it")
+    print(f"  operant evaluate {place} --samples 8  how often one of several answers is correct")
     gain = change(imitator.outcome.evaluation, trained.outcome.evaluation)
     return 0 if gain is not None and gain.low > 0 else 1
 
 
 STOPS = (
     Stop(
-        title="A frozen lake is solved, since its map is known",
+        title="Solving a frozen lake with a known map",
         text=(
             "FrozenLake-v1: cross a lake of 4 x 4 cells from S to the goal G without falling into a hole H. The ice\n"
-            "is slippery: only one step in three goes where it was meant to. All of this is known, so nothing has to\n"
-            "be tried: the values of the best policy are computed, with bounds that the truth cannot be outside of."
+            "is slippery: only one step in three goes in the intended direction. All of this is known, so no trials\n"
+            "are needed: the values of the best policy are computed, with certified bounds."
         ),
         visit=look_ahead,
     ),
     Stop(
-        title="Q-learning finds its way without the map",
+        title="Q-learning without the map",
         text=(
-            "The same lake, but nothing is known: eight seeds slip about, 200000 steps each, and remember what each\n"
-            "move has led to. Then the map is used after all, to judge what they have learned without any luck."
+            "The same lake, but nothing is known: eight seeds explore it, 200000 steps each, and learn the values of\n"
+            "their moves. Then the map serves to evaluate the learned policies exactly."
         ),
         visit=explore,
     ),
     Stop(
-        title="Eight policies learn to balance a pole",
+        title="Eight policies that balance a pole",
         text=(
             "CartPole-v1: push a cart left or right so that the pole on it stays upright; every step that it does\n"
-            "scores 1, and 500 steps are an episode. PPO collects experience with the current policy, judges how much\n"
-            "better than expected each action was, and improves the policy a little. One seed is no result, so eight\n"
-            "learn side by side as one program, 100000 steps each. They are then scored where everybody else is:\n"
-            "in Gymnasium's own environment, in episodes that they have not seen."
+            "scores 1, and 500 steps are an episode. PPO collects experience with the current policy, estimates how\n"
+            "good each action was, and improves the policy a little. One seed is not a result, so eight\n"
+            "train in parallel as one program, 100000 steps each. They are then scored\n"
+            "in Gymnasium's own environment, in new episodes."
         ),
         visit=balance,
     ),
     Stop(
-        title="A small language model learns to add",
+        title="A small language model that adds",
         text=(
-            "A transformer with 600 000 random weights and an alphabet of characters shall continue 47+85= by 132.\n"
-            "At first it imitates 18000 demonstrations. Then there are none: it answers each of 40000 sums 8 times, a\n"
-            "verifier says which answers are right, and those that are better than their siblings become likelier.\n"
-            "That is GRPO, with the clipped objective that has just balanced the pole. It is scored on sums that it\n"
-            "has not seen. Both parts are the commands of the README with the defaults."
+            "A transformer with 600 000 weights and an alphabet of characters learns to continue 47+85= by 132.\n"
+            "First it imitates 18000 demonstrations. Then it answers each of 40000 sums 8 times, a\n"
+            "verifier checks the answers, and those that are better than the group's mean become more probable.\n"
+            "That is GRPO, with the clipped objective of PPO. It is scored on new\n"
+            "sums. Both parts are the commands of the README with the defaults."
         ),
         visit=calculate,
     ),

@@ -48,21 +48,21 @@ def train(arguments: list[str]) -> int:
 
 @dataclass(frozen=True)
 class ResumeOptions(Training, Opening):
-    """Go on with an interrupted run, exactly where its latest checkpoint was taken, to the end of its budget."""
+    """Continue an interrupted run exactly from its latest checkpoint, to the end of its budget."""
 
     run: tyro.conf.Positional[Path]
     """Folder of the run."""
 
     budget: int | None = None
-    """Go on to another budget of each seed, which the run keeps; schedules stretch over it. Not for language models.
-    Default: that of the run."""
+    """New budget of each seed, saved with the run; schedules stretch over it. Not for language models. Default: that of
+    the run."""
 
     track: tuple[Literal["tensorboard", "wandb", "trackio"], ...] | None = None
     """Other trackers for now. Default: those of the run."""
 
 
 def resume(arguments: list[str]) -> int:
-    """Go on with an interrupted run."""
+    """Continue an interrupted run."""
     with Interruption() as interrupted:
         options = parse(ResumeOptions, arguments, "resume")
         from operant import api
@@ -91,13 +91,13 @@ def finish(work: Callable[[], "Trained"], *, as_json: bool) -> int:
     if outcome.lost_records or outcome.missed_checkpoints:
         say(f"not written: {outcome.lost_records} records, {outcome.missed_checkpoints} checkpoints; see the warnings")
     for error in outcome.callback_errors:
-        say(f"operant: not called after it raised an error: {error}")
+        say(f"operant: disabled after an error: {error}")
     if outcome.interrupted:
-        say(f"operant: interrupted and saved; go on with `operant resume {place}`")
+        say(f"operant: interrupted and saved; continue with `operant resume {place}`")
         return outcome.exit_code
     if outcome.stopped_by:
         left = f"{outcome.consumed:,} of {trained.run.settings.budget:,}"
-        say(f"operant: {outcome.stopped_by} ended training at {left}; `operant resume {place}` goes on")
+        say(f"operant: {outcome.stopped_by} ended training at {left}; `operant resume {place}` continues")
     evaluation = final_evaluation(trained)
     course = course_of(trained)
     start = course.start.evaluation if course.start else None
@@ -131,7 +131,7 @@ def finish(work: Callable[[], "Trained"], *, as_json: bool) -> int:
         if notes := score_notes(trained, evaluation):
             print(notes)
         if drawn := keep_picture(trained):
-            print(f"A picture of the table of the first seed: {location(drawn)}")
+            print(f"A plot of the table of the first seed: {location(drawn)}")
     if start is not None:
         print(development(course, entry.unit, place))
     if counts := health(trained):
@@ -142,7 +142,7 @@ def finish(work: Callable[[], "Trained"], *, as_json: bool) -> int:
 
 
 def updates_of(run: "Run") -> list[Updates]:
-    """Return the updates of each seed in all of a run."""
+    """Return the updates of each seed in the whole run."""
     from operant.runtime.metrics import read_records
     from operant.runtime.metrics_window import SKIPPED, UPDATES
 
@@ -157,14 +157,14 @@ def updates_of(run: "Run") -> list[Updates]:
 
 
 def _by_seed(value: Any, seeds: int) -> list[float]:
-    """Return the numbers of a metric; a run of one seed has one alone."""
+    """Return the values of a metric as a list, also for one seed."""
     return value if isinstance(value, list) else [value] * seeds
 
 
 def _held_out(
     trained: "Trained", evaluation: "Evaluation", start: "Evaluation | None", updates: Sequence[Updates]
 ) -> str:
-    """Return how a language model was scored last, and what it answered."""
+    """Return the last evaluation of a language model, and its answers."""
     from operant.runtime.generations import latest_samples
 
     scores = seed_table(trained.run.settings.seeds, evaluation, counted="examples", start=start, updates=updates)
@@ -191,7 +191,7 @@ def course_of(trained: "Trained") -> "Course":
 
 
 def course_fields(course: "Course") -> dict[str, Any]:
-    """What a JSON answer says of the start of a run and of its best evaluation; nothing without an evaluated start."""
+    """JSON of a run's start and best evaluation; empty without an evaluated start."""
     if course.start is None or course.best is None:
         return {}
     change = course.from_start()
@@ -203,10 +203,10 @@ def course_fields(course: "Course") -> dict[str, Any]:
 
 
 def development(course: "Course", unit: str, place: str) -> str:
-    """Start, end and best of a run in words, and what else was measured of its last answers.
+    """Start, end and best of a run as text, and other metrics of its last answers.
 
     Args:
-        course: the evaluations of the run; the first one is of its start.
+        course: the evaluations of the run, with its start first.
         unit: of the budget.
         place: of the run.
     """
@@ -223,7 +223,7 @@ def development(course: "Course", unit: str, place: str) -> str:
         f"{number(best.evaluation.mean)} at {best.consumed:,} {unit}."
     ]
     if change is not None and change.high < 0:
-        lines.append(f"It ends below its start: take the best weights, such as `operant evaluate {place} --best`.")
+        lines.append(f"It ends below its start: use the best weights, such as `operant evaluate {place} --best`.")
     before, now = ({n: sum(v) / len(v) for n, v in p.evaluation.metrics.items()} for p in (start, last))
     for name in [name for name in now if name.startswith("eval/rewards/")]:
         lines.append(
@@ -237,7 +237,7 @@ def development(course: "Course", unit: str, place: str) -> str:
 
 
 def health(trained: "Trained") -> str:
-    """What the health metrics of a run count, in one line; empty if all is well. Updates are told elsewhere."""
+    """Health counts of a run, in one line; empty if all is well. Updates are reported elsewhere."""
     from operant.runtime.metrics import read_records
     from operant.runtime.metrics_window import SKIPPED, UPDATES
 
@@ -252,12 +252,12 @@ def health(trained: "Trained") -> str:
 
 
 def next_commands(place: str, entry: catalog.Algorithm | None = None, task: str = "") -> str:
-    """Return what can be done with the run at `place`.
+    """Return suggested commands for the run at `place`.
 
     Args:
         place: of the run.
         entry: its algorithm. Default: one that acts in environments.
-        task: where it acts.
+        task: its task.
     """
     from operant.envs.worlds.games import BOARD_GAMES
 
@@ -278,14 +278,14 @@ def next_commands(place: str, entry: catalog.Algorithm | None = None, task: str 
             f"watch {place}": "see it act",
         }
     elif entry.family == "reward":
-        calls = {f"train rlhf TASK --init RUN --reward-model {place}": "let it teach a policy"}
+        calls = {f"train rlhf TASK --init RUN --reward-model {place}": "train a policy with it"}
     else:
         calls = {
             f"chat {place}": "talk to it",
             f"evaluate {place} --samples 8": "avg@8 and pass@8 of its answers",
-            f"train grpo TASK --init {place}": "go on with it",
+            f"train grpo TASK --init {place}": "continue with GRPO",
         }
-    calls |= {f"compare {place} ANOTHER-RUN": "beside other runs"}
+    calls |= {f"compare {place} ANOTHER-RUN": "compare with other runs"}
     width = max(map(len, calls))
     return "\n".join(["Next:", *(f"  operant {call:{width}}  {what}" for call, what in calls.items())])
 
@@ -295,4 +295,4 @@ def _speed(steps_per_second: float, seconds: float, unit: str) -> str:
 
     if math.isnan(steps_per_second):
         return "There was nothing left to train."
-    return f"{si(steps_per_second)} {unit} a second in training, all seeds together; {seconds:.1f} s with evaluations"
+    return f"{si(steps_per_second)} {unit} per second in training, all seeds together; {seconds:.1f} s with evaluations"

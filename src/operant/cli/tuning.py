@@ -19,12 +19,12 @@ if TYPE_CHECKING:
 _NOT_A_FLAG = (tyro.conf.Fixed, tyro.conf.Suppress)
 _SEEDS = tuple(range(1000, 1004))
 _EVALUATIONS = 10
-"""Of a trial, unless another interval is asked for."""
+"""Default evaluation interval of a trial."""
 
 
 @dataclass(frozen=True)
 class TuneOptions(TrainOptions):
-    """What is common to all algorithms."""
+    """Options of all algorithms."""
 
     seeds: Annotated[tuple[int, ...], *_NOT_A_FLAG] = _SEEDS
     init: Annotated[Path | None, *_NOT_A_FLAG] = None
@@ -33,51 +33,51 @@ class TuneOptions(TrainOptions):
     processes: Annotated[int, *_NOT_A_FLAG] = 1
 
     count: Annotated[int, tyro.conf.arg(name="seeds")] = len(_SEEDS)
-    """How many seeds of each trial are trained side by side."""
+    """Number of seeds of each trial, trained in parallel."""
 
     first: Annotated[int, tyro.conf.arg(name="seed")] = _SEEDS[0]
-    """The first seed of the trials; none of theirs may be among the fresh ones."""
+    """First seed of the trials; they must differ from the new seeds."""
 
     run: Path | None = None
-    """Folder of the study, new or empty. Default: runs/tune-<algorithm>-<task>-<n>, the first that is free."""
+    """Folder of the study, new or empty. Default: runs/tune-<algorithm>-<task>-<n>, with the first free number."""
 
     trials: int = 40
-    """How many sets of values are tried. The first is what tuning begins with."""
+    """Number of trials. The first has the initial values."""
 
     hours: float = 0.0
-    """Hours after which the search ends, all sessions together, whatever is left of the trials; the fresh runs come
+    """Time limit of the search in hours, over all sessions, whatever is left of the trials; runs on new seeds come
     afterwards. 0: no limit."""
 
     fresh_seeds: int = 10
-    """Seeds from 0 on which the winner is trained again, next to what tuning began with; 0: neither."""
+    """Seeds from 0 on which to retrain the winner and the initial values; 0: neither."""
 
     prune: bool = True
-    """Whether a trial ends early if it has never been as good as half of the others were at the same evaluation."""
+    """Whether to stop trials that are always worse than half of the others at the same evaluation."""
 
     search_seed: int = 0
-    """Of the random numbers that propose values."""
+    """Of the proposed values."""
 
     space: Path | None = None
-    """A TOML file with what is tuned: for each field a table with low, high and, if wanted, log = true, or with
-    choices. Default: the fields of the algorithm that operant knows a space of. Those with a flag keep its value."""
+    """A TOML file of the search space: for each field a table with low, high and optionally log = true, or with
+    choices. Default: the algorithm's fields with a known space. Fields with a flag keep its value."""
 
 
 @dataclass(frozen=True)
 class ContinueOptions(Answering):
-    """Continue a study that was stopped, or search on with more trials or hours."""
+    """Continue a stopped study, or extend it with more trials or hours."""
 
     study: tyro.conf.Positional[Path]
     """Folder of the study."""
 
     trials: int | None = None
-    """Trials in all. Default: those of the study."""
+    """Total trials. Default: those of the study."""
 
     hours: float | None = None
-    """Hours in all. Default: those of the study."""
+    """Total hours. Default: those of the study."""
 
 
 def tune(arguments: list[str]) -> int:
-    """Search for hyperparameters: what scores best in the last evaluation, on average over the seeds."""
+    """Search for the hyperparameters with the best last evaluation, averaged over the seeds."""
     if not {"-h", "--help"} & set(arguments):
         require_extra("tune", "operant tune", ["optuna"])
     with Interruption() as interrupted:
@@ -94,7 +94,7 @@ def tune(arguments: list[str]) -> int:
         say(f"operant: tuning {', '.join(study.space)} in {place}")
         result = study.run(interrupted=interrupted, report=lambda trial: say(_told(study, trial)))
         if result is None:
-            say(f"operant: interrupted and saved; go on with `operant tune {place}`")
+            say(f"operant: interrupted and saved; continue with `operant tune {place}`")
             return EXIT_REQUEUE
     picture = None
     if not missing(["matplotlib"]):
@@ -107,7 +107,7 @@ def tune(arguments: list[str]) -> int:
         return 0
     print(_report(study, result))
     if picture is not None:
-        print(f"\nA picture of the search: {location(picture)}")
+        print(f"\nA plot of the search: {location(picture)}")
     return 0
 
 
@@ -134,7 +134,7 @@ def _read(path: Path) -> dict[str, Any]:
 
 
 def _told(study: "Study", trial: "Trial") -> str:
-    """Return a line about a trial that has ended."""
+    """Return a line about a completed trial."""
     names = " ".join(f"{name}={value}" for name, value in trial.values.items())
     score = "" if trial.value is None else f" {number(trial.value)}"
     reason = f" ({trial.reason})" if trial.reason else ""
@@ -165,12 +165,12 @@ def _report(study: "Study", result: "Result") -> str:
         f"{number(best.value or 0.0)} tuned."
     )
     if result.default is None:
-        lines.append("The best of many scores is too high an estimate of what its values reach: try it on fresh seeds.")
+        lines.append("The best of many scores overestimates its values: evaluate them on new seeds.")
     else:
-        lines.append(f"On {study.plan.fresh_seeds} fresh seeds:")
+        lines.append(f"On {study.plan.fresh_seeds} new seeds:")
         lines.append(f"  before  {summary(result.default.final)}")
         if result.tuned is None:
-            lines.append("Nothing tried was better than the values that tuning began with.")
+            lines.append("No trial was better than the initial values.")
         else:
             low, high = result.tuned.difference_interval
             lines.append(f"  tuned   {summary(result.tuned.final)}")
@@ -178,7 +178,7 @@ def _report(study: "Study", result: "Result") -> str:
                 f"  difference of the IQMs {number(result.tuned.difference)} [{number(low)}, {number(high)}], "
                 f"probability of improvement {result.tuned.improvement:.2f}"
             )
-            lines.append("The best of many scores was chosen for being high, by luck too: report the fresh ones.")
+            lines.append("The best of many scores is biased upwards: report those on new seeds.")
     return "\n".join([*lines, f"\nTrain the winner:\n  {_command(study, result)}"])
 
 

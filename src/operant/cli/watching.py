@@ -26,7 +26,7 @@ FORMATS: dict[str, tuple[float, dict[str, Any]]] = {
             "codec": "gif",
             "pix_fmt_out": "pal8",
             "macro_block_size": 1,
-            # A palette for each frame keeps colors right and needs no second pass.
+            # A separate palette for each frame keeps colors right in one pass.
             "output_params": [
                 "-vf",
                 "split[a][b];[a]palettegen=stats_mode=single[p];[b][p]paletteuse=new=1:dither=none",
@@ -36,41 +36,41 @@ FORMATS: dict[str, tuple[float, dict[str, Any]]] = {
     ),
     ".mp4": (60.0, {"codec": "libx264", "macro_block_size": 2}),
 }
-"""The most frames a second, and the parameters of ffmpeg, by the ending of the file."""
+"""Maximum frames per second, and the parameters of ffmpeg, by the file's ending."""
 
 
 @dataclass(frozen=True)
 class WatchOptions:
-    """Let a trained policy act in Gymnasium's own environment, and film it."""
+    """Run a trained policy in Gymnasium's own environment, and record a video."""
 
     run: tyro.conf.Positional[Path]
     """Folder of the run."""
 
     seed_index: int | Literal["best"] = 0
-    """Which seed acts: its place among the seeds of the run, from 0, or the one that scored best at the end."""
+    """Which seed acts: its index in the run, from 0, or the one with the best final score."""
 
     out: Path | None = None
-    """The film, a .gif or an .mp4. Default: media/<task>-seed<seed>.gif in the folder of the run; with --at, -at<STEP>
-    is added."""
+    """The video, a .gif or an .mp4. Default: media/<task>-seed<seed>.gif in the folder of the run; --at adds
+    -at<STEP>."""
 
     episodes: int = 1
-    """How many to play."""
+    """Number of episodes."""
 
     max_steps: int = 2000
-    """Steps after which an episode is cut that has not ended by then; its score is that of these steps."""
+    """Maximum steps of an episode; a longer one is cut, and its score is that of these steps."""
 
     live: tyro.conf.FlagCreatePairsOff[bool] = False
     """Show it in a window instead."""
 
     best: tyro.conf.FlagCreatePairsOff[bool] = False
-    """Show the policy that did best in the evaluations while the seed was trained, not the latest one."""
+    """Show the policy of the seed's best evaluation in training, not the latest one."""
 
     at: int | None = None
-    """Show the policy of the first update that had used this much of the budget (0: the start), computed again bit for
-    bit from the nearest checkpoint before it. Default: the latest one."""
+    """Show the policy of the first update at this much of the budget (0: the start), recomputed bit for bit from the
+    nearest earlier checkpoint. Default: the latest one."""
 
     sample: tyro.conf.FlagCreatePairsOff[bool] = False
-    """Sample actions from the policy instead of taking the likeliest (greedy)."""
+    """Sample actions from the policy instead of the most probable ones (greedy)."""
 
     def __post_init__(self) -> None:
         if self.episodes < 1:
@@ -80,22 +80,22 @@ class WatchOptions:
         if self.out is not None and self.out.suffix not in FORMATS:
             raise ValueError(f"out must end in {' or '.join(FORMATS)}, got {self.out}")
         if self.out is not None and self.live:
-            raise ValueError("a live show makes no film: leave out either --out or --live")
+            raise ValueError("--live makes no video: leave out either --out or --live")
 
 
 def watch(arguments: list[str]) -> int:
-    """Film a trained policy, or show it in a window."""
+    """Record a video of a trained policy, or show it in a window."""
     options = parse(WatchOptions, arguments, "watch")
     from operant.runtime.run import Run
 
     entry = Run.open(options.run).entry
     if entry.package == "language":
         place = location(options.run)
-        raise ValueError(f"{entry.name} has trained a language model, which does not move; try `operant chat {place}`")
+        raise ValueError(f"{entry.name} has trained a language model; try `operant chat {place}`")
     require_extra("render", "watching", ["pygame"] if options.live else ["pygame", "imageio_ffmpeg"])
     from operant import api
 
-    trained = api.load(options.run, best=options.best, at=options.at, accept_changes=True)  # which is warned of
+    trained = api.load(options.run, best=options.best, at=options.at, accept_changes=True)  # with a warning
     with closing(trained.experiment):
         index = trained.best_seed if options.seed_index == "best" else options.seed_index
         how = {"episodes": options.episodes, "sample": options.sample, "max_steps": options.max_steps}
@@ -122,20 +122,20 @@ def film(
     sample: bool = False,
     max_steps: int = WatchOptions.max_steps,
 ) -> tuple[Path, "Played"]:
-    """Film one seed of a run.
+    """Record one seed of a run.
 
     Args:
         trained: the run.
-        index: place of the seed among those of the run.
+        index: of the seed in the run.
         path: a .gif or an .mp4. Default: in the folder of the run.
-        episodes: how many.
-        sample: whether it samples its actions, or takes the likeliest.
-        max_steps: after which an episode is cut.
+        episodes: number of episodes.
+        sample: whether to sample actions, instead of the most probable ones.
+        max_steps: maximum steps of an episode.
 
     Returns:
-        Where the film is, and how the episodes went.
+        The path of the video, and the episodes.
     """
-    os.environ.setdefault("SDL_VIDEODRIVER", "dummy")  # films need no display
+    os.environ.setdefault("SDL_VIDEODRIVER", "dummy")  # videos need no display
     with _stage(trained, index, sample, max_steps) as stage:
         seed = trained.run.settings.seeds[index]
         task = re.sub(r"[^A-Za-z0-9._-]+", "-", trained.run.settings.task)
@@ -147,7 +147,7 @@ def film(
 
 
 class _Film:
-    """Writes frames to a file; formats that cannot show so many a second get every second, third, ... of them."""
+    """Writes frames to a file; formats with a lower frame rate get every second, third, ... of them."""
 
     def __init__(self, path: Path, frames_per_second: float):
         limit, parameters = FORMATS[path.suffix]
@@ -185,7 +185,7 @@ def _show(trained: "Trained", index: int, *, episodes: int, sample: bool, max_st
         cause = error.__cause__ if isinstance(error, EnvError) else error
         if not isinstance(cause, pygame.error):
             raise
-        raise ValueError(f"no window can be opened here ({cause}); make a film by leaving out --live") from error
+        raise ValueError(f"no window can be opened here ({cause}); leave out --live for a video") from error
 
 
 def _stage(trained: "Trained", index: int, sample: bool, max_steps: int, *, live: bool = False) -> "Stage":

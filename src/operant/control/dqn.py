@@ -18,13 +18,14 @@ from dataclasses import dataclass
 from typing import Annotated, ClassVar, Literal
 
 import torch
+from gymnasium import spaces
 from torch import Tensor
 
 from operant import ops, streams
 from operant.control import presets
 from operant.control.compatibility import require_suitable
 from operant.control.replay_collector import Act, Experience, ReplayConfig
-from operant.envs import BatchEnv, Tree
+from operant.envs import BatchEnv, Features, Tree
 from operant.envs.spaces import is_box
 from operant.nets import Activation, CategoricalHead, StackedAdam, TorsoName, compilable, encoders, modules
 from operant.nets.action_values import ActionValues, ValuePass
@@ -133,6 +134,15 @@ def _bounds(env: BatchEnv) -> tuple[Tensor, Tensor]:
     return low.flatten(), high.flatten()
 
 
+def _entries(env: BatchEnv, config: DQNConfig) -> int:
+    """Return the width of the one-hot observations whose rows of weights are looked up; 0 for other observations."""
+    space = env.observation_space
+    custom = config.network is not None or config.encoder != "auto"
+    if custom or not isinstance(space, spaces.Discrete) or not config.hidden_sizes:
+        return 0
+    return int(space.n)
+
+
 class DQN(Resumable):
     """Learner that trains `S` seeds as one program.
 
@@ -170,6 +180,7 @@ class DQN(Resumable):
         self.target_range = config.target_range(config.gamma)
         head = CategoricalHead(env.action_space)  # pyright: ignore[reportArgumentType]
         self.actions, self.to_env = head.outputs, head.to_env
+        entries = _entries(env, config)
         self.experience = Experience(
             env,
             seeds=seeds,
@@ -179,10 +190,11 @@ class DQN(Resumable):
             random=self._random,
             config=config,
             extras=self.extras,
+            features=Features.numbers(env.observation_space) if entries else None,
         )
         self.close = self.experience.close
         shape = ActionValues(
-            self.experience.collector.features.shape,
+            entries or self.experience.collector.features.shape,
             self.actions,
             hidden=config.hidden_sizes,
             activation=config.activation,
@@ -190,6 +202,7 @@ class DQN(Resumable):
             torso=config.encoder,
             bounds=_bounds(env) if config.scale_obs else None,
             network=config.network,
+            one_hot=bool(entries),
         )
         self.drawn = 1 if config.per_alpha else DRAWN
         self.make_networks(shape)

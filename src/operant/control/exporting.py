@@ -12,6 +12,7 @@ from operant.control.td3 import TD3
 from operant.nets import module_of
 from operant.nets.action_bounds import Bounded
 from operant.nets.heads import GaussianHead
+from operant.nets.lookup import StackedLookup
 from operant.nets.mlp import Layers, StackedMLP
 from operant.runtime.exporting import require_bare
 from operant.runtime.learner import HasAgent
@@ -32,7 +33,7 @@ def network_of(experiment: Any, index: int) -> tuple[dict[str, Any], dict[str, T
             wrappers have learned weights.
     """
     mlp, layers, facts, tensors = _parts(experiment, index)
-    if type(mlp) is not StackedMLP:
+    if type(mlp) not in (StackedMLP, StackedLookup):
         raise ValueError(_refusal(mlp))
     own = {f"layers.{place}.weight": weight[index] for place, (weight, _) in enumerate(layers)}
     own |= {f"layers.{place}.bias": bias[index, 0] for place, (_, bias) in enumerate(layers)}

@@ -8,6 +8,7 @@ from torch import Tensor
 
 from operant import ops
 from operant.nets.factory import Encoder, network_for, whole_network
+from operant.nets.lookup import StackedLookup
 from operant.nets.mlp import Activation, Layers
 from operant.nets.module import StackedModule
 from operant.nets.network import MakeNetwork, StackedNetwork
@@ -29,6 +30,7 @@ class ActionValues:
         torso: the convolutions for images, or a custom module with its own initialization.
         bounds: of the observations, `[D]` each; intervals of finite width are mapped onto [-1, 1].
         network: a custom whole network that returns the values (see `StackedNetwork`), in place of all layers.
+        one_hot: whether observations are one-hot vectors of D entries, given as indices `[S, M, 1]`.
 
     Raises:
         ValueError: a dueling network has no hidden layer, bounds are given for images, which are scaled anyway, or a
@@ -46,6 +48,7 @@ class ActionValues:
         torso: Encoder = "auto",
         bounds: tuple[Tensor, Tensor] | None = None,
         network: str | MakeNetwork | None = None,
+        one_hot: bool = False,
     ) -> None:
         if network is not None and (dueling or torso != "auto"):
             raise ValueError(
@@ -67,10 +70,13 @@ class ActionValues:
             self.affine = torch.where(bounded, -1.0 - low * scale, 0.0), scale
         if dueling:
             hidden = [*hidden[:-1], 2 * hidden[-1]]
+        sizes = [*hidden, actions + dueling]
         if network is not None:
             self.mlp = whole_network(network, observed, (actions,))
+        elif one_hot:
+            self.mlp = StackedLookup([*observed, *sizes], activation=activation)
         else:
-            self.mlp = network_for(observed, [*hidden, actions + dueling], activation=activation, torso=torso)
+            self.mlp = network_for(observed, sizes, activation=activation, torso=torso)
         self.size = self.mlp.size
 
     def initial(self, generators: Sequence[torch.Generator]) -> Tensor:
@@ -78,7 +84,8 @@ class ActionValues:
 
         Weights and biases are uniform within `1 / √inputs` of their layer, as in the paper's code; the last layer of
         the two streams of a dueling network counts as one, with the inputs of both. Different biases put the kinks of
-        the ReLUs in different places, even for small observations. A custom network initializes itself.
+        the ReLUs in different places, even for small observations. A one-hot vector counts as one input, so that the
+        initial values of observations differ however many there are. A custom network initializes itself.
         """
         if isinstance(self.mlp, StackedNetwork):
             return torch.stack([self.mlp.initial(generator) for generator in generators])
@@ -89,6 +96,8 @@ class ActionValues:
                 layers.pop(0)[0].copy_(self.mlp.initial_module(generator))
             for weight, bias in layers:
                 inputs = weight[0, 0].numel() if weight.dim() > 3 else weight.shape[1]
+                if isinstance(self.mlp, StackedLookup) and weight is layers[0][0]:
+                    inputs = 1
                 bound = inputs**-0.5
                 weight.uniform_(-bound, bound, generator=generator)
                 bias.uniform_(-bound, bound, generator=generator)

@@ -131,10 +131,14 @@ class StackedMLP:
         """
         pieces: list[Tensor] = []
         for index in reversed(range(len(layers))):
-            pieces += [gradient.sum(1), _transposed_product(trace[index], gradient).flatten(1)]
+            pieces += [gradient.sum(1), self._weight_gradient(layers, trace, gradient, index).flatten(1)]
             if index:
                 gradient = self._hidden_gradient(layers, trace, gradient, buffers, index)
         return pieces[::-1]
+
+    def _weight_gradient(self, layers: Layers, trace: list[Tensor], gradient: Tensor, index: int) -> Tensor:
+        """Return the gradient `[S, in, out]` of the weights of layer `index`."""
+        return _transposed_product(trace[index], gradient)
 
     def input_gradient(
         self, layers: Layers, trace: list[Tensor], gradient: Tensor, buffers: Sequence[Tensor] = ()

@@ -201,11 +201,11 @@ class Collector:
         result: the last step; None before the first.
     """
 
-    def __init__(self, env: BatchEnv, *, seeds: int) -> None:
+    def __init__(self, env: BatchEnv, *, seeds: int, features: Features | None = None) -> None:
         if seeds < 1 or env.rows % seeds:
             raise ValueError(f"{env.rows} environments cannot be shared equally by {seeds} seeds")
         self.env, self.seeds, self.rows = env, seeds, env.rows // seeds
-        self.features = Features.of(env.observation_space, env.action_space)
+        self.features = features or Features.of(env.observation_space, env.action_space)
         self.obs = self.encode(env.reset())
         self.result: Step | None = None
         self._reporting = reporting(env)

@@ -1,4 +1,4 @@
-"""Beyond one process: the processes that torchrun starts, as one run; and training loops on four verbs."""
+"""Training beyond one process: torchrun's processes as one run; and custom training loops on four verbs."""
 
 from operant.scale.launch import launch
 from operant.scale.processes import LostError, Processes, follow, joined, started

@@ -1,4 +1,4 @@
-"""Starting the processes of a run on this machine, by torchrun's own launcher: `launch`."""
+"""Launch of a run's processes on this machine, by torchrun's own launcher: `launch`."""
 
 import logging
 import sys
@@ -13,18 +13,18 @@ from operant.runtime.signals import EXIT_REQUEUE
 from operant.scale.processes import LostError
 
 GRACE = 300
-"""Seconds that the processes have to save their state when they are asked to stop."""
+"""Seconds for the processes to save their state after a request to stop."""
 
 
 def launch(arguments: Sequence[str], processes: int, *, module: str = "operant") -> int:
-    """Run a command in several processes that train as one, and return the exit status of the first.
+    """Run a command in several processes that train together, and return the exit status of the first.
 
-    What `torchrun --standalone --nproc-per-node=N -m operant ...` does, with the exit status of operant.
+    Equal to `torchrun --standalone --nproc-per-node=N -m operant ...`, with the exit status of operant.
 
     Args:
-        arguments: what follows `operant`.
+        arguments: those after `operant`.
         processes: N.
-        module: what is run, as by `python -m`.
+        module: the module, as in `python -m`.
 
     Raises:
         LostError: a process has died.
@@ -51,7 +51,7 @@ def launch(arguments: Sequence[str], processes: int, *, module: str = "operant")
         if failures.get(0, -1) > 0 and min(failures.values()) > 0:
             return failures[0]
         raise LostError(
-            f"of {processes} processes these have died, with their status: {failures}; `operant resume RUN` goes on "
+            f"of {processes} processes these have died, with their status: {failures}; `operant resume RUN` continues "
             "from the latest checkpoint, on any number of processes"
         ) from error
     return 0

@@ -1,8 +1,8 @@
-"""Processes that train as one, over `torch.distributed`: `joined`, `follow`.
+"""Processes that train together, over `torch.distributed`: `joined`, `follow`.
 
-The first process leads: it runs the whole of `operant train`, and alone writes. Before its learner takes a step, saves
-or loads, it names that to the others, whose learners do the same (`Processes.lead`). What shards have computed travels
-between all of them; as tensors, or encoded as in checkpoints.
+The first process leads: it runs the whole `operant train`, and alone writes. Before its learner steps, saves or loads,
+it sends the method's name to the others, whose learners do the same (`Processes.lead`). All processes exchange the
+results of shards; as tensors, or encoded as in checkpoints.
 """
 
 import json
@@ -27,7 +27,7 @@ from operant.runtime.signals import Interruption
 from operant.state import State, clone
 
 LONGEST = timedelta(days=7)
-"""How long one process waits for another that lives, such as for one that evaluates. A dead one is noticed at once."""
+"""Timeout for a living process, such as one that evaluates. A dead one is detected immediately."""
 
 END = "end"
 
@@ -41,11 +41,11 @@ class LostError(ConnectionError):
 
 
 class Processes:
-    """The group that this process is in, as torchrun's environment variables describe it.
+    """The group of this process, from torchrun's environment variables.
 
     Attributes:
-        rank: place of this process; 0 leads.
-        size: how many there are.
+        rank: index of this process; 0 leads.
+        size: number of processes.
     """
 
     def __init__(self) -> None:
@@ -54,7 +54,7 @@ class Processes:
         self._calling = False
 
     def gather(self, states: Sequence[State], count: int) -> list[State]:
-        """Return the states of all `count` shards in their order, given those of this process."""
+        """Return the states of all `count` shards in order, given those of this process."""
         own = encoded({"states": list(states)})
         sizes = [torch.zeros(1, dtype=torch.int64) for _ in range(self.size)]
         _talk(_all_gather, sizes, torch.tensor([len(own)]))
@@ -66,7 +66,7 @@ class Processes:
         return [state for blob, size in pairs for state in decoded(blob[: int(size)])["states"]]
 
     def gather_tensors(self, tensors: Tensor, count: int) -> Tensor:
-        """Return the tensors `[K, ...]` of all `count` shards in their order, given those of this process."""
+        """Return the tensors `[K, ...]` of all `count` shards in order, given those of this process."""
         counts = [len(share(count, rank, self.size)) for rank in range(self.size)]
         most = max(counts)
         if len(tensors) < most:
@@ -76,13 +76,13 @@ class Processes:
         return torch.cat([each[:number] for each, number in zip(every, counts, strict=True)])
 
     def tell(self, state: State) -> None:
-        """Say something to the processes that follow."""
+        """Send a message to the followers."""
         message = encoded(state)
         _talk(dist.broadcast, torch.tensor([len(message)]), 0)
         _talk(dist.broadcast, message, 0)
 
     def hear(self) -> State:
-        """Return what the leading process says next."""
+        """Return the next message of the leading process."""
         size = torch.zeros(1, dtype=torch.int64)
         _talk(dist.broadcast, size, 0)
         message = torch.empty(int(size), dtype=torch.uint8)
@@ -90,16 +90,16 @@ class Processes:
         return decoded(message)
 
     def lead(self, run: str, budget: int, learner: Learner) -> None:
-        """Have the others follow (see `operant.runtime.shards.Group`)."""
+        """Let the others follow (see `operant.runtime.shards.Group`)."""
         self.tell({"run": run, "budget": budget})
         for name in ("iterate", "state_dict", "load_state_dict"):
             setattr(learner, name, self._announced(name, getattr(learner, name)))
-        learner.load_state_dict(learner.state_dict())  # which may have begun with what another run has learned
+        learner.load_state_dict(learner.state_dict())  # weights may be initialized from another run
 
     def _announced(self, name: str, method: Callable[..., Any]) -> Callable[..., Any]:
         @wraps(method)
         def call(*args: Any) -> Any:
-            if self._calling:  # one of these methods calls another, and does so in the others, too
+            if self._calling:  # some methods call another, which the others then do as well
                 return method(*args)
             self.tell({"call": name, "args": list(args)})
             self._calling = True
@@ -111,29 +111,29 @@ class Processes:
         return call
 
     def follow(self, learner: Learner) -> None:
-        """Do what the leading process names, until it ends."""
+        """Run the methods that the leading process names, until it ends."""
         while (name := (told := self.hear())["call"]) != END:
             getattr(learner, name)(*told["args"])
 
     def close(self) -> None:
-        """Leave the group; the leading process tells the others that there is nothing more to follow."""
+        """Leave the group; the leading process tells the others that it is finished."""
         if self.rank == 0:
             self.tell({"call": END, "args": []})
-        _talk(_barrier)  # no connection is closed that somebody still reads from
+        _talk(_barrier)  # no connection closes while another process reads from it
         dist.destroy_process_group()
 
 
 def started() -> bool:
-    """Whether this process is one of several that torchrun, or what speaks like it, has started."""
+    """Whether torchrun, or a compatible launcher, has started this process as one of several."""
     return int(os.environ.get("WORLD_SIZE", "1")) > 1 and {"RANK", "MASTER_ADDR"} <= os.environ.keys()
 
 
 @contextmanager
 def joined() -> Generator[Processes | None]:
-    """Be one of the processes that torchrun has started; None if it has not started several.
+    """Join the processes that torchrun has started; None without several.
 
     Raises:
-        LostError: another one has ended, and this one leads.
+        LostError: another process has ended, and this one leads.
     """
     if not started():
         yield None
@@ -142,17 +142,17 @@ def joined() -> Generator[Processes | None]:
     with within(processes):
         try:
             yield processes
-            processes.close()  # after an error those that follow find out by themselves
+            processes.close()  # after an error the followers detect it themselves
         except LostError:
-            if processes.rank == 0:  # of the others the one that has ended says why by its status
+            if processes.rank == 0:  # the status of the ended process explains the others
                 raise
 
 
 def follow(processes: Processes) -> None:
-    """Do in this process what the leading one does, from the folder of its run on. Signals are left to that one.
+    """Follow the leading process from the folder of its run. That one handles signals.
 
     Raises:
-        LostError: it has ended without saying so.
+        LostError: it has ended unexpectedly.
     """
     with Interruption():
         told = processes.hear()
@@ -160,7 +160,7 @@ def follow(processes: Processes) -> None:
             return
         folder = Run.open(told["run"])
         folder.set_budget(told["budget"])
-        experiment = reassemble(folder, remote_code=True, accept_changes=True)  # which the leading process has allowed
+        experiment = reassemble(folder, remote_code=True, accept_changes=True)  # the leading process allows it
         with closing(experiment):
             processes.follow(experiment.learner)
 
@@ -173,7 +173,7 @@ def encoded(state: State) -> Tensor:
 
 
 def decoded(message: Tensor) -> State:
-    """Return the state that `encoded` has made bytes of."""
+    """Return the state from the bytes of `encoded`."""
     data = message.numpy().tobytes()
     header = json.loads(data[8 : 8 + int.from_bytes(data[:8], "little")])
     return unflatten(json.loads(header["__metadata__"]["structure"]), load(data))
@@ -184,6 +184,6 @@ def _talk(operation: Callable[..., Any], *args: Any) -> None:
         operation(*args)
     except RuntimeError as error:
         raise LostError(
-            f"another process of the run has ended ({str(error).splitlines()[0]:.120}); `operant resume RUN` goes on "
+            f"another process of the run has ended ({str(error).splitlines()[0]:.120}); `operant resume RUN` continues "
             "from its latest checkpoint, on any number of processes"
         ) from error

@@ -1,4 +1,4 @@
-"""A trainer of a service that speaks the Tinker API, through its SDK: `RemoteTrainer` (extra: `tinker`)."""
+"""A trainer of a service with the Tinker API, through its SDK: `RemoteTrainer` (extra: `tinker`)."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -11,7 +11,7 @@ from operant.scale.trainer import Adam, Datum, Forward, Loss, check
 from operant.tensors import from_numpy
 
 DEFAULT_RANK = 32
-"""Rank of the adapter, where none is named: the service trains adapters alone."""
+"""Default rank of the adapter: the service trains only adapters."""
 
 
 class RemoteTrainer:
@@ -19,9 +19,9 @@ class RemoteTrainer:
 
     Args:
         address: of the service, such as `http://127.0.0.1:8421`; None: that of `TINKER_BASE_URL`, or Tinker's own.
-        model: a name that the service knows.
+        model: a name of the service.
         lora_r: rank of the adapter; 0: 32.
-        seed: of the first weights of the adapter.
+        seed: of the adapter's initial weights.
         key: for the service; None: that of `TINKER_API_KEY`.
     """
 

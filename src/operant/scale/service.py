@@ -1,4 +1,4 @@
-"""Models that several sessions train and sample from, one request after another: `Service`."""
+"""Models of several sessions, trained and sampled request by request: `Service`."""
 
 import itertools
 import secrets
@@ -19,12 +19,12 @@ from operant.scale.trainer import LocalTrainer, Sampler, checked_name
 from operant.state import State
 
 STATES, SAMPLERS = "weights", "sampler_weights"
-"""What is saved under a model: states to train on from, and weights to sample from."""
+"""Kinds of saved data of a model: states to continue from, and weights for sampling."""
 RANK = "rank"
-"""File with the rank of the adapter of a model."""
+"""File with the rank of a model's adapter."""
 SCHEME = "tinker://"
 MOST_RESULTS = 10_000
-"""Results that are kept for clients that have not fetched them."""
+"""Maximum results kept for clients that have not fetched them."""
 
 
 class UnknownError(LookupError):
@@ -33,11 +33,11 @@ class UnknownError(LookupError):
 
 @dataclass(frozen=True)
 class Answer:
-    """The answer to a request for samples.
+    """Result of a request for samples.
 
     Attributes:
         completions: of the prompt.
-        prompt_log_probs: of all tokens of the prompt but the first; None: not asked for.
+        prompt_log_probs: of all prompt tokens except the first; None: not requested.
     """
 
     completions: list[Completion]
@@ -47,14 +47,13 @@ class Answer:
 class Service:
     """Trains adapters on one base model, for any number of sessions.
 
-    Everything that computes runs in one thread, in the order in which it was asked for, so that results do not depend
-    on timing.
+    All computation runs in one thread, in the order of requests, so results do not depend on timing.
 
     Args:
         options: the base model.
-        folder: where states and the tokenizer are saved.
-        seed: of samples that name no seed.
-        device: where it computes.
+        folder: of saved states and the tokenizer.
+        seed: of samples without their own seed.
+        device: of the computation.
     """
 
     def __init__(self, options: ModelOptions, folder: Path, *, seed: int = 0, device: str = "cpu") -> None:
@@ -75,7 +74,7 @@ class Service:
         self._tokenizer = base.tokenizer
 
     def submit(self, work: Callable[..., Any], *args: Any, **options: Any) -> str:
-        """Compute something later, and return the name of the request."""
+        """Schedule a computation, and return the name of the request."""
         request = secrets.token_hex(8)
         self._results[request] = self._pool.submit(work, *args, **options)
         while len(self._results) > MOST_RESULTS:
@@ -105,10 +104,10 @@ class Service:
             raise UnknownError(f"there is no model {model!r}; create one first") from None
 
     def create(self, model: str, *, base: str, rank: int, seed: int = 0) -> None:
-        """Create a model: the base with a new adapter of a rank; 0 trains all weights.
+        """Create a model: the base with a new adapter of a given rank; 0 trains all weights.
 
         Raises:
-            ValueError: the base is not the one that is served.
+            ValueError: the base is not the served one.
         """
         if base != self.name:
             raise ValueError(f"{base!r} is not served here; {self.name!r} is")
@@ -138,25 +137,25 @@ class Service:
         owner, _ = self._parts(address, STATES)
         file = self._folder(owner) / RANK
         if not file.is_file():
-            raise UnknownError(f"{address} belongs to a model that was never trained here")
+            raise UnknownError(f"{address} belongs to no model of this service")
         return int(file.read_text(encoding="utf-8"))
 
     def publish(self, model: str, name: str) -> str:
-        """Keep the present weights of a model for samples, and return their address."""
+        """Publish the current weights of a model for sampling, and return their address."""
         address = f"{SCHEME}{model}/{SAMPLERS}/{checked_name(name)}"
         self._weights[address] = self.trainer(model).weights()
         self._ranks_of_weights[address] = self.ranks[model]
         return address
 
     def forget(self, model: str) -> None:
-        """Release a model; what it has saved stays."""
+        """Release a model; its saved data stay."""
         self.trainers.pop(model, None)
         prefix = f"{SCHEME}{model}/{SAMPLERS}/"
         for address in [address for address in self._weights if address.startswith(prefix)]:
             del self._weights[address]
 
     def has(self, address: str) -> bool:
-        """Tell whether there are weights to sample from."""
+        """Return whether there are weights to sample from."""
         return address in self._weights
 
     def sample(
@@ -170,20 +169,20 @@ class Service:
         seed: int | None = None,
         score_prompt: bool = False,
     ) -> Answer:
-        """Sample from published weights; from the base model, where no address is given.
+        """Sample from published weights; without an address, from the base model.
 
         Args:
-            address: what `publish` has returned.
+            address: result of `publish`.
             prompt: token ids.
             count: completions.
             sampling: length, temperature, cuts.
             stop: strings or ids after which a completion ends.
-            seed: of the random numbers; None: others each time.
+            seed: of the random numbers; None: a different one each time.
             score_prompt: whether to return the log-probabilities of the prompt.
 
         Raises:
             UnknownError: there are no such weights.
-            ValueError: the prompt is empty, or longer than the model has positions for.
+            ValueError: the prompt is empty, or longer than the model's context.
         """
         if self.context is not None and len(prompt) + sampling.max_tokens > self.context:
             raise ValueError(
@@ -201,11 +200,11 @@ class Service:
         return Answer(cut, sampler.log_probs(prompt) if score_prompt else None)
 
     def close(self) -> None:
-        """Give up what has not been computed yet."""
+        """Cancel pending computations."""
         self._pool.shutdown(cancel_futures=True)
 
     def _sampler(self, address: str | None) -> Sampler:
-        """Return what samples from some weights; there is one copy of the model for each rank of adapters."""
+        """Return the sampler of some weights; there is one copy of the model per rank of adapters."""
         if address is not None and address not in self._weights:
             raise UnknownError(f"there are no weights {address!r}; save them for a sampler first")
         rank = 0 if address is None else self._ranks_of_weights[address]
@@ -224,7 +223,7 @@ class Service:
         owner, _, rest = address.removeprefix(SCHEME).partition("/")
         found, _, name = rest.partition("/")
         if not address.startswith(SCHEME) or found != kind or not owner:
-            raise ValueError(f"{address!r} is no address of saved {kind}; save_state returns one")
+            raise ValueError(f"{address!r} is not an address of saved {kind}; save_state returns one")
         return owner, checked_name(name)
 
 

@@ -1,9 +1,9 @@
-"""Many runs: every algorithm on every task with every set of values, over the cores of a machine: `Sweep`.
+"""Sweeps: every algorithm on every task with every set of values, over the cores of a machine: `Sweep`.
 
-A sweep is a folder: `sweep.toml` says what is swept, `cells` holds a configuration file for each cell, and `runs`
-their runs. A cell is one command, `operant train ... --config cells/NAME.toml --run runs/NAME`, so that its bytes are
-those of that command, whatever runs beside it. It is idempotent: a run that is there is resumed, one that has finished
-is left alone, and exit status 75, which means "stopped and saved", makes it run again.
+A sweep is a folder: `sweep.toml` has the grid, `cells` a configuration file per cell, and `runs` their runs. A cell is
+one command, `operant train ... --config cells/NAME.toml --run runs/NAME`, so it gives the same bytes as that command,
+whatever runs in parallel. It is idempotent: an existing run is resumed, a finished one is skipped, and exit status 75,
+"stopped and saved", repeats it.
 """
 
 import itertools
@@ -25,23 +25,23 @@ from operant.runtime.sessions import FINISHED
 from operant.runtime.signals import EXIT_REQUEUE
 
 WAIT = 0.1
-"""Seconds between two looks at the processes."""
+"""Seconds between two checks of the processes."""
 
 Execute = Callable[[Sequence[str]], int]
-"""Runs the words of a command after `operant` and returns its exit status."""
+"""Runs a command, given the arguments after `operant`, and returns its exit status."""
 
 
 @dataclass(frozen=True)
 class Grid:
-    """What is swept.
+    """Grid of a sweep.
 
     Attributes:
         algorithms: names.
         tasks: names.
         seeds: of every cell.
-        values: fields of the algorithm's configuration with the values that each of them takes.
-        settings: fields of the settings that all cells share, such as the budget.
-        config: fields of the configuration that all cells share.
+        values: fields of the algorithm's configuration with their values.
+        settings: shared fields of the settings, such as the budget.
+        config: shared fields of the configuration.
         preset: of all cells; None: that of the task.
     """
 
@@ -62,7 +62,7 @@ class Grid:
         """
         known = {"algorithm", "task", "seeds", "budget", "preset", "grid", "settings", "config"}
         if unknown := sorted(given.keys() - known):
-            raise ValueError(f"a sweep has no key {unknown[0]!r}; what it may have: {', '.join(sorted(known))}")
+            raise ValueError(f"a sweep has no key {unknown[0]!r}; valid keys: {', '.join(sorted(known))}")
         if missing := sorted({"algorithm", "task"} - given.keys()):
             raise ValueError(f"a sweep needs {missing[0]}, such as {_EXAMPLES[missing[0]]}")
         seeds: Any = given.get("seeds", 8)
@@ -83,7 +83,7 @@ class Grid:
         )
 
     def cells(self) -> Iterator[tuple[str, str, str, dict[str, Any]]]:
-        """Yield name, algorithm, task and own values of each cell; two cells never have one name."""
+        """Yield name, algorithm, task and own values of each cell; names are unique."""
         taken: set[str] = set()
         for algorithm, task, *chosen in itertools.product(self.algorithms, self.tasks, *self.values.values()):
             own = dict(zip(self.values, chosen, strict=True))
@@ -111,8 +111,8 @@ class Cell:
     Attributes:
         name: of its folder.
         path: the folder.
-        words: of the command that begins it, after `operant`.
-        values: what only some cells have.
+        words: of the command that starts it, after `operant`.
+        values: those of this cell alone.
     """
 
     name: str
@@ -134,7 +134,7 @@ class Cell:
 
     @property
     def command(self) -> tuple[str, ...]:
-        """What goes on with it, or begins it."""
+        """Command that starts or continues it."""
         if self._run is None:
             return self.words
         return ("resume", str(self.path), "--progress", "silent")
@@ -145,13 +145,13 @@ class Sweep:
 
     Args:
         path: the folder; new, empty, or that of the same sweep.
-        grid: what is swept; None: what the folder says.
+        grid: the grid; None: that of the folder.
 
     Attributes:
         cells: all of them.
 
     Raises:
-        ValueError: the folder holds another sweep, something else, or none where none is given.
+        ValueError: the folder has another sweep or other files, or no sweep without a grid.
     """
 
     def __init__(self, path: Path, grid: Mapping[str, Any] | None = None) -> None:
@@ -160,13 +160,13 @@ class Sweep:
             there = tomllib.loads(kept.read_text(encoding="utf-8"))
             if grid is not None and dict(grid) != there:
                 raise ValueError(
-                    f"{path} holds another sweep: go on with `operant sweep {path}`, or name another folder"
+                    f"{path} has another sweep: continue with `operant sweep {path}`, or choose another folder"
                 )
             grid = there
         elif path.is_dir() and any(path.iterdir()):
-            raise ValueError(f"{path} is no sweep, and not empty: name another folder")
+            raise ValueError(f"{path} is no sweep, and not empty: choose another folder")
         if grid is None:
-            raise ValueError(f"{path} is no sweep: give a TOML file with algorithm, task and [grid]")
+            raise ValueError(f"{path} is no sweep: pass a TOML file with algorithm, task and [grid]")
         self.given, self.grid = dict(grid), Grid.of(grid)
         self.cells = [self._cell(*found) for found in self.grid.cells()]
 
@@ -189,13 +189,13 @@ class Sweep:
             (self.path / "cells" / f"{cell.name}.toml").write_text(tomli_w.dumps(tables), encoding="utf-8")
 
     def check(self, parse: Callable[[Sequence[str]], Any]) -> None:
-        """Refuse a sweep of which a cell cannot be trained, before any is; what was written for that is removed.
+        """Check that every cell can be trained, before any starts; remove temporary files.
 
         Args:
-            parse: reads the words of `operant train`.
+            parse: parses the arguments of `operant train`.
 
         Raises:
-            ValueError: a cell is wrong; the message names it.
+            ValueError: a cell is invalid; the message names it.
         """
         new = not (self.path / "sweep.toml").exists()
         self.write()
@@ -216,14 +216,14 @@ class Sweep:
         interrupted: Callable[[], bool],
         execute: Execute | None = None,
     ) -> bool:
-        """Run every cell that has not finished, and return whether it was not stopped before the end.
+        """Run every unfinished cell, and return whether it was not interrupted.
 
         Args:
-            workers: cells at a time, each in a process of its own.
-            attempts: how often a cell is tried that stops with status 75.
-            report: is told of each cell that ended, with its exit status.
-            interrupted: asked all the time; after true, the processes are asked to save and end.
-            execute: runs cells one after another in this process, in the place of processes.
+            workers: parallel cells, each in its own process.
+            attempts: maximum attempts of a cell that stops with status 75.
+            report: called for each ended cell, with its exit status.
+            interrupted: polled continuously; after true, the processes save and end.
+            execute: runs cells in this process one by one, instead of processes.
         """
         waiting = [(cell, 1) for cell in self.cells if not cell.is_finished]
 
@@ -256,7 +256,7 @@ class Sweep:
         return True
 
     def _start(self, cell: Cell) -> "subprocess.Popen[bytes]":
-        """Start the process of a cell; what it says goes to a file."""
+        """Start the process of a cell, with its output in a file."""
         with (self.path / "cells" / f"{cell.name}.log").open("ab") as log:
             command = [sys.executable, "-m", "operant", *cell.command]
             return subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log)  # noqa: S603 - our own

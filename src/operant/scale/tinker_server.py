@@ -1,8 +1,8 @@
-"""The Tinker API over HTTP, for loops that were written for it: `serve`, `make_app` (extras: `tinker`, `web`).
+"""The Tinker API over HTTP, for existing training loops: `serve`, `make_app` (extras: `tinker`, `web`).
 
-Requests that compute answer with a name at once; the result is fetched by it. Sessions, models and samplers have the
-names that the SDK derives. Every request needs the key. What the API has beyond the four verbs (other
-optimizers, images, custom losses on the server, projects, billing) is answered with an error.
+Requests for computation immediately return a name, which fetches the result. Sessions, models and samplers have the
+names that the SDK derives. Every request needs the key. API functions beyond the four verbs (other optimizers, images,
+custom losses on the server, projects, billing) return an error.
 """
 
 import asyncio
@@ -29,19 +29,19 @@ from operant.scale.trainer import Adam, Forward
 logger = logging.getLogger(__name__)
 
 PREFIX = "tml-"
-"""Keys begin with it: the SDK accepts no others."""
+"""Prefix of keys: the SDK accepts no others."""
 MOST_BYTES = 64_000_000
-"""Of the body of a request."""
+"""Maximum bytes of a request's body."""
 WAIT = 20.0
-"""Seconds that a request for a result waits before it answers "try again"."""
+"""Seconds that a request waits for a result before the response "try again"."""
 MOST_TOKENS = 1024
-"""Tokens of a completion, where a request names no limit."""
+"""Default maximum tokens of a completion."""
 
 Handler = Callable[[Mapping[str, Any]], Any]
 
 
 def new_key() -> str:
-    """Return a key that nobody can guess."""
+    """Return a random key."""
     return PREFIX + secrets.token_urlsafe(32)
 
 
@@ -49,8 +49,8 @@ class Api:
     """The routes.
 
     Args:
-        service: computes.
-        key: that every request needs.
+        service: the service.
+        key: required by every request.
     """
 
     def __init__(self, service: Service, key: str) -> None:
@@ -88,10 +88,10 @@ class Api:
             Route("/api/v1/get_server_capabilities", self._guarded(self._capabilities), methods=["GET"]),
         ]
 
-    # How requests are read and answered.
+    # Reading and answering requests.
 
     def _guarded(self, handler: Callable[[Request], Awaitable[Response]]) -> Callable[[Request], Awaitable[Response]]:
-        """Ask for the key, and turn errors into answers."""
+        """Check the key, and convert errors to responses."""
 
         async def answer(request: Request) -> Response:
             given = request.headers.get("x-api-key", "")
@@ -128,7 +128,7 @@ class Api:
         return {"type": "session_heartbeat"}
 
     async def _finish(self, request: Request) -> Response:
-        """End a session and release its models; what they have saved stays."""
+        """End a session and release its models; their saved data stay."""
         session = request.path_params["session"]
         self._require_session(session)
         self._sessions.discard(session)
@@ -138,7 +138,7 @@ class Api:
 
     def _require_session(self, session: str) -> None:
         if session not in self._sessions:
-            raise UnknownError(f"there is no session {session!r}; the service was started again since")
+            raise UnknownError(f"there is no session {session!r}; the service has restarted since")
 
     def _model_of(self, body: Mapping[str, Any]) -> str:
         self._require_session(body["session_id"])
@@ -286,7 +286,7 @@ class Api:
             return JSONResponse({"type": "try_again", "request_id": name, "queue_state": "active"})
         except (LookupError, TypeError, ValueError) as error:
             return JSONResponse({"error": f"{type(error).__name__}: {error}", "category": "user"})
-        except Exception as error:  # whatever else a model may raise ends the request, not the service
+        except Exception as error:  # any other exception of a model ends the request, not the service
             logger.exception("a request failed")
             return JSONResponse({"error": f"{type(error).__name__}: {error}", "category": "server"})
         if isinstance(result, Forward):
@@ -311,11 +311,11 @@ _NOT_HERE = (
     "prompt_logprobs_last_n",
     "record_stability_info",
 )
-"""Fields of a request for samples that ask for more than samples."""
+"""Fields that request more than samples."""
 
 
 def read_sampling(given: Mapping[str, Any]) -> tuple[Sampling, list[Any], int | None]:
-    """Return how to sample, where a completion ends, and the seed.
+    """Return the sampling options, the ends of completions, and the seed.
 
     Raises:
         ValueError: a value is out of its range.
@@ -337,8 +337,8 @@ def make_app(service: Service, key: str) -> Starlette:
     """Return the app of a service.
 
     Args:
-        service: computes.
-        key: that every request needs; it begins with `tml-`.
+        service: the service.
+        key: required by every request; starts with `tml-`.
     """
     return Starlette(routes=Api(service, key).routes())
 
@@ -347,14 +347,14 @@ def serve(service: Service, *, host: str, port: int, key: str, announce: Callabl
     """Serve until Ctrl-C or SIGTERM.
 
     Args:
-        service: computes.
+        service: the service.
         host: address to listen on.
-        port: 0 for one that is free.
-        key: that every request needs.
-        announce: told the address once it answers.
+        port: 0 for any free one.
+        key: required by every request.
+        announce: called with the address once it responds.
 
     Raises:
-        ValueError: the port is in use or not allowed, or the host is none of this machine.
+        ValueError: the port is in use or not allowed, or the host is not of this machine.
     """
     listening = listen(host, port)
     shown = f"[{host}]" if ":" in host else host
@@ -371,7 +371,7 @@ async def _body(request: Request) -> bytes:
     """Return the body of a request.
 
     Raises:
-        ValueError: it is too long, or compressed in a way that is not known here.
+        ValueError: it is too long, or its compression is unsupported.
     """
     body = b""
     async for chunk in request.stream():
@@ -382,7 +382,7 @@ async def _body(request: Request) -> bytes:
     if encoding == "gzip":
         return zlib.decompressobj(31).decompress(body, MOST_BYTES)
     if encoding != "identity":
-        raise ValueError(f"content-encoding {encoding!r} is not supported; send the body as it is")
+        raise ValueError(f"content-encoding {encoding!r} is not supported; send an uncompressed body")
     return body
 
 

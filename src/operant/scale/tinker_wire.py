@@ -1,4 +1,4 @@
-"""The messages of the Tinker API that are protocol buffers: batches, losses and samples (extra: `tinker`)."""
+"""The Tinker API's protocol buffer messages: batches, losses and samples (extra: `tinker`)."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -21,10 +21,10 @@ _INPUTS = ("target_tokens", "weights", "logprobs", "advantages")
 
 
 def read_batch(body: bytes) -> tuple[str, list[Datum], str, dict[str, float], bool]:
-    """Return the model, the data, the loss with its settings, and whether no gradient is asked for.
+    """Return the model, the data, the loss with its settings, and whether to skip the gradient.
 
     Raises:
-        ValueError: the message is of another kind, or holds something that is not supported here.
+        ValueError: the message is of another kind, or has unsupported contents.
     """
     try:
         request = messages.ForwardBackwardRequest.FromString(body)
@@ -41,7 +41,7 @@ def _datum(message: Any) -> Datum:
     tokens: list[int] = []
     for chunk in message.model_input:
         if not chunk.HasField("encoded_text"):
-            raise ValueError("only text can be trained on here; leave images and sound out")
+            raise ValueError("only text is supported here; remove images and sound")
         tokens += np.frombuffer(chunk.encoded_text.tokens, dtype=np.int32).tolist()
     inputs = {name: _numbers(tensor, name) for name, tensor in message.loss_fn_inputs.items() if name in _INPUTS}
     return Datum(tokens, [int(token) for token in inputs.pop("target_tokens", [])], **inputs)
@@ -54,7 +54,7 @@ def _numbers(tensor: Any, name: str) -> list[Any]:
 
 
 def loss_message(found: Forward) -> bytes:
-    """Return what a pass over a batch found, as a ForwardBackwardOutput."""
+    """Return the result of a pass over a batch, as a ForwardBackwardOutput."""
     output = messages.ForwardBackwardOutput(loss_fn_output_type="ArrayRecord")
     output.metrics["loss:sum"] = found.loss
     record = output.loss_fn_outputs.add(num_datums=len(found.logprobs))
@@ -67,7 +67,7 @@ def loss_message(found: Forward) -> bytes:
 
 
 def sample_message(completions: Sequence[Completion], prompt_log_probs: Tensor | None) -> bytes:
-    """Return completions, and the log-probabilities of all tokens of the prompt but the first, as a SampleResponse."""
+    """Return completions, and the log-probabilities of all prompt tokens except the first, as a SampleResponse."""
     response = messages.SampleResponse()
     for completion in completions:
         response.sequences.add(

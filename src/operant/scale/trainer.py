@@ -1,8 +1,8 @@
-"""A training loop of the caller's own, on four verbs: `connect`, `Trainer`, `LocalTrainer`.
+"""Custom training loops on four verbs: `connect`, `Trainer`, `LocalTrainer`.
 
-`forward_backward`, `optim_step`, `sample` and `save_state` are the verbs of the Tinker API. A loop that calls them owns
-the data, the rewards and the order of steps; the trainer owns the model and the optimizer. `connect` gives a trainer in
-this process, or one of a service (`operant.scale.remote`); `operant serve --train` serves one
+`forward_backward`, `optim_step`, `sample` and `save_state` are the verbs of the Tinker API. The loop owns the data, the
+rewards and the order of steps; the trainer owns the model and the optimizer. `connect` returns a trainer in this
+process, or one of a service (`operant.scale.remote`); `operant serve --train` serves one
 (`operant.scale.tinker_server`).
 """
 
@@ -28,10 +28,10 @@ from operant.runtime.run import Run, RunError
 from operant.state import State, clone, copy_named
 
 MICRO_BATCH_TOKENS = 16_384
-"""Most tokens that go through the model together."""
+"""Maximum tokens per forward pass."""
 
 Loss = Literal["cross_entropy", "importance_sampling", "ppo", "cispo"]
-"""What is minimized: a sum over tokens, not a mean."""
+"""Losses: sums over tokens, not means."""
 
 _NEEDS: Mapping[str, tuple[str, ...]] = {
     "cross_entropy": ("weights",),
@@ -40,7 +40,7 @@ _NEEDS: Mapping[str, tuple[str, ...]] = {
     "cispo": ("logprobs", "advantages"),
 }
 _THRESHOLDS = {"clip_low_threshold": 0.8, "clip_high_threshold": 1.2}
-"""Bounds of the probability ratio in `ppo`; `cispo` has the upper one alone."""
+"""Bounds of the probability ratio in `ppo`; `cispo` has only the upper one."""
 _NAME = re.compile(r"[A-Za-z0-9][\w.-]{0,127}")
 
 
@@ -48,13 +48,13 @@ _backward = cast(Callable[[Tensor], None], Tensor.backward)  # pyright: ignore[r
 
 
 class Datum(NamedTuple):
-    """One sequence to learn from, of n tokens.
+    """One training sequence, of n tokens.
 
     Attributes:
-        tokens: ids that the model reads.
+        tokens: input ids.
         target_tokens: the id to predict at each of them. For ordinary text it is the next token.
         weights: weight of each target in `cross_entropy`.
-        logprobs: log-probability of each target when it was sampled.
+        logprobs: log-probability of each target at sampling.
         advantages: of each target; 0 for tokens of a prompt.
     """
 
@@ -84,7 +84,7 @@ class Adam:
 
 
 class Forward(NamedTuple):
-    """What a pass over a batch found.
+    """Result of a pass over a batch.
 
     Attributes:
         loss: sum over all tokens.
@@ -96,10 +96,10 @@ class Forward(NamedTuple):
 
 
 class Trainer(Protocol):
-    """A model that is trained by verbs.
+    """A model with training verbs.
 
     Attributes:
-        tokenizer: of the model, as transformers has it.
+        tokenizer: of the model, from transformers.
     """
 
     tokenizer: Any
@@ -117,7 +117,7 @@ class Trainer(Protocol):
             config: `clip_low_threshold` and `clip_high_threshold` of `ppo` and `cispo`: bounds of the ratio.
 
         Raises:
-            ValueError: the loss is unknown, or a datum does not have what it needs.
+            ValueError: the loss is unknown, or a datum lacks a field.
         """
         ...
 
@@ -135,13 +135,13 @@ class Trainer(Protocol):
     def sample(
         self, prompts: Sequence[Sequence[int]], num_samples: int, sampling: Sampling, *, seed: int | None = None
     ) -> list[list[Completion]]:
-        """Sample completions of each prompt from the present weights.
+        """Sample completions of each prompt from the current weights.
 
         Args:
             prompts: token ids.
             num_samples: completions of each prompt.
             sampling: length, temperature, cuts.
-            seed: of the random numbers; None: another one each time.
+            seed: of the random numbers; None: a different one each time.
         """
         ...
 
@@ -150,11 +150,11 @@ class Trainer(Protocol):
         ...
 
     def load_state(self, path: str, *, optimizer: bool = True) -> None:
-        """Continue from a saved state, exactly; without `optimizer` from its weights alone."""
+        """Continue from a saved state, exactly; without `optimizer` only from its weights."""
         ...
 
     def close(self) -> None:
-        """Release what it holds."""
+        """Release all resources."""
         ...
 
 
@@ -163,11 +163,11 @@ class LocalTrainer:
 
     Args:
         model: trained in place.
-        folder: where states are saved; made when it is first needed.
-        seed: of the samples that name no seed.
+        folder: of saved states; created when needed.
+        seed: of samples without their own seed.
 
     Attributes:
-        steps: optimizer steps taken.
+        steps: optimizer steps so far.
     """
 
     def __init__(self, model: LanguageModel, folder: str | Path = "states", *, seed: int = 0) -> None:
@@ -196,10 +196,10 @@ class LocalTrainer:
         config: Mapping[str, float] | None,
         differentiate: Callable[[Tensor], object],
     ) -> Forward:
-        """Compute the loss of a batch in micro-batches, each of which is differentiated by itself."""
+        """Compute the loss of a batch by micro-batches, each with its own backward pass."""
         check(data, loss)
         thresholds = _thresholds(loss, config or {})
-        # The last target is no input: it makes a completion, so that a datum of one token can be packed.
+        # The last target is not an input: it becomes a completion, so that a datum of one token can be packed.
         samples = [Sample(list(datum.tokens), [datum.target_tokens[-1]]) for datum in data]
         found = Forward(0.0, [])
         for part in micro_batches(samples, tokens=MICRO_BATCH_TOKENS):
@@ -255,7 +255,7 @@ class LocalTrainer:
         """See `Trainer`.
 
         Raises:
-            ValueError: the name is no name of a file, or is taken.
+            ValueError: the name is not a valid file name, or exists.
         """
         target = self.folder / checked_name(name)
         if target.exists():
@@ -271,7 +271,7 @@ class LocalTrainer:
         """
         found = Checkpoints(Path(path)).latest() if Path(path).is_dir() else None
         if found is None:
-            raise ValueError(f"{path} holds no saved state; name what save_state has returned")
+            raise ValueError(f"{path} has no saved state; pass a path from save_state")
         self.load_state_dict(load_checkpoint(found[0]), optimizer=optimizer)
 
     def state_dict(self) -> State:
@@ -295,7 +295,7 @@ class LocalTrainer:
                 self._optimizer.state[self._parameters[name]] = clone(moments)
 
     def weights(self) -> State:
-        """Return a copy of what is trained, for `Sampler`."""
+        """Return a copy of the trained weights, for `Sampler`."""
         return clone(self.model.state_dict())
 
     def close(self) -> None:
@@ -304,10 +304,10 @@ class LocalTrainer:
 
 
 class Sampler:
-    """Samples from weights as they were at some moment, while others are trained.
+    """Samples from weights at one moment, while training continues.
 
     Args:
-        model: whose copy is sampled from.
+        model: model to copy.
     """
 
     def __init__(self, model: LanguageModel) -> None:
@@ -330,7 +330,7 @@ class Sampler:
 
     @torch.no_grad()
     def log_probs(self, tokens: Sequence[int]) -> Tensor:
-        """Return the log-probabilities of all tokens but the first, `[n - 1]`."""
+        """Return the log-probabilities of all tokens except the first, `[n - 1]`."""
         if len(tokens) < 2:
             return torch.zeros(0)
         return self.model.likelihoods([Sample(tokens[:1], tokens[1:])], tokens=MICRO_BATCH_TOKENS)[0]
@@ -345,15 +345,15 @@ def connect(
     key: str | None = None,
     states: str | Path = "states",
 ) -> AbstractContextManager[Trainer]:
-    """Return a trainer, to be used in a `with` block: in this process, or of a service that speaks the Tinker API.
+    """Return a trainer, for a `with` block: in this process, or of a service with the Tinker API.
 
     Args:
         address: of the service, such as `http://127.0.0.1:8421`; None: train in this process.
-        model: folder of a run, a folder or hub name of a model, or one built here; of a service a name that it serves.
-        lora_r: rank of a new adapter; 0 trains all weights here, and takes rank 32 on a service.
-        seed: of the first weights and of samples that name no seed.
+        model: folder of a run, a folder or hub name of a model, or a built-in one; for a service one of its names.
+        lora_r: rank of a new adapter; 0 trains all weights here, and means rank 32 on a service.
+        seed: of initial weights and of samples without their own seed.
         key: of the service; None: that of the environment variable `TINKER_API_KEY`.
-        states: folder in which states are saved here.
+        states: folder of states saved here.
 
     Raises:
         ValueError: there is no such model.
@@ -367,7 +367,7 @@ def connect(
 
 
 def named(model: str, lora_r: int = 0) -> ModelOptions:
-    """Return the options of a model that is named by the folder of a run, a folder, or a name."""
+    """Return the options of a model from the folder of a run, a folder, or a name."""
     try:
         Run.open(model.removesuffix("/best"))
     except RunError:
@@ -379,7 +379,7 @@ def check(data: Sequence[Datum], loss: str) -> None:
     """Validate a batch.
 
     Raises:
-        ValueError: the loss is unknown, or a datum does not have what it needs; the message says which.
+        ValueError: the loss is unknown, or a datum lacks a field; the message names it.
     """
     if loss not in _NEEDS:
         raise ValueError(f"there is no loss {loss!r}; there are {', '.join(get_args(Loss))}")
@@ -397,9 +397,9 @@ def check(data: Sequence[Datum], loss: str) -> None:
 
 
 def checked_name(name: str) -> str:
-    """Return the name of a state, if it can be one of a folder."""
+    """Return the name of a state if it is a valid folder name."""
     if not _NAME.fullmatch(name):
-        raise ValueError(f"{name!r} names no state; take letters, digits, '.', '_' and '-', such as 'step-10'")
+        raise ValueError(f"{name!r} is no valid name; use letters, digits, '.', '_' and '-', such as 'step-10'")
     return name
 
 

@@ -1,4 +1,4 @@
-"""Search for hyperparameters: `Study`, a folder with many short trainings and what came of them."""
+"""Hyperparameter search: `Study`, a folder with many short trainings and their results."""
 
 from operant.tuning.search_spaces import SPACES, Choices, Dimension, Factor, Range, Space, space_of
 from operant.tuning.study import Plan, Result, Study, Trial

@@ -1,7 +1,7 @@
-"""Which values are tried next, and which trials are given up: Optuna, told everything anew for each trial.
+"""Proposals and pruning of trials: Optuna, rebuilt from the records for each trial.
 
-No state of the search is kept beside the records of its trials: a sampler is made for each trial, seeded by its number,
-and told of all trials before. So a study that was stopped proposes what it would have proposed.
+The records of trials are the only state of the search: each trial has a new sampler, seeded by its number and given all
+earlier trials. So a resumed study proposes the same values as an uninterrupted one.
 """
 
 from collections.abc import Mapping, Sequence
@@ -28,16 +28,16 @@ _STATES = {"complete": TrialState.COMPLETE, "pruned": TrialState.PRUNED, "failed
 
 @dataclass(frozen=True)
 class Trial:
-    """One set of values, and what came of it.
+    """One set of values, and its result.
 
     Attributes:
-        number: from 0, which has the values that tuning begins with.
-        values: of the fields of the space, by name, as TOML has them.
-        state: running (or cut off), complete, pruned, or failed.
-        value: what is maximized; None where it is not complete.
-        curve: the mean score of its seeds at each evaluation, by the intervals of the budget used until then.
-        seconds: that it took.
-        reason: why it failed.
+        number: from 0, which has the initial values.
+        values: of the tuned fields, by name, as in TOML.
+        state: running (or interrupted), complete, pruned, or failed.
+        value: the objective; None unless complete.
+        curve: the mean score of its seeds at each evaluation, by evaluation intervals of the used budget.
+        seconds: duration.
+        reason: of a failure.
     """
 
     number: int
@@ -50,12 +50,12 @@ class Trial:
 
 
 def propose(space: Space, trials: Sequence[Trial], first: Mapping[str, Any], seed: int) -> dict[str, Any]:
-    """Return the values to try next: `first` at first, then those of the tree-structured Parzen estimator.
+    """Return the next values: `first` for the first trial, then those of the tree-structured Parzen estimator.
 
     Args:
-        space: what is tuned.
-        trials: all that have ended.
-        first: the values that tuning begins with.
+        space: the search space.
+        trials: all ended ones.
+        first: the initial values.
         seed: of the search.
     """
     if not trials:
@@ -66,15 +66,15 @@ def propose(space: Space, trials: Sequence[Trial], first: Mapping[str, Any], see
 
 
 def is_hopeless(space: Space, trials: Sequence[Trial], trial: Trial, *, patience: int) -> bool:
-    """Whether the best score of a trial so far lies below the median of the others' at the same evaluation.
+    """Whether the best score of a trial so far is below the median of the others' at the same evaluation.
 
     The median rule of Golovin et al. 2017 ("Google Vizier"), from the sixth trial on.
 
     Args:
-        space: what is tuned.
-        trials: all that have ended.
+        space: the search space.
+        trials: all ended ones.
         trial: with its `curve` so far.
-        patience: the evaluation from which on the answer may be yes.
+        patience: the first evaluation that may be pruned.
     """
     if not trial.curve:
         return False
@@ -116,12 +116,12 @@ def _distribution(dimension: Dimension) -> BaseDistribution:
 
 
 def _value(dimension: Dimension, parameter: Any) -> Any:
-    """Return a value of a field from what Optuna calls a parameter: a number, or the place of a choice."""
+    """Return a field's value from an Optuna parameter: a number, or the index of a choice."""
     return dimension.rounded(parameter) if isinstance(dimension, Range) else dimension.choices[int(parameter)]
 
 
 def _parameters(space: Space, values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the opposite of `_value` for all fields."""
+    """Return the inverse of `_value` for all fields."""
     return {
         name: values[name] if isinstance(dimension, Range) else dimension.choices.index(values[name])
         for name, dimension in space.items()

@@ -1,8 +1,7 @@
-"""Search spaces: which fields of a configuration are tuned, and over which values.
+"""Search spaces: tuned fields of a configuration, and their values.
 
-A field has one space, whatever the algorithm (`SPACES`), since it has one name and one meaning everywhere; an algorithm
-is tuned over those of its fields that are named here. Ranges and choices always contain the value that tuning begins
-with, that of the preset.
+A field has one space for all algorithms (`SPACES`), since its name has one meaning everywhere; an algorithm tunes those
+of its fields that are listed here. Ranges and choices always include the initial value, that of the preset.
 """
 
 import math
@@ -18,13 +17,13 @@ class Range:
     """Numbers from `low` to `high`.
 
     Attributes:
-        low: the least.
-        high: the greatest.
-        log: whether equal factors, not equal differences, are equally likely at first.
+        low: minimum.
+        high: maximum.
+        log: whether the initial distribution is uniform in the logarithm.
         whole: whether numbers are integers.
 
     Raises:
-        ValueError: the range is empty, not finite, or on a logarithmic scale not positive.
+        ValueError: the range is empty or not finite, or on a logarithmic scale not positive.
     """
 
     low: float
@@ -44,14 +43,14 @@ class Range:
         """Return the range, widened to contain `value`.
 
         Raises:
-            ValueError: it is no number, or none that a logarithmic scale has.
+            ValueError: it is not a number, or not positive on a logarithmic scale.
         """
         if isinstance(value, bool) or not isinstance(value, int | float) or (self.log and value <= 0):
-            raise ValueError(f"the value that tuning begins with, {value}, cannot be part of a range; give choices")
+            raise ValueError(f"the initial value {value} cannot be part of a range; use choices")
         return Range(min(self.low, value), max(self.high, value), self.log, self.whole)
 
     def rounded(self, value: float) -> int | float:
-        """Return a number of the range with three digits, which a command can name."""
+        """Return a number of the range with three digits."""
         if self.whole:
             return round(value)
         return min(max(float(f"{value:.3g}"), self.low), self.high)
@@ -59,10 +58,10 @@ class Range:
 
 @dataclass(frozen=True)
 class Choices:
-    """Some values, in an order that means something if they are numbers.
+    """Some values, in a meaningful order if they are numbers.
 
     Attributes:
-        choices: two or more different values, as TOML has them.
+        choices: two or more different values, as in TOML.
 
     Raises:
         ValueError: there are fewer than two, or two are equal.
@@ -80,7 +79,7 @@ class Choices:
         return all(isinstance(value, int | float) and not isinstance(value, bool) for value in self.choices)
 
     def around(self, value: Any) -> "Choices":
-        """Return the choices with `value` among them, at its place in the order."""
+        """Return the choices including `value`, in order."""
         if value in self.choices:
             return self
         found = Choices((*self.choices, value))
@@ -93,7 +92,7 @@ Dimension = Range | Choices
 
 @dataclass(frozen=True)
 class Factor:
-    """Numbers around the one that tuning begins with, on a logarithmic scale: from it over `factor` to it times that.
+    """Numbers around the initial value, on a logarithmic scale: from it divided by `factor` to it times `factor`.
 
     Attributes:
         factor: above 1.
@@ -104,13 +103,13 @@ class Factor:
     most: float = math.inf
 
     def around(self, value: Any) -> Range:
-        """Return the range for a first value.
+        """Return the range for an initial value.
 
         Raises:
-            ValueError: it is no positive number.
+            ValueError: it is not a positive number.
         """
         if isinstance(value, bool) or not isinstance(value, int | float) or value <= 0:
-            raise ValueError(f"the value that tuning begins with must be a positive number, got {value}")
+            raise ValueError(f"the initial value must be a positive number, got {value}")
         return Range(value / self.factor, min(value * self.factor, self.most), log=True)
 
 
@@ -148,23 +147,23 @@ SPACES: Mapping[str, Dimension | Factor] = {
     "td_lambda": Choices((0.0, 0.4, 0.8, 0.9, 0.95, 1.0)),
     "planning_steps": Choices((1, 5, 20, 50)),
 }
-"""What is tried for each field. One whose first value is None, or 0 where factors of it are tried, keeps that."""
+"""Space of each field. A field keeps an initial value of None, or of 0 if its space has factors."""
 
 Space = Mapping[str, Dimension]
-"""The spaces of some fields, by name."""
+"""Spaces of fields, by name."""
 
 
 def space_of(config: Any, *, fixed: Collection[str] = (), own: Mapping[str, Any] | None = None) -> dict[str, Dimension]:
-    """Return what is tuned of a configuration.
+    """Return the search space of a configuration.
 
     Args:
-        config: what tuning begins with.
+        config: the initial configuration.
         fixed: fields that keep their values.
-        own: a space of one's own in the place of `SPACES`: for each field a table with `low`, `high` and, if wanted,
-            `log = true`, or with `choices`.
+        own: another space instead of `SPACES`: for each field a table with `low`, `high` and optionally `log = true`,
+            or with `choices`.
 
     Raises:
-        ValueError: the configuration has no such field, a table is wrong, or nothing is left to tune.
+        ValueError: the configuration has no such field, a table is invalid, or nothing is left to tune.
     """
     values = {field.name: getattr(config, field.name) for field in fields(config)}
     if own is None:
@@ -183,16 +182,16 @@ def space_of(config: Any, *, fixed: Collection[str] = (), own: Mapping[str, Any]
     if not found:
         raise ValueError(
             "there is nothing to tune: every field with a space is switched off or given on the command "
-            "line; name others with --space"
+            "line; choose others with --space"
         )
     return found
 
 
 def dimension_of(table: Any, where: str) -> Dimension:
-    """Return the space of a field from a table of TOML.
+    """Return the space of a field from a TOML table.
 
     Raises:
-        ValueError: it is none.
+        ValueError: it is invalid.
     """
     if not isinstance(table, Mapping) or ("choices" in table) == ("low" in table):
         raise ValueError(f"{where} must be a table with low and high, or with choices, got {table!r}")
@@ -204,7 +203,7 @@ def dimension_of(table: Any, where: str) -> Dimension:
 
 
 def table_of(dimension: Dimension) -> dict[str, Any]:
-    """Return the space of a field as a table of TOML, which `dimension_of` reads back."""
+    """Return the space of a field as a TOML table, the inverse of `dimension_of`."""
     if isinstance(dimension, Choices):
         return {"choices": list(dimension.choices)}
     return asdict(dimension)

@@ -7,9 +7,8 @@
       fresh/          the runs of the winner, and of what tuning began with, on seeds that chose nothing
       best.toml       what trains the winner: operant train ALGORITHM TASK --config best.toml
 
-The best of many noisy scores is higher than what its values score when they are tried again (the winner's curse). So
-trials are trained on seeds of their own, and the winner is trained again on fresh ones, next to the values that tuning
-began with; both scores are reported.
+The best of many noisy scores is higher than the true score of its values (the winner's curse). So trials use their own
+seeds, and the winner is trained again on new ones, next to the initial values; both scores are reported.
 """
 
 import math
@@ -44,32 +43,32 @@ SCHEMA = 1
 """Version of `study.toml`."""
 
 _EXCESS = 1.1
-"""Share of its budget that a trial may use, which ends with a rollout, to count."""
+"""Maximum share of its budget that a valid trial may use, since it ends with a rollout."""
 
 
 @dataclass(frozen=True)
 class Plan:
-    """How much is searched, and for what.
+    """Extent of a search.
 
     Raises:
         ValueError: a value is out of its range.
     """
 
     trials: PositiveInt = 40
-    """How many sets of values are tried. The first is what tuning begins with."""
+    """Number of trials. The first has the initial values."""
 
     hours: NonNegativeFloat = 0.0
-    """Hours after which the search ends, all sessions together, whatever is left of the trials; the fresh runs come
+    """Time limit of the search in hours, over all sessions, whatever is left of the trials; runs on new seeds come
     afterwards. 0: no limit."""
 
     fresh_seeds: NonNegativeInt = 10
-    """Seeds from 0 on which the winner is trained again, next to what tuning began with; 0: neither."""
+    """Seeds from 0 on which to retrain the winner and the initial values; 0: neither."""
 
     prune: bool = True
-    """Whether a trial ends early if it has never been as good as half of the others were at the same evaluation."""
+    """Whether to stop trials that are always worse than half of the others at the same evaluation."""
 
     search_seed: NonNegativeInt = 0
-    """Of the random numbers that propose values."""
+    """Of the proposed values."""
 
     def __post_init__(self) -> None:
         require(self)
@@ -77,15 +76,15 @@ class Plan:
 
 @dataclass(frozen=True)
 class Result:
-    """What a study has found.
+    """Result of a study.
 
     Attributes:
         best: the trial of the highest value, among equals that of the highest mean over its evaluations; its value is
-            too high an estimate, as it was chosen for it.
-        trials: all that have ended.
-        default: the fresh run of what tuning began with; None without fresh seeds.
-        tuned: that of the winner; None without fresh seeds, or where the winner is what tuning began with.
-        config: a file with the configuration of the winner.
+            biased upwards by the selection.
+        trials: all ended ones.
+        default: the run of the initial values on new seeds; None without new seeds.
+        tuned: that of the winner; None without new seeds, or if the winner has the initial values.
+        config: a file with the winner's configuration.
     """
 
     best: Trial
@@ -96,14 +95,14 @@ class Result:
 
 
 class Study:
-    """A search for hyperparameters on disk; made by `create` or `open`, continued by `run`.
+    """A hyperparameter search on disk; created by `create` or `open`, continued by `run`.
 
     Attributes:
         path: the folder.
-        plan: how much is searched.
+        plan: extent of the search.
         settings: of the trials.
-        config: what tuning begins with.
-        space: what is tuned.
+        config: the initial configuration.
+        space: the search space.
     """
 
     def __init__(self, path: Path, plan: Plan, settings: Settings, config: Any, space: Space):
@@ -112,25 +111,25 @@ class Study:
 
     @classmethod
     def create(cls, path: str | Path, plan: Plan, settings: Settings, config: Any, space: Space) -> "Study":
-        """Make the folder of a new study.
+        """Create the folder of a new study.
 
         Args:
-            path: where, new or empty.
-            plan: how much is searched.
-            settings: of the trials; their seeds are those of tuning.
-            config: what tuning begins with.
-            space: what is tuned (`operant.tuning.space_of`).
+            path: new or empty.
+            plan: extent of the search.
+            settings: of the trials, with their seeds.
+            config: the initial configuration.
+            space: the search space (`operant.tuning.space_of`).
 
         Raises:
-            ValueError: a seed of the trials is one of the fresh ones, or the algorithm is for language models.
-            RunError: the folder cannot be made.
+            ValueError: a seed of the trials is also a new seed, or the algorithm is for language models.
+            RunError: the folder cannot be created.
         """
         entry = catalog.find(settings.algorithm)
         if entry.package == "language":
-            raise ValueError(f"{entry.name} trains language models, which tune does not: compare runs of your own")
+            raise ValueError(f"{entry.name} trains language models, which tune does not support: compare your own runs")
         if both := sorted(set(settings.seeds) & set(range(plan.fresh_seeds))):
             raise ValueError(
-                f"seeds {both} are both of the trials and fresh: begin those of the trials at {plan.fresh_seeds} or "
+                f"seeds {both} are both trial seeds and new seeds: start the trial seeds at {plan.fresh_seeds} or "
                 "later (--seed)"
             )
         settings, config, _ = pin(entry, settings, config, None)
@@ -146,7 +145,7 @@ class Study:
         try:
             make_folder(path, ("trials", "fresh"), {"study.toml": tomli_w.dumps(table).encode()})
         except OSError as error:
-            raise RunError(f"cannot make the folder {path} of a study: {error.strerror}; name another one") from error
+            raise RunError(f"cannot create the folder {path} of a study: {error.strerror}; choose another") from error
         return cls(path, plan, settings, config, space)
 
     @classmethod
@@ -154,7 +153,7 @@ class Study:
         """Open the study in a folder.
 
         Raises:
-            RunError: there is none, or one that cannot be read.
+            RunError: there is none, or it is unreadable.
         """
         path = absolute(path)
         file = path / "study.toml"
@@ -172,7 +171,7 @@ class Study:
             raise RunError(f"{file} cannot be read: {error}") from error
 
     def extend(self, *, trials: int | None = None, hours: float | None = None) -> None:
-        """Change how much is searched; the folder keeps it."""
+        """Change the extent of the search, and save it."""
         changes = {name: value for name, value in (("trials", trials), ("hours", hours)) if value is not None}
         self.plan = replace(self.plan, **changes)
         file = self.path / "study.toml"
@@ -180,7 +179,7 @@ class Study:
         replace_durably(file, tomli_w.dumps(table).encode())
 
     def trials(self) -> list[Trial]:
-        """Return all trials; the last may be one that is running, or was cut off."""
+        """Return all trials; the last may be running or interrupted."""
         found: dict[int, dict[str, Any]] = {}
         for record in read_records(self._records):
             found.setdefault(record["number"], {}).update(record)
@@ -194,14 +193,14 @@ class Study:
         interrupted: Callable[[], bool] = lambda: False,
         report: Callable[[Trial], object] = lambda _: None,
     ) -> Result | None:
-        """Search to the end of the plan, from where the study stopped, and train the winner on fresh seeds.
+        """Search to the end of the plan, from the last stop, and train the winner on new seeds.
 
         Args:
-            interrupted: asked after every iteration of a training; true saves its state and stops.
-            report: told every trial as it ends.
+            interrupted: polled after every iteration of a training; true saves its state and stops.
+            report: called with every ended trial.
 
         Returns:
-            What was found; None after an interruption.
+            The result; None after an interruption.
 
         Raises:
             RunError: another process runs the study, or no trial has a value.
@@ -212,7 +211,7 @@ class Study:
             ended = [trial for trial in self.trials() if trial.state != "running"]
             complete = [trial for trial in ended if trial.value is not None]
             if not complete:
-                raise RunError(f"no trial of {self.path} came to its end, see trials.jsonl; give it more --hours")
+                raise RunError(f"no trial of {self.path} completed, see trials.jsonl; give it more --hours")
             best = max(complete, key=lambda trial: (trial.value, np.mean(list(trial.curve.values())), -trial.number))
             file = self._write_best(best)
             runs: list[Run] = []
@@ -233,7 +232,7 @@ class Study:
             raise RunError(f"{self.path} is being searched by {error}") from error
 
     def _search(self, interrupted: Callable[[], bool], report: Callable[[Trial], object]) -> bool:
-        """Go through the trials that are left; false after an interruption."""
+        """Run the remaining trials; false after an interruption."""
         begin, used = time.perf_counter(), sum(trial.seconds for trial in self.trials())
         limit = 3600.0 * self.plan.hours or math.inf
 
@@ -264,7 +263,7 @@ class Study:
         writer.write(asdict(trial))
         writer.sync()
         if writer.lost:
-            raise RunError(f"{self._records} cannot be written; make room and continue with `operant tune {self.path}`")
+            raise RunError(f"{self._records} cannot be written; free space and run `operant tune {self.path}`")
 
     def _first(self) -> dict[str, Any]:
         table = to_table(self.config)
@@ -274,12 +273,12 @@ class Study:
         """Return the configuration of a trial.
 
         Raises:
-            ValueError: its values do not go together.
+            ValueError: its values are incompatible.
         """
         return from_table(cast(type[Any], type(self.config)), trial.values, base=self.config)
 
     def _train(self, trial: Trial, ended: Sequence[Trial], interrupted: Callable[[], bool]) -> Trial:
-        """Train a trial from its start, or from where it was cut off; it is still running after an interruption."""
+        """Train a trial from its start, or from its interruption; it is still running after an interruption."""
         folder, begin = self.path / "trials" / f"{trial.number:04d}", time.perf_counter()
         watcher = _Watcher(self, trial, ended)
         try:
@@ -287,17 +286,17 @@ class Study:
             if run is None:
                 return trial
         except (ValueError, NonFiniteError) as error:
-            if not ended:  # what tuning begins with cannot be trained, so nothing can
+            if not ended:  # the initial values cannot be trained, so nothing can
                 raise
             return replace(trial, state="failed", reason=str(error), seconds=time.perf_counter() - begin)
         trial = replace(trial, curve=watcher.curve, seconds=time.perf_counter() - begin)
         if watcher.stopped:
             return replace(trial, state="pruned")
         value, budget = list(watcher.curve.values())[-1], self.settings.budget
-        if watcher.consumed > _EXCESS * budget:  # its score is of more training than the others had
+        if watcher.consumed > _EXCESS * budget:  # its score comes from more training than the others'
             return replace(trial, state="failed", reason=f"used {watcher.consumed} of a budget of {budget}")
         if math.isnan(value):
-            return replace(trial, state="failed", reason="the score of a seed is not a number")
+            return replace(trial, state="failed", reason="the score of a seed is NaN")
         return replace(trial, state="complete", value=value)
 
     def _train_fresh(self, trial: Trial, interrupted: Callable[[], bool]) -> Run | None:
@@ -343,12 +342,12 @@ class Study:
 
 
 class _Watcher(Callback):
-    """Follows the evaluations of a trial, and stops it when it is hopeless.
+    """Records the evaluations of a trial, and stops it when it is hopeless.
 
     Attributes:
-        curve: the mean score of the seeds at each evaluation, by the intervals of the budget that were used.
+        curve: the mean score of the seeds at each evaluation, by evaluation intervals of the used budget.
         consumed: budget used at the last one.
-        stopped: whether it was hopeless.
+        stopped: whether it was pruned.
     """
 
     background = False
@@ -366,7 +365,7 @@ class _Watcher(Callback):
             self.on_evaluation(record)
 
     def on_evaluation(self, record: Mapping[str, Any]) -> None:
-        """Note the mean score of the seeds; what is scored once more as training stops is known already."""
+        """Record the mean score of the seeds; ignore a repeated evaluation when training stops."""
         if not self.stopped:
             self.consumed = int(record["consumed"])
             number = max(1, self.consumed // self._study.settings.evaluation_interval)
@@ -375,7 +374,7 @@ class _Watcher(Callback):
             self._changed = True
 
     def should_stop(self, consumed: int) -> bool:
-        """Whether it is hopeless; asked once after each evaluation but the last."""
+        """Whether to prune it; asked once after each evaluation except the last."""
         settings = self._study.settings
         if not (self._changed and self._study.plan.prune) or consumed >= settings.budget:
             return False

@@ -1,5 +1,5 @@
-"""The local web app: it shows and records, and holds no formula.
+"""The local web app, without formulas of its own.
 
-`operant serve` starts it (`operant.web.serving`). The process that answers requests imports nothing heavy; what is
-computed or read from runs is asked of worker processes (`operant.web.workers`), which call the library's own functions.
+`operant serve` starts it (`operant.web.serving`). The server process imports nothing heavy; worker processes
+(`operant.web.workers`) compute and read runs with the library's own functions.
 """

@@ -1,7 +1,7 @@
-"""The app: pages, their files, and one door to the worker processes.
+"""The app: pages, their files, and access to the worker processes.
 
-Pages are one shell (`static/index.html`) with a module of JavaScript each. Files are looked up by name among those that
-the package holds; nothing in a request is taken for a path.
+Pages share one shell (`static/index.html`) with a JavaScript module each. Files are looked up by name among those of
+the package; no request is treated as a path.
 """
 
 import json
@@ -37,12 +37,12 @@ TYPES = {
     ".mp4": "video/mp4",
     ".webm": "video/webm",
 }
-"""Of the files that are served, by suffix."""
+"""Media types of served files, by suffix."""
 
 
 @dataclass(frozen=True)
 class Workers:
-    """Who computes what.
+    """Worker processes by purpose.
 
     Attributes:
         library: reads runs, with little in its memory.
@@ -73,9 +73,9 @@ def make_app(runs: Path, hosts: Hosts, token: str | None = None) -> Guard:
     """Return the app.
 
     Args:
-        runs: the folder of runs, which need not exist.
-        hosts: the names under which it is asked for.
-        token: that requests need; None for none.
+        runs: the folder of runs, which may be missing.
+        hosts: valid host names of requests.
+        token: required token; None for none.
     """
     streams = Streams(runs)
     workers = Workers(*(Worker(runs) for _ in range(4)))
@@ -113,7 +113,7 @@ def _file(files: Mapping[str, Path]) -> Any:
 
 def _medium(workers: Workers) -> Any:
     async def answer(request: Request) -> Response:
-        """Serve a picture or a film of a run, which the worker finds."""
+        """Serve an image or video of a run, found by the worker."""
         status, body = await workers.library.call("runs.medium", dict(request.path_params))
         return _response(Path(json.loads(body)["path"])) if status == 200 else _nothing()
 
@@ -142,7 +142,7 @@ def _call(workers: Workers) -> Any:
             return _nothing()
         if not isinstance(arguments, dict) or not all(isinstance(key, str) for key in arguments):
             return JSONResponse({"error": "the body must be a JSON object"}, 400)
-        if name == "runs.medium":  # answers with a path, which is for the server alone
+        if name == "runs.medium":  # returns a path, which is for the server only
             return _nothing()
         status, body = await workers.of(name).call(name, arguments)
         return Response(body, status, {"cache-control": "no-store"}, "application/json")

@@ -1,4 +1,4 @@
-"""What language models answered, at every step that a run has kept: batches token by token, and evaluations."""
+"""Answers of language models at every recorded step of a run: batches token by token, and evaluations."""
 
 import base64
 from collections.abc import Sequence
@@ -16,11 +16,11 @@ from operant.web.runs import settings_of, shown_path
 from operant.web.workers import NotFoundError
 
 KINDS: dict[str, str] = {"piece": "i4", "clipped": "u1"}
-"""Types of columns; the others are `f4`."""
+"""Types of columns; others are `f4`."""
 
 
 def index(runs: Path) -> dict[str, Any]:
-    """Return the runs that have answers to show."""
+    """Return the runs with answers."""
     language = {entry.name for entry in catalog.LANGUAGE}
     return {"runs": [name for name in names_of(runs) if _answers(folder_of(runs, name), language)]}
 
@@ -34,7 +34,7 @@ def _answers(path: Path, language: set[str]) -> bool:
 
 
 def steps(runs: Path, run: str) -> dict[str, Any]:
-    """Return the steps of a run that can be looked at: `consumed` and `seed` of training batches and evaluations."""
+    """Return the steps of a run with answers: `consumed` and `seed` of training batches and evaluations."""
     path = folder_of(runs, run)
     samples = dict.fromkeys((int(record["consumed"]), int(record["seed"])) for record in _samples(path))
     found = {"training": ledgers_of(path), "held-out": sorted(samples)}
@@ -47,18 +47,18 @@ def steps(runs: Path, run: str) -> dict[str, Any]:
 
 
 def batch(runs: Path, run: str, source: str, consumed: int, seed: int) -> dict[str, Any]:
-    """Return what was asked, answered and rewarded at a step.
+    """Return prompts, answers and rewards of a step.
 
     Args:
         runs: the folder of runs.
         run: its name.
-        source: `training`, with a column of numbers for the tokens, or `held-out`, without.
+        source: `training`, with numbers per token, or `held-out`, without.
         consumed: of the step.
         seed: of the learner.
 
     Returns:
-        `prompts`; `answers`, `{"prompt": position, "text", "reward", ...}` each; and of training what
-        `operant.runtime.ledger.Ledger` has, with columns in base64.
+        `prompts`; `answers`, `{"prompt": position, "text", "reward", ...}` each; and for training the contents of
+        `operant.runtime.ledger.Ledger`, with columns in base64.
     """
     path = folder_of(runs, run)
     if source == "training":

@@ -1,6 +1,6 @@
-"""Columns of JSON Lines that grow while they are read, and curves with no more points than a screen has.
+"""Columns of growing JSON Lines files, and curves with at most as many points as a screen.
 
-A line counts once it is whole; what was read before is kept, so that a look at a long run costs what is new.
+Only complete lines count; earlier ones are cached, so updates of a long run read only new ones.
 """
 
 import json
@@ -16,24 +16,24 @@ import numpy as np
 from numpy.typing import NDArray
 
 MOST_POINTS = 500
-"""Of a curve."""
+"""Maximum points of a curve."""
 MOST_FILES = 64
-"""Whose columns are kept."""
+"""Maximum files in the cache."""
 TAIL_BYTES = 1 << 16
-"""In which the last line of a file is sought first."""
+"""Bytes at the end of a file in which the last line is searched first."""
 
 Floats = NDArray[np.float64]
 
 
 @dataclass
 class Column:
-    """What was read of a file.
+    """Cached columns of a file.
 
     Attributes:
         inode: of the file.
-        offset: bytes read.
+        offset: bytes read so far.
         consumed: budget used at each record.
-        values: by name, one list or number a record.
+        values: by name, one list or number per record.
     """
 
     inode: int
@@ -43,16 +43,16 @@ class Column:
 
 
 class Columns:
-    """Reads columns and keeps what it has read."""
+    """Reads and caches columns."""
 
     def __init__(self) -> None:
         self._kept: OrderedDict[tuple[Path, tuple[str, ...]], Column] = OrderedDict()
 
     def read(self, path: Path, names: Sequence[str]) -> Column:
-        """Return columns of the records that have the first of the names; empty where there is no file.
+        """Return columns of the records that have the first of the names; empty without a file.
 
         Args:
-            path: a file of JSON Lines, one object each.
+            path: a JSON Lines file, one object each.
             names: of the fields.
         """
         key = path, tuple(names)
@@ -99,14 +99,14 @@ def _record(line: bytes) -> dict[str, Any] | None:
 
 
 def last_record(path: Path) -> dict[str, Any] | None:
-    """Return the last whole record of a file of JSON Lines, read from its end; None where there is none."""
+    """Return the last complete record of a JSON Lines file, read from its end; None without a record."""
     try:
         with path.open("rb") as file:
             size = file.seek(0, os.SEEK_END)
             for span in (TAIL_BYTES, size):
                 file.seek(max(0, size - span))
                 lines = file.read().split(b"\n")
-                whole = lines[:-1] if span >= size else lines[1:-1]  # the first one may have been cut
+                whole = lines[:-1] if span >= size else lines[1:-1]  # the first one may be incomplete
                 for line in reversed(whole):
                     record = _record(line)
                     if record is not None:
@@ -121,9 +121,9 @@ def last_record(path: Path) -> dict[str, Any] | None:
 def decimated(column: Column, metric: str | None) -> dict[str, Any]:
     """Return a curve with at most `MOST_POINTS` points: `x`, `center`, `low`, `high`, and `seeds`, one list each.
 
-    The center of evaluations is the recorded IQM between the ends of its interval; that of a metric of training is the
-    mean of the seeds between the least and the greatest. Where points are too many, those in a row become one: the mean
-    of their centers, between the least and the greatest.
+    The center of evaluations is the recorded IQM between the ends of its interval; that of a training metric is the
+    mean of the seeds between minimum and maximum. Too many points are merged with their neighbors: the mean of their
+    centers, between minimum and maximum.
     """
     if not column.consumed:
         return {"x": [], "center": [], "low": [], "high": [], "seeds": []}
@@ -150,7 +150,7 @@ def decimated(column: Column, metric: str | None) -> dict[str, Any]:
 
 
 def table(rows: Sequence[Any]) -> Floats:
-    """Return records of numbers or lists as `[n, S]`; what is missing, or no number, is NaN."""
+    """Return records of numbers or lists as `[n, S]`; missing or non-numeric ones are NaN."""
     lists = [row if isinstance(row, list) else [row] for row in rows]
     found = np.full((len(lists), max(map(len, lists))), np.nan)
     for i, row in enumerate(lists):

@@ -1,4 +1,4 @@
-"""Pictures of the equations: every curve is what `operant.ops` returns for the numbers that a page has chosen."""
+"""Plots of the equations: every curve is the result of `operant.ops` for the numbers chosen on a page."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -12,25 +12,25 @@ from operant import ops
 from operant.web.workers import NotFoundError
 
 POINTS = 241
-"""Of a curve."""
+"""Points of a curve."""
 REWARDS = (0.0, 0.0, 0.0, 1.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 2.0)
 VALUES = (1.6, 1.9, 2.0, 2.6, 1.1, 1.0, 1.4, 1.2, 1.7, 1.5, 1.8, 2.1)
-"""An episode of 12 steps, and what a critic thinks of its states."""
+"""An episode of 12 steps, and a critic's values of its states."""
 BITS = 0.6931471805599453
 """Nats in a bit."""
 
 
 @dataclass(frozen=True)
 class Knob:
-    """A number to be chosen.
+    """A number to choose.
 
     Attributes:
         name: of the argument.
-        title: on the page.
-        least: the smallest value.
-        most: the largest one.
-        step: between two values.
-        value: at first.
+        title: label.
+        least: minimum.
+        most: maximum.
+        step: increment.
+        value: initial value.
     """
 
     name: str
@@ -42,7 +42,7 @@ class Knob:
 
 
 class Drawing(NamedTuple):
-    """What is drawn.
+    """Result of an explorable.
 
     Attributes:
         x: of all curves.
@@ -59,14 +59,14 @@ class Drawing(NamedTuple):
 
 @dataclass(frozen=True)
 class Explorable:
-    """An equation to be explored.
+    """An equation to explore.
 
     Attributes:
-        title: on the page.
-        idea: what there is to see.
+        title: heading.
+        idea: explanation.
         x_label: of the horizontal axis.
-        knobs: what can be chosen.
-        draw: from the numbers of the knobs, by name, to the drawing.
+        knobs: the numbers to choose.
+        draw: from the knobs' values, by name, to the drawing.
     """
 
     title: str
@@ -97,7 +97,7 @@ def draw(_: Path, explorable: str, values: dict[str, float]) -> dict[str, Any]:
 
     Args:
         explorable: its name.
-        values: of its knobs; those that are left out are as at first.
+        values: of its knobs; others keep their initial values.
 
     Raises:
         NotFoundError: there is no such explorable.
@@ -206,7 +206,7 @@ EXPLORABLES: Mapping[str, Explorable] = {
     "clip": Explorable(
         "The clipped surrogate",
         "What PPO maximizes, against the probability ratio. It is flat where the ratio has moved too far in the "
-        "direction that the advantage asks for. DAPO takes 0.28 above.",
+        "direction of the advantage. DAPO uses 0.28 above.",
         "ratio of the new to the old probability",
         [
             Knob("epsilon", "ε below", 0.01, 1, 0.01, 0.2),
@@ -217,23 +217,23 @@ EXPLORABLES: Mapping[str, Explorable] = {
     ),
     "kl": Explorable(
         "Estimators of the KL divergence",
-        "Of two outcomes, p gives the first the probability that you choose, and q that of the axis. On average over "
-        "samples of p, k1 and k3 are the divergence itself; k2 is off where q is far away.",
+        "For two outcomes, p gives the first the chosen probability, and q that of the axis. On average over "
+        "samples of p, k1 and k3 are the divergence itself; k2 is biased where q is far away.",
         "probability of the first outcome under q",
         [Knob("p", "probability under p", 0.02, 0.98, 0.01, 0.7)],
         _estimators,
     ),
     "group": Explorable(
         "Group advantage and pass rate",
-        "What a right and a wrong answer are worth when some of the group are right. GRPO divides by the standard "
-        "deviation, so that the rare ones weigh most.",
+        "Advantages of a correct and a wrong answer by the pass rate of the group. GRPO divides by the standard "
+        "deviation, so rare ones have the largest.",
         "pass rate of the group",
         [Knob("size", "answers, G", 2, 64, 1, 16), Knob("eps", "ε of the standard deviation", 0, 0.5, 0.0001, 0.0001)],
         _group,
     ),
     "overlong": Explorable(
         "The penalty of overlong answers",
-        "DAPO's soft punishment: nothing up to the buffer, then more with every token, up to 1 at the longest length, "
+        "DAPO's soft penalty: 0 up to the buffer, then rising with every token, up to 1 at the longest length, "
         "here 1,000 tokens.",
         "tokens of the answer",
         [Knob("buffer", "buffer, tokens", 1, 1000, 1, 200)],
@@ -241,7 +241,7 @@ EXPLORABLES: Mapping[str, Explorable] = {
     ),
     "lambda": Explorable(
         "λ on a rollout",
-        "Advantages of an episode of twelve steps with two rewards and a critic that errs. At λ = 0 they look one step "
+        "Advantages of an episode of 12 steps with two rewards and an inaccurate critic. At λ = 0 they look one step "
         "ahead, at λ = 1 to the end.",
         "step",
         [Knob("gamma", "γ", 0, 1, 0.01, 0.99), Knob("lam", "λ", 0, 1, 0.01, 0.95)],
@@ -249,8 +249,8 @@ EXPLORABLES: Mapping[str, Explorable] = {
     ),
     "bits": Explorable(
         "Entropy and divergence in bits",
-        "Two distributions of four outcomes, by weights that are divided by their sum. The cross-entropy is the "
-        "entropy of p and the divergence together, and the divergence is not the same both ways.",
+        "Two distributions of four outcomes, from normalized weights. The cross-entropy is the "
+        "entropy of p plus the divergence, and the divergence is not symmetric.",
         "outcome",
         [
             Knob(f"{name}{i}", f"weight {i} of {name}", 0.01, 1, 0.01, value)

@@ -1,4 +1,4 @@
-"""Frames as PNG (ISO/IEC 15948), which browsers decode by themselves."""
+"""Frames as PNG (ISO/IEC 15948), which browsers can decode."""
 
 import struct
 import zlib
@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 SIGNATURE = b"\x89PNG\r\n\x1a\n"
-_LEVEL = 1  # a frame has few colors: more effort takes longer than it saves
+_LEVEL = 1  # frames have few colors: higher levels take longer than they save
 
 
 def png(frame: NDArray[np.uint8]) -> bytes:
@@ -20,7 +20,7 @@ def png(frame: NDArray[np.uint8]) -> bytes:
     if frame.dtype != np.uint8 or frame.ndim != 3 or frame.shape[2] != 3 or 0 in frame.shape:
         raise ValueError(f"an image must be [height, width, 3] of uint8, got {frame.dtype} {list(frame.shape)}")
     height, width, _ = frame.shape
-    lines = np.zeros((height, 1 + 3 * width), np.uint8)  # each line begins with its filter, 0: none
+    lines = np.zeros((height, 1 + 3 * width), np.uint8)  # each line starts with its filter, 0: none
     lines[:, 1:] = frame.reshape(height, -1)
     header = struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0)  # 8 bits, red green blue
     data: Any = lines.data

@@ -1,6 +1,6 @@
-"""Labels as the page asks for them: every answer goes through the preference store, and is on the disk when it returns.
+"""Labels of the page: the preference store saves every answer to disk before the call returns.
 
-Names of models and of runs stay here: the page gets a prompt and its completions in the order of the presentation.
+Names of models and runs stay here: the page gets a prompt and its completions in the order of the presentation.
 """
 
 import time
@@ -20,28 +20,28 @@ from operant.web.folders import folder_of, names_of
 from operant.web.workers import NotFoundError
 
 MOST_SECONDS = 86_400.0
-"""That an answer may have taken, by the clock of the page."""
+"""Maximum seconds of an answer, by the clock of the page."""
 
 LONGEST_NAME = 100
-"""Of an annotator, in characters."""
+"""Maximum characters of an annotator's name."""
 
 _open: dict[Path, PreferenceStore] = {}
 
 
 def index(runs: Path) -> dict[str, Any]:
-    """Return the runs that have something to label."""
+    """Return the runs with items to label."""
     return {"runs": [name for name in names_of(runs) if _is_labelable(folder_of(runs, name))]}
 
 
 def following(runs: Path, run: str, annotator: str, overlap: int = 1, repeat: bool = False) -> dict[str, Any]:
-    """Return what an annotator is to label next, reserved for them, and how far they are; `item` is None at the end.
+    """Return an annotator's next item, reserved for them, and their progress; `item` is None at the end.
 
     Args:
         runs: the folder of runs.
-        run: whose samples are labeled.
-        annotator: who labels.
-        overlap: how many annotators are to judge each item.
-        repeat: ask again what was judged.
+        run: source of the samples.
+        annotator: name of the annotator.
+        overlap: target number of annotators per item.
+        repeat: whether to repeat labeled items.
     """
     _check_name(annotator)
     store = _store(runs, run)
@@ -60,22 +60,22 @@ def record(  # noqa: PLR0917 - by name, from JSON
     round: int = 0,  # noqa: A002 - its name in the log
     overlap: int = 1,
 ) -> dict[str, Any]:
-    """Store an answer and return what is next; the same `event_id` again changes nothing.
+    """Store an answer and return the next item; repeating an `event_id` changes nothing.
 
     Args:
         runs: the folder of runs.
-        run: whose samples are labeled.
-        annotator: who labels.
-        item_id: of what was shown.
-        outcome: in terms of what was shown: `A`, `B`, `tie`, `both-bad`, `skip` or `ranking`.
-        event_id: of the page's choice, the same when it tries again.
-        seconds: since the item was shown.
+        run: source of the samples.
+        annotator: name of the annotator.
+        item_id: of the shown item.
+        outcome: relative to the order shown: `A`, `B`, `tie`, `both-bad`, `skip` or `ranking`.
+        event_id: chosen by the page, the same for retries.
+        seconds: since the item appeared.
         ranks: for a ranking, of each completion in the order shown.
-        round: as it was shown.
+        round: of the presentation.
         overlap: as for `following`.
 
     Raises:
-        ConflictError: the item was answered otherwise in the meantime; nothing was stored.
+        ConflictError: the item has another answer by now; nothing was stored.
         StoreError: it could not be stored.
     """
     _check_name(annotator)
@@ -96,7 +96,7 @@ def record(  # noqa: PLR0917 - by name, from JSON
 
 
 def undo(runs: Path, run: str, annotator: str, event_id: str) -> dict[str, Any]:
-    """Undo the last label of an annotator and show its item again; `undone` is false where there was none."""
+    """Undo the last label of an annotator and show its item again; `undone` is false without one."""
     store = _store(runs, run)
     event = store.undo(annotator, event_id=event_id)
     if event is None:
@@ -110,7 +110,7 @@ def _check_name(annotator: str) -> None:
 
 
 def _is_stored(store: PreferenceStore, event_id: str, item_id: str, annotator: str, outcome: str) -> bool:
-    """Tell whether an answer is there already: one that was sent again has other times."""
+    """Return whether an answer is already stored, ignoring times, which differ in retries."""
     return any(
         (event.event_id, event.item_id, event.annotator, event.outcome) == (event_id, item_id, annotator, outcome)
         for event in store.events()
@@ -142,7 +142,7 @@ def _is_labelable(path: Path) -> bool:
 
 
 def _store(runs: Path, run: str) -> PreferenceStore:
-    """Return the store of a run, which stays open; new samples of the run are added when it is opened."""
+    """Return the store of a run, which stays open; opening it adds new samples of the run."""
     path = folder_of(runs, run)
     if not _is_labelable(path):
         raise NotFoundError(f"there is nothing to label in {run}: it has no eval/samples.jsonl and no preferences")

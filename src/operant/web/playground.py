@@ -1,7 +1,7 @@
-"""The playground's worlds and numbers, all of them the library's own: this module asks for them and packs them.
+"""The playground's worlds and numbers: this module calls the library and packs the results.
 
-A world travels as the text that `operant.envs.drawing` describes. Arrays travel as base64 of little-endian bytes, so
-that a page shows exactly the float64 that the solvers have returned.
+Worlds are sent as text in the format of `operant.envs.drawing`. Arrays are sent as base64 of little-endian bytes, so a
+page shows exactly the float64 of the solvers.
 """
 
 import base64
@@ -23,9 +23,9 @@ from operant.web.simulating import LEARNERS, Recording, learn, planned
 from operant.web.worlds import WORLDS
 
 MOST_STATES = 10_000
-"""Cells of a world."""
+"""Maximum cells of a world."""
 TOLERANCE = 1e-9
-"""Of the exact solution."""
+"""Tolerance of the exact solution."""
 SOLVERS: Mapping[str, str] = {
     "policy-evaluation": "auto",
     "policy-iteration": "policy-iteration",
@@ -36,11 +36,11 @@ SOLVERS: Mapping[str, str] = {
     "prioritized-sweeping": "prioritized-sweeping",
     "modified-policy-iteration": "modified-policy-iteration",
 }
-"""What plans in a known model, and the method of `operant solve` that it is."""
+"""Planning algorithms by the method of `operant solve`."""
 
 
 def presets(_: Path) -> list[dict[str, Any]]:
-    """Return the worlds to begin with: `name`, `title`, `note`, `gamma`, `algorithm`, and what `read` returns."""
+    """Return the initial worlds: `name`, `title`, `note`, `gamma`, `algorithm`, and the result of `read`."""
     return [{**vars(world), **described(parse_grid(world.drawing))} for world in WORLDS]
 
 
@@ -48,13 +48,13 @@ def read(_: Path, drawing: str) -> dict[str, Any]:
     """Return the cells `[R][C]`, rules and jumps of a drawing.
 
     Raises:
-        DrawingError: it is wrong; the message names line and column.
+        DrawingError: it is invalid; the message names line and column.
     """
     return described(parse_grid(drawing))
 
 
 def exact(_: Path, drawing: str, gamma: float) -> dict[str, Any]:
-    """Return the exact solution of a world, as `operant solve` gives it: values, bounds, policy, Q, and the command."""
+    """Return the exact solution of a world, as in `operant solve`: values, bounds, policy, Q, and the command."""
     solution = _solved(_model(drawing), gamma)
     return {**_packed(solution), "command": _solve_command("auto", gamma)}
 
@@ -73,23 +73,23 @@ def frames(  # noqa: PLR0917 - by name, from JSON
     stride: int = 1,
     count: int = 300,
 ) -> dict[str, Any]:
-    """Return the course of an algorithm in a world, frame by frame, and how far each frame is from the truth.
+    """Return the frames of an algorithm in a world, and the errors of each.
 
     Args:
         drawing: the world.
         algorithm: one of `SOLVERS` or `LEARNERS`.
         gamma: the discount factor.
         step_size: α of learners.
-        epsilon: ε of learners that explore.
-        td_lambda: λ of those with traces.
-        planning_steps: of Dyna-Q, in between two steps.
+        epsilon: ε of exploring learners.
+        td_lambda: λ of learners with traces.
+        planning_steps: of Dyna-Q, per step.
         initial_value: of every cell of a learner's table.
-        seed: of what is random.
-        stride: environment steps of a learner, or single backups of prioritized sweeping, in a frame.
+        seed: of random numbers.
+        stride: environment steps of a learner, or single backups of prioritized sweeping, per frame.
         count: frames of a learner.
 
     Raises:
-        ValueError: a name is unknown, a value out of its range, or the drawing wrong.
+        ValueError: a name is unknown, a value out of its range, or the drawing invalid.
     """
     model = _model(drawing)
     chosen = {"step_size": step_size, "epsilon": epsilon, "td_lambda": td_lambda, "planning_steps": planning_steps}
@@ -109,7 +109,7 @@ def frames(  # noqa: PLR0917 - by name, from JSON
 
 
 def export(_: Path, drawing: str) -> dict[str, Any]:
-    """Return the model of a world as the text of a file that `operant solve --mdp` reads."""
+    """Return the model of a world as the text of a file for `operant solve --mdp`."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "world.json"
         known.save(_model(drawing), path)
@@ -151,7 +151,7 @@ def _signed(reward: float) -> str:
 
 
 def _recorded(model: MDP, recording: Recording, truth: Any, gamma: float) -> dict[str, Any]:
-    """Pack the frames, with their errors and what is certain about these."""
+    """Pack the frames, with their errors and known facts."""
     errors = [np.abs(values - truth.values) for values in recording.values]
     bounds = [
         known.certified_bounds(model, values, gamma=gamma, policy=recording.followed) for values in recording.values

@@ -17,20 +17,20 @@ from operant.web.folders import MOST_RUNS, NAME, folder_of, names_of
 from operant.web.workers import NotFoundError
 
 MEDIA = (".png", ".jpg", ".gif", ".svg", ".mp4", ".webm")
-"""Suffixes of the pictures and films that are shown."""
+"""Suffixes of shown images and videos."""
 
 _COLUMNS = Columns()
 
 
 def index(runs: Path) -> dict[str, Any]:
-    """Return every run, the newest first: what it is, how far, how good, and how it ended."""
+    """Return every run, the newest first: settings, progress, score, and outcome."""
     found = [_entry(runs, name) for name in names_of(runs)]
     found.sort(key=lambda entry: str(entry.get("started", "")), reverse=True)
     return {"folder": str(runs), "found": runs.is_dir(), "runs": found}
 
 
 def show(runs: Path, run: str) -> dict[str, Any]:
-    """Return all about a run: settings, sessions, metrics, evaluations, pictures and films, and commands."""
+    """Return all facts of a run: settings, sessions, metrics, evaluations, images and videos, and commands."""
     path = folder_of(runs, run)
     tables = tables_of(path)
     facts = _facts(path)
@@ -54,13 +54,13 @@ def show(runs: Path, run: str) -> dict[str, Any]:
 
 
 def curves(runs: Path, names: list[str], metric: str | None = None, known: str = "") -> dict[str, Any]:
-    """Return a metric of some runs over the budget used, for every seed and all together.
+    """Return a metric of some runs over the used budget, by seed and aggregated.
 
     Args:
         runs: the folder of runs.
         names: of the runs.
         metric: of `metrics.jsonl`. Default: the scores of evaluations, with IQM and its 95 % interval as recorded.
-        known: the `version` of an earlier answer; nothing else is returned where nothing has changed since.
+        known: the `version` of an earlier response; without changes since, only the version is returned.
     """
     paths = {name: folder_of(runs, name) for name in names}
     files = {name: path / ("metrics.jsonl" if metric else "eval/evaluations.jsonl") for name, path in paths.items()}
@@ -74,9 +74,9 @@ def curves(runs: Path, names: list[str], metric: str | None = None, known: str =
 
 
 def compare(runs: Path, names: list[str], metric: str | None = None) -> dict[str, Any]:
-    """Return in what runs differ, and how they stand; the first is what the others are compared with.
+    """Return the differences and scores of runs; the first is the baseline.
 
-    Where the protocols differ, or a run is not at its end, `problem` says so in the place of `standings`.
+    If evaluations differ, or a run is unfinished, `problem` replaces `standings`.
     """
     from operant.runtime.comparison import compare as standings_of  # noqa: PLC0415 - torch takes seconds
     from operant.runtime.comparison import different_settings  # noqa: PLC0415
@@ -89,8 +89,8 @@ def compare(runs: Path, names: list[str], metric: str | None = None) -> dict[str
     if metric:
         answer["command"] += f" --metric {metric}"
     foreign = [run.settings.algorithm for run in opened if doors.is_name(run.settings.algorithm)]
-    if foreign:  # the library would import what a folder of a run names
-        return answer | {"problem": f"{foreign[0]} is code of its own, which a page does not run: {answer['command']}"}
+    if foreign:  # the library would import code that a run's folder names
+        return answer | {"problem": f"{foreign[0]} is custom code, which pages do not run: {answer['command']}"}
     try:
         standings = standings_of(opened, metric=metric)
     except (RunError, ValueError) as error:
@@ -113,7 +113,7 @@ def compare(runs: Path, names: list[str], metric: str | None = None) -> dict[str
 
 
 def medium(runs: Path, run: str, name: str) -> dict[str, str]:
-    """Return the path of a picture or film, for the server."""
+    """Return the path of an image or video, for the server."""
     path = folder_of(runs, run)
     if name not in {entry["name"] for entry in _media(path)}:
         raise NotFoundError(f"{run} has no {name}")
@@ -121,7 +121,7 @@ def medium(runs: Path, run: str, name: str) -> dict[str, str]:
 
 
 def _entry(runs: Path, name: str) -> dict[str, Any]:
-    """Return a line of the list; `problem` says why where a run cannot be read."""
+    """Return an entry of the list; `problem` is the reason if a run is unreadable."""
     path = runs / name
     try:
         settings = settings_of(path)
@@ -151,7 +151,7 @@ def _entry(runs: Path, name: str) -> dict[str, Any]:
 
 
 def _alive(session: dict[str, Any]) -> bool:
-    """Tell whether the process of a session is still there; on other machines that is not known."""
+    """Return whether the process of a session is running; unknown on other machines."""
     if session.get("host") != socket.gethostname() or not isinstance(session.get("process"), int):
         return False
     try:
@@ -164,7 +164,7 @@ def _alive(session: dict[str, Any]) -> bool:
 
 
 def _stamp(path: Path) -> tuple[int, int, int]:
-    """Return what changes when a file does; zeros where there is none."""
+    """Return a fingerprint that changes with a file; zeros without a file."""
     try:
         found = path.stat()
     except OSError:
@@ -176,7 +176,7 @@ def settings_of(path: Path) -> dict[str, Any]:
     """Return the table of settings of a run in a folder.
 
     Raises:
-        OSError: it cannot be read.
+        OSError: it is unreadable.
         ValueError: it is damaged.
     """
     return _settings(path / "config.toml", _stamp(path / "config.toml"))
@@ -184,12 +184,12 @@ def settings_of(path: Path) -> dict[str, Any]:
 
 @lru_cache(maxsize=MOST_RUNS)
 def _settings(path: Path, _stamp: tuple[int, int, int]) -> dict[str, Any]:
-    """Return the table of settings, which stands first: the rest is longer and not read."""
+    """Return the table of settings, which comes first: the rest is longer and not read."""
     text = read_regular(path).decode()
     head, cut, _ = text.partition("\n[config")
     try:
         settings = tomllib.loads(head).get("settings")
-    except tomllib.TOMLDecodeError:  # a text within the settings may hold the words
+    except tomllib.TOMLDecodeError:  # a text in the settings may contain the words
         settings = tomllib.loads(text).get("settings") if cut else None
     if not isinstance(settings, dict):
         raise ValueError(f"{path} has no table [settings]")
@@ -230,7 +230,7 @@ def _metrics(path: Path) -> list[str]:
 
 
 def _media(path: Path) -> list[dict[str, Any]]:
-    """Return the pictures and films of a run, the newest first."""
+    """Return the images and videos of a run, the newest first."""
     try:
         entries = [entry for entry in os.scandir(path / "media") if entry.is_file(follow_symlinks=False)]
     except OSError:
@@ -241,7 +241,7 @@ def _media(path: Path) -> list[dict[str, Any]]:
 
 
 def shown_path(path: Path) -> str:
-    """Return a path as one types it where the server was started."""
+    """Return a path for a shell in the server's working folder."""
     here = Path.cwd()
     return str(path.relative_to(here) if path.is_relative_to(here) else path)
 
@@ -251,7 +251,7 @@ def _number(value: Any) -> float | None:
 
 
 def _plain(value: Any) -> Any:
-    """Return a value of a table as JSON has it."""
+    """Return a TOML value as JSON."""
     if isinstance(value, dict):
         return {str(key): _plain(item) for key, item in value.items()}
     if isinstance(value, Sequence) and not isinstance(value, str):

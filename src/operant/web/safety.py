@@ -1,12 +1,12 @@
-"""What stands between a browser and the app: who may ask, how, and what a page may load.
+"""Access rules of the app: who may send requests, in which form, and what a page may load.
 
-A server on this machine is reached by every page that the browser shows, so allow-lists decide:
+Every page in the browser can reach a server on this machine, so allow-lists decide:
 
-- The `Host` header names this server, or a foreign name was made to point here (DNS rebinding).
-- Only GET and HEAD, which show pages and files, and POST, which asks for data.
-- A POST is JSON, comes from a page of this server (`Origin`, `Sec-Fetch-Site`) and carries a header that other sites
-  cannot send, as no answer ever allows them to (CORS).
-- With a token, every request carries it: in the address that is printed, then in a cookie.
+- The `Host` header names this server; a foreign name would mean DNS rebinding.
+- Only GET and HEAD, for pages and files, and POST, for data.
+- A POST is JSON, comes from a page of this server (`Origin`, `Sec-Fetch-Site`) and has a header that other sites cannot
+  send, since no response allows it (CORS).
+- With a token, every request has it: first in the printed address, then in a cookie.
 - Pages load nothing from elsewhere and run no inline scripts (Content-Security-Policy).
 """
 
@@ -24,9 +24,9 @@ Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
 
 MOST_BYTES = 1_000_000
-"""Of the body of a request."""
+"""Maximum bytes of a request's body."""
 COOKIE = "operant_token"
-"""That keeps the token."""
+"""Cookie of the token."""
 LOOPBACK = ("127.0.0.1", "localhost", "[::1]")
 """Names of this machine that only it can reach."""
 
@@ -34,7 +34,7 @@ POLICY = (
     "default-src 'self'; img-src 'self' data: blob:; media-src 'self'; object-src 'none'; base-uri 'none'; "
     "form-action 'none'; frame-ancestors 'none'"
 )
-"""The Content-Security-Policy of every answer."""
+"""Content-Security-Policy of every response."""
 HEADERS = (
     (b"content-security-policy", POLICY.encode()),
     (b"x-content-type-options", b"nosniff"),
@@ -43,14 +43,14 @@ HEADERS = (
     (b"cross-origin-resource-policy", b"same-origin"),
     (b"x-frame-options", b"DENY"),
 )
-"""Of every answer."""
+"""Headers of every response."""
 
 
 class Hosts:
-    """The names under which the server may be asked for.
+    """Valid host names of the server.
 
     Args:
-        host: what it is bound to.
+        host: address of the server.
         port: the port.
     """
 
@@ -62,7 +62,7 @@ class Hosts:
             self._names.add(socket.gethostname().lower())
 
     def allow(self, header: str) -> bool:
-        """Tell whether a `Host` header names this server; bound to every address, also by any numeric address."""
+        """Return whether a `Host` header names this server; if bound to all addresses, any numeric address is valid."""
         name, _, port = header.lower().rpartition(":") if not header.endswith("]") else (header.lower(), "", "80")
         if not name:
             name, port = port, "80"
@@ -70,7 +70,7 @@ class Hosts:
 
 
 class Guard:
-    """The app, behind the rules of this module.
+    """The app with these access rules.
 
     Args:
         app: what answers.
@@ -83,7 +83,7 @@ class Guard:
         self._app, self._hosts, self._token, self.end = app, hosts, token, end
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer a request, or refuse it."""
+        """Answer or reject a request."""
         if scope["type"] == "lifespan":
             await self._app(scope, receive, send)
             return
@@ -97,19 +97,19 @@ class Guard:
             if scope["method"] == "GET" and secrets.compare_digest(given.encode(), self._token.encode()):
                 await self._admit(scope, send)
                 return
-            refused = 403, "open the address that `operant serve` has printed: it holds the token"
+            refused = 403, "open the address that `operant serve` printed: it has the token"
         if refused is not None:
             await _answer(send, *refused)
             return
         await self._app(scope, _bounded(receive), _with_headers(send))
 
     def _refusal(self, method: str, headers: dict[str, list[str]]) -> tuple[int, str] | None:
-        """Return status and reason where a request breaks a rule."""
+        """Return status and reason if a request violates a rule."""
         host = headers.get("host", [])
         if len(host) != 1 or not self._hosts.allow(host[0]):
-            return 421, "this server is not called that; open the address that `operant serve` has printed"
+            return 421, "unknown host name; open the address that `operant serve` printed"
         if method not in ("GET", "HEAD", "POST"):
-            return 405, f"{method} is not allowed: GET and POST are"
+            return 405, f"{method} is not allowed: use GET or POST"
         return _cross_site(headers, host[0]) if method == "POST" else None
 
     def _knows_token(self, headers: dict[str, list[str]]) -> bool:
@@ -120,14 +120,14 @@ class Guard:
         return cookie is not None and secrets.compare_digest(cookie.value.encode(), str(self._token).encode())
 
     async def _admit(self, scope: Scope, send: Send) -> None:
-        """Put the token into a cookie and take it out of the address."""
+        """Move the token from the address to a cookie."""
         cookie = f"{COOKIE}={self._token}; HttpOnly; SameSite=Strict; Path=/"
         path = "/" + quote(scope["path"].lstrip("/"))
         await _answer(send, 303, "", (b"location", path.encode()), (b"set-cookie", cookie.encode()))
 
 
 def _cross_site(headers: dict[str, list[str]], host: str) -> tuple[int, str] | None:
-    """Return status and reason where a POST does not come from a page of this server."""
+    """Return status and reason if a POST does not come from a page of this server."""
     if headers.get("content-type", [""])[0].partition(";")[0].strip().lower() != "application/json":
         return 415, "a POST must be application/json"
     site = headers.get("sec-fetch-site", ["same-origin"])
@@ -173,7 +173,7 @@ def _with_headers(send: Send) -> Send:
 
 
 def _bounded(receive: Receive) -> Receive:
-    """Return what receives a body, and ends it where one without a stated length is too long."""
+    """Return a body receiver that stops if a body without a declared length is too long."""
     taken = 0
 
     async def limited() -> Message:

@@ -1,4 +1,4 @@
-"""The server: where it listens, what it says, and how it ends."""
+"""The server: address, messages, and shutdown."""
 
 import asyncio
 import logging
@@ -22,14 +22,14 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Options:
-    """How to serve.
+    """Options of the server.
 
     Attributes:
-        host: the name or address to listen on. Anything but this machine's own needs a token, which is made.
-        port: the port; 0 for one that is free.
-        runs: the folder of runs, which need not exist.
+        host: name or address to listen on. Others than this machine's own need a token, which is generated.
+        port: the port; 0 for any free one.
+        runs: the folder of runs, which may be missing.
         browser: whether to open the page in a browser.
-        page: which one, such as `"/labels"`, with a fragment if need be.
+        page: path of the page, such as `"/labels"`, with an optional fragment.
     """
 
     host: str = "127.0.0.1"
@@ -43,11 +43,11 @@ def serve(options: Options, announce: Callable[[str], None]) -> None:
     """Serve until Ctrl-C or SIGTERM.
 
     Args:
-        options: how.
-        announce: told the address once it answers.
+        options: of the server.
+        announce: called with the address once it responds.
 
     Raises:
-        ValueError: the port is in use or not allowed, or the host is none of this machine.
+        ValueError: the port is in use or not allowed, or the host is not of this machine.
     """
     listening = listen(options.host, options.port)
     port = listening.getsockname()[1]
@@ -74,7 +74,7 @@ def serve(options: Options, announce: Callable[[str], None]) -> None:
 
 
 def _open(address: str) -> None:
-    """Open the page, unless only a browser for terminals could: it would take this one."""
+    """Open the page, unless the only browser is for terminals, which would take over this one."""
     if sys.platform.startswith("linux") and not (os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY")):
         return
     threading.Thread(target=webbrowser.open, args=(address,), daemon=True).start()

@@ -1,4 +1,4 @@
-"""Algorithms in a world, frame by frame, each by the library's own functions."""
+"""Algorithms in a world, frame by frame, by the library's own functions."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -14,15 +14,15 @@ from operant.mdp.stepwise import StepMethod
 Floats = NDArray[np.float64]
 
 MOST_STEPS = 10_000
-"""Steps of a solver before it is given up."""
+"""Maximum steps of a solver."""
 MOST_NUMBERS = 300_000
-"""In the tables of all frames; where there are more, frames are left out evenly."""
+"""Maximum numbers in the tables of all frames; with more, frames are dropped evenly."""
 MOST_FRAMES = 1_500
-"""Of a recording, likewise."""
+"""Maximum frames of a recording, likewise."""
 FIRST_FRAMES = 40
-"""That are always kept."""
+"""First frames, always kept."""
 MOST_BUDGET = 5_000_000
-"""Environment steps of a learner."""
+"""Maximum environment steps of a learner."""
 
 LEARNERS: Mapping[str, tuple[str, ...]] = {
     "monte-carlo-prediction": (),
@@ -35,28 +35,28 @@ LEARNERS: Mapping[str, tuple[str, ...]] = {
     "sarsa-lambda": ("step_size", "epsilon", "td_lambda"),
     "dyna-q": ("step_size", "epsilon", "planning_steps"),
 }
-"""What learns from samples, by its name in the catalog, and which parameters it has."""
+"""Learners by their name in the catalog, with their parameters."""
 FIELDS = {"epsilon": "exploration_initial_eps"}
-"""Fields of the configurations that have another name there."""
+"""Fields of the configurations with another name there."""
 
 
 @dataclass
 class Recording:
-    """What an algorithm did.
+    """Recording of an algorithm.
 
     Attributes:
-        unit: what `ticks` count.
-        followed: the policy `[S, A]` whose values are predicted; None where the best is sought.
-        ticks: sweeps, backups or environment steps so far, of every frame.
-        phases: what happened in each.
+        unit: of `ticks`.
+        followed: the policy `[S, A]` whose values are predicted; None for control.
+        ticks: sweeps, backups or environment steps so far, per frame.
+        phases: kind of work in each.
         values: `[S]` of each.
-        policy: `[S]` of each, the bits of the actions that the policy takes.
-        q: `[S, A]` of each; None where there are none.
-        visits: `[S]` of each, updates so far; None where none are counted.
-        places: the state of the agent at each; None where there is none.
+        policy: `[S]` of each, bits of the policy's actions.
+        q: `[S, A]` of each; None without Q.
+        visits: `[S]` of each, updates so far; None without counts.
+        places: the state of the agent at each; None without one.
         residuals: of each; None for learners.
-        returns: mean undiscounted return of the episodes that ended in each, NaN where none did; None for solvers.
-        complete: whether nothing more would change.
+        returns: mean undiscounted return of the episodes that ended in each, NaN without one; None for solvers.
+        complete: whether the algorithm has converged.
     """
 
     unit: str
@@ -81,7 +81,7 @@ def planned(model: MDP, algorithm: str, gamma: float, *, seed: int, backups: int
         algorithm: `"policy-evaluation"`, of uniform moves, or a `StepMethod`.
         gamma: the discount factor.
         seed: of random orders.
-        backups: single backups of a frame of prioritized sweeping.
+        backups: single backups per frame of prioritized sweeping.
     """
     if algorithm == "policy-evaluation":
         followed: Floats | None = uniform(model)
@@ -107,7 +107,7 @@ def planned(model: MDP, algorithm: str, gamma: float, *, seed: int, backups: int
 
 
 def _thinned(found: Iterator[Step], size: int) -> tuple[list[tuple[int, Step]], bool]:
-    """Return steps with their numbers, not too many: the first ones, the last, and some in between."""
+    """Return some steps with their numbers: the first ones, the last, and some in between."""
     room = max(FIRST_FRAMES + 10, min(MOST_FRAMES, MOST_NUMBERS // size))
     kept: list[tuple[int, Step]] = []
     stride, last = 1, None
@@ -128,16 +128,16 @@ def _thinned(found: Iterator[Step], size: int) -> tuple[list[tuple[int, Step]], 
 def learn(
     model: MDP, algorithm: str, gamma: float, chosen: Mapping[str, float], *, seed: int, stride: int, count: int
 ) -> tuple[Recording, dict[str, Any]]:
-    """Record a learner, and return the fields of its configuration that were set.
+    """Record a learner, and return the configured fields.
 
     Args:
         model: the world.
         algorithm: one of `LEARNERS`.
         gamma: the discount factor.
-        chosen: values of parameters; those that the algorithm has not are left out.
-        seed: of its randomness.
-        stride: environment steps of a frame.
-        count: frames.
+        chosen: values of parameters; unknown ones are dropped.
+        seed: of its random numbers.
+        stride: environment steps per frame.
+        count: number of frames.
 
     Raises:
         ValueError: a value is out of its range.
@@ -173,10 +173,10 @@ def _keep(recording: Recording, learner: Any, episode_return: float, phase: str)
 
 
 def uniform(model: MDP) -> Floats:
-    """Return the policy that takes every feasible action alike, `[S, A]`."""
+    """Return the uniform policy over feasible actions, `[S, A]`."""
     return model.feasible / np.maximum(model.feasible.sum(axis=1, keepdims=True), 1)
 
 
 def bits(policy: NDArray[np.bool_]) -> NDArray[np.int64]:
-    """Return which actions are taken, `[S, A]`, as a bit each, `[S]`."""
+    """Return the actions of a policy `[S, A]` as bits `[S]`."""
     return policy @ (1 << np.arange(policy.shape[1]))

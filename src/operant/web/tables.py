@@ -1,4 +1,4 @@
-"""The tables of a run, next to the exact solution of its world where the model is known."""
+"""The tables of a run, next to the exact solution of its world if the model is known."""
 
 from functools import cached_property
 from typing import Any
@@ -18,10 +18,10 @@ from operant.web.worlds import WORLDS
 
 
 class Tables:
-    """What the learner of a run knows of its world.
+    """The learner of a run, and the model of its world.
 
     Args:
-        trained: the run, whose learner changes while one looks.
+        trained: the run, whose learner may change.
     """
 
     def __init__(self, trained: Trained) -> None:
@@ -31,7 +31,7 @@ class Tables:
         self._mdp: MDP | None = getattr(trained.experiment, "mdp", None)
 
     def show(self, seed_index: int) -> dict[str, Any]:
-        """Return the table of a seed, what is exact, and how far it is from that; `table` says whether there is one."""
+        """Return the table of a seed, the exact values, and the errors; `table` is false without one."""
         if not self._has_table:
             return {"table": False}
         learner = self._learner
@@ -52,7 +52,7 @@ class Tables:
         }
 
     def _exactly(self, values: NDArray[np.float64], policy: NDArray[np.float64]) -> dict[str, Any]:
-        """Return the exact values, the distance from them, and what the greedy policy loses at the start."""
+        """Return the exact values, the errors, and the loss of the greedy policy at the start."""
         truth = self._truth
         if truth is None or self._mdp is None:
             return {"exact": None}
@@ -62,13 +62,13 @@ class Tables:
             return found | {"symbol": "V^π"}
         try:
             own = known.policy_evaluation(self._mdp, policy, gamma=self._learner.config.gamma).values
-        except ValueError:  # a policy that goes round for ever has no value at γ = 1
+        except ValueError:  # a policy that loops forever has no value at γ = 1
             return found | {"symbol": "V*", "loss": None}
         return found | {"symbol": "V*", "loss": float(self._mdp.start @ (truth - own))}
 
     @cached_property
     def _truth(self) -> NDArray[np.float64] | None:
-        """The values that the table should have: of the best policy, or of the one that is predicted."""
+        """The exact values: of the best policy, or of the predicted one."""
         if self._mdp is None:
             return None
         gamma, followed = self._learner.config.gamma, getattr(self._learner, "followed", None)

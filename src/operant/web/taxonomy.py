@@ -1,4 +1,4 @@
-"""The map: every algorithm of the catalog in its place, with the command that runs it."""
+"""The map: every algorithm of the catalog by family, with its command."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -7,35 +7,35 @@ from operant import catalog
 from operant.catalog import Algorithm
 
 KNOWN: tuple[tuple[str, str, str], ...] = (
-    ("policy-iteration", "Policy iteration", "Value a policy exactly, make it greedy, and again."),
+    ("policy-iteration", "Policy iteration", "Evaluate the policy exactly, make it greedy, repeat."),
     ("value-iteration", "Value iteration", "Back up every state by the best action until nothing changes."),
-    ("gauss-seidel", "Gauss-Seidel value iteration", "Value iteration that uses the newest values at once."),
+    ("gauss-seidel", "Gauss-Seidel value iteration", "Value iteration that uses new values immediately."),
     ("prioritized-sweeping", "Prioritized sweeping", "Back up first where the value would change most."),
     ("asynchronous-value-iteration", "Real-time value iteration", "Back up the states where greedy trajectories go."),
     ("modified-policy-iteration", "Modified policy iteration", "Improve, then evaluate by a few cheap sweeps."),
     (
         "inexact-policy-iteration",
         "Inexact policy iteration",
-        "Sweeps and Krylov evaluations in turn, for large models.",
+        "Alternate sweeps and Krylov evaluations, for large models.",
     ),
     ("q-value-iteration", "Q-value iteration", "Value iteration on the table of action values."),
     ("linear-programming", "Linear programming", "The least values that no action can raise."),
 )
-"""Methods of `operant solve`: what to call them on the command line, their titles, their ideas."""
+"""Methods of `operant solve`: names on the command line, titles, ideas."""
 
 BRANCHES: tuple[tuple[str, str, str], ...] = (
     ("bandit", "Bandits", "one state, many arms"),
-    ("prediction", "Prediction", "values of a policy that is given"),
+    ("prediction", "Prediction", "values of a given policy"),
     ("value", "Value based", "learn Q, act greedily"),
-    ("policy", "Policy gradient", "climb the return itself"),
-    ("actor-critic", "Actor-critic", "a policy, and a critic that judges it"),
-    ("imitation", "Imitation", "likelier what was demonstrated"),
+    ("policy", "Policy gradient", "gradient ascent on the return"),
+    ("actor-critic", "Actor-critic", "a policy, and a critic that evaluates it"),
+    ("imitation", "Imitation", "maximum likelihood of demonstrations"),
     ("reward", "Reward models", "scores learned from preferences"),
     ("none", "Baseline", "learns nothing"),
 )
-"""Families, their titles, and what they learn."""
+"""Families, their titles, and the learned quantity."""
 TASKS = {"none": "operant/BernoulliBandit-v0", "finite": "FrozenLake-v1", "text": "addition"}
-"""A task to try an algorithm on, by what it observes."""
+"""An example task by kind of observation."""
 
 
 def taxonomy() -> dict[str, Any]:
@@ -59,7 +59,7 @@ def taxonomy() -> dict[str, Any]:
 
 
 def _families(algorithms: Sequence[Algorithm]) -> list[dict[str, Any]]:
-    """Return a node a family, those that learn a model of the world apart."""
+    """Return a node per family, with model-based ones separately."""
     found: dict[str, tuple[str, str]] = {name: (title, note) for name, title, note in BRANCHES}
     groups: dict[tuple[str, str], list[Algorithm]] = {}
     for entry in algorithms:

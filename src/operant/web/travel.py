@@ -1,7 +1,7 @@
-"""Time travel as the page of a run shows it: any update of the run, its policy at play, and its table.
+"""Time travel on a run's page: any update of the run, its policy in action, and its table.
 
-One run is open at a time: its experiment stays in this process, so that the next update is near. A call computes for a
-moment only and says how far it has come, so that the page shows progress, and giving up is not to call again.
+One run is open at a time: its experiment stays in this process, so that nearby updates are fast. A call computes only
+briefly and reports its progress; a page cancels by not calling again.
 """
 
 import base64
@@ -29,19 +29,19 @@ from operant.web.states import foreign
 from operant.web.workers import NotFoundError
 
 MOMENT = 0.2
-"""Seconds that a call computes before it says how far it has come."""
+"""Maximum seconds of a call."""
 MOST_SCENES = 60
-"""Of one answer."""
+"""Maximum scenes of a response."""
 MOST_STEPS = 2000
-"""After which an episode is cut, as by `operant watch`."""
+"""Maximum steps of an episode, as in `operant watch`."""
 MOST_NUMBERS = 64
-"""Of an observation."""
+"""Maximum numbers of an observation."""
 
 Way = Literal["to", "back", "confirm"]
 
 
 class _Open:
-    """The run that is open."""
+    """The open run."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -61,7 +61,7 @@ class _Open:
         return self.travel.here
 
     def walk(self, way: Way, at: int) -> bool:
-        """Go on for a moment, and return whether it is done; `back` and `confirm` first go to where they begin."""
+        """Compute for a moment, and return whether it is done; `back` and `confirm` first go to their start."""
         if self._walk is None or self._walk[0] != (way, at):
             self.stop()
             self._walk = (way, at), self._steps(way, at)
@@ -87,7 +87,7 @@ class _Open:
             self.confirmed = later
 
     def scenes(self, seed_index: int, start: int, *, sample: bool) -> tuple[float, list[Scene]]:
-        """Return the frames a second, and the scenes of the first episode of a seed from one on, some of them."""
+        """Return the frames per second, and some scenes of the first episode of a seed."""
         key = seed_index, sample
         if self._play is None or self._play.key != key or self._play.position > start:
             self.stop()
@@ -96,7 +96,7 @@ class _Open:
         return self._play.stage.frames_per_second, self._play.more(start)
 
     def _stage(self, seed_index: int, *, sample: bool) -> Stage:
-        """Return where the policy of a seed acts, as in `operant watch`; rendered, if that can be."""
+        """Return the environment of a seed's policy, as in `operant watch`; rendered if possible."""
         learner, settings = self.trained.experiment.learner, self.trained.run.settings
         stream = streams.torch_generator(settings.seeds[0], "watching", device=learner.device)
         policy = learner
@@ -133,7 +133,7 @@ class _Open:
         return Tables(self.trained)
 
     def stop(self) -> None:
-        """End the episode that is played."""
+        """Close the current episode."""
         self.confirmed = None
         if self._play is not None:
             self._play.stage.close()
@@ -146,7 +146,7 @@ class _Open:
 
 @dataclass
 class _Play:
-    """An episode that is played, scene by scene."""
+    """An episode, scene by scene."""
 
     key: tuple[int, bool]
     stage: Stage
@@ -155,7 +155,7 @@ class _Play:
     ended: bool = False
 
     def more(self, start: int) -> list[Scene]:
-        """Return scenes from one on, as many as a moment makes; none behind the end."""
+        """Return scenes from an index on, as many as fit the time; none after the end."""
         until, found = time.monotonic() + MOMENT, list[Scene]()
         while not self.ended and len(found) < MOST_SCENES:
             scene = next(self.scenes)
@@ -182,21 +182,21 @@ def load(runs: Path, run: str) -> dict[str, str]:
 
 
 def go(runs: Path, run: str, at: int, way: Way = "to") -> dict[str, Any]:
-    """Go to an update of a run for a moment, or on to it.
+    """Go to an update of a run, for a moment per call.
 
     Args:
         runs: the folder of runs.
         run: its name.
-        at: budget used; of the update before it, or after confirming it, where one comes from.
-        way: `to` the first update that has used it; `back` to the one before it; or `confirm` it by the next state
-            whose hash the training has recorded.
+        at: used budget; of the current update for `back` and `confirm`.
+        way: `to` the first update at this much of the budget; `back` to the one before; or `confirm` by the next state
+            with a recorded hash.
 
     Returns:
-        `done`, and `consumed`: how far it has come; once it is done also the hash and where the state comes from.
+        `done`, and `consumed`, the progress; once done also the hash and the source of the state.
 
     Raises:
-        ValueError: the run has not come that far.
-        RunError: the update cannot be computed again, or leads elsewhere than the training.
+        ValueError: the run has not reached that update.
+        RunError: the update cannot be recomputed, or differs from the training.
     """
     if way not in ("to", "back", "confirm") or isinstance(at, bool) or not isinstance(at, int):  # pyright: ignore[reportUnnecessaryIsInstance] - from JSON
         raise ValueError(f"way must be to, back or confirm, and at a whole number, got {way!r} and {at!r}")
@@ -209,19 +209,19 @@ def go(runs: Path, run: str, at: int, way: Way = "to") -> dict[str, Any]:
 def scenes(  # noqa: PLR0917 - by name, from JSON
     runs: Path, run: str, at: int, seed_index: int = 0, start: int = 0, sample: bool = False
 ) -> dict[str, Any]:
-    """Return some scenes of the first episode that the policy of an update plays.
+    """Return some scenes of the first episode of an update's policy.
 
     Args:
         runs: the folder of runs.
         run: its name.
-        at: the budget used where the run stands, after `go`.
-        seed_index: whose policy acts.
+        at: the used budget of the current update, after `go`.
+        seed_index: index of the policy.
         start: the first scene.
-        sample: whether the policy samples, or takes the likeliest action.
+        sample: whether to sample actions, instead of the most probable ones.
 
     Returns:
-        `scenes`, with frames as PNG in base64, or none where the task cannot be rendered; and `rate`, a second.
-        `away`: the run stands elsewhere, so that one has to `go` first.
+        `scenes`, with frames as PNG in base64, or none if the task cannot be rendered; and `rate`, per second. `away`:
+        the run is at another update, so call `go` first.
     """
     place = _opened(folder_of(runs, run))
     if place.here != at:
@@ -233,7 +233,7 @@ def scenes(  # noqa: PLR0917 - by name, from JSON
 
 
 def table(runs: Path, run: str, at: int, seed_index: int = 0) -> dict[str, Any]:
-    """Return the table of an update, next to the exact solution where the model is known; nothing for networks."""
+    """Return the table of an update, next to the exact solution if the model is known; empty for networks."""
     place = _opened(folder_of(runs, run))
     if place.here != at:
         return {"away": True}
@@ -241,7 +241,7 @@ def table(runs: Path, run: str, at: int, seed_index: int = 0) -> dict[str, Any]:
 
 
 def _opened(path: Path) -> _Open:
-    """Return a run, opened; the one before it is closed."""
+    """Return a run, opened; close the one before it."""
     global _open  # noqa: PLW0603 - one process, one open run
     if _open is None or _open.path != path:
         if _open is not None:

@@ -1,6 +1,6 @@
-"""A worker process: reads calls from standard input, one a line, and answers on standard output.
+"""A worker process: reads calls from standard input, one per line, and answers on standard output.
 
-It imports a part of the library when a call needs it, ends with its input, and yields to trainings on the same cores.
+It imports parts of the library on demand, ends with its input, and has a lower priority than trainings.
 """
 
 import importlib
@@ -43,14 +43,14 @@ FUNCTIONS: Mapping[str, str] = {
     "labels.record": "operant.web.labels:record",
     "labels.undo": "operant.web.labels:undo",
 }
-"""What may be called, and where it is; each takes the folder of runs first."""
+"""Functions by name, with their modules; each takes the folder of runs first."""
 
 
 EXPECTED = (
     *("RunError", "DivergedError", "CheckpointError", "StoreError", "ConflictError"),
     *("EnvError", "RestoreError", "WorkerError", "ModuleNotFoundError"),
 )
-"""Errors whose message says all that a page needs."""
+"""Errors with complete messages for a page."""
 
 
 def answer(runs: Path, line: bytes) -> tuple[int, bytes]:
@@ -87,7 +87,7 @@ def _error(message: str) -> bytes:
 
 
 def _plain(value: Any) -> Any:
-    """Return a value with null in the place of numbers that are NaN or Inf, as JSON has none."""
+    """Return a value with null in place of NaN and Inf, which JSON lacks."""
     if isinstance(value, Mapping):
         return {str(key): _plain(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
@@ -96,7 +96,7 @@ def _plain(value: Any) -> Any:
 
 
 def run(runs: Path, calls: BinaryIO, answers: BinaryIO) -> None:
-    """Answer calls until there are no more."""
+    """Answer calls until the input ends."""
     for line in calls:
         status, body = answer(runs, line)
         answers.write(HEADER.pack(status, len(body)) + body)
@@ -104,9 +104,9 @@ def run(runs: Path, calls: BinaryIO, answers: BinaryIO) -> None:
 
 
 def main() -> None:
-    """Answer the calls of the server that has started this process."""
+    """Answer the calls of the parent server."""
     answers = os.fdopen(os.dup(1), "wb")
-    os.dup2(2, 1)  # what a library prints must not come among the answers
+    os.dup2(2, 1)  # prints of libraries must not mix with the answers
     with suppress(OSError, AttributeError):
         os.nice(5)
     with suppress(BrokenPipeError):

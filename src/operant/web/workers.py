@@ -1,7 +1,7 @@
-"""Worker processes: what computes, kept apart from what answers.
+"""Worker processes: separate computation from the server.
 
 The server stays small and never waits; a computation that takes too long is killed with its process, and the next one
-starts another. A request is a line of JSON, an answer a status, a length and JSON (`operant.web.worker`).
+starts another. A request is a line of JSON, a response a status, a length and JSON (`operant.web.worker`).
 """
 
 import asyncio
@@ -17,7 +17,7 @@ from typing import Any
 logger = logging.getLogger(__name__)
 
 HEADER = struct.Struct(">HQ")
-"""Status and length of an answer."""
+"""Status and length of a response."""
 DEADLINE = 120.0
 """Seconds that a call may take; the first one on a machine compiles kernels."""
 IDLE = 90.0
@@ -25,7 +25,7 @@ IDLE = 90.0
 
 
 class NotFoundError(LookupError):
-    """What was asked for does not exist; the message says what."""
+    """The requested object does not exist; the message names it."""
 
 
 class Worker:
@@ -57,12 +57,12 @@ class Worker:
                 return await asyncio.wait_for(self._exchange(function, arguments), self._deadline)
             except TimeoutError:
                 await self._kill()
-                return 503, _error(f"this took longer than {self._deadline:g} seconds and was given up: ask for less")
+                return 503, _error(f"this took longer than {self._deadline:g} seconds and was stopped: request less")
             except (OSError, asyncio.IncompleteReadError) as error:
                 await self._kill()
                 logger.warning("the worker process has ended in %s: %r", function, error)
                 return 503, _error("the worker process has ended; the next request starts another")
-            except BaseException:  # given up: its answer would be taken for that of the next call
+            except BaseException:  # abandoned: its answer would be mistaken for that of the next call
                 await self._kill()
                 raise
             finally:

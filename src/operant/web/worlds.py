@@ -1,4 +1,4 @@
-"""The worlds that the playground begins with."""
+"""Initial worlds of the playground."""
 
 from dataclasses import dataclass
 
@@ -17,15 +17,15 @@ HFFG
 
 @dataclass(frozen=True)
 class World:
-    """A world to begin with.
+    """An initial world.
 
     Attributes:
         name: in addresses.
-        title: what it is called.
-        note: what there is to see.
-        drawing: as in `operant.envs.drawing`.
-        gamma: the discount factor that shows it best.
-        task: the Gymnasium id of the same model; empty where there is none.
+        title: heading.
+        note: explanation.
+        drawing: in the format of `operant.envs.drawing`.
+        gamma: a suitable discount factor.
+        task: the Gymnasium id of the same model; empty if there is none.
     """
 
     name: str
@@ -40,14 +40,14 @@ WORLDS: tuple[World, ...] = (
     World(
         "trap",
         "8 × 8 with a trap",
-        "One reward, one trap, and 62 cells that pay nothing. Move either and watch the values follow.",
+        "One reward, one trap, and 62 cells without reward. Move either and watch the values follow.",
         drawings.TRAP_8X8,
         0.9,
         "operant/Trap8x8-v0",
     ),
     World("maze", "2 × 3 maze", "Small enough to do by hand.", drawings.MAZE_2X3, 0.9, "operant/Maze2x3-v0"),
     World(
-        "goal", "4 × 4", "From corner to corner, at a small cost a step.", drawings.GOAL_4X4, 0.99, "operant/Goal4x4-v0"
+        "goal", "4 × 4", "From corner to corner, with a cost per step.", drawings.GOAL_4X4, 0.99, "operant/Goal4x4-v0"
     ),
     World(
         "lake",
@@ -68,7 +68,7 @@ WORLDS: tuple[World, ...] = (
     World(
         "windy",
         "Windy grid",
-        "The wind blows upwards; numbers below the columns say how far (S&B example 6.5).",
+        "The wind blows upwards; by the numbers below the columns (S&B example 6.5).",
         drawings.WINDY,
         1.0,
         "operant/Windy-v0",
@@ -76,7 +76,7 @@ WORLDS: tuple[World, ...] = (
     World(
         "dyna",
         "Dyna maze",
-        "Planning with remembered steps finds the way in a few episodes (S&B figure 8.2).",
+        "Planning with stored steps finds the way in a few episodes (S&B figure 8.2).",
         drawings.DYNA_MAZE,
         0.95,
         "operant/DynaMaze-v0",
@@ -98,4 +98,4 @@ WORLDS: tuple[World, ...] = (
         "operant/Jumps5x5-v0",
     ),
 )
-"""The first is what one sees first."""
+"""The first is the default."""

@@ -363,7 +363,7 @@ class Dreamer(Resumable):
         chance = None
         if noise is not None:
             chance, noise = noise.split_with_sizes([rssm.stoch * rssm.classes, self.actions.width], -1)
-            chance = chance.unflatten(-1, (rssm.stoch, rssm.classes))
+            chance = torch.unflatten(chance, -1, (rssm.stoch, rssm.classes))
         actions, after = self.step(seen, before, chance, noise)
         return self.actions.to_env(actions), after
 

@@ -17,6 +17,11 @@ from torch import Tensor
 
 from operant import streams
 from operant.state import DeclaredState, State
+from operant.tensors import from_numpy
+
+
+def _normal(generator: np.random.Generator, *shape: int) -> NDArray[np.float64]:
+    return generator.standard_normal(shape)
 
 
 class Evolution(DeclaredState):
@@ -55,7 +60,7 @@ class Evolution(DeclaredState):
     @property
     def mean(self) -> Tensor:
         """The centers `[S, P]` of the distributions, which noise of the fitness moves less than the best candidates."""
-        return torch.as_tensor(np.stack([strategy.mean for strategy in self._strategies]))
+        return from_numpy(np.stack([strategy.mean for strategy in self._strategies]))
 
     @property
     def spread(self) -> Tensor:
@@ -72,7 +77,7 @@ class Evolution(DeclaredState):
     def ask(self) -> Tensor:
         """Return the candidates `[S, K, P]` of a generation, in double precision."""
         self._asked = [strategy.ask() for strategy in self._strategies]
-        return torch.as_tensor(np.array(self._asked))
+        return from_numpy(np.array(self._asked))
 
     def tell(self, fitness: Tensor) -> None:
         """Take the fitness `[S, K]` of the candidates; NaN counts as the least of its seed."""
@@ -111,8 +116,3 @@ class Evolution(DeclaredState):
             for told in self.fitness:
                 self.ask()
                 self._tell(told)
-
-
-def _normal(generator: np.random.Generator, *shape: int) -> NDArray[np.float64]:
-    """Draw standard normal numbers as `numpy.random.randn` does."""
-    return generator.standard_normal(shape)

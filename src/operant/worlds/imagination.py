@@ -245,7 +245,7 @@ class BoundAgent:
         steps, rows = len(taken), start.deter.shape[1]
         reached = torch.cat(features[1:], 1)
         rewards, continues = (
-            told.unflatten(1, (steps, rows)).transpose(0, 1)
+            torch.unflatten(told, 1, (steps, rows)).transpose(0, 1)
             for told in (self.world.rewards(reached), self.world.continues(reached))
         )
         return Imagined(torch.stack(features), torch.stack(taken), rewards, continues)

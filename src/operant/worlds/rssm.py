@@ -177,7 +177,7 @@ class BoundRSSM:
 
     def _log_probs(self, logits: Tensor) -> Tensor:
         shape = self.model.shape
-        return ops.unimix(logits.unflatten(-1, (shape.stoch, shape.classes)), shape.unimix)
+        return ops.unimix(torch.unflatten(logits, -1, (shape.stoch, shape.classes)), shape.unimix)
 
     def observe(self, looked: Tensor, driven: Tensor, goes_on: Tensor, noise: Tensor) -> tuple[State, Tensor]:
         """Follow sequences that were seen.

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple
 
+import torch
 from torch import Tensor
 from torch.nn.functional import binary_cross_entropy_with_logits
 
@@ -203,4 +204,4 @@ def merged(tensor: Tensor) -> Tensor:
 
 def by_row(tensor: Tensor, like: Tensor) -> Tensor:
     """Turn `[S, L * M, ...]` back into `[L, S, M, ...]`, with the L and M of `like [L, S, M, ...]`."""
-    return tensor.unflatten(1, (like.shape[0], like.shape[2])).transpose(0, 1)
+    return torch.unflatten(tensor, 1, (like.shape[0], like.shape[2])).transpose(0, 1)

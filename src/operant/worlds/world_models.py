@@ -304,7 +304,7 @@ class WorldModels(Resumable):
         if self._latents is None:
             places = torch.arange(self.replay.size, device=self.device).expand(len(self.seeds), -1)
             parts = [
-                self.bound_vision.encode(self.replay.read("obs", part)) for part in torch.split(places, AT_ONCE, dim=1)
+                self.bound_vision.encode(self.replay.read("obs", part)) for part in torch.split(places, AT_ONCE, 1)
             ]
             mean, log_std = zip(*parts, strict=True)
             self._latents = torch.cat(mean, 1), torch.cat(log_std, 1)

@@ -133,8 +133,10 @@ export class Theater {
 
   step(by) {
     this.toggle(false);
-    this.wanted = Math.max(0, by === -Infinity ? 0 : this.position + by);
-    this.show(Math.min(this.wanted, Math.max(0, this.scenes.length - 1)), by !== -Infinity);
+    const last = Math.max(0, this.scenes.length - 1);
+    this.wanted = Math.max(0, this.wanted + by);
+    if (this.ended) this.wanted = Math.min(this.wanted, last);
+    this.show(Math.min(this.wanted, last), false); // what is not there yet is shown once it is
     this.fill();
     this.page.changed(false);
   }

@@ -151,7 +151,7 @@ export class Travel {
           continue;
         }
         this.wish = null;
-        if (arrival) await this.arrived(arrival, wish);
+        if (arrival) this.arrived(arrival, wish);
       }
     } catch (error) {
       this.wish = null;
@@ -195,7 +195,7 @@ export class Travel {
     this.status.textContent = "Given up";
   }
 
-  async arrived(arrival, { position, play, way }) {
+  arrived(arrival, { position, play, way }) {
     const same = this.at === arrival.consumed && way === "confirm";
     this.arrival = arrival;
     this.at = this.want = arrival.consumed;
@@ -208,7 +208,7 @@ export class Travel {
     this.page.remember(false);
     announce(`Update at ${whole(arrival.consumed)}`);
     if (same && this.theater.scenes.length) return;
-    await this.table.read(arrival.consumed, this.theater.seed);
+    this.seedChanged(); // not waited for: the next key may come
     this.theater.begin(arrival.consumed, position);
     if (play) this.theater.start();
   }
