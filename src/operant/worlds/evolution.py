@@ -112,8 +112,3 @@ class Evolution(DeclaredState):
             for told in self.fitness:
                 self.ask()
                 self._tell(told)
-
-
-def _normal(generator: np.random.Generator, *shape: int) -> NDArray[np.float64]:
-    """Draw standard normal numbers as `numpy.random.randn` does."""
-    return generator.standard_normal(shape)
