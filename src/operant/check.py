@@ -156,8 +156,8 @@ def _check_metrics(metrics: Mapping[Any, Any], seeds: int) -> None:
             )
         if bool(metric.isinf().any()) or (name.startswith(LOSSES) and bool(metric.isnan().any())):
             raise LearnerError(
-                f"metric {name!r} is {nested(metric)}: metrics must not be Inf, nor losses NaN; others without a value in "
-                "an iteration are NaN or left out"
+                f"metric {name!r} is {nested(metric)}: metrics must not be Inf, nor losses NaN; others without a value "
+                "in an iteration are NaN or left out"
             )
 
 
