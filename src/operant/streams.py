@@ -47,14 +47,14 @@ def of_seeds(seeds: Sequence[int], purpose: str, *, device: str | torch.device =
 
 
 def draw(generators: Sequence[torch.Generator], sample: Callable[[torch.Generator], Tensor], dim: int = 0) -> Tensor:
-    """Return what each seed draws from its own stream, stacked at the dimension `dim`."""
+    """Return the draws of each seed from its own stream, stacked at the dimension `dim`."""
     return torch.stack([sample(generator) for generator in generators], dim)
 
 
 def row_seeds(seeds: Sequence[int], rows: int, purpose: str, first: int = 0) -> list[int]:
     """Return one seed for each of `rows` environments of each seed, ordered as `[S, N]` flattened to `[B]`.
 
-    Row `n` of a seed gets the same number whichever seeds stand beside it and however many rows there are. They are
+    Row `n` of a seed gets the same number whatever other seeds and however many rows there are. They are
     counted from `first` on.
     """
     return [integer(seed, purpose, row) for seed in seeds for row in range(first, first + rows)]

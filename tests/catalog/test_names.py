@@ -85,5 +85,5 @@ def test_how_an_error_goes_on():
 def test_what_takes_the_place_of_an_option_that_is_none_of_ours():
     known = {"model", "ref_reset_interval", "step"}
     assert hint("packing", known, GRPO) == ": always on"
-    assert hint("--ref-model", known, GRPO, flags=True).startswith(": the initial model; ")
+    assert hint("--ref-model", known, GRPO, flags=True).startswith(": the model that training starts from; ")
     assert hint("packing", FIELDS, PPO).startswith("; known are: ")

@@ -37,8 +37,8 @@ def test_a_table_with_old_names_is_read_with_a_notice(caplog):
         config = from_table(PPOConfig, table)
     assert (config.num_envs, config.gae_lambda, config.gamma) == (3, 0.5, 0.9)
     assert [record.getMessage().partition(";")[0] for record in caplog.records] == [
-        "environments is called num_envs now",
-        "lam is called gae_lambda now",
+        "environments is now num_envs",
+        "lam is now gae_lambda",
     ]
 
 
@@ -102,7 +102,7 @@ def test_keyword_arguments_may_be_old():
 def test_algorithms_are_found_by_their_old_names(old, new, caplog):
     assert catalog.find(old).name == algorithm(old) == new
     assert from_table(Settings, {"algorithm": old, "task": "x"}).algorithm == new
-    assert f"{old} is called {new} now" in caplog.text
+    assert f"{old} is now {new}" in caplog.text
 
 
 def test_a_table_without_old_names_is_copied():

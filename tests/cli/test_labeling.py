@@ -248,7 +248,8 @@ def test_agreement(cli, answer, judged):
     assert report["alpha"]["value"] is None  # all agree on one value: it is not defined
     assert report["kappas"][0]["annotators"] == ["ann", "bob"]
     assert sum(report["labels"].values()) == 7
-    assert "Cohen's kappa, ann and bob        undefined" in out
+    assert "Cohen's kappa, ann and bob  " in out
+    assert "undefined" in out
 
 
 def test_a_lost_database_is_made_anew(cli, judged):

@@ -75,7 +75,7 @@ def test_a_score_that_is_not_a_number_is_said(capsys):
     assert not faulty((3, 7), Evaluation.of([[1.0], [2.0]]))
     assert capsys.readouterr().err == ""
     assert faulty((3, 7), Evaluation.of([[1.0], [math.nan]]))
-    assert "the last score of seed 7 is not a number" in capsys.readouterr().err
+    assert "the last score of seed 7 is NaN" in capsys.readouterr().err
 
 
 def test_one_seed_is_no_result():

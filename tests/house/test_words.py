@@ -1,8 +1,10 @@
 """One idea has one name and one type in every algorithm, one name has one meaning, and spelling is American."""
 
 import importlib
+import io
 import re
 import runpy
+import tokenize
 import types
 import typing
 
@@ -22,6 +24,44 @@ BRITISH = re.compile(
 TEXTS = ("README.md", "CONTRIBUTING.md", "docs", "src", "tests", "experiments", "benchmarks")
 SUFFIXES = {".py", ".md"}
 TELL_OF_OLD_NAMES = ("old_names.py", "test_old_names.py", "test_words.py")
+
+# Phrases of a private dialect, and the field's words for them.
+DIALECT = {
+    r"judg\w*": "evaluate, estimate, score, compare",
+    r"refus\w*": "raise an error, reject",
+    r"pictures?": "image, frame, plot",
+    r"Return what": "the noun: Return the action mask",
+    r"beside": "next to, with, besides",
+    r"anew": "again, new",
+    r"not finite": "NaN or Inf",
+    r"go(?:es)? on|went on": "continue, resume",
+    r"st(?:and|ood)s? for": "represent, be, approximate",
+    r"told": "given, configured, called with",
+    r"tells? (?:\w+ )?apart": "distinguish",
+    r"by chance": "at random",
+    r"at once": "immediately, together, in parallel",
+    r"so many": "this many, n",
+    r"seldom": "rarely",
+    r"for good": "permanently",
+    r"says? so": "report",
+    r"warn(?:s|ed)? of": "warn about",
+    r"mend(?:s|ed)?": "fix",
+    r"side by side": "in parallel, next to each other",
+    r"films?": "video",
+    r"replay memor(?:y|ies)": "replay buffer",
+}
+PHRASES = re.compile("|".join(rf"\b(?:{pattern})\b" for pattern in DIALECT), re.IGNORECASE)
+MEANT = {
+    "judge: ": "a parameter",
+    "judged: ": "a field",
+    "beside: ": "a parameter",
+    "picture: ": "a parameter",
+    "pictures: ": "a parameter",
+    "told: ": "a field",
+    "{told}": "a variable",
+    "columns(told": "a variable",
+    "(picture": "a variable",
+}
 
 # Old names that something else is rightly called, and what.
 KEPT = {"target_entropy": "an entropy in SAC; the factor that discrete SAC called so has another name now"}
@@ -80,6 +120,56 @@ def test_spelling_is_american(root):
             for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
                 found += [f"{path.relative_to(root)}:{number}: {match[0]}" for match in BRITISH.finditer(line)]
     assert found == []
+
+
+def prose(name, text):
+    """Yield the prose of a file with its line numbers: comments and strings of code, pages without code."""
+    if name.endswith(".py"):
+        for token in tokenize.generate_tokens(io.StringIO(text).readline):
+            if token.type == tokenize.COMMENT or (token.type == tokenize.STRING and " " in token.string):
+                yield from enumerate(token.string.splitlines(), token.start[0])
+        return
+    is_code = False
+    for number, line in enumerate(text.splitlines(), 1):
+        fence = line.lstrip().startswith("```")
+        is_code ^= fence
+        if not fence and not is_code:
+            yield number, re.sub(r"\]\([^)]*\)", "]", line)
+
+
+def dialect(name, text):
+    """Return the forbidden phrases of a file, by line; code in backquotes and `MEANT` are allowed."""
+    found = []
+    for number, line in prose(name, text):
+        plain = re.sub(r"`[^`]*`", "", line)
+        for meant in MEANT:
+            plain = plain.replace(meant, "")
+        found += [f"{number}: {match[0]}" for match in PHRASES.finditer(plain)]
+    return found
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "found"),
+    [
+        ("a.py", '"""Return what a policy is told."""\n', ["1: Return what", "1: told"]),
+        ("a.py", 'x = 1\n"""A name.\n\n    Refused values go on.\n"""\n', ["4: Refused", "4: go on"]),
+        ("a.py", 'raise ValueError(f"{x} is not finite")  # seldom\n', ["1: not finite", "1: seldom"]),
+        ("a.py", "judge, picture = at, once  # the judge\n", ["1: judge"]),
+        ("a.py", '"""Args:\n    judge: reward functions of answers.\n"""\n', []),
+        ("a.md", "It stands for `a picture` at once.\n```\nby chance\n```\n", ["1: stands for", "1: at once"]),
+        ("a.md", "It represents an image ([more](judge.md#beside)).\n", []),
+    ],
+)
+def test_the_rule_against_dialect_sees_it(name, text, found):
+    assert dialect(name, text) == found
+
+
+def test_prose_is_the_plain_english_of_the_field(root):
+    found = {}
+    for path in [root / "README.md", *sorted((root / "docs").rglob("*.md")), *sorted((root / "src").rglob("*.py"))]:
+        if hits := dialect(path.name, path.read_text(encoding="utf-8")):
+            found[str(path.relative_to(root))] = hits
+    assert found == {}, f"replace by: {DIALECT}"
 
 
 def test_the_page_of_hyperparameters_is_current(root):

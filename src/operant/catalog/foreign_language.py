@@ -18,7 +18,7 @@ _MODEL: Mapping[str, str] = {
     "reward_model_path": "reward_model (the folder of a run of reward-model)",
     "reward_pretrain": "reward_model (the folder of a run of reward-model)",
     "remote_rm_url": "rewards (your own function may call it: path/to/file.py:function)",
-    "ref_model": "the initial model; ref_reset_interval updates it",
+    "ref_model": "the model that training starts from; ref_reset_interval updates it",
     "torch_dtype": "dtype",
     "bf16": "dtype (bfloat16)",
     "fp16": "dtype (bfloat16; no other 16-bit floats)",

@@ -322,7 +322,7 @@ def _first_look(flags: Sequence[str]) -> argparse.Namespace:
     """Parse the flags that change others' defaults."""
     parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
     for name in ("preset", "config", "dataset", "seeds", "seed", *_NAMES, *_SIZES):
-        # Flags without a value, or with one that is no number, are left to the full parser.
+        # Flags without a value, or with an invalid one, are left to the full parser.
         names, kind = {f"--{name}", f"--{name.replace('_', '-')}"}, _whole if name in _SIZES else str
         parser.add_argument(*sorted(names), dest=name, nargs="?", type=kind)
     return parser.parse_known_args(flags)[0]

@@ -284,7 +284,7 @@ def _require_vectorization(settings: Settings) -> None:
 
 
 def _make(settings: Settings, rows: int, **options: Any) -> BatchEnv:
-    """Return environments of a run, in worker processes if its settings say so."""
+    """Return environments of a run, in worker processes if configured."""
     return make(
         settings.task,
         rows,

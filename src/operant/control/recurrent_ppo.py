@@ -44,7 +44,7 @@ class RecurrentPPOConfig(PPOConfig):
     share_features: bool = True
     """Policy and value share their layers and the hidden state; it cannot be switched off."""
     rnn_hidden_size: PositiveInt = 64
-    """Size of the hidden state. Larger ones remember more, and are slower."""
+    """Size of the hidden state. Larger ones store more, and are slower."""
 
     def __post_init__(self) -> None:
         """Validate."""

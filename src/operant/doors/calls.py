@@ -45,6 +45,6 @@ class Call:
             ) from error
 
     def load(self, *, expected: str, accepts: Callable[[Any], bool] = callable, group: str = "") -> Any:
-        """Return what the name leads to, with the parameters bound to it; see `operant.doors.load`."""
+        """Return the object of the name, with its parameters bound; see `operant.doors.load`."""
         found = load(self.name, expected=expected, accepts=accepts, group=group)
         return partial(found, **self.parameters) if self.parameters else found

@@ -37,7 +37,7 @@ def file_of(module: str) -> Path | None:
 def imported(path: Path) -> ModuleType:
     """Import the file at an absolute path, the first time in this process, and return its module.
 
-    Modules beside it can be imported by it; they stand behind all others, so that they hide none.
+    Modules next to it can be imported; they come after all others, so that they hide none.
     """
     name = module_name(path)
     if name in sys.modules:
@@ -47,7 +47,7 @@ def imported(path: Path) -> ModuleType:
 
 
 def refresh() -> None:
-    """Let every file that has changed since it was imported be imported anew when it is asked for next."""
+    """Reload every file that has changed since its import when it is next used."""
     for name, seen in list(_digests.items()):
         path = file_of(name)
         if path is None or not path.is_file() or _digest(path.read_bytes()) != seen:
@@ -73,7 +73,7 @@ class Finder(MetaPathFinder):
 
 
 class _Loader(SourceFileLoader):
-    """Runs what is in the file now, never what was compiled of it before, and remembers what that was."""
+    """Runs the current source, never cached bytecode, and stores it."""
 
     def get_code(self, fullname: str) -> Any:
         source = self.get_data(self.path)

@@ -86,7 +86,7 @@ def label(text: str) -> str:
 
 
 def entry_points(group: str) -> dict[str, importlib.metadata.EntryPoint]:
-    """Return what installed packages offer in a group, by name; of several of one name the first."""
+    """Return the entry points of a group by name, the first of each name."""
     found: dict[str, importlib.metadata.EntryPoint] = {}
     for point in importlib.metadata.entry_points(group=group):
         found.setdefault(point.name, point)
@@ -94,7 +94,7 @@ def entry_points(group: str) -> dict[str, importlib.metadata.EntryPoint]:
 
 
 def load(text: str, *, expected: str, accepts: Callable[[Any], bool] = callable, group: str = "") -> Any:
-    """Return what a name leads to.
+    """Return the object of a name.
 
     Args:
         text: `file.py:Name`, `package.module:Name`, or the name of an entry point.
@@ -126,7 +126,7 @@ def load(text: str, *, expected: str, accepts: Callable[[Any], bool] = callable,
 
 
 def chosen(table: Mapping[str, T], name: str, *, expected: str, group: str) -> T:
-    """Return what a table of built-in parts has under a name, or else what the name leads to (see `load`).
+    """Return a built-in part by name, or else the object of the name (see `load`).
 
     Raises:
         DoorError: neither there is.
@@ -137,7 +137,7 @@ def chosen(table: Mapping[str, T], name: str, *, expected: str, group: str) -> T
 def choices(
     table: Iterable[str], value: Any, group: str, what: str = "a function of yours, path/to/file.py:name"
 ) -> tuple[str, ...]:
-    """Return what a field may be that takes a built-in part or one from outside, for `operant.runtime.bounds`.
+    """Return the values of a field for built-in or external parts, for `operant.runtime.bounds`.
 
     Args:
         table: names of the built-in parts.
@@ -155,7 +155,7 @@ def choices(
 def name_of(thing: Any) -> str:
     """Return the name by which a class or function can be found again, also by another process.
 
-    What stands in a script or in a module beside it is named by its file; `load` gives the object itself back for the
+    Objects of a script, or of a module next to it, are named by their file; `load` returns the object itself for the
     rest of this process.
 
     Raises:
@@ -185,7 +185,7 @@ def absence(path: Path, name: str) -> str:
     said = f"there is no file {path}{f' to take {name} from' if name else ''}"
     if not path.parent.is_dir():
         return f"{said}, as there is no folder {path.parent}"
-    return f"{said}{_nearest(path.name, [file.name for file in path.parent.glob('*.py')], 'beside it are')}"
+    return f"{said}{_nearest(path.name, [file.name for file in path.parent.glob('*.py')], 'next to it are')}"
 
 
 def named(value: Any) -> Any:
@@ -240,7 +240,7 @@ def objects_in(values: Iterable[Any]) -> dict[str, str]:
 
 
 def _described(thing: Any) -> str:
-    """Return what a function is called and where it stands; of other objects how they look."""
+    """Return the name and place of a function; the representation of other objects."""
     code = getattr(thing, "__code__", None)
     name = getattr(thing, "__qualname__", f"{thing!r:.200}")
     return f"{name}, {code.co_filename}, line {code.co_firstlineno}" if code else name
@@ -292,7 +292,7 @@ def _failure(place: Place, error: Exception) -> str:
 
 
 def _attribute(module: ModuleType, place: Place, expected: str) -> Any:
-    """Return what a module has under a name."""
+    """Return an attribute of a module."""
     found: Any = module
     for part in place.name.split("."):
         if not hasattr(found, part):
@@ -334,7 +334,7 @@ def _defined(path: Path) -> list[str]:
 
 
 def _names(found: Any) -> list[str]:
-    """Return what a module or class defines itself, or else all public names of it."""
+    """Return the names that a module or class defines itself, or else all its public names."""
     public: dict[str, Any] = {name: value for name, value in found.__dict__.items() if not name.startswith("_")}
     own = [name for name, value in public.items() if getattr(value, "__module__", None) == found.__name__]
     return own or list(public)

@@ -131,7 +131,6 @@ class BeginsAnew(Protocol):
 def begins_anew(env: BatchEnv) -> bool:
     """Return whether an environment begins new episodes when it loads a state, instead of continuing the saved ones.
 
-    Those that do are `BeginsAnew`, and say so. Whoever keeps something of an unfinished episode, such as its
-    return so far, has to forget it then.
+    Those that do are `BeginsAnew`. Data of an unfinished episode, such as its return so far, must then be reset.
     """
     return isinstance(env, BeginsAnew) and env.begins_anew

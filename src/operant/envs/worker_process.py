@@ -167,7 +167,7 @@ class _Group:
 
 
 def serve(pipe: Connection, inherited: Sequence[Connection]) -> None:
-    """Execute commands until told to stop, or until the parent ends.
+    """Execute commands until the stop command, or until the parent ends.
 
     Args:
         pipe: of the commands `(serial number, command, number of the group, payload)`.

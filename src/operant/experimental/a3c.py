@@ -11,7 +11,7 @@ gradient is applied, and to what.
 What differs from the paper: processes take the place of threads, a worker may have several environments, and Adam may
 take the place of RMSProp; see `operant.control.a2c` for what its networks and estimates differ in.
 
-One seed at a time. Workers race, so two runs of a seed differ, and a resumed run goes on from the same parameters and
+One seed at a time. Workers race, so two runs of a seed differ, and a resumed run continues from the same parameters and
 not with the same numbers: resumption is statistical. The CPU only.
 """
 
@@ -53,7 +53,7 @@ class A3CConfig(A2CConfig):
     workers: PositiveInt = 16
     """Processes. More than processor cores take turns, and make every gradient older."""
     steps_per_iteration: PositiveInt = 2000
-    """Steps of all workers together in one iteration, after which they wait until they are told to go on."""
+    """Steps of all workers together per iteration, after which they pause."""
     deadline: PositiveFloat = 120.0
     """Seconds that a worker may take for an update, or to start, before it is taken for hung."""
 
@@ -262,7 +262,7 @@ class Crew:
                     self._fail(
                         f"worker {index} (process {self.processes[index].pid}) has made no update for "
                         f"{self.config.deadline:g} seconds. If its start or its steps are that slow, raise `deadline`; "
-                        "`operant resume` goes on from the last checkpoint"
+                        "`operant resume` continues from the last checkpoint"
                     )
         means = {name: sum(total for total, _ in parts) / sum(n for _, n in parts) for name, parts in told.items()}
         return reports, means
@@ -281,7 +281,7 @@ class Crew:
         process.join(1.0)
         self._fail(
             f"worker {index} (process {process.pid}) died with exit code {process.exitcode}. A negative exit code is "
-            "the signal that killed it; -9 often means that the machine ran out of memory. `operant resume` goes on "
+            "the signal that killed it; -9 often means that the machine ran out of memory. `operant resume` continues "
             "from the last checkpoint"
         )
 
@@ -405,7 +405,7 @@ class A3C:
         self.agent.close()
 
     def state_dict(self) -> State:
-        """Return parameters, optimizer and counters. Workers and their environments begin anew after a resumption."""
+        """Return parameters, optimizer and counters. Workers and environments start again after a resume."""
         return clone(
             {
                 "parameters": self.shared.parameters,
@@ -416,7 +416,7 @@ class A3C:
 
     @all_or_nothing
     def load_state_dict(self, state: State) -> None:
-        """Go on from where the state was taken, with other random numbers; one that is refused changes nothing."""
+        """Restore a state, with other random numbers; an invalid one changes nothing."""
         copy_into(self.shared.parameters, state["parameters"], "parameters")
         restore(self.shared.moments, state["moments"], "moments")
         self.shared.counts.zero_()

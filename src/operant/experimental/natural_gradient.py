@@ -79,7 +79,7 @@ def natural_step(model: LanguageModel, parts: Sequence[Part], region: Region) ->
     Returns:
         Metrics: minus the surrogate before the step, by how much that fell, the norm of the gradient, the mean
         KL(old‖new) after the step in nats a token, the share of the proposed step that was taken, 0 if none was, and
-        whether the proposed step was not finite.
+        whether the proposed step has NaN or Inf.
 
     Raises:
         ValueError: the model computes in 16-bit numbers, whose second derivatives are noise.

@@ -10,7 +10,7 @@ from operant.envs import BatchEnv
 
 
 def require_makeable(task: str, make_env: Callable[[int], BatchEnv], *, method: str, deadline: float) -> None:
-    """Make environments in another process, and refuse a task where that fails.
+    """Make environments in another process, and check that it works.
 
     A class of a script, or a function, is registered by the process that runs it. Another one knows it only if it
     registers it, too, when it imports the script.

@@ -1,9 +1,9 @@
 """Vine rollouts (Schulman et al. 2015, arXiv:1502.05477, section 5.2): several actions tried in the same state.
 
 Walk along the policy; stop now and then, and from where each environment stands try several actions, each followed by a
-short rollout of the policy; put the environment back and walk on. What one action is worth beside the others of its
-state needs no critic, and where the rollouts of a state share their random numbers (Ng and Jordan 2000, "PEGASUS") the
-luck that they have in common cancels.
+short rollout of the policy; put the environment back and walk on. Comparing actions of the
+same state needs no critic, and if the rollouts of a state share random numbers (Ng and Jordan 2000, "PEGASUS"),
+common noise cancels.
 
 What differs from the paper: the short rollouts end in the value of their last state, weighed by λ, where the paper cuts
 them off; values are subtracted from each action's, which changes neither of the paper's estimators to first order.
@@ -122,7 +122,7 @@ def require_branching(env: BatchEnv, *, masked: int) -> None:
 
 @torch.no_grad()
 def collect_vine(agent: Agent, vine: Vine) -> tuple[Samples, Metrics]:
-    """Walk and branch, in all environments of all seeds at once.
+    """Walk and branch, in all environments of all seeds.
 
     Args:
         agent: its environments must be ones that `require_branching` lets pass.
@@ -180,7 +180,7 @@ def _tried(agent: Agent, outputs: Tensor, count: int) -> tuple[Tensor, Tensor]:
 
 
 def follow(agent: Agent, vine: Vine, saved: State, action: Tensor, luck: Tensor) -> Tensor:
-    """Return what an action, and the policy after it, are worth from a saved state of the environments.
+    """Return the return of an action, and the policy after it, from a saved state of the environments.
 
     Args:
         agent: acts; its environments are left where the branch ends.

@@ -40,7 +40,7 @@ def advantage_of(name: str, group: int) -> AdvantageFunction:
 
     Raises:
         operant.doors.DoorError: there is no such function.
-        ValueError: its result is not finite, or not of the shape of the rewards.
+        ValueError: its result has NaN or Inf, or not the shape of the rewards.
     """
     if name in ADVANTAGES:
         return ADVANTAGES[name]

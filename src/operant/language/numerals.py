@@ -31,7 +31,7 @@ _TOKEN = re.compile(
         | \s*(?:\\times|\\cdot|[×·*x])\s*10\s*\^\s*(?P<ten>[-+]?\d+))?
       (?:\s*/\s*(?P<divisor>[-+]?(?:{_SCIENTIFIC})))?
       (?P<scale>\s*(?:hundred|thousand|million|billion|trillion)\b|k\b)?
-      (?P<times>\s*(?:\\sqrt|{_HOLE}|\\?pi\b|π))?                # times something that is no number
+      (?P<times>\s*(?:\\sqrt|{_HOLE}|\\?pi\b|π))?                # times another expression
     """,
     re.VERBOSE | re.IGNORECASE,
 )

@@ -169,7 +169,7 @@ def check_columns(functions: Iterable[RewardFunction], rows: Sequence[Mapping[st
         if missing:
             raise ValueError(
                 f"the reward function {name_of(function)} needs the column {missing[0]!r}, but the data has "
-                f"{', '.join(sorted(present - {'prompt', 'completion'})) or 'none beside the prompt'}: add it to the "
+                f"{', '.join(sorted(present - {'prompt', 'completion'})) or 'none besides the prompt'}: add it to the "
                 "data, or give the parameter a default"
             )
 

@@ -42,7 +42,7 @@ class SandboxError(RuntimeError):
     """
 
 
-class _RemoteTraceback(Exception):  # noqa: N818 - stands for an exception in another process
+class _RemoteTraceback(Exception):  # noqa: N818 - represents an exception in another process
     """Exception of a worker, with its traceback."""
 
     def __str__(self) -> str:

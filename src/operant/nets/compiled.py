@@ -157,7 +157,7 @@ class compilable(Generic[L, P, R]):  # noqa: N801 (a decorator)
 
 
 class Separable(Protocol):
-    """What computes for S seeds at once, and can be made to for one.
+    """A computation for S seeds together, or for one.
 
     Attributes:
         device: where it computes.

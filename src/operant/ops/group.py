@@ -84,7 +84,7 @@ def leave_one_out(rewards: Real[Tensor, "P G"], *, valid: Bool[Tensor, "P G"] | 
         and for the only answer of a group that has a reward.
 
     Raises:
-        ValueError: If G is 1 or a valid reward is not finite.
+        ValueError: If G is 1 or a valid reward is NaN or Inf.
     """
     size = rewards.shape[-1]
     if size < 2:

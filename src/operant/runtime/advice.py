@@ -23,7 +23,7 @@ def hints_of(run: Run, *, kept: bool) -> Hints | None:
 
 
 def advice(config: Any, penalty: str = "") -> str:
-    """Return what to try when training makes a policy worse, from its configuration; empty: no advice.
+    """Return advice for a policy that gets worse in training, from its configuration; empty: none.
 
     Args:
         config: of the algorithm.

@@ -1,4 +1,4 @@
-"""A server on a socket of this machine that ends quietly when it is told to: `Server`, `listen` (extra: `web`)."""
+"""A server on a socket of this machine with a quiet shutdown: `Server`, `listen` (extra: `web`)."""
 
 import asyncio
 import errno

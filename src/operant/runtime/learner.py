@@ -107,7 +107,7 @@ class Describing(Protocol):
     """Knows what its policies make of observations."""
 
     def describe(self, obs: Tree, memory: Tree | None) -> Mapping[str, Tensor]:
-        """Return what policies and critics say of observations; nothing is changed.
+        """Return the outputs of policies and critics for observations; nothing changes.
 
         Args:
             obs: `[S, N, ...]`, as for `Policy.act`.

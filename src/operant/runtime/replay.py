@@ -349,7 +349,7 @@ class Replay:
         self._marked = self.added
 
     def load_state_dict(self, state: State) -> None:
-        """Go on from a state of `state_dict`.
+        """Restore a state of `state_dict`.
 
         Raises:
             ValueError: it was saved with another capacity, or other numbers of seeds and environments.

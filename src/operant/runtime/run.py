@@ -7,7 +7,7 @@
       checkpoints/    see operant.runtime.checkpoints
       history/        checkpoints along the training, and hashes.jsonl (operant.runtime.history)
       eval/           evaluations.jsonl, and samples.jsonl where something answers
-      media/          pictures and films
+      media/          images and videos
       lock            held by the process that trains, which lock.holder names
 
 Everything in it can be read while another process trains.

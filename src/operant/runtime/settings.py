@@ -115,7 +115,7 @@ class Settings:
 
     keep_checkpoints: int | Literal["auto", "all", "none"] = "auto"
     """Checkpoints that are kept along the training, apart from the newest two, to go back to (`operant watch RUN --at
-    STEP`): the start, and after each of so many equal parts of the budget; all: after every update; none; auto: 20 of
+    STEP`): the start, and after each of this many equal parts of the budget; all: after every update; none; auto: 20 of
     them where one takes at most 2 MiB, else none."""
 
     callbacks: tuple[str, ...] = ()

@@ -8,7 +8,7 @@ from types import FrameType, TracebackType
 from typing import Any, Self
 
 EXIT_REQUEUE = 75
-"""Exit status (`EX_TEMPFAIL`) of a process that was asked to stop and saved its state: run it again to go on."""
+"""Exit status (`EX_TEMPFAIL`) of a process that was asked to stop and saved its state: run it again to continue."""
 
 _SIGNALS = ("SIGINT", "SIGTERM", "SIGUSR1", "SIGHUP")
 

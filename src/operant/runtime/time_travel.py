@@ -25,7 +25,7 @@ from operant.runtime.run import Run, RunError
 from operant.state import State
 
 MEMORY_BYTES = 128 << 20
-"""Of the states that are kept in memory, unless told otherwise."""
+"""Default number of states in memory."""
 
 
 Origin = Literal["checkpoint", "memory", "start", "here"]
@@ -111,7 +111,7 @@ class TimeTravel:
     """Takes the learner of a run to any of its updates.
 
     Args:
-        run: the run, which may go on training meanwhile.
+        run: the run, which may continue training meanwhile.
         learner: of an experiment made of the run's configuration, before its first update
             (`operant.build.reassemble`).
         memory: bytes of states that are kept in memory, so that one can go back and forth.
@@ -183,7 +183,7 @@ class TimeTravel:
         yield from self.toward(self._before.get(here, 0))
 
     def confirm(self) -> Iterator[int]:
-        """Go on to the next state whose hash the training has recorded, and come back, yielding as `toward` does.
+        """Continue to the next state whose hash the training has recorded, and come back, yielding as `toward` does.
 
         Where the hash there is the same, so is every state on the way: the next one follows from it alone.
 

@@ -46,7 +46,7 @@ class Scene(NamedTuple):
         step: actions taken so far.
         score: rewards so far, undiscounted.
         reward: of the latest action.
-        told: what policy and critic say of the state (`operant.runtime.learner.Describing`); nothing at an end.
+        told: outputs of policy and critic for the state (`operant.runtime.learner.Describing`); nothing at an end.
         action: that the policy takes now, as the policy's numbers; None at an end.
         terminated: whether the task has ended the episode here.
         ended: whether it has ended here, also by a step limit.
@@ -217,7 +217,7 @@ class Stage:
             return self._policy.act(known, memory, self._noise() if self._noise else None)
 
     def _own(self, told: Mapping[str, Tensor]) -> dict[str, list[float]]:
-        """Return what is said of the only observation of the seed that acts."""
+        """Return the outputs for the only observation of the acting seed."""
         return {name: _floats(values[self._index, 0]) for name, values in told.items()}
 
     def close(self) -> None:
@@ -239,13 +239,13 @@ class Stage:
         return obs.expand(self._count, *obs.shape)
 
     def _frame(self) -> Frame | None:
-        """Return what there is to see; None where a window shows it, or nothing does."""
+        """Return the rendered frame; None if a window shows it, or there is none."""
         if not self._makes_frames:
             return None
         images: Any = self._shown.render()
         if not isinstance(images[0], np.ndarray) or images[0].ndim != 3:
             raise ValueError(
-                f"{self._env.task} shows no image: its render() must return an array [height, width, 3] of bytes "
+                f"{self._env.task} returns no image: its render() must return an array [height, width, 3] of bytes "
                 f"where render_mode is 'rgb_array', got {images[0]!r:.80}"
             )
         return np.ascontiguousarray(images[0], dtype=np.uint8)

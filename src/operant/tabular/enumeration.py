@@ -104,7 +104,7 @@ def enumerated(
         env_kwargs: parameters for the constructor of the environment.
 
     Raises:
-        ValueError: the observations are not finite.
+        ValueError: the observations are infinitely many.
     """
     spec = specified(task, env_kwargs)
 

@@ -23,7 +23,7 @@ class Range:
         whole: whether numbers are integers.
 
     Raises:
-        ValueError: the range is empty or not finite, or on a logarithmic scale not positive.
+        ValueError: the range is empty or infinite, or on a logarithmic scale not positive.
     """
 
     low: float

@@ -1,11 +1,11 @@
 """AlphaZero (Silver et al. 2018, Science 362) with the search of Gumbel AlphaZero (Danihelka et al. 2022, ICLR).
 
 Collect many games of a network against itself, where every move is found by a search under the true rules; estimate the
-return of each position from how its game went on; update the network towards the policy that the search found and
+return of each position from the rest of its game; update the network towards the policy that the search found and
 towards that return. The network guides the next searches, which are better for it.
 
-What differs from the paper: games are played on tensors, all of them and those of all seeds at once, and perceptrons
-take the place of residual networks, since the boards are small. A game that has not ended when a batch does goes on in
+What differs from the paper: games are played on tensors, those of all seeds together, and perceptrons
+take the place of residual networks, since the boards are small. An unfinished game continues in
 the next one; the returns of its positions end in the value that the search found last (λ-returns; λ = 1 waits for the
 end as far as it is in the batch). A share of the games begins with random moves, so that the network learns what to do
 in positions that two good players never reach. Neither symmetries nor weight decay are used.
@@ -181,7 +181,7 @@ class AlphaZero(BoardGamePlayer, Resumable):
 
     @torch.no_grad()
     def collect(self) -> Metrics:
-        """Play `num_steps` moves of every game, each found by a search, and remember the positions."""
+        """Play `num_steps` moves of every game, each found by a search, and store the positions."""
         columns: list[list[Tensor]] = [[] for _ in range(5)]
         boards, policies, values, rewards, ends = columns
         for _ in range(self.config.num_steps):

@@ -239,7 +239,8 @@ class Dreamer(Resumable):
 
     def _draws(self) -> Draws:
         config, rssm = self.config, self.networks.shape.world.rssm
-        shape, variables = (config.imagination_horizon, self.starts), (rssm.stoch, rssm.classes)
+        shape = config.imagination_horizon, config.batch_size * self.imagined_frames
+        variables = rssm.stoch, rssm.classes
         frames = config.batch_length, config.batch_size
         drawn = [
             (gumbel((*frames, *variables), s), gumbel((*shape, *variables), s), self.actions.noise(shape, s))
@@ -248,16 +249,16 @@ class Dreamer(Resumable):
         return Draws(*(torch.stack(column, 1) for column in zip(*drawn, strict=True)))
 
     @property
-    def starts(self) -> int:
-        """I, the states of each seed that imagination begins from."""
-        return self.config.batch_size * (self.config.imagined_frames or self.config.batch_length)
+    def imagined_frames(self) -> int:
+        """Frames at the end of each sequence that imagination begins from."""
+        return self.config.imagined_frames or self.config.batch_length
 
     def update(self, frames: Frames, draws: Draws) -> dict[str, Tensor | float]:
         """Take one gradient step."""
         config = self.config
         rate = config.learning_rate * min(1.0, (self.updates + 1) / max(config.lr_warmup, 1))
         gradient, spread, metrics = self.gradient(frames, draws, self.scale)
-        self.scale.lerp_(spread, config.return_rate)
+        self.scale.lerp_(torch.where(spread.isfinite(), spread, self.scale), config.return_rate)
         norm = self.optimizer.step(gradient, learning_rate=rate)
         self.slow.lerp_(self.networks.critic_of(self.parameters), config.tau)
         self.updates += 1
@@ -271,9 +272,9 @@ class Dreamer(Resumable):
         agent = self.networks.bind(parameters, self.support)
         states, posterior = agent.world.observe(frames, self._encoded(frames), draws.posterior)
         world = agent.world.losses(frames, states, posterior, free=config.free_nats)
-        begin = State(*(merged(part[-self.starts // config.batch_size :].detach()) for part in states))
+        begin = State(*(merged(part[-self.imagined_frames :].detach()) for part in states))
         imagined = agent.imagine(begin, self.actions, draws.prior, draws.actions)
-        alive = merged((~frames.terminal[-self.starts // config.batch_size :]).float())
+        alive = merged((~frames.terminal[-self.imagined_frames :]).float())
         behavior = self._behavior_losses(agent, imagined, alive, scale)
         names = ("reconstruction", "reward", "continue", "dynamics", "representation")
         losses = {name: _mean(loss, frames.weights) for name, loss in zip(names, world, strict=True)}

@@ -1,4 +1,4 @@
-"""Cart and pole with a continuous force as single environments: the physics of `operant.envs.tensor`, and a picture."""
+"""Cart and pole with a continuous force as single environments: the physics of `operant.envs.tensor`, and an image."""
 
 from typing import Any, ClassVar
 
@@ -51,7 +51,7 @@ class SingleCartPole(gymnasium.Env[Any, Any]):
         return obs[0].numpy().copy()
 
     def render(self) -> Any:
-        """Return the picture `[height, width, 3]`."""
+        """Return the image `[height, width, 3]`."""
         return self._drawing.render()
 
     def close(self) -> None:
