@@ -73,7 +73,7 @@ class Features:
     def numbers(cls, space: gymnasium.Space[Any]) -> "Features | None":
         """Return the features `(1,)` of a finite space that are numbers from 0 on, int64, by which to look up rows.
 
-        They stand for the one-hot vectors that `of` makes; None for any other space.
+        They represent the one-hot vectors that `of` makes; None for any other space.
         """
         if not isinstance(space, spaces.Discrete):
             return None

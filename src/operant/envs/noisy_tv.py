@@ -33,8 +33,8 @@ class NoisyTV(Wrapper):
 
     Args:
         env: what is wrapped.
-        action: of a finite set, which changes the screen, beside what it does in the environment, as a remote control
-            would; None: the screen changes at every step.
+        action: of a finite set, which changes the screen in addition to its effect in the environment, like a remote
+            control; None: the screen changes at every step.
         pixels: numbers on the screen, at least 1.
 
     Attributes:
@@ -94,6 +94,6 @@ class NoisyTV(Wrapper):
         return step._replace(obs=obs, final_obs=final_obs)
 
     def load_state_dict(self, state: State) -> Tree:
-        """Go on from a state, and return the observations that the policy sees next."""
+        """Continue from a state, and return the observations that the policy sees next."""
         DeclaredState.load_state_dict(self, {name: part for name, part in state.items() if name != "env"})
         return self._beside(load_part(self.env, state, "env"), self.screens)
