@@ -2,9 +2,14 @@
 
     python benchmarks/reading.py [--files]
 
-An algorithm is made as `operant train` makes it; after the first iterations, in which things are set up, the functions
-that run in the next ones are collected. A line counts once; docstrings, comments and empty lines are told apart from
-code. Functions of other packages do not count.
+An algorithm is made as `operant train --compile off` makes it, since a compiled update hides the functions that it was
+traced from; after the first iterations, in which things are set up, the functions that run in the next ones are
+collected. A line counts once. Docstrings, comments and empty lines are among "all lines", and not among those of code.
+Functions of other packages do not count.
+
+Compare like with like: the first counts of this project, 1075 lines for PPO, 799 for DQN, 989 for SAC and 1509 for GRPO
+are of all lines of updates that are not compiled. The same measure at the first version of this file gives 1147, 787,
+961 and 1664; its numbers of code for DQN and SAC, 487 and 490, were of compiled updates, which are not counted here.
 """
 
 import argparse
@@ -78,7 +83,7 @@ def read(name: str) -> dict[str, tuple[int, int]]:
     """Return what one iteration of an algorithm runs, by file."""
     task, values, before = CASES[name]
     entry = find(name)
-    settings = Settings(algorithm=name, task=task, budget=100_000, seeds=(0,))
+    settings = Settings(algorithm=name, task=task, budget=100_000, seeds=(0,), compile="off")
     config = package(entry).configuration(entry, task, None, **values)
     experiment = assemble(entry, settings, config, resolve(entry, settings, config))
     try:
@@ -98,11 +103,13 @@ def main() -> None:
         for name in CASES:
             found = read(name)
             code, whole = (sum(pair[i] for pair in found.values()) for i in (0, 1))
-            nets = sum(pair[0] for file, pair in found.items() if file.startswith("nets/"))
-            print(f"{name:5} {code:5} lines of code ({whole} with docstrings) in {len(found)} files, {nets} of nets")
+            nets, ops = (
+                sum(pair[1] for file, pair in found.items() if file.startswith(place)) for place in ("nets/", "ops/")
+            )
+            print(f"{name:5} {whole:5} lines ({code} of code) in {len(found)} files; {nets} of nets, {ops} of ops")
             if given.files:
-                for file, pair in sorted(found.items(), key=lambda item: -item[1][0]):
-                    print(f"      {pair[0]:5} {file}")
+                for file, pair in sorted(found.items(), key=lambda item: -item[1][1]):
+                    print(f"      {pair[1]:5} {file} ({pair[0]} of code)")
 
 
 if __name__ == "__main__":

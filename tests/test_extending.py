@@ -24,6 +24,7 @@ RUNS = {
     "my_advantage.py": ("grpo", GRPO | {"advantage": "{}:median", "held_out": 4, "max_completion_length": 6}),
     "my_objects.py": ("a2c", {"task": "{}:MyEnv", "env_kwargs": {"steps": 5}, "budget": 256, "num_envs": 4}),
     "my_net.py": ("sac", SAC | {"encoder": "{}:Net"}),
+    "my_actor_critic.py": ("ppo", PPO | {"network": "{}:MyActorCritic"}),
     "my_bonus.py": ("ppo", PPO | {"wrappers": ["{}:Novelty(scale=0.5)"]}),
 }
 

@@ -19,6 +19,7 @@ from operant.nets import missing_tool, set_precision
 from operant.runtime.configuration import require_own
 from operant.runtime.experiment import Experiment
 from operant.runtime.inputs import Input, pinned
+from operant.runtime.learner import HasAgent, HasCriticKind, NetworkAgent
 from operant.runtime.machine import cores, present, threads_sleep
 from operant.runtime.run import Run
 from operant.runtime.settings import Settings
@@ -232,22 +233,36 @@ def _compare(there: dict[str, Any], here: dict[str, Any]) -> None:
         raise ValueError(f"{what}: {there[what]} there, {here[what]} here")
 
 
+def _agent(learner: object) -> NetworkAgent | None:
+    """Return the acting networks of a learner; None without any."""
+    agent = learner.agent if isinstance(learner, HasAgent) else None
+    return agent if isinstance(agent, NetworkAgent) else None
+
+
 def _meaning(learner: Any) -> dict[str, Any]:
     """Return properties of networks beyond shapes: their nonlinearity, and the logits of each choice."""
-    head = getattr(getattr(learner, "agent", None), "head", None)
-    return {"activation": learner.config.activation, "choices": list(getattr(head, "choices", ()))}
+    agent = _agent(learner)
+    return {"activation": learner.config.activation, "choices": [] if agent is None else list(agent.head.choices)}
 
 
 def _layout(learner: Any) -> dict[str, Any]:
     """Return properties that networks with equal parameters can differ in, and the critic's target."""
     traits = {name: getattr(learner.config, name) for name in _LAYOUT if hasattr(learner.config, name)}
-    agent = getattr(learner, "agent", None)
+    traits |= {f"parameters of the {name}": layout for name, layout in _modules(learner).items()}
+    agent = _agent(learner)
     if agent is not None:
         traits["networks of a seed"] = agent.networks.shape.networks
-        predicted = getattr(learner, "critic_kind", "V")
-        if predicted != "none":  # untrained ones fit anything
+        predicted = learner.critic_kind if isinstance(learner, HasCriticKind) else "V"
+        if predicted != "none":  # what nothing has trained fits anything
             traits["predictions of the critic"] = predicted
     return traits
+
+
+def _modules(learner: Any) -> dict[str, Any]:
+    """Return names and shapes of the parameters of networks from outside, by what these are."""
+    bound = getattr(learner, "online", None) or getattr(getattr(learner, "agent", None), "networks", None)
+    shapes = getattr(learner, "shapes", {}) if bound is None else {"network": bound.shape}
+    return {name: getattr(shape.mlp, "layout", "our own layers") for name, shape in shapes.items()}
 
 
 def package(entry: catalog.Algorithm) -> Any:

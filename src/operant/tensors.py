@@ -68,8 +68,8 @@ class Linalg(Protocol):
         """Return the solutions of systems of linear equations."""
         ...
 
-    def vector_norm(self, vectors: Tensor, /, *, dim: int) -> Tensor:
-        """Return Euclidean norms over a dimension."""
+    def vector_norm(self, vectors: Tensor, /, *, dim: int | None = None) -> Tensor:
+        """Return Euclidean norms over a dimension, or that of all numbers."""
         ...
 
 

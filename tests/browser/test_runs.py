@@ -29,8 +29,9 @@ def test_runs_are_listed_compared_and_pinned(page):
 def test_a_curve_grows_while_it_is_looked_at(page, runs):
     page.goto("/runs#runs=high")
     page.locator("main[data-ready]").wait_for()
-    page.get_by_text("Table", exact=True).click()
-    rows = page.locator(".figure tbody tr")
+    chart = page.locator(".figure").first
+    chart.get_by_text("Table", exact=True).click()
+    rows = chart.locator("tbody tr")
     expect(rows).not_to_have_count(0)
     count = rows.count()
     path = runs / "high" / "eval" / "evaluations.jsonl"

@@ -18,7 +18,7 @@ def test_every_name_is_there_once():
 @EVERY
 def test_an_algorithm_is_where_the_catalog_says(algorithm):
     module = importlib.import_module(algorithm.module)
-    places = [algorithm.package, "explore", "worlds"] if algorithm.package == "control" else [algorithm.package]
+    places = [algorithm.package, "experimental", *(("explore", "worlds") if algorithm.package == "control" else ())]
     assert algorithm.module.startswith(tuple(f"operant.{place}." for place in places))
     assert dataclasses.is_dataclass(getattr(module, algorithm.config))
     learner = getattr(module, algorithm.learner)

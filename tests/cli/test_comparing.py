@@ -46,7 +46,7 @@ def test_the_picture(cli, run, other, tmp_path):
     status, _, err = cli("compare", run, other, "--out", path)
     assert status == 0
     assert err == f"drawn: {path}\n"
-    assert iio.imread(path).shape[1] == 1425
+    assert iio.imread(path).shape[1] == 1725
 
 
 def test_runs_of_another_protocol_are_refused(cli, run, tmp_path):
@@ -79,8 +79,12 @@ def test_language_models(cli, spoken, tmp_path):
     ]
     flags += ["--budget", 64, "--evaluate-every", 32, "--run", other]
     assert cli("train", "grpo", "arithmetic", *flags)[0] == 0
-    status, out, err = cli("compare", spoken, other, "--out", tmp_path / "compare.png")
+    status, _, err = cli("compare", spoken, other)
+    assert status == 2
+    assert "the unit of the budget is demonstrations and prompts" in err
+    status, out, err = cli("compare", spoken, other, "--out", tmp_path / "compare.png", "--allow-different")
     assert status == 0, err
+    assert "warning: the protocols differ: the unit of the budget is demonstrations and prompts" in err
     assert out.startswith("arithmetic, 64 demonstrations or prompts a seed, 12 held-out examples\n")
     assert (tmp_path / "compare.png").exists()
     few = tmp_path / "few"
@@ -89,6 +93,53 @@ def test_language_models(cli, spoken, tmp_path):
     status, _, err = cli("compare", spoken, few)
     assert status == 2
     assert "cannot be compared: --held-out is 12 and 6;" in err
+
+
+def test_protocols_that_differ_are_compared_if_asked_for(cli, answer, run, tmp_path):
+    flags = [*TINY, "--budget", "1024", "--evaluate-episodes", "2", "--run", tmp_path / "few"]
+    assert cli("train", "ppo", "CartPole-v1", *flags)[0] == 0
+    arguments = ["compare", run, tmp_path / "few", "--allow-different"]
+    status, _, err = cli(*arguments)
+    assert status == 0
+    assert "warning: the protocols differ: --evaluate-episodes is 4 and 2" in err
+    assert len(answer(*arguments)["runs"]) == 2
+
+
+def test_the_profiles_are_shares_of_seeds(answer, run, other):
+    for report in answer("compare", run, other)["runs"]:
+        profile, scores = report["profile"], report["per_seed_scores"]
+        assert profile["share"] == [sum(score > t for score in scores) / len(scores) for t in profile["thresholds"]]
+        assert all(a <= b <= c for a, b, c in zip(profile["low"], profile["share"], profile["high"], strict=True))
+
+
+def test_too_few_seeds_are_not_enough(cli, answer, run, other):
+    status, out, _ = cli("compare", run, other, "--enough")
+    assert status == 0
+    assert "Undecided. The next look is at 5 seeds of each run." in out
+    found = answer("compare", run, other, "--enough", "--looks", "2", "9")["enough"]
+    assert (found["decided"], found["better"], found["next_look"]) == (False, None, 9)
+    assert [(look["seeds"], look["boundary"]) for look in found["looks"]] == [(2, None)]
+
+
+def test_what_is_decided_is_told(capsys):
+    from operant.cli.comparing import _decision_answer, _print_decision
+    from operant.runtime.group_sequential import enough_seeds
+
+    decision = enough_seeds([0, 1, 2, 3, 4], [5, 6, 7, 8, 9])
+    _print_decision(["one", "two"], decision)
+    assert "Decided: two scores higher than one, at an error of at most 5 % over all looks." in capsys.readouterr().out
+    answer = _decision_answer(["one", "two"], decision)
+    assert (answer["decided"], answer["better"], answer["looks"][0]["seeds"]) == (True, "two", 5)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [(["--enough"], "--enough is for two runs, got 1"), (["--looks", "5"], "--looks says when --enough tests")],
+)
+def test_what_enough_needs_is_named(arguments, message, cli, run):
+    status, _, err = cli("compare", run, *arguments)
+    assert status == 2
+    assert message in err
 
 
 def test_the_same_run_twice(cli, run):

@@ -37,6 +37,21 @@ def test_the_best_policies_are_scored(cli, answer, run):
     )
 
 
+def test_the_policies_of_an_update_are_scored(cli, answer, run):
+    recorded = {record["consumed"]: record["sha256"] for record in read_records(run / "history" / "hashes.jsonl")}
+    at = sorted(recorded)[len(recorded) // 2]
+    found = answer("evaluate", run, "--at", at, "--episodes", 4)
+    assert (found["consumed"], found["sha256"]) == (at, recorded[at])
+    with_library = load(run, at=at)
+    assert found["per_seed_scores"] == list(with_library.evaluate(4, backend="gymnasium").scores)
+    with_library.close()
+    status, out, _ = cli("evaluate", run, "--at", at, "--episodes", 4)
+    assert status == 0
+    assert f"SHA-256 {recorded[at]} (equal to the hash of the training)." in out
+    assert cli("evaluate", run, "--at", 10**9)[0] == 2
+    assert "at=0" in cli("evaluate", run, "--at", 0, "--best")[2]
+
+
 def test_a_required_score(cli, run):
     status, out, err = cli("evaluate", run, "--episodes", 2, "--require", 0)
     assert (status, err) == (0, "")

@@ -28,6 +28,15 @@ def test_a_film_of_the_first_seed(cli, run):
     assert len({frame.tobytes() for frame in frames}) > len(frames) / 2, "the cart moves"
 
 
+def test_a_film_of_an_update(cli, run):
+    status, out, err = cli("watch", run, "--at", 300)
+    path = run / "media" / "CartPole-v1-seed0-at384.gif"
+    assert (status, err) == (0, "")
+    assert out.splitlines()[0] == f"filmed: {path}"
+    assert "The state at 384:" in out
+    assert path.exists()
+
+
 def test_the_best_seed_in_another_format(cli, run, tmp_path):
     path = tmp_path / "new" / "film.mp4"
     status, out, _ = cli("watch", run, "--seed-index", "best", "--out", path)

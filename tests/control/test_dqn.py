@@ -240,9 +240,9 @@ def test_only_who_explores_acts_otherwise_than_greedily():
 
 def test_stretches_of_gradient_steps_do_not_change_what_they_do(monkeypatch):
     results = []
-    for drawn_at_once, judged_at_once in ((1, 1), (3, 2), (16, 8)):
+    for drawn_at_once, evaluated_at_once in ((1, 1), (3, 2), (16, 8)):
         monkeypatch.setattr("operant.control.dqn.DRAWN", drawn_at_once)
-        monkeypatch.setattr("operant.control.dqn.JUDGED", judged_at_once)
+        monkeypatch.setattr("operant.control.dqn.EVALUATED", evaluated_at_once)
         dqn = learner(learning_starts=16, gradient_steps=8, target_update_interval=5)
         drawn = iter(torch.randint(16, (8, 2, 16), generator=torch.Generator().manual_seed(0)))
         replay = dqn.experience.replay
@@ -256,7 +256,7 @@ def test_stretches_of_gradient_steps_do_not_change_what_they_do(monkeypatch):
 def test_priorities_are_the_errors_of_what_was_drawn():
     dqn = learner(learning_starts=16, per_alpha=1.0, gradient_steps=1)
     dqn.iterate()
-    batch, weights = dqn.draw(16)
+    batch, weights = dqn.sample(16, 1.0)
     targets = dqn.compute_targets(batch, dqn.target(batch.next_obs))
     values = dqn.online(batch.obs).gather(-1, batch.actions.unsqueeze(-1)).squeeze(-1)
     dqn.update(batch, dqn.target(batch.next_obs), weights, 1e-3)

@@ -47,7 +47,8 @@ BASES = {
 BUDGETS = {"reinforce": 1000}
 IDLE = {
     "encoder": "for pictures alone",
-    "rounds_per_iteration": "changes only how often metrics are reported",
+    **dict.fromkeys(("network", "actor_network", "critic_network"), "see test_whole_networks"),
+    "rounds_per_iteration": "changes how often metrics are reported, no more",
     "max_episode_steps": "an error where it is too low",
     "buffer_size": "of a memory that does not get full",
     "share_features": "recurrent networks are",

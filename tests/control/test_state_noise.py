@@ -8,6 +8,7 @@ from torch.testing import assert_close
 
 from operant import ops
 from operant.control import A2C, PPO, SAC, TD3, A2CConfig, PPOConfig, SACConfig, TD3Config
+from operant.control.off_policy import exploration_noise
 from operant.control.state_noise import StateNoise
 from operant.envs import make
 from operant.nets import StackedMLP
@@ -33,6 +34,14 @@ CASES = [
 
 def learner(kind, config, seeds=SEEDS, task="Pendulum-v1"):
     return kind(config, make(task, config.num_envs, seeds), seeds=seeds, budget=1000)
+
+
+def acting(found):
+    """Return what chooses the actions of the next round."""
+    chosen = []
+    found.experience.collect = lambda steps, act: chosen.append(act)
+    found.collect()
+    return chosen[0]
 
 
 def noise_of(steps=8, every=-1, rows=4, width=6):
@@ -98,17 +107,17 @@ def test_noise_is_the_one_that_acts(kind, config):
 
 def test_actions_of_sac_follow_the_state_within_a_round():
     found = learner(SAC, CASES[2][1])
-    act = found.collecting()
+    act = acting(found)
     obs = torch.randn(2, 2, 3, generator=torch.Generator().manual_seed(2))
     assert torch.equal(act(obs, 0), act(obs, 7))
     assert not torch.equal(act(obs, 0), act(obs + 0.5, 0))
     mean, log_std = found.policy(obs)
     hidden = found.actor.trace(obs)[-2]
     found.action_streams = [torch.Generator().manual_seed(9) for _ in SEEDS]
-    noise = found.round_noise(found.config, 1)
+    noise = exploration_noise(found.config, found.action_streams, found.shapes["actor"], 1)
     expected = ops.tanh_gaussian_sample(mean, log_std, noise([hidden, mean], 0))
     found.action_streams = [torch.Generator().manual_seed(9) for _ in SEEDS]
-    assert torch.equal(found.collecting()(obs, 0), expected)
+    assert torch.equal(acting(found)(obs, 0), expected)
 
 
 def test_noise_of_ppo_is_within_its_distribution():

@@ -3,7 +3,17 @@ import pytest
 import torch
 from gymnasium import spaces
 
-from operant.envs.spaces import ActionFormat, GymnasiumActions, ObservationFormat, SpaceError, members
+from operant.envs.spaces import (
+    ActionFormat,
+    GymnasiumActions,
+    ObservationFormat,
+    SpaceError,
+    is_box,
+    is_dict,
+    is_multi_discrete,
+    is_tuple,
+    members,
+)
 
 CPU = torch.device("cpu")
 
@@ -140,3 +150,14 @@ def test_text_in_a_dictionary_is_left_out_and_said(text, caplog):
 def test_text_alone_is_refused():
     with pytest.raises(SpaceError, match="have only text"):
         ObservationFormat.of(spaces.Dict({"mission": spaces.Text(8)}), torch.device("cpu"))
+
+
+def test_spaces_are_told_apart():
+    kinds = {
+        is_box: spaces.Box(-1, 1, (2,)),
+        is_multi_discrete: spaces.MultiDiscrete([2, 3]),
+        is_dict: spaces.Dict({"a": spaces.Discrete(2)}),
+        is_tuple: spaces.Tuple((spaces.Discrete(2),)),
+    }
+    for ask in kinds:
+        assert [ask(space) for space in kinds.values()] == [ask is own for own in kinds]

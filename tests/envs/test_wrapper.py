@@ -17,6 +17,7 @@ from operant.envs import (
     maker_like,
     start,
     unwrapped,
+    wrapped,
     wrappers,
 )
 from operant.state import StateError, clone
@@ -165,6 +166,11 @@ def test_unfinished_episodes_are_forgotten_where_new_ones_begin():
     env.load_state_dict(state)
     assert not env.last.any()
     assert env.steps == 1
+
+
+def test_a_wrapper_of_gymnasium_is_told_where_it_belongs():
+    with pytest.raises(ValueError, match=r"TimeAwareObservation is one of Gymnasium, .* path/to/file.py:make"):
+        wrapped(make("CartPole-v1", 1, (3,)), ["gymnasium.wrappers:TimeAwareObservation"])
 
 
 def test_a_state_of_other_wrappers_is_refused():

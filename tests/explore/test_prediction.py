@@ -83,12 +83,12 @@ def test_the_features_of_the_inverse_model_are_those_that_autograd_finds(task, l
             torch.randint(2, shape, generator=generator) if discrete else torch.rand(shape, generator=generator)
         )
         env.step(chosen[-1])
-    seen = env.pairs.shape[-1]
+    pairs, (seen, width) = (env.before, env.observed), (env.observed.shape[-1], env.taken.shape[-1])
     for seed in range(2):
         features, inverse = (part[seed].clone().requires_grad_() for part in first)
         actions = torch.cat([step.view(2, 2, *step.shape[1:])[seed] for step in chosen])
-        both = torch.cat([naive(features, (seen, 8, 3), obs[seed]) for obs in env.pairs], -1)
-        guess = naive(inverse, (6, 8, env.inputs.shape[-1] - 3), both)
+        both = torch.cat([naive(features, (seen, 8, 3), obs[seed]) for obs in pairs], -1)
+        guess = naive(inverse, (6, 8, width), both)
         optimizer = torch.optim.Adam([features, inverse], lr=1e-3)
         loss(guess, actions).backward()
         optimizer.step()
@@ -105,9 +105,9 @@ def test_the_inverse_model_learns_which_action_was_taken():
     for _ in range(400):
         env.step(torch.randint(2, (8,), generator=generator))
         if env.waiting == 0:
-            pair = torch.cat([env._random(env._random.layers(env.target), part) for part in env.pairs], -1)
+            pair = torch.cat([env._goals(env._scaled(part)) for part in (env.before, env.observed)], -1)
             guess = env._inverse(env._inverse.layers(env.inverse), pair)
-            right.append((guess.argmax(-1) == env.inputs[..., env.outputs :].argmax(-1)).float().mean())
+            right.append((guess.argmax(-1) == env.taken.argmax(-1)).float().mean())
     assert torch.stack(right[-10:]).mean() > 0.95
 
 

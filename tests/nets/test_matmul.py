@@ -67,7 +67,7 @@ def test_a_product_is_exact_to_rounding_unless_it_may_be_less(whole):
     assert not matmul.rounds(left, right)
     assert torch.equal(matmul.product(left, right), torch.bmm(left, right))
     expected = 2 * (bias.double() + left.double() @ right.double())
-    torch.testing.assert_close(matmul.affine(bias, left, right, scale=2).double(), expected, rtol=1e-4, atol=1e-4)
+    torch.testing.assert_close(matmul.product(left, right, bias=bias, scale=2).double(), expected, rtol=1e-4, atol=1e-4)
 
 
 @pytest.mark.parametrize("scale", [1, 2])
@@ -76,12 +76,12 @@ def test_at_medium_precision_products_are_those_of_rounded_numbers(able, scale, 
     bias, left, right = operands()
     exact = rounded(left) @ rounded(right)
     out = torch.full_like(exact, torch.nan, dtype=torch.float32) if given else None
-    product = matmul.product(left, right, out)
+    product = matmul.product(left, right, out=out)
     assert product.dtype == torch.float32
     assert given == (product is out)
     torch.testing.assert_close(product.double(), exact, rtol=BFLOAT16, atol=1e-3)
     assert not torch.equal(product, torch.bmm(left, right))
-    both = matmul.affine(bias, left, right, scale=scale, out=out)
+    both = matmul.product(left, right, bias=bias, scale=scale, out=out)
     assert both.dtype == torch.float32
     # The bias is added in 32 bits: the sum is as far off as the product.
     error = (both.double() - scale * (bias.double() + exact)).abs()
@@ -91,8 +91,8 @@ def test_at_medium_precision_products_are_those_of_rounded_numbers(able, scale, 
 def test_a_sum_can_take_the_place_of_its_bias(able):
     _, left, right = operands()
     total = torch.ones(2, 64, 256)
-    expected = matmul.affine(total.clone(), left, right)
-    assert matmul.affine(total, left, right, out=total) is total
+    expected = matmul.product(left, right, bias=total.clone())
+    assert matmul.product(left, right, bias=total, out=total) is total
     assert torch.equal(total, expected)
 
 
@@ -220,10 +220,10 @@ def test_large_products_of_32_bits_go_to_onednn_and_are_exact_to_rounding(half, 
         assert not right.mT.is_contiguous()
     exact = left.double() @ right.double()
     out = torch.full((2, 128, 64), torch.nan) if given else None
-    product = matmul.product(left, right, out)
+    product = matmul.product(left, right, out=out)
     assert given == (product is out)
     assert (product.double() - exact).abs().max() < EXACT * exact.abs().max()
-    both = matmul.affine(bias, left, right, scale=2, out=out).double()
+    both = matmul.product(left, right, bias=bias, scale=2, out=out).double()
     assert (both - 2 * (bias.double() + exact)).abs().max() < EXACT * exact.abs().max()
     assert half.calls == 2
     assert torch.backends.mkldnn.matmul.fp32_precision != "bf16"
@@ -234,7 +234,7 @@ def test_small_products_stay_with_mkl(half):
     assert left.numel() * right.shape[2] == matmul.LEAST_FOR_ONEDNN
     less = left[:, :-1]
     assert torch.equal(matmul.product(less, right), torch.bmm(less, right))
-    assert torch.equal(matmul.affine(bias, less, right), torch.baddbmm(bias, less, right))
+    assert torch.equal(matmul.product(less, right, bias=bias), torch.baddbmm(bias, less, right))
     assert half.calls == 0
     matmul.product(left, right)
     matmul.product(left.expand(2, -1, -1)[:, :64], right.expand(2, -1, -1))  # of all seeds together
@@ -263,13 +263,13 @@ def test_the_permission_to_round_ends_with_an_error_too(half):
 
 def test_a_program_gives_large_products_to_onednn(half):
     bias, left, right = operands(2, *LARGE)
-    for function, args in ((matmul.product, (left, right)), (matmul.affine, (bias, left, right))):
-        program = Program(function)
+    for options in ({}, {"bias": bias}):
+        program = Program(matmul.product)
         program.compiled = True
-        got = program(*args)
-        assert (got - function(*args)).abs().max() < EXACT * got.abs().max()
+        got = program(left, right, **options)
+        assert (got - matmul.product(left, right, **options)).abs().max() < EXACT * got.abs().max()
         half.calls = 0
-        assert torch.equal(program(*args), got)
+        assert torch.equal(program(left, right, **options), got)
         assert half.calls == 1
 
 

@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from operant.nets import OPTIMIZERS, StackedAdam, StackedRMSprop
+from operant.nets import OPTIMIZERS, StackedAdam, StackedLaProp, StackedRMSprop
 
 S, P = 3, 6
 
@@ -269,3 +269,61 @@ def test_the_state_of_every_optimizer_goes_on_where_it_was_saved(name):
     for gradient in batches[5:]:
         second.step(gradient.clone(), learning_rate=1e-2)
     assert torch.equal(whole, part)
+
+
+def laprop(parameters, gradients, *, sizes, clip, learning_rate, epsilon, betas):
+    """LaProp and adaptive clipping in loops over seeds and tensors, in float64."""
+    result = []
+    for row, steps in zip(parameters.double(), gradients.double().unbind(1), strict=True):
+        theta, first, second = row.clone(), torch.zeros(P).double(), torch.zeros(P).double()
+        for t, step in enumerate(steps, 1):
+            clipped, start = step.clone(), 0
+            for size in sizes:
+                part = slice(start, start + size)
+                limit = clip * max(float(theta[part].norm()), 1e-3)
+                if float(step[part].norm()) > limit:
+                    clipped[part] *= limit / float(step[part].norm())
+                start += size
+            second = betas[1] * second + (1 - betas[1]) * clipped**2
+            scaled = clipped / ((second / (1 - betas[1] ** t)).sqrt() + epsilon)
+            first = betas[0] * first + (1 - betas[0]) * scaled
+            theta = theta - learning_rate * first / (1 - betas[0] ** t)
+        result.append(theta)
+    return torch.stack(result)
+
+
+def test_laprop_against_loops():
+    parameters, steps = start(), gradients(20)
+    settings = {"clip": 0.3, "learning_rate": 1e-2, "epsilon": 1e-20, "betas": (0.9, 0.99)}
+    expected = laprop(parameters, steps, sizes=[4, 2], **settings)
+    optimizer = StackedLaProp(parameters, sizes=[4, 2])
+    for gradient in steps:
+        torch.testing.assert_close(optimizer.step(gradient.clone(), learning_rate=1e-2), gradient.norm(dim=1))
+    torch.testing.assert_close(parameters.double(), expected, rtol=1e-4, atol=1e-5)
+
+
+def test_a_first_step_of_laprop_by_hand():
+    """Corrected for their bias, both moments are those of the one gradient: the step is the sign of it."""
+    parameters = torch.tensor([[1.0, -2.0, 3.0]])
+    StackedLaProp(parameters, sizes=[3], clip=None).step(torch.tensor([[0.5, -4.0, 1e-3]]), learning_rate=0.1)
+    torch.testing.assert_close(parameters, torch.tensor([[0.9, -1.9, 2.9]]))
+
+
+def test_laprop_steps_a_seed_as_if_the_others_were_not_there():
+    whole, alone = start(), start()[1:2]
+    optimizer, own = StackedLaProp(whole, sizes=[6]), StackedLaProp(alone, sizes=[6])
+    before = whole.clone()
+    for t, gradient in enumerate(gradients(5)):
+        gradient[0] = torch.nan if t == 3 else gradient[0]
+        gradient[2] = torch.nan
+        optimizer.step(gradient.clone(), learning_rate=1e-2)
+        own.step(gradient[1:2].clone(), learning_rate=1e-2)
+    torch.testing.assert_close(whole[1:2], alone)
+    assert torch.equal(whole[2], before[2])
+    assert optimizer.counts.tolist() == [[5, 5, 5], [1, 0, 5]]
+    assert optimizer.steps.tolist() == [4, 5, 0]
+
+
+def test_the_tensors_of_laprop_are_all_parameters():
+    with pytest.raises(ValueError, match="sizes must sum to the 6 parameters of a seed, got 5"):
+        StackedLaProp(start(), sizes=[3, 2])

@@ -22,10 +22,12 @@ from operant.ops.distributions import (
     gaussian_log_prob,
     gaussian_mode,
     gaussian_sample,
+    straight_through,
     tanh_gaussian_log_prob,
     tanh_gaussian_mode,
     tanh_gaussian_sample,
     tanh_gaussian_sample_log_prob,
+    unimix,
 )
 
 SHAPES = hnp.array_shapes(min_dims=1, max_dims=3, max_side=4)
@@ -214,3 +216,39 @@ def test_leading_dimensions_are_independent_and_dtypes_kept(dtype: torch.dtype) 
     assert log_prob.dtype == entropy.dtype == dtype
     torch.testing.assert_close(categorical_log_prob(mean[1], torch.from_numpy(actions[1])), log_prob[1])
     torch.testing.assert_close(categorical_entropy(mean[:, 2]), entropy[:, 2])
+
+
+def test_unimix_by_hand():
+    """A tenth of the uniform distribution over two: (0.9, 0.1) becomes (0.86, 0.14), and a ruled out choice 0.05."""
+    found = unimix(torch.tensor([0.9, 0.1], dtype=torch.float64).log(), 0.1).exp()
+    torch.testing.assert_close(found, torch.tensor([0.86, 0.14], dtype=torch.float64))
+    found = unimix(torch.tensor([0.0, -torch.inf], dtype=torch.float64), 0.1).exp()
+    torch.testing.assert_close(found, torch.tensor([0.95, 0.05], dtype=torch.float64))
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.integers(0, 2**31), st.sampled_from([0.0, 0.01, 0.3, 1.0]))
+def test_unimix_against_a_loop(seed, share):
+    logits = torch.randn(4, 5, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+    found = unimix(logits, share)
+    for row, log_probs in zip(logits.tolist(), found.tolist(), strict=True):
+        total = sum(math.exp(x) for x in row)
+        expected = [math.log((1 - share) * math.exp(x) / total + share / 5) for x in row]
+        assert log_probs == pytest.approx(expected, abs=1e-12)
+    torch.testing.assert_close(found.logsumexp(-1), torch.zeros(4, dtype=torch.float64), rtol=0, atol=1e-12)
+
+
+def test_unimix_of_a_share_that_cannot_be():
+    with pytest.raises(ValueError, match=r"share is 1.5, expected a number in \[0, 1\]"):
+        unimix(torch.zeros(2), 1.5)
+
+
+def test_straight_through_chooses_and_passes_the_gradient_of_the_probabilities():
+    logits = torch.randn(6, 4, generator=torch.Generator().manual_seed(0), dtype=torch.float64).requires_grad_()
+    log_probs, choices = logits.log_softmax(-1), torch.tensor([0, 1, 2, 3, 0, 2])
+    chosen = straight_through(log_probs, choices)
+    torch.testing.assert_close(chosen, torch.nn.functional.one_hot(choices, 4).double())
+    weights = torch.arange(24, dtype=torch.float64).view(6, 4)
+    (found,) = torch.autograd.grad((chosen * weights).sum(), logits, retain_graph=True)
+    (expected,) = torch.autograd.grad((log_probs.exp() * weights).sum(), logits)
+    torch.testing.assert_close(found, expected)

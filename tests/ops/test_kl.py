@@ -7,7 +7,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from operant.ops.kl import adapt_horizon, adapt_penalty, categorical_kl, cross_entropy, gaussian_kl, kl_estimate
+from operant.ops.kl import (
+    adapt_horizon,
+    adapt_penalty,
+    balanced_kl,
+    categorical_kl,
+    cross_entropy,
+    gaussian_kl,
+    kl_estimate,
+)
 
 FAST = settings(max_examples=30, deadline=None)
 SEEDS = st.integers(0, 2**31)
@@ -236,3 +244,46 @@ def test_bad_input_is_named():
         unchecked(log_probs, log_probs[:, None], "k1")
     with pytest.raises(ValueError, match=r"old_log_probs has shape \(2,\), expected \(3,\)"):
         unchecked(log_probs, log_probs, "k1", old_log_probs=torch.zeros(2))
+
+
+def test_balanced_kl_by_hand():
+    """KL of (3/4, 1/4) to (1/2, 1/2) is 0.75 log 1.5 + 0.25 log 0.5 = 0.1308, and twice that of two such variables."""
+    posterior = torch.tensor([[0.75, 0.25]] * 2, dtype=torch.float64).log()
+    prior = torch.zeros(2, 2, dtype=torch.float64)
+    expected = 2 * (0.75 * math.log(1.5) + 0.25 * math.log(0.5))
+    for side in balanced_kl(posterior, prior, free=0.1):
+        assert side.item() == pytest.approx(expected)
+    for side in balanced_kl(posterior, prior, free=1.0):
+        assert side.item() == 1.0
+
+
+@FAST
+@given(SEEDS)
+def test_balanced_kl_against_a_loop(seed):
+    posterior, prior = logits(seed, 3, 2, 4), logits(seed + 1, 3, 2, 4)
+    for side in balanced_kl(posterior, prior, free=0.7):
+        for row, found in enumerate(side.tolist()):
+            total = 0.0
+            for p, q in zip(posterior[row].softmax(-1).tolist(), prior[row].softmax(-1).tolist(), strict=True):
+                total += sum(a * math.log(a / b) for a, b in zip(p, q, strict=True))
+            assert found == pytest.approx(max(total, 0.7))
+
+
+def test_each_side_of_a_balanced_kl_moves_its_own_distribution():
+    posterior, prior = logits(0, 3, 2, 4).requires_grad_(), logits(1, 3, 2, 4).requires_grad_()
+    dynamics, representation = balanced_kl(posterior, prior, free=0.0)
+    assert torch.autograd.grad(dynamics.sum(), posterior, allow_unused=True, retain_graph=True)[0] is None
+    assert torch.autograd.grad(representation.sum(), prior, allow_unused=True, retain_graph=True)[0] is None
+    (towards,) = torch.autograd.grad(dynamics.sum(), prior)
+    torch.testing.assert_close(towards, prior.softmax(-1) - posterior.softmax(-1))
+    (whole,) = torch.autograd.grad(categorical_kl(posterior, prior).sum(), posterior, retain_graph=True)
+    torch.testing.assert_close(torch.autograd.grad(representation.sum(), posterior)[0], whole)
+
+
+def test_free_nats_have_no_gradient():
+    posterior, prior = logits(0, 3, 2, 4).requires_grad_(), logits(1, 3, 2, 4).requires_grad_()
+    dynamics, representation = balanced_kl(posterior, prior, free=1e3)
+    for gradient in torch.autograd.grad((dynamics + representation).sum(), (posterior, prior)):
+        assert (gradient == 0).all()
+    with pytest.raises(ValueError, match=r"free is -1.0, expected at least 0 nats"):
+        balanced_kl(posterior, prior, free=-1.0)

@@ -5,7 +5,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from operant.ops import explained_variance, standardize, weighted_mean, whiten
+from operant.ops import explained_variance, percentile_range, standardize, weighted_mean, whiten
 
 SIZES = st.tuples(st.sampled_from([(), (1,), (3,), (2, 3)]), st.integers(1, 12), st.integers(0, 2**31 - 1))
 
@@ -181,3 +181,28 @@ def test_moments_are_differentiable():
     assert torch.autograd.gradcheck(lambda x: standardize(x, weights), values)
     assert torch.autograd.gradcheck(lambda x: whiten(x, weights), values)
     assert torch.autograd.gradcheck(lambda x: whiten(x, weights, shift_mean=False, correction=0), values)
+
+
+def test_percentile_range_by_hand():
+    """Of 0, 1, ..., 20 the percentiles are 1 and 19; of two numbers they lie on the line between them."""
+    assert percentile_range(torch.arange(21.0).flip(0)).item() == pytest.approx(18.0)
+    assert percentile_range(torch.tensor([3.0, 13.0])).item() == pytest.approx(9.0)
+    assert percentile_range(torch.tensor([4.0])).item() == 0.0
+
+
+@given(SIZES, st.sampled_from([(0.05, 0.95), (0.0, 1.0), (0.3, 0.6)]))
+@settings(max_examples=30, deadline=None)
+def test_percentile_range_against_quantiles(size, shares):
+    values, _ = batch(size)
+    low, high = shares
+    expected = torch.quantile(values, high, dim=-1) - torch.quantile(values, low, dim=-1)
+    torch.testing.assert_close(percentile_range(values, low=low, high=high), expected)
+    torch.testing.assert_close(percentile_range(3 * values - 7, low=low, high=high), 3 * expected)
+
+
+def test_an_outlier_does_not_change_the_percentile_range():
+    values = torch.arange(101.0)
+    values[-1] = 1e9
+    assert percentile_range(values).item() == pytest.approx(90.0)
+    with pytest.raises(ValueError, match=r"low is 0.9 and high is 0.1, expected 0 <= low < high <= 1"):
+        percentile_range(values, low=0.9, high=0.1)

@@ -144,3 +144,57 @@ def test_a_negative_eps_is_an_error(transform):
 def test_a_support_has_two_atoms():
     with pytest.raises(ValueError, match="support has 1 atoms, expected at least 2"):
         ops.two_hot(torch.zeros(1), torch.zeros(1))
+
+
+def test_symlog_by_hand():
+    """log(e² - 1 + 1) = 2, and its opposite; 0 stays."""
+    x = torch.tensor([math.e**2 - 1, 1 - math.e, 0.0], dtype=torch.float64)
+    assert_close(ops.symlog(x), torch.tensor([2.0, -1.0, 0.0], dtype=torch.float64))
+
+
+@FAST
+@given(numbers)
+def test_symlog_against_the_formula_and_undone(x):
+    for value, squashed in zip(x.tolist(), ops.symlog(x).tolist(), strict=True):
+        assert squashed == pytest.approx(math.copysign(math.log(abs(value) + 1), value), abs=1e-12)
+    assert_close(ops.symexp(ops.symlog(x)), x, rtol=1e-9, atol=1e-12)
+    assert_close(ops.symlog(-x), -ops.symlog(x))
+
+
+def test_small_numbers_survive_symlog_in_single_precision():
+    x = torch.tensor([1e-6, -3e-5, 2e-3])
+    assert_close(ops.symexp(ops.symlog(x)), x, rtol=1e-6, atol=0)
+
+
+def test_the_support_of_symexp_by_hand():
+    """symexp of -2, -1, 0, 1, 2; the atoms are exact opposites."""
+    found = ops.symexp_support(5, bound=2.0)
+    e = math.e
+    assert_close(found, torch.tensor([1 - e**2, 1 - e, 0.0, e - 1, e**2 - 1]))
+    paper = ops.symexp_support(255)
+    assert torch.equal(paper, -paper.flip(0))
+    assert paper[-1].item() == pytest.approx(math.exp(20) - 1, rel=1e-6)
+    assert (paper.diff() > 0).all()
+
+
+@pytest.mark.parametrize("size", [1, 4])
+def test_the_support_of_symexp_has_a_middle(size):
+    with pytest.raises(ValueError, match=f"size is {size}, expected an odd number of at least 3"):
+        ops.symexp_support(size)
+
+
+@FAST
+@given(st.integers(0, 2**31))
+def test_the_symmetric_mean_is_the_mean(seed):
+    logits = torch.randn(4, 7, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+    support = ops.symexp_support(7, bound=2.0).double()
+    assert_close(ops.symmetric_mean(logits, support), ops.two_hot_mean(logits, support))
+    assert_close(ops.symmetric_mean(logits.flip(-1), support), -ops.symmetric_mean(logits, support))
+    by_loop = [sum(p * a for p, a in zip(row.softmax(-1).tolist(), support.tolist(), strict=True)) for row in logits]
+    assert ops.symmetric_mean(logits, support).tolist() == pytest.approx(by_loop)
+
+
+def test_equal_logits_mean_0_exactly():
+    """The sum over all atoms misses 0 by much in single precision: the last ones are 5e8."""
+    support = ops.symexp_support(255)
+    assert torch.equal(ops.symmetric_mean(torch.zeros(3, 255), support), torch.zeros(3))

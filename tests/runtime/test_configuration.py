@@ -92,7 +92,8 @@ def test_nothing_to_compile_is_no_fault(choice):
     ("package", "changes"),
     [
         ("tabular", {"compile": "on"}),
-        ("tabular", {"wrappers": ("my.py:Bonus",)}),
+        ("tabular", {"clip_rewards": False}),
+        ("language", {"wrappers": ("my.py:Bonus",)}),
         ("language", {"vectorization": "async"}),
         ("language", {"worker_seconds": 3.0}),
         ("language", {"clip_rewards": False}),

@@ -94,7 +94,7 @@ def test_counts_that_do_not_divide(seeds, episodes, message):
 
 
 def test_an_episode_without_end_is_an_error():
-    expected = r"row 1 of Corridor has not ended its episode after 1024 steps; .*max_episode_steps"
+    expected = r"environment 1 of Corridor has not ended its episode after 1024 steps; .*max_episode_steps"
     with pytest.raises(EndlessError, match=expected):
         evaluate_policy(Constant(), Corridor([2, 10_000]), seeds=1, episodes=4, max_steps=50)
     evaluate_policy(Constant(), Corridor([2, 2000]), seeds=1, episodes=2, max_steps=3000)

@@ -15,7 +15,7 @@ def test_a_file_names_the_settings_that_the_package_has():
     assert set(settings.table("language")) == common | {"checkpoint_seconds", "keep_checkpoints", "callbacks", "track"}
     assert set(settings.table("control")) == set(settings.table(None)) == {field.name for field in fields(Settings)}
     assert settings.table("tabular").keys() - settings.table("language").keys() == {
-        *("env_kwargs", "env_backend", "evaluate_episodes", "evaluate_max_steps"),
+        *("env_kwargs", "env_backend", "evaluate_episodes", "evaluate_max_steps", "wrappers"),
     }
 
 

@@ -3,9 +3,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
-from scipy.stats import trim_mean
+from scipy.stats import binom, trim_mean
 
-from operant.runtime.statistics import iqm, stratified_bootstrap
+from operant.runtime.statistics import iqm, performance_profile, stratified_bootstrap
 
 scores = arrays(np.float64, st.integers(1, 23), elements=st.floats(-1e6, 1e6))
 
@@ -73,3 +73,43 @@ def test_tasks_are_strata():
 def test_bad_arguments(arguments, message):
     with pytest.raises(ValueError, match=message):
         stratified_bootstrap(**arguments)
+
+
+def test_a_profile_by_hand_and_its_area():
+    profile = performance_profile([1.0, 2.0, 2.0, 5.0], [0.0, 1.0, 2.0, 4.9, 5.0])
+    assert profile.share.tolist() == [1.0, 0.75, 0.25, 0.25, 0.0]
+    values = np.random.default_rng(0).uniform(size=30)
+    fine = np.linspace(0, 1, 20_001)
+    assert performance_profile(values, fine, repetitions=2).share.mean() == pytest.approx(values.mean(), abs=1e-3)
+
+
+def test_the_band_of_a_profile_is_that_of_a_share():
+    """At one threshold the bootstrap draws from a binomial distribution, whose quantiles are known."""
+    values = np.random.default_rng(1).normal(size=40)
+    share = (values > 0.2).mean()
+    profile = performance_profile(values, [0.2], repetitions=8000)
+    exact = binom.ppf([0.025, 0.975], 40, share) / 40
+    assert (profile.low[0], profile.high[0]) == pytest.approx(exact, abs=0.026)
+    outside = performance_profile(values, [-9.0, 9.0])
+    assert outside.low.tolist() == outside.high.tolist() == outside.share.tolist() == [1.0, 0.0]
+
+
+def test_a_profile_of_tasks_draws_each_task_by_itself():
+    """A task that always succeeds and one that always fails leave no doubt; mixed up they would."""
+    profile = performance_profile([[1.0] * 5, [0.0] * 5], [0.5])
+    assert (profile.share[0], profile.low[0], profile.high[0]) == (0.5, 0.5, 0.5)
+    mixed = performance_profile([1.0] * 5 + [0.0] * 5, [0.5])
+    assert mixed.low[0] < 0.5 < mixed.high[0]
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        ({"thresholds": []}, r"thresholds must be \[n\]"),
+        ({"repetitions": 0}, "repetitions must be at least 1, got 0"),
+        ({"confidence": 1.0}, "between 0 and 1, got 1.0"),
+    ],
+)
+def test_wrong_arguments_of_a_profile_are_named(wrong, message):
+    with pytest.raises(ValueError, match=message):
+        performance_profile(**{"scores": [1.0], "thresholds": [0.0], **wrong})

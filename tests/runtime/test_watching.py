@@ -121,7 +121,7 @@ class Bare(CartPoleEnv):
 @pytest.mark.parametrize(
     ("kind", "message"),
     [
-        (Dark, r"OperantTest-v0 shows no image: its render\(\) must return an array .*, got None"),
+        (Dark, r"OperantTest-v0 returns no image: its render\(\) must return an array .*, got None"),
         (Bare, "OperantTest-v0 cannot be rendered: its constructor takes no render_mode: "),
     ],
 )

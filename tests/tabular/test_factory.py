@@ -157,3 +157,109 @@ def test_an_environment_of_a_user_is_checked_and_a_state_outside_its_space_is_na
         assert "OperantTestOutside-v0: Gymnasium's check_env says: " in caplog.text
     finally:
         gymnasium.registry.pop("OperantTestOutside-v0")
+
+
+WRAPPERS = """
+import torch
+from gymnasium.spaces import Box, Discrete
+
+from operant.envs import Wrapper
+
+
+class Visits(Wrapper):
+    \"\"\"Pays scale / sqrt(n) for the n-th visit of a state, in training alone.\"\"\"
+
+    STATE = LEARNED = ("counts",)
+    in_evaluation = False
+
+    def __init__(self, env, scale=0.1):
+        super().__init__(env)
+        self.scale = scale
+
+    def start(self, seeds):
+        self.counts = torch.zeros(len(seeds), int(self.observation_space.n))
+
+    def step(self, actions):
+        step = super().step(actions)
+        rows = torch.arange(len(self.counts)), step.final_obs
+        self.counts[rows] += 1
+        return step._replace(reward=step.reward + self.scale / self.counts[rows].sqrt())
+
+    def metrics(self):
+        return {"visits/states": (self.counts > 0).sum(1).float()}
+
+
+class Rows(Wrapper):
+    \"\"\"Shows the row of a map of four columns alone.\"\"\"
+
+    def __init__(self, env):
+        super().__init__(env)
+        self.observation_space = Discrete(4)
+
+    def observation(self, obs):
+        return obs // 4
+
+
+class Continuous(Wrapper):
+    def __init__(self, env):
+        super().__init__(env)
+        self.observation_space = Box(0, 1, (1,))
+"""
+
+
+@pytest.fixture
+def wrappers(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "mine.py").write_text(WRAPPERS, encoding="utf-8")
+
+
+def test_a_table_learns_in_wrappers_and_resumes_exactly(wrappers):
+    options = {"seeds": 2, "budget": 600, "steps_per_iteration": 100, "evaluate_every": 10_000, "progress": "silent"}
+    options |= {"wrappers": ["mine.py:Visits(scale=0.5)"]}
+    whole = api.train("q-learning", "FrozenLake-v1", run="whole", **options)
+    learner = whole.experiment.learner
+    assert learner.env.counts.sum(1).tolist() == [600, 600]
+    assert (learner.q[learner.visits > 0] > 0).all(), "every step has paid"
+    stops = iter([False, False, False])
+    part = api.train("q-learning", "FrozenLake-v1", run="part", interrupted=lambda: next(stops, True), **options)
+    assert part.experiment.learner.consumed < 600
+    resumed = api.resume("part", progress="silent").experiment.learner
+    np.testing.assert_array_equal(resumed.q, learner.q)
+    assert resumed.env.counts.tolist() == learner.env.counts.tolist()
+    alone = api.train("q-learning", "FrozenLake-v1", run="alone", **options | {"seeds": [1]}).experiment.learner
+    np.testing.assert_array_equal(alone.q[0], learner.q[1])
+    report = learner.iterate()
+    assert report["visits/states"].tolist() == (learner.env.counts > 0).sum(1).tolist()
+    assert report["rollout/episode_return"].nan_to_num().max() <= 1, "the task's own reward is reported"
+    evaluation = api.load("whole").evaluate(20)
+    assert evaluation.exact, "the wrapper holds in training alone, so that the model is that of the task"
+    assert evaluation == api.load("whole").evaluate(20)
+
+
+def test_evaluations_of_tables_are_played_in_the_wrappers_that_hold_there(wrappers):
+    made = experiment("FrozenLake-v1", wrappers=("mine.py:Rows",))
+    assert made.learner.states == 4
+    assert made.mdp is None
+    made.learner.q[:] = 0.0
+    made.learner.q[:, :3, 1] = made.learner.q[:, 3, 2] = 1.0  # down, and to the right in the last row
+    evaluation = made.evaluate(100)
+    assert evaluation == made.evaluate(100)
+    assert not evaluation.exact
+    bare = experiment("FrozenLake-v1", env_backend="gymnasium")
+    bare.learner.q[:, :12, 1] = bare.learner.q[:, 12:, 2] = 1.0
+    assert bare.evaluate(100, backend="gymnasium").scores == evaluation.scores, "the same policy, the same episodes"
+    with pytest.raises(ValueError, match="has no model to simulate"):
+        made.evaluate(3, backend="tensor")
+    made.close()
+    bare.close()
+
+
+def test_wrappers_that_a_table_cannot_have_are_named(wrappers):
+    with pytest.raises(
+        ValueError, match=r"Continuous gives a table observations of Box.*: around a table a wrapper sees"
+    ):
+        experiment("FrozenLake-v1", wrappers=("mine.py:Continuous",))
+    with pytest.raises(ValueError, match="env_backend='tensor' simulates the model of FrozenLake-v1 inside the kernel"):
+        experiment("FrozenLake-v1", wrappers=("mine.py:Rows",), env_backend="tensor")
+    with pytest.raises(ValueError, match="the arms of a bandit are pulled inside the kernel, where there is no place"):
+        api.train("ucb1", "operant/Testbed-v0", wrappers=["mine.py:Rows"], progress="silent")

@@ -50,3 +50,35 @@ def test_a_worker_that_was_killed_is_replaced(tmp_path):
     (first, body), (second, _) = asyncio.run(killed())
     assert (first, second) in [(503, 200), (200, 200)]
     assert first == 200 or "has ended" in json.loads(body)["error"]
+
+
+def test_a_process_that_is_not_needed_ends_and_the_next_call_starts_another(tmp_path):
+    async def rests():
+        worker = Worker(tmp_path, idle=0.2)
+        await worker.call("playground.read", {"drawing": "SG"})
+        first = worker._process
+        for _ in range(100):
+            if worker._process is None:
+                break
+            await asyncio.sleep(0.1)
+        ended = worker._process is None and first.returncode is not None
+        good, _ = await worker.call("playground.read", {"drawing": "S.G"})
+        await worker.close()
+        return ended, good
+
+    assert asyncio.run(rests()) == (True, 200)
+
+
+def test_a_process_that_is_needed_does_not_end(tmp_path):
+    async def busy():
+        worker = Worker(tmp_path, idle=0.4)
+        await worker.call("playground.read", {"drawing": "SG"})
+        first = worker._process
+        for _ in range(6):
+            await asyncio.sleep(0.15)
+            await worker.call("playground.read", {"drawing": "SG"})
+        same = worker._process is first
+        await worker.close()
+        return same
+
+    assert asyncio.run(busy())

@@ -82,7 +82,7 @@ def test_a_batch_has_its_share_of_real_transitions():
     found.iterate()
     found.model.predict = known
     found.imagine(2)
-    batch = found.mixture()
+    batch = found.sample()
     assert batch.obs.shape == (2, 20, 3)
     real = found.experience.replay.fields["obs"][:6, :, 0]
     for seed in range(2):
@@ -97,7 +97,7 @@ def test_what_is_not_valid_has_no_weight():
     found.iterate()
     found.model.predict = lambda obs, actions, noise: known(obs + 95, actions, noise)
     found.imagine(3)
-    batch = found.mixture()
+    batch = found.sample()
     assert batch.weights is not None
     assert (batch.weights[:, :5] == 1).all()
     assert set(batch.weights.unique().tolist()) == {0.0, 1.0}

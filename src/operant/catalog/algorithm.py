@@ -27,23 +27,24 @@ class Algorithm:
             builds on it.
         family: learned quantity: `bandit`, `prediction`, `value`, `policy`, `actor-critic`, ...
         model: whether it has a model of the world: `none`, `known` or `learned`.
-        on_policy: whether it learns only from its current policy's data.
-        actions: supported kinds of actions.
-        bounded: whether continuous actions need finite bounds.
+        on_policy: whether it learns only from what its current policy did.
+        actions: the kinds of action it can choose.
+        bounded: whether continuous ones need finite bounds.
         sees: inputs of its networks other than vectors.
-        idea: key idea, in a sentence.
-        paper: publication.
-        module: implementing module or file.
-        config: class name of its configuration in that module; or with its own module, `module:Name`.
-        learner: class name of its learner in that module.
-        unit: unit of a budget.
-        budget: default budget.
-        budgets: default budgets of single tasks, by their names without options.
-        seeds: default number of seeds.
+        vectors: whether they look at vectors at all.
+        idea: its key idea, in a sentence.
+        paper: where it was published.
+        module: the module that implements it, or the file.
+        config: the name of its configuration in that module; or that and its own module, `module:Name`.
+        learner: the name of its learner in that module.
+        unit: what a budget counts.
+        budget: how much is trained, unless another budget is asked for.
+        budgets: the same for single tasks, by their names without options.
+        seeds: how many are trained, unless others are asked for.
         presets: named presets, besides those by task.
-        values: fields of the configuration with their values in this variant; they override presets, and a user's
-            values override them.
-        base: for an external algorithm, the built-in one that it modifies; None: none.
+        values: fields of the configuration and what they are in this variant of what the module implements; they win
+            over a preset, and what a user names wins over them.
+        base: of an algorithm from outside, the name of the built-in one that it changes; None: it changes none.
     """
 
     name: str
@@ -55,6 +56,7 @@ class Algorithm:
     actions: tuple[ActionKind, ...] = ("discrete",)
     bounded: bool = False
     sees: tuple[Sight, ...] = ()
+    vectors: bool = True
     idea: str
     paper: str
     module: str

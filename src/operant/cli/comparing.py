@@ -1,7 +1,7 @@
 """`operant compare`."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -13,6 +13,7 @@ from operant.cli.output import location, number, print_json, require_extra, say,
 
 if TYPE_CHECKING:
     from operant.runtime.comparison import Curve, Standing
+    from operant.runtime.group_sequential import Decision
     from operant.runtime.run import Run
 
 
@@ -31,9 +32,26 @@ class CompareOptions(Answering):
     of greedy evaluations.
     """
 
+    enough: bool = False
+    """Test whether the seeds of two runs are enough to say which one scores higher, and else estimate how many more
+    are needed. It may be repeated as seeds come in: an error in any of the tests has a probability of 5 %.
+    """
+
+    looks: Annotated[tuple[int, ...], tyro.conf.arg(metavar="N ...")] = ()
+    """Numbers of seeds of each run after which --enough tests, chosen before the first one is run. From the last one on
+    they double. Default: 5, 10, 20 and so on.
+    """
+
+    allow_different: bool = False
+    """Compare runs whose tasks, environments, evaluations or units of the budget differ, too, with a warning."""
+
     def __post_init__(self) -> None:
         if not self.runs:
             raise ValueError("give the folders of one or more runs")
+        if self.enough and len(self.runs) != 2:
+            raise ValueError(f"--enough is for two runs, got {len(self.runs)}")
+        if self.looks and not self.enough:
+            raise ValueError("--looks says when --enough tests: give that, too")
         if self.out is not None and self.out.suffix not in (".png", ".svg", ".pdf"):
             raise ValueError(f"out must end in .png, .svg or .pdf, got {self.out}")
 
@@ -47,19 +65,25 @@ def compare(arguments: list[str]) -> int:
     from operant.runtime.comparison import different_settings
     from operant.runtime.run import Run
 
-    standings = standings_of([Run.open(path) for path in options.runs], metric=options.metric)
-    _warn_of_ends([standing.run for standing in standings])
-    _warn_of_data([standing.run.path for standing in standings])
-    names = names_of([standing.run.path for standing in standings])
+    opened = [Run.open(path) for path in options.runs]
+    standings = standings_of(opened, metric=options.metric, allow_different=options.allow_different)
+    _warn_of_ends(opened)
+    _warn_of_data([run.path for run in opened])
+    if options.allow_different:
+        _warn_of_protocols(opened, options.metric)
+    names = names_of([run.path for run in opened])
+    decision = _decide(standings, options.looks) if options.enough else None
     if options.json:
         runs = [_answer(name, standing) for name, standing in zip(names, standings, strict=True)]
         settings = standings[0].run.settings
         compared = {} if options.metric is None else {"metric": options.metric}
-        differ = different_settings([standing.run for standing in standings])
-        common = {"task": settings.task, "budget": standings[0].budget, **compared, "settings": differ}
-        print_json({**common, "runs": runs})
+        common = {"task": settings.task, "budget": standings[0].budget, **compared}
+        enough = {} if decision is None else {"enough": _decision_answer(names, decision)}
+        print_json({**common, "settings": different_settings(opened), "runs": runs, **enough})
     else:
         _print_report(names, standings)
+        if decision is not None:
+            _print_decision(names, decision)
     if options.out is not None:
         from operant.cli.plotting import draw
 
@@ -85,6 +109,47 @@ def _warn_of_data(runs: Sequence[Path]) -> None:
     data = {record["sha256"] for run in runs for record in records_of(run) if record["name"] in ("dataset", "task")}
     if len(data) > 1:
         say(f"operant: warning: these runs were trained and scored on {len(data)} different data sets of one name")
+
+
+def _warn_of_protocols(runs: Sequence["Run"], metric: str | None) -> None:
+    """Say in what the protocols of runs differ that are compared all the same."""
+    from operant.runtime.comparison import different_protocols
+
+    if differing := different_protocols(runs, metric):
+        say(f"operant: warning: the protocols differ: {'; '.join(differing)}")
+
+
+def _decide(standings: Sequence["Standing"], looks: Sequence[int]) -> "Decision":
+    """Test whether the seeds of two runs are enough."""
+    from operant.runtime.group_sequential import enough_seeds
+
+    first, second = (standing.final.scores for standing in standings)
+    return enough_seeds(first, second, looks=looks or None)
+
+
+def _print_decision(names: Sequence[str], decision: "Decision") -> None:
+    """Print what the seeds tell, look by look."""
+    rows = [["seeds of each", f"P of {names[0]}", "decides beyond", "p-value", "error spent"]]
+    for look in decision.looks:
+        beyond = "never" if look.boundary > 0.5 else f"{0.5 - look.boundary:.2f}, {0.5 + look.boundary:.2f}"
+        rows.append([str(look.seeds), f"{look.improvement:.2f}", beyond, f"{look.p_value:.4f}", f"{look.spent:.4f}"])
+    print("\nEnough seeds?")
+    if decision.looks:
+        print(table(rows, ">" * len(rows[0])))
+    if decision.better is not None:
+        better, worse = names if decision.better == "first" else reversed(names)
+        print(f"Decided: {better} scores higher than {worse}, at an error of at most 5 % over all looks.")
+        return
+    print(f"Undecided. The next look is at {decision.next_look} seeds of each run.")
+    if decision.needed is not None:
+        print(f"A difference like this one is decided by about {decision.needed} seeds of each (power 80 %).")
+
+
+def _decision_answer(names: Sequence[str], decision: "Decision") -> dict[str, Any]:
+    looks = [{**asdict(look), "boundary": look.boundary if look.boundary <= 0.5 else None} for look in decision.looks]
+    better = None if decision.better is None else names[0 if decision.better == "first" else 1]
+    decided = {"decided": decision.better is not None, "better": better}
+    return {**decided, "looks": looks, "next_look": decision.next_look, "needed": decision.needed}
 
 
 def names_of(paths: Sequence[Path]) -> list[str]:
@@ -175,4 +240,5 @@ def _answer(name: str, standing: "Standing") -> dict[str, Any]:
         "difference": standing.difference,
         "difference_interval": standing.difference_interval,
         "curve": {name: getattr(curve, name).tolist() for name in ("consumed", "iqm", "low", "high", "scores")},
+        "profile": {name: values.tolist() for name, values in asdict(standing.profile).items()},
     }

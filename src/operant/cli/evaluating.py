@@ -10,7 +10,8 @@ import tyro
 
 from operant.cli.answers import answer_table, sampled_fields, sampled_table
 from operant.cli.arguments import Opening, parse
-from operant.cli.output import faulty, number, print_json, say, score_fields, seed_table, table
+from operant.cli.exactness import Certificates, Losses, exact
+from operant.cli.output import faulty, number, print_json, say, score_fields, seed_table
 from operant.cli.tables import score_notes
 
 if TYPE_CHECKING:
@@ -50,8 +51,12 @@ class EvaluateOptions(Opening):
     nearest earlier checkpoint. Default: the latest ones."""
 
     exact: tyro.conf.FlagCreatePairsOff[bool] = False
-    """For a board game: solve it by enumeration, and count the mistakes of each seed's greedy policy in all positions,
-    and in those that it can reach in either seat, whatever the opponent does."""
+    """Of a board game: solve it by enumeration, and count the mistakes of each seed's greedy policy in all positions,
+    and in those that it can come to face in either seat, whatever the opponent does. Of a finite world: solve it, and
+    tell what each seed's greedy policy loses against the optimum, V* - V^π, from the start and at most in a state."""
+
+    gamma: float | None = None
+    """Discount of --exact in a finite world. Default: that of the run."""
 
     samples: int = 0
     """For language models: also sample this many answers to each held-out prompt, and report their mean reward (avg@k)
@@ -65,6 +70,8 @@ class EvaluateOptions(Opening):
             raise ValueError(f"episodes must be at least 1, got {self.episodes}")
         if self.samples < 0:
             raise ValueError(f"samples must be at least 0, got {self.samples}")
+        if self.gamma is not None and not (self.exact and 0 <= self.gamma <= 1):
+            raise ValueError(f"gamma must lie between 0 and 1, and goes with --exact, got {self.gamma}")
 
 
 def evaluate(arguments: list[str]) -> int:
@@ -83,7 +90,7 @@ def evaluate(arguments: list[str]) -> int:
     if options.samples and not speaks:
         raise ValueError(f"--samples is for language models, and {options.run} is a run of {entry.name}; leave it out")
     sampled: list[Sampled] = []
-    certificates: list[Any] = []
+    truth: Certificates | Losses | None = None
     trained = api.load(
         options.run,
         best=options.best,
@@ -93,7 +100,7 @@ def evaluate(arguments: list[str]) -> int:
     )
     with closing(trained.experiment):
         if options.exact:
-            certificates = _certificates(trained)
+            truth = exact(trained, options.gamma)
         evaluation = trained.evaluate(options.episodes, backend=backend, wrappers=wrappers)
         if options.samples and isinstance(trained.experiment, Answering):
             sampled = trained.experiment.sample(options.samples, evaluation.episodes)
@@ -110,11 +117,13 @@ def evaluate(arguments: list[str]) -> int:
         counts = {"episodes": evaluation.episodes, "lengths": evaluation.lengths}
         counts |= {"missing": evaluation.missing} if evaluation.missing else {}
         drawn = sampled_fields(settings.seeds, sampled) if sampled else {}
-        print_json({**facts, **ours, **counts, **score_fields(evaluation), **drawn, **_certified_fields(certificates)})
+        print_json(
+            {**facts, **ours, **counts, **score_fields(evaluation), **drawn, **(truth.fields() if truth else {})}
+        )
     else:
         _print(trained, evaluation, sampled, options.require)
-        if certificates:
-            print(f"\n{_certified_table(settings.seeds, certificates)}")
+        if truth:
+            print(f"\n{truth.text()}")
     wrong = faulty(settings.seeds, evaluation)
     return max(int(wrong), _missed(settings.seeds, evaluation.scores, options.require))
 
@@ -146,36 +155,6 @@ def arrived(arrival: "Arrival") -> str:
     how = again if arrival.updates else f"loaded from {came}"
     checked = "equal to the hash of the training" if arrival.verified else "training recorded no hash here"
     return f"The state at {arrival.consumed:,}: {how}. SHA-256 {arrival.sha256} ({checked})."
-
-
-def _certificates(trained: "Trained") -> list[Any]:
-    """Return the certificate of each seed.
-
-    Raises:
-        ValueError: the run is not of a board game, or the board is too large.
-    """
-    from operant.runtime.experiment import Certifiable
-
-    learner = trained.experiment.learner
-    if not isinstance(learner, Certifiable):
-        raise ValueError(
-            f"--exact is for board games, whose positions can be enumerated, and {trained.run.path} is a run "
-            f"of {trained.run.entry.name} on {trained.run.settings.task}: leave it out"
-        )
-    return list(learner.certificates())
-
-
-def _certified_fields(certificates: Sequence[Any]) -> dict[str, Any]:
-    """Return the JSON of certificates, by seed; empty without them."""
-    names = ("positions", "mistakes", "faced", "faced_mistakes")
-    return {name: [getattr(one, name) for one in certificates] for name in names} if certificates else {}
-
-
-def _certified_table(seeds: Sequence[int], certificates: Sequence[Any]) -> str:
-    """Return the mistakes of each seed."""
-    rows = [["seed", "positions", "mistakes", "can be faced", "mistakes there"]]
-    rows += [[str(seed), *map(str, one)] for seed, one in zip(seeds, certificates, strict=True)]
-    return f"Against the exact solution of the game, with greedy actions:\n\n{table(rows, '>>>>>')}"
 
 
 def keep(trained: "Trained", evaluation: "Evaluation", backend: str | None, wrappers: Sequence[str] = ()) -> None:

@@ -4,7 +4,7 @@ import shutil
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Literal
 
 import tyro
 
@@ -20,9 +20,9 @@ if TYPE_CHECKING:
 class ExportOptions(Opening):
     """Export the trained model or policy of a run for other programs.
 
-    Language models: Hugging Face's format, safetensors, configuration and tokenizer; an adapter alone, as peft does.
-    `--model FOLDER` starts from it. Networks and tables: the greedy policy as safetensors, with a Python module that
-    needs only NumPy; tables also as CSV.
+    Language models: Hugging Face's format, safetensors, configuration and tokenizer; an adapter by itself, as peft
+    does. `--model FOLDER` starts from it. Networks and tables: the greedy policy as safetensors, with a Python module
+    that needs NumPy alone; tables as CSV, too. Networks also as ONNX or TorchScript, compared with the policy.
     """
 
     run: tyro.conf.Positional[Path]
@@ -30,6 +30,10 @@ class ExportOptions(Opening):
 
     folder: tyro.conf.Positional[Path]
     """Output folder, new or empty."""
+
+    format: Literal["safetensors", "onnx", "torchscript"] = "safetensors"
+    """What the policy of a network is written as: numbers with a module of NumPy, for perceptrons; or a graph, for all
+    networks that can be written as one: onnx (extra: onnx), or torchscript."""
 
     seed: int | None = None
     """Seed of the model or policy. Default: the first one of the run."""
@@ -71,7 +75,9 @@ def export(arguments: list[str]) -> int:
 
 
 def _write_model(options: ExportOptions, run: "Run", seed: int, folder: Path) -> None:
-    """Export a language model (extra: `language`)."""
+    """Write a language model (extra: `language`)."""
+    if options.format != "safetensors":
+        raise ValueError(f"--format {options.format} is for policies of networks: leave it out for a language model")
     require_extra("language", "a language model", ["transformers", "tokenizers", "peft"])
     from transformers.utils.logging import disable_progress_bar
 
@@ -94,6 +100,10 @@ def _write_policy(options: ExportOptions, run: "Run", seed: int, folder: Path) -
         raise ValueError("--merge is for adapters of language models: leave it out")
     if seed not in settings.seeds:
         raise ValueError(f"--seed is {seed}, but the seeds of {location(run.path)} are {list(settings.seeds)}")
+    if options.format != "safetensors" and run.entry.package == "tabular":
+        raise ValueError(f"--format {options.format} is for policies of networks: leave it out for a table")
+    if options.format == "onnx":
+        require_extra("onnx", "--format onnx", ["onnx", "onnxscript"])
     index = settings.seeds.index(seed)
     with closing(api.load(run.path, best=options.best, accept_changes=options.accept_changes)) as trained:
         learner = trained.experiment.learner
@@ -104,6 +114,16 @@ def _write_policy(options: ExportOptions, run: "Run", seed: int, folder: Path) -
             write_policy(settings, seed, table_of(actions), folder)
             known = learner.learns_values and learner.learns_action_values
             write_table(folder / "table.csv", actions, learner.q[index] if known else None)
+        elif options.format != "safetensors":
+            from operant.control.exporting import module_of_policy
+            from operant.runtime.graphs import write_graph
+
+            policy = module_of_policy(trained.experiment, index)
+
+            def predict(observations: Any) -> Any:
+                return trained.predict(observations, seed_index=index)[0]
+
+            write_graph(settings, seed, policy, folder, form=options.format, predict=predict)
         else:
             from operant.control.exporting import network_of
 

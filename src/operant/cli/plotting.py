@@ -23,7 +23,7 @@ DASHES = ("-", "--", ":")
 
 
 def draw(names: Sequence[str], standings: Sequence["Standing"], path: Path) -> None:
-    """Plot the learning curves of runs, and their final scores by seed.
+    """Plot the learning curves of runs, their final scores by seed, and the performance profiles of these.
 
     Args:
         names: of the runs.
@@ -34,13 +34,16 @@ def draw(names: Sequence[str], standings: Sequence["Standing"], path: Path) -> N
     from matplotlib.figure import Figure
 
     settings = standings[0].run.settings
-    figure = Figure(figsize=(9.5, 4.2 + 0.22 * len(names)), dpi=150, layout="constrained")
+    figure = Figure(figsize=(11.5, 4.2 + 0.22 * len(names)), dpi=150, layout="constrained")
     FigureCanvasAgg(figure)
-    curves, finals = figure.subplots(1, 2, sharey=True, width_ratios=[3.2, 1])
+    curves, finals, profiles = figure.subplots(1, 3, width_ratios=[3.2, 1, 1.6])
+    finals.sharey(curves)
+    finals.label_outer()
     for i, (name, standing) in enumerate(zip(names, standings, strict=True)):
         color, dash = COLORS[i % len(COLORS)], DASHES[i // len(COLORS) % len(DASHES)]
         _draw_curve(curves, standing, color, dash, _label(name, standing))
         _draw_final(finals, standing, i, color)
+        _draw_profile(profiles, standing, color, dash)
     figure.suptitle(settings.task, fontsize=12)
     curves.set_xlim(0, max(standing.curve.consumed[-1] for standing in standings))
     entries = [standing.run.entry for standing in standings]
@@ -52,7 +55,10 @@ def draw(names: Sequence[str], standings: Sequence["Standing"], path: Path) -> N
     finals.set_xlabel("at the end: each seed, IQM")
     finals.set_xticks([])
     finals.set_xlim(-0.7, len(names) - 0.3)
-    for axes in (curves, finals):
+    profiles.set_xlabel("score τ at the end")
+    profiles.set_ylabel("share of seeds above τ")
+    profiles.set_ylim(0, 1.02)
+    for axes in (curves, finals, profiles):
         axes.grid(axis="y", color="0.9", linewidth=0.8)
         axes.set_axisbelow(True)
         axes.spines[["top", "right"]].set_visible(False)
@@ -77,6 +83,14 @@ def _draw_final(axes: "Axes", standing: "Standing", column: int, color: str) -> 
     below, above = final.iqm - final.interval[0], final.interval[1] - final.iqm
     spread = [[max(below, 0.0)], [max(above, 0.0)]] if len(scores) > 1 else None
     axes.errorbar(column + 0.15, final.iqm, yerr=spread, color=color, fmt="o", markersize=6, capsize=4, linewidth=1.6)
+
+
+def _draw_profile(axes: "Axes", standing: "Standing", color: str, dash: str) -> None:
+    """Draw the share of seeds above each score, with its band where seeds are enough for one."""
+    profile = standing.profile
+    if len(standing.final.scores) >= BAND_FROM:
+        axes.fill_between(profile.thresholds, profile.low, profile.high, color=color, alpha=0.18, linewidth=0)
+    axes.step(profile.thresholds, profile.share, where="post", color=color, linestyle=dash, linewidth=1.8)
 
 
 def _label(name: str, standing: "Standing") -> str:

@@ -25,7 +25,7 @@ from operant.control.agent import Agent, Samples, Scaling
 from operant.control.reward_channels import RewardChannels
 from operant.control.state_noise import StateNoiseConfig
 from operant.envs import BatchEnv
-from operant.nets import OPTIMIZERS, Activation, OptimizerName, Pass, Spec, TorsoName, compilable, encoders
+from operant.nets import OPTIMIZERS, Activation, OptimizerName, Pass, Spec, TorsoName, compilable, encoders, modules
 from operant.runtime.bounds import NonNegativeFloat, PositiveFloat, PositiveInt, UnitFloat, require
 from operant.runtime.budget import iterations, remaining, require_budget, scheduled
 from operant.runtime.learner import Metrics
@@ -78,8 +78,11 @@ class A2CConfig(StateNoiseConfig):
     share_features: bool = False
     """Whether policy and value share the hidden layers."""
     encoder: TorsoName | str = "auto"
-    """Convolutions before the hidden layers, for images; `auto` chooses by their size. Or your own
-    `torch.nn.Module`, path/to/file.py:Name (see `operant.nets.StackedModule`)."""
+    """Convolutions before the hidden layers, for images; `auto` chooses by their size. Or a
+    `torch.nn.Module` of yours, path/to/file.py:Name (see `operant.nets.StackedModule`)."""
+    network: str | None = None
+    """A whole `torch.nn.Module` of yours in the place of all layers, path/to/file.py:Name, which returns policy outputs
+    and value (see `operant.nets.StackedNetwork`). None: the layers that the fields around say."""
     log_std_init: float = 0.0
     """Initial logarithm of the standard deviation of continuous actions, in half action ranges."""
     normalize_obs: bool = False
@@ -92,7 +95,7 @@ class A2CConfig(StateNoiseConfig):
 
     def __post_init__(self) -> None:
         """Validate."""
-        require(self, encoder=encoders(self.encoder))
+        require(self, encoder=encoders(self.encoder), network=modules(self.network))
         if (self.normalize_advantage == "batch") and self.num_envs * self.num_steps == 1:
             raise ValueError(
                 "normalize_advantage makes the advantage of a single sample 0: use more environments or "
@@ -211,10 +214,11 @@ class A2C(Resumable):
             spec=Spec(
                 config.hidden_sizes,
                 config.activation,
-                config.share_features,
+                config.share_features or config.network is not None,
                 critics=config.critic_ensemble_size,
                 torso=config.encoder,
                 value_heads=len(config.channels),
+                network=config.network,
             ),
             log_std=config.log_std_init,
             scaling=Scaling(config.normalize_obs, config.normalize_reward, config.gamma),

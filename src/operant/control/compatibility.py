@@ -110,6 +110,14 @@ def _looking(algorithm: Algorithm, env: BatchEnv) -> Obstacle | None:
         features = Features.of(space, env.action_space)
     except (TypeError, ValueError) as error:
         return Obstacle(f"does not support the observations of {env.task}: {error}", "")
+    return _looking_at(algorithm, env, features)
+
+
+def _looking_at(algorithm: Algorithm, env: BatchEnv, features: Features) -> Obstacle | None:
+    """Return the obstacles of vectors, and of their parts other than plain numbers."""
+    space = env.observation_space
+    if not algorithm.vectors:
+        return Obstacle(f"needs images, but the observations of {env.task} are {space}", "")
     if features.picture is not None and "mixtures" not in algorithm.sees:
         return Obstacle(
             f"does not support an image in a dictionary, but the observations of {env.task} are {space}",

@@ -18,15 +18,16 @@ from dataclasses import dataclass
 from typing import Annotated, ClassVar, Literal
 
 import torch
+from gymnasium import spaces
 from torch import Tensor
 
 from operant import ops, streams
 from operant.control import presets
 from operant.control.compatibility import require_suitable
 from operant.control.replay_collector import Act, Experience, ReplayConfig
-from operant.envs import BatchEnv, Tree
+from operant.envs import BatchEnv, Features, Tree
 from operant.envs.spaces import is_box
-from operant.nets import Activation, CategoricalHead, StackedAdam, TorsoName, compilable, encoders
+from operant.nets import Activation, CategoricalHead, StackedAdam, TorsoName, compilable, encoders, modules
 from operant.nets.action_values import ActionValues, ValuePass
 from operant.runtime.bounds import Interval, NonNegativeInt, PositiveFloat, PositiveInt, UnitFloat, require
 from operant.runtime.budget import iterations, remaining, require_budget, scheduled
@@ -91,8 +92,11 @@ class DQNConfig(ReplayConfig):
     activation: Activation = "relu"
     """Nonlinearity of the hidden layers."""
     encoder: TorsoName | str = "auto"
-    """Convolutions before the hidden layers, for images; `auto` chooses by their size. Or your own
-    `torch.nn.Module`, path/to/file.py:Name (see `operant.nets.StackedModule`)."""
+    """Convolutions before the hidden layers, for images; `auto` chooses by their size. Or a
+    `torch.nn.Module` of yours, path/to/file.py:Name (see `operant.nets.StackedModule`)."""
+    network: str | None = None
+    """A whole `torch.nn.Module` of yours in the place of all layers, path/to/file.py:Name, which returns the values of
+    the actions (see `operant.nets.StackedNetwork`). None: the layers that the fields around say."""
     scale_obs: bool = False
     """Whether observations are scaled to [-1, 1] where the bounds of their space are finite."""
     adam_eps: PositiveFloat = 1e-8
@@ -101,7 +105,7 @@ class DQNConfig(ReplayConfig):
     def __post_init__(self) -> None:
         """Validate."""
         super().__post_init__()
-        require(self, encoder=encoders(self.encoder))
+        require(self, encoder=encoders(self.encoder), network=modules(self.network))
         if self.buffer_size < self.num_envs:
             raise ValueError(
                 f"buffer_size must hold one step of all {self.num_envs} environments of a seed, got {self.buffer_size}"
@@ -128,6 +132,15 @@ def _bounds(env: BatchEnv) -> tuple[Tensor, Tensor]:
         raise ValueError(f"scale_obs needs observations of Box, which have bounds, got {space}")
     low, high = (torch.as_tensor(bound, dtype=torch.float32, device=env.device) for bound in (space.low, space.high))
     return low.flatten(), high.flatten()
+
+
+def _entries(env: BatchEnv, config: DQNConfig) -> int:
+    """Return the width of the one-hot observations whose rows of weights are looked up; 0 for other observations."""
+    space = env.observation_space
+    custom = config.network is not None or config.encoder != "auto"
+    if custom or not isinstance(space, spaces.Discrete) or not config.hidden_sizes:
+        return 0
+    return int(space.n)
 
 
 class DQN(Resumable):
@@ -167,6 +180,7 @@ class DQN(Resumable):
         self.target_range = config.target_range(config.gamma)
         head = CategoricalHead(env.action_space)  # pyright: ignore[reportArgumentType]
         self.actions, self.to_env = head.outputs, head.to_env
+        entries = _entries(env, config)
         self.experience = Experience(
             env,
             seeds=seeds,
@@ -176,16 +190,19 @@ class DQN(Resumable):
             random=self._random,
             config=config,
             extras=self.extras,
+            features=Features.numbers(env.observation_space) if entries else None,
         )
         self.close = self.experience.close
         shape = ActionValues(
-            self.experience.collector.features.shape,
+            entries or self.experience.collector.features.shape,
             self.actions,
             hidden=config.hidden_sizes,
             activation=config.activation,
             dueling=config.dueling,
             torso=config.encoder,
             bounds=_bounds(env) if config.scale_obs else None,
+            network=config.network,
+            one_hot=bool(entries),
         )
         self.drawn = 1 if config.per_alpha else DRAWN
         self.make_networks(shape)

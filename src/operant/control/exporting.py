@@ -1,17 +1,24 @@
 """Networks of greedy policies for `operant.runtime.exporting`: `network_of`."""
 
-from typing import Any, cast
+from typing import Any
 
-from torch import Tensor
+from torch import Tensor, nn
 
 from operant.control.agent import Agent
 from operant.control.dqn import DQN
 from operant.control.sac import SAC
 from operant.control.sac_discrete import DiscreteSAC
 from operant.control.td3 import TD3
+from operant.nets import module_of
+from operant.nets.action_bounds import Bounded
 from operant.nets.heads import GaussianHead
+from operant.nets.lookup import StackedLookup
 from operant.nets.mlp import Layers, StackedMLP
 from operant.runtime.exporting import require_bare
+from operant.runtime.learner import HasAgent
+
+Parts = tuple[Any, Layers, dict[str, Any], dict[str, Tensor]]
+"""The shape of a stack of networks, its layers, and what is done before and after them in numbers and tensors."""
 
 
 def network_of(experiment: Any, index: int) -> tuple[dict[str, Any], dict[str, Tensor]]:
@@ -25,50 +32,71 @@ def network_of(experiment: Any, index: int) -> tuple[dict[str, Any], dict[str, T
         ValueError: the network is no perceptron of one vector (it reads images or dictionaries, or is recurrent), or
             wrappers have learned weights.
     """
+    mlp, layers, facts, tensors = _parts(experiment, index)
+    if type(mlp) not in (StackedMLP, StackedLookup):
+        raise ValueError(_refusal(mlp))
+    own = {f"layers.{place}.weight": weight[index] for place, (weight, _) in enumerate(layers)}
+    own |= {f"layers.{place}.bias": bias[index, 0] for place, (_, bias) in enumerate(layers)}
+    return {"layers": len(layers), "activation": mlp.activation, **facts}, own | tensors
+
+
+def module_of_policy(experiment: Any, index: int) -> tuple[nn.Module, dict[str, Any], dict[str, Tensor]]:
+    """Return the same with the network as a module of torch.
+
+    Args:
+        experiment: of deep control.
+        index: the place of the seed.
+
+    Raises:
+        ValueError: the policy is no function of one observation, or has learned in wrappers.
+    """
+    mlp, layers, facts, tensors = _parts(experiment, index)
+    return module_of(mlp, layers, index), facts, tensors
+
+
+def _parts(experiment: Any, index: int) -> Parts:
     require_bare(experiment.env)
     learner = experiment.learner
     if isinstance(learner, DQN):
         shape, skipped = learner.online.shape, int(learner.online.shape.dueling)
-        found = _perceptron(shape.mlp, learner.online.layers, index)
         affine = {} if shape.affine is None else {"affine.shift": shape.affine[0], "affine.scale": shape.affine[1]}
-        return _choices([shape.actions], skipped, found[0]), found[1] | affine
+        return (
+            shape.mlp,
+            learner.online.layers,
+            _choices([shape.actions], skipped, "advantages" if skipped else "values"),
+            affine,
+        )
     if isinstance(learner, DiscreteSAC):
-        facts, tensors = _perceptron(learner.actor.shape.mlp, learner.actor.layers, index)
-        return _choices(list(learner.head.choices), 0, facts), tensors
+        return learner.actor.shape.mlp, learner.actor.layers, _choices(list(learner.head.choices), 0, "logits"), {}
     if isinstance(learner, SAC | TD3):
-        facts, tensors = _perceptron(learner.actor.shape.mlp, learner.actor.layers, index)
-        kind = {"kind": "squashed", "outputs": [0, learner.bounds.dimensions]}
-        return facts | kind, tensors | _box(learner.bounds)
-    agent = getattr(learner, "agent", None)
+        facts = {"kind": "squashed", "outputs": [0, learner.bounds.dimensions]}
+        return learner.actor.shape.mlp, learner.actor.layers, facts, _box(learner.bounds)
+    agent = learner.agent if isinstance(learner, HasAgent) else None
     if not isinstance(agent, Agent) or agent.networks.shape.masked:
         raise ValueError(_refusal(learner))
-    facts, tensors = _perceptron(agent.networks.shape.mlp, agent.networks.actor, index)
+    facts: dict[str, Any] = {}
+    tensors: dict[str, Tensor] = {}
     if agent.normalizer is not None:
-        facts, tensors = facts | {"clip": agent.normalizer.clip}, tensors | agent.normalizer.scaling(index)
+        facts, tensors = {"clip": agent.normalizer.clip}, agent.normalizer.scaling(index)
     if isinstance(agent.head, GaussianHead):
-        return facts | {"kind": "box", "outputs": [0, agent.head.outputs]}, tensors | _box(agent.head)
-    return _choices(list(agent.head.choices), 0, facts), tensors
+        facts |= {"kind": "box", "outputs": [0, agent.head.outputs]}
+        tensors |= _box(agent.head)
+    else:
+        facts |= _choices(list(agent.head.choices), 0, "logits")
+    return agent.networks.shape.mlp, agent.networks.actor, facts, tensors
 
 
-def _perceptron(mlp: Any, layers: Layers, index: int) -> tuple[dict[str, Any], dict[str, Tensor]]:
-    if type(mlp) is not StackedMLP:
-        raise ValueError(_refusal(mlp))
-    tensors = {f"layers.{place}.weight": weight[index] for place, (weight, _) in enumerate(layers)}
-    tensors |= {f"layers.{place}.bias": bias[index, 0] for place, (_, bias) in enumerate(layers)}
-    return {"layers": len(layers), "activation": mlp.activation}, tensors
+def _choices(choices: list[int], skipped: int, scores: str) -> dict[str, Any]:
+    """Say which outputs are logits or values of which choices."""
+    return {"kind": "choices", "choices": choices, "outputs": [skipped, skipped + sum(choices)], "scores": scores}
 
 
-def _choices(choices: list[int], skipped: int, facts: dict[str, Any]) -> dict[str, Any]:
-    """Name the outputs that are logits or values, and their choices."""
-    return facts | {"kind": "choices", "choices": choices, "outputs": [skipped, skipped + sum(choices)]}
+def _box(bounds: Bounded | GaussianHead) -> dict[str, Tensor]:
+    return {"middle": bounds.middle, "half": bounds.half, "low": bounds.low, "high": bounds.high}
 
 
-def _box(bounds: Any) -> dict[str, Tensor]:
-    return {name: cast(Tensor, getattr(bounds, name)) for name in ("middle", "half", "low", "high")}
-
-
-def _refusal(what: Any) -> str:
+def _refusal(what: object) -> str:
     return (
-        f"export supports perceptrons of one vector, got {type(what).__name__}: for images, "
-        "dictionaries or recurrent policies, use `operant.load(run).predict`"
+        f"export supports perceptrons of one vector, got {type(what).__name__}: use --format onnx or torchscript for "
+        "other networks, and `operant.load(run).predict` for dictionaries or recurrent policies"
     )

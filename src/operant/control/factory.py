@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from inspect import signature
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 import torch
 
@@ -14,6 +14,7 @@ from operant.nets import missing_tool, programs
 from operant.runtime.available_memory import require_memory
 from operant.runtime.configuration import learner_kind
 from operant.runtime.evaluation import LONGEST_EPISODE, Evaluation, evaluate_policy
+from operant.runtime.learner import HasAgent, Learner, Policy
 from operant.runtime.settings import Settings
 from operant.runtime.shards import Shards
 
@@ -28,19 +29,67 @@ GRADIENT_STEPS_TO_REPAY = 50_000
 """Gradient steps of a run beyond which compilation pays: it saves 0.3 ms or more each, and takes some 15 s."""
 
 
+class ControlLearner(Learner, Policy, Protocol):
+    """A learner that acts in environments of its own."""
+
+    @property
+    def config(self) -> Any:
+        """Its hyperparameters, of the algorithm's own kind."""
+        ...
+
+    @property
+    def device(self) -> torch.device:
+        """Where it computes."""
+        ...
+
+    @property
+    def gradient_steps(self) -> int:
+        """How many the whole run takes at least."""
+        ...
+
+    def close(self) -> None:
+        """Close the environments. Twice does no harm."""
+        ...
+
+
+@runtime_checkable
+class HasRolloutSteps(Protocol):
+    """A learner whose rollouts are of other lengths than its configuration says."""
+
+    @property
+    def rollout_steps(self) -> int:
+        """Environment steps of a seed in one of them."""
+        ...
+
+
+@runtime_checkable
+class RolloutConfig(Protocol):
+    """A configuration of what collects rollouts."""
+
+    @property
+    def num_envs(self) -> int:
+        """Environments of a seed."""
+        ...
+
+    @property
+    def num_steps(self) -> int:
+        """Steps of every environment in one of them."""
+        ...
+
+
 @dataclass(frozen=True)
 class Experiment:
     """A learner, and the evaluation of its policies.
 
     Attributes:
-        learner: satisfies `operant.runtime.learner.Learner` and `Policy`.
-        settings: of the run.
-        pool: worker processes of the environments, in training and evaluations.
-        env: the training environments; evaluations use those of its wrappers that apply there (`operant.envs.Wrapper`).
-            None: no wrappers.
+        learner: what learns, all seeds as one.
+        settings: what it was made from.
+        pool: the worker processes of its environments, in training and in evaluations.
+        env: what it learns in; evaluations are played in those of its wrappers that hold there
+            (`operant.envs.Wrapper`). None: they are played without.
     """
 
-    learner: Any
+    learner: ControlLearner
     settings: Settings
     pool: WorkerPool | None = None
     env: BatchEnv | None = None
@@ -101,10 +150,11 @@ class Experiment:
 
     @property
     def rollout_steps(self) -> int:
-        """Environment steps of a seed in one rollout, which is never cut short; 0 if there are no rollouts."""
-        own: int | None = getattr(self.learner, "rollout_steps", None)
+        """Environment steps of a seed in one rollout, which is never cut short; 0 where there is no such thing."""
+        if isinstance(self.learner, HasRolloutSteps):
+            return self.learner.rollout_steps
         config: Any = self.learner.config
-        return config.num_envs * getattr(config, "num_steps", 0) if own is None else own
+        return config.num_envs * config.num_steps if isinstance(config, RolloutConfig) else 0
 
     def close(self) -> None:
         """Close the learner's environments, and stop their worker processes."""
@@ -170,12 +220,12 @@ def _assemble(
             )
             envs[-1] = wrapped(envs[-1], settings.wrappers)
         env = envs[0] if shards.count == 1 else envs
-        learner = kind(config, env, seeds=settings.seeds, budget=settings.budget, **options)
+        learner: ControlLearner = kind(config, env, seeds=settings.seeds, budget=settings.budget, **options)
         if compiles(learner, settings):
             for program in programs(learner):
                 program.compiled = True
-            if isinstance(agent := getattr(learner, "agent", None), Agent):
-                agent.capture()
+            if isinstance(learner, HasAgent) and isinstance(learner.agent, Agent):
+                learner.agent.capture()
     except BaseException:
         for made in envs:
             made.close()
@@ -208,7 +258,7 @@ def _require_memory(settings: Settings, config: Any, device: torch.device) -> No
     Raises:
         ValueError: the lower bound exceeds the available memory.
     """
-    steps = getattr(config, "num_steps", 1)
+    steps = config.num_steps if isinstance(config, RolloutConfig) else 1
     needed = len(settings.seeds) * config.num_envs * max(LEAST_BYTES, steps * LEAST_BYTES_A_STEP)
     seeds = f"each of {len(settings.seeds)} seeds, {steps} steps each"
     require_memory(
@@ -245,7 +295,7 @@ def _make(settings: Settings, rows: int, **options: Any) -> BatchEnv:
     )
 
 
-def compiles(learner: Any, settings: Settings) -> bool:
+def compiles(learner: ControlLearner, settings: Settings) -> bool:
     """Return whether to compile a learner's updates, from `Settings.compile`.
 
     Raises:

@@ -17,8 +17,10 @@ from operant.nets import (
     StackedAdam,
     TorsoName,
     encoders,
+    modules,
     network_of_vectors,
     one_by_one,
+    whole_network,
 )
 from operant.runtime.bounds import Interval, NonNegativeInt, PositiveFloat, PositiveInt, UnitFloat, require
 from operant.runtime.budget import iterations
@@ -126,15 +128,30 @@ class OffPolicyConfig(ReplayConfig):
     activation: Activation = "relu"
     """Nonlinearity of the hidden layers."""
     encoder: TorsoName | str = "auto"
-    """Your own torch.nn.Module before the dense layers of policy and critics, path/to/file.py:Name; actions enter the
-    critics after it. auto: none."""
+    """A torch.nn.Module of yours before the dense layers, of policy and critics each, path/to/file.py:Name; actions
+    come to the critics behind it. auto: none."""
+    actor_network: str | None = None
+    """A whole `torch.nn.Module` of yours in the place of all layers of the policy, path/to/file.py:Name, which returns
+    its outputs (see `operant.nets.StackedNetwork`). None: the layers that the fields around say."""
+    critic_network: str | None = None
+    """The same of each critic, which returns the value of an observation and an action; of discrete actions, the values
+    of all of them. None: the layers that the fields around say."""
     max_grad_norm: PositiveFloat | None = None
     """Largest gradient norm of one seed; None: no clipping."""
 
     def __post_init__(self) -> None:
         """Validate."""
         super().__post_init__()
-        require(self, encoder=encoders(self.encoder, pictures=False))
+        require(
+            self,
+            encoder=encoders(self.encoder, pictures=False),
+            actor_network=modules(self.actor_network),
+            critic_network=modules(self.critic_network),
+        )
+        if self.encoder != "auto" and self.actor_network is not None and self.critic_network is not None:
+            raise ValueError(
+                f"actor_network and critic_network take the place of all layers: leave out encoder={self.encoder!r}"
+            )
         if self.buffer_size < self.num_envs:
             raise ValueError(
                 f"buffer_size must hold one step of all {self.num_envs} environments of a seed, got {self.buffer_size}"
@@ -151,18 +168,29 @@ class OffPolicyConfig(ReplayConfig):
         turns = iterations(budget - drawn, self.rounds_per_iteration * self.rollout_steps)
         return max(turns, 1) * self.rounds_per_iteration * self.gradient_steps
 
-    def ensemble(self, width: int, outputs: int, *, members: int, beside: int = 0) -> Ensemble:
-        """Return networks of equal sizes for vectors.
+    def actors(self, width: int, outputs: int) -> Ensemble:
+        """Return the networks of the policies, for vectors `[width]`."""
+        return self._ensemble(self.actor_network, width, outputs, members=1)
+
+    def critics(self, width: int, outputs: int, *, members: int, beside: int = 0) -> Ensemble:
+        """Return the networks of the critics (see `_ensemble`)."""
+        return self._ensemble(self.critic_network, width, outputs, members=members, beside=beside)
+
+    def _ensemble(self, network: str | None, width: int, outputs: int, *, members: int, beside: int = 0) -> Ensemble:
+        """Return networks of one shape for vectors.
 
         Args:
-            width: D, inputs of the encoder.
+            network: a whole one from outside, if there is one.
+            width: D, of what the encoder sees.
             outputs: of each network.
             members: networks per seed.
             beside: inputs after the D, for the dense layers only.
         """
+        if network is not None:
+            return Ensemble(whole_network(network, (width,), (outputs,), beside=beside), members=members)
         sizes = [*self.hidden_sizes, outputs]
-        network = network_of_vectors(width, sizes, activation=self.activation, encoder=self.encoder, beside=beside)
-        return Ensemble(network, members=members)
+        layers = network_of_vectors(width, sizes, activation=self.activation, encoder=self.encoder, beside=beside)
+        return Ensemble(layers, members=members)
 
 
 C = TypeVar("C", bound=OffPolicyConfig)

@@ -29,7 +29,7 @@ from operant.control.agent import Agent, Samples, Scaling
 from operant.control.reward_channels import RewardChannels
 from operant.control.state_noise import StateNoiseConfig
 from operant.envs import BatchEnv
-from operant.nets import Activation, Pass, Spec, StackedAdam, TorsoName, compilable, encoders, one_by_one
+from operant.nets import Activation, Pass, Spec, StackedAdam, TorsoName, compilable, encoders, modules, one_by_one
 from operant.runtime.bounds import Interval, NonNegativeFloat, PositiveFloat, PositiveInt, UnitFloat, require
 from operant.runtime.budget import iterations, remaining, require_budget, scheduled
 from operant.runtime.learner import Metrics
@@ -96,8 +96,11 @@ class PPOConfig(StateNoiseConfig):
     share_features: bool = False
     """Whether policy and value share the hidden layers."""
     encoder: TorsoName | str = "auto"
-    """Convolutions before the hidden layers, for images; `auto` chooses by their size. Or your own
-    `torch.nn.Module`, path/to/file.py:Name (see `operant.nets.StackedModule`)."""
+    """Convolutions before the hidden layers, for images; `auto` chooses by their size. Or a
+    `torch.nn.Module` of yours, path/to/file.py:Name (see `operant.nets.StackedModule`)."""
+    network: str | None = None
+    """A whole `torch.nn.Module` of yours in the place of all layers, path/to/file.py:Name, which returns policy outputs
+    and value (see `operant.nets.StackedNetwork`). None: the layers that the fields around say."""
     log_std_init: float = 0.0
     """Initial logarithm of the standard deviation of continuous actions, in half action ranges."""
     adam_eps: PositiveFloat = 1e-5
@@ -116,6 +119,7 @@ class PPOConfig(StateNoiseConfig):
             self,
             objective=doors.choices(OBJECTIVES, self.objective, "operant.objectives"),
             encoder=encoders(self.encoder),
+            network=modules(self.network),
         )
         _ = self.channels
         if self.num_envs * self.num_steps % self.num_minibatches:
@@ -146,9 +150,10 @@ class PPOConfig(StateNoiseConfig):
         return Spec(
             hidden=self.hidden_sizes,
             activation=self.activation,
-            shared=self.share_features,
+            shared=self.share_features or self.network is not None,
             torso=self.encoder,
             value_heads=len(self.channels),
+            network=self.network,
         )
 
 
@@ -262,6 +267,7 @@ class PPO(Resumable):
         self.optimizer = StackedAdam(self.agent.parameters, epsilon=config.adam_eps, max_grad_norm=config.max_grad_norm)
         self.beta = torch.full((len(seeds),), config.kl_coef, device=self.device)
         self.batch_streams = streams.of_seeds(seeds, "minibatches", device=self.device)
+        self.mean_gradient = self.gradient if self.shards.count == 1 else self.gradient_of_shards
         self.rollout_steps = config.num_steps * config.num_envs
         self.consumed = 0
 
@@ -360,43 +366,6 @@ class PPO(Resumable):
             batch, self.config.num_minibatches, self.batch_streams, active=active, standardize=standardize
         )
 
-    def mean_gradient(
-        self, batch: Samples, old_free: Tensor, clip_scale: float, measure: bool
-    ) -> tuple[Tensor, Sequence[Tensor]]:
-        """Return the result of `gradient`, computed by shards."""
-        if self.shards.count == 1:
-            return self.gradient(batch, old_free, clip_scale, measure)
-
-        def stacked(parts: Samples) -> tuple[Tensor, Sequence[Tensor]]:
-            count, learner = len(self.shards.mine), self.of_shards
-            for every, one in ((learner.agent.parameters, self.agent.parameters), (learner.beta, self.beta)):
-                every.unflatten(0, (-1, count)).copy_(one.unsqueeze(1))
-            return learner.gradient(parts, old_free.repeat_interleave(count, 0), clip_scale, measure)
-
-        alone = partial(self.gradient, old_free=old_free, clip_scale=clip_scale, measure=measure)
-        return self.shards.mean(alone, batch, stacked, kind=measure)
-
-    def for_seed(self, seed: int) -> Self:
-        """Return a learner of the seed at one index, sharing the storage of its networks."""
-        learner = copy(self)
-        learner.agent, learner.beta = self.agent.for_seed(seed), self.beta[seed : seed + 1]
-        return learner
-
-    def one_by_one(self) -> list[Self]:
-        """Return the targets of compilation (see `operant.nets.one_by_one`)."""
-        samples = self.config.minibatch // self.shards.count
-        return one_by_one(self, samples=samples, hidden=self.config.hidden_sizes)
-
-    @cached_property
-    def of_shards(self) -> Self:
-        """This learner with the networks of each seed once per shard of this process, in separate storage."""
-        learner, count = copy(self), len(self.shards.mine)
-        vars(learner).pop("gradient", None)
-        learner.seeds = [seed for seed in self.seeds for _ in range(count)]
-        learner.agent, learner.beta = self.agent.repeated(count), self.beta.repeat_interleave(count)
-        learner.gradient.compiled = self.gradient.compiled
-        return learner
-
     @compilable
     def gradient(
         self, batch: Samples, old_free: Tensor, clip_scale: float, measure: bool
@@ -440,3 +409,38 @@ class PPO(Resumable):
             return [*means, moved, beyond]
 
         return ops.weighted_mean(loss, batch.weights).sum(), diagnose
+
+    def for_seed(self, seed: int) -> Self:
+        """Return a learner of the seed in one place alone, which shares the memory of its networks."""
+        learner = copy(self)
+        learner.agent, learner.beta = self.agent.for_seed(seed), self.beta[seed : seed + 1]
+        return learner
+
+    def one_by_one(self) -> list[Self]:
+        """Return the targets of compilation (see `operant.nets.one_by_one`)."""
+        samples = self.config.minibatch // self.shards.count
+        return one_by_one(self, samples=samples, hidden=self.config.hidden_sizes)
+
+    def gradient_of_shards(
+        self, batch: Samples, old_free: Tensor, clip_scale: float, measure: bool
+    ) -> tuple[Tensor, Sequence[Tensor]]:
+        """Return the result of `gradient`, computed by shards."""
+
+        def stacked(parts: Samples) -> tuple[Tensor, Sequence[Tensor]]:
+            count, learner = len(self.shards.mine), self.of_shards
+            for every, one in ((learner.agent.parameters, self.agent.parameters), (learner.beta, self.beta)):
+                every.unflatten(0, (-1, count)).copy_(one.unsqueeze(1))
+            return learner.gradient(parts, old_free.repeat_interleave(count, 0), clip_scale, measure)
+
+        alone = partial(self.gradient, old_free=old_free, clip_scale=clip_scale, measure=measure)
+        return self.shards.mean(alone, batch, stacked, kind=measure)
+
+    @cached_property
+    def of_shards(self) -> Self:
+        """This learner with the networks of each seed once for every shard of this process, in memory of its own."""
+        learner, count = copy(self), len(self.shards.mine)
+        vars(learner).pop("gradient", None)
+        learner.seeds = [seed for seed in self.seeds for _ in range(count)]
+        learner.agent, learner.beta = self.agent.repeated(count), self.beta.repeat_interleave(count)
+        learner.gradient.compiled = self.gradient.compiled
+        return learner

@@ -29,7 +29,7 @@ from torch import Tensor
 from operant import ops, streams
 from operant.control.agent import Agent, Scaling
 from operant.envs import BatchEnv, Tree, wrappers
-from operant.nets import Activation, Spec, StackedAdam, TorsoName, compilable, encoders
+from operant.nets import Activation, Spec, StackedAdam, TorsoName, compilable, encoders, modules
 from operant.ops.returns import Ends
 from operant.runtime.bounds import NonNegativeFloat, PositiveFloat, PositiveInt, UnitFloat, require
 from operant.runtime.budget import require_budget
@@ -118,14 +118,18 @@ class ReinforceConfig:
     activation: Activation = "tanh"
     """Nonlinearity of the hidden layers."""
     encoder: TorsoName | str = "auto"
-    """Convolutions before the hidden layers, for images; `auto` chooses by their size. Or your own
-    `torch.nn.Module`, path/to/file.py:Name (see `operant.nets.StackedModule`)."""
+    """Convolutions before the hidden layers, for images; `auto` chooses by their size. Or a
+    `torch.nn.Module` of yours, path/to/file.py:Name (see `operant.nets.StackedModule`)."""
+    network: str | None = None
+    """A whole `torch.nn.Module` of yours in the place of all layers, path/to/file.py:Name, which returns policy outputs
+    and value (see `operant.nets.StackedNetwork`): policy and critic have a copy each. None: the layers that the fields
+    around say."""
     log_std_init: float = 0.0
     """Initial logarithm of the standard deviation of continuous actions, in half action ranges."""
 
     def __post_init__(self) -> None:
         """Validate."""
-        require(self, encoder=encoders(self.encoder))
+        require(self, encoder=encoders(self.encoder), network=modules(self.network))
 
 
 @dataclass(frozen=True)
@@ -220,7 +224,9 @@ class Reinforce(Resumable):
             seeds=seeds,
             rows=config.num_envs,
             algorithm=algorithm,
-            spec=Spec(config.hidden_sizes, config.activation, shared=False, torso=config.encoder),
+            spec=Spec(
+                config.hidden_sizes, config.activation, shared=False, torso=config.encoder, network=config.network
+            ),
             log_std=config.log_std_init,
             scaling=Scaling(observations=False, rewards=False, gamma=config.gamma),
         )
@@ -229,6 +235,11 @@ class Reinforce(Resumable):
             raise ValueError(
                 f"advantage_kind={config.advantage_kind!r} needs a value for each action of a Discrete, but those of "
                 f"{env.task} are {env.action_space}; use advantage_kind='baseline', 'td' or 'gae'"
+            )
+        if self.critic_kind == "Q" and config.network is not None:
+            raise ValueError(
+                f"advantage_kind={config.advantage_kind!r} needs a value for each action, and a whole network returns "
+                "one for the state; take advantage_kind='baseline', 'td' or 'gae', or leave out network"
             )
         self.act, self.noise, self.close = agent.act, agent.noise, agent.close
         self.episodes = Episodes(env, seeds=len(seeds), max_steps=config.max_episode_steps)
@@ -347,7 +358,7 @@ class Reinforce(Resumable):
         networks, head = self.agent.networks, self.agent.head
         trace = networks.shape.mlp.trace(networks.actor, networks.shape.encode(batch.obs))
         last, free = trace[-1].requires_grad_(), networks.free.detach().requires_grad_()
-        outputs = networks.shape.allowed(last, batch.obs)
+        outputs = networks.shape.allowed(last[..., : head.outputs], batch.obs)
         losses = ops.policy_gradient(head.log_prob(outputs, free, batch.actions), batch.psi)
         entropy = head.entropy(outputs, free).expand_as(losses)
         total = (batch.weights * (losses - self.config.ent_coef * entropy)).sum(1)
@@ -390,5 +401,5 @@ class Reinforce(Resumable):
     def _chosen(self, outputs: Tensor, actions: Tensor) -> Tensor:
         """Return the critic's values `[S, M]` of the actions; a V has one value per state."""
         if self.critic_kind == "V":
-            return outputs[..., 0]
+            return outputs[..., self.agent.networks.value_column]
         return outputs.gather(-1, actions.unsqueeze(-1)).squeeze(-1)

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from operant import doors, ops, streams
 from operant.control.agent import require_rows
-from operant.envs import BatchEnv, Tree, begins_anew, learned, start
+from operant.envs import BatchEnv, Features, Tree, begins_anew, learned, start
 from operant.runtime.bounds import PositiveFloat, require
 from operant.runtime.episode_index import EpisodeIndex, Relabel
 from operant.runtime.learner import Metrics
@@ -69,6 +69,7 @@ class Experience(DeclaredState):
         random: draws initial actions `[steps, N, ...]` of one seed, in the learner's units.
         config: options of hindsight.
         extras: function of a number of steps that returns extra tensors to store, by name, `[T, S, N, ...]`.
+        features: maps observations to network inputs. Default: `Features.of`.
 
     Attributes:
         collector: of the environments.
@@ -93,10 +94,11 @@ class Experience(DeclaredState):
         random: Callable[[tuple[int, ...], torch.Generator], Tensor],
         config: ReplayConfig = ReplayConfig(),
         extras: Callable[[int], Mapping[str, Tensor]] = lambda steps: {},
+        features: Features | None = None,
     ) -> None:
         require_rows(env, seeds, rows)
         start(env, seeds)
-        self.collector = Collector(env, seeds=len(seeds))
+        self.collector = Collector(env, seeds=len(seeds), features=features)
         self.replay = Replay(seeds=len(seeds), rows=rows, capacity=capacity, device=env.device)
         self.rows, self.to_env, self.random, self.extras = rows, to_env, random, extras
         self.relabel: Relabel | None = None

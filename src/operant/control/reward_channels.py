@@ -103,12 +103,19 @@ class RewardChannels:
         """
         values = rollout.values(value)
         after = rollout.true_successors(values, value)
+        own = self.channels[REWARD]
+        if len(self) > 1 or not own.episodic:
+            return self._read_several(rollout, values, after)
+        ends = Ends(terminated=rollout.terminated, truncated=rollout.truncated, gamma=own.gamma)
+        return Channeled(rollout.rewards, values[:-1], after, own.gae_lambda, ends)
+
+    def _read_several(self, rollout: Rollout, values: Tensor, after: Tensor) -> Channeled:
+        """Return the same of several channels, or of one whose return continues over the ends of episodes."""
         terminated, truncated, own = rollout.terminated, rollout.truncated, self.channels[REWARD]
         if len(self) == 1:
-            if not own.episodic:
-                after, terminated, truncated = values[1:], *torch.zeros_like(terminated).expand(2, *terminated.shape)
-            ends = Ends(terminated=terminated, truncated=truncated, gamma=own.gamma)
-            return Channeled(rollout.rewards, values[:-1], after, own.gae_lambda, ends)
+            never = torch.zeros_like(terminated)
+            ends = Ends(terminated=never, truncated=never, gamma=own.gamma)
+            return Channeled(rollout.rewards, values[:-1], values[1:], own.gae_lambda, ends)
         episodic = self._column("episodic", values)
         ends = Ends(
             terminated=terminated.unsqueeze(-1) & episodic,

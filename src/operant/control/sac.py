@@ -137,8 +137,8 @@ class SAC(Networks[SACConfig]):
 
     def _make_networks(self, features: int, dimensions: int) -> None:
         config = self.config
-        actor = config.ensemble(features, 2 * dimensions, members=1)
-        critics = config.ensemble(features, 1, members=CRITICS, beside=dimensions)
+        actor = config.actors(features, 2 * dimensions)
+        critics = config.critics(features, 1, members=CRITICS, beside=dimensions)
         generators = streams.of_seeds(self.seeds, "networks")
         alpha = 1.0 if config.ent_coef is None else config.ent_coef
         parameters = {

@@ -115,7 +115,7 @@ class DiscreteSAC(Networks[DiscreteSACConfig]):
 
     def _make_networks(self, features: int) -> None:
         config, choices = self.config, self.choices
-        actor, critics = (config.ensemble(features, choices, members=members) for members in (1, CRITICS))
+        actor, critics = config.actors(features, choices), config.critics(features, choices, members=CRITICS)
         generators = streams.of_seeds(self.seeds, "networks")
         alpha = 1.0 if config.ent_coef is None else config.ent_coef
         parameters = {

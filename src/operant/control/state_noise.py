@@ -85,5 +85,8 @@ def require_state_noise(network: object, *, continuous: bool, algorithm: str) ->
     if not continuous:
         raise ValueError(f"use_sde needs continuous actions, but those of {algorithm} are discrete here")
     if not isinstance(network, StackedMLP) or len(network.shapes) < 2:
-        raise ValueError("use_sde reads the last hidden layer of a perceptron: leave out encoder, and set hidden_sizes")
+        raise ValueError(
+            "use_sde reads the last hidden layer of a perceptron: leave out encoder, network and actor_network, and "
+            "give hidden_sizes at least one"
+        )
     return network

@@ -125,8 +125,8 @@ class TD3(Networks[TD3Config]):
 
     def _make_networks(self, features: int, dimensions: int) -> None:
         config = self.config
-        actor = config.ensemble(features, dimensions, members=1)
-        critics = config.ensemble(features, 1, members=config.n_critics, beside=dimensions)
+        actor = config.actors(features, dimensions)
+        critics = config.critics(features, 1, members=config.n_critics, beside=dimensions)
         generators = streams.of_seeds(self.seeds, "networks")
         parameters = {
             "actor": actor.initial(generators, [(dimensions, ACTOR_GAIN)]).to(self.device),

@@ -25,7 +25,18 @@ from operant import doors, ops, streams
 from operant.control import presets
 from operant.control.agent import Agent, Samples, Scaling
 from operant.envs import BatchEnv
-from operant.nets import Activation, Jacobian, Spec, StackedAdam, StackedMLP, compilable
+from operant.nets import (
+    Activation,
+    Jacobian,
+    NetworkJacobian,
+    Spec,
+    StackedAdam,
+    StackedMLP,
+    StackedNetwork,
+    compilable,
+    jacobian,
+    modules,
+)
 from operant.runtime.bounds import (
     Interval,
     NonNegativeFloat,
@@ -82,6 +93,10 @@ class TRPOConfig:
     """Widths of the hidden layers of both networks."""
     activation: Activation = "tanh"
     """Nonlinearity of the hidden layers."""
+    network: str | None = None
+    """A whole `torch.nn.Module` of yours in the place of all layers, path/to/file.py:Name, which returns policy outputs
+    and value (see `operant.nets.StackedNetwork`): policy and critic have a copy each. None: the layers that the fields
+    around say."""
     log_std_init: float = 0.0
     """Initial logarithm of the standard deviation of continuous actions, in half action ranges."""
     normalize_obs: bool = False
@@ -101,7 +116,7 @@ class TRPOConfig:
 
     def __post_init__(self) -> None:
         """Validate."""
-        require(self)
+        require(self, network=modules(self.network))
         if self.sampling == "vine" and self.num_steps % self.vine_points:
             raise ValueError(f"vine_points ({self.vine_points}) must divide steps ({self.num_steps})")
         samples = self.num_envs * self.num_steps
@@ -158,13 +173,13 @@ class TRPO(Resumable):
             seeds=seeds,
             rows=config.num_envs,
             algorithm=algorithm,
-            spec=Spec(hidden=config.hidden_sizes, activation=config.activation, shared=False),
+            spec=Spec(hidden=config.hidden_sizes, activation=config.activation, shared=False, network=config.network),
             log_std=config.log_std_init,
             scaling=Scaling(config.normalize_obs, config.normalize_reward, config.gamma),
         )
         self.act, self.noise, self.close = self.agent.act, self.agent.noise, self.agent.close
         self.describe = self.agent.describe
-        self.mlp = cast(StackedMLP, self.agent.networks.shape.mlp)
+        self.mlp = cast(StackedMLP | StackedNetwork, self.agent.networks.shape.mlp)
         self.actor, self.critic = self.agent.parameters.view(len(seeds), 2, -1).unbind(1)
         self.optimizer = StackedAdam(self.critic)
         self.batch_streams = streams.of_seeds(seeds, "minibatches", device=env.device)
@@ -271,11 +286,12 @@ class TRPO(Resumable):
         by_outputs, by_free = torch.autograd.grad(loss.sum(), (outputs, free), materialize_grads=True)
         return -torch.cat((policy.pull(by_outputs), by_free), dim=1), loss.detach()
 
-    def linearized(self, obs: Tensor) -> tuple[Jacobian, Tensor]:
+    def linearized(self, obs: Tensor) -> tuple[Jacobian | NetworkJacobian, Tensor]:
         """Return the policy networks at their parameters, and the head's outputs, with action masks applied."""
         shape = self.agent.networks.shape
-        jacobian = Jacobian(self.mlp, self.agent.networks.actor, shape.encode(obs))
-        return jacobian, shape.allowed(jacobian.outputs, obs)
+        columns = slice(0, self.agent.head.outputs)
+        policy = jacobian(self.mlp, self.agent.networks.actor, shape.encode(obs), columns)
+        return policy, shape.allowed(policy.outputs, obs)
 
     def surrogate(self, outputs: Tensor, free: Tensor, batch: Samples) -> Tensor:
         """Return the loss `[S]`: minus the surrogate of equation 14, for a policy on the batch's states."""
@@ -315,7 +331,8 @@ class TRPO(Resumable):
         """
         weights, free = actor.split_with_sizes([self.mlp.size, self.agent.head.free], dim=1)
         shape = self.agent.networks.shape
-        outputs = shape.allowed(self.mlp(self.mlp.layers(weights), shape.encode(batch.obs)), batch.obs)
+        outputs = self.mlp(self.mlp.layers(weights), shape.encode(batch.obs))[..., : self.agent.head.outputs]
+        outputs = shape.allowed(outputs, batch.obs)
         kl = self.agent.head.kl(batch.outputs, self.agent.networks.free, outputs, free)
         return torch.stack((self.surrogate(outputs, free, batch), ops.weighted_mean(kl, batch.weights)))
 
@@ -338,7 +355,9 @@ class TRPO(Resumable):
     @compilable
     def critic_gradient(self, part: Samples) -> tuple[Tensor, Tensor]:
         """Return the gradient `[S, D]` of half the mean squared error of the values, and that `[S]`."""
-        critic = Jacobian(self.mlp, self.agent.networks.critic, self.agent.networks.shape.encode(part.obs))
+        networks = self.agent.networks
+        column = slice(networks.shape.value_first, networks.shape.value_first + 1)
+        critic = jacobian(self.mlp, networks.critic, networks.shape.encode(part.obs), column)
         outputs = critic.outputs.requires_grad_()
         loss = ops.weighted_mean(ops.value_loss(outputs[..., 0], part.targets), part.weights)
         (gradient,) = torch.autograd.grad(loss.sum(), outputs)

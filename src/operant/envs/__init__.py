@@ -12,6 +12,7 @@ from operant.envs.finite import FiniteEnv, Transitions
 from operant.envs.goals import GoalEnd, GoalEnv, GoalReward, goal_end, goal_reward
 from operant.envs.grid import GridWorld, grid_transitions
 from operant.envs.making import make, maker_like, only_here, resolve_backend
+from operant.envs.noisy_tv import NoisyTV
 from operant.envs.normalize import Normalize
 from operant.envs.randomize import Randomize, randomizer
 from operant.envs.registry import own_files
@@ -65,6 +66,7 @@ __all__ = [
     "GymnasiumEnv",
     "MountainCar",
     "MountainCarContinuous",
+    "NoisyTV",
     "Normalize",
     "Pendulum",
     "Randomize",

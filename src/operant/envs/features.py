@@ -69,6 +69,16 @@ class Features:
             raise ValueError(f"observations of {space} hold only a mask: add inputs for the policy")
         return cls((width,), masked, encode, slices=slices)
 
+    @classmethod
+    def numbers(cls, space: gymnasium.Space[Any]) -> "Features | None":
+        """Return the features `(1,)` of a finite space that are numbers from 0 on, int64, by which to look up rows.
+
+        They represent the one-hot vectors that `of` makes; None for any other space.
+        """
+        if not isinstance(space, spaces.Discrete):
+            return None
+        return cls((1,), 0, lambda obs: (_tensor(obs).long() - int(space.start)).unsqueeze(-1))
+
     def by_seed(self, obs: Tree) -> Tensor:
         """Encode observations `[S, N, ...]` as `[S, N, *shape]`.
 

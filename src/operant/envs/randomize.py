@@ -11,7 +11,7 @@ import tomllib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar, cast
+from typing import Any, ClassVar, Protocol, cast, runtime_checkable
 
 import torch
 from gymnasium import spaces
@@ -343,6 +343,16 @@ class _TensorPhysics:
             self.env.set_parameters(**values)
 
 
+@runtime_checkable
+class _Simulation(Protocol):
+    """An environment that simulates a model, as those of MuJoCo do."""
+
+    @property
+    def model(self) -> Any:
+        """What is simulated."""
+        ...
+
+
 class _MuJoCoPhysics:
     """The models of MuJoCo that the environments of a vector environment simulate."""
 
@@ -385,7 +395,8 @@ def _physics(env: BatchEnv, names: Sequence[str]) -> _TensorPhysics | _MuJoCoPhy
     if isinstance(env, TensorEnv):
         return _TensorPhysics(env, names)
     singles = env.singles if isinstance(env, GymnasiumEnv) else ()
-    models = [getattr(single.unwrapped, "model", None) for single in singles]
+    inner = [single.unwrapped for single in singles]
+    models = [each.model if isinstance(each, _Simulation) else None for each in inner]
     if models and all(hasattr(model, "body_mass") for model in models):
         return _MuJoCoPhysics(models, names, env.task)
     if names:

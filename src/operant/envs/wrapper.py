@@ -153,6 +153,13 @@ def wrapped(env: BatchEnv, names: Iterable[str]) -> BatchEnv:
     for name in names:
         call = doors.Call.of(name)
         make = call.load(expected="a class derived from operant.envs.Wrapper", group=ENTRY_POINTS)
+        kind = getattr(make, "func", make)
+        if isinstance(kind, type) and issubclass(kind, gymnasium.Wrapper):
+            raise ValueError(
+                f"the wrapper {name} is one of Gymnasium, around a single environment, and must be derived from "
+                "operant.envs.Wrapper, around all of them: use it in a function that makes the environment, and train "
+                "on that, path/to/file.py:make"
+            )
         try:
             found = make(env)
         except TypeError as error:

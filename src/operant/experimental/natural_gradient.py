@@ -20,6 +20,7 @@ from operant.language.logprobs import flat
 from operant.language.models import LanguageModel
 from operant.language.packing import Packed, pack, step_weights, take
 from operant.language.rlhf import RLHF, RLHFBatch
+from operant.tensors import linalg
 
 
 class Part(NamedTuple):
@@ -106,7 +107,7 @@ def natural_step(model: LanguageModel, parts: Sequence[Part], region: Region) ->
     return {
         "losses/policy": loss,
         "losses/improvement": loss - new_loss,
-        "losses/gradient_norm": torch.linalg.vector_norm(gradient),
+        "losses/gradient_norm": linalg.vector_norm(gradient),
         "policy/approxkl_avg": kl,
         "policy/step_scale": search.scale,
         "health/updates": 1.0,
@@ -133,7 +134,7 @@ class _Policy:
 
     def named(self, vector: Tensor) -> dict[str, Tensor]:
         """Return views of a vector, by name of the parameter."""
-        pieces = vector.split([value.numel() for value in self.trained.values()])
+        pieces = vector.split_with_sizes([value.numel() for value in self.trained.values()])
         return {name: p.view_as(v) for p, (name, v) in zip(pieces, self.trained.items(), strict=True)}
 
     def take(self, vector: Tensor) -> None:

@@ -20,6 +20,10 @@ from operant.envs.normalize import Moments
 from operant.runtime.bounds import require
 from operant.state import State
 
+EVERY_STEP, SELDOM = 100, 8
+"""For the first number of steps the deviation of returns is computed at every step, and later whenever the second one
+has passed: returns change slowly, and to compute it takes as long as all else that a bonus needs."""
+
 
 class Bonus(Wrapper):
     """Base class of bonuses; subclasses define `novelty`.
@@ -38,7 +42,7 @@ class Bonus(Wrapper):
         features: conversion of observations to a vector or an image.
     """
 
-    STATE = ("moments", "returns", "recent")
+    STATE = ("moments", "returns", "recent", "deviation", "steps")
     in_evaluation = False
 
     def __init__(
@@ -55,6 +59,8 @@ class Bonus(Wrapper):
         self.moments = Moments(len(seeds), (), self.device)
         self.returns = torch.zeros(self.shape, dtype=torch.float64, device=self.device)
         self.recent = torch.zeros(len(seeds), device=self.device)
+        self.deviation = torch.ones(len(seeds), 1, device=self.device)
+        self.steps = 0
 
     @abstractmethod
     def novelty(self, seen: Tensor, actions: Tensor, valid: Tensor) -> Tensor:
@@ -83,14 +89,20 @@ class Bonus(Wrapper):
         step = self.env.step(actions)
         valid = step.valid.view(self.shape)
         seen = self._see(step.final_obs)
-        bonus = self.novelty(seen, actions, valid).masked_fill(~valid, 0.0)
+        bonus = self.novelty(seen, actions, valid)
+        ends = step.terminated | step.truncated
+        if not self.always_valid:
+            bonus, ends = bonus.masked_fill(~valid, 0.0), ends | ~step.valid
         if self.gamma is not None:
             self.returns.mul_(self.gamma).add_(bonus)
-            self.moments.update(self.returns, valid)
-            bonus = (bonus / (self.moments.variance() + 1e-8).sqrt_()).float()
+            if self.steps < EVERY_STEP or self.steps % SELDOM == 0:
+                self.moments.update(self.returns, None if self.always_valid else valid)
+                self.deviation.copy_((self.moments.variance() + 1e-8).sqrt_())
+            self.steps += 1
+            bonus = bonus / self.deviation
         self.recent.lerp_(bonus.mean(1), 0.01)
         first = seen if step.obs is step.final_obs else self._see(step.obs)
-        self.begin(first, (step.terminated | step.truncated | ~step.valid).view(self.shape))
+        self.begin(first, ends.view(self.shape))
         bonus = bonus.flatten()
         reward = step.reward + self.mixed * bonus if self.mixed else step.reward
         return step._replace(reward=reward, extras={**(step.extras or {}), self.channel: bonus})

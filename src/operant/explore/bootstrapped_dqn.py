@@ -75,8 +75,11 @@ class BootstrappedDQNConfig(DQNConfig):
             raise ValueError(f"per_alpha must be 0 for several heads, whose errors differ, got {self.per_alpha}")
 
 
-PRESETS: Mapping[str, Mapping[str, Any]] = {"paper": {}}
-"""Presets by task or name."""
+PRESETS: Mapping[str, Mapping[str, Any]] = {
+    "paper": {},
+    "operant/DeepSea-v0": {"num_envs": 2, "train_freq": 2, "learning_rate": 3e-3},
+}
+"""Configuration by task or by name."""
 
 
 class BootstrappedDQN(DQN):

@@ -11,13 +11,13 @@ from collections.abc import Sequence
 import torch
 from gymnasium import spaces
 from torch import Tensor
-from torch.nn.functional import one_hot
 
 from operant import streams
 from operant.envs import BatchEnv
 from operant.envs.normalize import Moments
 from operant.explore.bonuses import Bonus
 from operant.nets import StackedAdam, StackedMLP
+from operant.nets.mlp import Layers
 from operant.runtime.bounds import require
 
 CLIP = 5.0
@@ -41,7 +41,7 @@ class _Prediction(Bonus):
         gamma: as in `Bonus`; by default bonuses are normalized.
     """
 
-    WINDOW = ("observed", "inputs", "goals", "counted", "waiting")
+    WINDOW = ("observed", "counted", "waiting")
     STATE = (*Bonus.STATE, "scale", "center", "factor", "target", "predictor", "optimizer", *WINDOW)
     LEARNED = ("target", "predictor")
 
@@ -79,18 +79,28 @@ class _Prediction(Bonus):
         self.factor = torch.ones_like(self.center)
         rows = self.every * self.shape[1]
         self.observed = torch.zeros(self.shape[0], rows, seen, device=self.device)
-        self.inputs = torch.zeros(self.shape[0], rows, self._inputs(), device=self.device)
-        self.goals = torch.zeros(self.shape[0], rows, self.outputs, device=self.device)
-        self.counted = torch.zeros(self.shape[0], rows, device=self.device)
+        self.counted = torch.ones(self.shape[0], rows, device=self.device)
         self.waiting = 0
+        self._bound: dict[str, tuple[Tensor, Layers]] = {}
+
+    def _layers(self, network: StackedMLP, name: str) -> Layers:
+        """Return the layers of the parameters of some name, sliced once and not at every step."""
+        parameters = getattr(self, name)
+        if name not in self._bound or self._bound[name][0] is not parameters:
+            self._bound[name] = parameters, network.layers(parameters)
+        return self._bound[name][1]
 
     @abstractmethod
     def _inputs(self) -> int:
         """Return the width of the inputs."""
 
     @abstractmethod
-    def _given(self, seen: Tensor, actions: Tensor) -> Tensor:
-        """Return the inputs of the prediction, `[S, N, inputs]`."""
+    def _error(self, seen: Tensor, actions: Tensor) -> Tensor:
+        """Return the prediction errors of the features of `seen [S, N, D]`, `[S, N, outputs]`."""
+
+    @abstractmethod
+    def _examples(self) -> tuple[Tensor, Tensor]:
+        """Return inputs and target features of all steps since the last gradient step."""
 
     @property
     def _latest(self) -> slice:
@@ -100,34 +110,42 @@ class _Prediction(Bonus):
     def _scaled(self, seen: Tensor) -> Tensor:
         return (seen - self.center).mul_(self.factor).clamp_(-CLIP, CLIP)
 
+    def _goals(self, scaled: Tensor) -> Tensor:
+        """Return the features of scaled observations."""
+        return self._random(self._layers(self._random, "target"), scaled)
+
+    def _guess(self, inputs: Tensor) -> Tensor:
+        """Return the predicted features."""
+        return self._learned(self._layers(self._learned, "predictor"), inputs)
+
     def novelty(self, seen: Tensor, actions: Tensor, valid: Tensor) -> Tensor:
         """Pay the error, and train every few steps."""
         self.observed[:, self._latest] = seen
-        seen = self._scaled(seen)
-        inputs = self._given(seen, actions)
-        goals = self._random(self._random.layers(self.target), seen)
-        error = self._learned(self._learned.layers(self.predictor), inputs) - goals
-        self.counted[:, self._latest] = valid.float()
-        self.inputs[:, self._latest], self.goals[:, self._latest] = inputs, goals
+        if not self.always_valid:
+            self.counted[:, self._latest] = valid.float()
+        error = self._error(seen, actions)
         self.waiting += 1
         if self.waiting == self.every:
             self._learn()
             self._scale()
             self.waiting = 0
-        return error.square().mean(-1)
+        return error.square_().mean(-1)
 
     def _scale(self) -> None:
         """Update the normalization with the observations since the last gradient step."""
-        self.scale.update(self.observed, self.counted > 0)
+        self.scale.update(self.observed, None if self.always_valid else self.counted > 0)
         self.center.copy_(self.scale.mean)
         self.factor.copy_((self.scale.variance() + 1e-8).rsqrt_())
 
     def _learn(self) -> None:
         """Take one gradient step on the mean squared error of the observations since the last one."""
-        layers = self._learned.layers(self.predictor)
-        trace = self._learned.trace(layers, self.inputs)
+        self._learn_from(*self._examples())
+
+    def _learn_from(self, inputs: Tensor, goals: Tensor) -> None:
+        layers = self._layers(self._learned, "predictor")
+        trace = self._learned.trace(layers, inputs)
         share = self.counted / (self.counted.sum(1, keepdim=True).clamp(min=1) * self.outputs)
-        gradient = 2 * (trace[-1] - self.goals) * share.unsqueeze(-1)
+        gradient = 2 * (trace[-1] - goals) * share.unsqueeze(-1)
         self.optimizer.step(
             torch.cat(self._learned.pullback(layers, trace, gradient), 1), learning_rate=self.learning_rate
         )
@@ -139,8 +157,13 @@ class RandomDistillation(_Prediction):
     def _inputs(self) -> int:
         return math.prod(self.features.shape)
 
-    def _given(self, seen: Tensor, actions: Tensor) -> Tensor:
-        return seen
+    def _error(self, seen: Tensor, actions: Tensor) -> Tensor:
+        scaled = self._scaled(seen)
+        return self._guess(scaled) - self._goals(scaled)
+
+    def _examples(self) -> tuple[Tensor, Tensor]:
+        scaled = self._scaled(self.observed)
+        return scaled, self._goals(scaled)
 
 
 class ForwardError(_Prediction):
@@ -150,12 +173,15 @@ class ForwardError(_Prediction):
     (Burda et al. 2018, arXiv:1808.04355, section 2.1, "random features").
     """
 
-    STATE = (*_Prediction.STATE, "last")
+    STATE = (*_Prediction.STATE, "last", "before", "taken")
 
     def start(self, seeds: Sequence[int]) -> None:
         """Draw the networks of each seed."""
         super().start(seeds)
         self.last = torch.zeros(*self.shape, math.prod(self.features.shape), device=self.device)
+        self.before = torch.zeros_like(self.observed)
+        self.taken = torch.zeros(*self.before.shape[:2], self._action_width, device=self.device)
+        self._one_hot = torch.eye(self._action_width, device=self.device)
 
     def _inputs(self) -> int:
         return math.prod(self.features.shape) + self._action_width
@@ -169,13 +195,29 @@ class ForwardError(_Prediction):
         """Store the observations of the next actions."""
         self.last.copy_(seen)
 
-    def _given(self, seen: Tensor, actions: Tensor) -> Tensor:
-        return torch.cat([self._scaled(self.last), self._encoded(actions)], -1)
+    def _error(self, seen: Tensor, actions: Tensor) -> Tensor:
+        encoded = self._encoded(actions)
+        self.before[:, self._latest], self.taken[:, self._latest] = self.last, encoded
+        inputs, goals = self._predicted(self._scaled(torch.cat([self.last, seen], 1)), encoded)
+        return self._guess(inputs) - goals
+
+    def _examples(self) -> tuple[Tensor, Tensor]:
+        return self._predicted(self._scaled(torch.cat([self.before, self.observed], 1)), self.taken)
+
+    def _predicted(self, both: Tensor, actions: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the inputs of the prediction and its target features.
+
+        Args:
+            both: scaled observations, first those before the actions and then those after them, `[S, 2 M, D]`.
+            actions: `[S, M, A]`.
+        """
+        before, after = both.chunk(2, 1)
+        return torch.cat([before, actions], -1), self._goals(after)
 
     def _encoded(self, actions: Tensor) -> Tensor:
         """Return actions as `[S, N, A]`, those of a finite set as one-hot vectors."""
         if isinstance(self.action_space, spaces.Discrete):
-            actions = one_hot(actions - int(self.action_space.start), int(self.action_space.n))
+            actions = self._one_hot[actions - int(self.action_space.start)]
         return actions.reshape(*self.shape, -1).float()
 
 
@@ -191,7 +233,7 @@ class InverseCuriosity(ForwardError):  # noqa: N818 - not an exception
     actions use the squared error.
     """
 
-    STATE = (*ForwardError.STATE, "inverse", "inverse_optimizer", "features_optimizer", "pairs")
+    STATE = (*ForwardError.STATE, "inverse", "inverse_optimizer", "features_optimizer")
     LEARNED = (*ForwardError.LEARNED, "inverse")
 
     def start(self, seeds: Sequence[int]) -> None:
@@ -204,24 +246,22 @@ class InverseCuriosity(ForwardError):  # noqa: N818 - not an exception
         self.inverse_optimizer, self.features_optimizer = (
             StackedAdam(parameters, epsilon=1e-8, max_grad_norm=None) for parameters in (self.inverse, self.target)
         )
-        rows = self.every * self.shape[1]
-        self.pairs = torch.zeros(2, self.shape[0], rows, math.prod(self.features.shape), device=self.device)
 
     def _inputs(self) -> int:
         return self.outputs + self._action_width
 
-    def _given(self, seen: Tensor, actions: Tensor) -> Tensor:
-        before = self._scaled(self.last)
-        self.pairs[0, :, self._latest], self.pairs[1, :, self._latest] = before, seen
-        return torch.cat([self._random(self._random.layers(self.target), before), self._encoded(actions)], -1)
+    def _predicted(self, both: Tensor, actions: Tensor) -> tuple[Tensor, Tensor]:
+        before, after = self._goals(both).chunk(2, 1)
+        return torch.cat([before, actions], -1), after
 
     def _learn(self) -> None:
         """Take a gradient step of the forward model, then one of the inverse model and the features."""
-        super()._learn()
-        layers, inverse = self._random.layers(self.target), self._inverse.layers(self.inverse)
-        features = self._random.trace(layers, torch.cat([*self.pairs], 1))
+        layers, inverse = self._layers(self._random, "target"), self._layers(self._inverse, "inverse")
+        features = self._random.trace(layers, self._scaled(torch.cat([self.before, self.observed], 1)))
+        before, after = features[-1].chunk(2, 1)
+        self._learn_from(torch.cat([before, self.taken], -1), after)
         guess = self._inverse.trace(inverse, torch.cat(features[-1].chunk(2, dim=1), -1))
-        gradient = self._guess_gradient(guess[-1], self.inputs[..., self.outputs :])
+        gradient = self._guess_gradient(guess[-1], self.taken)
         back = torch.cat(self._inverse.input_gradient(inverse, guess, gradient).chunk(2, dim=-1), 1)
         pieces = self._inverse.pullback(inverse, guess, gradient), self._random.pullback(layers, features, back)
         for optimizer, piece in zip((self.inverse_optimizer, self.features_optimizer), pieces, strict=True):

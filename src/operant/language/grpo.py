@@ -1,10 +1,11 @@
 """Group relative policy optimization (Shao et al. 2024, arXiv:2402.03300) and its variants.
 
-Sample several answers to each prompt; the advantage of each compares its reward with those of its group, so no critic
-is needed; the clipped surrogate improves the policy. Variants differ in four choices: advantage, objective, weights of
-tokens, and groups that take part. A preset names them: `grpo`, `dr-grpo` (Liu et al. 2025, arXiv:2503.20783), `dapo`
-(Yu et al. 2025, arXiv:2503.14476), `prorl` (Liu et al. 2025, arXiv:2505.24864), `rloo` (Ahmadian et al. 2024,
-arXiv:2402.14740), `gspo` (Zheng et al. 2025, arXiv:2507.18071) and `cispo` (MiniMax 2025, arXiv:2506.13585).
+Collect several answers to each prompt; estimate the advantage of each by how much better its reward is than its
+siblings', so that no critic is needed; update the policy by the clipped surrogate. Four choices make the family: what
+the advantage is, what the objective is, what a token weighs, and which groups take part. A preset names them: `grpo`,
+`dr-grpo` (Liu et al. 2025, arXiv:2503.20783), `dapo` (Yu et al. 2025, arXiv:2503.14476), `prorl` (Liu et al. 2025,
+arXiv:2505.24864), `rloo` (Ahmadian et al. 2024, arXiv:2402.14740), `gspo` (Zheng et al. 2025, arXiv:2507.18071) and
+`cispo` (MiniMax 2025, arXiv:2506.13585).
 
 What differs from the papers: the weights of `token_mean` are one over the tokens of the whole optimizer step, not of
 each group (as is usual). Each sample of the KL estimate has its probability ratio as a factor, so the gradient is that
@@ -285,15 +286,15 @@ class GRPO(DeclaredState):
         """Sample answers, estimate group advantages, and update the policy."""
         began = self.consumed
         rollout, metrics = self.collect()
-        improved = self.update(self.estimate_advantages(rollout), began=began) if len(rollout) else {}
-        if not improved and not self._warned:
+        updated = self.update(self.estimate_advantages(rollout), began=began) if len(rollout) else {}
+        if not updated and not self._warned:
             self._warned = True
             warn_of_nothing(self.consumed - began)
         self.iterations += 1
         if self.config.ref_reset_interval and self.iterations % self.config.ref_reset_interval == 0:
             self.reset()
         self.sampler.engine.update(self.model)
-        return metrics | improved | {"health/empty_batches": float(not improved)}
+        return metrics | updated | {"health/empty_batches": float(not updated)}
 
     def reset(self) -> None:
         """Reset the reference to the current policy, and the moments of the optimizer (ProRL, section 3.2)."""
@@ -302,17 +303,25 @@ class GRPO(DeclaredState):
             self.reference.reset()
 
     def collect(self) -> tuple[Rollout, dict[str, Any]]:
-        """Sample answers to P prompts, and replacements for groups without signal if configured."""
+        """Sample answers to P prompts, of groups with signal alone where there is a filter."""
+        if self.config.filter != "none":
+            return self.collect_filtered()
+        rollout = self.draw(self.config.prompts_per_batch)
+        return rollout, group_metrics(rollout) | {"sampling/rounds": 1.0, "sampling/groups": float(len(rollout))}
+
+    def draw(self, prompts: int) -> Rollout:
+        """Sample answers to the next prompts."""
+        steps = self.steps if self.config.supervision == "process" else None
+        return self.sampler.draw(prompts, self.config.num_generations + self.config.statistics, steps=steps)
+
+    def collect_filtered(self) -> tuple[Rollout, dict[str, Any]]:
+        """Sample answers to P prompts, leave out groups without signal, and sample more where these are replaced."""
         config, missing = self.config, self.config.prompts_per_batch
         drawn, kept = list[Rollout](), list[Rollout]()
-        steps = self.steps if config.supervision == "process" else None
         while missing and len(drawn) < (config.max_rounds if config.filter == "refill" else 1):
-            rollout = self.sampler.draw(missing, config.num_generations + config.statistics, steps=steps)
-            drawn.append(rollout)
-            if config.filter != "none":
-                rollout = rollout.take(self.signal(rollout).nonzero().squeeze(1).tolist())
-            kept.append(rollout)
-            missing -= len(rollout)
+            drawn.append(self.draw(missing))
+            kept.append(drawn[-1].take(self.signal(drawn[-1]).nonzero().squeeze(1).tolist()))
+            missing -= len(kept[-1])
         metrics = {"sampling/rounds": float(len(drawn)), "sampling/groups": float(config.prompts_per_batch - missing)}
         return Rollout.join(kept), group_metrics(Rollout.join(drawn)) | metrics
 

@@ -32,6 +32,7 @@ from operant.mdp.solving import solve
 from operant.mdp.stepwise import Step, evaluation_sweeps, steps
 from operant.mdp.sweeping import prioritized_sweeping
 from operant.mdp.value_iteration import q_value_iteration, value_iteration
+from operant.mdp.value_lost import ValueLost, value_lost
 
 __all__ = [
     "MDP",
@@ -41,6 +42,7 @@ __all__ = [
     "Solution",
     "Step",
     "Sweep",
+    "ValueLost",
     "action_values",
     "advantages",
     "asynchronous_value_iteration",
@@ -76,4 +78,5 @@ __all__ = [
     "sweeps",
     "trust_region_bound",
     "value_iteration",
+    "value_lost",
 ]

@@ -2,18 +2,23 @@
 
 from operant.nets.action_bounds import Bounded, is_bounded, is_continuous
 from operant.nets.actor_critic import ActorCritic, BoundActorCritic, Pass, Spec
+from operant.nets.alone import module_of
 from operant.nets.cnn import StackedCNN, TorsoName
 from operant.nets.compiled import Program, compilable, compiler, missing_tool, one_by_one, programs
 from operant.nets.cuda_graphs import Graph
 from operant.nets.ensemble import BoundEnsemble, Ensemble, EnsemblePass
-from operant.nets.factory import Encoder, encoders, network_for, network_of_vectors
+from operant.nets.factory import Encoder, encoders, modules, network_for, network_of_vectors, whole_network
+from operant.nets.functional import FunctionalModule, ModuleError
 from operant.nets.gru import Memory, StackedGRU
 from operant.nets.heads import CategoricalHead, GaussianHead, Head, MultiCategoricalHead, head_for
-from operant.nets.jacobian import Jacobian
+from operant.nets.image_coder import StackedImageDecoder, StackedImageEncoder
+from operant.nets.jacobian import Jacobian, NetworkJacobian, jacobian
 from operant.nets.matmul import set_precision
 from operant.nets.mlp import Activation, StackedMLP
-from operant.nets.module import MakeModule, ModuleError, StackedModule
-from operant.nets.optim import OPTIMIZERS, OptimizerName, StackedAdam, StackedRMSprop
+from operant.nets.module import MakeModule, StackedModule
+from operant.nets.network import MakeNetwork, StackedNetwork
+from operant.nets.normed_mlp import Slot, Slots, StackedNormedMLP, normed, shares
+from operant.nets.optim import OPTIMIZERS, OptimizerName, StackedAdam, StackedLaProp, StackedRMSprop
 
 __all__ = [
     "OPTIMIZERS",
@@ -26,23 +31,33 @@ __all__ = [
     "Encoder",
     "Ensemble",
     "EnsemblePass",
+    "FunctionalModule",
     "GaussianHead",
     "Graph",
     "Head",
     "Jacobian",
     "MakeModule",
+    "MakeNetwork",
     "Memory",
     "ModuleError",
     "MultiCategoricalHead",
+    "NetworkJacobian",
     "OptimizerName",
     "Pass",
     "Program",
+    "Slot",
+    "Slots",
     "Spec",
     "StackedAdam",
     "StackedCNN",
     "StackedGRU",
+    "StackedImageDecoder",
+    "StackedImageEncoder",
+    "StackedLaProp",
     "StackedMLP",
     "StackedModule",
+    "StackedNetwork",
+    "StackedNormedMLP",
     "StackedRMSprop",
     "TorsoName",
     "compilable",
@@ -51,10 +66,16 @@ __all__ = [
     "head_for",
     "is_bounded",
     "is_continuous",
+    "jacobian",
     "missing_tool",
+    "module_of",
+    "modules",
     "network_for",
     "network_of_vectors",
+    "normed",
     "one_by_one",
     "programs",
     "set_precision",
+    "shares",
+    "whole_network",
 ]

@@ -7,9 +7,11 @@ import torch
 from torch import Tensor
 
 from operant import ops
-from operant.nets.factory import Encoder, network_for
+from operant.nets.factory import Encoder, network_for, whole_network
+from operant.nets.lookup import StackedLookup
 from operant.nets.mlp import Activation, Layers
 from operant.nets.module import StackedModule
+from operant.nets.network import MakeNetwork, StackedNetwork
 
 
 class ActionValues:
@@ -27,9 +29,12 @@ class ActionValues:
         dueling: whether value and advantages are separate streams.
         torso: the convolutions for images, or a custom module with its own initialization.
         bounds: of the observations, `[D]` each; intervals of finite width are mapped onto [-1, 1].
+        network: a custom whole network that returns the values (see `StackedNetwork`), in place of all layers.
+        one_hot: whether observations are one-hot vectors of D entries, given as indices `[S, M, 1]`.
 
     Raises:
-        ValueError: a dueling network has no hidden layer, or bounds are given for images, which are scaled anyway.
+        ValueError: a dueling network has no hidden layer, bounds are given for images, which are scaled anyway, or a
+            whole network is given with an encoder or as a dueling one.
     """
 
     def __init__(
@@ -42,7 +47,14 @@ class ActionValues:
         dueling: bool = False,
         torso: Encoder = "auto",
         bounds: tuple[Tensor, Tensor] | None = None,
+        network: str | MakeNetwork | None = None,
+        one_hot: bool = False,
     ) -> None:
+        if network is not None and (dueling or torso != "auto"):
+            raise ValueError(
+                f"network is a whole one, got {network!r}: leave out encoder={torso!r} and dueling={dueling}, or let "
+                "the network do it"
+            )
         if dueling and not hidden:
             raise ValueError("hidden must have at least one layer for the two streams of a dueling network, got ()")
         observed = (inputs,) if isinstance(inputs, int) else tuple(inputs)
@@ -58,7 +70,13 @@ class ActionValues:
             self.affine = torch.where(bounded, -1.0 - low * scale, 0.0), scale
         if dueling:
             hidden = [*hidden[:-1], 2 * hidden[-1]]
-        self.mlp = network_for(observed, [*hidden, actions + dueling], activation=activation, torso=torso)
+        sizes = [*hidden, actions + dueling]
+        if network is not None:
+            self.mlp = whole_network(network, observed, (actions,))
+        elif one_hot:
+            self.mlp = StackedLookup([*observed, *sizes], activation=activation)
+        else:
+            self.mlp = network_for(observed, sizes, activation=activation, torso=torso)
         self.size = self.mlp.size
 
     def initial(self, generators: Sequence[torch.Generator]) -> Tensor:
@@ -66,8 +84,11 @@ class ActionValues:
 
         Weights and biases are uniform within `1 / √inputs` of their layer, as in the paper's code; the last layer of
         the two streams of a dueling network counts as one, with the inputs of both. Different biases put the kinks of
-        the ReLUs in different places, even for small observations.
+        the ReLUs in different places, even for small observations. A one-hot vector counts as one input, so that the
+        initial values of observations differ however many there are. A custom network initializes itself.
         """
+        if isinstance(self.mlp, StackedNetwork):
+            return torch.stack([self.mlp.initial(generator) for generator in generators])
         rows = torch.empty(len(generators), self.size)
         for row, generator in zip(rows, generators, strict=True):
             layers = self.mlp.layers(row.unsqueeze(0))
@@ -75,6 +96,8 @@ class ActionValues:
                 layers.pop(0)[0].copy_(self.mlp.initial_module(generator))
             for weight, bias in layers:
                 inputs = weight[0, 0].numel() if weight.dim() > 3 else weight.shape[1]
+                if isinstance(self.mlp, StackedLookup) and weight is layers[0][0]:
+                    inputs = 1
                 bound = inputs**-0.5
                 weight.uniform_(-bound, bound, generator=generator)
                 bias.uniform_(-bound, bound, generator=generator)
@@ -101,9 +124,11 @@ class ActionValues:
 
     def trace(self, layers: Layers, obs: Tensor) -> list[Tensor]:
         """Return the outputs of every layer for observations `[S, M, ...]`, after scaling."""
-        return self.mlp.trace(
-            layers, obs if self.affine is None else torch.addcmul(self.affine[0], obs, self.affine[1])
-        )
+        return self.mlp.trace(layers, self.scaled(obs))
+
+    def scaled(self, obs: Tensor) -> Tensor:
+        """Return the inputs of the networks for observations."""
+        return obs if self.affine is None else torch.addcmul(self.affine[0], obs, self.affine[1])
 
     def combine(self, outputs: Tensor) -> Tensor:
         """Return the values `[S, M, A]` from the last layer's outputs `[S, M, out]`."""
@@ -130,7 +155,7 @@ class BoundActionValues:
 
     def __call__(self, obs: Tensor) -> Tensor:
         """Return the values `[S, M, A]`."""
-        return self.combine(self.shape.trace(self.layers, obs)[-1], obs)
+        return self.combine(self.shape.mlp(self.layers, self.shape.scaled(obs)), obs)
 
     def combine(self, outputs: Tensor, obs: Tensor) -> Tensor:
         """Return the values `[S, M, A]` from the last layer's outputs for observations."""

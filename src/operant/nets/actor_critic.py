@@ -6,10 +6,11 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from operant.nets.factory import Encoder, network_for
+from operant.nets.factory import Encoder, network_for, whole_network
 from operant.nets.gru import Memory
 from operant.nets.heads import Head
 from operant.nets.mlp import Activation, Layers
+from operant.nets.network import MakeNetwork
 
 ACTOR_GAIN = 0.01
 """Gain of the policy's last layer, so that the initial policy is nearly uniform."""
@@ -27,9 +28,12 @@ class Spec:
         torso: the convolutions for images, or a custom module (see `StackedModule`).
         memory: makes the networks recurrent (see `StackedGRU`); needs `shared`.
         value_heads: K, values that the critic predicts per state; K > 1 needs a single critic.
+        network: a custom whole network that returns policy and value (see `StackedNetwork`), in place of all layers.
+            With `shared`, one network gives both; otherwise each has a copy and uses its part.
 
     Raises:
-        ValueError: there is no critic, or several critics share layers with the actor or predict several values.
+        ValueError: there is no critic, several critics share layers with the actor or predict several values, or a
+            whole network is given with an encoder, a memory or several critics.
     """
 
     hidden: Sequence[int]
@@ -39,8 +43,14 @@ class Spec:
     torso: Encoder = "auto"
     memory: Memory | None = None
     value_heads: int = 1
+    network: str | MakeNetwork | None = None
 
     def __post_init__(self) -> None:
+        if self.network is not None and (self.torso != "auto" or self.memory is not None or self.critics > 1):
+            raise ValueError(
+                f"network is a whole one, got {self.network!r}: leave out encoder={self.torso!r}, memories, and more "
+                "critics than one"
+            )
         if self.critics < 1 or (self.critics > 1 and self.shared):
             raise ValueError(
                 f"critics must be 1, or more if they share no layers with the actor, got {self.critics} critics "
@@ -57,7 +67,8 @@ class ActorCritic:
 
     A seed has `R` networks: with shared hidden layers, one with outputs for policy and value, otherwise an actor and K
     critics of the same shape. All of them form one stacked network, so policy and value together take as many
-    operations as one of them; a separate critic uses only its value outputs.
+    operations as one of them; a separate critic uses only its value outputs. A custom whole network that is not shared
+    has outputs for both in each of its two copies.
 
     Args:
         inputs: shape of an observation, `(D,)` or `(C, H, W)`; D alone is allowed.
@@ -83,6 +94,10 @@ class ActorCritic:
             shape = (shape[0] - masked,)
         self.networks = 1 if spec.shared else 1 + spec.critics
         self.value_heads = spec.value_heads
+        self.value_first = head.outputs if spec.shared or spec.network is not None else 0
+        if spec.network is not None:
+            self.mlp = whole_network(spec.network, shape, (head.outputs, self.value_heads))
+            return
         outputs = head.outputs + self.value_heads if spec.shared else max(head.outputs, self.value_heads)
         self.mlp = network_for(
             shape,
@@ -174,7 +189,7 @@ class BoundActorCritic:
     @property
     def value_column(self) -> int | slice:
         """The value outputs of the critic's network."""
-        first = self.shape.head.outputs if self.shape.networks == 1 else 0
+        first = self.shape.value_first
         return first if self.shape.value_heads == 1 else slice(first, first + self.shape.value_heads)
 
 

@@ -1,4 +1,13 @@
-"""Functions of tensors as compiled programs: `Program`, and `compilable` methods."""
+"""Functions of tensors as compiled programs: `Program`, and `compilable` methods.
+
+A function is traced by `make_fx`, gradients included, and the graph compiled by `torch._inductor.compile`; neither is
+public. What is public, `torch.compile`, was measured for it (torch 2.13, CPU, one thread, 8 seeds, medians of 15
+interleaved rounds of 60 calls, process time): it cannot take the functions themselves, as Dynamo does not follow
+gradients that go through networks by hand ("Unsupported: builtins.method"); given the traced graph, its checks of every
+argument take the gradient of PPO on CartPole-v1 from 645 to 856 microseconds (1550 to 1170 a second), and that of SAC's
+critics on Pendulum-v1 from 3.1 to 3.5 milliseconds (320 to 290 a second). So it stays with what is not public, in this
+file alone: the constraints of CI hold the versions of torch that it is tested with.
+"""
 
 import platform
 import re
@@ -89,8 +98,10 @@ class Program(Generic[P, R]):
         Raises:
             RuntimeError: the function cannot be compiled, e.g. without a C++ compiler.
         """
-        if not self.compiled:
-            return self.function(*args, **kwargs)
+        return self._compiled(*args, **kwargs) if self.compiled else self.function(*args, **kwargs)
+
+    def _compiled(self, *args: P.args, **kwargs: P.kwargs) -> R:
+        """Return the result of a compiled program, which is made where there is none for such arguments."""
         self.calls += 1
         if rows := self._row_by_row():
             given = _rows(args, kwargs, len(rows))

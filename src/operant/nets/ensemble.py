@@ -9,6 +9,7 @@ from torch import Tensor
 
 from operant.nets.mlp import Layers, StackedMLP
 from operant.nets.module import StackedModule
+from operant.nets.network import StackedNetwork
 from operant.nets.tracing import tracing
 
 _Buffers = tuple[list[Tensor], list[Tensor]]
@@ -21,11 +22,12 @@ class Ensemble:
     ensemble of one.
 
     Args:
-        network: of one member, `StackedMLP` or `StackedModule` (`operant.nets.network_of_vectors`).
+        network: of one member, `StackedMLP` or `StackedModule` (`operant.nets.network_of_vectors`), or
+            `StackedNetwork`.
         members: K.
     """
 
-    def __init__(self, network: StackedMLP | StackedModule, *, members: int) -> None:
+    def __init__(self, network: StackedMLP | StackedModule | StackedNetwork, *, members: int) -> None:
         if members < 1:
             raise ValueError(f"members must be at least 1, got {members}")
         self.mlp, self.members = network, members
@@ -60,7 +62,7 @@ class BoundEnsemble:
 
     def __call__(self, inputs: Tensor) -> Tensor:
         """Return the outputs `[K, S, M, out]` for `inputs [S, M, in]`."""
-        return self.by_member(self.trace(inputs)[-1])
+        return self.by_member(self.shape.mlp(self.layers, inputs.repeat_interleave(self.shape.members, 0)))
 
     def trace(self, inputs: Tensor) -> list[Tensor]:
         """Return the inputs of all members and the outputs of every layer, each `[S * K, M, ...]`."""

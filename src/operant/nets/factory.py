@@ -9,9 +9,13 @@ from operant.nets.cnn import StackedCNN, TorsoName
 from operant.nets.gru import Memory, StackedGRU
 from operant.nets.mlp import Activation, StackedMLP
 from operant.nets.module import MakeModule, StackedModule
+from operant.nets.network import MakeNetwork, StackedNetwork
 
 ENTRY_POINTS = "operant.encoders"
 """Group of entry points by which installed packages provide encoders."""
+
+NETWORKS = "operant.networks"
+"""Group of entry points by which installed packages offer whole networks."""
 
 Encoder = TorsoName | str | MakeModule
 """An encoder before the dense layers: built-in convolutions, or a custom `torch.nn.Module`, by class or name."""
@@ -86,6 +90,34 @@ def encoders(value: object, *, pictures: bool = True) -> tuple[str, ...]:
     """
     own = get_args(TorsoName) if pictures else ("auto",)
     return doors.choices(own, value, ENTRY_POINTS, "a torch.nn.Module of yours, path/to/file.py:Name")
+
+
+def whole_network(
+    network: str | MakeNetwork, shape: Sequence[int], outputs: Sequence[int], *, beside: int = 0
+) -> StackedNetwork:
+    """Return a network from outside, in the place of all layers.
+
+    Args:
+        network: what makes it, or its name.
+        shape: of an observation, `(D,)` or `(C, H, W)`.
+        outputs: widths of the parts that its `forward` returns.
+        beside: how many numbers of an action follow the observation, which its `forward` takes, too.
+
+    Raises:
+        ValueError: the name leads to nothing that makes a module, or the module is no such network.
+    """
+    expected = "a torch.nn.Module class, or a function that makes one"
+    make = doors.load(network, expected=expected, group=NETWORKS) if isinstance(network, str) else network
+    return StackedNetwork(make, shape, outputs, beside=beside)
+
+
+def modules(value: object) -> tuple[str | None, ...]:
+    """Return the values of a field for a whole network, for `operant.runtime.bounds.require`.
+
+    Args:
+        value: of the field.
+    """
+    return None, *doors.choices((), value, NETWORKS, "a torch.nn.Module of yours, path/to/file.py:Name")
 
 
 def _from_outside(torso: Encoder) -> MakeModule | None:

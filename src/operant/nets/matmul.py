@@ -6,7 +6,7 @@ products use oneDNN, PyTorch's library for convolutions: up to twice as fast and
 
 from collections.abc import Mapping
 from functools import cache
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 import torch
 from torch import Tensor
@@ -52,50 +52,34 @@ def precision() -> str:
     return _Own.precision or torch.get_float32_matmul_precision()
 
 
-def product(left: Tensor, right: Tensor, out: Tensor | None = None) -> Tensor:
-    """Return `left [S, M, K] @ right [S, K, N]`.
+def product(
+    left: Tensor, right: Tensor, *, bias: Tensor | None = None, scale: float = 1, out: Tensor | None = None
+) -> Tensor:
+    """Return `left @ right`, or `scale * (bias + left @ right)`.
 
     At the precision `medium`, processors that multiply bfloat16 numbers multiply these, rounded from both sides, add in
     32 bits, and round the sums. PyTorch by itself does so only with matrix units (AMX).
 
     Args:
-        left: float32.
-        right: float32.
-        out: buffer for the result.
-    """
-    way = _way(left, right)
-    if way == "rounded":
-        rounded = torch.bmm(left.bfloat16(), right.bfloat16())
-        return rounded.float() if out is None else out.copy_(rounded)
-    if way == "plain":
-        return torch.bmm(left, right, out=out)
-    if out is None and tracing():  # a compiled program would use MKL for PyTorch's product
-        return torch.ops.operant.product(left, right)
-    return _by_onednn(left, right, out)
-
-
-def affine(bias: Tensor, left: Tensor, right: Tensor, *, scale: float = 1, out: Tensor | None = None) -> Tensor:
-    """Return `scale * (bias + left @ right)`, the product as `product` has it.
-
-    Args:
+        left: float32 `[S, M, K]`.
+        right: float32 `[S, K, N]`.
         bias: `[S, 1, N]` or `[S, M, N]`.
-        left: `[S, M, K]`.
-        right: `[S, K, N]`.
-        scale: factor of the sum.
+        scale: factor of the sum with the bias.
         out: buffer for the result.
     """
     way = _way(left, right)
-    if way == "rounded":
-        return _sum(bias, torch.bmm(left.bfloat16(), right.bfloat16()), scale, out)
+    if way == "plain" and bias is None:
+        return torch.bmm(left, right, out=out)
     if way == "plain":
-        return torch.baddbmm(bias, left, right, beta=scale, alpha=scale, out=out)
-    if out is None and tracing():
-        return _sum(bias, torch.ops.operant.product(left, right), scale, None)
-    return _by_onednn(left, right, out, bias=bias, scale=scale)
-
-
-def _sum(bias: Tensor, product: Tensor, scale: float, out: Tensor | None) -> Tensor:
-    return torch.add(bias if scale == 1 else bias * scale, product, alpha=scale, out=out)
+        return torch.baddbmm(cast(Tensor, bias), left, right, beta=scale, alpha=scale, out=out)
+    if way == "onednn" and not (out is None and tracing()):
+        return _by_onednn(left, right, out, bias=bias, scale=scale)
+    # A compiled program would use MKL for PyTorch's product, and so gets an operator of oneDNN's.
+    rounded = way == "rounded"
+    found = torch.bmm(left.bfloat16(), right.bfloat16()) if rounded else torch.ops.operant.product(left, right)
+    if bias is not None:
+        return torch.add(bias if scale == 1 else bias * scale, found, alpha=scale, out=out)
+    return found.to(left.dtype) if out is None else out.copy_(found)
 
 
 def _way(left: Tensor, right: Tensor) -> Literal["plain", "rounded", "onednn"]:

@@ -1,4 +1,4 @@
-"""Optimizers of parameters stacked along the seed axis: `StackedAdam` and `StackedRMSprop`."""
+"""Optimizers of parameters stacked along the seed axis: `StackedAdam`, `StackedRMSprop` and `StackedLaProp`."""
 
 import math
 from abc import ABC, abstractmethod
@@ -200,3 +200,65 @@ OPTIMIZERS: dict[OptimizerName, type[StackedAdam] | type[StackedRMSprop]] = {
     "rmsprop": StackedRMSprop,
 }
 """Optimizers by name; each takes `parameters`, `epsilon` and `max_grad_norm`."""
+
+
+class StackedLaProp(StackedOptimizer):
+    """LaProp (Ziyin et al. 2020, arXiv:2002.04839, algorithm 1) behind adaptive gradient clipping.
+
+    The gradient is divided by the root of its second moment before it enters the first, so that a step stays bounded
+    with any pair of decay rates: `v <- β2 v + (1 - β2) g²`, `m <- β1 m + (1 - β1) g / (sqrt(v̂) + ε)`,
+    `θ <- θ - learning_rate m̂`, where the hats are corrections of the bias.
+
+    Before that the gradient of each tensor is clipped to `clip` times the norm of the tensor (Brock et al. 2021,
+    arXiv:2102.06171, equation 3, of whole tensors), of which at least `LEAST_NORM` is taken.
+
+    Args:
+        parameters: `[S, P]`, stepped in place.
+        sizes: numbers of each tensor in a row, P together.
+        clip: largest norm of a gradient in shares of its tensor's; None: no clipping.
+        epsilon: added to the root of the second moment.
+        betas: decay rates of the two moments.
+    """
+
+    STATE = ("first", *StackedOptimizer.STATE)
+    LEAST_NORM = 1e-3
+
+    def __init__(
+        self,
+        parameters: Tensor,
+        *,
+        sizes: Sequence[int],
+        clip: float | None = 0.3,
+        epsilon: float = 1e-20,
+        betas: tuple[float, float] = (0.9, 0.99),
+    ) -> None:
+        super().__init__(parameters, epsilon=epsilon, max_grad_norm=None)
+        if sum(sizes) != parameters.shape[1]:
+            raise ValueError(f"sizes must sum to the {parameters.shape[1]} parameters of a seed, got {sum(sizes)}")
+        self.sizes, self.clip, self.betas = list(sizes), clip, betas
+        self.first = torch.zeros_like(parameters)
+
+    def _update(self, seeds: Sequence[int], gradient: Tensor, learning_rate: float) -> None:
+        rows = slice(None) if len(seeds) == len(gradient) else torch.tensor(seeds, device=gradient.device)
+        every = self.parameters, self.first, self.second, self.steps, gradient
+        parameters, first, second, steps, gradient = (tensor[rows] for tensor in every)
+        if self.clip is not None:
+            gradient = gradient * self._shares(parameters, gradient, self.clip)
+        beta1, beta2 = self.betas
+        second.mul_(beta2).addcmul_(gradient, gradient, value=1 - beta2)
+        root = (second / (1 - beta2 ** steps.unsqueeze(1))).sqrt_().add_(self.epsilon)
+        first.mul_(beta1).add_(gradient.div(root), alpha=1 - beta1)
+        parameters.sub_(first * (learning_rate / (1 - beta1 ** steps.unsqueeze(1))))
+        if not isinstance(rows, slice):  # copies were stepped
+            for tensor, stepped in zip(every, (parameters, first, second), strict=False):
+                tensor[rows] = stepped
+
+    def _shares(self, parameters: Tensor, gradient: Tensor, clip: float) -> Tensor:
+        """Return the factor of each number of a gradient, `[n, P]`."""
+        lengths, norms = (
+            torch.stack([linalg.vector_norm(part, dim=1) for part in tensor.split_with_sizes(self.sizes, dim=1)], 1)
+            for tensor in (parameters, gradient)
+        )
+        shares = (clip * lengths.clamp(min=self.LEAST_NORM) / norms.clamp(min=1e-30)).clamp_(max=1.0)
+        repeats = torch.tensor(self.sizes, device=gradient.device)
+        return shares.repeat_interleave(repeats, 1, output_size=gradient.shape[1])

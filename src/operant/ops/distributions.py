@@ -13,7 +13,7 @@ import math
 import torch
 from jaxtyping import Float, Int64
 from torch import Tensor
-from torch.nn.functional import log_softmax, logsigmoid
+from torch.nn.functional import log_softmax, logsigmoid, softmax
 
 _HALF_LOG_TWO_PI = 0.5 * math.log(2 * math.pi)
 
@@ -26,6 +26,38 @@ def categorical_sample(logits: Float[Tensor, "*B A"], noise: Float[Tensor, "*B A
         noise: Standard Gumbel noise, -log(-log(u)) with u uniform in (0, 1).
     """
     return (logits + noise).argmax(-1)
+
+
+def unimix(logits: Float[Tensor, "*B A"], share: float) -> Float[Tensor, "*B A"]:
+    """Log-probabilities of a mixture: `share` of the uniform distribution, the rest softmax(logits).
+
+    No choice is less likely than share / A, so that divergences are finite (Hafner et al. 2023, arXiv 2301.04104).
+
+    Args:
+        logits: Unnormalized log-probabilities.
+        share: In [0, 1]; 0 gives log softmax(logits).
+
+    Raises:
+        ValueError: `share` lies outside [0, 1].
+    """
+    if not 0 <= share <= 1:
+        raise ValueError(f"share is {share}, expected a number in [0, 1], such as 0.01")
+    if share == 0:
+        return log_softmax(logits, -1)
+    return (softmax(logits, -1) * (1 - share) + share / logits.shape[-1]).log()
+
+
+def straight_through(log_probs: Float[Tensor, "*B A"], choices: Int64[Tensor, "*B"]) -> Float[Tensor, "*B A"]:
+    """One-hot vectors of `choices` with the gradient of the probabilities (Bengio et al. 2013, arXiv 1308.3432).
+
+    Args:
+        log_probs: Normalized log-probabilities.
+        choices: Drawn from them.
+    """
+    probabilities = log_probs.exp()
+    every = torch.arange(log_probs.shape[-1], device=log_probs.device)
+    chosen = (choices.unsqueeze(-1) == every).to(log_probs.dtype)
+    return chosen + (probabilities - probabilities.detach())
 
 
 def categorical_log_prob(logits: Float[Tensor, "*B A"], actions: Int64[Tensor, "*B"]) -> Float[Tensor, "*B"]:

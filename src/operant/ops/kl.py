@@ -109,6 +109,31 @@ def cross_entropy(logits_p: Float[Tensor, "*B A"], logits_q: Float[Tensor, "*B A
     return -_expectation(logits_p.log_softmax(-1), logits_q.log_softmax(-1))
 
 
+def balanced_kl(
+    posterior: Float[Tensor, "*B G A"], prior: Float[Tensor, "*B G A"], *, free: float
+) -> tuple[Float[Tensor, "*B"], Float[Tensor, "*B"]]:
+    r"""The two sides of KL(posterior‖prior), summed over G categorical variables: (dynamics, representation).
+
+    Dynamics, `max(free, KL(sg(posterior)‖prior))`, draws the prior towards the posterior; representation,
+    `max(free, KL(posterior‖sg(prior)))`, the posterior towards the prior. Both have one value; their weights decide
+    which of the two follows more. Below `free` nats neither has a gradient (Hafner et al. 2023, arXiv 2301.04104,
+    eq. 3).
+
+    Args:
+        posterior: `[..., G, A]` unnormalized log-probabilities.
+        prior: `[..., G, A]` those of the prior.
+        free: nats that cost nothing, at least 0.
+
+    Raises:
+        ValueError: `free` is negative.
+    """
+    if not free >= 0:
+        raise ValueError(f"free is {free}, expected at least 0 nats, such as 1.0")
+    dynamics = categorical_kl(posterior.detach(), prior).sum(-1)
+    representation = categorical_kl(posterior, prior.detach()).sum(-1)
+    return dynamics.clamp(min=free), representation.clamp(min=free)
+
+
 def gaussian_kl(
     mean_p: Float[Tensor, "*#B A"],
     log_std_p: Float[Tensor, "*#B A"],

@@ -88,3 +88,27 @@ def _centered(values: Float[Tensor, "*B M"], weights: Float[Tensor, "*B M"] | No
     live = values[..., :1] if weights is None else values.gather(-1, weights.argmax(-1, keepdim=True))
     shifted = values - live
     return shifted - weighted_mean(shifted, weights).unsqueeze(-1)
+
+
+def percentile_range(values: Float[Tensor, "*B M"], *, low: float = 0.05, high: float = 0.95) -> Float[Tensor, "*B"]:
+    """Return the distance between two percentiles, interpolated linearly between samples.
+
+    The scale that DreamerV3 divides returns by, which outliers do not change (Hafner et al. 2023, arXiv 2301.04104,
+    eq. 7).
+
+    Args:
+        values: `[..., M]`.
+        low: the lower percentile as a share, at least 0.
+        high: the upper one, at most 1.
+
+    Raises:
+        ValueError: not `0 <= low < high <= 1`.
+    """
+    if not 0 <= low < high <= 1:
+        raise ValueError(f"low is {low} and high is {high}, expected 0 <= low < high <= 1")
+    ordered, last = values.sort(-1).values, values.shape[-1] - 1
+    ends: list[Tensor] = []
+    for share in (low, high):
+        below = int(share * last)
+        ends.append(ordered[..., below].lerp(ordered[..., min(below + 1, last)], share * last - below))
+    return ends[1] - ends[0]

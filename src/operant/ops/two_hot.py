@@ -45,6 +45,33 @@ def signed_parabolic(x: Float[Tensor, "*B"], *, eps: float = 1e-3) -> Float[Tens
     return w * (w.abs() + 2)
 
 
+def symlog(x: Float[Tensor, "*B"]) -> Float[Tensor, "*B"]:
+    r"""The squashed value sign(x) log(|x| + 1) (Hafner et al. 2023, arXiv 2301.04104, eq. 9).
+
+    Slope 1 at 0, a logarithm in the distance, and invertible by `symexp`.
+    """
+    return x.sign() * x.abs().log1p()
+
+
+def symexp(x: Float[Tensor, "*B"]) -> Float[Tensor, "*B"]:
+    r"""The inverse of `symlog`, sign(x) (exp(|x|) - 1)."""
+    return x.sign() * x.abs().expm1()
+
+
+def symexp_support(size: int, *, bound: float = 20.0) -> Float[Tensor, " K"]:
+    r"""An odd number of atoms, symexp of evenly spaced numbers from `-bound` to `bound` (arXiv 2301.04104, eq. 10).
+
+    Each atom is exactly the opposite of another one.
+
+    Raises:
+        ValueError: `size` is even or less than 3.
+    """
+    if size < 3 or size % 2 == 0:
+        raise ValueError(f"size is {size}, expected an odd number of at least 3, such as 255")
+    positive = symexp(torch.linspace(0, bound, size // 2 + 1, dtype=torch.float64)).float()
+    return torch.cat((-positive[1:].flip(0), positive))
+
+
 def two_hot(x: Float[Tensor, "*B"], support: Float[Tensor, " K"]) -> Float[Tensor, "*B K"]:
     r"""Weights of the two atoms around each number, such that their mean is the number, detached.
 
@@ -82,6 +109,21 @@ def two_hot_mean(logits: Float[Tensor, "*B K"], support: Float[Tensor, " K"]) ->
         `[...]` means, between the ends of the support.
     """
     return logits.softmax(-1) @ support
+
+
+def symmetric_mean(logits: Float[Tensor, "*B K"], support: Float[Tensor, " K"]) -> Float[Tensor, "*B"]:
+    r"""`two_hot_mean` for a support whose atoms are opposites of each other, exactly 0 for symmetric logits.
+
+    Sums the differences p_k - p_{K-1-k} times the positive atoms, where the sum over all atoms would be the difference
+    of two large numbers.
+
+    Args:
+        logits: `[..., K]` of the atoms.
+        support: K atoms, an odd number, `support[k] = -support[K - 1 - k]`.
+    """
+    probabilities, half = logits.softmax(-1), len(support) // 2
+    difference = probabilities[..., half + 1 :] - probabilities[..., :half].flip(-1)
+    return difference @ support[half + 1 :]
 
 
 def two_hot_loss(

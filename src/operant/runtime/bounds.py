@@ -49,7 +49,7 @@ UnitFloat = Annotated[float, Interval("[0, 1]")]
 _FINITE = Interval("(-inf, inf)")
 
 
-def require(config: Any, **bounds: str | Sequence[str]) -> None:
+def require(config: Any, **bounds: str | Sequence[str | None]) -> None:
     """Check every field of a configuration against its type, and some against bounds given here.
 
     A number must lie in the interval of its type, or be finite without one; an integer must be whole; a `Literal` must

@@ -1,6 +1,6 @@
 """Comparison of runs: final scores and learning curves, read from `eval/evaluations.jsonl`."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
 from typing import Any
@@ -13,8 +13,11 @@ from operant.runtime.evaluation import Evaluation
 from operant.runtime.metrics import read_records
 from operant.runtime.metrics_window import EPISODES, LENGTH, RETURN
 from operant.runtime.run import Run, RunError
-from operant.runtime.statistics import iqm
+from operant.runtime.statistics import Profile, iqm, performance_profile
 from operant.streams import seed_sequence
+
+THRESHOLDS = 101
+"""Points of a performance profile."""
 
 
 @dataclass(frozen=True)
@@ -55,6 +58,7 @@ class Standing:
         difference_interval: 95 % bootstrap interval of `difference`.
         budget: of the comparison: the smallest of the runs.
         metric: name of the compared metric; None: the scores of evaluations.
+        profile: share of the seeds above each of some thresholds, between the lowest and the highest score of all runs.
     """
 
     run: Run
@@ -65,7 +69,8 @@ class Standing:
     difference: float
     difference_interval: tuple[float, float]
     budget: int
-    metric: str | None = None
+    metric: str | None
+    profile: Profile
 
 
 Evaluations = Sequence[tuple[int, Evaluation]]
@@ -161,15 +166,16 @@ def _intervals(consumed: NDArray[np.int64], every: int) -> list[NDArray[np.bool_
     return [numbers == number for number in np.unique(numbers)]
 
 
-def compare(runs: Sequence[Run], *, metric: str | None = None) -> list[Standing]:
+def compare(runs: Sequence[Run], *, metric: str | None = None, allow_different: bool = False) -> list[Standing]:
     """Return the results of several runs under the same protocol.
 
-    They may differ in algorithm, configuration, seeds and budget, but not in task, environments and evaluation. Runs of
-    different budgets are compared by their last evaluations within the smallest one.
+    They may differ in algorithm, configuration, seeds and budget, but not in task, environments, evaluation and the
+    unit of the budget. Runs of different budgets are compared by their last evaluations within the smallest one.
 
     Args:
         runs: one or more.
         metric: a training metric (`metric_curve`) to compare instead of evaluation scores.
+        allow_different: compare runs of different protocols (`different_protocols` lists the differences).
 
     Raises:
         ValueError: no run is given, or one twice.
@@ -179,7 +185,8 @@ def compare(runs: Sequence[Run], *, metric: str | None = None) -> list[Standing]
         raise ValueError(f"one or more different runs are needed, got {[str(run.path) for run in runs]}")
     read = [evaluations(run) for run in runs]
     for run, found in zip(runs[1:], read[1:], strict=True):
-        _require_same_protocol((runs[0], read[0]), (run, found), metric)
+        if not allow_different:
+            _require_same_protocol((runs[0], read[0]), (run, found), metric)
     curves = [
         learning_curve(run, found) if metric is None else metric_curve(run, metric)
         for run, found in zip(runs, read, strict=True)
@@ -195,8 +202,10 @@ def compare(runs: Sequence[Run], *, metric: str | None = None) -> list[Standing]
         _last_within(run, found, budget) if metric is None else _last_point(run, curve, budget)
         for run, found, curve in zip(runs, read, curves, strict=True)
     ]
+    scores = [score for final in finals for score in final.scores]
+    thresholds = np.linspace(min(scores), max(scores), THRESHOLDS)
     return [
-        _standing(run, final, finals[0], curve, budget=budget, metric=metric)
+        _standing(run, final, finals[0], curve, budget=budget, metric=metric, thresholds=thresholds)
         for run, final, curve in zip(runs, finals, curves, strict=True)
     ]
 
@@ -222,7 +231,14 @@ def _last_point(run: Run, curve: Curve, budget: int) -> Evaluation:
 
 
 def _standing(
-    run: Run, final: Evaluation, first: Evaluation, curve: Curve, *, budget: int, metric: str | None
+    run: Run,
+    final: Evaluation,
+    first: Evaluation,
+    curve: Curve,
+    *,
+    budget: int,
+    metric: str | None,
+    thresholds: NDArray[np.float64],
 ) -> Standing:
     ours, others = np.asarray(final.scores), np.asarray(first.scores)
     same = final is first
@@ -237,6 +253,7 @@ def _standing(
         difference_interval=none if same else paired_bootstrap(ours, others, lambda a, b: float(iqm(a) - iqm(b))),
         budget=budget,
         metric=metric,
+        profile=performance_profile(ours, thresholds),
     )
 
 
@@ -289,7 +306,7 @@ def improvement_probability(scores: ArrayLike, others: ArrayLike) -> float:
 def _protocol(run: Run, found: Evaluations, metric: str | None) -> dict[str, Any]:
     """Return the options that must agree for scores to be comparable, by name."""
     settings = run.settings
-    common = {"task": settings.task}
+    common = {"task": settings.task, "the unit of the budget": run.entry.unit}
     if run.entry.package == "language":
         every = {} if metric is None else {"--evaluate-every": settings.evaluation_interval}
         return common | every | {"--held-out": found[-1][1].episodes if found else 0}
@@ -299,13 +316,21 @@ def _protocol(run: Run, found: Evaluations, metric: str | None) -> dict[str, Any
     return common | backend | own | {"--evaluate-episodes": settings.evaluate_episodes}
 
 
+def different_protocols(runs: Sequence[Run], metric: str | None = None) -> list[str]:
+    """Return in what the protocols of runs differ from that of the first one, as text."""
+    protocols = [_protocol(run, evaluations(run), metric) for run in runs]
+    return list(dict.fromkeys(line for other in protocols[1:] for line in _differing(protocols[0], other)))
+
+
+def _differing(wanted: Mapping[str, Any], got: Mapping[str, Any]) -> list[str]:
+    shared = [name for name in wanted if name in got]
+    return [f"{name} is {wanted[name]} and {got[name]}" for name in shared if wanted[name] != got[name]]
+
+
 def _require_same_protocol(one: tuple[Run, Evaluations], another: tuple[Run, Evaluations], metric: str | None) -> None:
     (first, _), (other, _) = one, another
-    wanted, got = _protocol(*one, metric), _protocol(*another, metric)
-    shared = [name for name in wanted if name in got]
-    differing = [f"{name} is {wanted[name]} and {got[name]}" for name in shared if wanted[name] != got[name]]
-    if differing:
+    if differing := _differing(_protocol(*one, metric), _protocol(*another, metric)):
         raise RunError(
             f"{first.path} and {other.path} cannot be compared: {'; '.join(differing)}; "
-            "train one of them again under the protocol of the other"
+            "train one of them again under the protocol of the other, or give --allow-different to compare them anyway"
         )

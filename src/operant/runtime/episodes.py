@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from operant.envs import BatchEnv, EndlessError, Features, Step, Tree, reporting
-from operant.runtime.rollouts import Act, Rollout, info_metrics, stack_extras
+from operant.runtime.rollouts import Act, Rollout, has_extras, info_metrics, stack_extras
 
 _SYNC_EVERY = 32
 
@@ -99,7 +99,7 @@ class Episodes:
                 "rollout/episode_length": counts.sum(1) / episodes,
                 "rollout/episodes": episodes,
             },
-            extras=stack_extras(results, shape, self.env.task),
+            extras=stack_extras(results, shape, self.env.task) if has_extras(results) else {},
         )
 
     def _shape(self, obs: Tree) -> Tensor:

@@ -40,8 +40,8 @@ def write_policy(settings: Settings, seed: int, network: Network, folder: Path) 
     env = make_single(specified(settings.task, settings.env_kwargs))
     env.close()
     facts, tensors = network
-    action, ends = _action(env.action_space)
-    facts = facts | {"observation": _observation(env.observation_space, facts), "action": action}
+    action, ends = action_form(env.action_space)
+    facts = facts | {"observation": observation_form(env.observation_space, facts), "action": action}
     facts |= {"algorithm": settings.algorithm, "task": settings.task, "seed": seed}
     every = {name: tensor.detach().cpu().contiguous().clone() for name, tensor in (tensors | ends).items()}
     (folder / "policy.json").write_text(json.dumps(facts, indent=1) + "\n", encoding="utf-8")
@@ -89,7 +89,7 @@ def write_table(path: Path, actions: NDArray[Any], values: NDArray[Any] | None) 
             writer.writerow([state, action, *([] if values is None else map(repr, values[state].tolist()))])
 
 
-def _observation(space: spaces.Space[Any], facts: dict[str, Any]) -> dict[str, Any]:
+def observation_form(space: spaces.Space[Any], facts: dict[str, Any]) -> dict[str, Any]:
     """Return the conversion of observations to a vector."""
     own: Any = space
     shape = list(space.shape or ())
@@ -108,7 +108,7 @@ def _observation(space: spaces.Space[Any], facts: dict[str, Any]) -> dict[str, A
     )
 
 
-def _action(space: spaces.Space[Any]) -> tuple[dict[str, Any], dict[str, Tensor]]:
+def action_form(space: spaces.Space[Any]) -> tuple[dict[str, Any], dict[str, Tensor]]:
     """Return the conversion of a learner's output to an action (`operant.envs.spaces.GymnasiumActions`)."""
     own: Any = space
     found: dict[str, Tensor] = {}

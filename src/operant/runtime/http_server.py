@@ -6,7 +6,7 @@ import os
 import signal
 import socket
 import sys
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from contextlib import contextmanager
 
 import uvicorn
@@ -16,7 +16,16 @@ BACKLOG = 128
 
 
 class Server(uvicorn.Server):
-    """Ends at Ctrl-C and SIGTERM, and does not pass them on: to be stopped is how it is meant to end."""
+    """Ends at Ctrl-C and SIGTERM, and does not pass them on: to be stopped is how it is meant to end.
+
+    Args:
+        config: of uvicorn.
+        end: ends answers that would not end by themselves. Default: there are none.
+    """
+
+    def __init__(self, config: uvicorn.Config, end: Callable[[], object] = lambda: None) -> None:
+        super().__init__(config)
+        self._end = end
 
     @contextmanager
     def capture_signals(self) -> Generator[None]:
@@ -30,6 +39,7 @@ class Server(uvicorn.Server):
         yield
 
     def _stop(self) -> None:
+        self._end()
         self.force_exit = self.should_exit
         self.should_exit = True
 

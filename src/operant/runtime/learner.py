@@ -7,6 +7,8 @@ import torch
 from torch import Tensor
 
 from operant.envs.base import Tree
+from operant.nets.actor_critic import BoundActorCritic
+from operant.nets.heads import Head
 from operant.state import State
 
 Metrics = Mapping[str, Tensor | float]
@@ -54,6 +56,41 @@ class HasWeights(Protocol):
     @property
     def learned(self) -> Weights:
         """The tensors themselves, not copies."""
+        ...
+
+
+@runtime_checkable
+class NetworkAgent(Protocol):
+    """Something that acts by networks, such as `operant.control.agent.Agent`."""
+
+    @property
+    def head(self) -> Head:
+        """What the policy's outputs mean."""
+        ...
+
+    @property
+    def networks(self) -> BoundActorCritic:
+        """Policy and critic of all seeds."""
+        ...
+
+
+@runtime_checkable
+class HasAgent(Protocol):
+    """A learner that leaves acting to an agent."""
+
+    @property
+    def agent(self) -> object:
+        """What acts, such as a `NetworkAgent`."""
+        ...
+
+
+@runtime_checkable
+class HasCriticKind(Protocol):
+    """A learner whose critic may predict something else than the values of states, or nothing."""
+
+    @property
+    def critic_kind(self) -> str:
+        """What it predicts: "none", "V" or "Q"."""
         ...
 
 

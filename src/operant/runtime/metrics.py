@@ -9,12 +9,12 @@ import json
 import logging
 import math
 import os
+import sys
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
-from torch import Tensor
 
 from operant.runtime.files import read_regular, replace_durably, require_regular
 
@@ -139,7 +139,7 @@ def _lines(path: Path) -> Iterable[tuple[bytes, dict[str, Any] | None]]:
 
 
 def _plain(value: Any) -> Any:
-    if isinstance(value, Tensor | np.ndarray | np.generic):
+    if isinstance(value, np.ndarray | np.generic) or _is_tensor(value):
         return _plain(cast(Any, value).tolist())
     if isinstance(value, Mapping):
         return {str(key): _plain(item) for key, item in cast(Mapping[Any, Any], value).items()}
@@ -148,6 +148,12 @@ def _plain(value: Any) -> Any:
     if isinstance(value, float) and not math.isfinite(value):
         return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
     return value
+
+
+def _is_tensor(value: Any) -> bool:
+    """Whether a value is a tensor; torch is not imported for that, as it takes 200 MB and readers do without."""
+    torch: Any = sys.modules.get("torch")
+    return torch is not None and isinstance(value, torch.Tensor)
 
 
 def _restored(value: Any) -> Any:

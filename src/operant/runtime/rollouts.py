@@ -138,6 +138,11 @@ def _stack(tensors: Sequence[Tensor], shape: tuple[int, ...]) -> Tensor:
     return (tensors[0] if len(tensors) == 1 else torch.stack(list(tensors))).reshape(shape)
 
 
+def has_extras(steps: Sequence[Step]) -> bool:
+    """Whether several steps have extra tensors."""
+    return steps[0].extras is not None or steps[-1].extras is not None
+
+
 def stack_extras(steps: Sequence[Step], shape: tuple[int, int, int], task: str) -> dict[str, Tensor]:
     """Return the extra tensors of several steps by name, each `[T, S, N, ...]`.
 
@@ -149,8 +154,6 @@ def stack_extras(steps: Sequence[Step], shape: tuple[int, int, int], task: str) 
     Raises:
         ValueError: some steps lack a tensor of others, or it does not have one row per environment.
     """
-    if steps[0].extras is None and steps[-1].extras is None:
-        return {}
     rows = shape[1] * shape[2]
     stacked: dict[str, Tensor] = {}
     for name in dict.fromkeys(name for step in steps for name in step.extras or {}):
@@ -198,11 +201,11 @@ class Collector:
         result: the last step; None before the first.
     """
 
-    def __init__(self, env: BatchEnv, *, seeds: int) -> None:
+    def __init__(self, env: BatchEnv, *, seeds: int, features: Features | None = None) -> None:
         if seeds < 1 or env.rows % seeds:
             raise ValueError(f"{env.rows} environments cannot be shared equally by {seeds} seeds")
         self.env, self.seeds, self.rows = env, seeds, env.rows // seeds
-        self.features = Features.of(env.observation_space, env.action_space)
+        self.features = features or Features.of(env.observation_space, env.action_space)
         self.obs = self.encode(env.reset())
         self.result: Step | None = None
         self._reporting = reporting(env)
@@ -243,7 +246,7 @@ class Collector:
             "scores": _stack([result.score for result in results], shape),
             "final_obs": _stack(final, (steps, *obs.shape)),
             "valid": None if self.env.always_valid else _stack([result.valid for result in results], shape),
-            "extras": stack_extras(results, shape, self.env.task),
+            "extras": stack_extras(results, shape, self.env.task) if has_extras(results) else {},
         }
 
     def rollout(self, *, scores: Tensor, **parts: Any) -> Rollout:

@@ -14,9 +14,9 @@ from operant.runtime.tables import to_table
 _ACTING, _CONTROL = ("control", "tabular"), ("control",)
 
 OF_PACKAGES: Mapping[str, Sequence[str]] = {
-    **dict.fromkeys(("env_kwargs", "env_backend", "evaluate_episodes", "evaluate_max_steps"), _ACTING),
+    **dict.fromkeys(("env_kwargs", "env_backend", "evaluate_episodes", "evaluate_max_steps", "wrappers"), _ACTING),
     **dict.fromkeys(("vectorization", "num_workers", "lost_workers", "worker_seconds"), _CONTROL),
-    **dict.fromkeys(("clip_rewards", "episodic_life", "compile", "wrappers", "shards"), _CONTROL),
+    **dict.fromkeys(("clip_rewards", "episodic_life", "compile", "shards"), _CONTROL),
 }
 """Packages whose algorithms have a setting; all have the others."""
 

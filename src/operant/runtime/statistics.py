@@ -1,11 +1,12 @@
-"""Statistics over few seeds: the interquartile mean and its bootstrap interval.
+"""Statistics over few seeds: the interquartile mean, performance profiles, and their bootstrap intervals.
 
-Both follow Agarwal et al., "Deep Reinforcement Learning at the Edge of the Statistical Precipice" (2021,
+They follow Agarwal et al., "Deep Reinforcement Learning at the Edge of the Statistical Precipice" (2021,
 arXiv:2108.13264): scores of several runs (seeds), on one task or several, are summarized by the mean of their middle
 half, and the uncertainty is bootstrapped over runs, task by task.
 """
 
 from collections.abc import Callable
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -64,19 +65,81 @@ def stratified_bootstrap(
     Raises:
         ValueError: an empty or wrongly shaped `scores`, or a parameter out of range.
     """
+    resampled = _drawn_again(scores, repetitions, seed).reshape(repetitions, -1)
+    with np.errstate(invalid="ignore"):
+        low, high = np.percentile(statistic(resampled), _tails(confidence))
+    return float(low), float(high)
+
+
+@dataclass(frozen=True)
+class Profile:
+    """The share of runs that score higher than each of several thresholds (a run-score distribution).
+
+    Attributes:
+        thresholds: `[n]`.
+        share: `[n]`, of the runs, each task counting the same.
+        low: `[n]`, lower end of the interval of `share` at each threshold.
+        high: `[n]`, upper end.
+    """
+
+    thresholds: NDArray[np.float64]
+    share: NDArray[np.float64]
+    low: NDArray[np.float64]
+    high: NDArray[np.float64]
+
+
+def performance_profile(
+    scores: ArrayLike,
+    thresholds: ArrayLike,
+    *,
+    repetitions: int = 2000,
+    confidence: float = 0.95,
+    seed: int = 0,
+) -> Profile:
+    """Return the run-score distribution with its stratified bootstrap intervals (Agarwal et al. 2021, section 4.2).
+
+    `F(τ) = mean over tasks and seeds of [score > τ]`. Where the profile of one algorithm is above that of another
+    everywhere, its scores are greater in every sense; where they cross, each is better by some statistic.
+
+    Args:
+        scores: `[seeds]` or `[tasks, seeds]`.
+        thresholds: `[n]`, τ.
+        repetitions: how often the runs are drawn, within each task.
+        confidence: probability mass of the intervals, of each threshold by itself.
+        seed: start of the random numbers; equal seeds give equal intervals.
+
+    Raises:
+        ValueError: an empty or wrongly shaped argument, or a parameter out of range.
+    """
+    levels = np.asarray(thresholds, np.float64)
+    if levels.ndim != 1 or not levels.size:
+        raise ValueError(f"thresholds must be [n] with at least one, got shape {levels.shape}")
+    resampled = _drawn_again(scores, repetitions, seed).reshape(repetitions, -1)
+    shares = np.stack([(resampled > level).mean(-1) for level in levels], axis=-1)
+    low, high = np.percentile(shares, _tails(confidence), axis=0)
+    values = np.ravel(np.asarray(scores, np.float64))
+    return Profile(levels, (values[:, None] > levels).mean(0), low, high)
+
+
+def _drawn_again(scores: ArrayLike, repetitions: int, seed: int) -> NDArray[np.float64]:
+    """Return runs drawn again with replacement within each task, `[repetitions, tasks, seeds]`."""
     values = _scores(scores)
     if values.ndim > 2:
         raise ValueError(f"scores must be [seeds] or [tasks, seeds], got shape {values.shape}")
-    if repetitions < 1 or not 0 < confidence < 1:
-        raise ValueError(f"need repetitions >= 1 and 0 < confidence < 1, got {repetitions} and {confidence}")
+    if repetitions < 1:
+        raise ValueError(f"repetitions must be at least 1, got {repetitions}")
     table = np.atleast_2d(values)
     generator = np.random.Generator(np.random.PCG64(seed_sequence(seed, "bootstrap")))
     drawn = generator.integers(table.shape[1], size=(repetitions, *table.shape))
-    resampled = np.take_along_axis(table[None], drawn, axis=-1).reshape(repetitions, -1)
+    return np.take_along_axis(table[None], drawn, axis=-1)
+
+
+def _tails(confidence: float) -> list[float]:
+    """Return the percentiles at the ends of an interval."""
+    if not 0 < confidence < 1:
+        raise ValueError(f"confidence must be a probability between 0 and 1, got {confidence}")
     tail = 50.0 * (1.0 - confidence)
-    with np.errstate(invalid="ignore"):
-        low, high = np.percentile(statistic(resampled), [tail, 100.0 - tail])
-    return float(low), float(high)
+    return [tail, 100.0 - tail]
 
 
 def _scores(scores: ArrayLike) -> NDArray[np.float64]:

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from operant import streams
-from operant.envs import Wrapper, wrappers
+from operant.envs import BatchEnv, Wrapper, wrappers
 from operant.runtime.comparison import learning_curve
 from operant.runtime.evaluation import Evaluation
 from operant.runtime.experiment import Answering, Collecting, Experiment, Numbering
@@ -117,7 +117,7 @@ class Trained(LearnedTables):
     @property
     def wrappers(self) -> list[Wrapper]:
         """The wrappers of the training environments, the innermost first."""
-        env = self.experiment.env if isinstance(self.experiment, Collecting) else None
+        env: BatchEnv | None = getattr(self.experiment, "env", None)
         return [] if env is None else wrappers(env)
 
     @cached_property

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from operant import catalog
-from operant.envs import BatchEnv, FiniteEnv
+from operant.envs import BatchEnv, FiniteEnv, for_evaluation, start, wrapped, wrappers
 from operant.envs.checking import check_users_environment
 from operant.envs.registry import make_single, specified
 from operant.envs.worlds.bandits import Bandit
@@ -37,7 +37,7 @@ class Experiment:
     Attributes:
         learner: satisfies `operant.runtime.learner.Learner` and `Policy`.
         settings: of the run.
-        mdp: the model of the task, if it has a constant one.
+        mdp: the model of the task, if it has a constant one that no wrapper changes.
     """
 
     learner: TabularLearner
@@ -65,7 +65,8 @@ class Experiment:
 
         Raises:
             StoppedError: it was stopped.
-            ValueError: `episodes` is not positive, an unknown backend, or no model.
+            ValueError: `episodes` is not positive, an unknown backend, or no model, such as in wrappers that hold in
+                evaluations.
         """
         settings, learner = self.settings, self.learner
         episodes = settings.evaluate_episodes if episodes is None else episodes
@@ -88,7 +89,7 @@ class Experiment:
         try:
             return evaluate_policy(
                 Player(learner),
-                env,
+                env if self.env is None else for_evaluation(self.env, env, settings.seeds),
                 seeds=len(settings.seeds),
                 episodes=episodes,
                 max_steps=longest,
@@ -98,9 +99,14 @@ class Experiment:
         finally:
             env.close()
 
+    @property
+    def env(self) -> BatchEnv | None:
+        """The environments that the learner steps, in their wrappers; None where it simulates a model."""
+        return self.learner.env
+
     def reach(self) -> None:
         """Run Gymnasium's check on a user environment before training."""
-        if self.learner.env is not None:
+        if self.env is not None:
             check_users_environment(self.settings.task)
 
     @staticmethod
@@ -129,9 +135,9 @@ def assemble(
 ) -> Experiment | BanditExperiment:
     """Make the learner of a run with its model or environment.
 
-    A task with a known, constant model is simulated inside the kernel; others with finite spaces are stepped.
-    `settings.env_backend` selects "tensor" (the former) or "gymnasium" (the latter). Bandits always run inside the
-    kernel.
+    A task with a known, constant model is simulated inside the kernel; others with finite spaces are stepped, and so
+    are tasks in wrappers, which see the numbers of states. `settings.env_backend` selects "tensor" (the former) or
+    "gymnasium" (the latter). Bandits always run inside the kernel.
 
     Args:
         algorithm: from the catalog.
@@ -150,7 +156,10 @@ def assemble(
         return _with_arms(kind, settings, config)
     mdp = known_model(settings.task, settings.env_kwargs)
     source: MDP | BatchEnv | None = mdp if _simulated(settings.task, mdp, settings.env_backend) else None
-    if source is None:
+    if settings.wrappers:
+        source = _in_wrappers(settings)
+        mdp = None if any(wrapper.in_evaluation for wrapper in wrappers(source)) else mdp
+    elif source is None:
         source = enumerated(settings.task, settings.seeds, env_kwargs=settings.env_kwargs)
     try:
         learner = kind(config, source, seeds=settings.seeds, budget=settings.budget)
@@ -161,7 +170,42 @@ def assemble(
     return Experiment(learner, settings, mdp)
 
 
+def _in_wrappers(settings: Settings) -> BatchEnv:
+    """Return the environments of a task with numbered observations in the wrappers of a run.
+
+    Raises:
+        ValueError: the task is to be simulated, or a wrapper cannot be made, or makes observations or actions that are
+            no numbers of states or actions.
+    """
+    if settings.env_backend == "tensor":
+        raise ValueError(
+            f"env_backend='tensor' simulates the model of {settings.task} inside the kernel, where there is no place "
+            f"for wrappers={settings.wrappers}: leave env_backend at 'auto', which steps the environment"
+        )
+    bare = enumerated(settings.task, settings.seeds, env_kwargs=settings.env_kwargs)
+    try:
+        env = wrapped(bare, settings.wrappers)
+        for wrapper in wrappers(env):
+            for what, space in {"observations": wrapper.observation_space, "actions": wrapper.action_space}.items():
+                if not isinstance(space, gymnasium.spaces.Discrete) or space.start:
+                    raise ValueError(
+                        f"{type(wrapper).__name__} gives a table {what} of {space}: around a table a wrapper sees the "
+                        "numbers of states and actions and has to return such, Discrete from 0; change other ones in "
+                        "an environment of your own, path/to/file.py:MyEnv"
+                    )
+        start(env, settings.seeds)
+    except BaseException:
+        bare.close()
+        raise
+    return env
+
+
 def _with_arms(kind: Any, settings: Settings, config: Any) -> BanditExperiment:
+    if settings.wrappers:
+        raise ValueError(
+            f"the arms of a bandit are pulled inside the kernel, where there is no place for wrappers="
+            f"{settings.wrappers}: leave them out, or take an algorithm that steps its environment, such as q-learning"
+        )
     if settings.env_backend == "gymnasium":
         raise ValueError(
             "bandits run inside the kernel: leave env_backend at 'auto' for training; "

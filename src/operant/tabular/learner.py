@@ -11,6 +11,7 @@ from torch import Tensor
 
 from operant.envs.base import BatchEnv
 from operant.envs.workers import EnvError
+from operant.envs.wrapper import reporting
 from operant.mdp import MDP
 from operant.runtime.learner import Metrics
 from operant.runtime.rollouts import info_metrics
@@ -226,11 +227,12 @@ class TabularLearner(DeclaredState):
             actions = np.array([choose(self.rule, self.agent, i, states[i]) for i in rows], np.int64)
             step = self.env.step(torch.from_numpy(actions))
             rewards = _finite(step.reward.double().numpy(), self.env.task)
+            scores = step.score.double().numpy()
             successors = _states(_array(step.final_obs), self.states, self.env.task)
             terminated, truncated = step.terminated.numpy(), (step.truncated & ~step.terminated).numpy()
             for i in rows:
                 outcome = Step(states[i], actions[i], rewards[i], successors[i], terminated[i], truncated[i])
-                settle(self.world, i, outcome.reward, outcome.successor, outcome.terminated | outcome.truncated)
+                settle(self.world, i, scores[i], outcome.successor, outcome.terminated | outcome.truncated)
                 learn(self.rule, self.agent, i, outcome)
             if step.infos is not None:
                 self._told.append(step.infos)
@@ -241,7 +243,9 @@ class TabularLearner(DeclaredState):
         count, total, length = torch.from_numpy(self.world.ended.copy()).unbind(1)
         self.world.ended[:] = 0.0
         told, self._told = self._told, []
+        wrappers = [] if self.env is None else reporting(self.env)
         return {
+            **{name: value for wrapper in wrappers for name, value in wrapper.metrics().items()},
             "rollout/episode_return": total / count,
             "rollout/episode_length": length / count,
             "rollout/episodes": count,

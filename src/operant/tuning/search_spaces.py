@@ -7,7 +7,7 @@ of its fields that are listed here. Ranges and choices always include the initia
 import math
 from collections.abc import Collection, Mapping
 from dataclasses import asdict, dataclass, fields
-from typing import Any
+from typing import Any, cast
 
 from operant.runtime.tables import from_table
 
@@ -195,10 +195,11 @@ def dimension_of(table: Any, where: str) -> Dimension:
     """
     if not isinstance(table, Mapping) or ("choices" in table) == ("low" in table):
         raise ValueError(f"{where} must be a table with low and high, or with choices, got {table!r}")
-    kind = Choices if "choices" in table else Range
-    if kind is Range and isinstance(table["low"], int) and isinstance(table.get("high"), int):
-        table = {"whole": True, **table}
-    return from_table(kind, table, where=where)
+    given = cast(Mapping[str, Any], table)
+    kind = Choices if "choices" in given else Range
+    if kind is Range and isinstance(given["low"], int) and isinstance(given.get("high"), int):
+        given = {"whole": True, **given}
+    return from_table(kind, given, where=where)
 
 
 def table_of(dimension: Dimension) -> dict[str, Any]:
@@ -213,4 +214,4 @@ def _is_switched_off(name: str, value: Any) -> bool:
 
 
 def _plain(value: Any) -> Any:
-    return list(value) if isinstance(value, tuple) else value
+    return list(cast(tuple[Any, ...], value)) if isinstance(value, tuple) else value

@@ -18,7 +18,7 @@ from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import tomli_w
@@ -183,10 +183,9 @@ class Study:
         found: dict[int, dict[str, Any]] = {}
         for record in read_records(self._records):
             found.setdefault(record["number"], {}).update(record)
-        return [
-            Trial(**{**table, "curve": {int(n): score for n, score in table["curve"].items()}})
-            for _, table in sorted(found.items())
-        ]
+        for table in found.values():
+            table["curve"] = {int(n): score for n, score in table["curve"].items()}
+        return [Trial(**table) for _, table in sorted(found.items())]
 
     def run(
         self,
@@ -276,7 +275,7 @@ class Study:
         Raises:
             ValueError: its values are incompatible.
         """
-        return from_table(type(self.config), trial.values, base=self.config)
+        return from_table(cast(type[Any], type(self.config)), trial.values, base=self.config)
 
     def _train(self, trial: Trial, ended: Sequence[Trial], interrupted: Callable[[], bool]) -> Trial:
         """Train a trial from its start, or from its interruption; it is still running after an interruption."""
@@ -370,7 +369,8 @@ class _Watcher(Callback):
         if not self.stopped:
             self.consumed = int(record["consumed"])
             number = max(1, self.consumed // self._study.settings.evaluation_interval)
-            self.curve[number] = float(np.mean(record["scores"]))
+            scores: list[float] = record["scores"]
+            self.curve[number] = float(np.mean(scores))
             self._changed = True
 
     def should_stop(self, consumed: int) -> bool:

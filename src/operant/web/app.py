@@ -17,6 +17,7 @@ from starlette.responses import FileResponse, JSONResponse, PlainTextResponse, R
 from starlette.routing import Route
 
 from operant import __version__
+from operant.web.live import Streams
 from operant.web.safety import Guard, Hosts
 from operant.web.taxonomy import taxonomy
 from operant.web.workers import Worker
@@ -44,24 +45,27 @@ class Workers:
     """Worker processes by purpose.
 
     Attributes:
-        playground: solves, trains and draws.
-        library: reads runs and stores labels.
-        travel: holds the run for time travel.
+        library: reads runs, with little in its memory.
+        computing: solves, learns, draws and compares.
+        labels: keeps labels.
+        travel: keeps the run at hand whose updates are gone to.
     """
 
-    playground: Worker
     library: Worker
+    computing: Worker
+    labels: Worker
     travel: Worker
 
     def of(self, name: str) -> Worker:
-        """Return the worker of a function."""
-        if name.startswith("travel."):
-            return self.travel
-        return self.playground if name.startswith(("playground.", "explorables.")) else self.library
+        """Return the worker of a function by its name."""
+        package = name.partition(".")[0]
+        if package in ("playground", "explorables") or name == "runs.compare":
+            return self.computing
+        return {"labels": self.labels, "travel": self.travel}.get(package, self.library)
 
     async def close(self) -> None:
         """End the processes."""
-        for worker in (self.playground, self.library, self.travel):
+        for worker in (self.library, self.computing, self.labels, self.travel):
             await worker.close()
 
 
@@ -73,23 +77,26 @@ def make_app(runs: Path, hosts: Hosts, token: str | None = None) -> Guard:
         hosts: valid host names of requests.
         token: required token; None for none.
     """
-    workers = Workers(Worker(runs), Worker(runs), Worker(runs))
+    streams = Streams(runs)
+    workers = Workers(*(Worker(runs) for _ in range(4)))
     files = {path.relative_to(STATIC).as_posix(): path for path in STATIC.rglob("*") if path.is_file()}
 
     @asynccontextmanager
     async def lifespan(_: Starlette) -> AsyncGenerator[None]:
         yield
+        streams.end()
         await workers.close()
 
     routes = [
         *(Route(page, _shell, methods=["GET"]) for page in PAGES),
         Route("/static/{name:path}", _file(files), methods=["GET"]),
         Route("/media/{run:path}/{name}", _medium(workers), methods=["GET"]),
+        Route("/events", streams.answer, methods=["GET"]),
         Route("/api/about", _about(runs), methods=["POST"]),
         Route("/api/map", _map, methods=["POST"]),
         Route("/api/{package}/{function}", _call(workers), methods=["POST"]),
     ]
-    return Guard(Starlette(routes=routes, lifespan=lifespan), hosts, token)
+    return Guard(Starlette(routes=routes, lifespan=lifespan), hosts, token, end=streams.end)
 
 
 async def _shell(_: Request) -> Response:

@@ -11,7 +11,8 @@ from numpy.typing import NDArray
 from operant import catalog
 from operant.runtime.ledger import Ledger, ledgers_of, read_ledger
 from operant.runtime.metrics import read_records
-from operant.web.runs import folder_of, names_of, settings_of, shown_path
+from operant.web.folders import folder_of, names_of
+from operant.web.runs import settings_of, shown_path
 from operant.web.workers import NotFoundError
 
 KINDS: dict[str, str] = {"piece": "i4", "clipped": "u1"}

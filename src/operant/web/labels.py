@@ -16,7 +16,7 @@ from operant.language.preferences import (
     StoreError,
     add_samples,
 )
-from operant.web.runs import folder_of, names_of
+from operant.web.folders import folder_of, names_of
 from operant.web.workers import NotFoundError
 
 MOST_SECONDS = 86_400.0

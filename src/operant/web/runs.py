@@ -1,15 +1,10 @@
-"""Runs for the pages: find, list, inspect, compare. Nothing here writes.
-
-Names of runs are paths below the folder of runs, looked up part by part; whatever leads out of the folder, such as a
-symbolic link, does not exist.
-"""
+"""Runs as the pages show them: listed, looked at, compared. Nothing here writes."""
 
 import json
 import os
-import re
 import socket
 import tomllib
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -18,13 +13,9 @@ from operant import catalog, doors
 from operant.runtime.files import read_regular
 from operant.runtime.sessions import UNFINISHED, described
 from operant.web.curves import Columns, decimated, last_record
+from operant.web.folders import MOST_RUNS, NAME, folder_of, names_of
 from operant.web.workers import NotFoundError
 
-NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,127}")
-"""Maximum entries of a folder of a run, or of one with runs."""
-DEPTH = 3
-"""Maximum depth of folders, including that of runs."""
-MOST_RUNS = 20_000
 MEDIA = (".png", ".jpg", ".gif", ".svg", ".mp4", ".webm")
 """Suffixes of shown images and videos."""
 
@@ -41,7 +32,7 @@ def index(runs: Path) -> dict[str, Any]:
 def show(runs: Path, run: str) -> dict[str, Any]:
     """Return all facts of a run: settings, sessions, metrics, evaluations, images and videos, and commands."""
     path = folder_of(runs, run)
-    tables = _tables(path / "config.toml", _stamp(path / "config.toml"))
+    tables = tables_of(path)
     facts = _facts(path)
     shown = shown_path(path)
     commands = {"show": f"operant show {shown}", "evaluate": f"operant evaluate {shown}"}
@@ -129,47 +120,6 @@ def medium(runs: Path, run: str, name: str) -> dict[str, str]:
     return {"path": str(path / "media" / name)}
 
 
-def names_of(runs: Path) -> Iterator[str]:
-    """Find the runs by name: folders with a `config.toml`, not below another run."""
-    count, level = 0, [""]
-    for _ in range(DEPTH):
-        below: list[str] = []
-        for parent in level:
-            try:
-                entries = sorted(os.scandir(runs / parent), key=lambda entry: entry.name)
-            except OSError:
-                continue
-            for entry in entries:
-                if not NAME.fullmatch(entry.name) or not entry.is_dir(follow_symlinks=False):
-                    continue
-                name = f"{parent}/{entry.name}" if parent else entry.name
-                if not (runs / name / "config.toml").is_file():
-                    below.append(name)
-                    continue
-                yield name
-                count += 1
-                if count >= MOST_RUNS:
-                    return
-        level = below
-
-
-def folder_of(runs: Path, name: str) -> Path:
-    """Return the folder of a run.
-
-    Raises:
-        NotFoundError: the folder of runs has none with that name.
-    """
-    parts = name.split("/") if isinstance(name, str) else []
-    missing = NotFoundError(f"there is no run {name!r}")
-    if not 1 <= len(parts) <= DEPTH or not all(NAME.fullmatch(part) for part in parts):
-        raise missing
-    path = runs.joinpath(*parts)
-    inside = path.resolve().is_relative_to(runs.resolve()) and not path.is_symlink()
-    if not inside or not (path / "config.toml").is_file():
-        raise missing
-    return path
-
-
 def _entry(runs: Path, name: str) -> dict[str, Any]:
     """Return an entry of the list; `problem` is the reason if a run is unreadable."""
     path = runs / name
@@ -244,6 +194,16 @@ def _settings(path: Path, _stamp: tuple[int, int, int]) -> dict[str, Any]:
     if not isinstance(settings, dict):
         raise ValueError(f"{path} has no table [settings]")
     return settings
+
+
+def tables_of(path: Path) -> dict[str, Any]:
+    """Return the tables `settings` and `config` of a run in a folder.
+
+    Raises:
+        OSError: they cannot be read.
+        ValueError: they are damaged.
+    """
+    return _tables(path / "config.toml", _stamp(path / "config.toml"))
 
 
 @lru_cache(maxsize=64)

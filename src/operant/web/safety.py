@@ -73,13 +73,14 @@ class Guard:
     """The app with these access rules.
 
     Args:
-        app: the wrapped application.
-        hosts: valid host names.
-        token: required token; None if only this machine can reach the server.
+        app: what answers.
+        hosts: the names under which it is asked for.
+        token: that requests need; None where only this machine can reach it.
+        end: ends endless answers.
     """
 
-    def __init__(self, app: Any, hosts: Hosts, token: str | None) -> None:
-        self._app, self._hosts, self._token = app, hosts, token
+    def __init__(self, app: Any, hosts: Hosts, token: str | None, *, end: Callable[[], object] = lambda: None) -> None:
+        self._app, self._hosts, self._token, self.end = app, hosts, token, end
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer or reject a request."""

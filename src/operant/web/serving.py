@@ -70,7 +70,7 @@ def serve(options: Options, announce: Callable[[str], None]) -> None:
     if options.browser:
         _open(address)
     with listening:
-        asyncio.run(Server(config).serve(sockets=[listening]))
+        asyncio.run(Server(config, app.end).serve(sockets=[listening]))
 
 
 def _open(address: str) -> None:

@@ -7,26 +7,25 @@ briefly and reports its progress; a page cancels by not calling again.
 import base64
 import os
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
 
-from operant import doors, streams
+from operant import streams
 from operant.build import reassemble
-from operant.catalog import ALGORITHMS
 from operant.runtime.experiment import Numbering
-from operant.runtime.history import hashes
 from operant.runtime.learner import Describing
 from operant.runtime.run import Run, RunError
 from operant.runtime.time_travel import TimeTravel
 from operant.runtime.trained import Trained
 from operant.runtime.watching import Scene, Stage
-from operant.tabular.learner import Player, TabularLearner
+from operant.web.folders import folder_of
 from operant.web.images import png
-from operant.web.runs import folder_of, shown_path
-from operant.web.tables import Tables
+from operant.web.runs import shown_path, tables_of
+from operant.web.states import foreign
 from operant.web.workers import NotFoundError
 
 MOMENT = 0.2
@@ -46,11 +45,13 @@ class _Open:
 
     def __init__(self, path: Path) -> None:
         self.path = path
+        tables = tables_of(path)
+        if problem := foreign(path, tables["settings"], tables["config"]):
+            raise RunError(problem)
         run = Run.open(path)
-        require_library_code(run)
         self.trained = Trained(run, reassemble(run, remote_code=False))
         self.travel = TimeTravel(run, self.trained.experiment.learner)
-        self.tables = Tables(self.trained)
+        self._is_table = run.entry.package == "tabular"
         self.confirmed: int | None = None
         self._walk: tuple[tuple[Way, int], Iterator[int]] | None = None
         self._play: _Play | None = None
@@ -98,7 +99,11 @@ class _Open:
         """Return the environment of a seed's policy, as in `operant watch`; rendered if possible."""
         learner, settings = self.trained.experiment.learner, self.trained.run.settings
         stream = streams.torch_generator(settings.seeds[0], "watching", device=learner.device)
-        policy = Player(learner) if isinstance(learner, TabularLearner) else learner  # without a recurrent state
+        policy = learner
+        if self._is_table:
+            from operant.tabular.learner import Player  # noqa: PLC0415 - numba and scipy are for tables alone
+
+            policy = Player(learner)  # which remembers no earlier episodes
         options: dict[str, Any] = {
             "seeds": settings.seeds,
             "index": seed_index,
@@ -117,6 +122,15 @@ class _Open:
             stage.check()
             return stage
         return Stage(policy, settings.task, blind=True, **options)
+
+    @cached_property
+    def tables(self) -> Any:
+        """What is known of a table; None for networks."""
+        if not self._is_table:
+            return None
+        from operant.web.tables import Tables  # noqa: PLC0415 - as above
+
+        return Tables(self.trained)
 
     def stop(self) -> None:
         """Close the current episode."""
@@ -157,21 +171,14 @@ class _Play:
 _open: _Open | None = None
 
 
-def about(runs: Path, run: str) -> dict[str, Any]:
-    """Return the range of time travel of a run, its saved and hashed states, and obstacles.
-
-    It loads nothing.
-    """
+def load(runs: Path, run: str) -> dict[str, str]:
+    """Open a run, so that going to an update of it does not wait for that; `problem` says why it cannot be opened."""
     path = folder_of(runs, run)
-    found = Run.open(path)
-    answer: dict[str, Any] = {"problem": "", "seeds": list(found.settings.seeds), "command": _command(path, "watch", 0)}
     try:
-        require_library_code(found)
-    except RunError as error:
-        return answer | {"problem": str(error)}
-    kept = [*found.history.paths(), *found.checkpoints.paths()]
-    ends = sorted({int(folder.name.removeprefix("step_")) for folder in kept})
-    return answer | {"kept": ends, "recorded": sorted(hashes(found)), "unit": found.entry.unit}
+        _opened(path)
+    except Exception as error:  # not requested yet; the next request reports it
+        return {"problem": f"{type(error).__name__}: {error}"}
+    return {"problem": ""}
 
 
 def go(runs: Path, run: str, at: int, way: Way = "to") -> dict[str, Any]:
@@ -228,38 +235,9 @@ def scenes(  # noqa: PLR0917 - by name, from JSON
 def table(runs: Path, run: str, at: int, seed_index: int = 0) -> dict[str, Any]:
     """Return the table of an update, next to the exact solution if the model is known; empty for networks."""
     place = _opened(folder_of(runs, run))
-    return {"away": True} if place.here != at else {"away": False, **place.tables.show(seed_index)}
-
-
-def require_library_code(run: Run) -> None:
-    """Check that only code of operant and of registered environments would run.
-
-    Raises:
-        RunError: the run has custom code, or is of a language model.
-    """
-    settings = run.settings
-    advice = f"on the command line: {_command(run.path, 'evaluate', 0).removesuffix('0')}STEP"
-    if all(entry.name != settings.algorithm for entry in ALGORITHMS):
-        raise RunError(f"{settings.algorithm} is custom code, which pages do not run; {advice}")
-    if run.entry.package == "language":
-        raise RunError(f"the page Completions shows a language model's answers, step by step; {advice}")
-    for text in _texts(run.asked()):
-        place = doors.place_of(text.partition("(")[0].strip())
-        foreign = doors.is_file(text) or (place is not None and not place.where.startswith("operant."))
-        if foreign or (text == settings.task and ":" in text):
-            raise RunError(f"{text:.80} is custom code, which pages do not run; {advice}")
-
-
-def _texts(value: Any) -> Iterator[str]:
-    """Yield every text in a configuration, except drawings."""
-    if isinstance(value, str):
-        yield from () if "\n" in value else (value,)
-    elif isinstance(value, Mapping):
-        for item in value.values():
-            yield from _texts(item)
-    elif isinstance(value, list | tuple):
-        for item in value:
-            yield from _texts(item)
+    if place.here != at:
+        return {"away": True}
+    return {"away": False, **({"table": False} if place.tables is None else place.tables.show(seed_index))}
 
 
 def _opened(path: Path) -> _Open:

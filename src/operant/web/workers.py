@@ -19,7 +19,9 @@ logger = logging.getLogger(__name__)
 HEADER = struct.Struct(">HQ")
 """Status and length of a response."""
 DEADLINE = 120.0
-"""Timeout of a call in seconds; the first one on a machine compiles kernels."""
+"""Seconds that a call may take; the first one on a machine compiles kernels."""
+IDLE = 90.0
+"""Seconds without a call after which a process ends: one with torch in it takes 200 MB and more."""
 
 
 class NotFoundError(LookupError):
@@ -27,15 +29,17 @@ class NotFoundError(LookupError):
 
 
 class Worker:
-    """A process that answers calls in order; the first call starts it.
+    """A process that answers calls one after another; the first call starts it, and it ends when none comes.
 
     Args:
         runs: the folder of runs.
-        deadline: timeout of a call in seconds.
+        deadline: seconds that a call may take.
+        idle: seconds without a call after which the process ends.
     """
 
-    def __init__(self, runs: Path, *, deadline: float = DEADLINE) -> None:
-        self._runs, self._deadline = runs, deadline
+    def __init__(self, runs: Path, *, deadline: float = DEADLINE, idle: float = IDLE) -> None:
+        self._runs, self._deadline, self._idle = runs, deadline, idle
+        self._rest: asyncio.Task[None] | None = None
         self._process: asyncio.subprocess.Process | None = None
         self._lock = asyncio.Lock()
 
@@ -46,6 +50,8 @@ class Worker:
             function: a name in `operant.web.worker.FUNCTIONS`.
             arguments: of the function, by name.
         """
+        if self._rest is not None:
+            self._rest.cancel()
         async with self._lock:
             try:
                 return await asyncio.wait_for(self._exchange(function, arguments), self._deadline)
@@ -59,6 +65,14 @@ class Worker:
             except BaseException:  # abandoned: its answer would be mistaken for that of the next call
                 await self._kill()
                 raise
+            finally:
+                self._rest = asyncio.create_task(self._end_later())
+
+    async def _end_later(self) -> None:
+        await asyncio.sleep(self._idle)
+        self._rest = None  # from here on it is not called off: a process is ended whole
+        async with self._lock:
+            await self._end()
 
     async def _exchange(self, function: str, arguments: Mapping[str, Any]) -> tuple[int, bytes]:
         process = await self._started()
@@ -81,6 +95,11 @@ class Worker:
 
     async def close(self) -> None:
         """End the process, if there is one."""
+        if self._rest is not None:
+            self._rest.cancel()
+        await self._end()
+
+    async def _end(self) -> None:
         if self._process is not None and self._process.stdin is not None:
             self._process.stdin.close()
             with suppress(TimeoutError):

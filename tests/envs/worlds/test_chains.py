@@ -2,7 +2,16 @@ import numpy as np
 import pytest
 from dense import dense, evaluate, optimal, uniform
 
-from operant.envs.worlds.chains import DeepSea, MaximisationBias, RandomWalk, RiverSwim, ShortCorridor, SixArms
+from operant.envs.worlds.chains import (
+    DeepSea,
+    KeyMoves,
+    MaximisationBias,
+    RandomWalk,
+    RiverSwim,
+    ShortCorridor,
+    SixArms,
+)
+from operant.mdp import MDP, advantages, expected_return
 
 LEFT, RIGHT = 0, 1
 
@@ -140,3 +149,44 @@ def test_left_looks_better_than_it_is():
 def test_too_small_a_bias_is_refused(wrong):
     with pytest.raises(ValueError, match="at least two actions and two outcomes are needed"):
         MaximisationBias(**wrong)
+
+
+def test_advantages_of_key_moves_are_what_they_are_worth():
+    """Under a policy that plays 1 with probability p, move 1 gains worth (1 - p) and move 0 loses worth p."""
+    p = 0.3
+    mdp = MDP.from_gymnasium(KeyMoves(6, keys=(2, 5), worth=(0.3, 0.5), luck=0.1))
+    policy = np.tile([1 - p, p], (mdp.states, 1))
+    found = advantages(mdp, policy, gamma=1.0)
+    assert expected_return(mdp, policy, gamma=1.0) == pytest.approx(0.1 + p * 0.8)
+    for move in range(1, 7):
+        worth = {2: 0.3, 5: 0.5}.get(move, 0.0)
+        reached = range((move - 1) * 4, move * 4) if move > 5 else [(move - 1) * 4]
+        for state in reached:
+            assert found[state] == pytest.approx([-worth * p, worth * (1 - p)])
+
+
+def test_a_game_is_won_as_often_as_its_key_moves_say():
+    env = KeyMoves(3, keys=(2,), worth=(0.6,), luck=0.2)
+    for right, probability in ((0, 0.2), (1, 0.8)):
+        env.reset(seed=right)
+        wins = 0.0
+        for _ in range(2000):
+            env.reset()
+            results = [env.step(action)[1:3] for action in (1, right, 0)]
+            assert [terminated for _, terminated in results] == [False, False, True]
+            wins += results[-1][0]
+        assert wins / 2000 == pytest.approx(probability, abs=0.035)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        ({"keys": (0, 3)}, r"rising numbers of moves from 1 to 40, got \[0, 3\]"),
+        ({"keys": (37, 12)}, "rising numbers"),
+        ({"worth": (0.5,)}, r"one number for each of 2 key moves, .* got \[0.5\] and 0.1"),
+        ({"luck": 0.3}, "at most 1 together"),
+    ],
+)
+def test_wrong_games_are_named(wrong, message):
+    with pytest.raises(ValueError, match=message):
+        KeyMoves(**wrong)

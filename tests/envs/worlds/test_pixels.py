@@ -82,3 +82,22 @@ def test_rendering_without_a_mode_warns():
     env.reset(seed=0)
     with pytest.warns(UserWarning, match=r"render\(\) shows nothing"):
         assert env.render() is None
+
+
+def test_wide_balls_and_paddles():
+    """Of three cells: what is beyond the field is not seen, and a paddle beside the ball catches it."""
+    env = PixelCatch(width=3)
+    obs, _ = env.reset(seed=0)
+    assert obs[0, 0].nonzero()[0].tolist() == [c for c in (env.ball - 1, env.ball, env.ball + 1) if 0 <= c < CELLS]
+    assert obs[0, -1].nonzero()[0].tolist() == [4, 5, 6]
+    assert np.isin(returns(lambda env: 1, width=3, episodes=300), (-1, 1)).all()
+    assert abs(returns(lambda env: 1, width=3, episodes=300).mean() + 0.4) < 0.15
+    assert (returns(chase, episodes=50, width=3) == 1).all()
+    env.ball = 0
+    assert env._picture()[0, 0].nonzero()[0].tolist() == [0, 1]
+
+
+@pytest.mark.parametrize("width", [0, 2, -1])
+def test_a_width_is_odd(width):
+    with pytest.raises(ValueError, match=f"width must be an odd number of cells, .* got {width}"):
+        PixelCatch(width=width)

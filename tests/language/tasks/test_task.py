@@ -89,7 +89,7 @@ def test_a_stream_goes_on_and_begins_as_the_rows():
 
 def test_what_a_task_does_not_make_is_an_error():
     task = tasks.find("reverse")
-    with pytest.raises(ValueError, match=r"reverse:length=3/4/5/6 makes no stepwise rows"):
+    with pytest.raises(ValueError, match=r"reverse:length=3/4/5/6 has no stepwise examples"):
         task.stepwise_rows("train", 1, seed=0)
     with pytest.raises(ValueError, match="has no preference examples"):
         task.pairs("train", 1, seed=0)

@@ -11,16 +11,17 @@ from operant.envs.tensor.classic import (
     Pendulum,
 )
 from operant.envs.tensor.core import TensorEnv
-from operant.envs.tensor.deep_sea import DeepSea
+from operant.envs.tensor.finite_worlds import FINITE_WORLDS, DeepSea, KeyDoor
 from operant.envs.tensor.goal_tasks import GOAL_TASKS, BitFlip, Reach
 from operant.envs.tensor.solved_games import Certificate, SolvedGame
 
-TENSOR_ENVS = {**CLASSIC_CONTROL, **CART_POLES, **GOAL_TASKS, DeepSea.task: DeepSea}
+TENSOR_ENVS = {**CLASSIC_CONTROL, **CART_POLES, **GOAL_TASKS, **FINITE_WORLDS}
 """The tasks that have a tensor environment."""
 
 __all__ = [
     "CART_POLES",
     "CLASSIC_CONTROL",
+    "FINITE_WORLDS",
     "GOAL_TASKS",
     "TENSOR_ENVS",
     "Acrobot",
@@ -31,6 +32,7 @@ __all__ = [
     "Certificate",
     "ContinuousCartPole",
     "DeepSea",
+    "KeyDoor",
     "MountainCar",
     "MountainCarContinuous",
     "Pendulum",

@@ -5,8 +5,17 @@ Importing `operant.envs` registers them with Gymnasium, as `operant/Cliff-v0` an
 
 from operant.envs.worlds.bandits import Bandit, BernoulliBandit, Testbed
 from operant.envs.worlds.car_rental import CarRental
-from operant.envs.worlds.chains import DeepSea, MaximisationBias, RandomWalk, RiverSwim, ShortCorridor, SixArms
+from operant.envs.worlds.chains import (
+    DeepSea,
+    KeyMoves,
+    MaximisationBias,
+    RandomWalk,
+    RiverSwim,
+    ShortCorridor,
+    SixArms,
+)
 from operant.envs.worlds.gambler import Gambler
+from operant.envs.worlds.key_door import KeyDoor
 from operant.envs.worlds.mazes import ChangingMaze
 from operant.envs.worlds.registration import WORLDS, World, register_worlds
 
@@ -18,6 +27,8 @@ __all__ = [
     "ChangingMaze",
     "DeepSea",
     "Gambler",
+    "KeyDoor",
+    "KeyMoves",
     "MaximisationBias",
     "RandomWalk",
     "RiverSwim",

@@ -1,6 +1,6 @@
-"""Chains and rooms: random walks, RiverSwim, SixArms, DeepSea, the short corridor, the chain of maximization bias."""
+"""Chains and rooms: random walks, RiverSwim, SixArms, DeepSea, key moves, the short corridor, maximization bias."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from statistics import NormalDist
 
 import numpy as np
@@ -157,6 +157,64 @@ def _sea(size: int, rights: NDArray[np.int64]) -> _Rows:
                 beside = min(column + 1, last) if right else max(column - 1, 0)
                 successor = size * size if row == last else (row + 1) * size + beside
                 yield row * size + column, action, (1.0, successor, reward, row == last)
+
+
+class KeyMoves(FiniteEnv):
+    """A game whose result comes after the last move, and was decided by a few of them: which ones were they?
+
+    Each of `moves` moves is 0 or 1. Move 1 at a key move raises the probability of winning by what that move is worth;
+    all other moves change nothing. Winning pays 1 after the last move, and nothing else pays. Moves count from 1. State
+    `(t, w)` is `(t - 1) * 2^K + w`, where t is the next move, and bit k of w says whether the k-th key move was 1. So
+    the advantage of a key move is known: under a policy that plays 1 with probability p there, `worth (1 - p)` for move
+    1 and `-worth p` for move 0; that of all other moves is 0.
+    """
+
+    def __init__(
+        self,
+        moves: int = 40,
+        *,
+        keys: Sequence[int] = (12, 37),
+        worth: Sequence[float] = (0.3, 0.5),
+        luck: float = 0.1,
+        render_mode: str | None = None,
+    ) -> None:
+        """Make the game.
+
+        Args:
+            moves: of an episode.
+            keys: numbers of the K moves that count, rising, from 1 to `moves`.
+            worth: what each of them adds to the probability of winning.
+            luck: the probability of winning without any of them.
+            render_mode: "ansi" or None.
+
+        Raises:
+            ValueError: a key move is not one of the moves, or probabilities are not within [0, 1].
+        """
+        if list(keys) != sorted(set(keys)) or not all(1 <= key <= moves for key in keys):
+            raise ValueError(f"keys must be rising numbers of moves from 1 to {moves}, got {list(keys)}")
+        if len(worth) != len(keys) or min([luck, *worth]) < 0 or luck + sum(worth) > 1:
+            raise ValueError(
+                f"worth needs one number for each of {len(keys)} key moves, none negative, and with luck at most 1 "
+                f"together, got {list(worth)} and {luck}"
+            )
+        rows = _game(moves, tuple(keys), tuple(worth), luck)
+        super().__init__(Transitions.of(moves * 2 ** len(keys) + 1, 2, rows, [0]), render_mode=render_mode)
+
+
+def _game(moves: int, keys: tuple[int, ...], worth: tuple[float, ...], luck: float) -> _Rows:
+    words = 2 ** len(keys)
+    for move in range(1, moves + 1):
+        for word in range(words):
+            state = (move - 1) * words + word
+            for action in (0, 1):
+                after = word | action << keys.index(move) if move in keys else word
+                if move < moves:
+                    yield state, action, (1.0, state + words - word + after, 0.0, False)
+                    continue
+                winning = luck + sum(value for bit, value in enumerate(worth) if after >> bit & 1)
+                for probability, paid in ((winning, 1.0), (1.0 - winning, 0.0)):
+                    if probability > 0:
+                        yield state, action, (probability, moves * words, paid, True)
 
 
 class ShortCorridor(FiniteEnv):

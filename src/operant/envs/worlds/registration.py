@@ -56,6 +56,8 @@ WORLDS = {
     "operant/RiverSwim-v0": _world("chains", "RiverSwim", 5000),
     "operant/SixArms-v0": _world("chains", "SixArms", 5000),
     "operant/DeepSea-v0": _world("chains", "DeepSea"),
+    "operant/KeyDoor-v0": _world("key_door", "KeyDoor"),
+    "operant/KeyMoves-v0": _world("chains", "KeyMoves"),
     "operant/ShortCorridor-v0": _world("chains", "ShortCorridor", 1000),
     "operant/MaximisationBias-v0": _world("chains", "MaximisationBias"),
     "operant/Gambler-v0": _world("gambler", "Gambler"),

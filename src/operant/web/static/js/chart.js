@@ -16,7 +16,7 @@ function ticksOf(low, high, count) {
 const compact = (value) => (Math.abs(value) >= 1e6 ? `${short(value / 1e6)}M` : Math.abs(value) >= 1e4 ? `${short(value / 1e3)}k` : short(value));
 
 export class Chart {
-  /** Options: title, xLabel, log, onpick(x). */
+  /** Options: title, xLabel, log, onpick(x) while a point is pressed or dragged over, onpicked() when it is let go. */
   constructor(options) {
     this.options = options;
     this.svg = s("svg", { class: "chart", role: "img", "aria-label": options.title });
@@ -28,9 +28,11 @@ export class Chart {
       h("figcaption", {}, h("strong", {}, options.title), this.legend, this.readout), this.svg, this.details);
     this.details.addEventListener("toggle", () => this.fillTable());
     if (options.onpick) {
-      const pick = (event) => event.buttons && options.onpick(this.xAt(event));
+      const pick = (event) => event.buttons && this.scale && options.onpick(this.xAt(event));
       this.svg.addEventListener("pointerdown", pick);
       this.svg.addEventListener("pointermove", pick);
+      this.svg.addEventListener("pointerup", () => options.onpicked?.());
+      this.svg.classList.add("picked");
     }
     this.svg.addEventListener("pointermove", (event) => this.hover(event));
     this.svg.addEventListener("pointerleave", () => (this.readout.textContent = ""));

@@ -3,16 +3,19 @@
 import { Chart } from "./chart.js";
 import { call, commandLine, fragment, h, isForPage, put, setFragment, short, whole } from "./dom.js";
 import { details } from "./rundetails.js";
+import { Travel, TRAVEL_KEYS } from "./travel.js";
 
-const LIVE_SECONDS = 2;
+const LIST_SECONDS = 2;
+const SLOW_SECONDS = 15;
 const SHOWN_ROWS = 500;
-const KEYS = [["/", "filter"], ["b", "band or single seeds"], ["j k", "next, previous run"], ["x", "select it"], ["p", "pin it"], ["c", "compare: to the table"], ["Esc", "clear the filter"]];
+const KEYS = [["/", "filter"], ["b", "band or single seeds"], ["j k", "next, previous run"], ["x", "select it"], ["p", "pin it"], ["c", "compare: to the table"], ["Esc", "clear the filter"], ...TRAVEL_KEYS];
 
 class Runs {
   constructor(root) {
     this.root = root;
     this.entries = [];
     this.version = "";
+    this.travel = new Travel({ cursor: (at) => this.chart.cursor(at), remember: (push) => this.remember(push) });
     this.read();
     this.build();
     addEventListener("hashchange", () => {
@@ -31,6 +34,7 @@ class Runs {
     this.metric = given.get("metric") ?? "";
     this.seeds = given.get("show") === "seeds";
     this.query = given.get("q") ?? "";
+    this.travel.read(given);
   }
 
   remember(push = true) {
@@ -40,6 +44,7 @@ class Runs {
     if (this.metric) found.set("metric", this.metric);
     if (this.seeds) found.set("show", "seeds");
     if (this.query) found.set("q", this.query);
+    if (this.selected.length === 1) this.travel.write(found, this.selected[0]);
     setFragment(found, push);
   }
 
@@ -52,7 +57,7 @@ class Runs {
     this.count = h("span", { className: "hint" });
     this.body = h("tbody", {});
     this.table = h("table", { className: "runs" }, h("thead", {}, h("tr", {}, ["", "Run", "Algorithm", "Task", "Score", "State"].map((name) => h("th", { scope: "col" }, name)))), this.body);
-    this.chart = new Chart({ title: "Score", xLabel: "budget used by a seed", height: 330, sparse: true, empty: "select runs that have been scored" });
+    this.chart = new Chart({ title: "Score", xLabel: "budget used by a seed", height: 330, sparse: true, empty: "select runs that have been scored", onpick: (x) => this.travel.pick(x), onpicked: () => this.travel.release() });
     this.metrics = h("select", { "aria-label": "Metric", onchange: () => {
       this.metric = this.metrics.value;
       this.remember();
@@ -68,7 +73,7 @@ class Runs {
       h("section", { className: "card list", "aria-label": "Runs" }, h("div", { className: "bar" }, this.filter, this.count), h("div", { className: "scroll tall" }, this.table)),
       h("div", { className: "stage" }, this.problem,
         h("section", { className: "card" }, h("div", { className: "bar" }, this.metrics, this.mode, this.live), this.chart.element),
-        this.comparison, this.detail)));
+        this.travel.element, this.comparison, this.detail)));
   }
 
   async start() {
@@ -81,14 +86,50 @@ class Runs {
     }
     await this.update(true);
     this.root.dataset.ready = "1";
-    const tick = async () => {
-      if (!document.hidden) {
-        await this.refresh().catch((error) => this.fail(error));
-        await this.update(false);
+    this.listen();
+    setInterval(() => this.relist(), SLOW_SECONDS * 1000); // runs that are not selected
+    document.addEventListener("visibilitychange", () => this.listen());
+  }
+
+  /** Follow the files of the selected runs; what is written while nobody looks is read at once afterwards. */
+  listen() {
+    const wanted = document.hidden ? "" : `/events?${new URLSearchParams({ runs: this.selected.join(","), file: this.metric ? "metrics" : "evaluations" })}`;
+    if (wanted === this.followed) return;
+    this.followed = wanted;
+    this.source?.close();
+    this.source = null;
+    if (!wanted) return;
+    const source = (this.source = new EventSource(wanted));
+    source.addEventListener("message", () => {
+      this.relist();
+      this.update(false);
+    });
+    source.addEventListener("list", () => this.relist());
+    source.addEventListener("open", () => (this.problem.hidden = true));
+    source.addEventListener("error", () => {
+      if (source !== this.source) return;
+      if (source.readyState !== EventSource.CLOSED) this.fail(new Error("the server does not answer: is `operant serve` still running?"));
+      else {
+        this.followed = "";
+        setTimeout(() => this.listen(), SLOW_SECONDS * 1000);
       }
-      setTimeout(tick, LIVE_SECONDS * 1000);
-    };
-    setTimeout(tick, LIVE_SECONDS * 1000);
+    });
+  }
+
+  /** Read the list again, not too often. */
+  async relist() {
+    if (document.hidden) return;
+    if (this.relisting) {
+      this.stale = true;
+      return;
+    }
+    this.relisting = true;
+    await this.refresh().catch((error) => this.fail(error));
+    setTimeout(() => {
+      this.relisting = false;
+      if (this.stale) this.relist();
+      this.stale = false;
+    }, LIST_SECONDS * 1000);
   }
 
   fail(error) {
@@ -183,6 +224,7 @@ class Runs {
   }
 
   async update(all) {
+    if (this.source !== undefined) this.listen();
     const names = this.selected.filter((name) => this.entries.some((entry) => entry.name === name));
     const turn = (this.turn = (this.turn ?? 0) + (all ? 1 : 0));
     try {
@@ -201,7 +243,7 @@ class Runs {
   plot() {
     for (const button of this.mode.children) button.setAttribute("aria-checked", String((button.dataset.mode === "seeds") === this.seeds));
     const running = this.entries.filter((entry) => this.selected.includes(entry.name) && entry.outcome === "running").length;
-    this.live.textContent = running ? `● live, every ${LIVE_SECONDS} s` : "";
+    this.live.textContent = running ? "● live" : "";
     const series = this.selected.flatMap((name) => {
       const curve = this.curves?.[name];
       if (!curve) return [];
@@ -222,6 +264,7 @@ class Runs {
     const options = ["", ...(shown[0]?.metrics ?? [])];
     if (this.metric && !options.includes(this.metric)) options.push(this.metric);
     this.metrics.replaceChildren(...options.map((name) => h("option", { value: name, selected: name === this.metric }, name || "Score of evaluations")));
+    this.travel.open(names.length === 1 ? this.entries.find((entry) => entry.name === names[0]) : null).catch((error) => this.fail(error));
     this.detail.replaceChildren(...(names.length === 1 ? [details(shown[0])] : []));
     this.comparison.hidden = names.length < 2;
     if (names.length >= 2) await this.compare(names);
@@ -255,7 +298,11 @@ class Runs {
       this.filter.blur();
       return;
     }
-    if (!isForPage(event) && !(event.target.type === "checkbox")) return;
+    if (!isForPage(event) && !(event.target.type === "checkbox") && !(event.target.type === "range")) return;
+    if (this.travel.key(event)) {
+      event.preventDefault();
+      return;
+    }
     const rows = [...this.body.querySelectorAll("tr[data-run]")];
     const at = rows.indexOf(document.activeElement?.closest?.("tr"));
     const focus = (i) => rows[Math.max(0, Math.min(rows.length - 1, i))]?.querySelector("input").focus();

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from operant.envs import check_batch_env, make
-from operant.envs.tensor import DeepSea
+from operant.envs.tensor import DeepSea, KeyDoor
 from operant.mdp import MDP, solve
 
 SEEDS = (3, 5)
@@ -75,7 +75,39 @@ def test_the_operations_of_other_devices_give_the_same(torch_library):
     assert torch.equal(play(DeepSea([0, 1, 2], size=4)), play(torch_library(DeepSea, [0, 1, 2], size=4)))
 
 
+@pytest.mark.parametrize(("size", "layout_seed"), [(5, 0), (6, 3), (8, 1)])
+def test_every_step_of_the_rooms_is_that_of_the_finite_environment(size, layout_seed):
+    options, rows = {"size": size, "layout_seed": layout_seed}, 6
+    env = make("operant/KeyDoor-v0", rows // 2, SEEDS, backend="tensor", dtype=torch.float64, env_kwargs=options)
+    theirs = [gymnasium.make("operant/KeyDoor-v0", **options) for _ in range(rows)]
+    assert env.reset().tolist() == [single.reset()[0] for single in theirs]
+    rng, ends, successes = np.random.default_rng(0), 0, 0
+    for _ in range(12 * size**2):
+        actions = rng.integers(0, 5, rows)
+        step = env.step(torch.from_numpy(actions))
+        for row, single in enumerate(theirs):
+            seen, reward, terminated, truncated, _ = single.step(int(actions[row]))
+            assert (step.final_obs[row], step.reward[row]) == (seen, reward)
+            assert (step.terminated[row], step.truncated[row]) == (terminated, truncated)
+            ends, successes = ends + truncated, successes + terminated
+            assert step.obs[row] == (single.reset()[0] if terminated or truncated else seen)
+    assert successes > 0 if size == 5 else ends + successes > 0, "goals are found, or episodes are cut"
+
+
+def test_the_rooms_keep_the_contract_and_compute_the_same_on_other_devices(torch_library):
+    check_batch_env(lambda: make("operant/KeyDoor-v0", 2, SEEDS, env_kwargs={"size": 5}), seeds=SEEDS, steps=40)
+    ours, others = KeyDoor([0, 1], size=5), torch_library(KeyDoor, [0, 1], size=5)
+    for action in torch.from_numpy(np.random.default_rng(2).integers(0, 5, (300, 2))):
+        one, other = ours.step(action), others.step(action)
+        assert torch.equal(one.obs, other.obs)
+        assert torch.equal(one.reward, other.reward)
+
+
 def test_sizes_out_of_range_are_named():
+    with pytest.raises(ValueError, match="at least 5, got 4"):
+        KeyDoor([0], size=4)
+    with pytest.raises(ValueError, match="at most 2364, got 2365"):
+        KeyDoor([0], size=2365)
     with pytest.raises(ValueError, match="at least one row, got 0"):
         DeepSea([0], size=0)
     with pytest.raises(ValueError, match="at most 4095 rows, got 5000"):

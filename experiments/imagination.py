@@ -1,0 +1,183 @@
+"""Is what Dreamer imagines what would happen (Hafner et al. 2023, arXiv:2301.04104)?
+
+The command with its defaults, on the swing-up of a cart-pole:
+
+    operant train dreamer operant/CartPoleSwingUp-v0
+
+Then, for each seed, what its world model predicts of episodes that it has not learned from. After `CONTEXT` steps that
+are seen:
+
+- open loop: the model is given the actions that were taken, and nothing else; what it decodes is compared with what was
+  seen, next to the guess that nothing changes;
+- dream return: the model follows the policy by itself, often; the mean of the rewards that it imagines is compared with
+  those of the real episode.
+
+    python experiments/imagination.py            # goes on where it stopped
+    python experiments/imagination.py --draw
+"""
+
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from arms import band, gather
+from checks import COLORS, conclude, panels, save
+from numpy.typing import NDArray
+from torch import Tensor
+
+import operant
+from operant import envs
+from operant.worlds.dreamer import Dreamer
+from operant.worlds.imagination import gumbel
+from operant.worlds.rssm import State
+
+TASK = "operant/CartPoleSwingUp-v0"
+SEEDS = range(3)
+EPISODES, DREAMS = 32, 16
+CONTEXT, AHEAD = 50, 100
+
+
+def learn(seed: int) -> dict[str, Any]:
+    """Train a seed, and return its scores and how what it imagines compares with what happens."""
+    with tempfile.TemporaryDirectory() as folder:
+        began = time.process_time()
+        trained = operant.train("dreamer", TASK, seeds=[seed], run=Path(folder) / "run")
+        seconds = time.process_time() - began
+        scores = list(trained.evaluate(20).scores)
+        found = compare(trained.experiment.learner, seed)
+    return {"score": float(np.mean(scores)), "seconds": seconds, **found}
+
+
+@torch.no_grad()
+def compare(learner: Dreamer, seed: int) -> dict[str, Any]:
+    """Return errors of open-loop predictions, returns imagined and real, and one episode next to its prediction."""
+    draw = torch.Generator().manual_seed(seed)
+    env = envs.make(TASK, EPISODES, [seed], purpose="imagination")
+    obs, memory = env.reset(), None
+    seen, memories, actions, rewards = [], [], [], []
+    for _ in range(CONTEXT + AHEAD):
+        taken, memory = learner.act(obs.unsqueeze(0), memory, learner.noise(EPISODES, draw))
+        step = env.step(taken[0])
+        seen.append(obs)
+        memories.append(memory)
+        actions.append(memory[..., -learner.actions.width :])
+        rewards.append(step.reward)
+        obs = step.obs
+    env.close()
+    begin, truth = memories[CONTEXT - 1], torch.stack(seen[CONTEXT:])
+    predicted = open_loop(learner, begin, torch.stack(actions[CONTEXT - 1 : -1]), draw)
+    scale = torch.stack(seen).flatten(0, 1).std(0)
+    still = seen[CONTEXT - 1].expand_as(truth)
+    errors = {
+        name: ((guess - truth) / scale).square().mean((1, 2)).sqrt().tolist()
+        for name, guess in (("model", predicted), ("still", still))
+    }
+    real = torch.stack(rewards[CONTEXT - 1 : -1]).cumsum(0)
+    dreamed = dream(learner, begin, draw).cumsum(0)
+    return {
+        "errors": errors,
+        "real": real.T.tolist(),
+        "dreamed": dreamed.T.tolist(),
+        "truth": truth[:, 0].tolist(),
+        "prediction": predicted[:, 0].tolist(),
+    }
+
+
+def state_of(learner: Dreamer, memory: Tensor) -> State:
+    """Return the states in memories `[1, N, ...]`, without the last actions."""
+    rssm = learner.networks.shape.world.rssm
+    deter, stoch, _ = memory.split([rssm.deter, rssm.stoch * rssm.classes, learner.actions.width], -1)
+    return State(deter, stoch)
+
+
+def chance(learner: Dreamer, rows: int, draw: torch.Generator) -> Tensor:
+    """Draw the noise of one imagined step."""
+    rssm = learner.networks.shape.world.rssm
+    return gumbel((1, rows, rssm.stoch, rssm.classes), draw)
+
+
+def open_loop(learner: Dreamer, memory: Tensor, actions: Tensor, draw: torch.Generator) -> Tensor:
+    """Return decoded observations `[AHEAD, N, D]`, the mean over `DREAMS` draws, after actions `[AHEAD, 1, N, A]`."""
+    world = learner.agent.world
+    state = State(*(part.repeat(1, DREAMS, 1) for part in state_of(learner, memory)))
+    decoded = []
+    for action in actions:
+        state = world.rssm.imagine(state, action.repeat(1, DREAMS, 1), chance(learner, state.deter.shape[1], draw))
+        decoded.append(world.decode(state.features).view(DREAMS, EPISODES, -1).mean(0))
+    return torch.stack(decoded)
+
+
+def dream(learner: Dreamer, memory: Tensor, draw: torch.Generator) -> Tensor:
+    """Return imagined rewards `[AHEAD, N]`, the mean over `DREAMS` draws; the first is that of the last real action."""
+    agent, width = learner.agent, learner.actions.width
+    state = State(*(part.repeat(1, DREAMS, 1) for part in state_of(learner, memory)))
+    action = memory[..., -width:].repeat(1, DREAMS, 1)
+    rewards = []
+    for _ in range(AHEAD):
+        rows = state.deter.shape[1]
+        state = agent.world.rssm.imagine(state, action, chance(learner, rows, draw))
+        rewards.append(agent.world.rewards(state.features).view(DREAMS, EPISODES).mean(0))
+        noise = learner.actions.noise((1, rows), draw)
+        action = learner.actions.encode(learner.actions.sample(agent.policy(state.features), noise))
+    return torch.stack(rewards)
+
+
+def mean_gap(cell: dict[str, Any]) -> float:
+    """Return the dream return less the real one after `AHEAD` steps, a step, the mean over episodes."""
+    dreamed, real = (np.array(cell[name])[:, -1] for name in ("dreamed", "real"))
+    return float((dreamed - real).mean() / AHEAD)
+
+
+def main() -> None:
+    """Train, draw; fail if a claim does not hold."""
+    cells = gather(__file__, __doc__, {str(seed): (seed,) for seed in SEEDS}, tuple, learn)
+    every = list(cells.values())
+    figure, axes = panels(3)
+    ahead = np.arange(1, AHEAD + 1)
+    for color, name, label in zip(COLORS, ("model", "still"), ("open loop", "nothing changes"), strict=False):
+        band(axes[0], ahead, table(every, name), color=color, label=label)
+    axes[0].set(title="error of predictions", xlabel="steps ahead", ylabel="standard deviations")
+    for color, cell in zip(COLORS, every, strict=False):
+        real, dreamed = (np.array(cell[name])[:, -1] for name in ("real", "dreamed"))
+        axes[1].plot(real, dreamed, "o", color=color, markersize=3)
+    limit = max(np.max(cell["real"]) for cell in every)
+    axes[1].plot([0, limit], [0, limit], color="gray", linewidth=0.8)
+    axes[1].set(title=f"returns of {AHEAD} steps", xlabel="real", ylabel="imagined")
+    for color, column, label in zip(COLORS, (2, 0), ("cos θ", "position"), strict=False):
+        for name, style in (("truth", "-"), ("prediction", "--")):
+            axes[2].plot(ahead, np.array(every[0][name])[:, column], style, color=color, label=f"{label}, {name}")
+    axes[2].set(title="an episode, open loop", xlabel="steps ahead")
+    save(figure, __file__, axes)
+    results = {
+        seed: {
+            "score": cell["score"],
+            "process seconds": cell["seconds"],
+            "gap a step": mean_gap(cell),
+            "error after 15 steps": cell["errors"]["model"][14],
+            "error of no change after 15 steps": cell["errors"]["still"][14],
+        }
+        for seed, cell in cells.items()
+    }
+    for seed, row in results.items():
+        print(seed, {name: round(value, 3) for name, value in row.items()})
+    claims = {
+        "open loop errs less than half as much as no change, 15 steps ahead, every seed": all(
+            cell["errors"]["model"][14] < 0.5 * cell["errors"]["still"][14] for cell in every
+        ),
+        "imagined and real returns differ by less than 0.1 a step, every seed": all(
+            abs(mean_gap(cell)) < 0.1 for cell in every
+        ),
+    }
+    conclude(__file__, results, [], claims)
+
+
+def table(cells: list[dict[str, Any]], name: str) -> NDArray[np.float64]:
+    """Return the errors `[S, AHEAD]` of a kind of prediction."""
+    return np.array([cell["errors"][name] for cell in cells])
+
+
+if __name__ == "__main__":
+    main()

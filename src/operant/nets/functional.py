@@ -1,0 +1,193 @@
+"""`torch.nn.Module`s of a user as one function of stacked parameters: `FunctionalModule`.
+
+The modules of all seeds are one function of a matrix of parameters `[S, P]`, which `torch.func.functional_call`
+evaluates for all rows together.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from math import prod
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call, vmap
+from torch.nn.attention import SDPBackend, sdpa_kernel
+
+
+class ModuleError(ValueError):
+    """A module cannot be what it is to be."""
+
+
+class FunctionalModule(ABC):
+    """`S` modules of one kind, called with parameters `[S, n]`.
+
+    Buffers are constants that all seeds share, such as a causal mask.
+
+    Args:
+        make: makes a module, such as a class.
+        arguments: what it is called with.
+        inputs: shapes of one sample of each argument of `forward`.
+        trials: numbers of samples with which `forward` is tried.
+
+    Attributes:
+        module: one of them, whose parameters are not used.
+        names: of its parameters, in the order in which they lie.
+        parameters: n, how many numbers they are.
+        tried: what the module has made of random inputs, for each of the trials.
+        at_once: whether all seeds are computed by one call; if not, one after another.
+
+    Raises:
+        ModuleError: the module changes its buffers or draws them at random, draws random numbers, or takes or returns
+            something of another shape than it should.
+    """
+
+    KIND = "an encoder"
+    """What the module is to be, for messages."""
+
+    def __init__(
+        self,
+        make: Callable[..., nn.Module],
+        arguments: Sequence[Any],
+        inputs: Sequence[Sequence[int]],
+        *,
+        trials: Sequence[int] = (3,),
+    ) -> None:
+        self.make, self._arguments, self._inputs = make, tuple(arguments), [tuple(shape) for shape in inputs]
+        self.module = self._made(torch.Generator().manual_seed(0))
+        parameters = dict(self.module.named_parameters())
+        self.names, self._shapes = list(parameters), [parameter.shape for parameter in parameters.values()]
+        self.parameters = sum(map(prod, self._shapes))
+        self._constants = dict(self.module.named_buffers())
+        self._require_constants()
+        self.tried = [self._try(samples) for samples in trials]
+        self.at_once = self._stacks()
+
+    @property
+    def name(self) -> str:
+        """What messages call the module."""
+        return type(self.module).__name__
+
+    @property
+    def layout(self) -> list[str]:
+        """Names and shapes of the module's parameters."""
+        return [f"{name} {[*shape]}" for name, shape in zip(self.names, self._shapes, strict=True)]
+
+    @abstractmethod
+    def check(self, found: Any, samples: int) -> Tensor:
+        """Return the result of `forward` for this many samples as one tensor `[M, ...]`.
+
+        Raises:
+            ModuleError: it is something else than it should be.
+        """
+
+    def _made(self, generator: torch.Generator) -> nn.Module:
+        """Make a module whose initial parameters are drawn by a generator, leaving torch's own stream alone."""
+        seed = int(torch.randint(2**62, (), generator=generator))
+        with torch.random.fork_rng(devices=[]):  # pyright: ignore[reportUnknownMemberType]
+            # Constructors of torch draw from its own stream, which is put back behind them.
+            torch.set_rng_state(torch.Generator().manual_seed(seed).get_state())
+            try:
+                made = self.make(*self._arguments)
+            except Exception as error:
+                given = ", ".join(map(str, self._arguments))
+                name = getattr(self.make, "__qualname__", repr(self.make))
+                raise ModuleError(f"{name}({given}) cannot be made: {type(error).__name__}: {error}") from error
+        if not isinstance(made, nn.Module):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise ModuleError(f"{self.KIND} must be a torch.nn.Module, but {self.make!r} made {made!r}")
+        return made.float()
+
+    def _require_constants(self) -> None:
+        """Check that another module has the same buffers."""
+        if not self._constants:
+            return
+        other = dict(self._made(torch.Generator().manual_seed(1)).named_buffers())
+        if drawn := [name for name, buffer in self._constants.items() if not torch.equal(buffer, other[name])]:
+            raise ModuleError(
+                f"{self.name} draws buffers at random ({', '.join(drawn)}), which all seeds would share: make them "
+                "parameters"
+            )
+
+    def _trial_inputs(self, samples: int) -> list[Tensor]:
+        generator = torch.Generator().manual_seed(0)
+        return [torch.rand(2, samples, *shape, generator=generator) for shape in self._inputs]
+
+    def _try(self, samples: int) -> Tensor:
+        """Return the module's outputs for some samples.
+
+        Raises:
+            ModuleError: it cannot be used.
+        """
+        flat, inputs = self.flat(self.module), [given[0] for given in self._trial_inputs(samples)]
+        before = {name: buffer.clone() for name, buffer in self._constants.items()}
+        try:
+            single = self.call(flat, *inputs)
+        except ModuleError:
+            raise
+        except Exception as error:
+            taken = " and ".join(str([samples, *shape]) for shape in self._inputs)
+            raise ModuleError(
+                f"{self.name} does not take {self._taken} of shape {taken}: {type(error).__name__}: {error}"
+            ) from error
+        if changed := [name for name, buffer in self._constants.items() if not torch.equal(buffer, before[name])]:
+            raise ModuleError(
+                f"{self.name} has buffers ({', '.join(changed)}), which change outside of gradients and would differ "
+                "between the seeds and in evaluations: use LayerNorm instead of BatchNorm, or parameters"
+            )
+        with torch.random.fork_rng(devices=[]):  # pyright: ignore[reportUnknownMemberType]
+            if not torch.equal(single, self.call(flat, *inputs)):
+                raise ModuleError(
+                    f"{self.name} draws random numbers (Dropout?), which would not belong to a seed: remove them"
+                )
+        return single
+
+    @property
+    def _taken(self) -> str:
+        return "observations" if len(self._inputs) == 1 else "observations and actions"
+
+    def _stacks(self) -> bool:
+        """Whether one call computes two networks."""
+        flat = self.flat(self.module).expand(2, -1)
+        try:
+            vmap(self.call)(flat, *self._trial_inputs(3))
+        except Exception:
+            return False  # e.g. a branch on the values of tensors
+        return True
+
+    @staticmethod
+    def flat(module: nn.Module) -> Tensor:
+        """Return the parameters `[n]` of a module in their order."""
+        return torch.cat([torch.zeros(0), *(parameter.detach().flatten() for parameter in module.parameters())])
+
+    def initial_module(self, generator: torch.Generator) -> Tensor:
+        """Return the initial parameters `[n]` of a module."""
+        return self.flat(self._made(generator))
+
+    def initial_copy(self) -> nn.Module:
+        """Return a module of this kind, with parameters of its own."""
+        return self._made(torch.Generator().manual_seed(0))
+
+    def by_name(self, parameters: Tensor) -> dict[str, Tensor]:
+        """Return the module's parameters `[S, ...]` by name, as views of `parameters [S, P]`."""
+        own = parameters[:, : self.parameters].split_with_sizes([prod(shape) for shape in self._shapes], dim=1)
+        return {
+            name: part.unflatten(1, shape) if shape else part.squeeze(1)
+            for name, shape, part in zip(self.names, self._shapes, own, strict=True)
+        }
+
+    def call(self, own: Tensor, *inputs: Tensor) -> Tensor:
+        """Return the outputs of one network with the parameters `[n]` for inputs `[M, ...]`."""
+        parts = own.split_with_sizes([prod(shape) for shape in self._shapes])
+        named = {name: part.view(shape) for name, shape, part in zip(self.names, self._shapes, parts, strict=True)}
+        named |= {name: buffer.to(own.device) for name, buffer in self._constants.items()}
+        with sdpa_kernel(SDPBackend.MATH):  # the other ones are computed seed by seed, and have no second derivatives
+            found = functional_call(self.module, named, inputs)
+        return self.check(found, len(inputs[0]))
+
+    def run(self, own: Tensor, *inputs: Tensor) -> Tensor:
+        """Return the outputs of all networks with the parameters `[S, n]` for inputs `[S, M, ...]`."""
+        if inputs[0].dtype == torch.uint8:
+            inputs = (inputs[0].float() / 255, *inputs[1:])
+        if self.at_once:
+            return vmap(self.call)(own, *inputs)
+        return torch.stack([self.call(*one) for one in zip(own, *inputs, strict=True)])

@@ -1,0 +1,76 @@
+"""Latent-variable models: `bernoulli_log_prob`, `gaussian_mixture_log_prob` and `gaussian_mixture_sample`.
+
+A variational autoencoder (Kingma & Welling 2014, arXiv 1312.6114) maximizes log p(x|z) - KL(q(z|x)‖p(z)): the first
+term is `bernoulli_log_prob` for pixels, the second `gaussian_kl` to the standard normal. A mixture density network
+(Bishop 1994) predicts a real vector by K Gaussians with diagonal covariance and a categorical choice between them.
+Noise is drawn by the caller and enters as a tensor. Logarithms are natural.
+"""
+
+import math
+
+from jaxtyping import Float
+from torch import Tensor
+from torch.nn.functional import log_softmax, logsigmoid
+
+from operant.ops.distributions import categorical_sample, gaussian_log_prob, gaussian_sample
+
+
+def bernoulli_log_prob(logits: Float[Tensor, "*B A"], values: Float[Tensor, "*B A"]) -> Float[Tensor, "*B"]:
+    """Log-probability Σ x log σ(l) + (1 - x) log σ(-l), summed over the A independent bits of the last axis.
+
+    Args:
+        logits: Log-odds of each bit.
+        values: Bits, or gray values between 0 and 1, for which this is the negative cross-entropy.
+    """
+    return (values * logsigmoid(logits) + (1 - values) * logsigmoid(-logits)).sum(-1)
+
+
+def gaussian_mixture_log_prob(
+    logits: Float[Tensor, "*B K"],
+    mean: Float[Tensor, "*B K A"],
+    log_std: Float[Tensor, "*B K A"],
+    values: Float[Tensor, "*B A"],
+) -> Float[Tensor, "*B"]:
+    """Log-density log Σ_k softmax(logits)_k N(values; mean_k, std_k) of a mixture of K diagonal Gaussians.
+
+    Args:
+        logits: Unnormalized log-probabilities of the components.
+        mean: Of each component.
+        log_std: Logarithms of the standard deviations of each component.
+        values: Points, A numbers each.
+    """
+    components = gaussian_log_prob(mean, log_std, values.unsqueeze(-2))
+    return (log_softmax(logits, -1) + components).logsumexp(-1)
+
+
+def gaussian_mixture_sample(
+    logits: Float[Tensor, "*B K"],
+    mean: Float[Tensor, "*B K A"],
+    log_std: Float[Tensor, "*B K A"],
+    choice: Float[Tensor, "*B K"],
+    noise: Float[Tensor, "*B A"],
+    *,
+    temperature: float = 1.0,
+) -> Float[Tensor, "*B A"]:
+    """A sample of a mixture, at a temperature τ: logits / τ, and standard deviations times sqrt(τ).
+
+    The temperature is that of Ha & Schmidhuber 2018 (arXiv 1803.10122, section 4): above 1 the samples are less certain
+    than the model is, toward 0 the likeliest component's mean is all that is left.
+
+    Args:
+        logits: Unnormalized log-probabilities of the components.
+        mean: Of each component.
+        log_std: Logarithms of the standard deviations of each component.
+        choice: Standard Gumbel noise, for the component.
+        noise: Standard normal noise, for the point.
+        temperature: τ, positive.
+
+    Raises:
+        ValueError: The temperature is not positive.
+    """
+    if not temperature > 0:
+        raise ValueError(f"temperature is {temperature}, expected a positive number")
+    chosen = categorical_sample(logits / temperature, choice)
+    place = chosen.unsqueeze(-1).unsqueeze(-1).expand(*chosen.shape, 1, mean.shape[-1])
+    center, spread = (part.gather(-2, place).squeeze(-2) for part in (mean, log_std))
+    return gaussian_sample(center, spread + 0.5 * math.log(temperature), noise)

@@ -1,0 +1,246 @@
+"""A trained policy as a graph of operations that other programs run, in ONNX or TorchScript: `write_graph`."""
+
+import json
+import logging
+import warnings
+from collections.abc import Callable, Sequence
+from importlib import import_module
+from pathlib import Path
+from typing import Any, Literal, cast
+
+import numpy as np
+import torch
+from gymnasium import spaces
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from operant.envs import Features, is_picture
+from operant.envs.registry import make_single, specified
+from operant.runtime.exporting import action_form, observation_form
+from operant.runtime.settings import Settings
+
+Format = Literal["onnx", "torchscript"]
+Arrays = Sequence[NDArray[Any]]
+
+FILES: dict[str, str] = {"onnx": "policy.onnx", "torchscript": "policy.pt"}
+TRIALS = (1, 7, 64)
+"""Numbers of random observations with which a written graph is compared with the policy."""
+RTOL, ATOL = 1e-4, 1e-5
+"""How far actions and scores may differ; where two choices score closer than that, either may be taken."""
+
+
+class GreedyPolicy(nn.Module):
+    """The greedy policy of one seed, from observations `[N, ...]` to actions `[N, ...]` of the environment.
+
+    Args:
+        network: takes what networks see of observations, and returns their outputs.
+        facts: what is done before and after it, as `operant.runtime.exported_policy` reads it.
+        tensors: that belong to these.
+        seen: turns images into what networks see; None for other observations.
+    """
+
+    def __init__(
+        self,
+        network: nn.Module,
+        facts: dict[str, Any],
+        tensors: dict[str, Tensor],
+        seen: Callable[[Any], Tensor] | None = None,
+    ) -> None:
+        super().__init__()
+        self.network, self.facts, self.seen = network.requires_grad_(False), facts, seen
+        self.names = {name: f"tensor_{name.replace('.', '_')}" for name in tensors}
+        for name, plain in self.names.items():
+            self.register_buffer(plain, tensors[name].detach().cpu().clone())
+
+    def _of(self, name: str) -> Tensor:
+        return cast(Tensor, getattr(self, self.names[name]))
+
+    def forward(self, observations: Tensor) -> tuple[Tensor, ...]:
+        """Return the actions, and the scores of choices `[N, all]` where there are choices."""
+        first, last = self.facts["outputs"]
+        outputs = self.network(self._read(observations))[:, first:last]
+        scores: tuple[Tensor, ...] = ()
+        if self.facts["kind"] == "choices":
+            parts = outputs.split_with_sizes(self.facts["choices"], dim=1)
+            chosen = torch.stack([part.argmax(1) for part in parts], dim=1)
+            logits = self.facts["scores"] == "logits"
+            scores = (torch.cat([part.softmax(1) for part in parts], dim=1) if logits else outputs,)
+        else:
+            actions = outputs.tanh() if self.facts["kind"] == "squashed" else outputs
+            chosen = self._of("middle") + actions * self._of("half")
+            chosen = torch.minimum(torch.maximum(chosen, self._of("low")), self._of("high"))
+        action = self.facts["action"]
+        chosen = chosen.reshape(-1, *action["shape"]).to(getattr(torch, action["dtype"]))
+        if "action.first" in self.names:
+            chosen = chosen + self._of("action.first").to(chosen.dtype).reshape(action["shape"])
+        if "action.low" in self.names:
+            low, high = (self._of(name).to(chosen.dtype) for name in ("action.low", "action.high"))
+            chosen = torch.minimum(torch.maximum(chosen, low), high)
+        return (chosen, *scores)
+
+    def _read(self, observations: Tensor) -> Tensor:
+        """Return the network's inputs: vectors `[N, D]`, or images."""
+        facts = self.facts["observation"]
+        if self.seen is not None:
+            return self.seen(observations)
+        if "sizes" in facts:
+            columns = observations.reshape(-1, len(facts["sizes"])).long() - torch.tensor(facts["starts"])
+            parts = zip(facts["sizes"], columns.unbind(1), strict=True)
+            return torch.cat([(c.unsqueeze(1) == torch.arange(size)).float() for size, c in parts], dim=1)
+        seen = observations.float()
+        if "observations.mean" in self.names:
+            scaled = (seen - self._of("observations.mean")) * self._of("observations.scale")
+            seen = scaled.clamp(-facts["clip"], facts["clip"])
+        seen = seen.flatten(1)
+        if "affine.scale" in self.names:
+            seen = self._of("affine.shift") + seen * self._of("affine.scale")
+        return seen.float()
+
+
+def write_graph(
+    settings: Settings,
+    seed: int,
+    policy: tuple[nn.Module, dict[str, Any], dict[str, Tensor]],
+    folder: Path,
+    *,
+    form: Format,
+    predict: Callable[[NDArray[Any]], NDArray[Any]],
+) -> None:
+    """Write the greedy policy of one seed as a graph and as `policy.json`, and compare the graph with the policy.
+
+    Args:
+        settings: of the run; one environment of its task is made, for its spaces.
+        seed: whose policy it is.
+        policy: its network, and what is done before and after it (see `GreedyPolicy`).
+        folder: where to, which is there.
+        form: of the graph.
+        predict: returns the policy's greedy actions for observations `[N, ...]`.
+
+    Raises:
+        ValueError: observations or actions have no such form, the network cannot be written, or acts otherwise than the
+            policy after it was.
+    """
+    env = make_single(specified(settings.task, settings.env_kwargs))
+    env.close()
+    network, facts, tensors = policy
+    action, ends = action_form(env.action_space)
+    facts = facts | {"observation": observation_form(env.observation_space, facts), "action": action}
+    facts["first"] = np.asarray(getattr(env.action_space, "start", 0)).ravel().tolist()
+    image = is_picture(env.observation_space)
+    seen = Features.of(env.observation_space, env.action_space).encode if image else None
+    module = GreedyPolicy(network, facts, tensors | ends, seen)
+    trials = [_observations(env.observation_space, count) for count in TRIALS]
+    scores = "probabilities" if facts.get("scores") == "logits" else facts.get("scores")
+    names = ["action", *([str(scores)] if scores else [])]
+    file = folder / FILES[form]
+    write, read = (_write_onnx, _read_onnx) if form == "onnx" else (_write_torchscript, _read_torchscript)
+    try:
+        write(module, torch.as_tensor(trials[1]), file, names)
+        run = read(file)
+        found = [run(given) for given in trials]
+    except Exception as error:
+        raise ValueError(
+            f"{type(getattr(network, 'module', network)).__name__} cannot be written as {form}, or not be run from it: "
+            f"{type(error).__name__}: {str(error).strip():.500}; such a policy acts by `operant.load(run).predict`"
+        ) from error
+    for given, outputs in zip(trials, found, strict=True):
+        with torch.no_grad():
+            ours = [part.numpy() for part in module(torch.as_tensor(given))]
+        _require_same(facts, outputs, [predict(given), *ours[1:]], form)
+    about = {"observation": {"shape": facts["observation"]["shape"], "dtype": str(env.observation_space.dtype)}}
+    about |= {"action": action, "inputs": ["observation"], "outputs": names, "file": file.name, "format": form}
+    about |= {"algorithm": settings.algorithm, "task": settings.task, "seed": seed}
+    (folder / "policy.json").write_text(json.dumps(about, indent=1) + "\n", encoding="utf-8")
+
+
+def _observations(space: spaces.Space[Any], count: int) -> NDArray[Any]:
+    """Draw `count` observations at random: of unbounded numbers normal ones, cut to the bounds where there are some."""
+    rng, own = np.random.default_rng(count), cast(Any, space)
+    if isinstance(space, spaces.Box) and np.issubdtype(own.dtype, np.floating):
+        drawn: Any = rng.normal(0.0, 3.0, size=(count, *own.shape))
+        return np.clip(drawn, own.low, own.high).astype(own.dtype)
+    own.seed(count)
+    return np.stack([np.asarray(own.sample()) for _ in range(count)])
+
+
+def _write_torchscript(module: nn.Module, example: Tensor, file: Path, names: Sequence[str]) -> None:
+    def act(given: Tensor) -> tuple[Tensor, ...]:
+        return module(given)  # as a function: TorchScript cannot read the names of modules that come from files
+
+    with warnings.catch_warnings(), torch.no_grad():
+        warnings.simplefilter("ignore")  # of what may depend on the example: the comparison finds it
+        traced: Any = cast(Any, torch.jit).trace(act, (example,), check_trace=False)
+        traced.save(str(file))
+
+
+def _read_torchscript(file: Path) -> Callable[[NDArray[Any]], Arrays]:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)
+        loaded: Any = cast(Any, torch.jit).load(str(file))
+
+    def run(given: NDArray[Any]) -> Arrays:
+        with torch.no_grad():
+            return [part.numpy() for part in loaded(torch.as_tensor(given))]
+
+    return run
+
+
+def _write_onnx(module: nn.Module, example: Tensor, file: Path, names: Sequence[str]) -> None:
+    batch, log = torch.export.Dim("batch", min=1), logging.getLogger("torch.onnx")
+    level = log.level
+    with warnings.catch_warnings(), torch.no_grad():
+        warnings.simplefilter("ignore")
+        log.setLevel(logging.ERROR)  # it warns about packages that are not needed
+        program: Any = cast(Any, torch.onnx).export(
+            module,
+            (example,),
+            input_names=["observation"],
+            output_names=list(names),
+            dynamic_shapes=({0: batch},),
+            dynamo=True,
+            verbose=False,
+        )
+        program.save(str(file), include_initializers=True)
+    log.setLevel(level)
+
+
+def _read_onnx(file: Path) -> Callable[[NDArray[Any]], Arrays]:
+    onnx, reference = cast(Any, import_module("onnx")), cast(Any, import_module("onnx.reference"))
+    evaluator: Any = reference.ReferenceEvaluator(onnx.load(str(file)))
+
+    def run(given: NDArray[Any]) -> Arrays:
+        return evaluator.run(None, {"observation": given})
+
+    return run
+
+
+def _require_same(facts: dict[str, Any], found: Arrays, expected: Arrays, form: str) -> None:
+    """Compare what a graph gives with the policy.
+
+    Raises:
+        ValueError: they differ by more than rounding.
+    """
+    same = [
+        one.shape == two.shape and np.allclose(one, two, RTOL, ATOL) for one, two in zip(found, expected, strict=True)
+    ]
+    if facts["kind"] == "choices" and len(found) > 1 and same[1]:
+        same[0] = found[0].shape == expected[0].shape and _ties(facts, found, expected)
+    if not all(same) or found[0].dtype != expected[0].dtype:
+        raise ValueError(
+            f"the policy acts otherwise from {form} than in operant: its network does what that cannot say, such as to "
+            "decide by the values of observations; such a policy acts by `operant.load(run).predict`"
+        )
+
+
+def _ties(facts: dict[str, Any], found: Arrays, expected: Arrays) -> bool:
+    """Whether choices that differ score the same but for rounding."""
+    rows, first = len(found[0]), 0
+    starts = np.broadcast_to(np.asarray(facts.get("first", 0)).ravel(), len(facts["choices"]))
+    pairs = zip(found[0].reshape(rows, -1).T, expected[0].reshape(rows, -1).T, facts["choices"], starts, strict=True)
+    for one, two, count, start in pairs:
+        scores = found[1][:, first : first + count]
+        left, right = (scores[np.arange(rows), np.asarray(side, np.int64) - start] for side in (one, two))
+        if not np.allclose(left, right, RTOL, ATOL):
+            return False
+        first += count
+    return True

@@ -1,0 +1,59 @@
+"""The folders of runs, by name.
+
+Runs are named by their paths below the folder of runs; a name is looked up part by part, and whatever leads out of the
+folder, such as a symbolic link, is not there.
+"""
+
+import os
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+from operant.web.workers import NotFoundError
+
+NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,127}")
+"""Of a folder of a run, or of one that holds runs."""
+DEPTH = 3
+"""Folders above a run, that of runs included."""
+MOST_RUNS = 20_000
+
+
+def names_of(runs: Path) -> Iterator[str]:
+    """Find the runs by name: folders with a `config.toml`, not below another run."""
+    count, level = 0, [""]
+    for _ in range(DEPTH):
+        below: list[str] = []
+        for parent in level:
+            try:
+                entries = sorted(os.scandir(runs / parent), key=lambda entry: entry.name)
+            except OSError:
+                continue
+            for entry in entries:
+                if not NAME.fullmatch(entry.name) or not entry.is_dir(follow_symlinks=False):
+                    continue
+                name = f"{parent}/{entry.name}" if parent else entry.name
+                if not (runs / name / "config.toml").is_file():
+                    below.append(name)
+                    continue
+                yield name
+                count += 1
+                if count >= MOST_RUNS:
+                    return
+        level = below
+
+
+def folder_of(runs: Path, name: str) -> Path:
+    """Return the folder of a run.
+
+    Raises:
+        NotFoundError: there is none of that name in the folder of runs.
+    """
+    parts = name.split("/") if isinstance(name, str) else []
+    missing = NotFoundError(f"there is no run {name!r}")
+    if not 1 <= len(parts) <= DEPTH or not all(NAME.fullmatch(part) for part in parts):
+        raise missing
+    path = runs.joinpath(*parts)
+    inside = path.resolve().is_relative_to(runs.resolve()) and not path.is_symlink()
+    if not inside or not (path / "config.toml").is_file():
+        raise missing
+    return path

@@ -1,0 +1,64 @@
+"""Where one can go in a run, said without loading it: for a process that has no torch in it."""
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from operant import doors
+from operant.catalog import ALGORITHMS
+from operant.runtime.metrics import read_records
+from operant.web.folders import folder_of
+from operant.web.runs import shown_path, tables_of
+
+
+def states(runs: Path, run: str) -> dict[str, Any]:
+    """Return where states of a run were kept and hashed; `problem` says why where one cannot go to its updates."""
+    path = folder_of(runs, run)
+    tables = tables_of(path)
+    kept = {
+        int(found.name.removeprefix("step_")) for part in ("history", "checkpoints") for found in _steps(path / part)
+    }
+    recorded = {int(record["consumed"]) for record in read_records(path / "history" / "hashes.jsonl")}
+    return {
+        "seeds": tables["settings"].get("seeds", []),
+        "problem": foreign(path, tables["settings"], tables["config"]),
+        "kept": sorted(kept),
+        "recorded": sorted(recorded),
+    }
+
+
+def foreign(path: Path, settings: Mapping[str, Any], config: Mapping[str, Any]) -> str:
+    """Return why a page does not compute the updates of a run; empty where it does.
+
+    It runs the code of operant and of environments that are registered, and none that the folder of a run names.
+    """
+    advice = f"on the command line, `operant evaluate {shown_path(path)} --at STEP`"
+    algorithm, task = settings.get("algorithm"), str(settings.get("task", ""))
+    entry = next((entry for entry in ALGORITHMS if entry.name == algorithm), None)
+    if entry is None:
+        return f"{algorithm} is code of its own, which a page does not run; {advice}"
+    if entry.package == "language":
+        return f"what a language model answered is on the page Completions, step by step; {advice}"
+    for text in [task, *_texts([settings, config])]:
+        place = doors.place_of(text.partition("(")[0].strip())
+        outside = place is not None and (place.path is not None or not place.where.startswith("operant."))
+        if outside or doors.is_file(text) or (text == task and ":" in text):
+            return f"{text:.80} is code of its own, which a page does not run; {advice}"
+    return ""
+
+
+def _texts(value: Any) -> Iterator[str]:
+    """Yield every text within a table; drawings, which have several lines, name nothing."""
+    if isinstance(value, str):
+        if "\n" not in value:
+            yield value
+    elif isinstance(value, Mapping):
+        for item in value.values():
+            yield from _texts(item)
+    elif isinstance(value, list | tuple):
+        for item in value:
+            yield from _texts(item)
+
+
+def _steps(folder: Path) -> Iterator[Path]:
+    return (found for found in folder.glob("step_*") if found.name.removeprefix("step_").isdecimal())

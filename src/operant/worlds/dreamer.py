@@ -1,0 +1,386 @@
+"""DreamerV3: a policy that is learned in what a recurrent world model imagines (Hafner et al. 2023, arXiv:2301.04104).
+
+Learn a world model from sequences of what happened: states that a recurrent network carries on, from which the next
+ones, observations, rewards and ends are predicted. Imagine from the states of these sequences what the present policy
+would do, and learn from that: the critic the λ-returns as distributions, the actor by policy gradients, with returns
+divided by the distance of their percentiles. One set of hyperparameters serves rewards and observations of any size,
+since large numbers are squashed and losses do not depend on their scale.
+
+Losses and their weights are those of the paper's second version of April 2024: KL weights of 1 for the dynamics and 0.1
+for the representation above one free nat, policy gradients for every kind of action, a critic that learns from replay
+too, and LaProp behind adaptive gradient clipping. What differs from it: hidden layers have layer normalization, as in
+the first version; states begin at zeros with every sequence drawn from replay, and not where an older model left
+them; imagination may begin from the last frames of a sequence alone (`imagined_frames`); λ-returns of replay bootstrap
+from the critic and not from imagined returns.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from operant import ops, streams
+from operant.control.agent import require_rows
+from operant.control.compatibility import require_suitable
+from operant.envs import BatchEnv, Tree, begins_anew, learned, start
+from operant.nets import StackedLaProp, compilable
+from operant.runtime.learner import Metrics
+from operant.runtime.metrics_window import update_metrics
+from operant.runtime.replay import Replay
+from operant.runtime.rollouts import Collector
+from operant.runtime.weights import Weights
+from operant.state import Resumable
+from operant.state import State as Saved
+from operant.worlds.dreamer_config import PRESETS, DreamerConfig
+from operant.worlds.frames import Frames, frames_of
+from operant.worlds.imagination import Agent, AgentShape, BoundAgent, Imagined, actions_of, gumbel
+from operant.worlds.rssm import State, sampled
+from operant.worlds.world_model import WorldShape, by_row, merged
+
+__all__ = ["PRESETS", "Behavior", "Draws", "Dreamer", "DreamerConfig"]
+
+
+@dataclass(frozen=True)
+class Draws:
+    """Random numbers of one gradient step.
+
+    Attributes:
+        posterior: `[L, S, M, G, K]` Gumbel noise of the states of replay.
+        prior: `[H, S, I, G, K]` Gumbel noise of imagined states.
+        actions: `[H, S, I, A]` of imagined actions.
+    """
+
+    posterior: Tensor
+    prior: Tensor
+    actions: Tensor
+
+
+class Behavior(NamedTuple):
+    """What comes of imagined trajectories, `[S]` each.
+
+    Attributes:
+        actor: its loss.
+        critic: its loss.
+        spread: distance between the percentiles of the returns.
+        entropy: of the actions.
+        mean_return: of the states.
+    """
+
+    actor: Tensor
+    critic: Tensor
+    spread: Tensor
+    entropy: Tensor
+    mean_return: Tensor
+
+
+class Dreamer(Resumable):
+    """The learner: `S` seeds trained as one program.
+
+    Args:
+        config: hyperparameters.
+        env: `S * config.num_envs` rows, made with the same seeds.
+        seeds: one non-negative integer for each of the S runs; each owns its streams of random numbers.
+        budget: environment steps a seed.
+        algorithm: its name in the catalog, for messages.
+
+    Attributes:
+        consumed: environment steps a seed so far.
+        updates: gradient steps so far.
+        collector: holds the environments.
+        replay: what happened in them.
+        parameters: `[S, P]` of world model, actor and critic.
+        slow: `[S, Q]`, moving average of the critic's parameters.
+        scale: `[S]`, moving average of the distance between percentiles of returns.
+        memory: `[S, N, D + G * K + A]`, state and last action of every environment.
+
+    Raises:
+        ValueError: the environment's spaces do not suit, or its rows do not fit.
+    """
+
+    STATE = (
+        "consumed",
+        "updates",
+        "parameters",
+        "slow",
+        "scale",
+        "optimizer",
+        "collector",
+        "replay",
+        "memory",
+        "streams",
+    )
+
+    def __init__(
+        self, config: DreamerConfig, env: BatchEnv, *, seeds: Sequence[int], budget: int, algorithm: str = "dreamer"
+    ) -> None:
+        if budget < 1:
+            raise ValueError(f"budget must be at least 1 step, got {budget}")
+        require_suitable(env, algorithm)
+        require_rows(env, seeds, config.num_envs)
+        self.config, self.seeds, self.budget, self.device = config, list(seeds), budget, env.device
+        self.close = env.close
+        start(env, seeds)
+        self.collector = Collector(env, seeds=len(seeds))
+        self.features = self.collector.features
+        self.actions = actions_of(env.action_space, unimix=config.unimix, device=env.device)
+        self.networks = Agent(AgentShape(self._world_shape(), self.actions.outputs, config.head_layers))
+        self.support = ops.symexp_support(config.bins).to(env.device)
+        initial = [self.networks.initial(streams.torch_generator(seed, "networks")) for seed in seeds]
+        self.parameters = torch.stack(initial).to(env.device)
+        self.agent = self.networks.bind(self.parameters, self.support)
+        self.slow = self.networks.critic_of(self.parameters).clone()
+        self.scale = torch.zeros(len(seeds), device=env.device)
+        self.optimizer = StackedLaProp(self.parameters, sizes=self.networks.sizes, clip=config.gradient_clip)
+        self.replay = Replay(seeds=len(seeds), rows=config.num_envs, capacity=config.buffer_size, device=env.device)
+        self.memory = self._empty(config.num_envs)
+        self.streams = [streams.torch_generator(seed, "dreamer", device=env.device) for seed in seeds]
+        self.consumed = self.updates = 0
+
+    def _world_shape(self) -> WorldShape:
+        config = self.config
+        return WorldShape(
+            observation=self.features.shape,
+            actions=self.actions.width,
+            deter=config.deter,
+            stoch=config.stoch,
+            classes=config.classes,
+            units=config.units,
+            layers=config.layers,
+            prior_layers=config.prior_layers,
+            blocks=config.blocks,
+            depth=config.depth,
+            bins=config.bins,
+            unimix=config.unimix,
+        )
+
+    def _empty(self, rows: int) -> Tensor:
+        """Return the memory of environments in which an episode begins."""
+        width = self.networks.shape.world.rssm.features + self.actions.width
+        return torch.zeros(len(self.seeds), rows, width, device=self.device)
+
+    @property
+    def learned(self) -> Weights:
+        """The networks of all seeds, and what wrappers have learned."""
+        return {"parameters": self.parameters, **learned(self.collector.env)}
+
+    @property
+    def gradient_steps(self) -> int:
+        """How many gradient steps the whole run takes."""
+        return self._due(self.budget)
+
+    def _due(self, steps: int) -> int:
+        """Return the gradient steps that belong to this many environment steps."""
+        config = self.config
+        return int(
+            max(steps - config.learning_starts, 0) * config.train_ratio / (config.batch_size * config.batch_length)
+        )
+
+    def iterate(self) -> Metrics:
+        """Act for a while, and take the gradient steps that belong to it."""
+        metrics = self.collect()
+        self.consumed += self.config.num_steps * self.config.num_envs
+        if self.replay.filled < self.config.batch_length:
+            return metrics
+        return {**metrics, **self.train()}
+
+    @torch.no_grad()
+    def collect(self) -> Metrics:
+        """Take `num_steps` steps in every environment, and remember them."""
+        config, rssm = self.config, self.networks.shape.world.rssm
+        shape = config.num_steps, config.num_envs
+        chance = torch.stack([gumbel((*shape, rssm.stoch, rssm.classes), stream) for stream in self.streams], 1)
+        noise = torch.stack([self.actions.noise(shape, stream) for stream in self.streams], 1)
+
+        def act(obs: Tensor, t: int) -> tuple[tuple[Tensor, ...], Tensor]:
+            if t:
+                self._forget()
+            actions, self.memory = self.step(obs, self.memory, chance[t], noise[t])
+            return (actions,), self.actions.to_env(actions)
+
+        rollout = self.collector.collect(config.num_steps, act)
+        self._forget()
+        self.replay.add(rollout, rollout.kept[0])
+        return rollout.metrics
+
+    def _forget(self) -> None:
+        """Empty the memory of environments whose episode has just ended."""
+        last = self.collector.result
+        assert last is not None  # noqa: S101 - a step was taken
+        ended = (last.terminated | last.truncated | ~last.valid).view(self.memory.shape[:2])
+        self.memory = self.memory.masked_fill(ended.unsqueeze(-1), 0.0)
+
+    def step(self, obs: Tensor, memory: Tensor, chance: Tensor | None, noise: Tensor | None) -> tuple[Tensor, Tensor]:
+        """Return actions for observations `[S, N, ...]`, and the memory after.
+
+        Args:
+            obs: as networks see them.
+            memory: `[S, N, ...]` before.
+            chance: `[S, N, G, K]` Gumbel noise of the states; None: the most likely ones.
+            noise: `[S, N, A]` of the actions; None: the most likely ones.
+        """
+        agent, rssm = self.agent, self.networks.shape.world.rssm
+        deter, stoch, action = memory.split_with_sizes([rssm.deter, rssm.stoch * rssm.classes, self.actions.width], -1)
+        deter = agent.world.rssm.advance(State(deter, stoch), agent.world.rssm.drive(action))
+        state = State(deter, sampled(agent.world.rssm.recognize(deter, agent.world.look(obs)), chance))
+        actions = self.actions.sample(agent.policy(state.features), noise)
+        return actions, torch.cat((*state, self.actions.encode(actions)), -1).nan_to_num()
+
+    def train(self) -> Metrics:
+        """Take the gradient steps that are due, on sequences drawn from replay."""
+        config, counts = self.config, self.optimizer.counts
+        metrics: dict[str, Tensor | float] = {}
+        while self.updates < self._due(self.consumed):
+            index = self.replay.draw_sequences(config.batch_size, config.batch_length, self.streams)
+            frames = frames_of(self.replay.take_sequences(index, config.batch_length))
+            metrics = self.update(frames, self._draws())
+        return metrics | update_metrics(self.optimizer.counts - counts) if metrics else metrics
+
+    def _draws(self) -> Draws:
+        config, rssm = self.config, self.networks.shape.world.rssm
+        shape = config.imagination_horizon, config.batch_size * self.imagined_frames
+        variables = rssm.stoch, rssm.classes
+        frames = config.batch_length, config.batch_size
+        drawn = [
+            (gumbel((*frames, *variables), s), gumbel((*shape, *variables), s), self.actions.noise(shape, s))
+            for s in self.streams
+        ]
+        return Draws(*(torch.stack(column, 1) for column in zip(*drawn, strict=True)))
+
+    @property
+    def imagined_frames(self) -> int:
+        """Frames at the end of each sequence that imagination begins from."""
+        return self.config.imagined_frames or self.config.batch_length
+
+    def update(self, frames: Frames, draws: Draws) -> dict[str, Tensor | float]:
+        """Take one gradient step."""
+        config = self.config
+        rate = config.learning_rate * min(1.0, (self.updates + 1) / max(config.lr_warmup, 1))
+        gradient, spread, metrics = self.gradient(frames, draws, self.scale)
+        self.scale.lerp_(torch.where(spread.isfinite(), spread, self.scale), config.return_rate)
+        norm = self.optimizer.step(gradient, learning_rate=rate)
+        self.slow.lerp_(self.networks.critic_of(self.parameters), config.tau)
+        self.updates += 1
+        return {**metrics, "losses/gradient_norm": norm, "returns/scale": self.scale.clone()}
+
+    @compilable
+    def gradient(self, frames: Frames, draws: Draws, scale: Tensor) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
+        """Return the gradient `[S, P]`, the distance between percentiles of returns `[S]`, and losses `[S]` by name."""
+        config = self.config
+        parameters = self.parameters.detach().requires_grad_()
+        agent = self.networks.bind(parameters, self.support)
+        states, posterior = agent.world.observe(frames, self._encoded(frames), draws.posterior)
+        world = agent.world.losses(frames, states, posterior, free=config.free_nats)
+        begin = State(*(merged(part[-self.imagined_frames :].detach()) for part in states))
+        imagined = agent.imagine(begin, self.actions, draws.prior, draws.actions)
+        alive = merged((~frames.terminal[-self.imagined_frames :]).float())
+        behavior = self._behavior_losses(agent, imagined, alive, scale)
+        names = ("reconstruction", "reward", "continue", "dynamics", "representation")
+        losses = {name: _mean(loss, frames.weights) for name, loss in zip(names, world, strict=True)}
+        losses |= {
+            "actor": behavior[0],
+            "critic": behavior[1],
+            "replay_critic": self._replay_loss(agent, frames, states),
+        }
+        weights = {
+            "dynamics": config.dynamics_coef,
+            "representation": config.representation_coef,
+            "replay_critic": config.replay_vf_coef,
+        }
+        total = torch.stack([weights.get(name, 1.0) * loss for name, loss in losses.items()]).sum()
+        (gradient,) = torch.autograd.grad(total, parameters)
+        told = {f"losses/{name}": loss.detach() for name, loss in losses.items() if name != "representation"}
+        told |= {"imagination/entropy": behavior.entropy, "imagination/return": behavior.mean_return}
+        return gradient, behavior.spread, told
+
+    def _encoded(self, frames: Frames) -> Tensor:
+        """Return the actions of frames as networks see them, `[L, S, M, A]`, zero in first frames."""
+        return self.actions.encode(frames.actions).masked_fill(frames.first.unsqueeze(-1), 0.0)
+
+    def _behavior_losses(self, agent: BoundAgent, imagined: Imagined, alive: Tensor, scale: Tensor) -> Behavior:
+        """Return the losses of actor and critic.
+
+        Args:
+            agent: networks.
+            imagined: trajectories.
+            alive: `[S, I]`, 0 where a trajectory begins at the end of an episode, else 1.
+            scale: `[S]` that returns are divided by, where it is above 1.
+        """
+        config, (steps, _, rows) = self.config, imagined.rewards.shape
+        logits = agent.value_logits(merged(imagined.features))
+        values = by_row(ops.symmetric_mean(logits.detach(), self.support), imagined.features)
+        never = torch.zeros_like(imagined.rewards, dtype=torch.bool)
+        discounts = config.gamma * imagined.continues
+        returns = ops.lambda_returns(
+            imagined.rewards, values[1:], terminated=never, truncated=never, gamma=discounts, lam=config.gae_lambda
+        )
+        weights = merged(torch.cat((alive.unsqueeze(0), alive * discounts[:-1].cumprod(0))))
+        seen = merged(imagined.features[:-1])
+        target = merged(returns)
+        critic = self._critic_loss(seen, logits[:, : steps * rows], target)
+        advantages = (target - merged(values[:-1])) / scale.clamp(min=1.0).unsqueeze(-1)
+        log_prob, entropy = self.actions.log_prob_entropy(agent.policy(seen), merged(imagined.actions))
+        actor = -(log_prob * advantages + config.ent_coef * entropy)
+        return Behavior(
+            actor=(weights * actor).mean(-1),
+            critic=(weights * critic).mean(-1),
+            spread=ops.percentile_range(target),
+            entropy=entropy.detach().mean(-1),
+            mean_return=target.mean(-1),
+        )
+
+    def _critic_loss(self, features: Tensor, logits: Tensor, targets: Tensor) -> Tensor:
+        """Return the critic's loss `[S, M]`: towards targets, and towards its own moving average."""
+        with torch.no_grad():
+            slow = self.networks.critic(self.networks.critic.views(self.slow), features)
+            average = ops.symmetric_mean(slow, self.support)
+        regularized = self.config.slow_vf_coef * ops.two_hot_loss(logits, average, self.support)
+        return ops.two_hot_loss(logits, targets, self.support) + regularized
+
+    def _replay_loss(self, agent: BoundAgent, frames: Frames, states: State) -> Tensor:
+        """Return the critic's loss `[S]` on the λ-returns of replay; the world model learns from it, too."""
+        features = merged(states.features)
+        logits = agent.value_logits(features)
+        values = by_row(ops.symmetric_mean(logits.detach(), self.support), frames.rewards)
+        returns = ops.lambda_returns(
+            frames.rewards[1:],
+            values[1:],
+            terminated=frames.terminal[1:],
+            truncated=frames.last[1:] & ~frames.terminal[1:],
+            gamma=self.config.gamma,
+            lam=self.config.gae_lambda,
+        )
+        targets = merged(torch.cat((returns, values[-1:])))
+        loss = by_row(self._critic_loss(features.detach(), logits, targets), frames.rewards)
+        return _mean(loss[:-1], (frames.weights * ~frames.last)[:-1])
+
+    @torch.no_grad()
+    def act(self, obs: Tree, memory: Tree | None, noise: Tensor | None) -> tuple[Tensor, Tree | None]:
+        """Choose actions for observations `[S, N, ...]`, remembering state and action (see `runtime.Policy`)."""
+        seen, rssm = self.features.by_seed(obs), self.networks.shape.world.rssm
+        before = self._empty(seen.shape[1]) if memory is None else memory
+        assert isinstance(before, Tensor)  # noqa: S101 - what was returned before
+        chance = None
+        if noise is not None:
+            chance, noise = noise.split_with_sizes([rssm.stoch * rssm.classes, self.actions.width], -1)
+            chance = torch.unflatten(chance, -1, (rssm.stoch, rssm.classes))
+        actions, after = self.step(seen, before, chance, noise)
+        return self.actions.to_env(actions), after
+
+    def noise(self, rows: int, generator: torch.Generator) -> Tensor:
+        """Draw the noise for one action of each of `rows` rows of every seed, and for the states they are chosen in."""
+        rssm, shape = self.networks.shape.world.rssm, (len(self.seeds), rows)
+        chance = gumbel((*shape, rssm.stoch * rssm.classes), generator)
+        return torch.cat((chance, self.actions.noise(shape, generator)), -1)
+
+    def load_state_dict(self, state: Saved) -> None:
+        """Restore a state exactly."""
+        super().load_state_dict(state)
+        if begins_anew(self.collector.env):
+            self.memory.zero_()
+
+
+def _mean(loss: Tensor, weights: Tensor) -> Tensor:
+    """Return the mean `[S]` of losses `[L, S, M]`."""
+    return ops.weighted_mean(merged(loss), merged(weights))

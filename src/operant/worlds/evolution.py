@@ -1,0 +1,114 @@
+"""CMA-ES (Hansen & Ostermeier 2001) for each of `S` seeds, by the package `cma`, that resumes exactly without a pickle.
+
+A strategy is a function of its random numbers and of its fitness values. So its state is where it began and
+all that it was told: to load one, its generations are run again with the same numbers, in some milliseconds each.
+"""
+
+from collections.abc import Sequence
+from functools import partial
+from importlib import import_module
+from importlib.util import find_spec
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from operant import streams
+from operant.state import DeclaredState, State
+from operant.tensors import from_numpy
+
+
+class Evolution(DeclaredState):
+    """A population of vectors for each of `S` seeds, whose fitness is to be as great as can be.
+
+    Args:
+        seeds: one non-negative integer for each.
+        population: candidates of a generation.
+        sigma: first standard deviation of every number.
+        size: numbers of a candidate.
+
+    Attributes:
+        rounds: times that it has begun.
+
+    Raises:
+        ModuleNotFoundError: the package `cma` is not installed.
+    """
+
+    STATE = ("rounds", "start", "fitness")
+
+    def __init__(self, *, seeds: Sequence[int], population: int, sigma: float, size: int) -> None:
+        if find_spec("cma") is None:
+            raise ModuleNotFoundError('world models need the package cma: pip install "operant[worlds]"')
+        self.seeds, self.population, self.sigma = list(seeds), population, sigma
+        self.rounds = 0
+        self.start = torch.zeros(len(seeds), size, dtype=torch.float64)
+        self.fitness = torch.zeros(0, len(seeds), population, dtype=torch.float64)
+        self._strategies: list[Any] = []
+        self._asked: list[Any] = []
+
+    @property
+    def generations(self) -> int:
+        """Generations since it began."""
+        return len(self.fitness)
+
+    @property
+    def mean(self) -> Tensor:
+        """The centers `[S, P]` of the distributions, which noise of the fitness moves less than the best candidates."""
+        return from_numpy(np.stack([strategy.mean for strategy in self._strategies]))
+
+    @property
+    def spread(self) -> Tensor:
+        """The step sizes σ `[S]`."""
+        return torch.tensor([float(strategy.sigma) for strategy in self._strategies])
+
+    def begin(self, start: Tensor) -> None:
+        """Begin again around vectors `[S, P]`."""
+        self.rounds += 1
+        self.start = start.detach().double().cpu().clone()
+        self.fitness = self.fitness[:0]
+        self._make()
+
+    def ask(self) -> Tensor:
+        """Return the candidates `[S, K, P]` of a generation, in double precision."""
+        self._asked = [strategy.ask() for strategy in self._strategies]
+        return from_numpy(np.array(self._asked))
+
+    def tell(self, fitness: Tensor) -> None:
+        """Take the fitness `[S, K]` of the candidates; NaN counts as the least of its seed."""
+        told = fitness.detach().double().cpu()
+        worst = torch.where(told.isfinite(), told, torch.inf).amin(1, keepdim=True).nan_to_num(posinf=0.0)
+        told = torch.where(told.isfinite(), told, worst)
+        self.fitness = torch.cat((self.fitness, told.unsqueeze(0)))
+        self._tell(told)
+
+    def _tell(self, fitness: Tensor) -> None:
+        for strategy, asked, told in zip(self._strategies, self._asked, fitness.numpy(), strict=True):
+            strategy.tell(asked, (-told).tolist())
+
+    def _make(self) -> None:
+        """Make the strategies of this round as they were when it began."""
+        cma: Any = import_module("cma")  # it takes a second, and only this algorithm needs it
+        self._strategies = []
+        for seed, start in zip(self.seeds, self.start.numpy(), strict=True):
+            generator = np.random.Generator(np.random.PCG64(streams.seed_sequence(seed, "evolution", self.rounds)))
+            options: dict[str, Any] = {
+                "popsize": self.population,
+                "randn": partial(_normal, generator),
+                "seed": np.nan,  # no seed for the global generator
+                "verbose": -9,
+                "verb_log": 0,
+            }
+            self._strategies.append(cma.CMAEvolutionStrategy(start.copy(), self.sigma, options))
+
+    def load_state_dict(self, state: State) -> None:
+        """Restore a state exactly, by running the generations of its round again."""
+        self.fitness = self.fitness.new_zeros(len(state["fitness"]), *self.fitness.shape[1:])
+        super().load_state_dict(state)
+        self._strategies, self._asked = [], []
+        if self.rounds:
+            self._make()
+            for told in self.fitness:
+                self.ask()
+                self._tell(told)

@@ -1,0 +1,251 @@
+"""Actor and critic of DreamerV3, and the imagined trajectories that they learn from.
+
+Hafner et al. 2023, arXiv:2301.04104, equations 6 to 11. Actions are one choice of several, or a vector in [-1, 1].
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple, Protocol
+
+import gymnasium
+import torch
+from torch import Tensor
+
+from operant import ops
+from operant.nets import Bounded, Slots, StackedNormedMLP, shares
+from operant.worlds.rssm import State
+from operant.worlds.world_model import BoundWorld, WorldModel, WorldShape
+
+STD = (0.1, 1.0)
+"""Bounds of the standard deviations of continuous actions."""
+
+
+class Actions(Protocol):
+    """The distributions over actions that an actor's outputs describe.
+
+    Attributes:
+        outputs: numbers that the actor gives for a state.
+        width: numbers of an action as networks see it.
+    """
+
+    outputs: int
+    width: int
+
+    def noise(self, shape: tuple[int, ...], generator: torch.Generator) -> Tensor:
+        """Draw what `sample` needs, `[*shape, width]`."""
+        ...
+
+    def sample(self, outputs: Tensor, noise: Tensor | None) -> Tensor:
+        """Return actions for outputs `[..., outputs]`; without noise the most likely ones."""
+        ...
+
+    def log_prob_entropy(self, outputs: Tensor, actions: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the log-probabilities of actions, and the entropies, `[...]`."""
+        ...
+
+    def encode(self, actions: Tensor) -> Tensor:
+        """Return actions as networks see them, `[..., width]`."""
+        ...
+
+    def to_env(self, actions: Tensor) -> Tensor:
+        """Return members of the action space."""
+        ...
+
+
+class Choices:
+    """One of several actions, each with a least probability.
+
+    Args:
+        space: of the actions.
+        unimix: share of the uniform distribution.
+    """
+
+    def __init__(self, space: gymnasium.spaces.Discrete, unimix: float) -> None:
+        self.outputs = self.width = int(space.n)
+        self.start, self.unimix = int(space.start), unimix
+
+    def noise(self, shape: tuple[int, ...], generator: torch.Generator) -> Tensor:
+        """Draw standard Gumbel noise."""
+        return gumbel((*shape, self.width), generator)
+
+    def sample(self, outputs: Tensor, noise: Tensor | None) -> Tensor:
+        """Return choices `[...]` by the Gumbel-max trick, or the most likely ones."""
+        if noise is None:
+            return ops.categorical_mode(outputs)
+        return ops.categorical_sample(ops.unimix(outputs, self.unimix), noise)
+
+    def log_prob_entropy(self, outputs: Tensor, actions: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the log-probabilities of choices, and the entropies, `[...]`."""
+        return ops.categorical_log_prob_entropy(ops.unimix(outputs, self.unimix), actions)
+
+    def encode(self, actions: Tensor) -> Tensor:
+        """Return one-hot vectors `[..., width]`."""
+        every = torch.arange(self.width, device=actions.device)
+        return (actions.unsqueeze(-1) == every).float()  # without a look at the values
+
+    def to_env(self, actions: Tensor) -> Tensor:
+        """Return members of the space."""
+        return actions + self.start
+
+
+class Pushes:
+    """Vectors in [-1, 1] from a normal distribution, whose mean lies there and whose deviation is bounded.
+
+    Args:
+        space: of the actions, a box with finite bounds.
+        device: where actions live.
+    """
+
+    def __init__(self, space: gymnasium.Space[Any], device: torch.device) -> None:
+        self.bounds = Bounded(space, device=device)
+        self.width = self.bounds.dimensions
+        self.outputs = 2 * self.width
+
+    def noise(self, shape: tuple[int, ...], generator: torch.Generator) -> Tensor:
+        """Draw standard normal noise."""
+        return self.bounds.normal(shape, generator)
+
+    def _parameters(self, outputs: Tensor) -> tuple[Tensor, Tensor]:
+        """Return mean and logarithm of the standard deviation."""
+        mean, spread = outputs.chunk(2, -1)
+        return mean.tanh(), ((STD[1] - STD[0]) * (spread + 2).sigmoid() + STD[0]).log()
+
+    def sample(self, outputs: Tensor, noise: Tensor | None) -> Tensor:
+        """Return vectors `[..., width]`, which may lie outside; without noise the means."""
+        mean, log_std = self._parameters(outputs)
+        return mean if noise is None else ops.gaussian_sample(mean, log_std, noise)
+
+    def log_prob_entropy(self, outputs: Tensor, actions: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the log-densities of vectors, and the entropies, `[...]`."""
+        mean, log_std = self._parameters(outputs)
+        return ops.gaussian_log_prob(mean, log_std, actions), ops.gaussian_entropy(mean, log_std)
+
+    def encode(self, actions: Tensor) -> Tensor:
+        """Return the effective part of the vectors, `[..., width]`."""
+        return actions.clamp(-1.0, 1.0)
+
+    def to_env(self, actions: Tensor) -> Tensor:
+        """Return members of the space."""
+        return self.bounds.to_env(self.encode(actions))
+
+
+def actions_of(space: gymnasium.Space[Any], *, unimix: float, device: torch.device) -> Actions:
+    """Return the distributions over the actions of a space."""
+    return Choices(space, unimix) if isinstance(space, gymnasium.spaces.Discrete) else Pushes(space, device)
+
+
+def gumbel(shape: tuple[int, ...], generator: torch.Generator) -> Tensor:
+    """Draw standard Gumbel noise."""
+    drawn = torch.empty(shape, device=generator.device).exponential_(generator=generator)
+    return drawn.log_().neg_()
+
+
+class Imagined(NamedTuple):
+    """Trajectories of `H` steps from `I` states of each of `S` seeds; nothing in them has a gradient.
+
+    Attributes:
+        features: `[H + 1, S, I, F]` of the states.
+        actions: `[H, S, I, ...]` taken there.
+        rewards: `[H, S, I]` on the way to the next state.
+        continues: `[H, S, I]`, the probability that the episode continues there.
+    """
+
+    features: Tensor
+    actions: Tensor
+    rewards: Tensor
+    continues: Tensor
+
+
+@dataclass(frozen=True)
+class AgentShape:
+    """Shape of all networks.
+
+    Attributes:
+        world: of the world model.
+        outputs: of the actor.
+        layers: hidden layers of actor and critic.
+    """
+
+    world: WorldShape
+    outputs: int
+    layers: int
+
+
+class Agent(Slots):
+    """World model, actor and critic of `S` seeds.
+
+    Args:
+        shape: of the networks.
+
+    Attributes:
+        shape: as given.
+    """
+
+    def __init__(self, shape: AgentShape) -> None:
+        self.shape, self.world = shape, WorldModel(shape.world)
+        features, hidden = shape.world.rssm.features, (shape.world.units,) * shape.layers
+        self.actor = StackedNormedMLP(features, hidden, shape.outputs, gain=0.01)
+        self.critic = StackedNormedMLP(features, hidden, shape.world.bins, gain=0.0)
+        self.parts = (self.world, self.actor, self.critic)
+        super().__init__([slot for part in self.parts for slot in part.slots])
+
+    def critic_of(self, parameters: Tensor) -> Tensor:
+        """Return those of parameters `[S, P]` that are the critic's, which are the last ones."""
+        return parameters[:, -self.critic.size :]
+
+    def bind(self, parameters: Tensor, support: Tensor) -> "BoundAgent":
+        """Return the networks that compute with `parameters [S, P]`, and atoms `[K]` of rewards and values."""
+        world, actor, critic = shares(self.parts, self.views(parameters))
+        return BoundAgent(self, self.world.bind(world, support), actor, critic, support)
+
+
+@dataclass(frozen=True)
+class BoundAgent:
+    """The networks with one set of parameters.
+
+    Attributes:
+        shape: of the networks.
+        world: the world model.
+        support: `[K]` atoms of rewards and values.
+    """
+
+    shape: Agent
+    world: BoundWorld
+    actor: Sequence[Tensor]
+    critic: Sequence[Tensor]
+    support: Tensor
+
+    def policy(self, features: Tensor) -> Tensor:
+        """Return the actor's outputs `[S, M, outputs]` at states `[S, M, F]`."""
+        return self.shape.actor(self.actor, features)
+
+    def value_logits(self, features: Tensor) -> Tensor:
+        """Return the critic's logits `[S, M, K]` at states `[S, M, F]`."""
+        return self.shape.critic(self.critic, features)
+
+    def values(self, features: Tensor) -> Tensor:
+        """Return the values `[S, M]` of states `[S, M, F]`."""
+        return ops.symmetric_mean(self.value_logits(features), self.support)
+
+    @torch.no_grad()
+    def imagine(self, start: State, actions: Actions, chance: Tensor, noise: Tensor) -> Imagined:
+        """Follow the actor through the prior.
+
+        Args:
+            start: `[S, I, ...]`, where trajectories begin.
+            actions: what the actor's outputs mean.
+            chance: `[H, S, I, G, K]` Gumbel noise of the states.
+            noise: `[H, S, I, A]` of the actions.
+        """
+        state, taken, features = start, list[Tensor](), [start.features]
+        for drawn, gumbel_noise in zip(noise.unbind(0), chance.unbind(0), strict=True):
+            taken.append(actions.sample(self.policy(features[-1]), drawn))
+            state = self.world.rssm.imagine(state, actions.encode(taken[-1]), gumbel_noise)
+            features.append(state.features)
+        steps, rows = len(taken), start.deter.shape[1]
+        reached = torch.cat(features[1:], 1)
+        rewards, continues = (
+            torch.unflatten(told, 1, (steps, rows)).transpose(0, 1)
+            for told in (self.world.rewards(reached), self.world.continues(reached))
+        )
+        return Imagined(torch.stack(features), torch.stack(taken), rewards, continues)

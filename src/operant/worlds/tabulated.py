@@ -1,0 +1,77 @@
+"""A learned model of a finite world as a table: what an ensemble of networks says of every state and action.
+
+Networks know states and actions as one-hot vectors, and predict the change of a vector. The successor that they mean is
+its largest number, so that samples of their distributions count as those of an environment would.
+"""
+
+import numpy as np
+import torch
+
+from operant.mdp import MDP
+from operant.worlds.ensemble import LearnedModel
+
+
+@torch.no_grad()
+def tabulated(
+    model: LearnedModel,
+    *,
+    states: int,
+    actions: int,
+    start: np.ndarray,
+    generators: list[torch.Generator],
+    samples: int = 20,
+) -> list[MDP]:
+    """Return the ensemble of each seed as a known model.
+
+    Args:
+        model: of one-hot states and actions.
+        states: how many there are.
+        actions: how many there are.
+        start: `[states]`, the distribution of the first state.
+        generators: one a seed; they draw the samples.
+        samples: of each network for every state and action.
+
+    Raises:
+        ValueError: the model is of vectors of another size.
+    """
+    if model.width != states:
+        raise ValueError(f"the model knows vectors of {model.width} numbers, expected one-hot ones of {states} states")
+    members, device = model.members, model.parameters.device
+    state, action = (
+        part.flatten() for part in torch.meshgrid(torch.arange(states), torch.arange(actions), indexing="ij")
+    )
+    state, action = (part.repeat_interleave(samples).to(device) for part in (state, action))
+    obs, acted = torch.eye(states, device=device)[state], torch.eye(actions, device=device)[action]
+    shape = members, len(state), states + 1
+    noise = torch.cat([torch.empty(shape, device=device).normal_(generator=g) for g in generators])
+    rows = len(generators) * members
+    found = model.predict(obs.expand(rows, -1, -1), acted.expand(rows, -1, -1), noise)
+    successors = found.next_obs.argmax(-1).view(len(generators), members, -1)
+    ends = (found.continues < 0.5).view_as(successors)
+    rewards = found.rewards.view(len(generators), members, states, actions, samples).mean((1, 4))
+    cells = (state * actions + action).expand(members, -1)
+    tables = [
+        _columns((cells * states + successors[seed]) * 2 + ends[seed], rewards[seed].cpu().numpy().astype(np.float64))
+        for seed in range(len(generators))
+    ]
+    return [MDP.from_table(columns, states=states, actions=actions, start=start) for columns in tables]
+
+
+def _columns(codes: torch.Tensor, rewards: np.ndarray) -> dict[str, np.ndarray]:
+    """Return the transitions that are as frequent as samples say.
+
+    Args:
+        codes: `[K, n]` of state, action, successor and end, as digits of one number.
+        rewards: `[states, actions]`.
+    """
+    states, actions = rewards.shape
+    outcomes, counts = np.unique(codes.flatten().cpu().numpy(), return_counts=True)
+    cell, rest = np.divmod(outcomes, 2 * states)
+    return {
+        "s": cell // actions,
+        "a": cell % actions,
+        "s'": rest // 2,
+        "p": counts / (codes.numel() / rewards.size),
+        "r": rewards.flatten()[cell],
+        "terminates": rest % 2,
+    }

@@ -1,0 +1,400 @@
+"""World Models: a controller that is trained in what a model dreams (Ha & Schmidhuber 2018, arXiv:1803.10122).
+
+Act at random and learn to see (V): a variational autoencoder turns images into latent vectors. Learn what follows what
+(M): a recurrent network predicts a mixture of Gaussians over the next latent vector and the reward, and the end of
+episodes. Then let CMA-ES find a linear controller (C) of latent vector and recurrent state, in episodes that M dreams;
+a temperature makes them less certain, so that a controller cannot live on what M has wrong. The controller acts in the
+environment without further training. With more than one round, it collects what V and M learn from next (section 5).
+
+What differs from the paper: pixels are Bernoulli variables, not squared errors; the recurrent network has the gates of
+a GRU; one mixture of K components is over the whole vector, not one over each of its numbers; the reward is part of it;
+all candidates of a generation dream with the same random numbers; the controller that acts is the mean of the search
+distribution, not the best candidate, whose score is the luckiest.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal, cast
+
+import torch
+from torch import Tensor
+
+from operant import ops, streams
+from operant.control.agent import require_rows
+from operant.control.compatibility import require_suitable
+from operant.envs import BatchEnv, Tree, begins_anew, learned, start
+from operant.nets import StackedAdam
+from operant.runtime.learner import Metrics
+from operant.runtime.metrics_window import update_metrics
+from operant.runtime.replay import Replay
+from operant.runtime.rollouts import Act, Collector, Rollout
+from operant.runtime.weights import Weights
+from operant.state import Resumable, State
+from operant.worlds.autoencoder import StackedVAE
+from operant.worlds.dreaming import Controllers, dream, episode_returns
+from operant.worlds.evolution import Evolution
+from operant.worlds.mixture_rnn import MixtureRNNShape, Noise, Steps
+from operant.worlds.world_models_config import WorldModelsConfig
+
+STEPS = 50
+"""Gradient steps of V or M in one iteration."""
+
+AT_ONCE = 2048
+"""Images of a seed that are encoded together."""
+
+Stage = Literal["collect", "see", "predict", "control"]
+"""What an iteration does: act, or train V, M or C."""
+
+STAGES: tuple[Stage, ...] = ("collect", "see", "predict", "control")
+"""In their order."""
+
+
+PRESETS: Mapping[str, Mapping[str, Any]] = {
+    "operant/PixelCatch-v0": {"max_dream_steps": 20},
+    "paper": {
+        "latent_size": 64,
+        "rnn_hidden_size": 512,
+        "generations": 1800,
+        "population_size": 64,
+        "rollouts": 16,
+        "temperature": 1.15,
+        "max_dream_steps": 2100,
+    },
+}
+"""Configuration by task, which selects its own, or by name; what is not named keeps its default."""
+
+
+class WorldModels(Resumable):
+    """The learner: `S` seeds trained as one program.
+
+    Args:
+        config: hyperparameters.
+        env: `S * config.num_envs` rows of a task with images, made with the same seeds.
+        seeds: one non-negative integer for each of the S runs; each owns its streams of random numbers.
+        budget: environment steps a seed.
+        algorithm: its name in the catalog, for messages.
+
+    Attributes:
+        consumed: environment steps a seed so far. Those of a round count as V, M and C learn from them, and all of them
+            when it ends.
+        vision: parameters `[S, P]` of V.
+        model: parameters `[S, P]` of M.
+        controller: weights `[S, F, A]` of C, with F = Z + H + 1 features, of which the last is 1.
+
+    Raises:
+        ModuleNotFoundError: the package `cma` is not installed.
+        ValueError: the environment's spaces do not suit, or its rows do not fit, or the budget does not.
+    """
+
+    STATE = (
+        *("consumed", "begun", "calls", "rounds", "vision", "model", "controller", "vision_optimizer"),
+        *("model_optimizer", "collector", "replay", "evolution", "hidden", "starts", "streams"),
+    )
+
+    def __init__(
+        self,
+        config: WorldModelsConfig,
+        env: BatchEnv,
+        *,
+        seeds: Sequence[int],
+        budget: int,
+        algorithm: str = "world-models",
+    ) -> None:
+        if config.train_in == "environment" and budget <= config.collect_steps:
+            raise ValueError(
+                f"budget must be more than collect_steps, which is {config.collect_steps}, to train the controller in "
+                f"the environment, got {budget}"
+            )
+        if budget < 1:
+            raise ValueError(f"budget must be at least 1 step, got {budget}")
+        require_suitable(env, algorithm)
+        require_rows(env, seeds, config.num_envs)
+        self.config, self.seeds, self.budget, self.device = config, list(seeds), budget, env.device
+        self.close = env.close
+        start(env, seeds)
+        self.collector = Collector(env, seeds=len(seeds))
+        self.features = self.collector.features
+        self.controllers = Controllers.of(env.action_space, env.device)
+        self._make_networks()
+        self.replay = Replay(seeds=len(seeds), rows=config.num_envs, capacity=config.buffer_size, device=env.device)
+        self.streams = [streams.torch_generator(seed, "world models", device=env.device) for seed in seeds]
+        self.hidden = torch.zeros(len(seeds), config.num_envs, config.rnn_hidden_size, device=env.device)
+        self.starts = torch.ones(len(seeds), config.num_envs, dtype=torch.bool, device=env.device)
+        self.consumed = self.begun = self.calls = self.rounds = 0
+        self._latents: tuple[Tensor, Tensor] | None = None
+
+    def _make_networks(self) -> None:
+        config = self.config
+        actions = self.controllers.actions
+        self.vae = StackedVAE(self.features.shape, config.latent_size, config.vae_hidden_sizes, config.vae_torso)
+        self.rnn = MixtureRNNShape(
+            latent=config.latent_size,
+            actions=actions,
+            units=config.rnn_hidden_size,
+            components=config.mixture_components,
+            steps=config.sequence_length,
+        )
+        generators = [streams.torch_generator(seed, "networks") for seed in self.seeds]
+        self.vision = self.vae.initial(generators).to(self.device)
+        self.model = self.rnn.initial(generators).to(self.device)
+        self.vision_optimizer = StackedAdam(self.vision)
+        self.model_optimizer = StackedAdam(self.model, max_grad_norm=config.max_grad_norm)
+        self.bound_vision, self.bound_model = self.vae.bind(self.vision), self.rnn.bind(self.model)
+        features = config.latent_size + config.rnn_hidden_size + 1
+        self.controller = torch.zeros(len(self.seeds), features, actions, device=self.device)
+        self.evolution = Evolution(
+            seeds=self.seeds,
+            population=config.population_size,
+            sigma=config.initial_sigma,
+            size=features * actions,
+        )
+
+    @property
+    def learned(self) -> Weights:
+        """The networks and controllers of all seeds, and what wrappers have learned."""
+        own = {"vision": self.vision, "model": self.model, "controller": self.controller}
+        return {**own, **learned(self.collector.env)}
+
+    @property
+    def gradient_steps(self) -> int:
+        """How many gradient steps of V and M the whole run takes."""
+        rounds = -(-self.budget // self.config.collect_steps) if self.config.train_in == "dream" else 1
+        return rounds * (self.config.vae_gradient_steps + self.config.rnn_gradient_steps)
+
+    @property
+    def plan(self) -> dict[Stage, int]:
+        """How many iterations of each stage this round has."""
+        config = self.config
+        wanted = min(config.collect_steps, self.budget - self.begun)
+        least = config.num_envs * (config.sequence_length + 1)
+        return {
+            "collect": -(-max(wanted, least) // (config.num_envs * config.num_steps)),
+            "see": -(-config.vae_gradient_steps // STEPS),
+            "predict": -(-config.rnn_gradient_steps // STEPS),
+            "control": config.generations if config.train_in == "dream" else 0,
+        }
+
+    @property
+    def stage(self) -> Stage:
+        """What the next iteration does."""
+        before = 0
+        for stage, calls in self.plan.items():
+            before += calls
+            if self.calls < before:
+                return stage
+        return "control"
+
+    def iterate(self) -> Metrics:
+        """Act, or train V, M or C, whose turn it is."""
+        plan, config = self.plan, self.config
+        metrics: Metrics = getattr(self, self.stage)()
+        self.calls += 1
+        collected, total = plan["collect"] * config.num_envs * config.num_steps, sum(plan.values())
+        if self.calls <= total:
+            self.consumed = self.begun + collected * self.calls // total
+        else:
+            self.consumed += config.num_envs * self._trial_steps
+        if config.train_in == "dream" and self.calls == total:
+            self.begun, self.calls, self.rounds = self.consumed, 0, self.rounds + 1
+        return metrics
+
+    @torch.no_grad()
+    def collect(self) -> Metrics:
+        """Take `num_steps` steps in every environment, at random in the first round, and remember them."""
+
+        def act(obs: Tensor, t: int) -> tuple[tuple[Tensor], Tensor]:
+            code = (
+                self._controlled(obs, self.controller.unsqueeze(1), t)
+                if self.rounds
+                else self.controllers.random(obs.shape[1], self.streams)
+            )
+            return (code,), self.controllers.to_env(code)
+
+        rollout = self._played(self.config.num_steps, act)
+        dropped = self.replay.add(rollout, rollout.kept[0])
+        self._latents = None
+        return {**rollout.metrics, "health/dropped_transitions": dropped}
+
+    def _played(self, steps: int, act: Act) -> Rollout:
+        """Take steps in every environment, and note where episodes begin next."""
+        rollout = self.collector.collect(steps, act)
+        self.starts = rollout.terminated[-1] | rollout.truncated[-1]
+        return rollout
+
+    def _controlled(self, obs: Tensor, weights: Tensor, t: int) -> Tensor:
+        """Return actions `[S, N, A]` as M sees them, by controllers `[S, K, F, A]`, each for its share of the rows.
+
+        Args:
+            obs: images `[S, N, C, H, W]`.
+            weights: of the controllers.
+            t: step of a rollout.
+        """
+        if t and (result := self.collector.result) is not None:
+            self.starts = (result.terminated | result.truncated).view_as(self.starts)
+        latent, hidden = self.bound_vision.encode(obs)[0], self.hidden.masked_fill(self.starts.unsqueeze(-1), 0.0)
+        code = self.controllers.act(latent, hidden, weights)
+        self.hidden = self.bound_model.follow(latent, code, hidden)[1]
+        return code
+
+    @property
+    def _falls(self) -> float:
+        """What the step sizes of this stage have fallen to."""
+        plan, stage = self.plan, self.stage
+        before = sum(calls for name, calls in plan.items() if STAGES.index(name) < STAGES.index(stage))
+        return 1.0 if self.config.lr_schedule == "constant" else 1.0 - 0.9 * (self.calls - before) / plan[stage]
+
+    def see(self) -> Metrics:
+        """Take gradient steps of V on images that were collected."""
+        config, counts, falls = self.config, self.vision_optimizer.counts, self._falls
+        losses: list[Tensor] = []
+        for _ in range(STEPS):
+            index = self.replay.draw(config.vae_batch_size, self.streams)
+            noise = self._normal(config.vae_batch_size, config.latent_size)
+            parameters = self.vision.detach().requires_grad_()
+            pixels, divergence = self.vae.bind(parameters).loss(self.replay.read("obs", index), noise)
+            loss = pixels + divergence.clamp(min=config.free_nats * config.latent_size)
+            (gradient,) = torch.autograd.grad(loss.mean(1).sum(), parameters)
+            self.vision_optimizer.step(gradient, learning_rate=config.vae_learning_rate * falls)
+            losses.append(torch.stack((pixels, divergence)).detach().mean(-1))
+        pixels, divergence = torch.stack(losses).mean(0)
+        self._latents = None
+        names = {"losses/pixels": pixels, "losses/latent_kl": divergence}
+        return names | update_metrics(self.vision_optimizer.counts - counts)
+
+    def predict(self) -> Metrics:
+        """Take gradient steps of M on sequences that were collected."""
+        config, counts, falls = self.config, self.model_optimizer.counts, self._falls
+        losses: list[Tensor] = []
+        for _ in range(STEPS):
+            gradient, loss = self.bound_model.gradient(self._sequences())
+            self.model_optimizer.step(gradient, learning_rate=config.rnn_learning_rate * falls)
+            losses.append(torch.stack(loss))
+        mixture, end = torch.stack(losses).mean(0)
+        return {"losses/mixture": mixture, "losses/end": end} | update_metrics(self.model_optimizer.counts - counts)
+
+    @torch.no_grad()
+    def _sequences(self) -> Steps:
+        """Return sequences to learn from; latent vectors are drawn again each time."""
+        config, replay = self.config, self.replay
+        length, samples = config.sequence_length, config.rnn_batch_size
+        index = replay.draw_sequences(samples, length + 1, self.streams)
+        steps = torch.arange(length + 1, device=self.device).view(-1, 1, 1) * replay.rows
+        places = (index + steps) % (replay.length * replay.rows)
+        terminated, ended, valid = (replay.read(name, places[:-1]) for name in ("terminated", "ended", "valid"))
+        starts = torch.cat((torch.ones_like(ended[:1]), ended[:-1]))
+        latent = self._drawn(places.movedim(0, 1)).movedim(1, 0)
+        weights = (valid & (terminated | ~ended)).float()
+        columns = (latent[:-1], replay.read("actions", places[:-1]), starts, latent[1:])
+        columns = (*columns, replay.read("rewards", places[:-1]), terminated, weights)
+        return Steps(*(column.movedim(1, 0) for column in columns))
+
+    def _drawn(self, places: Tensor) -> Tensor:
+        """Return latent vectors `[S, ..., Z]` of what was seen at places `[S, ...]`, drawn from what V says."""
+        seeds = torch.arange(len(self.seeds), device=self.device).view(-1, *[1] * (places.dim() - 1))
+        mean, log_std = (part[seeds, places] for part in self.latents)
+        noise = self._normal(places[0].numel(), self.config.latent_size).view_as(mean)
+        return ops.gaussian_sample(mean, log_std, noise)
+
+    def _normal(self, *shape: int) -> Tensor:
+        return torch.stack([torch.empty(shape, device=s.device).normal_(generator=s) for s in self.streams])
+
+    @property
+    @torch.no_grad()
+    def latents(self) -> tuple[Tensor, Tensor]:
+        """What V says of all that is held: means and log-deviations `[S, n, Z]`, by place."""
+        if self._latents is None:
+            places = torch.arange(self.replay.size, device=self.device).expand(len(self.seeds), -1)
+            parts = [
+                self.bound_vision.encode(self.replay.read("obs", part)) for part in torch.split(places, AT_ONCE, 1)
+            ]
+            mean, log_std = zip(*parts, strict=True)
+            self._latents = torch.cat(mean, 1), torch.cat(log_std, 1)
+        return self._latents
+
+    def control(self) -> Metrics:
+        """Let one generation of controllers dream, or act in the environment, and take their returns as fitness."""
+        if self.evolution.rounds == self.rounds:
+            self.evolution.begin(self.controller.flatten(1))
+        candidates = self.evolution.ask().to(self.device, torch.float32)
+        weights = torch.unflatten(candidates, 2, self.controller.shape[1:])
+        returns, metrics = self.dream(weights) if self.config.train_in == "dream" else self.trial(weights)
+        self.evolution.tell(returns)
+        self.controller.copy_(self.evolution.mean.view_as(self.controller))
+        return {
+            **metrics,
+            "control/fitness": returns.mean(1),
+            "control/best_fitness": returns.amax(1),
+            "control/sigma": self.evolution.spread,
+        }
+
+    @torch.no_grad()
+    def dream(self, weights: Tensor) -> tuple[Tensor, Metrics]:
+        """Return the results of controllers `[S, K, F, A]` in dreams, the mean return `[S, K]`, and metrics.
+
+        Every dream begins where a real episode began.
+        """
+        config, horizon = self.config, self.config.max_dream_steps
+        latent = self._drawn(self._first(config.rollouts))
+        shape = horizon, config.rollouts
+        drawn = [Noise.draw(shape, config.mixture_components, config.latent_size, s) for s in self.streams]
+        noise = Noise(*(torch.stack(part, 1) for part in zip(*drawn, strict=True)))
+        returns, lengths = dream(
+            self.bound_model, self.controllers, weights, latent, noise=noise, temperature=config.temperature
+        )
+        return returns, {"dream/episode_length": lengths}
+
+    def _first(self, count: int) -> Tensor:
+        """Return places `[S, count]`, drawn from those where an episode begins."""
+        replay, rows = self.replay, self.replay.rows
+        places = torch.arange(replay.size, device=self.device).expand(len(self.seeds), -1)
+        before = (places - rows) % (replay.length * rows)
+        first = replay.read("ended", before)
+        if replay.added <= replay.length:
+            first = first | (places < rows)
+        found = [row.nonzero().squeeze(1) for row in first]
+        drawn = [
+            torch.randint(len(place), (count,), generator=stream, device=self.device)
+            for place, stream in zip(found, self.streams, strict=True)
+        ]
+        return torch.stack([place[index] for place, index in zip(found, drawn, strict=True)])
+
+    @property
+    def _trial_steps(self) -> int:
+        """Steps of every environment in which a generation is tried out."""
+        config = self.config
+        return config.max_dream_steps * config.rollouts * config.population_size // config.num_envs
+
+    @torch.no_grad()
+    def trial(self, weights: Tensor) -> tuple[Tensor, Metrics]:
+        """Return the returns of controllers `[S, K, F, A]` in the environment, the mean `[S, K]`, and metrics."""
+
+        def act(obs: Tensor, t: int) -> tuple[tuple[()], Tensor]:
+            return (), self.controllers.to_env(self._controlled(obs, weights, t))
+
+        fresh = self.starts
+        rollout = self._played(self._trial_steps, act)
+        returns, counts = episode_returns(rollout, fresh)
+        shape = (len(self.seeds), weights.shape[1], -1)
+        total, count = (returns * counts).view(shape).sum(2), counts.view(shape).sum(2)
+        return total / count, rollout.metrics
+
+    @torch.no_grad()
+    def act(self, obs: Tree, memory: Tree | None, noise: Tensor | None) -> tuple[Tensor, Tree | None]:
+        """Choose actions for observations `[S, N, ...]` (see `runtime.Policy`); the memory is M's state."""
+        mean, log_std = self.bound_vision.encode(self.features.by_seed(obs))
+        latent = mean if noise is None else ops.gaussian_sample(mean, log_std, noise)
+        hidden = mean.new_zeros(*mean.shape[:2], self.config.rnn_hidden_size) if memory is None else memory
+        code = self.controllers.act(latent, cast(Tensor, hidden), self.controller.unsqueeze(1))
+        return self.controllers.to_env(code), self.bound_model.follow(latent, code, cast(Tensor, hidden))[1]
+
+    def noise(self, rows: int, generator: torch.Generator) -> Tensor:
+        """Draw the noise for one action of each of `rows` rows of every seed: that of latent vectors."""
+        shape = len(self.seeds), rows, self.config.latent_size
+        return torch.empty(shape, device=generator.device).normal_(generator=generator)
+
+    def load_state_dict(self, state: State) -> None:
+        """Restore a state exactly; an invalid one leaves everything unchanged."""
+        self._latents = None
+        super().load_state_dict(state)
+        if begins_anew(self.collector.env):
+            self.starts.fill_(True)
+            self.replay.cut()

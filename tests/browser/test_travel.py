@@ -1,0 +1,172 @@
+"""Time travel on the page of a run, by keys and by pointer."""
+
+import re
+from urllib.parse import parse_qs, urlsplit
+
+import pytest
+from playwright.sync_api import expect
+
+from browser.conftest import Server  # type: ignore[import-not-found]
+
+pytestmark = pytest.mark.slow
+
+UPDATE = 128
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory):
+    """Give a folder with a run of networks and one of tables."""
+    from operant import api
+
+    path = tmp_path_factory.mktemp("travel") / "runs"
+    small = {"num_envs": 4, "num_steps": 32, "num_minibatches": 2, "hidden_sizes": (8,), "keep_checkpoints": 4}
+    api.train("ppo", "CartPole-v1", seeds=2, budget=2048, run=path / "pole", progress="silent", **small)
+    api.train("q-learning", "FrozenLake-v1", seeds=2, budget=4000, run=path / "lake", progress="silent")
+    return path
+
+
+@pytest.fixture(scope="module")
+def server(runs):
+    """Give a server of these runs, in the place of that of the other files."""
+    found = Server(runs)
+    yield found
+    found.kill()
+
+
+def state(page):
+    return {name: values[0] for name, values in parse_qs(urlsplit(page.url).fragment).items()}
+
+
+def opened(page, address):
+    page.goto(address)
+    page.locator("main[data-ready]").wait_for()
+    expect(page.get_by_label("Update, by the budget used")).to_be_enabled()
+
+
+def arrived(page, at):
+    expect(page.locator(".arrival")).to_contain_text(re.compile(rf"Update at {at:,}[,.]"))
+
+
+def test_one_goes_through_a_run_by_keys_alone(page):
+    page.emulate_media(reduced_motion="reduce")  # nothing plays by itself
+    opened(page, "/runs#runs=pole")
+    page.keyboard.press("t")
+    expect(page.get_by_label("Update, by the budget used")).to_be_focused()
+    page.keyboard.press("ArrowLeft")  # where the run has ended
+    arrived(page, 2048)
+    expect(page.locator(".badge")).to_have_text("verified")
+    page.keyboard.press("ArrowLeft")
+    arrived(page, 2048 - UPDATE)
+    expect(page.locator(".badge")).to_have_text("not compared")
+    page.keyboard.press("v")
+    expect(page.locator(".badge")).to_have_text("confirmed at 2,048")
+    page.keyboard.press("Shift+ArrowLeft")
+    arrived(page, 2048 - 11 * UPDATE)
+    page.keyboard.press("ArrowRight")
+    arrived(page, 2048 - 10 * UPDATE)
+    canvas = page.locator("canvas[data-step]")
+    expect(canvas).to_have_attribute("data-step", "0")
+    page.keyboard.press(".")
+    page.keyboard.press(".")
+    expect(canvas).to_have_attribute("data-step", "2")
+    page.keyboard.press(",")
+    expect(canvas).to_have_attribute("data-step", "1")
+    page.keyboard.press("Shift+.")
+    expect(canvas).not_to_have_attribute("data-step", "1")
+    page.keyboard.press("]")
+    expect(page.get_by_label("Speed")).to_have_value("2")
+    page.keyboard.press("[")
+    page.keyboard.press("[")
+    expect(page.get_by_label("Speed")).to_have_value("0.5")
+    step = canvas.get_attribute("data-step")
+    expect(page.locator("dl.facts").first).to_contain_text(f"Step{step}")
+    assert state(page) | {"step": step} == {"runs": "pole", "at": str(2048 - 10 * UPDATE), "step": step, "speed": "0.5"}
+    page.keyboard.press("Space")
+    expect(page.get_by_role("button", name="Pause")).to_be_visible()
+    page.keyboard.press("Space")
+    expect(page.get_by_role("button", name="Play")).to_be_visible()
+    page.wait_for_timeout(600)  # the address follows
+    step = canvas.get_attribute("data-step")
+    assert state(page).get("step", "0") == step
+    hash_before = page.locator(".hash").get_attribute("title")
+    assert re.fullmatch("[0-9a-f]{64}", hash_before)
+    page.reload()
+    arrived(page, 2048 - 10 * UPDATE)
+    expect(canvas).to_have_attribute("data-step", step)
+    expect(page.locator(".hash")).to_have_attribute("title", hash_before)
+    expect(page.get_by_label("Speed")).to_have_value("0.5")
+
+
+def test_a_point_of_the_curve_is_clicked_and_dragged(page, runs):
+    opened(page, "/runs#runs=pole")
+    chart = page.locator(".stage .chart").first
+    box = chart.bounding_box()
+    at = lambda share: (box["x"] + 46 + share * (box["width"] - 58), box["y"] + box["height"] / 2)  # noqa: E731
+    page.mouse.click(*at(0.5))
+    expect(page.locator("canvas[data-step]")).to_be_visible()
+    expect(page.locator(".arrival")).to_contain_text(re.compile(r"Update at 1,\d{3}[,.]"))
+    expect(page.get_by_label("What the policy makes of the state").locator("tbody tr")).to_have_count(2)
+    first = int(state(page)["at"])
+    assert first % UPDATE == 0
+    page.mouse.move(*at(0.5))
+    page.mouse.down()
+    for share in (0.4, 0.3, 0.2):
+        page.mouse.move(*at(share))
+    page.mouse.up()
+    expect(page.locator(".arrival")).to_contain_text(re.compile(r"Update at [2-6]\d\d[,.]"))
+    last = int(state(page)["at"])
+    assert last < first
+    watch = page.locator(".travel .command code").first
+    expect(watch).to_have_text(re.compile(rf"operant watch \S+pole --at {last}$"))
+    page.get_by_role("radio", name="Sampled").click()
+    page.get_by_label("Seed", exact=True).select_option("1")
+    expect(watch).to_have_text(re.compile(rf"--at {last} --seed-index 1 --sample$"))
+    assert state(page)["actions"] == "sampled"
+    page.go_back()
+    page.go_back()
+    expect(page.get_by_role("radio", name="Greedy")).to_be_checked()
+    for figure in page.locator(".travel .figure").all():
+        if figure.is_visible():
+            expect(figure.get_by_text("Table", exact=True)).to_be_visible()
+
+
+def test_the_table_of_a_grid_stands_next_to_the_exact_values(page):
+    page.emulate_media(reduced_motion="reduce")
+    opened(page, "/runs#runs=lake&at=1000&seed=1")
+    arrived(page, 1000)
+    cells = page.locator(".tables .world .cell")
+    expect(cells).to_have_count(16)
+    expect(page.locator(".tables .facts").first).to_contain_text("Greatest |V − V*|")
+    value = cells.first.get_attribute("data-value")
+    error = page.locator(".tables .facts dd").first.text_content()
+    page.keyboard.press("Shift+ArrowRight")
+    arrived(page, 4000)
+    expect(cells.first).not_to_have_attribute("data-value", value)
+    expect(page.locator(".tables .facts dd").first).not_to_have_text(error)
+    page.get_by_role("radio", name="Errors").click()
+    expect(page.locator(".tables .world")).to_have_attribute("data-view", "error")
+    expect(cells.first).to_have_attribute("aria-label", re.compile("row 1 column 1, start, value .* best action"))
+
+
+def test_two_runs_have_no_updates_to_go_to_and_a_run_is_left(page):
+    opened(page, "/runs#runs=pole&at=512")
+    arrived(page, 512)
+    page.get_by_label("Select lake").check()
+    expect(page.get_by_label("Time travel", exact=True)).to_be_hidden()
+    page.get_by_role("button", name="lake", exact=True).first.click()
+    expect(page.get_by_label("Time travel", exact=True)).to_be_visible()
+    assert "at" not in state(page)
+
+
+def test_an_update_that_is_not_there_is_named(page):
+    opened(page, "/runs#runs=pole&at=999999")
+    expect(page.locator(".travel [role=alert]")).to_contain_text("at must lie between 0 and 2048")
+    page.faults[:] = [fault for fault in page.faults if "400" not in fault]  # the console tells of the answer
+
+
+def test_nothing_is_wider_than_a_phone(page):
+    page.set_viewport_size({"width": 360, "height": 800})
+    page.emulate_media(reduced_motion="reduce")
+    opened(page, "/runs#runs=lake&at=2000")
+    arrived(page, 2000)
+    assert page.evaluate("document.documentElement.scrollWidth") <= 360

@@ -1,0 +1,79 @@
+"""`operant evaluate --exact` in finite worlds: what greedy policies lose, by seed, and what cannot be said exactly."""
+
+import numpy as np
+import pytest
+
+import operant
+from operant import mdp
+
+LAKE = "FrozenLake-v1"
+
+
+def trained(path, algorithm, task, **options):
+    options = {"seeds": 2, "progress": "silent", "evaluate_episodes": 2, **options}
+    return operant.train(algorithm, task, run=path, **options)
+
+
+@pytest.fixture(scope="module")
+def table(tmp_path_factory):
+    path = tmp_path_factory.mktemp("runs") / "table"
+    trained(path, "q-learning", LAKE, budget=3000, gamma=0.9)
+    return path
+
+
+def test_what_a_table_loses_is_what_the_library_says(answer, cli, table):
+    found = answer("evaluate", table, "--exact")
+    policies, model = operant.load(table).policy, mdp.MDP.from_gymnasium(LAKE)
+    losses = [mdp.value_lost(model, policy, gamma=0.9) for policy in policies]
+    assert found["value_lost"] == [one.start for one in losses]
+    assert found["largest_value_lost"] == [one.largest for one in losses]
+    assert found["suboptimal_states"] == [one.suboptimal for one in losses]
+    assert (found["gamma"], found["states"]) == (0.9, 11)
+    assert found["optimal_value"] == pytest.approx(0.0688909049)
+    status, out, _ = cli("evaluate", table, "--exact")
+    assert status == 0
+    assert "and a discount of 0.9: V* from the start is 0.068891, and there are 11 states." in out
+    assert out.splitlines()[-3].split() == ["seed", "value", "lost", "largest", "in", "state", "suboptimal", "states"]
+
+
+def test_another_discount(answer, table):
+    assert answer("evaluate", table, "--exact", "--gamma", 0.99)["optimal_value"] == pytest.approx(0.5420259320)
+
+
+def test_networks_are_asked_about_every_state(answer, tmp_path):
+    run = trained(tmp_path / "net", "dqn", "operant/Goal4x4-v0", budget=200, learning_starts=50, preset=None)
+    found = answer("evaluate", tmp_path / "net", "--exact", "--episodes", 2)
+    model = mdp.MDP.from_gymnasium("operant/Goal4x4-v0")
+    gamma = run.experiment.learner.config.gamma
+    for place in range(2):
+        actions = [run.predict(np.int64(state), seed_index=place)[0] for state in range(model.states)]
+        lost = mdp.value_lost(model, actions, gamma=gamma)
+        assert found["value_lost"][place] == pytest.approx(lost.start)
+        assert found["largest_value_lost"][place] == pytest.approx(lost.largest)
+
+
+def test_what_is_not_known_exactly_is_refused(cli, run, spoken, table, tmp_path):
+    for path in (run, spoken):
+        status, _, err = cli("evaluate", path, "--exact")
+        assert status == 2
+        assert "--exact is for board games and for finite worlds" in err
+    trained(tmp_path / "hidden", "q-learning", "operant/ShortCorridor-v0", budget=100)
+    status, _, err = cli("evaluate", tmp_path / "hidden", "--exact")
+    assert status == 2
+    assert "where observations are not the states" in err
+    trained(tmp_path / "memory", "recurrent-ppo", "operant/Maze2x3-v0", budget=64, num_envs=4, num_steps=16)
+    status, _, err = cli("evaluate", tmp_path / "memory", "--exact")
+    assert status == 2
+    assert "have a memory" in err
+    status, _, err = cli("evaluate", table, "--gamma", 0.9)
+    assert status == 2
+    assert "goes with --exact" in err
+
+
+def test_a_policy_that_never_ends_needs_a_discount(cli, tmp_path):
+    trained(
+        tmp_path / "maze", "dqn", "operant/DynaMaze-v0", budget=20, learning_starts=10, seeds=1, evaluate_max_steps=50
+    )
+    status, _, err = cli("evaluate", tmp_path / "maze", "--exact", "--gamma", 1)
+    assert status == 2
+    assert "the policy of seed 0 has no value with --gamma 1" in err

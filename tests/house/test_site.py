@@ -1,0 +1,86 @@
+"""What the pages show beyond their text: diagrams, the gallery, equations."""
+
+import importlib.util
+import json
+import re
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+from operant import catalog
+
+pytest.importorskip("mkdocs")
+pytest.importorskip("latex2mathml")
+
+SITE = Path(__file__).resolve().parents[2] / "docs" / "site"
+
+
+def hook(name: str) -> ModuleType:
+    """Import a file of the site, which is no package."""
+    spec = importlib.util.spec_from_file_location(f"site_{name}", SITE / f"{name}.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+diagrams, equations, gallery = map(hook, ("diagrams", "equations", "gallery"))
+ROOT = SITE.parents[1]
+
+
+@pytest.mark.parametrize("name", diagrams.DIAGRAMS)
+def test_diagrams_are_pictures_with_words_within_their_frame(name):
+    drawing = diagrams.DIAGRAMS[name]()
+    svg = drawing.svg()
+    for tag in ("title", "desc"):
+        assert re.search(f"<{tag}>.+</{tag}>", svg)
+    places = re.findall(r'<text x="([\d.]+)" y="([\d.]+)"', svg)
+    assert places
+    for x, y in places:
+        assert 0 <= float(x) <= drawing.width
+        assert 0 <= float(y) <= drawing.height
+    for x, y, width, height in re.findall(r'<rect x="([\d.]+)" y="([\d.]+)" width="([\d.]+)" height="([\d.]+)"', svg):
+        assert float(x) + float(width) <= drawing.width
+        assert float(y) + float(height) <= drawing.height
+
+
+def test_the_taxonomy_has_every_algorithm_of_its_packages():
+    names = re.split(r"[ ,<>]+", diagrams.taxonomy().svg())
+    wanted = [a.name for a in catalog.ALGORITHMS if a.package in ("tabular", "control", "language")]
+    assert [name for name in wanted if name not in names] == []
+
+
+def test_marks_of_diagrams_are_replaced():
+    page = "a\n\n<!-- diagram: dqn -->\n\nb"
+    shown = diagrams.on_page_markdown(page, page=None, config=None, files=None)
+    assert "<svg" in shown
+    assert "<!--" not in shown
+    with pytest.raises(KeyError):
+        diagrams.on_page_markdown("<!-- diagram: nothing -->", page=None, config=None, files=None)
+
+
+def test_the_gallery_has_every_experiment_and_its_verdict():
+    found = {experiment.name: experiment for experiment in gallery.experiments(ROOT / "experiments")}
+    listed = {path.stem for path in (ROOT / "experiments").glob("*.py")}
+    assert found.keys() <= listed
+    for path in (ROOT / "experiments").glob("*.png"):
+        assert path.stem in found, f"{path.name} is in no row of experiments/README.md"
+    for name, experiment in found.items():
+        file = ROOT / "experiments" / f"{name}.json"
+        data = json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}
+        claims = data.get("claims") if isinstance(data, dict) else None
+        if claims:
+            assert experiment.held + len(experiment.failed) == len(claims)
+            assert (experiment.verdict.startswith("all") or "the claim holds" in experiment.verdict) == all(
+                claims.values()
+            )
+
+
+def test_equations_become_mathml():
+    page = "with $\\gamma < 1$ and `$HOME`, 5$ and 6$\n\n```math\nx = \\frac{1}{2}\n\ny\n```\n\n```\n$a$\n```\n"
+    shown = equations.on_page_markdown(page, page=None, config=None, files=None)
+    assert shown.count("<math") == 3
+    assert "<mi>&#x003B3;</mi>" in shown or "<mi>γ</mi>" in shown
+    assert "`$HOME`, 5$ and 6$" in shown
+    assert "```\n$a$\n```" in shown
+    assert shown.count("<mfrac>") == 1

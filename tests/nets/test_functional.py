@@ -1,0 +1,59 @@
+"""Buffers of modules from outside are constants, and seeds share nothing else."""
+
+import pytest
+import torch
+from torch import nn
+
+from operant.nets import FunctionalModule, ModuleError
+
+
+class Plain(FunctionalModule):
+    """Takes what `forward` returns as it is."""
+
+    def check(self, found, samples):
+        return found
+
+
+class Scaled(nn.Module):
+    """Multiplies by a constant, and by what it learns."""
+
+    def __init__(self, inputs, *, random=False, counting=False):
+        super().__init__()
+        self.register_buffer("constant", torch.rand(inputs) if random else torch.arange(1.0, inputs + 1))
+        self.weight, self.counting = nn.Parameter(torch.randn(inputs)), counting
+
+    def forward(self, obs):
+        if self.counting:
+            self.constant += 1
+        return obs * self.constant * self.weight
+
+
+def test_constants_are_the_same_for_all_seeds_and_parameters_are_not():
+    stack = Plain(Scaled, [3], [(3,)])
+    own = torch.stack([stack.initial_module(torch.Generator().manual_seed(seed)) for seed in (0, 1)])
+    assert stack.parameters == 3
+    assert stack.layout == ["weight [3]"]
+    assert not torch.equal(own[0], own[1])
+    obs = torch.rand(2, 5, 3)
+    torch.testing.assert_close(stack.run(own, obs), obs * torch.tensor([1.0, 2.0, 3.0]) * own.unsqueeze(1))
+    assert torch.equal(stack.by_name(own)["weight"], own)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"random": True}, r"Scaled draws buffers at random \(constant\), which all seeds would share"),
+        ({"counting": True}, r"Scaled has buffers \(constant\), which change outside of gradients"),
+    ],
+)
+def test_buffers_that_are_no_constants_are_named(options, message):
+    with pytest.raises(ModuleError, match=message):
+        Plain(lambda inputs: Scaled(inputs, **options), [3], [(3,)])
+
+
+def test_one_network_after_another_gives_what_all_at_once_give():
+    stack = Plain(Scaled, [3], [(3,)])
+    own, obs = torch.rand(2, 3), torch.rand(2, 5, 3)
+    together = stack.run(own, obs)
+    stack.at_once = False
+    assert torch.equal(stack.run(own, obs), together)

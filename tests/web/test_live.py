@@ -1,0 +1,193 @@
+import asyncio
+import json
+
+import pytest
+from starlette.requests import Request
+
+from operant.web import live
+from operant.web.live import Streams, event, offsets_of, whole_bytes
+from web.folders import make_run  # type: ignore[import-not-found]
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch):
+    """Look at the files a hundred times a second."""
+    monkeypatch.setattr(live, "SECONDS", 0.01)
+
+
+def asked(query, **headers):
+    pairs = [(name.replace("_", "-").encode(), value.encode()) for name, value in headers.items()]
+    scope = {"type": "http", "method": "GET", "path": "/events", "query_string": query.encode(), "headers": pairs}
+    return Request(scope)
+
+
+def read(text):
+    """Return the fields of an event."""
+    return dict(line.split(": ", 1) for line in text.decode().splitlines() if line and not line.startswith(":"))
+
+
+async def news(response, count):
+    """Return the next events, the first setting of the stream left out."""
+    found = []
+    async for chunk in response.body_iterator:
+        if not chunk.startswith((b"retry", b":")):
+            found.append(read(chunk))
+        if len(found) == count:
+            break
+    return found
+
+
+@pytest.fixture
+def run(tmp_path):
+    """Give a run with records."""
+    return make_run(tmp_path / "runs" / "one", [[0.1, 0.2]] * 3, metrics=5)
+
+
+def append(path, text):
+    with path.open("a", encoding="utf-8") as file:
+        file.write(text)
+
+
+def test_bytes_of_whole_lines(tmp_path):
+    path = tmp_path / "file"
+    assert whole_bytes(path) == 0
+    for text, expected in (("", 0), ("ab", 0), ("ab\n", 3), ("ab\nc", 3), ("ab\ncd\n", 6), ("x\n" + "y" * 200_000, 2)):
+        path.write_text(text, encoding="utf-8")
+        assert whole_bytes(path) == expected
+
+
+@pytest.mark.parametrize(
+    ("text", "count", "expected"),
+    [
+        ("12-0", 2, [12, 0]),
+        ("7", 1, [7]),
+        ("", 1, None),
+        ("7-8", 1, None),
+        ("-1", 1, None),
+        ("a", 1, None),
+        ("", 0, None),
+    ],
+)
+def test_an_id_is_read(text, count, expected):
+    assert offsets_of(text, count) == expected
+
+
+def test_an_event_says_how_far_files_are():
+    found = read(event([12, 0]))
+    assert (found["id"], json.loads(found["data"])) == ("12-0", {"bytes": [12, 0]})
+
+
+def test_what_is_written_is_told(run):
+    async def follow():
+        response = await Streams(run.path.parent).answer(asked("runs=one&file=evaluations"))
+        assert response.media_type == "text/event-stream"
+        (first,) = await news(response, 1)
+        return first
+
+    first = asyncio.run(follow())
+    assert json.loads(first["data"])["bytes"] == [run.evaluations_path.stat().st_size]
+
+
+def test_events_follow_one_another(run):
+    async def follow():
+        streams = Streams(run.path.parent)
+        response = await streams.answer(asked("runs=one&file=metrics"))
+        iterator = response.body_iterator
+        assert (await anext(iterator)).startswith(b"retry")
+        first = read(await anext(iterator))
+        assert streams.open == 1
+        append(run.metrics_path, '{"consumed": 99, "torn"')
+        await asyncio.sleep(0.05)
+        append(run.metrics_path, ": 1}\n")
+        second = read(await anext(iterator))
+        streams.end()
+        rest = [chunk async for chunk in iterator]
+        return first, second, rest, streams.open
+
+    first, second, rest, left = asyncio.run(follow())
+    assert int(second["id"]) == run.metrics_path.stat().st_size == whole_bytes(run.metrics_path)
+    assert int(first["id"]) < int(second["id"])
+    assert (rest, left) == ([], 1), "it counts until it is sent"
+
+
+def test_a_page_that_was_cut_off_is_told_only_what_is_new(run):
+    size = run.evaluations_path.stat().st_size
+
+    async def resumed(known):
+        streams = Streams(run.path.parent)
+        response = await streams.answer(asked("runs=one&file=evaluations", last_event_id=known))
+        iterator = response.body_iterator
+        await anext(iterator)
+        waiting = asyncio.ensure_future(anext(iterator))
+        done, _ = await asyncio.wait([waiting], timeout=0.3)
+        waiting.cancel()
+        return bool(done)
+
+    assert not asyncio.run(resumed(str(size)))
+    assert asyncio.run(resumed(str(size - 10)))
+    assert asyncio.run(resumed("nonsense"))
+
+
+def test_the_list_of_runs_changes(run):
+    async def follow():
+        response = await Streams(run.path.parent).answer(asked("runs=one&file=metrics"))
+        iterator = response.body_iterator
+        await anext(iterator)
+        await anext(iterator)
+        make_run(run.path.parent / "two", [[0.1]])
+        return read(await anext(iterator))
+
+    assert asyncio.run(follow())["event"] == "list"
+
+
+def test_a_silent_stream_shows_that_it_is_alive(run, monkeypatch):
+    monkeypatch.setattr(live, "SILENCE", 0.03)
+
+    async def follow():
+        response = await Streams(run.path.parent).answer(asked("runs=&file=metrics"))
+        return [chunk async for chunk in _first(response.body_iterator, 3)]
+
+    async def _first(iterator, count):
+        for _ in range(count):
+            yield await anext(iterator)
+
+    assert asyncio.run(follow())[-1] == b":\n\n"
+
+
+@pytest.mark.parametrize(
+    ("query", "headers", "status"),
+    [
+        ("runs=one&file=metrics", {"sec_fetch_site": "cross-site"}, 403),
+        ("runs=one&file=metrics", {"sec_fetch_site": "same-site"}, 403),
+        ("runs=one", {}, 400),
+        ("runs=one&file=config.toml", {}, 400),
+        ("runs=one&file=../config", {}, 400),
+        ("file=metrics&runs=" + ",".join(["one"] * 65), {}, 400),
+        ("runs=two&file=metrics", {}, 404),
+        ("runs=../one&file=metrics", {}, 404),
+        ("runs=%2e%2e/one&file=metrics", {}, 404),
+    ],
+)
+def test_what_cannot_be_followed_is_refused(run, query, headers, status):
+    answer = asyncio.run(Streams(run.path.parent).answer(asked(query, **headers)))
+    assert answer.status_code == status
+
+
+def test_streams_are_no_more_than_some(run):
+    async def many():
+        streams = Streams(run.path.parent)
+        answers, sent, last = [], [], None
+        for _ in range(live.MOST_STREAMS + 3):
+            answer = await streams.answer(asked("runs=one&file=metrics"))
+            answers.append(answer.status_code)
+            last = answer if answer.status_code == 200 else last
+        streams.end()
+
+        async def send(message):
+            sent.append(message)
+
+        await last({"type": "http", "asgi": {"spec_version": "2.4"}}, None, send)
+        again = await streams.answer(asked("runs=one&file=metrics"))
+        return [*answers, again.status_code]
+
+    assert asyncio.run(many()) == [200] * live.MOST_STREAMS + [503] * 3 + [200]

@@ -1,0 +1,214 @@
+"""World Models: stages in turn, resuming bit for bit in each, dreams by hand, trials, and a run by the command."""
+
+from dataclasses import replace
+
+import gymnasium
+import numpy as np
+import pytest
+import torch
+from gymnasium import spaces
+from torch.testing import assert_close
+
+import operant
+from operant.envs import make
+from operant.envs.worlds.pixels import PixelCatch
+from operant.runtime.evaluation import evaluate_policy
+from operant.state import clone
+from operant.worlds.mixture_rnn import Imagined
+from operant.worlds.world_models import WorldModels, WorldModelsConfig
+
+CATCH = "operant/PixelCatch-v0"
+SEEDS = (3, 5)
+SMALL = WorldModelsConfig(
+    num_envs=4,
+    num_steps=10,
+    collect_steps=80,
+    latent_size=2,
+    vae_hidden_sizes=(8,),
+    vae_gradient_steps=60,
+    vae_batch_size=8,
+    rnn_hidden_size=4,
+    mixture_components=2,
+    rnn_gradient_steps=60,
+    rnn_batch_size=4,
+    sequence_length=5,
+    generations=3,
+    population_size=4,
+    rollouts=3,
+    max_dream_steps=12,
+)
+REAL = replace(SMALL, train_in="environment", max_dream_steps=9, rollouts=2)
+
+
+def learner(config=SMALL, seeds=SEEDS, budget=160, task=CATCH):
+    return WorldModels(config, make(task, config.num_envs, seeds), seeds=seeds, budget=budget)
+
+
+def weights_of(found):
+    return torch.cat([found.vision.flatten(), found.model.flatten(), found.controller.flatten()])
+
+
+def test_the_stages_come_in_turn_and_the_budget_counts_steps():
+    """Two rounds of 80 steps, nine iterations each: 2 of collecting, 2 of V, 2 of M and 3 generations of C."""
+    found, stages, counts = learner(), [], []
+    while found.consumed < 160:
+        stages.append(found.stage)
+        metrics = found.iterate()
+        counts.append(found.consumed)
+        assert all(torch.as_tensor(value).shape == (2,) for value in metrics.values()), metrics
+    assert stages == 2 * (["collect"] * 2 + ["see"] * 2 + ["predict"] * 2 + ["control"] * 3)
+    assert counts == [80 * k // 9 for k in range(1, 10)] + [80 + 80 * k // 9 for k in range(1, 10)]
+    assert found.replay.size == 160
+    assert found.gradient_steps == 240
+
+
+@pytest.mark.parametrize("config", [SMALL, REAL], ids=["dream", "environment"])
+@pytest.mark.parametrize("at", [1, 3, 5, 7, 8, 10, 13])
+def test_resuming_goes_on_bit_for_bit(config, at):
+    whole = learner(config, budget=500)
+    for _ in range(at):
+        whole.iterate()
+    again = learner(config, budget=500)
+    again.load_state_dict(clone(whole.state_dict()))
+    assert again.stage == whole.stage
+    for _ in range(4):
+        whole.iterate()
+        again.iterate()
+    assert whole.consumed == again.consumed
+    assert torch.equal(weights_of(whole), weights_of(again))
+    assert torch.equal(whole.hidden, again.hidden)
+
+
+@pytest.mark.parametrize("config", [SMALL, REAL], ids=["dream", "environment"])
+def test_a_seed_learns_the_same_beside_another(config):
+    both, alone = learner(config), learner(config, seeds=(5,))
+    for _ in range(11):
+        both.iterate()
+        alone.iterate()
+    assert both.consumed == alone.consumed
+    for name in ("vision", "model"):
+        assert_close(getattr(both, name)[1:], getattr(alone, name), atol=1e-4, rtol=1e-3)
+
+
+def test_the_dream_stops_where_it_ends_and_starts_where_episodes_do():
+    found = learner()
+    for _ in range(6):
+        found.iterate()
+    begun = found._first(50)
+    assert set((begun // 4 % 9).flatten().tolist()) == {0}
+    lengths: list[float] = []
+
+    class Hand:
+        """Pays 1 a step, and ends the dream after the third."""
+
+        shape = found.rnn
+
+        def follow(self, latent, actions, hidden):
+            lengths.append(float(actions[..., 2].mean()))
+            return latent, hidden + 1
+
+        def imagine(self, outputs, noise, temperature):
+            assert temperature == 1.0
+            return Imagined(outputs, torch.ones_like(outputs[..., 0]), noise.end * 0 + len(lengths) >= 3)
+
+    found.bound_model = Hand()
+    candidates = torch.zeros(2, 4, 7, 3)
+    candidates[:, :, -1, 2] = torch.tensor([1.0, 1.0, -1.0, -1.0])
+    returns, metrics = found.dream(candidates)
+    assert_close(returns, torch.full((2, 4), 3.0))
+    assert_close(metrics["dream/episode_length"], torch.tensor([3.0, 3.0]))
+    assert lengths == [0.5] * 3, "half of the candidates want the last action, the others the first"
+
+
+def test_candidates_that_are_the_same_dream_the_same():
+    found = learner()
+    for _ in range(6):
+        found.iterate()
+    one = torch.randn(2, 1, 7, 3, generator=torch.Generator().manual_seed(0))
+    returns, _ = found.dream(one.repeat(1, 4, 1, 1))
+    assert_close(returns, returns[:, :1].expand(2, 4))
+
+
+def test_in_the_environment_each_candidate_has_its_rows():
+    """Going left catches nearly no ball, so whoever does is told apart from who goes to the ball in time."""
+    found = learner(REAL)
+    for _ in range(6):
+        found.iterate()
+    before = found.consumed
+    found.iterate()
+    assert found.consumed == before + 4 * 18, "each of 4 candidates acts for two episodes of 9 steps"
+    assert found.evolution.generations == 1
+    candidates = torch.zeros(2, 4, 7, 3)
+    candidates[:, :, -1, 0] = 1.0
+    returns, _ = found.trial(candidates)
+    assert returns.shape == (2, 4)
+    assert ((returns == -1) | (returns == 0) | (returns == 1)).all()
+
+
+def test_it_acts_with_a_memory():
+    found = learner()
+    for _ in range(9):
+        found.iterate()
+    obs = found.collector.obs
+    first, memory = found.act(obs, None, None)
+    assert first.shape == (2, 4)
+    assert memory.shape == (2, 4, 4)
+    again, _ = found.act(obs, torch.zeros_like(memory), None)
+    assert torch.equal(first, again)
+    noise = found.noise(4, torch.Generator().manual_seed(0))
+    assert noise.shape == (2, 4, 2)
+    assert not torch.equal(found.act(obs, None, noise)[1], memory)
+    env = make(CATCH, 3, SEEDS, purpose="evaluation")
+    assert all(-1 <= score <= 1 for score in evaluate_policy(found, env, seeds=2, episodes=3).scores)
+
+
+class Steered(gymnasium.ActionWrapper):
+    """The same game with a lever: below -1/3 left, above 1/3 right."""
+
+    action_space = spaces.Box(-1.0, 1.0, (1,), np.float32)
+
+    def __init__(self):
+        super().__init__(PixelCatch(width=3))
+
+    def action(self, action):
+        return int(np.sign(action[0]) * (abs(action[0]) > 1 / 3)) + 1
+
+
+def test_actions_may_be_numbers():
+    gymnasium.register("operant-tests/Steered-v0", entry_point=Steered, order_enforce=False)
+    try:
+        found = learner(task="operant-tests/Steered-v0")
+        for _ in range(10):
+            found.iterate()
+        actions, _ = found.act(found.collector.obs, None, None)
+        assert actions.shape == (2, 4, 1)
+        assert (actions.abs() <= 1).all()
+    finally:
+        del gymnasium.registry["operant-tests/Steered-v0"]
+
+
+def test_a_run_of_the_command_is_resumed_and_scored(tmp_path):
+    options = {"seeds": SEEDS, "budget": 80, "run": tmp_path / "run", "progress": "silent", "evaluate_episodes": 2}
+    options |= {name: getattr(SMALL, name) for name in SMALL.__dataclass_fields__}
+    run = operant.train("world-models", CATCH, env_kwargs={"width": 3}, **options)
+    assert run.outcome is not None
+    assert run.outcome.consumed == 80
+    again = operant.load(tmp_path / "run")
+    assert again.evaluate(4).scores == run.evaluate(4).scores
+    action, memory = again.predict(np.zeros((1, 10, 10), np.uint8))
+    assert action in (0, 1, 2)
+    assert memory.shape == (4,)
+
+
+@pytest.mark.parametrize(
+    ("config", "budget", "message"),
+    [(REAL, 80, "budget must be more than collect_steps"), (SMALL, 0, "budget must be at least 1")],
+)
+def test_a_budget_that_cannot_work_is_refused(config, budget, message):
+    with pytest.raises(ValueError, match=message):
+        learner(config, budget=budget)
+
+
+def test_only_images_are_looked_at():
+    with pytest.raises(ValueError, match="world-models needs images, but the observations of CartPole-v1"):
+        learner(task="CartPole-v1")
