@@ -126,5 +126,16 @@ SIZE_12M: Mapping[str, Any] = {
 }
 """The smallest model of the paper, for a GPU."""
 
-PRESETS: Mapping[str, Mapping[str, Any]] = {"tiny": {}, "size12m": SIZE_12M}
+PRESETS: Mapping[str, Mapping[str, Any]] = {
+    "tiny": {},
+    "size12m": SIZE_12M,
+    "operant/PixelCatch-v0": {
+        "train_ratio": 40.0,
+        "learning_starts": 2000,
+        "imagination_horizon": 9,
+        "learning_rate": 5e-4,
+        "ent_coef": 3e-3,
+    },
+    "operant/CartPoleSwingUp-v0": {"ent_coef": 1e-3},
+}
 """Configuration by task, which selects its own, or by name; what is not named keeps its default."""

@@ -20,6 +20,10 @@ from operant.state import DeclaredState, State
 from operant.tensors import from_numpy
 
 
+def _normal(generator: np.random.Generator, *shape: int) -> NDArray[np.float64]:
+    return generator.standard_normal(shape)
+
+
 class Evolution(DeclaredState):
     """A population of vectors for each of `S` seeds, whose fitness is to be as great as can be.
 

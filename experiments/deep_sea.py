@@ -1,0 +1,107 @@
+"""Claim: heads with priors dive to the treasure of every sea that was tried, in far fewer episodes than 2^size.
+
+DeepSea (Osband et al. 2019) by the rules of bsuite (arXiv:1908.03568): actions mean something else in every cell
+(`mapping_seed` 42), 10 000 episodes at most, and a sea is solved at the first episode at which less than 80 % of all
+dives so far were bad, that is, missed the treasure. `bootstrapped-dqn` with its preset, ten seeds; a seed that is
+solved goes on with the others until all are. And R-max, which plans with a table of what it knows: its regret is the
+exact optimum, 0.99 by `operant.mdp.solve`, less what the dive earned, summed over the dives.
+
+Seas of `deep_sea.cells.json` are not dived in again; `--sizes 10 20` are those to add. The time is that of one core.
+"""
+
+import argparse
+import json
+import time
+from pathlib import Path
+from typing import Any
+
+import gymnasium
+import numpy as np
+import torch
+from checks import COLORS, conclude, panels, rounded, save
+
+from operant.envs import make
+from operant.explore import BootstrappedDQN, BootstrappedDQNConfig
+from operant.explore.bootstrapped_dqn import PRESETS
+from operant.mdp import MDP, solve
+from operant.runtime.metrics_window import EPISODES, RETURN
+from operant.tabular import learner_for
+
+TASK, MAPPING, SEEDS = "operant/DeepSea-v0", 42, range(10)
+MOST, BAD, CELLS = 10_000, 0.8, Path(__file__).with_suffix(".cells.json")
+SIZES = tuple(range(10, 51, 2))
+"""Of bsuite; R-max dives in all of them."""
+
+
+def dive(size: int) -> dict[str, Any]:
+    """Train the heads in one sea until every seed has solved it, and return the episodes that each needed."""
+    config, count = BootstrappedDQNConfig(**PRESETS[TASK]), len(SEEDS)
+    env = make(TASK, config.num_envs, list(SEEDS), env_kwargs={"size": size, "mapping_seed": MAPPING})
+    learner = BootstrappedDQN(config, env, seeds=list(SEEDS), budget=MOST * size)
+    found, episodes = np.zeros(count), np.zeros(count)
+    first, solved = np.full(count, np.nan), np.full(count, np.nan)
+    begin = time.process_time()
+    while np.isnan(solved).any() and episodes.min() < MOST:
+        metrics = learner.iterate()
+        ended = torch.as_tensor(metrics[EPISODES]).double().numpy()
+        total = torch.as_tensor(metrics[RETURN]).double().nan_to_num().numpy() * ended
+        episodes += ended
+        found += np.maximum(np.rint(total + 0.005 * ended), 0)  # a treasure is worth 0.99, a bad dive -0.01 to 0
+        first = np.where(np.isnan(first) & (found > 0), episodes, first)
+        is_solved = (episodes > 0) & (episodes <= MOST) & (found > (1 - BAD) * episodes)
+        solved = np.where(np.isnan(solved) & is_solved, episodes, solved)
+    seconds = time.process_time() - begin
+    return rounded({"first": first, "solved": solved, "updates": learner.updates, "seconds": seconds})
+
+
+def plan(size: int) -> dict[str, Any]:
+    """Return the regret of R-max by dive, and how many dives it was before none failed any more."""
+    sea = MDP.from_gymnasium(gymnasium.make(TASK, size=size, mapping_seed=MAPPING))
+    best = float(solve(sea, gamma=1.0).values[0])
+    dives = 3 * size
+    returns = learner_for("r-max", sea, seeds=[0], gamma=0.99, known=1).run_episodes(dives).returns[0]
+    regret = np.cumsum(best - returns)
+    return {"optimum": best, "regret": regret.tolist(), "failures": int((returns < 0.9).sum())}
+
+
+def draw(cells: dict[str, Any], planned: dict[int, Any]) -> None:
+    """Draw episodes until solved by size, and the regret of R-max."""
+    figure, axes = panels(2)
+    sizes = sorted(int(size) for size in cells)
+    solved = np.array([[MOST if n is None else n for n in cells[str(size)]["solved"]] for size in sizes])
+    axes[0].plot(sizes, solved, "o", color=COLORS[0], markersize=3, alpha=0.5)
+    axes[0].plot(sizes, np.median(solved, axis=1), color=COLORS[0], label="bootstrapped DQN, median of ten seeds")
+    axes[0].plot(SIZES, [planned[size]["failures"] for size in SIZES], color=COLORS[1], label="R-max: failed dives")
+    axes[0].plot(SIZES, [2.0**size for size in SIZES], "--", color=COLORS[6], label="chance, 2^size")
+    axes[0].set(yscale="log", ylim=(10, MOST), xlabel="size", ylabel="episodes until solved")
+    for size, color in zip((10, 20, 30, 40, 50), COLORS, strict=False):
+        axes[1].plot(range(1, 3 * size + 1), planned[size]["regret"], color=color, label=f"size {size}")
+    axes[1].set(title="R-max against the exact optimum", xlabel="dive", ylabel="regret, summed")
+    save(figure, __file__, axes)
+
+
+def main() -> None:
+    """Dive in the seas that are asked for, draw all, fail if a claim does not hold."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--sizes", type=int, nargs="*", default=[10, 12, 20, 24], help="default: 10 12 20 24")
+    torch.set_num_threads(1)
+    cells: dict[str, Any] = json.loads(CELLS.read_text()) if CELLS.exists() else {}
+    for size in parser.parse_args().sizes:
+        if str(size) not in cells:
+            cells[str(size)] = dive(size)
+            CELLS.write_text(json.dumps(cells) + "\n")
+        print(f"size {size}: {cells[str(size)]}", flush=True)
+    planned = {size: plan(size) for size in SIZES}
+    draw(cells, planned)
+    claims = {f"every seed solves size {size}": None not in cell["solved"] for size, cell in cells.items()}
+    claims["R-max fails 2 N - 1 times in a sea of size N, and then never again"] = all(
+        planned[size]["failures"] == 2 * size - 1 for size in SIZES
+    )
+    claims["its regret is what these dives have missed"] = all(
+        planned[size]["regret"][-1] <= planned[size]["optimum"] * (2 * size - 1) + 0.02 * size for size in SIZES
+    )
+    conclude(__file__, {"bootstrapped-dqn": cells, "r-max": {str(size): planned[size] for size in SIZES}}, [], claims)
+
+
+if __name__ == "__main__":
+    main()
