@@ -75,7 +75,9 @@ def test_a_small_task_gives_all_its_prompts_and_says_when_there_are_no_more():
     tested = sum(map(held_out, everything))
     rows = task.rows("held-out", tested, seed=0) + task.rows("train", 100 - tested, seed=0)
     assert {row["prompt"] for row in rows} == everything
-    with pytest.raises(ValueError, match=f"has about {tested} different held-out prompts, but {tested + 1} rows"):
+    with pytest.raises(
+        ValueError, match=f"has about {tested} different held-out prompts, but {tested + 1} were requested"
+    ):
         task.rows("held-out", tested + 1, seed=0)
     assert len(task.rows("held-out", 500, seed=0, distinct=False)) == 500
 
