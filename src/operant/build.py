@@ -234,7 +234,7 @@ def _compare(there: dict[str, Any], here: dict[str, Any]) -> None:
 
 
 def _agent(learner: object) -> NetworkAgent | None:
-    """Return what acts for a learner by networks; None where nothing does."""
+    """Return the acting networks of a learner; None without any."""
     agent = learner.agent if isinstance(learner, HasAgent) else None
     return agent if isinstance(agent, NetworkAgent) else None
 

@@ -280,7 +280,7 @@ ASKED = {
 
 
 def test_what_cannot_work_is_named():
-    with pytest.raises(ValueError, match="CartPole-v1 have no achieved_goal and no desired_goal: leave hindsight out"):
+    with pytest.raises(ValueError, match="CartPole-v1 have no achieved_goal and no desired_goal: remove hindsight"):
         build(DQN, DQNConfig(learning_starts=0, hindsight="final"))
     with pytest.raises(ValueError, match="achieved_goal of operant/Reach-v0 has 1 numbers and desired_goal 2"):
         Experience(Half(make("operant/Reach-v0", 2, (3, 5))), **ASKED)

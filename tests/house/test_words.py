@@ -61,6 +61,8 @@ MEANT = {
     "{told}": "a variable",
     "columns(told": "a variable",
     "(picture": "a variable",
+    "| at once |": "a name in recorded results",
+    "paid at once": "a name in recorded results",
 }
 
 # Old names that something else is rightly called, and what.

@@ -210,5 +210,5 @@ def test_a_budget_that_cannot_work_is_refused(config, budget, message):
 
 
 def test_only_images_are_looked_at():
-    with pytest.raises(ValueError, match="world-models looks at images alone, but the observations of CartPole-v1"):
+    with pytest.raises(ValueError, match="world-models needs images, but the observations of CartPole-v1"):
         learner(task="CartPole-v1")

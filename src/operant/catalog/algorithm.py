@@ -30,7 +30,7 @@ class Algorithm:
         on_policy: whether it learns only from what its current policy did.
         actions: the kinds of action it can choose.
         bounded: whether continuous ones need finite bounds.
-        sees: what its networks look at beside vectors.
+        sees: inputs of its networks other than vectors.
         vectors: whether they look at vectors at all.
         idea: its key idea, in a sentence.
         paper: where it was published.
@@ -41,7 +41,7 @@ class Algorithm:
         budget: how much is trained, unless another budget is asked for.
         budgets: the same for single tasks, by their names without options.
         seeds: how many are trained, unless others are asked for.
-        presets: named configurations, beside those that a task selects by itself.
+        presets: named presets, besides those by task.
         values: fields of the configuration and what they are in this variant of what the module implements; they win
             over a preset, and what a user names wins over them.
         base: of an algorithm from outside, the name of the built-in one that it changes; None: it changes none.

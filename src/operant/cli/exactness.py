@@ -22,7 +22,7 @@ class Certificates:
         self.found: Sequence[Any] = list(trained.experiment.learner.certificates())
 
     def fields(self) -> dict[str, Any]:
-        """Return what a JSON answer says of them, by seed."""
+        """Return the JSON of them, by seed."""
         names = ("positions", "mistakes", "faced", "faced_mistakes")
         return {name: [getattr(one, name) for one in self.found] for name in names}
 
@@ -63,7 +63,7 @@ class Losses:
                 raise ValueError(f"the policy of seed {seed} has no value with --gamma {gamma:g}: {error}") from error
 
     def fields(self) -> dict[str, Any]:
-        """Return what a JSON answer says of them, by seed."""
+        """Return the JSON of them, by seed."""
         first = self.found[0]
         return {
             "gamma": first.gamma,
@@ -138,7 +138,7 @@ def known_model(trained: "Trained") -> "MDP":
 
 
 def greedy_policies(trained: "Trained", states: int) -> list[Any]:
-    """Return what each seed does in every state: an action `[S]`, or probabilities `[S, A]` of a table with ties.
+    """Return the actions of each seed in every state: an action `[S]`, or probabilities `[S, A]` of a table with ties.
 
     Raises:
         ValueError: the policies have a memory.

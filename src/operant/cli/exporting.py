@@ -21,7 +21,7 @@ class ExportOptions(Opening):
     """Export the trained model or policy of a run for other programs.
 
     Language models: Hugging Face's format, safetensors, configuration and tokenizer; an adapter by itself, as peft
-    does. `--model FOLDER` goes on from it. Networks and tables: the greedy policy as safetensors, with a Python module
+    does. `--model FOLDER` starts from it. Networks and tables: the greedy policy as safetensors, with a Python module
     that needs NumPy alone; tables as CSV, too. Networks also as ONNX or TorchScript, compared with the policy.
     """
 

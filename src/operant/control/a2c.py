@@ -78,7 +78,7 @@ class A2CConfig(StateNoiseConfig):
     share_features: bool = False
     """Whether policy and value share the hidden layers."""
     encoder: TorsoName | str = "auto"
-    """The convolutions before the hidden layers, where observations are pictures; `auto` goes by their size. Or a
+    """Convolutions before the hidden layers, for images; `auto` chooses by their size. Or a
     `torch.nn.Module` of yours, path/to/file.py:Name (see `operant.nets.StackedModule`)."""
     network: str | None = None
     """A whole `torch.nn.Module` of yours in the place of all layers, path/to/file.py:Name, which returns policy outputs

@@ -109,15 +109,15 @@ def _looking(algorithm: Algorithm, env: BatchEnv) -> Obstacle | None:
     try:
         features = Features.of(space, env.action_space)
     except (TypeError, ValueError) as error:
-        return Obstacle(f"cannot look at the observations of {env.task}: {error}", "")
+        return Obstacle(f"does not support the observations of {env.task}: {error}", "")
     return _looking_at(algorithm, env, features)
 
 
 def _looking_at(algorithm: Algorithm, env: BatchEnv, features: Features) -> Obstacle | None:
-    """Return what an algorithm cannot do with vectors, and with what they hold beside plain numbers."""
+    """Return the obstacles of vectors, and of their parts other than plain numbers."""
     space = env.observation_space
     if not algorithm.vectors:
-        return Obstacle(f"looks at images alone, but the observations of {env.task} are {space}", "")
+        return Obstacle(f"needs images, but the observations of {env.task} are {space}", "")
     if features.picture is not None and "mixtures" not in algorithm.sees:
         return Obstacle(
             f"does not support an image in a dictionary, but the observations of {env.task} are {space}",

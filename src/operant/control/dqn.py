@@ -92,7 +92,7 @@ class DQNConfig(ReplayConfig):
     activation: Activation = "relu"
     """Nonlinearity of the hidden layers."""
     encoder: TorsoName | str = "auto"
-    """The convolutions before the hidden layers, where observations are pictures; `auto` goes by their size. Or a
+    """Convolutions before the hidden layers, for images; `auto` chooses by their size. Or a
     `torch.nn.Module` of yours, path/to/file.py:Name (see `operant.nets.StackedModule`)."""
     network: str | None = None
     """A whole `torch.nn.Module` of yours in the place of all layers, path/to/file.py:Name, which returns the values of

@@ -97,7 +97,6 @@ def _box(bounds: Bounded | GaussianHead) -> dict[str, Tensor]:
 
 def _refusal(what: object) -> str:
     return (
-        f"export writes perceptrons that look at one vector, and this is a {type(what).__name__}: other networks are "
-        "written by --format onnx or torchscript; policies that look at dictionaries, or remember, act by "
-        "`operant.load(run).predict`"
+        f"export supports perceptrons of one vector, got {type(what).__name__}: use --format onnx or torchscript for "
+        "other networks, and `operant.load(run).predict` for dictionaries or recurrent policies"
     )

@@ -96,7 +96,7 @@ class PPOConfig(StateNoiseConfig):
     share_features: bool = False
     """Whether policy and value share the hidden layers."""
     encoder: TorsoName | str = "auto"
-    """The convolutions before the hidden layers, where observations are pictures; `auto` goes by their size. Or a
+    """Convolutions before the hidden layers, for images; `auto` chooses by their size. Or a
     `torch.nn.Module` of yours, path/to/file.py:Name (see `operant.nets.StackedModule`)."""
     network: str | None = None
     """A whole `torch.nn.Module` of yours in the place of all layers, path/to/file.py:Name, which returns policy outputs
@@ -417,14 +417,14 @@ class PPO(Resumable):
         return learner
 
     def one_by_one(self) -> list[Self]:
-        """Return what compiled updates go through (see `operant.nets.one_by_one`)."""
+        """Return the targets of compilation (see `operant.nets.one_by_one`)."""
         samples = self.config.minibatch // self.shards.count
         return one_by_one(self, samples=samples, hidden=self.config.hidden_sizes)
 
     def gradient_of_shards(
         self, batch: Samples, old_free: Tensor, clip_scale: float, measure: bool
     ) -> tuple[Tensor, Sequence[Tensor]]:
-        """Return what `gradient` does, shard by shard."""
+        """Return the result of `gradient`, computed by shards."""
 
         def stacked(parts: Samples) -> tuple[Tensor, Sequence[Tensor]]:
             count, learner = len(self.shards.mine), self.of_shards

@@ -110,7 +110,7 @@ class RewardChannels:
         return Channeled(rollout.rewards, values[:-1], after, own.gae_lambda, ends)
 
     def _read_several(self, rollout: Rollout, values: Tensor, after: Tensor) -> Channeled:
-        """Return the same of several channels, or of one whose return goes on over the ends of episodes."""
+        """Return the same of several channels, or of one whose return continues over the ends of episodes."""
         terminated, truncated, own = rollout.terminated, rollout.truncated, self.channels[REWARD]
         if len(self) == 1:
             never = torch.zeros_like(terminated)

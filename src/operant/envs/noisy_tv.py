@@ -94,6 +94,6 @@ class NoisyTV(Wrapper):
         return step._replace(obs=obs, final_obs=final_obs)
 
     def load_state_dict(self, state: State) -> Tree:
-        """Continue from a state, and return the observations that the policy sees next."""
+        """Restore a state, and return the next observations."""
         DeclaredState.load_state_dict(self, {name: part for name, part in state.items() if name != "env"})
         return self._beside(load_part(self.env, state, "env"), self.screens)

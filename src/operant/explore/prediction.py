@@ -205,7 +205,7 @@ class ForwardError(_Prediction):
         return self._predicted(self._scaled(torch.cat([self.before, self.observed], 1)), self.taken)
 
     def _predicted(self, both: Tensor, actions: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the inputs and the target features.
+        """Return the inputs of the prediction and its target features.
 
         Args:
             both: scaled observations, first those before the actions and then those after them, `[S, 2 M, D]`.

@@ -42,7 +42,7 @@ class ValueLost:
 
 
 def value_lost(mdp: MDP, policy: ArrayLike, *, gamma: float, solution: Solution | None = None) -> ValueLost:
-    """Return what a policy loses against the optimum.
+    """Return the loss of a policy against the optimum.
 
     Args:
         mdp: the model.

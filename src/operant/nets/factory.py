@@ -112,7 +112,7 @@ def whole_network(
 
 
 def modules(value: object) -> tuple[str | None, ...]:
-    """Return what a field for a whole network may be, for `operant.runtime.bounds.require`.
+    """Return the values of a field for a whole network, for `operant.runtime.bounds.require`.
 
     Args:
         value: of the field.

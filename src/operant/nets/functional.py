@@ -1,7 +1,7 @@
 """`torch.nn.Module`s of a user as one function of stacked parameters: `FunctionalModule`.
 
 The modules of all seeds are one function of a matrix of parameters `[S, P]`, which `torch.func.functional_call`
-evaluates for all rows at once.
+evaluates for all rows together.
 """
 
 from abc import ABC, abstractmethod
@@ -75,7 +75,7 @@ class FunctionalModule(ABC):
 
     @abstractmethod
     def check(self, found: Any, samples: int) -> Tensor:
-        """Return what `forward` has returned for so many samples as one tensor `[M, ...]`.
+        """Return the result of `forward` for this many samples as one tensor `[M, ...]`.
 
         Raises:
             ModuleError: it is something else than it should be.
@@ -113,7 +113,7 @@ class FunctionalModule(ABC):
         return [torch.rand(2, samples, *shape, generator=generator) for shape in self._inputs]
 
     def _try(self, samples: int) -> Tensor:
-        """Return what the module makes of some samples.
+        """Return the module's outputs for some samples.
 
         Raises:
             ModuleError: it cannot be used.
@@ -176,7 +176,7 @@ class FunctionalModule(ABC):
         }
 
     def call(self, own: Tensor, *inputs: Tensor) -> Tensor:
-        """Return what one network with the parameters `[n]` makes of inputs `[M, ...]`."""
+        """Return the outputs of one network with the parameters `[n]` for inputs `[M, ...]`."""
         parts = own.split_with_sizes([prod(shape) for shape in self._shapes])
         named = {name: part.view(shape) for name, shape, part in zip(self.names, self._shapes, parts, strict=True)}
         named |= {name: buffer.to(own.device) for name, buffer in self._constants.items()}
@@ -185,7 +185,7 @@ class FunctionalModule(ABC):
         return self.check(found, len(inputs[0]))
 
     def run(self, own: Tensor, *inputs: Tensor) -> Tensor:
-        """Return what all networks with the parameters `[S, n]` make of inputs `[S, M, ...]`."""
+        """Return the outputs of all networks with the parameters `[S, n]` for inputs `[S, M, ...]`."""
         if inputs[0].dtype == torch.uint8:
             inputs = (inputs[0].float() / 255, *inputs[1:])
         if self.at_once:

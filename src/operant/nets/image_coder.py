@@ -68,7 +68,7 @@ class StackedImageEncoder(Slots):
         depth: half of the channels after the first stage.
 
     Attributes:
-        outputs: E, numbers that stand for an image.
+        outputs: E, numbers that represent an image.
     """
 
     def __init__(self, image: Sequence[int], depth: int) -> None:

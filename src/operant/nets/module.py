@@ -144,5 +144,5 @@ class StackedModule(FunctionalModule):
 
 
 def made_from(shape: Sequence[int]) -> Any:
-    """Return what a module is made from: the size D of a vector, or the shape `(C, H, W)` of an image."""
+    """Return the input of a module's factory: the size D of a vector, or the shape `(C, H, W)` of an image."""
     return shape[0] if len(shape) == 1 else tuple(shape)

@@ -44,7 +44,7 @@ class Slot:
 
 
 class Slots:
-    """Tensors of parameters side by side in one row of each seed.
+    """Tensors of parameters in one row of each seed.
 
     Args:
         slots: their shapes and beginnings.

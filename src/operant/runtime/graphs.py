@@ -79,7 +79,7 @@ class GreedyPolicy(nn.Module):
         return (chosen, *scores)
 
     def _read(self, observations: Tensor) -> Tensor:
-        """Return what the network sees: vectors `[N, D]`, or images."""
+        """Return the network's inputs: vectors `[N, D]`, or images."""
         facts = self.facts["observation"]
         if self.seen is not None:
             return self.seen(observations)
@@ -190,7 +190,7 @@ def _write_onnx(module: nn.Module, example: Tensor, file: Path, names: Sequence[
     level = log.level
     with warnings.catch_warnings(), torch.no_grad():
         warnings.simplefilter("ignore")
-        log.setLevel(logging.ERROR)  # it warns of packages that are not needed
+        log.setLevel(logging.ERROR)  # it warns about packages that are not needed
         program: Any = cast(Any, torch.onnx).export(
             module,
             (example,),

@@ -1,7 +1,7 @@
-"""What changes in runs, told as it happens: server-sent events (HTML standard, section 9.2).
+"""Live changes of runs: server-sent events (HTML standard, section 9.2).
 
 An event says how far the files of the runs have been written: their whole lines, in bytes. That is its id, too, so that
-a page which was cut off goes on from there (`Last-Event-ID`), and is told nothing that it knows.
+a page which was cut off continues from there (`Last-Event-ID`), and gets nothing twice.
 """
 
 import asyncio
@@ -87,7 +87,7 @@ class Streams:
             await asyncio.sleep(SECONDS)
 
     def _listing(self, folders: Sequence[Path]) -> list[int]:
-        """Return what changes when runs come and go, or one of these begins or ends to be trained."""
+        """Return a value that changes when runs appear or vanish, or when their training starts or ends."""
         return [_changed(self._runs), *(_changed(folder / "run.json") for folder in folders)]
 
 
@@ -113,7 +113,7 @@ def event(offsets: Sequence[int]) -> bytes:
 
 
 def offsets_of(text: str, count: int) -> list[int] | None:
-    """Return the numbers in the id of an event of so many files; None where it is none."""
+    """Return the numbers in the id of an event of this many files; None where it is none."""
     parts = text.split("-")
     fits = len(parts) == count and all(part.isascii() and part.isdecimal() and len(part) < 20 for part in parts)
     return [int(part) for part in parts] if fits else None

@@ -76,7 +76,7 @@ class Guard:
         app: what answers.
         hosts: the names under which it is asked for.
         token: that requests need; None where only this machine can reach it.
-        end: ends what would go on answering for ever.
+        end: ends endless answers.
     """
 
     def __init__(self, app: Any, hosts: Hosts, token: str | None, *, end: Callable[[], object] = lambda: None) -> None:

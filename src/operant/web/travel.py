@@ -176,7 +176,7 @@ def load(runs: Path, run: str) -> dict[str, str]:
     path = folder_of(runs, run)
     try:
         _opened(path)
-    except Exception as error:  # nobody has asked for it yet; who does is told, and how bad it is
+    except Exception as error:  # not requested yet; the next request reports it
         return {"problem": f"{type(error).__name__}: {error}"}
     return {"problem": ""}
 

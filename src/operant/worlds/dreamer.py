@@ -171,7 +171,7 @@ class Dreamer(Resumable):
         return self._due(self.budget)
 
     def _due(self, steps: int) -> int:
-        """Return the gradient steps that belong to so many environment steps."""
+        """Return the gradient steps that belong to this many environment steps."""
         config = self.config
         return int(
             max(steps - config.learning_starts, 0) * config.train_ratio / (config.batch_size * config.batch_length)
@@ -375,7 +375,7 @@ class Dreamer(Resumable):
         return torch.cat((chance, self.actions.noise(shape, generator)), -1)
 
     def load_state_dict(self, state: Saved) -> None:
-        """Go on exactly where the state was taken."""
+        """Restore a state exactly."""
         super().load_state_dict(state)
         if begins_anew(self.collector.env):
             self.memory.zero_()

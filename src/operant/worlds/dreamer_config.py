@@ -54,7 +54,7 @@ class DreamerConfig:
     representation_coef: NonNegativeFloat = 0.1
     """Weight of the loss that draws the posterior towards the prior."""
     replay_vf_coef: NonNegativeFloat = 0.3
-    """Weight of the critic's loss on replay, beside that on what is imagined."""
+    """Weight of the critic's loss on replay, relative to that on imagined data."""
     ent_coef: NonNegativeFloat = 3e-4
     """Weight of the entropy bonus. Returns are normalized, so that one weight suits all tasks."""
     return_rate: UnitFloat = 0.01

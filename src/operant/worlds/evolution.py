@@ -1,6 +1,6 @@
 """CMA-ES (Hansen & Ostermeier 2001) for each of `S` seeds, by the package `cma`, that resumes exactly without a pickle.
 
-A strategy is a function of its random numbers and of the fitness that it was told. So its state is where it began and
+A strategy is a function of its random numbers and of its fitness values. So its state is where it began and
 all that it was told: to load one, its generations are run again with the same numbers, in some milliseconds each.
 """
 
@@ -107,7 +107,7 @@ class Evolution(DeclaredState):
             self._strategies.append(cma.CMAEvolutionStrategy(start.copy(), self.sigma, options))
 
     def load_state_dict(self, state: State) -> None:
-        """Go on exactly where the state was taken, by running the generations of its round again."""
+        """Restore a state exactly, by running the generations of its round again."""
         self.fitness = self.fitness.new_zeros(len(state["fitness"]), *self.fitness.shape[1:])
         super().load_state_dict(state)
         self._strategies, self._asked = [], []

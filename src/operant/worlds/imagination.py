@@ -121,7 +121,7 @@ class Pushes:
         return ops.gaussian_log_prob(mean, log_std, actions), ops.gaussian_entropy(mean, log_std)
 
     def encode(self, actions: Tensor) -> Tensor:
-        """Return what of the vectors takes effect, `[..., width]`."""
+        """Return the effective part of the vectors, `[..., width]`."""
         return actions.clamp(-1.0, 1.0)
 
     def to_env(self, actions: Tensor) -> Tensor:
@@ -147,7 +147,7 @@ class Imagined(NamedTuple):
         features: `[H + 1, S, I, F]` of the states.
         actions: `[H, S, I, ...]` taken there.
         rewards: `[H, S, I]` on the way to the next state.
-        continues: `[H, S, I]`, how probable it is that the episode goes on there.
+        continues: `[H, S, I]`, the probability that the episode continues there.
     """
 
     features: Tensor

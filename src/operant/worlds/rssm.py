@@ -136,7 +136,7 @@ class BoundRSSM:
         return State(*(like.new_zeros(seeds, rows, n) for n in (shape.deter, shape.stoch * shape.classes)))
 
     def drive(self, actions: Tensor) -> Tensor:
-        """Return what actions `[S, M, A]` tell the recurrent part, `[S, M, U]`."""
+        """Return the input of the recurrent part from actions `[S, M, A]`, `[S, M, U]`."""
         return self.model.from_action(self.from_action, actions)
 
     def advance(self, state: State, driven: Tensor) -> Tensor:
@@ -203,7 +203,7 @@ class BoundRSSM:
         return State(*(torch.stack(column) for column in zip(*states, strict=True))), torch.stack(found)
 
     def imagine(self, state: State, actions: Tensor, noise: Tensor) -> State:
-        """Return what the prior draws after a state and actions `[S, M, A]`, with Gumbel noise `[S, M, G, K]`."""
+        """Return the prior's sample after a state and actions `[S, M, A]`, with Gumbel noise `[S, M, G, K]`."""
         deter = self.advance(state, self.drive(actions))
         return State(deter, sampled(self.expect(deter), noise))
 

@@ -21,7 +21,7 @@ def tabulated(
     generators: list[torch.Generator],
     samples: int = 20,
 ) -> list[MDP]:
-    """Return what the networks of each seed say together, as a known model.
+    """Return the ensemble of each seed as a known model.
 
     Args:
         model: of one-hot states and actions.

@@ -142,7 +142,7 @@ class BoundWorld:
     support: Tensor
 
     def look(self, obs: Tensor) -> Tensor:
-        """Return what observations `[S, M, ...]` tell the posterior, `[S, M, U]`."""
+        """Return the posterior's input from observations `[S, M, ...]`, `[S, M, U]`."""
         seen = obs if self.model.shape.sees_images else ops.symlog(obs)
         return self.rssm.look(self.model.shape.encoder(self.encoder, seen))
 
@@ -184,7 +184,7 @@ class BoundWorld:
         return (found - target).square().flatten(3).sum(-1)
 
     def decode(self, features: Tensor) -> Tensor:
-        """Return the observations that states `[S, M, F]` stand for, images as numbers from 0 to 1."""
+        """Return the observations that states `[S, M, F]` represent, images as numbers from 0 to 1."""
         found = self.model.decoder(self.decoder, features)
         return found if self.model.shape.sees_images else ops.symexp(found)
 
@@ -193,12 +193,12 @@ class BoundWorld:
         return ops.symmetric_mean(self.model.reward(self.reward, features), self.support)
 
     def continues(self, features: Tensor) -> Tensor:
-        """Return the probabilities `[S, M]` that episodes go on at states `[S, M, F]`."""
+        """Return the probabilities `[S, M]` that episodes continue at states `[S, M, F]`."""
         return self.model.proceed(self.proceed, features).squeeze(-1).sigmoid()
 
 
 def merged(tensor: Tensor) -> Tensor:
-    """Turn `[L, S, M, ...]` into `[S, L * M, ...]`, what networks compute at once."""
+    """Turn `[L, S, M, ...]` into `[S, L * M, ...]`, which networks compute together."""
     return tensor.transpose(0, 1).flatten(1, 2)
 
 

@@ -39,7 +39,7 @@ STEPS = 50
 """Gradient steps of V or M in one iteration."""
 
 AT_ONCE = 2048
-"""Images of a seed that are encoded at once."""
+"""Images of a seed that are encoded together."""
 
 Stage = Literal["collect", "see", "predict", "control"]
 """What an iteration does: act, or train V, M or C."""
@@ -328,7 +328,7 @@ class WorldModels(Resumable):
 
     @torch.no_grad()
     def dream(self, weights: Tensor) -> tuple[Tensor, Metrics]:
-        """Return what controllers `[S, K, F, A]` earn in dreams, the mean return `[S, K]`, and metrics.
+        """Return the results of controllers `[S, K, F, A]` in dreams, the mean return `[S, K]`, and metrics.
 
         Every dream begins where a real episode began.
         """
@@ -365,7 +365,7 @@ class WorldModels(Resumable):
 
     @torch.no_grad()
     def trial(self, weights: Tensor) -> tuple[Tensor, Metrics]:
-        """Return what controllers `[S, K, F, A]` earn in the environment, the mean return `[S, K]`, and metrics."""
+        """Return the returns of controllers `[S, K, F, A]` in the environment, the mean `[S, K]`, and metrics."""
 
         def act(obs: Tensor, t: int) -> tuple[tuple[()], Tensor]:
             return (), self.controllers.to_env(self._controlled(obs, weights, t))
@@ -392,7 +392,7 @@ class WorldModels(Resumable):
         return torch.empty(shape, device=generator.device).normal_(generator=generator)
 
     def load_state_dict(self, state: State) -> None:
-        """Go on exactly where the state was taken; one that does not fit leaves everything as it was."""
+        """Restore a state exactly; an invalid one leaves everything unchanged."""
         self._latents = None
         super().load_state_dict(state)
         if begins_anew(self.collector.env):

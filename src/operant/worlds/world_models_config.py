@@ -58,7 +58,7 @@ class WorldModelsConfig:
     population_size: PositiveInt = 32
     """Controllers of a generation."""
     rollouts: PositiveInt = 32
-    """Episodes that a controller is judged by."""
+    """Episodes per evaluation of a controller."""
     max_dream_steps: PositiveInt = 1000
     """Steps after which a dreamed episode is cut; in the environment each controller acts for `rollouts` times as
     many."""

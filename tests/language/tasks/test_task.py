@@ -75,7 +75,9 @@ def test_a_small_task_gives_all_its_prompts_and_says_when_there_are_no_more():
     tested = sum(map(held_out, everything))
     rows = task.rows("held-out", tested, seed=0) + task.rows("train", 100 - tested, seed=0)
     assert {row["prompt"] for row in rows} == everything
-    with pytest.raises(ValueError, match=f"has about {tested} different held-out prompts, but {tested + 1} rows"):
+    with pytest.raises(
+        ValueError, match=f"has about {tested} different held-out prompts, but {tested + 1} were requested"
+    ):
         task.rows("held-out", tested + 1, seed=0)
     assert len(task.rows("held-out", 500, seed=0, distinct=False)) == 500
 
@@ -89,7 +91,7 @@ def test_a_stream_goes_on_and_begins_as_the_rows():
 
 def test_what_a_task_does_not_make_is_an_error():
     task = tasks.find("reverse")
-    with pytest.raises(ValueError, match=r"reverse:length=3/4/5/6 makes no stepwise rows"):
+    with pytest.raises(ValueError, match=r"reverse:length=3/4/5/6 has no stepwise examples"):
         task.stepwise_rows("train", 1, seed=0)
     with pytest.raises(ValueError, match="has no preference examples"):
         task.pairs("train", 1, seed=0)
