@@ -328,7 +328,6 @@ def test_wrappers_belong_to_the_run_and_go_on_bit_for_bit(world, train, tmp_path
         ("ppo", "{}:nothing", r"the wrapper .*nothing must be a class derived from operant\.envs\.Wrapper"),
         ("ppo", "{}:Counted(size=1)", r"the wrapper .*Counted\(size=1\) cannot be made around CartPole-v1: .*'size'"),
         ("ppo", "{}:Counted(", "expected a name with parameters or without"),
-        ("q-learning", "{}:Counted", "q-learning has no wrappers, which algorithms with networks"),
     ],
 )
 def test_what_is_no_wrapper_is_refused(world, algorithm, wrapper, said):

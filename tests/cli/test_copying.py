@@ -26,7 +26,8 @@ def test_the_file_of_every_algorithm_can_be_copied_and_is_found_as_it(entry, tmp
     found = catalog.find(f"{path}:{entry.learner}")
     assert found.base == entry.name
     assert found.learner_class is not entry.learner_class
-    assert found.config_class is not entry.config_class
+    if entry.config_class.__module__ == entry.module:  # else the copy imports it
+        assert found.config_class is not entry.config_class
     for fact in outside.INHERITED:
         assert getattr(found, fact) == getattr(entry, fact), fact
     assert found.preset_values == entry.preset_values
@@ -68,7 +69,7 @@ def test_nothing_is_overwritten(cli, tmp_path):
     before = path.read_text()
     status, _, errors = cli("copy", "dqn", path)
     assert status == 2
-    assert "exists already" in errors
+    assert "already exists" in errors
     assert path.read_text() == before
     for name, said in (("mine", "ends in .py"), ("my.own.py", "no other dot"), ("none/mine.py", "No such file")):
         status, _, errors = cli("copy", "ppo", tmp_path / name)

@@ -43,7 +43,7 @@ def test_the_command_writes_what_training_draws_from(cli, recorded, tmp_path):
     assert env.physics.env.parameters["m"].log().mean().exp().item() == pytest.approx(estimate["m"], rel=1e-3)
     status, _, err = cli(*words, "--output", path)
     assert status == 2
-    assert "exists already" in err
+    assert "already exists" in err
 
 
 def test_episodes_of_any_length_are_taken(tmp_path):

@@ -32,7 +32,7 @@ def drawn(monkeypatch, tmp_path, run):
 
 def test_lines_and_points_are_the_numbers(drawn):
     figure, standing = drawn("a", "b")
-    curves, finals = figure.axes
+    curves, finals, _ = figure.axes
     bold = [line for line in curves.lines if line.get_label() in ("a", "b") or line.get_linewidth() > 2]
     assert len(bold) == 2
     np.testing.assert_array_equal(bold[0].get_ydata(), standing.curve.iqm)

@@ -82,4 +82,4 @@ def test_other_runs_are_summed_up(cli, answer, run):
     assert answer("show", run)["evaluation"]["consumed"] == 1024
     status, _, err = cli("show", run, "--seed", 0)
     assert status == 2
-    assert "ppo has learned no table" in err
+    assert "ppo has no table" in err

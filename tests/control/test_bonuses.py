@@ -69,7 +69,7 @@ def test_two_bonuses_need_two_channels():
         ("ppo", "rnd(0.1)", "parameters are given by name"),
         ("ppo", "counts", "exact counts need observations of Discrete"),
         ("ppo", "rnd(breadth=3)", "breadth"),
-        ("q-learning", "rnd", "bonus must be left out, q-learning takes none; deep control does, such as ppo and dqn"),
+        ("q-learning", "rnd", "q-learning takes no bonus, leave it out; deep control does, such as ppo and dqn"),
     ],
 )
 def test_what_cannot_work_is_refused_before_anything_is_written(algorithm, bonus, message, tmp_path):

@@ -1,5 +1,7 @@
 """Whether learners compute on one device: tensors without numbers refuse to meet those of the CPU."""
 
+import sys
+
 import pytest
 import torch
 
@@ -41,9 +43,14 @@ def meta(monkeypatch):
         asked = getattr(torch.Tensor, name)
         monkeypatch.setattr(torch.Tensor, name, lambda x, asked=asked, answer=answer: answer if x.is_meta else asked(x))
     tolist, exponential_ = torch.Tensor.tolist, torch.Tensor.exponential_
-    monkeypatch.setattr(
-        torch.Tensor, "tolist", lambda x: tolist(torch.zeros(x.shape, dtype=x.dtype) if x.is_meta else x)
-    )
+
+    def listed(x):
+        return tolist(torch.zeros(x.shape, dtype=x.dtype) if x.is_meta else x)
+
+    monkeypatch.setattr(torch.Tensor, "tolist", listed)
+    for module in [module for name, module in sys.modules.items() if name.startswith("operant.")]:
+        for name in [name for name, value in vars(module).items() if value is tolist]:  # those of operant.tensors
+            monkeypatch.setattr(module, name, listed)
     # Without numbers it takes no generator.
     monkeypatch.setattr(
         torch.Tensor, "exponential_", lambda x, generator: x if x.is_meta else exponential_(x, generator=generator)

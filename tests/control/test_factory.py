@@ -224,7 +224,7 @@ def test_environments_are_evaluated_in_worker_processes_under_the_deadline_of_th
 
 @pytest.mark.parametrize("backend", ["auto", "tensor", "envpool"])
 def test_environments_that_are_not_gymnasiums_have_no_worker_processes(backend):
-    with pytest.raises(ValueError, match=r"vectorization='async' is .*CartPole-v1.*take env_backend='gymnasium'"):
+    with pytest.raises(ValueError, match=r"vectorization='async' is .*CartPole-v1.*use env_backend='gymnasium'"):
         experiment(vectorization="async", env_backend=backend)
 
 

@@ -211,7 +211,7 @@ def test_a_row_resumes_although_another_ends_while_it_waits():
     other = fresh()
     assert torch.equal(other.load_state_dict(state), obs)
     state["actions"][:, 1] = 1
-    with pytest.raises(RuntimeError, match=r"rows \[1\].*ended the episode too early"):
+    with pytest.raises(RuntimeError, match=r"environments \[1\].*ended the episode too early"):
         fresh().load_state_dict(state)
 
 

@@ -155,7 +155,7 @@ def test_a_file_becomes_a_wrapper_of_the_run(tmp_path):
     assert isinstance(env, Randomize)
     assert env.parameters["length"] == Distribution("uniform", 0.25, 1.0)
     path.write_text("lenght = 1\n", encoding="utf-8")
-    with pytest.raises(ValueError, match="has 'lenght'; what it may have: parameters"):
+    with pytest.raises(ValueError, match="has 'lenght'; allowed keys: parameters"):
         randomizer(path)
     with pytest.raises(ValueError, match="cannot be read"):
         randomizer(tmp_path / "missing.toml")

@@ -132,7 +132,7 @@ def test_a_file_with_a_drawing_is_a_task(tmp_path):
     file.write_text(DRAWING)
     assert drawn(str(file), {"slip": 0.2}) == ("operant/Grid-v0", {"slip": 0.2, "drawing": DRAWING})
     assert drawn("CartPole-v1", {"a": 1}) == ("CartPole-v1", {"a": 1})
-    with pytest.raises(ValueError, match="leave out one"):
+    with pytest.raises(ValueError, match="remove one"):
         drawn(str(file), {"drawing": ""})
     with pytest.raises(ValueError, match=r"the drawing .*no.txt cannot be read: No such file"):
         drawn(str(tmp_path / "no.txt"), {})

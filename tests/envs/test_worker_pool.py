@@ -214,7 +214,7 @@ def test_a_lost_worker_is_replaced_where_that_is_asked_for(sign, pool, caplog):
     os.kill(old.pid, sign)
     step = env.step(ACTIONS)
     assert made.restarts == 1
-    assert "rows 2" in caplog.text
+    assert "environments 2" in caplog.text
     assert "begin new episodes: the 1. time" in caplog.text
     assert not old.is_alive()
     assert step.valid.tolist() == [True, True, False]
@@ -311,7 +311,9 @@ def test_rows_with_other_spaces_are_refused(pool):
 
 def test_a_mistake_in_the_environment_names_task_call_and_rows(pool):
     env = wrapped(pool(), Broken)
-    with pytest.raises(EnvError, match=r"Still: step\(\).*ZeroDivisionError in rows 0, 2: one by nought") as caught:
+    with pytest.raises(
+        EnvError, match=r"Still: step\(\).*ZeroDivisionError in environments 0, 2: one by nought"
+    ) as caught:
         env.step(ACTIONS)
     assert isinstance(caught.value.__cause__, ZeroDivisionError)
 

@@ -70,7 +70,7 @@ def test_a_worker_that_dies_is_named_and_closing_still_works():
     vector, env = workers()
     os.kill(vector.processes[1].pid, signal.SIGKILL)
     vector.processes[1].join()
-    with pytest.raises(RuntimeError, match=r"Still lost the worker processes of rows 1 \(exit code -9\)"):
+    with pytest.raises(RuntimeError, match=r"Still lost the worker processes of environments 1 \(exit code -9\)"):
         env.step(ACTIONS)
     assert_closed(vector, env)
 
@@ -104,7 +104,9 @@ def test_workers_that_hang_are_not_waited_for_when_closing(pending):
 @pytest.mark.filterwarnings("ignore:.*ERROR")  # which is how Gymnasium logs it
 def test_a_mistake_in_the_environment_names_task_call_and_rows():
     vector, env = workers(Broken)
-    with pytest.raises(EnvError, match=r"Still: step\(\).*ZeroDivisionError in rows 0, 1, 2: one by nought") as caught:
+    with pytest.raises(
+        EnvError, match=r"Still: step\(\).*ZeroDivisionError in environments 0, 1, 2: one by nought"
+    ) as caught:
         env.step(ACTIONS)
     assert isinstance(caught.value.__cause__, ZeroDivisionError)
     assert_closed(vector, env)

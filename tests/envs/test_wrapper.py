@@ -183,7 +183,7 @@ def test_a_state_of_other_wrappers_is_refused():
 
 
 def test_other_processes_cannot_make_wrapped_environments():
-    with pytest.raises(ValueError, match="Bonus is around the environments of CartPole-v1, but other processes"):
+    with pytest.raises(ValueError, match="Bonus wraps the environments of CartPole-v1, but other processes"):
         maker_like(Bonus(cart()), 2)
 
 

@@ -93,9 +93,9 @@ def _identified_on_flat_ground(recorded):
 
 def test_what_cannot_be_told_apart_is_named():
     recorded = record("CartPole-v1", 0)
-    with pytest.raises(ValueError, match="do not tell masscart and force_mag apart"):
+    with pytest.raises(ValueError, match="do not distinguish masscart and force_mag"):
         identify("CartPole-v1", recorded, ["masscart", "masspole", "force_mag"])
-    with pytest.raises(ValueError, match="x_threshold apart, or nothing of them"):
+    with pytest.raises(ValueError, match="do not distinguish x_threshold, or have no information"):
         identify("CartPole-v1", recorded, ["x_threshold"])
 
 

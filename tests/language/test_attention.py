@@ -102,7 +102,7 @@ def test_a_parent_of_a_parent_is_refused():
 
 def test_a_softcap_in_attention_is_refused(make_network, characters):
     model = LanguageModel(make_network("gemma2", attn_logit_softcapping=50.0), characters, stop=frozenset({2}))
-    with pytest.raises(ValueError, match=r"Gemma2Attention attends with softcap, which packed sequences do not"):
+    with pytest.raises(ValueError, match=r"Gemma2Attention uses softcap, which packed sequences do not"):
         model.log_probs(pack([Sample([1, 4], [5, 2])]))
 
 
@@ -111,7 +111,7 @@ def test_dropout_in_attention_is_refused(make_model):
     for module in model.network.modules():
         if hasattr(module, "attention_dropout"):
             module.attention_dropout = 0.1
-    with pytest.raises(ValueError, match=r"attends with dropout.*set attention_dropout to 0"):
+    with pytest.raises(ValueError, match=r"uses dropout.*set attention_dropout to 0"):
         model.log_probs(pack([Sample([1, 4], [5, 2])]))
 
 

@@ -78,7 +78,7 @@ def test_a_state_is_taken_back_whole_and_by_its_own_kind(make_model):
     other.load_state_dict(state)
     packed = pack(SAMPLES)
     assert torch.equal(other(packed).before, critic(packed).before)
-    with pytest.raises(ValueError, match=r"differ in what is trained, first in 'trunk.*--critic"):
+    with pytest.raises(ValueError, match=r"differ in trained parameters, first in 'trunk.*--critic"):
         Critic.sharing(model).load_state_dict(state)
 
 

@@ -51,7 +51,7 @@ def test_a_run_means_the_same_from_every_folder(tmp_path, monkeypatch):
         assert trained.evaluate().scores == (1.0,)
         assert {sample["prompt"][:3] for sample in trained.experiment.samples} == {"1.0"}
     (here / "reward.py").write_text(reward(2.0))
-    with pytest.raises(RunError, match=r"rewards .*here/reward\.py is no longer what it was"):
+    with pytest.raises(RunError, match=r"rewards .*here/reward\.py has changed"):
         operant.load("../here/run")
     with closing(operant.load("../here/run", accept_changes=True)) as trained:
         assert trained.evaluate().scores == (2.0,)

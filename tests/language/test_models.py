@@ -261,7 +261,7 @@ def test_tied_embeddings_are_kept_once(make_model):
 
 def test_a_state_of_another_model_is_refused(make_model, folder):
     model = make_model()
-    with pytest.raises(ValueError, match=r"differ in what is trained, first in '.*': load it with the --model"):
+    with pytest.raises(ValueError, match=r"differ in trained parameters, first in '.*': load it with the --model"):
         model.load_state_dict(adapted(folder).state_dict())
     with pytest.raises(ValueError, match="has shape"):
         model.load_state_dict(make_model(vocab_size=50).state_dict())

@@ -38,7 +38,7 @@ def test_split():
 
 
 @pytest.mark.parametrize(
-    ("text", "message"), [("n:3", "'3' in 'n:3' is none"), ("n:=3", "'=3'"), ("n:a=1,a=2", "given twice")]
+    ("text", "message"), [("n:3", "got '3' in 'n:3'"), ("n:=3", "'=3'"), ("n:a=1,a=2", "given twice")]
 )
 def test_options_that_cannot_be_split(text, message):
     with pytest.raises(ValueError, match=message):

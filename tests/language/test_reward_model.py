@@ -280,7 +280,7 @@ def test_resume_is_exact(rows, how, more):
 @pytest.mark.parametrize(
     ("rows", "values", "message"),
     [
-        (STEPS, {}, r"row 1 is a Stepwise, but supervision=outcome learns from pairs.*supervision=process"),
+        (STEPS, {}, r"row 1 is a Stepwise, but supervision=outcome needs pairs.*supervision=process"),
         (PAIRS, {"supervision": "process"}, r"row 1 is a Pair, but supervision=process.*supervision=outcome"),
         (RANKINGS, {"ranking_loss": "plackett-luce"}, r"row 2 has ties .*ranking_loss=pairs"),
         (PAIRS, {"ranking_loss": "plackett-luce"}, r"row 2 has a margin.*ranking_loss=pairs"),

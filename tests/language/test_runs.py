@@ -203,7 +203,7 @@ def test_neither_can_the_run_of_a_reward_model(disguised):
 def test_code_is_allowed_by_those_who_ask_for_it():
     check_code(SFTConfig(), "run", allowed=False)
     check_code(SFTConfig(model="org/theirs", remote_code=True), "run", allowed=True)
-    with pytest.raises(RunError, match="comes with its model org/theirs"):
+    with pytest.raises(RunError, match="needs the Python code of its model org/theirs"):
         check_code(SFTConfig(model="org/theirs", remote_code=True), "run", allowed=False)
 
 

@@ -175,7 +175,7 @@ def test_python_objects_are_not_loaded(tmp_path):
 def test_compressed_arrays_are_not_unpacked(tmp_path):
     path = tmp_path / "model.npz"
     np.savez_compressed(path, indptr=np.zeros(10**6))
-    with pytest.raises(ValueError, match=r"indptr.npy is compressed, so that its size is unknown"):
+    with pytest.raises(ValueError, match=r"indptr.npy is compressed, so its size is unknown"):
         load(path)
 
 

@@ -55,7 +55,7 @@ def test_requests_without_the_key_are_turned_away(address):
     path["session_id"] = httpx.post(f"{address}/api/v1/create_session", json={}, headers=good).json()["session_id"]
     promise = httpx.post(f"{address}/api/v1/load_weights", json=path, headers=good).json()
     answer = httpx.post(f"{address}/api/v1/retrieve_future", json=promise, headers=good).json()
-    assert "is no address of saved weights" in answer["error"]
+    assert "is not an address of saved weights" in answer["error"]
 
 
 def test_what_is_asked_of_samples():

@@ -104,7 +104,7 @@ def test_what_does_not_fit_is_refused():
         experiment("ucb1", TASKS[0], env_backend="gymnasium")
     with pytest.raises(ValueError, match="runs only on the cpu"):
         experiment("ucb1", TASKS[0], device="cuda")
-    with pytest.raises(ValueError, match="KLUCB is for arms that pay 1 or 0"):
+    with pytest.raises(ValueError, match="KLUCB is for Bernoulli rewards"):
         experiment("kl-ucb", TASKS[0])
     made = experiment("ucb1", TASKS[0])
     with pytest.raises(ValueError, match="episodes must be at least 1, got 0"):

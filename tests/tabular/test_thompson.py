@@ -84,7 +84,7 @@ def test_with_normal_arms_it_beats_epsilon_greedy():
 
 
 def test_a_beta_prior_of_normal_arms_is_refused():
-    with pytest.raises(ValueError, match="Thompson sampling with a beta prior is for arms that pay 1 or 0"):
+    with pytest.raises(ValueError, match="Thompson sampling with a beta prior is for Bernoulli rewards"):
         Thompson(ThompsonConfig(prior="beta"), Arms.normal([0.1, 0.2]), seeds=(0,))
 
 

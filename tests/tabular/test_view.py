@@ -40,7 +40,7 @@ def test_every_kind_of_table_can_be_seen(tmp_path, algorithm, task, shape):
     if shape:
         assert trained.q.shape == (2, *shape)
     if algorithm == "random":
-        with pytest.raises(ValueError, match="random learns no values, so that there is no `values`"):
+        with pytest.raises(ValueError, match="random learns no values, so there is no `values`"):
             trained.values  # noqa: B018 - a property
     elif not shape:
         with pytest.raises(ValueError, match="learns state values, not action values"):

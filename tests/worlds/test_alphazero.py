@@ -183,7 +183,7 @@ def test_actions_for_observations_are_legal_and_those_of_the_search():
 
 def test_other_tasks_are_refused():
     with pytest.raises(
-        ValueError, match="it plays operant/TicTacToe-v0, operant/ConnectFour-v0; these support its actions and"
+        ValueError, match="choose one of operant/TicTacToe-v0, operant/ConnectFour-v0; these support its actions and"
     ):
         operant.train("alphazero", "CartPole-v1", budget=10, progress="silent")
     with pytest.raises(ValueError, match="must hold a batch"):

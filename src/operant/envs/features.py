@@ -158,7 +158,7 @@ def _mask_size(mask: gymnasium.Space[Any], actions: gymnasium.Space[Any]) -> int
     if isinstance(actions, spaces.Discrete):
         count, counted = int(actions.n), "actions"
     elif is_multi_discrete(actions):
-        count, counted = int(actions.nvec.sum()), f"alternatives of {len(actions.nvec)} choices in a row"
+        count, counted = int(actions.nvec.sum()), f"alternatives of {len(actions.nvec)} choices, concatenated"
     else:
         raise ValueError(f"{MASK!r} can only mask discrete actions, but they are {actions}")
     if not isinstance(mask, spaces.Box | spaces.MultiBinary) or mask.shape != (count,):

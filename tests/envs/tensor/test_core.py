@@ -210,5 +210,5 @@ def test_bad_actions_and_states_are_named():
         env.load_state_dict(Pendulum([0, 1]).state_dict())
     with pytest.raises(ValueError, match="'seeds' has shape"):
         env.load_state_dict(CartPole([0]).state_dict())
-    with pytest.raises(ValueError, match="got 1 for 2 rows"):
+    with pytest.raises(ValueError, match="got 1 for 2 environments"):
         env.reset([4])

@@ -97,7 +97,7 @@ def test_pauses_grow(listen, monkeypatch):
 
 
 def test_what_is_no_json_is_an_error(listen):
-    with pytest.raises(ServerError, match="no JSON: '<html>'"):
+    with pytest.raises(ServerError, match="without JSON: '<html>'"):
         Connection(listen(lambda *request: (200, b"<html>"))).get("/")
 
 

@@ -186,7 +186,7 @@ def test_log_probs_of_the_model_itself(connect, server, model):
     engine = connect(server.address, model)
     assert_log_probs_are_those_of(model, ask(engine, top_k=5, top_p=0.9))  # those before the cut
     assert_log_probs_are_those_of(model, ask(engine, temperature=0))
-    with pytest.raises(ValueError, match=r"at temperature 1, but those at 0\.5 are wanted.*processed_logprobs"):
+    with pytest.raises(ValueError, match=r"at temperature 1, but those at 0\.5 are needed.*processed_logprobs"):
         ask(engine, temperature=0.5)
 
 
@@ -202,7 +202,7 @@ def test_other_numbers_than_log_probs_are_refused(connect, server, model, tmp_pa
         answer["choices"][0]["logprobs"]["token_logprobs"] = [3.5]
 
     server.faults = [logits]
-    with pytest.raises(ValueError, match=r"says 3.5 where .* --logprobs-mode processed_logprobs"):
+    with pytest.raises(ValueError, match=r"returned 3.5 as .* --logprobs-mode processed_logprobs"):
         connect(server.address, model, folder=tmp_path)
     assert list(tmp_path.iterdir()) == []
 
@@ -295,7 +295,7 @@ def test_a_server_that_takes_no_weights(connect, server, model, tmp_path):
 def test_a_model_of_another_architecture(connect, make_server, make_model, model, monkeypatch):
     monkeypatch.setattr("operant.language.engines.connection.PAUSE", 0.0)
     server = make_server(make_model("gpt2"))
-    with pytest.raises(ServerError, match="same architecture"):
+    with pytest.raises(ServerError, match="trained architecture"):
         connect(server.address, model)
 
 
