@@ -289,7 +289,7 @@ class Samples:
         old_log_probs: of the actions at collection.
         advantages: of the actions.
         targets: of the critic; `[S, M, K]` for K values.
-        old_values: predictions of the critic, likewise.
+        old_values: predictions of the critic; `[S, M, K]` for K values.
         weights: 1 for samples that count, else 0; None: all count.
     """
 

@@ -59,7 +59,7 @@ class PPOConfig(StateNoiseConfig):
     lr_schedule: Literal["constant", "linear"] = "constant"
     """Whether the learning rate is constant or falls linearly to zero over the budget."""
     clip_range_schedule: Literal["constant", "linear"] = "constant"
-    """Whether the clip range falls likewise."""
+    """Whether the clip range is constant or falls linearly to zero over the budget."""
     gamma: UnitFloat = 0.99
     """Discount per step. Higher looks further ahead and has more variance."""
     gae_lambda: UnitFloat = 0.95

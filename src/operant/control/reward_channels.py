@@ -161,7 +161,7 @@ class RewardChannels:
 
         Args:
             values: `[S, M]`, or `[S, M, K]` of several channels.
-            targets: likewise.
+            targets: `[S, M]`, or `[S, M, K]` of several channels.
             weights: `[S, M]`; None: all are 1.
         """
         if len(self) == 1:

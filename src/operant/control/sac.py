@@ -170,7 +170,7 @@ class SAC(Networks[SACConfig]):
         return self.distribution(self.actor(obs))
 
     def distribution(self, outputs: Tensor) -> tuple[Tensor, Tensor]:
-        """Split the outputs `[1, S, M, 2 A]` of the policy network likewise."""
+        """Split the outputs `[1, S, M, 2 A]` of the policy network into mean and log standard deviation."""
         mean, log_std = outputs[0].chunk(2, dim=-1)
         return mean, log_std.clamp(*LOG_STD)
 

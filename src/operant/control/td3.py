@@ -45,9 +45,9 @@ class TD3Config(StateNoiseConfig, OffPolicyConfig):
     exploration_noise: NonNegativeFloat = 0.1
     """Standard deviation of the noise on actions while collecting, in half action ranges. Higher explores more."""
     target_policy_noise: NonNegativeFloat = 0.2
-    """Standard deviation of the noise on target actions, likewise. Higher smooths wider peaks of the critics."""
+    """Standard deviation of the noise on target actions, in half action ranges. Higher smooths the critics more."""
     target_noise_clip: NonNegativeFloat = 0.5
-    """Largest noise on target actions, likewise."""
+    """Largest noise on target actions, in half action ranges."""
 
 
 ACTOR_GAIN = 0.01

@@ -74,7 +74,7 @@ def make(
         max_steps: after which an episode of the backend "gymnasium" is truncated, unless it has a shorter limit.
             Default: never.
         clip_rewards: for Atari, see `operant.envs.Atari`.
-        episodic_life: likewise.
+        episodic_life: for Atari, see `operant.envs.Atari`.
         env_kwargs: parameters for the constructor of Gymnasium's environment, overriding the registered ones;
             `max_episode_steps` is its time limit. Tensor environments take only those of their `OPTIONS`.
 

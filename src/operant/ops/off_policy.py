@@ -66,7 +66,7 @@ def perturbed_action(
         actions: actions of the policy.
         noise: standard normal.
         std: standard deviation, in half ranges of the action.
-        clip: largest absolute perturbation, likewise; None for none.
+        clip: largest absolute perturbation, in half ranges of the action; None for none.
 
     Returns:
         Actions.

@@ -63,7 +63,6 @@ class Service:
         self.ranks: dict[str, int] = {}
         self._weights: dict[str, State] = {}
         self._samplers: dict[int, Sampler] = {}
-        self._ranks_of_weights: dict[str, int] = {}
         self._pool = ThreadPoolExecutor(1, thread_name_prefix="service")
         self._results: dict[str, Future[Any]] = {}
         self._numbers = itertools.count()
@@ -144,7 +143,6 @@ class Service:
         """Publish the current weights of a model for sampling, and return their address."""
         address = f"{SCHEME}{model}/{SAMPLERS}/{checked_name(name)}"
         self._weights[address] = self.trainer(model).weights()
-        self._ranks_of_weights[address] = self.ranks[model]
         return address
 
     def forget(self, model: str) -> None:
@@ -207,7 +205,7 @@ class Service:
         """Return the sampler of some weights; there is one copy of the model per rank of adapters."""
         if address is not None and address not in self._weights:
             raise UnknownError(f"there are no weights {address!r}; save them for a sampler first")
-        rank = 0 if address is None else self._ranks_of_weights[address]
+        rank = 0 if address is None else self.ranks[self._parts(address, SAMPLERS)[0]]
         key = -1 if address is None else rank
         if key not in self._samplers:
             options = replace(self.options, lora_r=rank)
@@ -229,11 +227,10 @@ class Service:
 
 def shortened(completion: Completion, stop: Sequence[str] | Sequence[int], tokenizer: Any) -> Completion:
     """Return a completion up to the end of the first stop sequence in it."""
+    by_text = any(isinstance(each, str) for each in stop)
     for end in range(1, len(completion.ids) + 1):
         ids = completion.ids[:end]
-        text = ""
-        if any(isinstance(each, str) for each in stop):
-            text = tokenizer.decode(ids, skip_special_tokens=False)
+        text = tokenizer.decode(ids, skip_special_tokens=False) if by_text else ""
         if any(each in text if isinstance(each, str) else ids[-1] == each for each in stop):
             return Completion(ids, completion.log_probs[:end], False)
     return completion

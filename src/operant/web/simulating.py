@@ -18,7 +18,7 @@ MOST_STEPS = 10_000
 MOST_NUMBERS = 300_000
 """Maximum numbers in the tables of all frames; with more, frames are dropped evenly."""
 MOST_FRAMES = 1_500
-"""Maximum frames of a recording, likewise."""
+"""Maximum frames of a recording; with more, frames are dropped evenly."""
 FIRST_FRAMES = 40
 """First frames, always kept."""
 MOST_BUDGET = 5_000_000

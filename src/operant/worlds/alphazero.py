@@ -337,7 +337,7 @@ class AlphaZero(BoardGamePlayer, Resumable):
         """Choose actions for observations `[S, N, ...]` by a search (see `runtime.Policy`)."""
         assert isinstance(obs, Mapping)  # noqa: S101 - of `BoardGameEnv`
         boards = obs["observation"]
-        assert isinstance(boards, Tensor)  # noqa: S101 - likewise
+        assert isinstance(boards, Tensor)  # noqa: S101 - of `BoardGameEnv`
         positions = self.game.positions(boards.flatten(0, 1))
         found = self.search(positions, None if noise is None else noise.flatten(0, 1))
         return found.actions.view(boards.shape[:2]), None

@@ -26,6 +26,7 @@ from operant.control.agent import require_rows
 from operant.control.compatibility import require_suitable
 from operant.envs import BatchEnv, Tree, begins_anew, learned, start
 from operant.nets import StackedLaProp, compilable
+from operant.runtime.budget import require_budget
 from operant.runtime.learner import Metrics
 from operant.runtime.metrics_window import update_metrics
 from operant.runtime.replay import Replay
@@ -115,8 +116,7 @@ class Dreamer(Resumable):
     def __init__(
         self, config: DreamerConfig, env: BatchEnv, *, seeds: Sequence[int], budget: int, algorithm: str = "dreamer"
     ) -> None:
-        if budget < 1:
-            raise ValueError(f"budget must be at least 1 step, got {budget}")
+        require_budget(budget)
         require_suitable(env, algorithm)
         require_rows(env, seeds, config.num_envs)
         self.config, self.seeds, self.budget, self.device = config, list(seeds), budget, env.device

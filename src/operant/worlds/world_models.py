@@ -23,6 +23,7 @@ from operant.control.agent import require_rows
 from operant.control.compatibility import require_suitable
 from operant.envs import BatchEnv, Tree, begins_anew, learned, start
 from operant.nets import StackedAdam
+from operant.runtime.budget import require_budget
 from operant.runtime.learner import Metrics
 from operant.runtime.metrics_window import update_metrics
 from operant.runtime.replay import Replay
@@ -104,8 +105,7 @@ class WorldModels(Resumable):
                 f"budget must be more than collect_steps, which is {config.collect_steps}, to train the controller in "
                 f"the environment, got {budget}"
             )
-        if budget < 1:
-            raise ValueError(f"budget must be at least 1 step, got {budget}")
+        require_budget(budget)
         require_suitable(env, algorithm)
         require_rows(env, seeds, config.num_envs)
         self.config, self.seeds, self.budget, self.device = config, list(seeds), budget, env.device
