@@ -44,6 +44,16 @@ def test_samples_are_those_of_the_published_weights(service):
     assert after.prompt_log_probs.sum() > before.prompt_log_probs.sum()
 
 
+def test_the_base_is_the_same_for_every_seed_of_an_adapter(service):
+    service.create("a:train:0", base="tiny", rank=2, seed=5)
+    address = service.publish("a:train:0", "first")  # an adapter that began at zero changes nothing
+    ask = {"prompt": TOKENS, "count": 1, "sampling": Sampling(3, temperature=0.0), "score_prompt": True}
+    base, mine = (service.sample(each, **ask).prompt_log_probs for each in (None, address))
+    assert mine.tolist() == pytest.approx(base.tolist(), abs=1e-5)
+    trained = service.trainer("a:train:0").forward(BATCH, "cross_entropy").logprobs[0]
+    assert trained.tolist() == pytest.approx(base.tolist(), abs=1e-5)
+
+
 def test_a_seed_repeats_and_none_does_not(service):
     ask = {"prompt": TOKENS, "count": 4, "sampling": Sampling(8)}
     assert service.sample(None, **ask, seed=0) == service.sample(None, **ask, seed=0)

@@ -13,7 +13,7 @@ from torch import Tensor
 from operant import streams
 from operant.language.configs import ModelOptions
 from operant.language.engines.protocol import Completion, Sampling
-from operant.language.models import load
+from operant.language.models import LanguageModel, finish, load
 from operant.runtime.files import write_durably
 from operant.scale.trainer import LocalTrainer, Sampler, checked_name
 from operant.state import State
@@ -110,10 +110,9 @@ class Service:
         """
         if base != self.name:
             raise ValueError(f"{base!r} is not served here; {self.name!r} is")
-        options = replace(self.options, lora_r=rank)
         self._folder(model).mkdir(parents=True)
         folder = self._folder(model) / STATES
-        self.trainers[model] = LocalTrainer(load(options, seed=seed, device=self.device), folder, seed=self.seed)
+        self.trainers[model] = LocalTrainer(self._model(rank, seed), folder, seed=self.seed)
         self.ranks[model] = rank
         write_durably(self._folder(model) / RANK, str(rank).encode())
 
@@ -208,11 +207,18 @@ class Service:
         rank = 0 if address is None else self.ranks[self._parts(address, SAMPLERS)[0]]
         key = -1 if address is None else rank
         if key not in self._samplers:
-            options = replace(self.options, lora_r=rank)
-            self._samplers[key] = Sampler(load(options, seed=0, device=self.device))
+            self._samplers[key] = Sampler(self._model(rank, seed=0))
         if address is not None:
             self._samplers[key].use(self._weights[address])
         return self._samplers[key]
+
+    def _model(self, rank: int, seed: int) -> LanguageModel:
+        """Return the base with a new adapter of a rank, initialized from a seed; the base is the same for all seeds."""
+        base = load(self.options, seed=self.seed, device=self.device)
+        if not rank:
+            return base
+        network = base.network.merge_and_unload() if hasattr(base.network, "merge_and_unload") else base.network
+        return finish(network, base.tokenizer, replace(self.options, lora_r=rank), seed=seed)
 
     def _folder(self, model: str) -> Path:
         return self.folder / checked_name(model.replace(":", "-"))
