@@ -24,7 +24,7 @@ from operant.web.workers import Worker
 
 STATIC = Path(__file__).parent / "static"
 """Files of the pages."""
-PAGES = ("/", "/runs", "/completions", "/labels", "/explorables", "/map")
+PAGES = ("/", "/runs", "/completions", "/chat", "/labels", "/explorables", "/map")
 """Addresses of the pages."""
 TYPES = {
     ".html": "text/html; charset=utf-8",
@@ -49,23 +49,26 @@ class Workers:
         computing: solves, learns, draws and compares.
         labels: keeps labels.
         travel: keeps the run at hand whose updates are gone to.
+        chat: keeps language models that answer.
     """
 
     library: Worker
     computing: Worker
     labels: Worker
     travel: Worker
+    chat: Worker
 
     def of(self, name: str) -> Worker:
         """Return the worker of a function by its name."""
         package = name.partition(".")[0]
         if package in ("playground", "explorables") or name == "runs.compare":
             return self.computing
-        return {"labels": self.labels, "travel": self.travel}.get(package, self.library)
+        own = {"labels": self.labels, "travel": self.travel, "chat": self.chat}
+        return own.get(package, self.library)
 
     async def close(self) -> None:
         """End the processes."""
-        for worker in (self.library, self.computing, self.labels, self.travel):
+        for worker in (self.library, self.computing, self.labels, self.travel, self.chat):
             await worker.close()
 
 
@@ -78,7 +81,7 @@ def make_app(runs: Path, hosts: Hosts, token: str | None = None) -> Guard:
         token: required token; None for none.
     """
     streams = Streams(runs)
-    workers = Workers(*(Worker(runs) for _ in range(4)))
+    workers = Workers(*(Worker(runs) for _ in range(5)))
     files = {path.relative_to(STATIC).as_posix(): path for path in STATIC.rglob("*") if path.is_file()}
 
     @asynccontextmanager

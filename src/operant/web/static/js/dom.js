@@ -116,6 +116,9 @@ export function commandLine(label = "The same on the command line") {
   return line;
 }
 
+/** Return a word as a shell reads it. */
+export const quoted = (text) => (/^[\w@%+=:,./-]+$/.test(text) ? text : `'${text.replaceAll("'", `'"'"'`)}'`);
+
 export async function copy(text) {
   try {
     await navigator.clipboard.writeText(text);
