@@ -72,13 +72,14 @@ class Workers:
             await worker.close()
 
 
-def make_app(runs: Path, hosts: Hosts, token: str | None = None) -> Guard:
+def make_app(runs: Path, hosts: Hosts, token: str | None = None, documentation: str = "") -> Guard:
     """Return the app.
 
     Args:
         runs: the folder of runs, which may be missing.
         hosts: valid host names of requests.
         token: required token; None for none.
+        documentation: address of the documentation; empty if none is known.
     """
     streams = Streams(runs)
     workers = Workers(*(Worker(runs) for _ in range(5)))
@@ -95,7 +96,7 @@ def make_app(runs: Path, hosts: Hosts, token: str | None = None) -> Guard:
         Route("/static/{name:path}", _file(files), methods=["GET"]),
         Route("/media/{run:path}/{name}", _medium(workers), methods=["GET"]),
         Route("/events", streams.answer, methods=["GET"]),
-        Route("/api/about", _about(runs), methods=["POST"]),
+        Route("/api/about", _about(runs, documentation), methods=["POST"]),
         Route("/api/map", _map, methods=["POST"]),
         Route("/api/{package}/{function}", _call(workers), methods=["POST"]),
     ]
@@ -123,9 +124,10 @@ def _medium(workers: Workers) -> Any:
     return answer
 
 
-def _about(runs: Path) -> Any:
+def _about(runs: Path, documentation: str) -> Any:
     async def answer(_: Request) -> Response:
-        return JSONResponse({"version": __version__, "runs": str(runs), "found": runs.is_dir()})
+        facts = {"version": __version__, "runs": str(runs), "found": runs.is_dir(), "documentation": documentation}
+        return JSONResponse(facts)
 
     return answer
 

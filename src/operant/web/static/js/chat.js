@@ -91,7 +91,7 @@ class Chat {
     this.command = commandLine();
     this.columns = SIDES.filter((side) => this.models[side]).map((side) => new Column(this, side));
     put(this.root, h("div", { className: "chat" },
-      h("section", { className: "card chat-settings", "aria-label": "Settings" }, h("h1", {}, "Chat"),
+      h("section", { className: "card chat-settings", "aria-label": "Settings" }, h("h2", { className: "title" }, "Chat"),
         sides, choice("judge", "Scored by", [["", "nobody"], ...this.rewards.map((one) => [one.name, one.name])], this.judge, (name) => this.change(() => (this.judge = name))),
         h("div", { className: "chat-knobs" }, knobs),
         h("p", { className: "hint" }, "Changing a setting answers all prompts again, with the same random numbers.")),
@@ -192,7 +192,7 @@ class Column {
     const { name, about } = page.policy(side);
     this.log = h("div", { className: "turns", role: "log", "aria-live": "off", "aria-label": `Conversation with ${name}`, tabIndex: 0 });
     this.kind = h("span", { className: "hint" });
-    this.element = h("section", { className: "card speaker", "aria-label": name }, h("header", {}, h("h2", {}, name), h("span", { className: "hint" }, about)), this.kind, this.log);
+    this.element = h("div", { className: "card speaker", role: "group", "aria-label": name }, h("header", {}, h("h2", {}, name), h("span", { className: "hint" }, about)), this.kind, this.log);
     this.empty();
   }
 
@@ -277,8 +277,7 @@ class Column {
 
   fail(turn, error) {
     Object.assign(turn, { complete: true, failed: true });
-    put(turn.note);
-    turn.element.append(h("p", { className: "notice bad", role: "alert" }, error.message));
+    turn.element.lastChild.replaceWith(h("p", { className: "notice bad", role: "alert" }, error.message));
   }
 }
 
@@ -290,7 +289,7 @@ export async function show(root) {
   if (!found.policies.length) {
     const line = commandLine("");
     line.show("operant train sft arithmetic");
-    put(root, h("div", { className: "card empty-page" }, h("h1", {}, "No language models yet"), h("p", {}, "Runs that train one can be talked to as soon as they have a checkpoint. To begin with:"), line));
+    put(root, h("div", { className: "card empty-page" }, h("h2", { className: "title" }, "No language models yet"), h("p", {}, "Runs that train one can be talked to as soon as they have a checkpoint. To begin with:"), line));
     root.dataset.ready = "0";
     return KEYS;
   }

@@ -49,6 +49,7 @@ async function start() {
   setTheme(theme());
   const [title, load] = PAGES[location.pathname] ?? PAGES["/"];
   document.title = `${title} · operant`;
+  document.getElementById("title").textContent = title;
   for (const link of document.querySelectorAll("nav a")) {
     if (link.getAttribute("href") === location.pathname) link.setAttribute("aria-current", "page");
   }
