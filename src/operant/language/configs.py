@@ -109,7 +109,7 @@ class SamplingConfig(LanguageConfig):
     """Folder of a reward-model run, whose score is another reward function; empty: none."""
     engine: str = "native"
     """Sampling engine: the model in this process (native), or the address of a vLLM server, such as
-    http://127.0.0.1:8000."""
+    http://127.0.0.1:8000; several addresses, separated by commas, divide the prompts among them."""
     engine_batch_size: PositiveInt = 256
     """Sequences that the native engine completes in parallel. More are faster and need more memory."""
     importance_sampling_correction: Correction = "truncate"
@@ -127,5 +127,11 @@ class SamplingConfig(LanguageConfig):
                 f"reward_weights has {len(self.reward_weights)} numbers for {len(self.rewards)} rewards"
                 f"{' and a reward model' if self.reward_model else ''}: give one for each, the model's last"
             )
-        if self.engine != "native" and not self.engine.startswith(("http://", "https://")):
-            raise ValueError(f"engine must be native or an address such as http://127.0.0.1:8000, got {self.engine!r}")
+        addresses = self.engine.split(",")
+        if self.engine != "native" and not all(a.startswith(("http://", "https://")) for a in addresses):
+            raise ValueError(
+                "engine must be native, or addresses such as http://127.0.0.1:8000,http://127.0.0.1:8001, "
+                f"got {self.engine!r}"
+            )
+        if len(set(addresses)) < len(addresses):
+            raise ValueError(f"each engine's address is needed once, got {self.engine!r}")
