@@ -42,6 +42,8 @@ def test_defaults_are_accepted_and_explained(kind):
         ),
         (SamplingConfig, {"importance_sampling_cap": 0.5}, r"importance_sampling_cap .*0.5"),
         (SamplingConfig, {"engine": "vllm"}, "engine must be native, or addresses such as .*got 'vllm'"),
+        (SamplingConfig, {"max_staleness": 1}, "max_staleness=1 needs a server .*engine='native'"),
+        (SamplingConfig, {"max_staleness": 2}, "max_staleness must be .*2"),
         (SamplingConfig, {"engine": "http://a,native"}, "engine must be native, or .*got 'http://a,native'"),
         (SamplingConfig, {"engine": "http://a,http://a"}, "each engine's address is needed once"),
     ],

@@ -112,6 +112,9 @@ class SamplingConfig(LanguageConfig):
     http://127.0.0.1:8000; several addresses, separated by commas, divide the prompts among them."""
     engine_batch_size: PositiveInt = 256
     """Sequences that the native engine completes in parallel. More are faster and need more memory."""
+    max_staleness: Literal[0, 1] = 0
+    """1: a server samples the next batch while this one is learned from, with weights that are one update older then;
+    importance_sampling_correction weighs the difference. 0: sampling and learning take turns."""
     importance_sampling_correction: Correction = "truncate"
     """Correction where the log-probabilities of engine and trainer differ: none; importance weights of tokens, capped
     (truncate), or 0 where the ratio is outside [0.5, cap] (mask); or one weight for all tokens of an answer, the
@@ -135,3 +138,8 @@ class SamplingConfig(LanguageConfig):
             )
         if len(set(addresses)) < len(addresses):
             raise ValueError(f"each engine's address is needed once, got {self.engine!r}")
+        if self.max_staleness and self.engine == "native":
+            raise ValueError(
+                "max_staleness=1 needs a server that samples next to this process (engine), got engine='native', which "
+                "samples from the model that is trained: start a server, or use max_staleness=0"
+            )

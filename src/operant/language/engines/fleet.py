@@ -1,4 +1,4 @@
-"""Sampling from several vLLM servers at once: `Fleet`.
+"""Sampling from several vLLM servers in parallel: `Fleet`.
 
 Each server has the same weights, and takes the next prompt as soon as it has room. A prompt has its own seed, so which
 server completes it changes no more than its arithmetic does. The prompts of a server that fails go to the others.
