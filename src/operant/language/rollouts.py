@@ -19,7 +19,8 @@ from operant.language.packing import Sample
 from operant.language.process_rewards import StepRewards, Steps, join_steps
 from operant.language.rewards import TRAINER, Combined, Rewards
 from operant.language.tokenizer import decode
-from operant.state import DeclaredState
+from operant.runtime.shards import Shards
+from operant.state import DeclaredState, State
 
 Judge = Callable[..., Rewards]
 """Rewards completions: `f(prompts, completions, completion_ids, **columns)`, see `operant.language.rewards`."""
@@ -82,6 +83,33 @@ class Rollout:
             raise ValueError("the steps of these answers were not rewarded; pass `steps` when sampling")
         return [table.view(-1, self.group, table.shape[-1]) for table in self.steps]
 
+    def state_dict(self) -> State:
+        """Return all but the prompts."""
+        completions, judged = self.answers.completions, self.judged
+        return {
+            "ids": torch.tensor([token for c in completions for token in c.ids]),
+            "log_probs": torch.tensor([value for c in completions for value in c.log_probs], dtype=torch.float64),
+            "lengths": [len(c.ids) for c in completions],
+            "truncated": [c.truncated for c in completions],
+            "texts": self.answers.texts,
+            "judged": [judged.table, judged.total, judged.valid],
+            "names": judged.names,
+            "metrics": judged.metrics,
+            "group": self.group,
+            "steps": self.steps,
+        }
+
+    @staticmethod
+    def of(state: State, prompts: Sequence[Prompt]) -> "Rollout":
+        """Return the rollout of a state of `state_dict`, with its prompts, once per answer."""
+        ids, logs = (state[name].split(state["lengths"]) for name in ("ids", "log_probs"))
+        rows = zip(ids, logs, state["truncated"], strict=True)
+        completions = [Completion(own.tolist(), log_probs.tolist(), cut) for own, log_probs, cut in rows]
+        table, total, valid = state["judged"]
+        judged = Rewards(table, total, valid, tuple(state["names"]), state["metrics"])
+        steps = None if state["steps"] is None else join_steps([tuple(state["steps"])])
+        return Rollout(Answers(list(prompts), completions, state["texts"]), judged, state["group"], steps)
+
     def take(self, prompts: Sequence[int]) -> "Rollout":
         """Return the part of the prompts at some indices."""
         at = [p * self.group + i for p in prompts for i in range(self.group)]
@@ -120,6 +148,7 @@ class Sampler(DeclaredState):
         sampling: options of sampling.
         seed: of the order of the prompts and of sampling.
         budget: total prompts, for the trainer state of reward functions.
+        shards: of the prompts. Each is sampled and rewarded separately.
 
     Attributes:
         asked: prompts so far.
@@ -137,11 +166,13 @@ class Sampler(DeclaredState):
         *,
         seed: int,
         budget: int = 0,
+        shards: Shards | None = None,
     ):
         if not prompts:
             raise ValueError("there is no prompt to train on")
         self.engine, self.prompts, self.judge, self.tokenizer = engine, prompts, judge, tokenizer
         self.sampling, self.seed, self.budget, self.asked = sampling, seed, budget, 0
+        self.shards = shards or Shards()
         self._chance = streams.torch_generator(seed, "sampling")
 
     def draw(self, count: int, group: int, *, steps: StepRewards | None = None) -> Rollout:
@@ -153,11 +184,25 @@ class Sampler(DeclaredState):
             steps: rewards of the steps of the answers, too.
         """
         asked = [self.prompts[i] for i in shuffled(len(self.prompts), self.asked, count, seed=self.seed)]
-        state = self._trainer_state(count)
+        state, start = self._trainer_state(count), self.asked
         self.asked += count
-        answers = ask(self.engine, asked, group, self.sampling, tokenizer=self.tokenizer, generator=self._chance)
-        rewarded = None if steps is None else steps(answers.prompts, answers.completions)
-        return Rollout(answers, judge(self.judge, answers, state), group, rewarded)
+
+        def answered(prompts: Sequence[Prompt], chance: torch.Generator) -> Rollout:
+            answers = ask(self.engine, prompts, group, self.sampling, tokenizer=self.tokenizer, generator=chance)
+            rewarded = None if steps is None else steps(answers.prompts, answers.completions)
+            return Rollout(answers, judge(self.judge, answers, state), group, rewarded)
+
+        if self.shards.count == 1:
+            return answered(asked, self._chance)
+        parts = [asked[self.shards.rows(number, count)] for number in range(self.shards.count)]
+        own: list[State] = [
+            answered(parts[k], streams.torch_generator(self.seed, "sampling", start, k)).state_dict()
+            if parts[k]
+            else {}
+            for k in self.shards.mine
+        ]
+        found = zip(self.shards.gather(own), parts, strict=True)
+        return Rollout.join([Rollout.of(s, [p for p in part for _ in range(group)]) for s, part in found if part])
 
     def _trainer_state(self, count: int) -> dict[str, float]:
         """Return the progress of training before a batch of `count` prompts, as TRL's state."""
