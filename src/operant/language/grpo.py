@@ -42,7 +42,7 @@ from operant.language.grpo_batch import (
 )
 from operant.language.importance import check_start, corrections
 from operant.language.models import LanguageModel, Reference
-from operant.language.optimizer import OptimizerStep
+from operant.language.optimizer import OptimizerStep, backward
 from operant.language.packing import Packed, pack, step_weights, take
 from operant.language.process_rewards import StepRewards
 from operant.language.rollouts import Judge, Rollout
@@ -57,6 +57,7 @@ from operant.runtime.bounds import (
     require,
 )
 from operant.runtime.learner import Metrics
+from operant.runtime.shards import Shards
 from operant.state import DeclaredState, State
 
 PRESETS: Mapping[str, Mapping[str, Any]] = {
@@ -241,6 +242,7 @@ class GRPO(DeclaredState):
         seed: of the order of the prompts and of sampling.
         budget: prompts.
         steps: rewards of the steps of answers; only for process supervision.
+        shards: of prompts and optimizer steps. Default: one.
 
     Attributes:
         consumed: prompts used so far.
@@ -265,12 +267,15 @@ class GRPO(DeclaredState):
         seed: int,
         budget: int,
         steps: StepRewards | None = None,
+        shards: Shards | None = None,
     ):
         if config.supervision == "process" and steps is None:
             raise ValueError("supervision=process needs a task with rewards of steps, or a process reward model")
         self.config, self.model, self.budget, self.max_tokens = config, model, budget, max_tokens
+        self.shards = shards or Shards()
         sampling = Sampling(max_tokens=max_tokens, temperature=config.temperature)
-        self.sampler = sampler_of(config)(engine, prompts, judge, model.tokenizer, sampling, seed=seed, budget=budget)
+        common: dict[str, Any] = {"seed": seed, "budget": budget, "shards": self.shards}
+        self.sampler = sampler_of(config)(engine, prompts, judge, model.tokenizer, sampling, **common)
         self.steps, self.seed, self.iterations, self._warned = steps, seed, 0, False
         self.advantage = advantage_of(config.advantage, config.num_generations + config.statistics)
         self.objective = objective_of(config.objective)
@@ -367,9 +372,8 @@ class GRPO(DeclaredState):
         config = self.config
         chance = streams.torch_generator(self.seed, "minibatches", self.iterations)
         count = -(-len(batch.samples) * config.num_minibatches // (config.num_generations * config.prompts_per_batch))
-        steps = plan(
-            batch, group=config.num_generations, steps=count, tokens=config.micro_batch_tokens, generator=chance
-        )
+        size = {"tokens": config.micro_batch_tokens, "shards": self.shards.count}
+        steps = plan(batch, group=config.num_generations, steps=count, generator=chance, **size)
         # The first step starts at the policy that sampled; only `check_start` needs its log-probabilities beforehand.
         known = config.num_iterations == 1 and self.stepper.steps > 0
         old = [None if known and not index else self._log_probs(batch, s.parts) for index, s in enumerate(steps)]
@@ -389,7 +393,7 @@ class GRPO(DeclaredState):
     @torch.no_grad()
     def _log_probs(self, batch: GRPOBatch, parts: Sequence[Sequence[int]]) -> list[Tensor]:
         """Return the current log-probabilities, for each micro-batch of a later optimizer step."""
-        return [self._forward(batch, part)[1] for part in parts]
+        return self.shards.map(lambda part: self._forward(batch, part)[1], parts)
 
     def _forward(self, batch: GRPOBatch, part: Sequence[int]) -> tuple[Packed, Tensor, Tensor]:
         packed = pack(take(batch.samples, part), device=self.model.device)
@@ -399,36 +403,36 @@ class GRPO(DeclaredState):
         self, batch: GRPOBatch, step: Step, old: Sequence[Tensor] | None, progress: float
     ) -> tuple[dict[str, Any], list[TokenStats]]:
         """Take one optimizer step, by micro-batches with one common denominator."""
+        config = self.config
+        size: dict[str, Any] = {"longest": self.max_tokens, "answers": step.answers, "device": self.model.device}
+        weight = step_weights(batch.samples, step.parts, how=config.loss_aggregation, **size)
+        parts = [*zip(step.parts, [None] * len(step.parts) if old is None else old, strict=True)]
+        rows = backward([self.stepper], parts, lambda part: self._differentiate(batch, *part, weight), self.shards)
+        seen = [TokenStats(*row) for row in rows]
+        policy = sum((tokens.policy.sum() for tokens in seen), torch.zeros(()))
+        penalty = sum((tokens.reference.sum() for tokens in seen), torch.zeros(()))
+        norm, skipped = self.stepper.step(progress)
+        report = {"losses/policy": policy, "losses/kl": penalty, "losses/gradient_norm": norm}
+        return report | {"health/updates": 1.0, "health/skipped_updates": skipped}, seen
+
+    def _differentiate(self, batch: GRPOBatch, part: Sequence[int], old: Tensor | None, weight: Tensor) -> TokenStats:
+        """Add the gradient of a micro-batch, of the loss with `weight[i]` for every token of sample i."""
         config, device = self.config, self.model.device
         factor = math.sqrt(config.num_generations) if config.group_loss_scale == "1/sqrt(G)" else 1.0
-        size = {"longest": self.max_tokens, "answers": step.answers}
-        weight = step_weights(batch.samples, step.parts, how=config.loss_aggregation, device=device, **size)
-        total = penalty = torch.zeros((), device=device)
-        seen: list[TokenStats] = []
-        for index, part in enumerate(step.parts):
-            packed, new, entropy = self._forward(batch, part)
-            before = new.detach() if old is None else old[index]
-            advantages, behavior = (torch.cat(take(r, part)).to(device) for r in (batch.advantages, batch.behavior))
-            if not self.stepper.steps:
-                check_start(new, before, behavior, dtype=self.model.dtype)
-            trust = corrections(
-                before,
-                behavior,
-                config.importance_sampling_correction,
-                packed.lengths,
-                cap=config.importance_sampling_cap,
-            )
-            losses, ratios = self.objective(new, before, advantages, packed, config)
-            kl = self._divergence(packed, new, before)
-            spread = weight[part][packed.owner]
-            policy, reference = factor * spread * trust * losses, config.beta * spread * kl
-            (policy.sum() + reference.sum()).backward()
-            total, penalty = total + policy.detach().sum(), penalty + reference.detach().sum()
-            rows = (before, behavior, trust, advantages, ratios, entropy, kl, spread, policy, reference)
-            seen.append(TokenStats(*(x.detach() for x in rows)))
-        norm, skipped = self.stepper.step(progress)
-        report = {"losses/policy": total, "losses/kl": penalty, "losses/gradient_norm": norm}
-        return report | {"health/updates": 1.0, "health/skipped_updates": skipped}, seen
+        packed, new, entropy = self._forward(batch, part)
+        before = new.detach() if old is None else old
+        advantages, behavior = (torch.cat(take(r, part)).to(device) for r in (batch.advantages, batch.behavior))
+        if not self.stepper.steps:
+            check_start(new, before, behavior, dtype=self.model.dtype)
+        how, cap = config.importance_sampling_correction, config.importance_sampling_cap
+        trust = corrections(before, behavior, how, packed.lengths, cap=cap)
+        losses, ratios = self.objective(new, before, advantages, packed, config)
+        kl = self._divergence(packed, new, before)
+        spread = weight[part][packed.owner]
+        policy, reference = factor * spread * trust * losses, config.beta * spread * kl
+        (policy.sum() + reference.sum()).backward()
+        rows = (before, behavior, trust, advantages, ratios, entropy, kl, spread, policy, reference)
+        return TokenStats(*(row.detach() for row in rows))
 
     def _divergence(self, packed: Packed, new: Tensor, old: Tensor) -> Tensor:
         """Return an estimate of KL(policy‖ref) at each token."""

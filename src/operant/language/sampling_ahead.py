@@ -26,6 +26,8 @@ class AheadSampler(Sampler):
 
     def __init__(self, *arguments: Any, **options: Any):
         super().__init__(*arguments, **options)
+        if self.shards.count > 1:
+            raise ValueError("max_staleness=1 does not support shards: leave out --shards")
         self._waiting: list[Completion] | None = None
         self._progress: Future[Answers] | None = None
         self._staleness = 0
