@@ -31,7 +31,10 @@ class ActorHere:
             future.set_exception(ConnectionError("the actor is lost"))
             return ReplyHere(future)
         self.pending = [*(each for each in self.pending if not each.done()), future]
-        self._pool.submit(self._run, future, method, args)
+        try:
+            self._pool.submit(self._run, future, method, args)
+        except RuntimeError:  # the interpreter ends
+            self.kill()
         return ReplyHere(future)
 
     def _run(self, future, method, args):

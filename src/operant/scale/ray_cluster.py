@@ -51,11 +51,13 @@ class RayReply:
 
     def done(self) -> bool:
         """See `operant.hosts.Reply`."""
-        return bool(self._ray.wait([self._reference], timeout=0)[0])
+        return not self._ray.is_initialized() or bool(self._ray.wait([self._reference], timeout=0)[0])
 
     def result(self, seconds: float | None = None) -> Any:
         """See `operant.hosts.Reply`."""
         errors = self._ray.exceptions
+        if not self._ray.is_initialized():  # else Ray would start another cluster
+            raise ConnectionError("the actor has ended with its cluster")
         try:
             return self._ray.get(self._reference, timeout=seconds)
         except errors.GetTimeoutError as error:
@@ -74,7 +76,8 @@ class RayActor:
 
     def call(self, method: str, *args: Any) -> RayReply:
         """See `operant.hosts.Actor`."""
-        return RayReply(self._ray, getattr(self._handle, method).remote(*args))
+        running = self._ray.is_initialized()
+        return RayReply(self._ray, getattr(self._handle, method).remote(*args) if running else None)
 
     def kill(self) -> None:
         """See `operant.hosts.Actor`."""
