@@ -10,6 +10,7 @@ from gymnasium.envs.registration import EnvSpec
 
 import operant
 from operant.envs import Features, NoisyTV, check_batch_env, make, start
+from operant.envs.checks import saying_once
 from operant.envs.packages import PACKAGES, module_of, packages_of, with_symbols
 
 ROOMS = "MiniGrid-MultiRoom-N4-S5-v0"
@@ -101,6 +102,18 @@ def test_the_action_done_changes_the_screen_alone(rooms):
     step = env.step(torch.tensor([6])).obs
     assert torch.equal(step["image"], before["image"])
     assert not torch.equal(step["screen"], before["screen"])
+
+
+def test_what_is_dropped_and_an_old_version_are_reported_once_in_a_run(rooms, caplog):
+    for _ in range(2):
+        caplog.clear()
+        with saying_once():
+            for seed in range(3):
+                make(rooms, 1, [seed]).close()
+        assert [record.getMessage() for record in caplog.records] == [
+            f"{rooms} is an old version, a task of its own; the newest is MiniGrid-MultiRoom-N4-S5-v1",
+            "the text in observations is dropped: mission",
+        ]
 
 
 def test_an_old_version_that_is_a_task_of_its_own_is_made(rooms):

@@ -9,7 +9,6 @@ import re
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from copy import copy
-from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -195,12 +194,7 @@ def _check_old(spec: EnvSpec, newest: str) -> None:
             f"{spec.id!r} is out of date: use {newest!r}. For the old one, pass its vector environment to "
             "operant.envs.GymnasiumEnv"
         )
-    _report_old(spec.id, newest)
-
-
-@lru_cache
-def _report_old(name: str, newest: str) -> None:
-    logger.warning("%s is an old version, a task of its own; the newest is %s", name, newest)
+    logger.warning("%s is an old version, a task of its own; the newest is %s", spec.id, newest)
 
 
 def _from_outside(task: str) -> EnvSpec:
