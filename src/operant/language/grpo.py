@@ -45,7 +45,8 @@ from operant.language.models import LanguageModel, Reference
 from operant.language.optimizer import OptimizerStep
 from operant.language.packing import Packed, pack, step_weights, take
 from operant.language.process_rewards import StepRewards
-from operant.language.rollouts import Judge, Rollout, Sampler
+from operant.language.rollouts import Judge, Rollout
+from operant.language.sampling_ahead import sampler_of
 from operant.runtime.bounds import (
     Interval,
     NonNegativeFloat,
@@ -269,7 +270,7 @@ class GRPO(DeclaredState):
             raise ValueError("supervision=process needs a task with rewards of steps, or a process reward model")
         self.config, self.model, self.budget, self.max_tokens = config, model, budget, max_tokens
         sampling = Sampling(max_tokens=max_tokens, temperature=config.temperature)
-        self.sampler = Sampler(engine, prompts, judge, model.tokenizer, sampling, seed=seed, budget=budget)
+        self.sampler = sampler_of(config)(engine, prompts, judge, model.tokenizer, sampling, seed=seed, budget=budget)
         self.steps, self.seed, self.iterations, self._warned = steps, seed, 0, False
         self.advantage = advantage_of(config.advantage, config.num_generations + config.statistics)
         self.objective = objective_of(config.objective)
@@ -286,6 +287,8 @@ class GRPO(DeclaredState):
         """Sample answers, estimate group advantages, and update the policy."""
         began = self.consumed
         rollout, metrics = self.collect()
+        metrics |= self.sampler.metrics()
+        self.sampler.begin(self.config.prompts_per_batch, self.config.num_generations + self.config.statistics)
         updated = self.update(self.estimate_advantages(rollout), began=began) if len(rollout) else {}
         if not updated and not self._warned:
             self._warned = True
@@ -293,7 +296,7 @@ class GRPO(DeclaredState):
         self.iterations += 1
         if self.config.ref_reset_interval and self.iterations % self.config.ref_reset_interval == 0:
             self.reset()
-        self.sampler.engine.update(self.model)
+        self.sampler.update(self.model)
         return metrics | updated | {"health/empty_batches": float(not updated)}
 
     def reset(self) -> None:
@@ -443,4 +446,4 @@ class GRPO(DeclaredState):
     def load_state_dict(self, state: State) -> None:
         """Restore a state of `state_dict` exactly."""
         super().load_state_dict(state)
-        self.sampler.engine.update(self.model)
+        self.sampler.update(self.model)

@@ -15,6 +15,7 @@ from operant import streams
 from operant.language.data import Row, compare, order
 from operant.language.engines.protocol import Completion, Engine, Sampling
 from operant.language.examples import Prompt
+from operant.language.models import LanguageModel
 from operant.language.packing import Sample
 from operant.language.process_rewards import StepRewards, Steps, join_steps
 from operant.language.rewards import TRAINER, Combined, Rewards
@@ -152,12 +153,30 @@ class Sampler(DeclaredState):
             group: answers to each.
             steps: rewards of the steps of the answers, too.
         """
-        asked = [self.prompts[i] for i in shuffled(len(self.prompts), self.asked, count, seed=self.seed)]
-        state = self._trainer_state(count)
+        answers, state = self.answers(count, group), self._trainer_state(count)
         self.asked += count
-        answers = ask(self.engine, asked, group, self.sampling, tokenizer=self.tokenizer, generator=self._chance)
         rewarded = None if steps is None else steps(answers.prompts, answers.completions)
         return Rollout(answers, judge(self.judge, answers, state), group, rewarded)
+
+    def answers(self, count: int, group: int) -> Answers:
+        """Sample answers to the next `count` prompts, `group` each, which remain the next ones."""
+        prompts = self.next_prompts(count)
+        return ask(self.engine, prompts, group, self.sampling, tokenizer=self.tokenizer, generator=self._chance)
+
+    def next_prompts(self, count: int) -> list[Prompt]:
+        """Return the next `count` prompts."""
+        return [self.prompts[i] for i in shuffled(len(self.prompts), self.asked, count, seed=self.seed)]
+
+    def begin(self, count: int, group: int) -> None:
+        """Announce the next `draw` before an update, to samplers that work during it."""
+
+    def metrics(self) -> dict[str, float]:
+        """Return metrics of how the last answers were sampled."""
+        return {}
+
+    def update(self, model: LanguageModel) -> None:
+        """Sample from the current weights of `model` from now on."""
+        self.engine.update(model)
 
     def _trainer_state(self, count: int) -> dict[str, float]:
         """Return the progress of training before a batch of `count` prompts, as TRL's state."""
@@ -191,7 +210,12 @@ def ask(
     """
     found = engine.generate([prompt.prompt for prompt in prompts], count, sampling, generator=generator)
     completions = [completion for answers in found for completion in answers]
-    texts = [decode(tokenizer, completion.ids) for completion in completions]
+    return answers_of(prompts, completions, tokenizer=tokenizer)
+
+
+def answers_of(prompts: Sequence[Prompt], completions: list[Completion], *, tokenizer: Any) -> Answers:
+    """Return completions, of which there are as many to each prompt, as answers."""
+    count, texts = len(completions) // len(prompts), [decode(tokenizer, completion.ids) for completion in completions]
     return Answers([prompt for prompt in prompts for _ in range(count)], completions, texts)
 
 
