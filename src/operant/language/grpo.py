@@ -25,7 +25,7 @@ from torch import Tensor
 from operant import doors, ops, streams
 from operant.language.configs import SamplingConfig
 from operant.language.divergence import kl_of_batch
-from operant.language.engines.protocol import Engine, Sampling
+from operant.language.engines.protocol import Engine
 from operant.language.examples import Prompt
 from operant.language.grpo_batch import (
     ADVANTAGES,
@@ -271,12 +271,10 @@ class GRPO(DeclaredState):
     ):
         if config.supervision == "process" and steps is None:
             raise ValueError("supervision=process needs a task with rewards of steps, or a process reward model")
-        self.config, self.model, self.budget, self.max_tokens = config, model, budget, max_tokens
-        self.shards = shards or Shards()
-        sampling = Sampling(max_tokens=max_tokens, temperature=config.temperature)
-        common: dict[str, Any] = {"seed": seed, "budget": budget, "shards": self.shards}
-        self.sampler = sampler_of(config)(engine, prompts, judge, model.tokenizer, sampling, **common)
-        self.steps, self.seed, self.iterations, self._warned = steps, seed, 0, False
+        self.config, self.model, self.budget, self.shards = config, model, budget, shards or Shards()
+        common: dict[str, Any] = {"max_tokens": max_tokens, "seed": seed, "budget": budget, "shards": self.shards}
+        self.sampler = sampler_of(config, engine, prompts, judge, model.tokenizer, **common)
+        self.max_tokens, self.steps, self.seed, self.iterations, self._warned = max_tokens, steps, seed, 0, False
         self.advantage = advantage_of(config.advantage, config.num_generations + config.statistics)
         self.objective = objective_of(config.objective)
         self.stepper = OptimizerStep(model.trained(), config)
@@ -292,7 +290,6 @@ class GRPO(DeclaredState):
         """Sample answers, estimate group advantages, and update the policy."""
         began = self.consumed
         rollout, metrics = self.collect()
-        metrics |= self.sampler.metrics()
         self.sampler.begin(self.config.prompts_per_batch, self.config.num_generations + self.config.statistics)
         updated = self.update(self.estimate_advantages(rollout), began=began) if len(rollout) else {}
         if not updated and not self._warned:
@@ -302,7 +299,7 @@ class GRPO(DeclaredState):
         if self.config.ref_reset_interval and self.iterations % self.config.ref_reset_interval == 0:
             self.reset()
         self.sampler.update(self.model)
-        return metrics | updated | {"health/empty_batches": float(not updated)}
+        return metrics | updated | self.sampler.metrics() | {"health/empty_batches": float(not updated)}
 
     def reset(self) -> None:
         """Reset the reference to the current policy, and the moments of the optimizer (ProRL, section 3.2)."""

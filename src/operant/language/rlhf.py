@@ -26,7 +26,7 @@ from torch import Tensor
 from operant import doors, ops
 from operant.language.critic import Critic, CriticConfig
 from operant.language.divergence import kl_of_batch
-from operant.language.engines.protocol import Engine, Sampling
+from operant.language.engines.protocol import Engine
 from operant.language.examples import Prompt
 from operant.language.importance import check_start, corrections, mismatch_metrics
 from operant.language.logprobs import check_reference, flat, measure, plans, read
@@ -212,9 +212,8 @@ class RLHF(DeclaredState):
             raise ValueError(f"step=trpo does not support shards: use another step, or leave out --shards {count}")
         self.config, self.model, self.critic = config, model, critic
         self.budget, self.max_tokens, self.seed = budget, max_tokens, seed
-        sampling = Sampling(max_tokens=max_tokens, temperature=config.temperature)
-        common: dict[str, Any] = {"seed": seed, "budget": budget, "shards": self.shards}
-        self.sampler = sampler_of(config)(engine, prompts, judge, model.tokenizer, sampling, **common)
+        common: dict[str, Any] = {"max_tokens": max_tokens, "seed": seed, "budget": budget, "shards": self.shards}
+        self.sampler = sampler_of(config, engine, prompts, judge, model.tokenizer, **common)
         self.reference = Reference(model)
         self.stepper = OptimizerStep(model.trained(), config)
         self.critic_stepper = OptimizerStep(critic.trained(), config, learning_rate=config.critic_learning_rate)

@@ -5,15 +5,17 @@ in asynchronous training with a staleness of at most one (Noukhovitch et al. 202
 policy to the one that sampled is corrected by truncated importance weights (`operant.language.importance`).
 """
 
+from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
 import torch
 
 from operant.language.configs import SamplingConfig
-from operant.language.engines.protocol import Completion
+from operant.language.engines.protocol import Completion, Engine, Sampling
+from operant.language.examples import Prompt
 from operant.language.models import LanguageModel
-from operant.language.rollouts import Answers, Sampler, answers_of
+from operant.language.rollouts import Answers, Judge, Sampler, answers_of
 from operant.state import State
 
 
@@ -78,6 +80,17 @@ class AheadSampler(Sampler):
         self._progress, self._waiting = None, [Completion(i.tolist(), p.tolist(), cut) for i, p, cut in rows] or None
 
 
-def sampler_of(config: SamplingConfig) -> type[Sampler]:
-    """Return the kind of sampler of a configuration."""
-    return AheadSampler if config.max_staleness else Sampler
+def sampler_of(
+    config: SamplingConfig,
+    engine: Engine,
+    prompts: Sequence[Prompt],
+    judge: Judge,
+    tokenizer: Any,
+    *,
+    max_tokens: int,
+    **options: Any,
+) -> Sampler:
+    """Return the sampler of a configuration: `max_tokens` limits answers, and `options` are those of `Sampler`."""
+    kind = AheadSampler if config.max_staleness else Sampler
+    sampling = Sampling(max_tokens=max_tokens, temperature=config.temperature)
+    return kind(engine, prompts, judge, tokenizer, sampling, **options)
