@@ -124,7 +124,7 @@ class StackedLookupAdam(StackedOptimizer):
             self._versions = self.parameters._version, self._versions[1]
 
     def _update_rest(self, seeds: Sequence[int], gradient: _Merged, learning_rate: float) -> None:
-        own = self._rest.flatten(1)  # a copy
+        own = self._rest.clone(memory_format=torch.contiguous_format).flatten(1)
         columns = own, self.first, self.second, self.steps, gradient.rest
         chosen = [[column[seed] for seed in seeds] for column in columns]
         adam(*chosen, learning_rate=learning_rate, betas=self.betas, epsilon=self.epsilon)
