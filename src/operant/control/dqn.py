@@ -7,7 +7,8 @@ targets (algorithm 1). The variants are single fields that can be combined: `dou
 Hessel et al. 2018), and `per_alpha` (Schaul et al. 2016). A buffer of one batch means no replay, a copy after every
 gradient step no target network.
 
-What differs from the paper: Adam replaces RMSProp; vectors use perceptrons, only images use convolutions; ε falls over
+What differs from the paper: Adam replaces RMSProp, on finite spaces without the first moment of the rows of weights
+that are looked up (`operant.nets.lookup_adam`); vectors use perceptrons, only images use convolutions; ε falls over
 a fraction of the budget; rewards are clipped to [-1, 1] in Atari games only; an episode cut by a time limit bootstraps
 from the value of its true final observation, so only `terminated` ends a return. The gradient is that of the online
 network; the target of the paper's equation is fixed.
