@@ -108,11 +108,14 @@ class StackedOptimizer(DeclaredState, ABC):
 class StackedAdam(StackedOptimizer):
     """Adam (Kingma & Ba 2015, algorithm 1), with the gradient of each seed clipped and guarded.
 
+    With weight decay it is AdamW (Loshchilov & Hutter 2019, algorithm 2).
+
     Args:
         parameters: `[S, P]`, stepped in place.
         epsilon: added to the root of the second moment.
         betas: decay rates of the two moments.
         max_grad_norm: largest norm of one seed's gradient; None: no clipping.
+        weight_decay: share of a parameter that is subtracted in each step, times the learning rate.
     """
 
     STATE = ("first", *StackedOptimizer.STATE)
@@ -124,9 +127,10 @@ class StackedAdam(StackedOptimizer):
         epsilon: float = 1e-8,
         betas: tuple[float, float] = (0.9, 0.999),
         max_grad_norm: float | None = None,
+        weight_decay: float = 0.0,
     ) -> None:
         super().__init__(parameters, epsilon=epsilon, max_grad_norm=max_grad_norm)
-        self.betas = betas
+        self.betas, self.weight_decay = betas, weight_decay
         self.first = torch.zeros_like(parameters)
         self._split()
 
@@ -141,8 +145,8 @@ class StackedAdam(StackedOptimizer):
     def _update(self, seeds: Sequence[int], gradient: Tensor, learning_rate: float) -> None:
         columns = (*self._columns, gradient.unbind(0))
         parameters, first, second, steps, gradients = ([column[seed] for seed in seeds] for column in columns)
-        # What torch.optim.Adam(fused=True) calls, without the bookkeeping that takes longer than the step itself.
-        torch._fused_adam_(  # pyright: ignore[reportPrivateImportUsage, reportPrivateUsage]
+        # What torch.optim.AdamW(fused=True) calls, without the bookkeeping that takes longer than the step itself.
+        torch._fused_adamw_(  # pyright: ignore[reportPrivateImportUsage, reportPrivateUsage]
             parameters,
             gradients,
             first,
@@ -152,7 +156,7 @@ class StackedAdam(StackedOptimizer):
             lr=learning_rate,
             beta1=self.betas[0],
             beta2=self.betas[1],
-            weight_decay=0.0,
+            weight_decay=self.weight_decay,
             eps=self.epsilon,
             amsgrad=False,
             maximize=False,
