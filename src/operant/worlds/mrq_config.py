@@ -123,5 +123,18 @@ PAPER: Mapping[str, Any] = {
 PRESETS: Mapping[str, Mapping[str, Any]] = {
     "tiny": {},
     "paper": PAPER,
+    "Pendulum-v1": {
+        "learning_starts": 300,
+        "batch_size": 128,
+        "target_update_interval": 50,
+        "learning_rate": 1e-3,
+        "encoder_learning_rate": 1e-3,
+        "latent_size": 32,
+        "joint_size": 64,
+        "action_embedding_size": 16,
+        "encoder_hidden_sizes": (64,),
+        "hidden_sizes": (64,),
+        "critic_hidden_sizes": (64, 64),
+    },
 }
 """Configuration by task, which selects its own, or by name; other fields keep their defaults."""
