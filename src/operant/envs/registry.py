@@ -26,8 +26,18 @@ GYMNASIUMS_OWN = ("max_episode_steps",)
 _INSTALLED = ("operant", "gymnasium", "__main__")
 """Modules that do not count as code of a user environment: a training script contains more than that."""
 
-_EXTRAS = {"box2d": "box2d", "mujoco": "mujoco", "ale_py": "atari", "gymnasium_robotics": "goals"}
-"""Extra of operant that installs what an environment needs, by a part of its entry point."""
+_EXTRAS = {
+    "box2d": "box2d",
+    "mujoco": "mujoco",
+    "ale_py": "atari",
+    "gymnasium_robotics": "goals",
+    "dm_control": "dm-control",
+    "shimmy": "dm-control",
+}
+"""Extra of operant that installs what an environment needs, by a part of its entry point, or its package."""
+
+_PROVIDERS = {"ALE": ("ale_py",), "dm_control": ("dm_control.suite", "shimmy")}
+"""Modules to import for the environments of a namespace; the last one registers them."""
 
 
 def specified(task: str, env_kwargs: Mapping[str, Any] | None = None) -> EnvSpec:
@@ -167,10 +177,9 @@ def registered(task: str) -> EnvSpec:
     if doors.is_file(task) or doors.is_object(task) or offered:
         return _from_outside(task)
     module, _, name = task.rpartition(":")
-    if not module and name.startswith("ALE/"):
-        module = "ale_py"
-    if module:
-        _import(module, task)
+    namespace, slash, _ = name.partition("/")
+    for needed in (module,) if module else _PROVIDERS.get(namespace, ()) if slash else ():
+        _import(needed, task)
     known = gymnasium.registry
     if name not in known and hasattr(sys.modules.get(module), name):
         return _from_outside(task)
@@ -236,9 +245,10 @@ def _import(module: str, task: str) -> None:
             raise ModuleNotFoundError(
                 f"{task!r} needs the module {module!r}, which cannot be imported: {error}", name=error.name
             ) from error
+        package = module.partition(".")[0]
         hint = (
-            f': pip install "operant[{_EXTRAS[module]}]"'
-            if module in _EXTRAS
+            f': pip install "operant[{_EXTRAS[package]}]"'
+            if package in _EXTRAS
             else "; one in the working folder is found by `python -m operant`, or with PYTHONPATH=."
         )
         raise ModuleNotFoundError(f"{task!r} needs the module {module!r}, which is not installed{hint}") from error
@@ -252,7 +262,8 @@ def _unknown(name: str, known: Sequence[str]) -> str:
     meant = f"; did you mean {' or '.join(newest)}?" if near else "."
     return (
         f"{name!r} is not a registered environment{meant} An environment of another package is found by "
-        "'module:Name-v0', where importing the module registers it; those of Atari are named like 'ALE/Pong-v5'"
+        "'module:Name-v0', where importing the module registers it; those of Atari are named like 'ALE/Pong-v5', "
+        "and those of DeepMind Control like 'dm_control/cartpole-swingup-v0'"
     )
 
 

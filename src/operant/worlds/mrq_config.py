@@ -126,7 +126,6 @@ PRESETS: Mapping[str, Mapping[str, Any]] = {
     "Pendulum-v1": {
         "learning_starts": 300,
         "batch_size": 128,
-        "target_update_interval": 50,
         "learning_rate": 1e-3,
         "encoder_learning_rate": 1e-3,
         "latent_size": 32,
