@@ -13,7 +13,7 @@ from operant.tabular.strategies import kl_ucb_index, ucb_index
 from operant.tabular.thompson import beta_posterior
 from operant.tabular.traces import ACCUMULATING, REPLACING, TRUE_ONLINE, grown
 
-LEFT, RIGHT, TOP, BOTTOM = 62, 150, 18, 52
+LEFT, RIGHT, TOP, BOTTOM = 62, 150, 26, 52
 """Space around the axes: for numbers, names of curves, nothing, and numbers with the name of the axis."""
 WIDTH, HEIGHT = 640, 300
 DASHES = ("", "7 4", "2 4", "9 3 2 3")
@@ -76,7 +76,7 @@ def plot(title: str, words: str, across: Axis, up: Axis, *curves: Curve, at: Seq
         drawing.line([(x - 5, y), (x, y)], opacity=0.6)
         drawing.text(x - 9, y, f"{tick:g}", anchor="end", small=True)
     drawing.text((LEFT + WIDTH - RIGHT) / 2, HEIGHT - 12, across.name, small=True)
-    drawing.text(LEFT + 8, TOP - 6, up.name, anchor="start", small=True)
+    drawing.text(LEFT + 8, TOP - 14, up.name, anchor="start", small=True)
     heights = at or [curve.y[-1] for curve in curves]
     for curve, height, dash in zip(curves, heights, DASHES, strict=False):
         inside = [place(x, y) for x, y in zip(curve.x, curve.y, strict=True) if up.low <= y <= up.high]
