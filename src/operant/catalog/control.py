@@ -243,6 +243,7 @@ CONTROL: tuple[Algorithm, ...] = (
         config="PPOConfig",
         learner="PPO",
         presets=("paper", "zoo"),
+        budgets=(("MiniGrid-MultiRoom-N4-S5-v0", 250_000),),
     ),
     _ROLLOUT(
         name="ppo-penalty",

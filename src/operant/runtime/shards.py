@@ -9,7 +9,7 @@ from collections.abc import Callable, Generator, Hashable, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
-from typing import Protocol, Self, TypeVar
+from typing import Any, Protocol, Self, TypeVar
 
 import torch
 from torch import Tensor
@@ -99,6 +99,7 @@ class Batch(Protocol):
 
 
 B = TypeVar("B", bound=Batch)
+T = TypeVar("T")
 Mean = Callable[[B], tuple[Tensor, Sequence[Tensor]]]
 """Returns means over samples: a gradient `[S, P]`, and further numbers `[S]`."""
 
@@ -169,6 +170,22 @@ class Shards:
         """Return the states of all shards, given those of `mine`."""
         return self.group.gather(states, self.count)
 
+    def gather_tensors(self, tensors: Tensor) -> Tensor:
+        """Return the tensors `[K, ...]` of all shards, given those of `mine`."""
+        return self.group.gather_tensors(tensors, self.count)
+
+    def map(self, function: Callable[[T], Any], items: Sequence[T]) -> list[Any]:
+        """Return a function's result for every item; each process computes those of its shards.
+
+        Args:
+            function: returns tensors, numbers, and lists of them (see `operant.state.State`).
+            items: consecutive ones belong to the same shard.
+        """
+        if self.count == 1:
+            return [function(item) for item in items]
+        own = [{"results": [function(item) for item in items[self.rows(k, len(items))]]} for k in self.mine]
+        return [result for state in self.gather(own) for result in state["results"]]
+
     def mean(
         self, function: Mean[B], batch: B, stacked: Mean[B] | None = None, kind: Hashable = None
     ) -> tuple[Tensor, Sequence[Tensor]]:
@@ -192,7 +209,7 @@ class Shards:
                 exact, _ = self._one_by_one(function, batch)
                 self._stacks[kind] = torch.equal(own, exact)
                 own = exact
-        means = self.group.gather_tensors(own, self.count)
+        means = self.gather_tensors(own)
         if batch.weights is None:
             mean = total(means) / self.count
         else:

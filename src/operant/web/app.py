@@ -24,7 +24,7 @@ from operant.web.workers import Worker
 
 STATIC = Path(__file__).parent / "static"
 """Files of the pages."""
-PAGES = ("/", "/runs", "/completions", "/labels", "/explorables", "/map")
+PAGES = ("/", "/runs", "/completions", "/chat", "/labels", "/explorables", "/map")
 """Addresses of the pages."""
 TYPES = {
     ".html": "text/html; charset=utf-8",
@@ -49,36 +49,40 @@ class Workers:
         computing: solves, learns, draws and compares.
         labels: keeps labels.
         travel: keeps the run at hand whose updates are gone to.
+        chat: keeps language models that answer.
     """
 
     library: Worker
     computing: Worker
     labels: Worker
     travel: Worker
+    chat: Worker
 
     def of(self, name: str) -> Worker:
         """Return the worker of a function by its name."""
         package = name.partition(".")[0]
         if package in ("playground", "explorables") or name == "runs.compare":
             return self.computing
-        return {"labels": self.labels, "travel": self.travel}.get(package, self.library)
+        own = {"labels": self.labels, "travel": self.travel, "chat": self.chat}
+        return own.get(package, self.library)
 
     async def close(self) -> None:
         """End the processes."""
-        for worker in (self.library, self.computing, self.labels, self.travel):
+        for worker in (self.library, self.computing, self.labels, self.travel, self.chat):
             await worker.close()
 
 
-def make_app(runs: Path, hosts: Hosts, token: str | None = None) -> Guard:
+def make_app(runs: Path, hosts: Hosts, token: str | None = None, documentation: str = "") -> Guard:
     """Return the app.
 
     Args:
         runs: the folder of runs, which may be missing.
         hosts: valid host names of requests.
         token: required token; None for none.
+        documentation: address of the documentation; empty if none is known.
     """
     streams = Streams(runs)
-    workers = Workers(*(Worker(runs) for _ in range(4)))
+    workers = Workers(*(Worker(runs) for _ in range(5)))
     files = {path.relative_to(STATIC).as_posix(): path for path in STATIC.rglob("*") if path.is_file()}
 
     @asynccontextmanager
@@ -92,7 +96,7 @@ def make_app(runs: Path, hosts: Hosts, token: str | None = None) -> Guard:
         Route("/static/{name:path}", _file(files), methods=["GET"]),
         Route("/media/{run:path}/{name}", _medium(workers), methods=["GET"]),
         Route("/events", streams.answer, methods=["GET"]),
-        Route("/api/about", _about(runs), methods=["POST"]),
+        Route("/api/about", _about(runs, documentation), methods=["POST"]),
         Route("/api/map", _map, methods=["POST"]),
         Route("/api/{package}/{function}", _call(workers), methods=["POST"]),
     ]
@@ -120,9 +124,10 @@ def _medium(workers: Workers) -> Any:
     return answer
 
 
-def _about(runs: Path) -> Any:
+def _about(runs: Path, documentation: str) -> Any:
     async def answer(_: Request) -> Response:
-        return JSONResponse({"version": __version__, "runs": str(runs), "found": runs.is_dir()})
+        facts = {"version": __version__, "runs": str(runs), "found": runs.is_dir(), "documentation": documentation}
+        return JSONResponse(facts)
 
     return answer
 
