@@ -1,7 +1,11 @@
+from contextlib import contextmanager
+
 import pytest
 
-from operant import scale
+from operant import hosts, scale
+from operant.cli.arguments import Training
 from operant.cli.processes import in_processes
+from operant.scale import ray_cluster
 
 
 @pytest.fixture(autouse=True)
@@ -10,15 +14,45 @@ def outside_of_torchrun(monkeypatch):
 
 
 def test_one_process_does_the_work_itself():
-    assert in_processes(["train"], 1, lambda: 7) == 7
+    assert in_processes(["train"], Training(), lambda: 7) == 7
 
 
 def test_several_are_started_with_the_same_command(monkeypatch):
     monkeypatch.setattr(scale, "launch", lambda command, processes: (command, processes))
-    found = in_processes(["train", "ppo"], 3, lambda: pytest.fail("this process only starts others"))
+    found = in_processes(
+        ["train", "ppo"], Training(processes=3), lambda: pytest.fail("this process only starts others")
+    )
     assert found == (["train", "ppo"], 3)
 
 
 def test_less_than_one_is_refused():
     with pytest.raises(ValueError, match="--processes must be at least 1, got 0"):
-        in_processes(["train"], 0, lambda: 0)
+        in_processes(["train"], Training(processes=0), lambda: 0)
+
+
+@pytest.mark.parametrize("options", [Training(ray=True), Training(ray_address="auto", ray_unauthenticated=True)])
+def test_work_may_have_its_workers_on_ray(options, monkeypatch):
+    asked = []
+
+    @contextmanager
+    def cluster(address, *, unauthenticated):
+        asked.append((address, unauthenticated))
+        with hosts.within("ray"):
+            yield
+
+    monkeypatch.setattr(ray_cluster, "cluster", cluster)
+    assert in_processes(["train"], options, hosts.current) == "ray"
+    assert asked == [(options.ray_address, options.ray_unauthenticated)]
+    assert hosts.current() is None
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (Training(ray=True, processes=2), "leave out --ray or --processes"),
+        (Training(ray=True, ray_unauthenticated=True), "name its --ray-address"),
+    ],
+)
+def test_choices_that_exclude_each_other_are_refused(options, message):
+    with pytest.raises(ValueError, match=message):
+        in_processes(["train"], options, lambda: 0)

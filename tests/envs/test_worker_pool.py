@@ -255,6 +255,85 @@ def test_a_replaced_worker_is_saved_and_restored_like_others(pool):
     assert torch.equal(other.load_state_dict(state), state["obs"])
 
 
+class Drifting(Counting):
+    """Draws from its seed at every step; or, if it is not deterministic, from its process."""
+
+    honest = True
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.length = self.np_random.integers(2, 9)
+        return self.np_random.normal(size=2), {}
+
+    def step(self, action):
+        self.age += 1
+        obs = self.np_random.normal(size=2) + action
+        ends = self.age == self.length if self.honest else os.getpid() != self.first
+        return obs if self.honest else obs * os.getpid(), float(obs[0]), ends, False, {"is_success": True}
+
+
+class Dishonest(Drifting):
+    """Ends its episode at once, where it has not begun."""
+
+    honest = False
+    first = os.getpid()
+
+    def reset(self, *, seed=None, options=None):
+        Dishonest.first = int(os.environ.setdefault("OPERANT_TEST_FIRST", str(os.getpid())))
+        return super().reset(seed=seed)
+
+
+def course(env, steps=40, happening=lambda t: None):
+    generator, found = np.random.default_rng(5), []
+    for t in range(steps):
+        happening(t)
+        step = env.step(torch.tensor(generator.normal(size=(5, 1)), dtype=torch.float32))
+        found += [step.obs, step.final_obs, step.reward, step.terminated, step.truncated, step.valid]
+    return found
+
+
+@pytest.mark.parametrize("sign", [signal.SIGKILL, signal.SIGSTOP])
+def test_a_replaced_worker_that_replays_its_episodes_leaves_no_trace(sign, pool, caplog):
+    expected = course(wrapped(pool(lost_workers="replay"), Drifting, rows=5))
+    made = pool(lost_workers="replay", deadline=5.0 if sign == signal.SIGKILL else 1.0)
+    env, other = wrapped(made, Drifting, rows=5), wrapped(made, Drifting, rows=5)
+    assert env.always_valid
+    wrong = {3: 0, 11: 1, 12: 0, 25: 1} if sign == signal.SIGKILL else {7: 1}
+    found = course(env, happening=lambda t: t in wrong and os.kill(made.processes[wrong[t]].pid, sign))
+    assert all(torch.equal(*pair) for pair in zip(found, expected, strict=True))
+    assert made.restarts == len(wrong)
+    assert "played their episodes again: the 1. time" in caplog.text
+    assert all(torch.equal(*pair) for pair in zip(course(other), expected, strict=True)), "other environments there"
+
+
+def test_a_replaced_worker_may_be_lost_in_a_reset_as_well(pool):
+    made = pool(lost_workers="replay")
+    env = wrapped(made, Drifting, rows=5)
+    course(env, steps=7)
+    os.kill(made.processes[1].pid, signal.SIGKILL)
+    first = env.reset()
+    assert torch.equal(first, wrapped(pool(), Drifting, rows=5).reset())
+    assert made.restarts == 1
+
+
+def test_a_replayed_worker_that_is_lost_again_and_again_ends_training(pool):
+    env = wrapped(pool(lost_workers="replay"), Fatal)
+    with pytest.raises(WorkerError, match="replaced 3 times and lost again"):
+        env.step(ACTIONS)
+
+
+def test_environments_that_take_another_course_are_no_replay(pool, monkeypatch):
+    monkeypatch.delenv("OPERANT_TEST_FIRST", raising=False)
+    made = pool(1, lost_workers="replay")
+    env = wrapped(made, Dishonest, rows=5)
+    for _ in range(2):
+        env.step(torch.zeros(5, 1))
+    os.kill(made.processes[0].pid, signal.SIGKILL)
+    monkeypatch.setenv("OPERANT_TEST_FIRST", "1")  # the new process did not begin it
+    with pytest.raises(WorkerError, match=r"Still: environments 0, 1, 2, 3, 4 .*not deterministic"):
+        env.step(torch.zeros(5, 1))
+
+
 class Fatal(Counting):
     """Kills its process at every step."""
 

@@ -63,6 +63,16 @@ class Training(Answering):
     """Processes on this machine that train together, at most as many as the run has shards (see --shards). Their number
     may change on resume."""
 
+    ray: tyro.conf.FlagCreatePairsOff[bool] = False
+    """Run the workers of environments (--vectorization async) and of your own reward functions on Ray, started for this
+    command alone (extra: scale). It changes no bit of a run."""
+
+    ray_address: str = ""
+    """The same on an existing Ray cluster that this machine is a node of: HOST:PORT, or auto."""
+
+    ray_unauthenticated: tyro.conf.FlagCreatePairsOff[bool] = False
+    """Allow a Ray cluster that lets in connections without a token, from other machines, too."""
+
 
 @dataclass(frozen=True)
 class TrainOptions(Training, Settings):
@@ -136,7 +146,7 @@ class LanguageTrainOptions(TrainOptions):
     env_backend: Annotated[Literal["auto", "tensor", "gymnasium"], *_NOT_A_FLAG] = "auto"
     vectorization: Annotated[Literal["sync", "async"], *_NOT_A_FLAG] = "sync"
     num_workers: Annotated[int, *_NOT_A_FLAG] = 0
-    lost_workers: Annotated[Literal["end", "restart"], *_NOT_A_FLAG] = "end"
+    lost_workers: Annotated[Literal["end", "restart", "replay"], *_NOT_A_FLAG] = "end"
     worker_seconds: Annotated[float, *_NOT_A_FLAG] = 120.0
     clip_rewards: Annotated[bool, *_NOT_A_FLAG] = True
     episodic_life: Annotated[bool, *_NOT_A_FLAG] = False

@@ -22,20 +22,33 @@ def sweep(arguments: list[str]) -> int:
     parser = Parser("operant sweep", description=about)
     parser.add_argument("grid", metavar="GRID.toml|SWEEP", type=Path, help="file of the grid, or folder of a sweep")
     parser.add_argument("--out", metavar="SWEEP", type=Path, help="folder; default: runs/sweep-NAME of the file")
-    parser.add_argument("--executor", choices=("processes", "inline"), default="processes", help="how to run cells")
-    parser.add_argument("--workers", type=int, default=cores(), help="parallel processes; default: one per core")
+    executors = ("processes", "inline", "ray")
+    parser.add_argument("--executor", choices=executors, default="processes", help="how to run cells")
+    parser.add_argument("--workers", type=int, help="parallel cells; default: one per core, on Ray of all nodes")
+    parser.add_argument(
+        "--ray-address", default="", help="an existing Ray cluster, HOST:PORT or auto; default: a new one"
+    )
+    parser.add_argument("--ray-unauthenticated", action="store_true", help="allow a cluster that asks for no token")
     parser.add_argument("--attempts", type=int, default=3, help="of a cell that stops with status 75 (default: 3)")
     parser.add_argument("--cell", type=int, help="run one cell alone, by its number from 0, and return its status")
     parser.add_argument("--json", action="store_true", help="print one line of JSON")
     options = parser.parse_args(arguments)
-    if options.workers < 1 or options.attempts < 1:
-        raise ValueError(f"workers and attempts must be at least 1, got {options.workers} and {options.attempts}")
-    with Interruption() as interrupted:
+    for name in ("workers", "attempts"):
+        if (value := getattr(options, name)) is not None and value < 1:
+            raise ValueError(f"{name} must be at least 1, got {value}")
+    if options.executor != "ray" and (options.ray_address or options.ray_unauthenticated):
+        raise ValueError(f"--ray-address and --ray-unauthenticated need --executor ray, got {options.executor}")
+    with Interruption() as interrupted, contextlib.ExitStack() as stack:
         found = _opened(options.grid, options.out)
         if options.cell is not None:
             return _one(found, options.cell)
+        most = cores()
+        if options.executor == "ray" and not all(cell.is_finished for cell in found.cells):
+            from operant.scale.ray_cluster import cluster
+
+            most = stack.enter_context(cluster(options.ray_address, unauthenticated=options.ray_unauthenticated)).cpus
         whole = found.run(
-            workers=options.workers,
+            workers=options.workers or most,
             attempts=options.attempts,
             report=_say,
             interrupted=interrupted,

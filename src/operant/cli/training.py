@@ -32,6 +32,11 @@ def train(arguments: list[str]) -> int:
         options, config = parse_training(arguments)
         from operant import api
 
+        if (options.ray or options.ray_address) and options.vectorization == "sync" and not _answers(options.algorithm):
+            raise ValueError(
+                "Ray runs workers of environments, but these are in this process: add --vectorization async, or leave "
+                "out --ray and --ray-address"
+            )
         work = partial(
             api.train,
             **options.settings(),
@@ -43,7 +48,7 @@ def train(arguments: list[str]) -> int:
             interrupted=interrupted,
             command=["operant", "train", *arguments],
         )
-        return in_processes(["train", *arguments], options.processes, partial(finish, work, as_json=options.json))
+        return in_processes(["train", *arguments], options, partial(finish, work, as_json=options.json))
 
 
 @dataclass(frozen=True)
@@ -59,6 +64,11 @@ class ResumeOptions(Training, Opening):
 
     track: tuple[Literal["tensorboard", "wandb", "trackio"], ...] | None = None
     """Other trackers for now. Default: those of the run."""
+
+
+def _answers(algorithm: str) -> bool:
+    """Whether an algorithm trains a language model."""
+    return catalog.find(algorithm).package == "language"
 
 
 def resume(arguments: list[str]) -> int:
@@ -78,7 +88,7 @@ def resume(arguments: list[str]) -> int:
             remote_code=options.remote_code,
             accept_changes=options.accept_changes,
         )
-        return in_processes(["resume", *arguments], options.processes, partial(finish, work, as_json=options.json))
+        return in_processes(["resume", *arguments], options, partial(finish, work, as_json=options.json))
 
 
 def finish(work: Callable[[], "Trained"], *, as_json: bool) -> int:

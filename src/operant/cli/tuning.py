@@ -31,6 +31,9 @@ class TuneOptions(TrainOptions):
     bonus: Annotated[tuple[str, ...], *_NOT_A_FLAG] = ()
     randomize: Annotated[Path | None, *_NOT_A_FLAG] = None
     processes: Annotated[int, *_NOT_A_FLAG] = 1
+    ray: Annotated[bool, *_NOT_A_FLAG] = False
+    ray_address: Annotated[str, *_NOT_A_FLAG] = ""
+    ray_unauthenticated: Annotated[bool, *_NOT_A_FLAG] = False
 
     count: Annotated[int, tyro.conf.arg(name="seeds")] = len(_SEEDS)
     """Number of seeds of each trial, trained in parallel."""

@@ -1,20 +1,25 @@
 """Environments in the workers of a pool, as one vector environment: `PooledVectorEnv`."""
 
+from collections import deque
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from copy import deepcopy
 from multiprocessing.shared_memory import SharedMemory
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import gymnasium
 import numpy as np
 import torch
 from gymnasium.vector import AutoresetMode, VectorEnv
-from gymnasium.vector.utils import batch_space
+from gymnasium.vector.utils import batch_space, create_empty_array
 from numpy.typing import NDArray
 
+from operant.envs.base import is_mapping
 from operant.envs.infos import gather
+from operant.envs.pool_workers import Lost
 from operant.envs.spaces import ObservationFormat
-from operant.envs.worker_process import Made, Stepped, observation_buffers
+from operant.envs.worker_process import Made, Stepped, observation_buffers, part
+from operant.envs.workers import WorkerError
 
 if TYPE_CHECKING:
     from operant.envs.worker_pool import WorkerPool
@@ -23,8 +28,9 @@ if TYPE_CHECKING:
 class PooledVectorEnv(VectorEnv[Any, Any, Any]):
     """`B` environments in the workers of a pool, without autoreset. Made by `WorkerPool.make`.
 
-    If `info` of a step has `lost` `[B]`, the worker of some environments was lost: their episodes are truncated, and
-    their step has no meaning. Reset them like ended episodes.
+    Where lost workers are replaced and episodes replayed, they leave no trace. Else, if `info` of a step has `lost`
+    `[B]`, the worker of some environments was lost: their episodes are truncated, and their step has no meaning. Reset
+    them like ended episodes.
 
     Attributes:
         pool: whose workers hold the environments.
@@ -46,6 +52,9 @@ class PooledVectorEnv(VectorEnv[Any, Any, Any]):
         self._memory: SharedMemory | None = None
         self._gone = np.zeros(self.num_envs, np.bool_)
         self._obs: Any = None
+        self._seeds: list[int | None] = [None] * self.num_envs
+        self._age = np.zeros(self.num_envs, np.int64)
+        self._log: deque[Any] = deque()
         self.owns_pool = False
 
     def open(self, made: Mapping[int, Made]) -> None:
@@ -61,18 +70,21 @@ class PooledVectorEnv(VectorEnv[Any, Any, Any]):
         self.observation_space = batch_space(self.single_observation_space, self.num_envs)
         self.action_space = batch_space(self.single_action_space, self.num_envs)
         ObservationFormat.of(self.single_observation_space, torch.device("cpu"))  # raises for spaces without arrays
-        size, _ = observation_buffers(self.single_observation_space, self.num_envs, None)
-        self._memory = SharedMemory(create=True, size=max(1, size))
-        _, self._obs = observation_buffers(self.single_observation_space, self.num_envs, self._memory.buf)
-        self.share(range(len(self.places)))
-
-    def share(self, indices: Sequence[int]) -> None:
-        """Send workers the shared memory for observations."""
-        assert self._memory is not None  # noqa: S101 - open() has made it
-        facts = {i: (self._memory.name, self.num_envs, int(self.places[i][0])) for i in indices}
-        _, lost = self.pool.ask(self, "share", facts)
+        if self.pool.shares_memory:
+            size, _ = observation_buffers(self.single_observation_space, self.num_envs, None)
+            self._memory = SharedMemory(create=True, size=max(1, size))
+            _, self._obs = observation_buffers(self.single_observation_space, self.num_envs, self._memory.buf)
+        else:
+            self._obs = create_empty_array(self.single_observation_space, self.num_envs)
+        lost = self.share(range(len(self.places)))
         if lost:
             self.pool.replace(self, lost)
+
+    def share(self, indices: Sequence[int]) -> dict[int, Lost]:
+        """Send workers the shared memory for observations, if any, and return those that are lost."""
+        name = None if self._memory is None else self._memory.name
+        facts = {i: (name, self.num_envs, int(self.places[i][0])) for i in indices}
+        return self.pool.ask(self, "share", facts)[1]
 
     def interrupt(self, index: int) -> None:
         """Mark the episodes of a worker's environments as lost."""
@@ -84,11 +96,16 @@ class PooledVectorEnv(VectorEnv[Any, Any, Any]):
         asked = [index for index, rows in enumerate(self.places) if mask[rows].any()]
         while asked:
             seeds = {i: [(k, seed[row]) for k, row in enumerate(self.places[i]) if mask[row]] for i in asked}
-            _, lost = self.pool.ask(self, "reset", seeds)
+            answers, lost = self.pool.ask(self, "reset", seeds)
             if lost:
                 self.pool.replace(self, lost)
+            self._receive(answers)
             asked = list(lost)
         self._gone[mask] = False
+        for row in np.flatnonzero(mask):
+            self._seeds[row], self._age[row] = seed[row], 0
+        while len(self._log) > self._age.max():
+            self._log.popleft()
         return self._obs, {}
 
     def step(
@@ -101,8 +118,16 @@ class PooledVectorEnv(VectorEnv[Any, Any, Any]):
             for index, rows in enumerate(self.places)
         }
         answers, lost = self.pool.ask(self, "step", payloads)
-        if lost:
+        while lost:
             self.pool.replace(self, lost)
+            if self.pool.lost_workers != "replay":
+                break
+            more, lost = self.pool.ask(self, "step", {index: payloads[index] for index in lost})
+            answers |= more
+        self._receive({index: answer.obs for index, answer in answers.items()})
+        if self.pool.lost_workers == "replay":
+            self._log.append(np.array(actions))
+            self._age += 1
         rewards = np.zeros(self.num_envs)
         terminations, truncations = np.zeros((2, self.num_envs), np.bool_)
         infos: list[Any] = [None] * self.num_envs if any(answer.infos for answer in answers.values()) else []
@@ -121,6 +146,50 @@ class PooledVectorEnv(VectorEnv[Any, Any, Any]):
             info["lost"] = gone
         return self._obs, rewards, terminations, truncations, info
 
+    def replay(self, index: int) -> bool:
+        """Play the current episodes of a replaced worker's environments again, and return whether it was not lost.
+
+        Raises:
+            WorkerError: they take another course: the environments are not deterministic given their seeds.
+        """
+        rows = self.places[index]
+        first = int(rows[0])
+        seeds = [(k, seed) for k, seed in enumerate(self._seeds[first : first + len(rows)]) if seed is not None]
+        if not seeds:
+            return True
+        before = None if self.pool.shares_memory else deepcopy(part(self._obs, first, len(rows)))
+        answers, lost = self.pool.ask(self, "reset", {index: seeds})
+        obs, differs = answers.get(index), False
+        for past in range(int(self._age[rows].max())):
+            if lost:
+                return False
+            skipped = self._age[rows] <= past
+            begins = len(self._log) - self._age[rows] + past
+            actions = np.stack(
+                [self._log[min(t, len(self._log) - 1)][row] for t, row in zip(begins, rows, strict=True)]
+            )
+            answers, lost = self.pool.ask(self, "repeat", {index: (actions, skipped)})
+            if not lost:
+                stepped: Stepped = answers[index]
+                ended = (stepped.terminations | stepped.truncations) & (self._age[rows] > past + 1)
+                obs, differs = stepped.obs, differs or bool(ended.any())
+        if lost:
+            return False
+        if differs or (before is not None and not _equal(before, obs)):
+            raise WorkerError(
+                f"{self.task}: environments {self.rows_of([index])} of a replaced worker, replayed from the same seeds "
+                "with the same actions, take another course: they are not deterministic. Let them draw only from "
+                "self.np_random, or begin new episodes in them (--lost-workers restart)"
+            )
+        return True
+
+    def _receive(self, obs: Mapping[int, Any]) -> None:
+        """Write the observations of workers that do not share memory."""
+        if not self.pool.shares_memory:
+            for index, found in obs.items():
+                rows = self.places[index]
+                _write(found, part(self._obs, int(rows[0]), len(rows)))
+
     def rows_of(self, indices: Sequence[int]) -> str:
         """Return the environments of some workers, for messages."""
         return ", ".join(str(row) for index in indices for row in self.places[index])
@@ -138,3 +207,24 @@ class PooledVectorEnv(VectorEnv[Any, Any, Any]):
                 self._memory.close()
         if self.owns_pool:
             self.pool.close()
+
+
+def _write(source: Any, target: Any) -> None:
+    """Copy a tree of arrays."""
+    if is_mapping(source):
+        for key, value in source.items():
+            _write(value, target[key])
+    elif isinstance(source, tuple):
+        for value, place in zip(cast(tuple[Any, ...], source), target, strict=True):
+            _write(value, place)
+    else:
+        target[...] = source
+
+
+def _equal(left: Any, right: Any) -> bool:
+    """Whether two trees of arrays are equal; NaN equals NaN."""
+    if is_mapping(left):
+        return all(_equal(value, right[key]) for key, value in left.items())
+    if isinstance(left, tuple):
+        return all(_equal(*pair) for pair in zip(cast(tuple[Any, ...], left), right, strict=True))
+    return np.array_equal(left, right, equal_nan=left.dtype.kind in "fc")

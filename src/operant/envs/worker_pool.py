@@ -1,14 +1,9 @@
-"""Worker processes for Gymnasium environments, several each, shared by a whole run: `WorkerPool`."""
+"""Workers for Gymnasium environments, several each, shared by a whole run: `WorkerPool`."""
 
 import logging
-import multiprocessing
 import os
 import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
-from dataclasses import dataclass
-from multiprocessing import resource_tracker
-from multiprocessing.connection import Connection
 from multiprocessing.reduction import ForkingPickler
 from typing import Any, Literal, get_args
 
@@ -16,45 +11,22 @@ import gymnasium
 import numpy as np
 from gymnasium.vector.utils import CloudpickleWrapper
 
+from operant import hosts
+from operant.envs.pool_workers import Lost, ProcessWorker, RemoteWorker, Worker
 from operant.envs.pooled_env import PooledVectorEnv
-from operant.envs.worker_process import Answer, Made, serve
-from operant.envs.workers import CLOSING, DEADLINE, WorkerError, env_error, exit_code, require_positive
+from operant.envs.worker_process import Answer, Made
+from operant.envs.workers import CLOSING, DEADLINE, WorkerError, env_error, require_positive
 
 logger = logging.getLogger(__name__)
 
-LostWorkers = Literal["end", "restart"]
+LostWorkers = Literal["end", "restart", "replay"]
 
 ATTEMPTS = 3
 """Maximum number of restarts of a worker without a reply; then training ends."""
 
 
-@dataclass
-class _Worker:
-    """A process, the parent's end of its pipe, and its starts since its last reply to a step."""
-
-    process: Any
-    pipe: Connection
-    restarts: int = 0
-
-
-@dataclass(frozen=True)
-class Lost:
-    """Why a worker did not reply.
-
-    Attributes:
-        exit_code: of its process, if it ended.
-        error: of its pipe; None if it missed the deadline.
-    """
-
-    exit_code: int | None
-    error: Exception | None = None
-
-    def __str__(self) -> str:
-        return "no answer" if self.error is None else f"exit code {self.exit_code}"
-
-
 class WorkerPool:
-    """Processes that share environments.
+    """Processes that share environments; actors, where a host is set (`operant.hosts`).
 
     They start with the first environments and end with `close`; environments may be added and removed. So the processes
     of training also serve every evaluation.
@@ -64,7 +36,9 @@ class WorkerPool:
             the processor (a remote simulator, the network) gain from more.
         deadline: seconds that a worker may take for one reply: a step or reset of its environments, or making them.
         lost_workers: reaction when a worker dies or misses the deadline while environments are stepped or reset:
-            "end" raises `WorkerError`; "restart" starts another one, whose environments begin new episodes.
+            "end" raises `WorkerError`; "restart" starts another one, whose environments begin new episodes; "replay"
+            starts another one, whose environments play their episodes again up to the lost step: nothing else changes,
+            if they are deterministic given the seed of their reset.
 
     Attributes:
         restarts: number of replaced workers.
@@ -78,10 +52,11 @@ class WorkerPool:
         if workers < 0:
             raise ValueError(f"num_workers must be at least 0, got {workers}")
         if lost_workers not in get_args(LostWorkers):
-            raise ValueError(f"lost_workers must be 'end' or 'restart', got {lost_workers!r}")
+            raise ValueError(f"lost_workers must be 'end', 'restart' or 'replay', got {lost_workers!r}")
         self.deadline, self.lost_workers, self.restarts = deadline, lost_workers, 0
         self._most = workers or _cores()
-        self._workers: list[_Worker] = []
+        self._host = hosts.current()
+        self._workers: list[Worker] = []
         self._envs: dict[int, PooledVectorEnv] = {}
         self._serial = 0
         self._broken: Exception | None = None
@@ -89,8 +64,17 @@ class WorkerPool:
 
     @property
     def processes(self) -> list[Any]:
-        """The running processes."""
-        return [worker.process for worker in self._workers]
+        """The running processes on this machine."""
+        return [worker.process for worker in self._local]
+
+    @property
+    def _local(self) -> list[ProcessWorker]:
+        return [worker for worker in self._workers if isinstance(worker, ProcessWorker)]
+
+    @property
+    def shares_memory(self) -> bool:
+        """Whether the workers share memory with this process."""
+        return self._host is None
 
     def make(self, make: Callable[[], gymnasium.Env[Any, Any]], rows: int, *, task: str) -> PooledVectorEnv:
         """Make `rows` environments in the workers.
@@ -110,20 +94,19 @@ class WorkerPool:
         places = np.array_split(np.arange(rows), min(rows, self._most))
         self._serial += 1
         env = PooledVectorEnv(self, self._serial, _pickled(make), places, task)
+        self._envs[env.number] = env
         try:
             env.open(self._made(env, range(len(places))))
         except BaseException:
             env.close()
             raise
-        self._envs[env.number] = env
         return env
 
     def forget(self, env: PooledVectorEnv) -> None:
         """Close an environment in the workers, without waiting for them."""
         self._envs.pop(env.number, None)
         for worker in self._workers:
-            with suppress(OSError):  # the worker is dead
-                worker.pipe.send((0, "drop", env.number, None))
+            worker.send(0, "drop", env.number, None)
 
     def ask(
         self, env: PooledVectorEnv, command: str, payloads: Mapping[int, Any]
@@ -162,34 +145,17 @@ class WorkerPool:
         answers: dict[int, Answer] = {}
         lost: dict[int, Lost] = {}
         for index, payload in payloads.items():
-            try:
-                self._workers[index].pipe.send((self._serial, command, env.number, payload))
-            except OSError as error:
-                lost[index] = self._died(index, error)
+            failure = self._workers[index].send(self._serial, command, env.number, payload)
+            if failure is not None:
+                lost[index] = failure
         until = time.monotonic() + self.deadline
         for index in [index for index in payloads if index not in lost]:
-            try:
-                answer = self._answer(index, until)
-            except (EOFError, OSError) as error:
-                lost[index] = self._died(index, error)
-                continue
-            if answer is None:
-                lost[index] = Lost(None)
+            answer = self._workers[index].answer(self._serial, until)
+            if isinstance(answer, Lost):
+                lost[index] = answer
             else:
                 answers[index] = answer
         return answers, lost
-
-    def _answer(self, index: int, until: float) -> Answer | None:
-        """Return the reply of a worker to the latest command, None after the deadline; older ones are skipped."""
-        pipe = self._workers[index].pipe
-        while pipe.poll(max(0.0, until - time.monotonic())):
-            serial, answer = pipe.recv()
-            if serial == self._serial:
-                return answer
-        return None
-
-    def _died(self, index: int, error: Exception) -> Lost:
-        return Lost(exit_code(self._workers[index].process), error)
 
     def _made(self, env: PooledVectorEnv, indices: Sequence[int]) -> dict[int, Made]:
         """Make the environments of some workers."""
@@ -226,39 +192,44 @@ class WorkerPool:
         for index in lost:
             self._replace(index, what)
         logger.warning(
-            "%s. It was replaced, and its environments begin new episodes: the %d. time in this run",
+            "%s. It was replaced, and its environments %s: the %d. time in this run",
             what,
+            "begin new episodes" if self.lost_workers == "restart" else "played their episodes again",
             self.restarts,
         )
 
     def _replace(self, index: int, what: str) -> None:
-        attempts = self._workers[index].restarts + 1
-        if attempts > ATTEMPTS:
-            self._fail(f"{what}. It was replaced {ATTEMPTS} times and lost again before it took a step")
-        _end(self._workers[index])
-        self._workers[index] = self._start()
-        self._workers[index].restarts = attempts
-        self.restarts += 1
-        for env in [env for env in self._envs.values() if index < len(env.places)]:
-            self._made(env, [index])
-            env.share([index])
-            env.interrupt(index)
+        attempts = self._workers[index].restarts
+        replaced = False
+        while not replaced:
+            attempts += 1
+            if attempts > ATTEMPTS:
+                self._fail(f"{what}. It was replaced {ATTEMPTS} times and lost again before it took a step")
+            self._workers[index].end(0)
+            self._workers[index] = self._start()
+            self._workers[index].restarts = attempts
+            self.restarts += 1
+            affected = [env for env in self._envs.values() if index < len(env.places)]
+            replaced = all(self._prepare(env, index) for env in affected)
+
+    def _prepare(self, env: PooledVectorEnv, index: int) -> bool:
+        """Make the environments of a replaced worker, and return whether it was not lost again."""
+        payload = (env.maker, len(env.places[index]))
+        if self.ask(env, "make", {index: payload})[1] or env.share([index]):
+            return False
+        if self.lost_workers == "replay":
+            return env.replay(index)
+        env.interrupt(index)
+        return True
 
     def _fail(self, what: str) -> None:
         self._broken = WorkerError(what)
         raise self._broken
 
-    def _start(self) -> _Worker:
-        resource_tracker.ensure_running()  # one for all, which tracks shared memory
-        ours, theirs = multiprocessing.Pipe()
-        # A forked process inherits the parent's ends of the pipes, and would keep them open after it.
-        forked = multiprocessing.get_start_method() == "fork"
-        inherited = [*(worker.pipe for worker in self._workers), ours] if forked else []
-        name = f"operant-worker-{len(self._workers)}"
-        process = multiprocessing.Process(target=serve, args=(theirs, inherited), name=name, daemon=True)
-        process.start()
-        theirs.close()
-        return _Worker(process, ours)
+    def _start(self) -> Worker:
+        if self._host is not None:
+            return RemoteWorker(self._host)
+        return ProcessWorker(f"operant-worker-{len(self._workers)}", self._local)
 
     def close(self) -> None:
         """End the workers; those that do not end in time are killed. Can be called twice."""
@@ -269,12 +240,10 @@ class WorkerPool:
         for env in list(self._envs.values()):
             env.close()
         for worker in self._workers:
-            with suppress(OSError):  # the worker is dead
-                worker.pipe.send((0, "stop", 0, None))
+            worker.stop()
         until = time.monotonic() + min(CLOSING, self.deadline)
         for worker in self._workers:
-            worker.process.join(max(0.0, until - time.monotonic()))
-            _end(worker)
+            worker.end(max(0.0, until - time.monotonic()))
 
 
 def pooled(
@@ -308,12 +277,6 @@ def _dead(env: PooledVectorEnv, lost: Mapping[int, Lost]) -> str:
         f"{env.task} lost the worker processes of environments {named}. A negative exit code is the signal that "
         "killed the worker; -9 often means that the machine ran out of memory"
     )
-
-
-def _end(worker: _Worker) -> None:
-    worker.process.kill()  # SIGKILL also ends a stopped process
-    worker.process.join()
-    worker.pipe.close()
 
 
 def _pickled(make: Callable[[], Any]) -> bytes:

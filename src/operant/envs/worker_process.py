@@ -1,4 +1,4 @@
-"""The worker process of `operant.envs.worker_pool.WorkerPool`: `serve`."""
+"""The worker process of `operant.envs.worker_pool.WorkerPool`: `serve`, and its environments: `Groups`."""
 
 import math
 import os
@@ -55,19 +55,21 @@ class Made(NamedTuple):
 
 
 class Stepped(NamedTuple):
-    """The result of a step of `n` environments, without observations.
+    """The result of a step of `n` environments.
 
     Attributes:
         rewards: float64 `[n]`.
         terminations: `[n]`.
         truncations: `[n]`.
         infos: index and infos of each environment whose episode ended with infos.
+        obs: observations, where no memory is shared; else None.
     """
 
     rewards: NDArray[np.float64]
     terminations: NDArray[np.bool_]
     truncations: NDArray[np.bool_]
     infos: list[tuple[int, dict[str, float]]]
+    obs: Any = None
 
 
 def observation_buffers(space: gymnasium.Space[Any], rows: int, buffer: memoryview | None) -> tuple[int, Any]:
@@ -122,17 +124,20 @@ class _Group:
         self.obs = [None] * rows
         return Made(found[0], dict(self.envs[0].metadata))
 
-    def share(self, name: str, rows: int, first: int) -> None:
-        self.memory = SharedMemory(name=name)
+    def share(self, name: str | None, rows: int, first: int) -> None:
         env = self.envs[0]
+        self._actions = batch_space(env.action_space, len(self.envs))
+        if name is None:
+            self.out = create_empty_array(env.observation_space, len(self.envs))
+            return
+        self.memory = SharedMemory(name=name)
         _, arrays = observation_buffers(env.observation_space, rows, self.memory.buf)
         self.out = part(arrays, first, len(self.envs))
-        self._actions = batch_space(env.action_space, len(self.envs))
 
-    def reset(self, *seeds: tuple[int, int]) -> None:
+    def reset(self, *seeds: tuple[int, int]) -> Any:
         for self.row, seed in seeds:
             self.obs[self.row], _ = self.envs[self.row].reset(seed=seed)
-        self._write()
+        return self._write()
 
     def step(self, actions: Any, skipped: NDArray[np.bool_] | None) -> Stepped:
         count = len(self.envs)
@@ -146,17 +151,20 @@ class _Group:
             flags[0, row], flags[1, row] = terminated, truncated
             if info and (terminated or truncated):
                 infos.append((row, scalars(info)))
-        self._write()
-        return Stepped(rewards, flags[0], flags[1], infos)
+        return Stepped(rewards, flags[0], flags[1], infos, self._write())
 
-    def _write(self) -> None:
-        """Write the latest observations to shared memory; environments never reset have none."""
+    repeat = step
+    """A step of a replayed episode: a worker that is replaced has taken it before."""
+
+    def _write(self) -> Any:
+        """Write the latest observations, of environments that were reset, and return them unless memory is shared."""
         if all(obs is not None for obs in self.obs):
             concatenate(self.envs[0].observation_space, self.obs, self.out)
-            return
-        for row, obs in enumerate(self.obs):
-            if obs is not None:
-                concatenate(self.envs[0].observation_space, [obs], part(self.out, row, 1))
+        else:
+            for row, obs in enumerate(self.obs):
+                if obs is not None:
+                    concatenate(self.envs[0].observation_space, [obs], part(self.out, row, 1))
+        return self.out if self.memory is None else None
 
     def close(self) -> None:
         self.out = None
@@ -164,6 +172,30 @@ class _Group:
             env.close()
         if self.memory is not None:
             self.memory.close()
+
+
+class Groups:
+    """The groups of environments of a worker."""
+
+    def __init__(self) -> None:
+        self._groups: dict[int, _Group] = {}
+
+    def do(self, command: str, number: int, payload: Any) -> Answer:
+        """Execute a command of the group with a number; "drop" closes the group."""
+        if command == "drop":
+            if number in self._groups:
+                self._groups.pop(number).close()
+            return Answer()
+        group = self._groups.setdefault(number, _Group())
+        try:
+            return Answer(getattr(group, command)(*payload))
+        except Exception as error:
+            return Answer(error=_sendable(error), row=group.row)
+
+    def close(self) -> None:
+        """Close all environments."""
+        for group in self._groups.values():
+            group.close()
 
 
 def serve(pipe: Connection, inherited: Sequence[Connection]) -> None:
@@ -176,20 +208,17 @@ def serve(pipe: Connection, inherited: Sequence[Connection]) -> None:
     for connection in inherited:
         connection.close()
     lonely = _ignoring_signals()
-    groups: dict[int, _Group] = {}
+    groups = Groups()
     try:
         while (question := _question(pipe, lonely)) is not None:
             serial, command, number, payload = question
-            if command == "drop":
-                if number in groups:
-                    groups.pop(number).close()
-            else:
-                pipe.send((serial, _do(groups.setdefault(number, _Group()), command, payload)))
+            answer = groups.do(command, number, payload)
+            if command != "drop":
+                pipe.send((serial, answer))
     except (EOFError, OSError):
         return  # the parent has ended
     finally:
-        for group in groups.values():
-            group.close()
+        groups.close()
 
 
 def _ignoring_signals() -> Callable[[], bool]:
@@ -214,13 +243,6 @@ def _question(pipe: Connection, lonely: Callable[[], bool]) -> tuple[int, str, i
             return None
     question = pipe.recv()
     return None if question[1] == "stop" else question
-
-
-def _do(group: _Group, command: str, payload: Any) -> Answer:
-    try:
-        return Answer(getattr(group, command)(*payload))
-    except Exception as error:
-        return Answer(error=_sendable(error), row=group.row)
 
 
 def _sendable(error: Exception) -> Exception:

@@ -255,9 +255,11 @@ def engine_for(config: SamplingConfig, model: LanguageModel) -> Engine:
     """Return the configured engine."""
     if config.engine == "native":
         return NativeEngine(model, rows=config.engine_batch_size)
+    from operant.language.engines.fleet import Fleet
     from operant.language.engines.vllm import VLLMEngine
 
-    return VLLMEngine(config.engine, model)
+    first, *others = config.engine.split(",")
+    return Fleet([first, *others], model) if others else VLLMEngine(first, model)
 
 
 def _policy(config: LanguageConfig, *, seed: int, device: str) -> LanguageModel:

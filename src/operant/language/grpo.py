@@ -25,7 +25,7 @@ from torch import Tensor
 from operant import doors, ops, streams
 from operant.language.configs import SamplingConfig
 from operant.language.divergence import kl_of_batch
-from operant.language.engines.protocol import Engine, Sampling
+from operant.language.engines.protocol import Engine
 from operant.language.examples import Prompt
 from operant.language.grpo_batch import (
     ADVANTAGES,
@@ -45,7 +45,8 @@ from operant.language.models import LanguageModel, Reference
 from operant.language.optimizer import OptimizerStep, backward
 from operant.language.packing import Packed, pack, step_weights, take
 from operant.language.process_rewards import StepRewards
-from operant.language.rollouts import Judge, Rollout, Sampler
+from operant.language.rollouts import Judge, Rollout
+from operant.language.sampling_ahead import sampler_of
 from operant.runtime.bounds import (
     Interval,
     NonNegativeFloat,
@@ -270,12 +271,10 @@ class GRPO(DeclaredState):
     ):
         if config.supervision == "process" and steps is None:
             raise ValueError("supervision=process needs a task with rewards of steps, or a process reward model")
-        self.config, self.model, self.budget, self.max_tokens = config, model, budget, max_tokens
-        self.shards = shards or Shards()
-        sampling = Sampling(max_tokens=max_tokens, temperature=config.temperature)
-        common: dict[str, Any] = {"seed": seed, "budget": budget, "shards": self.shards}
-        self.sampler = Sampler(engine, prompts, judge, model.tokenizer, sampling, **common)
-        self.steps, self.seed, self.iterations, self._warned = steps, seed, 0, False
+        self.config, self.model, self.budget, self.shards = config, model, budget, shards or Shards()
+        common: dict[str, Any] = {"max_tokens": max_tokens, "seed": seed, "budget": budget, "shards": self.shards}
+        self.sampler = sampler_of(config, engine, prompts, judge, model.tokenizer, **common)
+        self.max_tokens, self.steps, self.seed, self.iterations, self._warned = max_tokens, steps, seed, 0, False
         self.advantage = advantage_of(config.advantage, config.num_generations + config.statistics)
         self.objective = objective_of(config.objective)
         self.stepper = OptimizerStep(model.trained(), config)
@@ -291,6 +290,7 @@ class GRPO(DeclaredState):
         """Sample answers, estimate group advantages, and update the policy."""
         began = self.consumed
         rollout, metrics = self.collect()
+        self.sampler.begin(self.config.prompts_per_batch, self.config.num_generations + self.config.statistics)
         updated = self.update(self.estimate_advantages(rollout), began=began) if len(rollout) else {}
         if not updated and not self._warned:
             self._warned = True
@@ -298,8 +298,8 @@ class GRPO(DeclaredState):
         self.iterations += 1
         if self.config.ref_reset_interval and self.iterations % self.config.ref_reset_interval == 0:
             self.reset()
-        self.sampler.engine.update(self.model)
-        return metrics | updated | {"health/empty_batches": float(not updated)}
+        self.sampler.update(self.model)
+        return metrics | updated | self.sampler.metrics() | {"health/empty_batches": float(not updated)}
 
     def reset(self) -> None:
         """Reset the reference to the current policy, and the moments of the optimizer (ProRL, section 3.2)."""
@@ -447,4 +447,4 @@ class GRPO(DeclaredState):
     def load_state_dict(self, state: State) -> None:
         """Restore a state of `state_dict` exactly."""
         super().load_state_dict(state)
-        self.sampler.engine.update(self.model)
+        self.sampler.update(self.model)

@@ -26,14 +26,15 @@ from torch import Tensor
 from operant import doors, ops
 from operant.language.critic import Critic, CriticConfig
 from operant.language.divergence import kl_of_batch
-from operant.language.engines.protocol import Engine, Sampling
+from operant.language.engines.protocol import Engine
 from operant.language.examples import Prompt
 from operant.language.importance import check_start, corrections, mismatch_metrics
 from operant.language.logprobs import check_reference, flat, measure, plans, read
 from operant.language.models import LanguageModel, Reference
 from operant.language.optimizer import OptimizerStep, backward
 from operant.language.packing import Plan, Sample, pack, step_weights, take
-from operant.language.rollouts import Judge, Rollout, Sampler, length_metrics, reward_metrics
+from operant.language.rollouts import Judge, Rollout, length_metrics, reward_metrics
+from operant.language.sampling_ahead import sampler_of
 from operant.language.token_rewards import outcome_metrics, shaped, token_advantages, token_rewards, whitened
 from operant.runtime.bounds import Interval, NonNegativeFloat, PositiveFloat, PositiveInt, require
 from operant.runtime.learner import Metrics
@@ -211,9 +212,8 @@ class RLHF(DeclaredState):
             raise ValueError(f"step=trpo does not support shards: use another step, or leave out --shards {count}")
         self.config, self.model, self.critic = config, model, critic
         self.budget, self.max_tokens, self.seed = budget, max_tokens, seed
-        sampling = Sampling(max_tokens=max_tokens, temperature=config.temperature)
-        common: dict[str, Any] = {"seed": seed, "budget": budget, "shards": self.shards}
-        self.sampler = Sampler(engine, prompts, judge, model.tokenizer, sampling, **common)
+        common: dict[str, Any] = {"max_tokens": max_tokens, "seed": seed, "budget": budget, "shards": self.shards}
+        self.sampler = sampler_of(config, engine, prompts, judge, model.tokenizer, **common)
         self.reference = Reference(model)
         self.stepper = OptimizerStep(model.trained(), config)
         self.critic_stepper = OptimizerStep(critic.trained(), config, learning_rate=config.critic_learning_rate)
@@ -233,14 +233,15 @@ class RLHF(DeclaredState):
     def iterate(self) -> Metrics:
         """Sample answers, estimate advantages of their tokens, and update critic and policy."""
         rollout = self.sampler.draw(self.config.prompts_per_batch, self.config.num_generations)
-        metrics = {**reward_metrics(rollout), **length_metrics(rollout.answers.completions)}
+        self.sampler.begin(self.config.prompts_per_batch, self.config.num_generations)
+        metrics = reward_metrics(rollout) | length_metrics(rollout.answers.completions) | self.sampler.metrics()
         if rollout.judged.valid.any():
             batch, judged = self.estimate_advantages(rollout)
             metrics |= judged | self.update(batch)
         else:
             metrics["health/empty_batches"] = 1.0
         self.iterations += 1
-        self.sampler.engine.update(self.model)
+        self.sampler.update(self.model)
         return metrics
 
     @torch.no_grad()
@@ -403,4 +404,4 @@ class RLHF(DeclaredState):
     def load_state_dict(self, state: State) -> None:
         """Restore a state of `state_dict` exactly."""
         super().load_state_dict(state)
-        self.sampler.engine.update(self.model)
+        self.sampler.update(self.model)

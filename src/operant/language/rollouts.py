@@ -15,6 +15,7 @@ from operant import streams
 from operant.language.data import Row, compare, order
 from operant.language.engines.protocol import Completion, Engine, Sampling
 from operant.language.examples import Prompt
+from operant.language.models import LanguageModel
 from operant.language.packing import Sample
 from operant.language.process_rewards import StepRewards, Steps, join_steps
 from operant.language.rewards import TRAINER, Combined, Rewards
@@ -183,26 +184,50 @@ class Sampler(DeclaredState):
             group: answers to each.
             steps: rewards of the steps of the answers, too.
         """
-        asked = [self.prompts[i] for i in shuffled(len(self.prompts), self.asked, count, seed=self.seed)]
         state, start = self._trainer_state(count), self.asked
-        self.asked += count
 
-        def answered(prompts: Sequence[Prompt], chance: torch.Generator) -> Rollout:
-            answers = ask(self.engine, prompts, group, self.sampling, tokenizer=self.tokenizer, generator=chance)
-            rewarded = None if steps is None else steps(answers.prompts, answers.completions)
-            return Rollout(answers, judge(self.judge, answers, state), group, rewarded)
+        def rewarded(answers: Answers) -> Rollout:
+            found = None if steps is None else steps(answers.prompts, answers.completions)
+            return Rollout(answers, judge(self.judge, answers, state), group, found)
 
         if self.shards.count == 1:
-            return answered(asked, self._chance)
-        parts = [asked[self.shards.rows(number, count)] for number in range(self.shards.count)]
+            answers = self.answers(count, group)
+            self.asked += count
+            return rewarded(answers)
+        prompts = self.next_prompts(count)
+        self.asked += count
+        parts = [prompts[self.shards.rows(number, count)] for number in range(self.shards.count)]
         own: list[State] = [
-            answered(parts[k], streams.torch_generator(self.seed, "sampling", start, k)).state_dict()
+            rewarded(self.ask(parts[k], group, streams.torch_generator(self.seed, "sampling", start, k))).state_dict()
             if parts[k]
             else {}
             for k in self.shards.mine
         ]
         found = zip(self.shards.gather(own), parts, strict=True)
         return Rollout.join([Rollout.of(s, [p for p in part for _ in range(group)]) for s, part in found if part])
+
+    def answers(self, count: int, group: int) -> Answers:
+        """Sample answers to the next `count` prompts, `group` each, which remain the next ones."""
+        return self.ask(self.next_prompts(count), group, self._chance)
+
+    def ask(self, prompts: Sequence[Prompt], group: int, chance: torch.Generator) -> Answers:
+        """Sample answers to some prompts, `group` each."""
+        return ask(self.engine, prompts, group, self.sampling, tokenizer=self.tokenizer, generator=chance)
+
+    def next_prompts(self, count: int) -> list[Prompt]:
+        """Return the next `count` prompts."""
+        return [self.prompts[i] for i in shuffled(len(self.prompts), self.asked, count, seed=self.seed)]
+
+    def begin(self, count: int, group: int) -> None:
+        """Announce the next `draw` before an update, to samplers that work during it."""
+
+    def metrics(self) -> dict[str, float]:
+        """Return metrics of how the last answers were sampled."""
+        return {}
+
+    def update(self, model: LanguageModel) -> None:
+        """Sample from the current weights of `model` from now on."""
+        self.engine.update(model)
 
     def _trainer_state(self, count: int) -> dict[str, float]:
         """Return the progress of training before a batch of `count` prompts, as TRL's state."""
@@ -236,7 +261,12 @@ def ask(
     """
     found = engine.generate([prompt.prompt for prompt in prompts], count, sampling, generator=generator)
     completions = [completion for answers in found for completion in answers]
-    texts = [decode(tokenizer, completion.ids) for completion in completions]
+    return answers_of(prompts, completions, tokenizer=tokenizer)
+
+
+def answers_of(prompts: Sequence[Prompt], completions: list[Completion], *, tokenizer: Any) -> Answers:
+    """Return completions, of which there are as many to each prompt, as answers."""
+    count, texts = len(completions) // len(prompts), [decode(tokenizer, completion.ids) for completion in completions]
     return Answers([prompt for prompt in prompts for _ in range(count)], completions, texts)
 
 

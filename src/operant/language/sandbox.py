@@ -1,9 +1,10 @@
 """Isolation of functions that may hang or crash from training: `Sandbox`.
 
-A worker is a separate process that communicates in lines of JSON over pipes. When it exceeds its deadline, it is killed
-with all its child processes (on Linux also those that left its session, such as daemons), and the next call starts a
-new one. Answers carry the id of their call. There is no alarm signal on this side, so it works from any thread. It
-protects against mistakes, not malice: the function has all rights of its user.
+A worker is a separate process that communicates in lines of JSON over pipes; where a host is set (`operant.hosts`), it
+runs next to an actor there. When it exceeds its deadline, it is killed with all its child processes (on Linux also
+those that left its session, such as daemons), and the next call starts a new one. Answers carry the id of their call.
+There is no alarm signal on this side, so it works from any thread. It protects against mistakes, not malice: the
+function has all rights of its user.
 """
 
 import contextlib
@@ -22,8 +23,9 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-from operant import doors
+from operant import doors, hosts
 from operant.language import sandbox_worker
+from operant.language.remote_worker import RemoteWorker
 
 _FILE = str(Path(sandbox_worker.__file__).resolve())
 
@@ -85,10 +87,12 @@ class Sandbox:
         if memory is not None and memory < 1:
             raise ValueError(f"memory must be a positive number of bytes, or None for no limit, got {memory}")
         self.target = _checked(target)
-        self._seconds, self._start_seconds = seconds, start_seconds
-        command = [sys.executable, "-P", _FILE, self.target, str(memory or 0)]
-        slots = [_Worker(command) for _ in range(workers)]
-        self._idle: queue.LifoQueue[_Worker] = queue.LifoQueue()
+        self._seconds = seconds
+        host, given = hosts.current(), (self.target, memory or 0, seconds, start_seconds)
+        slots = [
+            SandboxWorker(*given) if host is None else RemoteWorker(host, SandboxWorker, *given) for _ in range(workers)
+        ]
+        self._idle: queue.LifoQueue[SandboxWorker | RemoteWorker] = queue.LifoQueue()
         for slot in slots:
             self._idle.put(slot)
         self._workers = workers
@@ -103,7 +107,7 @@ class Sandbox:
         self._open()
         slot = self._idle.get()
         try:
-            self._ready(slot)
+            slot.ready()
         finally:
             self._idle.put(slot)
 
@@ -179,8 +183,7 @@ class Sandbox:
         slot = self._idle.get()
         try:
             self._open()  # it may have been closed meanwhile
-            self._ready(slot)
-            reply, problem = slot.exchange(call, self._seconds)
+            reply, problem = slot.attempt(call)
         finally:
             self._idle.put(slot)
         if problem is not None:
@@ -188,19 +191,6 @@ class Sandbox:
         if "error" in reply:
             raise SandboxError(f"{self.target} raised {reply['error']}") from _RemoteTraceback(reply["traceback"])
         return reply["result"], None
-
-    def _ready(self, slot: "_Worker") -> None:
-        """Ensure that the worker of a slot is running."""
-        if slot.alive():
-            return
-        slot.start()
-        reply, problem = slot.exchange(None, self._start_seconds)
-        if problem is not None:
-            raise SandboxError(f"{self.target} {problem}")
-        if "error" in reply:
-            slot.kill()
-            message = f"{self.target} cannot be loaded: {reply['error']}"
-            raise SandboxError(message) from _RemoteTraceback(reply["traceback"])
 
     def _warn(self, problems: Sequence[str | None]) -> None:
         failures = [problem for problem in problems if problem]
@@ -210,24 +200,54 @@ class Sandbox:
             warnings.warn(message, RuntimeWarning, stacklevel=3)
 
 
-class _Worker:
-    """The slot of one worker process, which may be replaced."""
+class SandboxWorker:
+    """The slot of one worker process, which may be replaced.
 
-    def __init__(self, command: list[str]) -> None:
-        self._command = command
+    Args:
+        target: function.
+        memory: limit of the process in bytes; 0: none.
+        seconds: time limit of a call.
+        start_seconds: time limit of loading the function.
+    """
+
+    def __init__(self, target: str, memory: int, seconds: float, start_seconds: float) -> None:
+        self._target, self._seconds, self._start_seconds = target, seconds, start_seconds
+        self._command = [sys.executable, "-P", _FILE, target, str(memory)]
         self._process: subprocess.Popen[str] | None = None
         self._talker: threading.Thread | None = None
         self._owner = os.getpid()
         self._calls = 0
         self._mark = ""
 
-    def alive(self) -> bool:
+    def _alive(self) -> bool:
         if self._process is not None and self._process.poll() is not None:
             self._forget()  # it died between two calls, neither of which is responsible
             _sweep(self._mark)
         return self._process is not None
 
-    def start(self) -> None:
+    def ready(self) -> None:
+        """Ensure that the process is running.
+
+        Raises:
+            SandboxError: the function cannot be loaded.
+        """
+        if self._alive():
+            return
+        self._start()
+        reply, problem = self._exchange(None, self._start_seconds)
+        if problem is not None:
+            raise SandboxError(f"{self._target} {problem}")
+        if "error" in reply:
+            self.kill()
+            message = f"{self._target} cannot be loaded: {reply['error']}"
+            raise SandboxError(message) from _RemoteTraceback(reply["traceback"])
+
+    def attempt(self, call: dict[str, Any]) -> tuple[dict[str, Any], str | None]:
+        """Send a call and return its answer; or kill the process and return the failure."""
+        self.ready()
+        return self._exchange(call, self._seconds)
+
+    def _start(self) -> None:
         """Start a process; its first answer is to the call None."""
         self._calls, self._mark = 0, uuid.uuid4().hex
         self._process = subprocess.Popen(  # noqa: S603 - our own interpreter and worker
@@ -239,7 +259,7 @@ class _Worker:
             env={**os.environ, "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", _MARK: self._mark},
         )
 
-    def exchange(self, call: dict[str, Any] | None, seconds: float) -> tuple[dict[str, Any], str | None]:
+    def _exchange(self, call: dict[str, Any] | None, seconds: float) -> tuple[dict[str, Any], str | None]:
         """Send a call, unless it is None, and return its answer; or kill the process and return the failure."""
         box: queue.SimpleQueue[dict[str, Any] | None] = queue.SimpleQueue()
         self._calls += call is not None
@@ -322,7 +342,7 @@ def _sweep(mark: str) -> None:
                     found = True
 
 
-def _kill_all(workers: "list[_Worker]") -> None:
+def _kill_all(workers: "Sequence[SandboxWorker | RemoteWorker]") -> None:
     for worker in workers:
         worker.kill()
 

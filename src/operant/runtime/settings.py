@@ -68,9 +68,10 @@ class Settings:
     """Worker processes that share the environments, in training and evaluations; 0: one per core, at most one per
     environment. More pay off if environments wait for something else."""
 
-    lost_workers: Literal["end", "restart"] = "end"
-    """When a worker process dies or hangs: end training with an error that names its environments, to be resumed (end);
-    or replace it, and begin new episodes in its environments (restart), without exact resume."""
+    lost_workers: Literal["end", "restart", "replay"] = "end"
+    """When a worker dies or hangs: end training with an error that names its environments, to be resumed (end); replace
+    it, and play the episodes of its environments again up to now (replay), which changes no bit of the run; or replace
+    it, and begin new episodes (restart), without exact resume."""
 
     worker_seconds: PositiveFloat = 120.0
     """Seconds that a worker process may take for one reply before training ends with an error that names it."""

@@ -1,4 +1,4 @@
-"""Sweeps: every algorithm on every task with every set of values, over the cores of a machine: `Sweep`.
+"""Sweeps: every algorithm on every task with every set of values, over the cores of a machine or a cluster: `Sweep`.
 
 A sweep is a folder: `sweep.toml` has the grid, `cells` a configuration file per cell, and `runs` their runs. A cell is
 one command, `operant train ... --config cells/NAME.toml --run runs/NAME`, so it gives the same bytes as that command,
@@ -16,19 +16,37 @@ import tomllib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import tomli_w
 
+from operant import hosts
 from operant.runtime.run import Run, RunError
 from operant.runtime.sessions import FINISHED
 from operant.runtime.signals import EXIT_REQUEUE
+from operant.scale.cell import RemoteCell
 
 WAIT = 0.1
 """Seconds between two checks of the processes."""
 
 Execute = Callable[[Sequence[str]], int]
 """Runs a command, given the arguments after `operant`, and returns its exit status."""
+
+
+class Process(Protocol):
+    """The running process of a cell, as a `subprocess.Popen`."""
+
+    def poll(self) -> int | None:
+        """Return the exit status; None while the process runs."""
+        ...
+
+    def wait(self) -> int:
+        """Wait for the process and return its exit status."""
+        ...
+
+    def terminate(self) -> None:
+        """Let the process save its state and end."""
+        ...
 
 
 @dataclass(frozen=True)
@@ -216,7 +234,7 @@ class Sweep:
         interrupted: Callable[[], bool],
         execute: Execute | None = None,
     ) -> bool:
-        """Run every unfinished cell, and return whether it was not interrupted.
+        """Run every unfinished cell, on the current host if there is one, and return whether it was not interrupted.
 
         Args:
             workers: parallel cells, each in its own process.
@@ -238,7 +256,7 @@ class Sweep:
                 cell, attempt = waiting.pop(0)
                 ended(cell, attempt, execute(cell.command))
             return not interrupted()
-        running: list[tuple[Cell, int, subprocess.Popen[bytes]]] = []
+        running: list[tuple[Cell, int, Process]] = []
         while waiting or running:
             if interrupted():
                 for _, _, process in running:
@@ -252,11 +270,14 @@ class Sweep:
             time.sleep(WAIT)
             for found in [each for each in running if each[2].poll() is not None]:
                 running.remove(found)
-                ended(found[0], found[1], found[2].returncode)
+                ended(found[0], found[1], found[2].wait())
         return True
 
-    def _start(self, cell: Cell) -> "subprocess.Popen[bytes]":
+    def _start(self, cell: Cell) -> Process:
         """Start the process of a cell, with its output in a file."""
-        with (self.path / "cells" / f"{cell.name}.log").open("ab") as log:
+        path, host = self.path / "cells" / f"{cell.name}.log", hosts.current()
+        if host is not None:
+            return RemoteCell(host, cell.command, path)
+        with path.open("ab") as log:
             command = [sys.executable, "-m", "operant", *cell.command]
             return subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log)  # noqa: S603 - our own

@@ -1,0 +1,289 @@
+"""Ray as the host of workers: started for one command alone, or an existing cluster: `cluster` (extra: `scale`)."""
+
+import importlib
+import logging
+import os
+import secrets
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import uuid
+from collections.abc import Generator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from operant.hosts import within
+from operant.runtime.machine import cores
+from operant.scale import ray_janitor
+
+LEAST = (2, 54)
+"""Lowest version: earlier ones have no complete token authentication."""
+
+OBJECT_STORE = 128 << 20
+"""Bytes of shared memory of a cluster of our own, for large messages."""
+
+PROBE_SECONDS = 60.0
+"""Time limit of a connection without a token."""
+
+REFUSED = "AuthenticationError"
+"""Name of the error of a cluster that asks for a token."""
+
+_TOKEN = secrets.token_hex(32)
+"""Of the clusters that this process starts: Ray reads it once."""
+
+_LOCAL: Mapping[str, str] = {
+    "RAY_AUTH_MODE": "token",
+    "RAY_AUTH_TOKEN": _TOKEN,
+    "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",  # on every system: 127.0.0.1 is the address of all its servers
+    "RAY_USAGE_STATS_ENABLED": "0",
+    "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",  # workers see the devices that this process sees
+}
+_PROBE = """
+import sys
+from ray._private.services import canonicalize_bootstrap_address_or_die
+from ray._raylet import GcsClient  # ray.init repeats for minutes what is refused
+address = canonicalize_bootstrap_address_or_die(sys.argv[1])
+print(address, flush=True)
+GcsClient(address=address)
+"""
+
+
+class RayReply:
+    """See `operant.hosts.Reply`."""
+
+    def __init__(self, ray: Any, reference: Any) -> None:
+        self._ray, self._reference = ray, reference
+
+    def done(self) -> bool:
+        """See `operant.hosts.Reply`."""
+        return not self._ray.is_initialized() or bool(self._ray.wait([self._reference], timeout=0)[0])
+
+    def result(self, seconds: float | None = None) -> Any:
+        """See `operant.hosts.Reply`."""
+        errors = self._ray.exceptions
+        if not self._ray.is_initialized():  # else Ray would start another cluster
+            raise ConnectionError("the actor has ended with its cluster")
+        try:
+            return self._ray.get(self._reference, timeout=seconds)
+        except errors.GetTimeoutError as error:
+            raise TimeoutError(f"no reply within {seconds:g} seconds") from error
+        except errors.RayTaskError as error:
+            raise error.cause from error
+        except errors.RayError as error:
+            raise ConnectionError(f"an actor on Ray is lost: {str(error).splitlines()[0]}") from error
+
+
+class RayActor:
+    """See `operant.hosts.Actor`."""
+
+    def __init__(self, ray: Any, handle: Any) -> None:
+        self._ray, self._handle = ray, handle
+
+    def call(self, method: str, *args: Any) -> RayReply:
+        """See `operant.hosts.Actor`."""
+        running = self._ray.is_initialized()
+        return RayReply(self._ray, getattr(self._handle, method).remote(*args) if running else None)
+
+    def kill(self) -> None:
+        """See `operant.hosts.Actor`."""
+        if self._ray.is_initialized():
+            self._ray.kill(self._handle)
+
+
+class RayHost:
+    """A connection to Ray (see `operant.hosts.Host`).
+
+    Args:
+        ray: the package, connected.
+        cpus: that each actor reserves.
+
+    Attributes:
+        address: of the cluster.
+    """
+
+    def __init__(self, ray: Any, *, cpus: int) -> None:
+        self._ray, self._cpus = ray, cpus
+        self.address: str = ray.get_runtime_context().gcs_address
+
+    def actor(self, kind: type, *args: Any, threads: int = 1) -> RayActor:
+        """See `operant.hosts.Host`. Actors are spread over the nodes; a lost one is not restarted by Ray."""
+        options: dict[str, Any] = {"num_cpus": self._cpus, "max_restarts": 0, "scheduling_strategy": "SPREAD"}
+        made = self._ray.remote(kind).options(max_concurrency=threads, **options)
+        return RayActor(self._ray, made.remote(*args))
+
+    @property
+    def cpus(self) -> int:
+        """Number of processors of the cluster."""
+        return int(self._ray.cluster_resources().get("CPU", 0))
+
+
+@contextmanager
+def cluster(address: str = "", *, unauthenticated: bool = False) -> Generator[RayHost]:
+    """Set Ray as the host of workers that are made in the block.
+
+    Args:
+        address: of an existing cluster that this machine is a node of, `HOST:PORT` or `auto`. Default: a cluster of
+            this machine, started for the block alone: without dashboard, on the loopback interface, with a token, a
+            namespace and a private temporary folder. It ends with the block, or with this process.
+        unauthenticated: allow a cluster beyond the loopback interface that lets in connections without a token.
+
+    Raises:
+        ModuleNotFoundError: Ray is not installed.
+        ValueError: the address is of another form, or that of an unauthenticated cluster.
+        ConnectionError: no cluster replies at the address.
+        RuntimeError: Ray is too old, in use by this process already, or could not be started.
+    """
+    if "://" in address:
+        raise ValueError(
+            f"expected HOST:PORT or auto as the address of a Ray cluster that has this node, got {address}"
+        )
+    with _joined(address, unauthenticated) if address else _own() as host, within(host):
+        yield host
+
+
+@contextmanager
+def _own() -> Generator[RayHost]:
+    """Start a cluster on this machine, and end it with all that it leaves."""
+    with _folder() as folder, _environment({**_LOCAL, ray_janitor.MARK: str(folder)}, without="RAY_ADDRESS"):
+        ray = _package()
+        own: dict[str, Any] = {"include_dashboard": False, "_temp_dir": str(folder / "ray")}
+        own |= {"num_cpus": cores(), "object_store_memory": OBJECT_STORE, "_node_ip_address": "127.0.0.1"}
+        with _connected(ray, own):
+            host = RayHost(ray, cpus=0)  # workers may be more than processors, as processes may
+            if not _is_loopback(host.address):
+                raise RuntimeError(
+                    f"Ray serves {host.address}, not the loopback interface alone: it was imported before its cluster "
+                    "was started; import operant.scale first, or pass the address of an existing cluster"
+                )
+            yield host
+
+
+@contextmanager
+def _joined(address: str, unauthenticated: bool) -> Generator[RayHost]:
+    """Connect to an existing cluster."""
+    ray = _package()
+    if not unauthenticated and not _is_loopback(address):
+        _require_authentication(address)
+    try:
+        with _connected(ray, {"address": address}):
+            yield RayHost(ray, cpus=1)
+    except ray.exceptions.AuthenticationError as error:
+        raise ConnectionError(
+            f"the Ray cluster at {address} needs a token: set RAY_AUTH_MODE=token, and the token in RAY_AUTH_TOKEN, or "
+            "its file in RAY_AUTH_TOKEN_PATH"
+        ) from error
+
+
+@contextmanager
+def _connected(ray: Any, options: Mapping[str, Any]) -> Generator[None]:
+    """Connect this process to Ray in a namespace of its own."""
+    common = {"namespace": f"operant-{uuid.uuid4().hex}", "log_to_driver": False, "logging_level": logging.ERROR}
+    with _silent():
+        try:
+            with _signals_kept():
+                ray.init(**options, **common)
+            yield
+        finally:
+            with _signals_kept():
+                ray.shutdown()
+
+
+def _package() -> Any:
+    """Import Ray.
+
+    Raises:
+        ModuleNotFoundError: it is not installed.
+        RuntimeError: it is too old, or this process is connected to it.
+    """
+    try:
+        ray: Any = importlib.import_module("ray")
+    except ModuleNotFoundError as error:
+        raise ModuleNotFoundError(f'Ray is not installed ({error.name}): pip install "operant[scale]"') from error
+    if tuple(map(int, ray.__version__.split(".")[:2])) < LEAST:
+        raise RuntimeError(f"Ray must have version {'.'.join(map(str, LEAST))} or later, got {ray.__version__}")
+    if ray.is_initialized():
+        raise RuntimeError("this process is already connected to Ray: call ray.shutdown() first")
+    return ray
+
+
+def _require_authentication(address: str) -> None:
+    """Raise ValueError if a cluster on other interfaces than the loopback lets in connections without a token."""
+    hidden = ("RAY_AUTH_MODE", "RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH")
+    environment = {name: value for name, value in os.environ.items() if name not in hidden}
+    command = [sys.executable, "-c", _PROBE, address]
+    environment["RAY_AUTH_MODE"] = "disabled"
+    try:
+        probe = subprocess.run(  # noqa: S603 - our own
+            command, env=environment, capture_output=True, text=True, timeout=PROBE_SECONDS, check=False
+        )
+    except subprocess.TimeoutExpired as error:
+        raise ConnectionError(f"no Ray cluster replied at {address} within {PROBE_SECONDS:g} seconds") from error
+    found = probe.stdout.strip() or address
+    if _is_loopback(found):
+        return
+    if probe.returncode == 0:
+        raise ValueError(
+            f"the Ray cluster at {found} lets anybody who reaches it run any code, without a token: start it with "
+            "RAY_AUTH_MODE=token, or allow it with --ray-unauthenticated on a network that you trust"
+        )
+    if REFUSED not in probe.stderr:
+        raise ConnectionError(f"no Ray cluster replied at {found}: {probe.stderr.strip().splitlines()[-1]}")
+
+
+def _is_loopback(address: str) -> bool:
+    host = address.rpartition(":")[0].strip("[]")
+    return host in ("localhost", "::1") or host.startswith("127.")
+
+
+@contextmanager
+def _folder() -> Generator[Path]:
+    """Make a private folder, which is removed with the processes that use it, also if this process is killed."""
+    folder = Path(tempfile.mkdtemp(prefix="operant-ray-"))
+    command = [sys.executable, "-I", "-S", str(Path(ray_janitor.__file__).resolve()), str(folder)]
+    janitor = subprocess.Popen(command, stdin=subprocess.PIPE, start_new_session=True)  # noqa: S603 - our own
+    try:
+        yield folder
+    finally:
+        janitor.communicate()
+
+
+@contextmanager
+def _environment(values: Mapping[str, str], *, without: str) -> Generator[None]:
+    """Set environment variables for the block, and unset one."""
+    former = {name: os.environ.get(name) for name in (*values, without)}
+    os.environ.update(values)
+    os.environ.pop(without, None)
+    try:
+        yield
+    finally:
+        for name, value in former.items():
+            os.environ.pop(name, None)
+            if value is not None:
+                os.environ[name] = value
+
+
+@contextmanager
+def _silent() -> Generator[None]:
+    """Keep standard output for results: Ray prints on it that it has lost actors and nodes, which workers report."""
+    worker: Any = importlib.import_module("ray._private.worker")
+    printing = getattr(worker, "print_to_stdstream", None)
+    worker.print_to_stdstream = lambda *_, **__: None  # pyright: ignore[reportUnknownLambdaType]
+    try:
+        yield
+    finally:
+        worker.print_to_stdstream = printing
+
+
+@contextmanager
+def _signals_kept() -> Generator[None]:
+    """Restore the handlers of signals, which Ray replaces."""
+    numbers = (signal.SIGTERM, signal.SIGINT) if threading.current_thread() is threading.main_thread() else ()
+    handlers = {number: signal.getsignal(number) for number in numbers}
+    try:
+        yield
+    finally:
+        for number, handler in handlers.items():
+            signal.signal(number, signal.SIG_DFL if handler is None else handler)
