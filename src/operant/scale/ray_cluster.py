@@ -45,7 +45,9 @@ _PROBE = """
 import sys
 from ray._private.services import canonicalize_bootstrap_address_or_die
 from ray._raylet import GcsClient  # ray.init repeats for minutes what is refused
-address = canonicalize_bootstrap_address_or_die(sys.argv[1])
+address = sys.argv[1]
+if address == "auto":
+    address = canonicalize_bootstrap_address_or_die(address)
 print(address, flush=True)
 GcsClient(address=address)
 """
