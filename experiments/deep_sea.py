@@ -2,16 +2,21 @@
 
 DeepSea (Osband et al. 2019) by the rules of bsuite (arXiv:1908.03568): actions mean something else in every cell
 (`mapping_seed` 42), 10 000 episodes at most, and a sea is solved at the first episode at which less than 80 % of all
-dives so far were bad, that is, missed the treasure. `bootstrapped-dqn` with its preset, ten seeds; a seed that is
-solved goes on with the others until all are. And R-max, which plans with a table of what it knows: its regret is the
-exact optimum, 0.99 by `operant.mdp.solve`, less what the dive earned, summed over the dives.
+dives so far were bad, that is, missed the treasure. Ten seeds of
 
-Seas of `deep_sea.cells.json` are not dived in again; `--sizes 10 20` are those to add. The time is that of one core.
+- `bootstrapped-dqn` with its preset; a seed that is solved goes on with the others until all are;
+- `dqn` with the same settings but for the heads: one network without a prior, which explores with ε = 0.05;
+- R-max, which plans with a table of what it knows: its regret is the exact optimum, 0.99 by `operant.mdp.solve`, less
+  what the dive earned, summed over the dives.
+
+Seas of `deep_sea.cells.json` are not dived in again, and every one is stored as soon as it is done, so that a run that
+was stopped continues; `--sizes 10 20` and `--dqn 10` dive in these alone. The time is that of one core.
 """
 
 import argparse
 import json
 import time
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +25,8 @@ import numpy as np
 import torch
 from checks import COLORS, conclude, panels, rounded, save
 
-from operant.envs import make
+from operant.control.dqn import DQN, DQNConfig
+from operant.envs import BatchEnv, make
 from operant.explore import BootstrappedDQN, BootstrappedDQNConfig
 from operant.explore.bootstrapped_dqn import PRESETS
 from operant.mdp import MDP, solve
@@ -31,13 +37,26 @@ TASK, MAPPING, SEEDS = "operant/DeepSea-v0", 42, range(10)
 MOST, BAD, CELLS = 10_000, 0.8, Path(__file__).with_suffix(".cells.json")
 SIZES = tuple(range(10, 51, 2))
 """Of bsuite; R-max dives in all of them."""
+HEADS, GREEDY = "bootstrapped-dqn", "dqn"
+GREEDY_SIZES = (10, 12, 20)
 
 
-def dive(size: int) -> dict[str, Any]:
-    """Train the heads in one sea until every seed has solved it, and return the episodes that each needed."""
-    config, count = BootstrappedDQNConfig(**PRESETS[TASK]), len(SEEDS)
-    env = make(TASK, config.num_envs, list(SEEDS), env_kwargs={"size": size, "mapping_seed": MAPPING})
-    learner = BootstrappedDQN(config, env, seeds=list(SEEDS), budget=MOST * size)
+def learner_of(kind: str, env: BatchEnv, budget: int) -> DQN:
+    """Return the heads, or one network that explores by ε."""
+    preset = PRESETS[TASK]
+    config = BootstrappedDQNConfig(**preset)
+    if kind == HEADS:
+        return BootstrappedDQN(config, env, seeds=list(SEEDS), budget=budget)
+    shared = {field.name: getattr(config, field.name) for field in fields(DQNConfig)}
+    epsilon = {"exploration_initial_eps": 0.05, "exploration_final_eps": 0.05}
+    return DQN(DQNConfig(**{**shared, **epsilon}), env, seeds=list(SEEDS), budget=budget)
+
+
+def dive(kind: str, size: int) -> dict[str, Any]:
+    """Train in one sea until every seed has solved it, and return the episodes that each needed."""
+    count, rows = len(SEEDS), int(PRESETS[TASK]["num_envs"])
+    env = make(TASK, rows, list(SEEDS), env_kwargs={"size": size, "mapping_seed": MAPPING})
+    learner = learner_of(kind, env, MOST * size)
     found, episodes = np.zeros(count), np.zeros(count)
     first, solved = np.full(count, np.nan), np.full(count, np.nan)
     begin = time.process_time()
@@ -67,13 +86,15 @@ def plan(size: int) -> dict[str, Any]:
 def draw(cells: dict[str, Any], planned: dict[int, Any]) -> None:
     """Draw episodes until solved by size, and the regret of R-max."""
     figure, axes = panels(2)
-    sizes = sorted(int(size) for size in cells)
-    solved = np.array([[MOST if n is None else n for n in cells[str(size)]["solved"]] for size in sizes])
-    axes[0].plot(sizes, solved, "o", color=COLORS[0], markersize=3, alpha=0.5)
-    axes[0].plot(sizes, np.median(solved, axis=1), color=COLORS[0], label="bootstrapped DQN, median of ten seeds")
+    for kind, name, color in ((HEADS, "bootstrapped DQN", COLORS[0]), (GREEDY, "DQN, ε = 0.05", COLORS[2])):
+        sizes = sorted(map(int, cells[kind]))
+        solved = np.array([[MOST if n is None else n for n in cells[kind][str(size)]["solved"]] for size in sizes])
+        if sizes:
+            axes[0].plot(sizes, solved, "o", color=color, markersize=3, alpha=0.5)
+            axes[0].plot(sizes, np.median(solved, axis=1), color=color, label=f"{name}, median of ten seeds")
     axes[0].plot(SIZES, [planned[size]["failures"] for size in SIZES], color=COLORS[1], label="R-max: failed dives")
     axes[0].plot(SIZES, [2.0**size for size in SIZES], "--", color=COLORS[6], label="chance, 2^size")
-    axes[0].set(yscale="log", ylim=(10, MOST), xlabel="size", ylabel="episodes until solved")
+    axes[0].set(yscale="log", ylim=(10, 1.3 * MOST), xlabel="size", ylabel="episodes until solved")
     for size, color in zip((10, 20, 30, 40, 50), COLORS, strict=False):
         axes[1].plot(range(1, 3 * size + 1), planned[size]["regret"], color=color, label=f"size {size}")
     axes[1].set(title="R-max against the exact optimum", xlabel="dive", ylabel="regret, summed")
@@ -83,24 +104,30 @@ def draw(cells: dict[str, Any], planned: dict[int, Any]) -> None:
 def main() -> None:
     """Dive in the seas that are asked for, draw all, fail if a claim does not hold."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--sizes", type=int, nargs="*", default=[10, 12, 20, 24], help="default: 10 12 20 24")
+    parser.add_argument("--sizes", type=int, nargs="*", default=SIZES, help="for the heads; default: all of bsuite")
+    parser.add_argument("--dqn", type=int, nargs="*", default=GREEDY_SIZES, help="for DQN; default: 10 12 20")
+    arguments = parser.parse_args()
     torch.set_num_threads(1)
-    cells: dict[str, Any] = json.loads(CELLS.read_text()) if CELLS.exists() else {}
-    for size in parser.parse_args().sizes:
-        if str(size) not in cells:
-            cells[str(size)] = dive(size)
+    cells: dict[str, Any] = json.loads(CELLS.read_text()) if CELLS.exists() else {HEADS: {}, GREEDY: {}}
+    for kind, size in [*((HEADS, size) for size in arguments.sizes), *((GREEDY, size) for size in arguments.dqn)]:
+        if str(size) not in cells[kind]:
+            cells[kind][str(size)] = dive(kind, size)
             CELLS.write_text(json.dumps(cells) + "\n")
-        print(f"size {size}: {cells[str(size)]}", flush=True)
+        print(f"{kind}, size {size}: {cells[kind][str(size)]}", flush=True)
     planned = {size: plan(size) for size in SIZES}
     draw(cells, planned)
-    claims = {f"every seed solves size {size}": None not in cell["solved"] for size, cell in cells.items()}
+    claims = {
+        f"every seed with heads solves size {size}": None not in cell["solved"] for size, cell in cells[HEADS].items()
+    }
+    if (last := str(GREEDY_SIZES[-1])) in cells[GREEDY]:
+        claims[f"DQN with ε solves size {last} with no seed"] = not any(cells[GREEDY][last]["solved"])
     claims["R-max fails 2 N - 1 times in a sea of size N, and then never again"] = all(
         planned[size]["failures"] == 2 * size - 1 for size in SIZES
     )
     claims["its regret is what these dives have missed"] = all(
         planned[size]["regret"][-1] <= planned[size]["optimum"] * (2 * size - 1) + 0.02 * size for size in SIZES
     )
-    conclude(__file__, {"bootstrapped-dqn": cells, "r-max": {str(size): planned[size] for size in SIZES}}, [], claims)
+    conclude(__file__, {**cells, "r-max": {str(size): planned[size] for size in SIZES}}, [], claims)
 
 
 if __name__ == "__main__":

@@ -121,8 +121,8 @@ def resolve(entry: catalog.Algorithm, settings: Settings, config: Any) -> dict[s
         device = "cuda" if large and torch.cuda.is_available() else "cpu"
     if not present(device):
         raise ValueError(f"device {device!r} is not on this machine; `operant doctor` lists those that are")
-    available = cores()
-    few = min(2, available) if language and threads_sleep() else 1
+    available = max(1, cores() // settings.shards)  # whatever the number of processes, on which no bit may depend
+    few = min(2, available) if language and threads_sleep() and settings.shards == 1 else 1
     threads = settings.threads or (available if large else few)
     return {"device": device, "threads": threads, "precision": settings.precision}
 

@@ -29,12 +29,14 @@ def browser():
 
 @pytest.fixture(scope="session")
 def runs(tmp_path_factory):
-    """Give a folder with two short trainings, one of them with answers to label, and a language model."""
+    """Give a folder with two short trainings, one with answers to label, a language model and a reward model."""
     from operant import api
 
     path = tmp_path_factory.mktemp("browser") / "runs"
     sizes = {"train_examples": 24, "held_out": 2, "prompts_per_batch": 4, "num_generations": 4, "evaluate_every": 4}
     api.train("grpo", "arithmetic", seeds=1, budget=8, run=path / "words", progress="silent", **sizes)
+    small = {"train_examples": 16, "held_out": 2, "batch_size": 8, "evaluate_every": 8}
+    api.train("reward-model", "preference", seeds=1, budget=8, run=path / "judge", progress="silent", **small)
     for name, gamma in (("low", 0.5), ("high", 0.99)):
         api.train("q-learning", "FrozenLake-v1", seeds=3, budget=2000, run=path / name, gamma=gamma, progress="silent")
     with (path / "low" / "eval" / "samples.jsonl").open("w", encoding="utf-8") as file:

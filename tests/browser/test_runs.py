@@ -10,7 +10,7 @@ pytestmark = pytest.mark.slow
 def test_runs_are_listed_compared_and_pinned(page):
     page.goto("/runs")
     page.locator("main[data-ready]").wait_for()
-    expect(page.locator("tr[data-run]")).to_have_count(3)
+    expect(page.locator("tr[data-run]")).to_have_count(4)
     page.get_by_label("Select low").check()
     page.get_by_label("Select high").check()
     differ = page.locator(".differ tbody tr")
@@ -49,7 +49,7 @@ def test_runs_are_filtered(page):
     page.keyboard.type("hi frozen")
     expect(page.locator("tr[data-run]")).to_have_count(1)
     page.keyboard.press("Escape")
-    expect(page.locator("tr[data-run]")).to_have_count(3)
+    expect(page.locator("tr[data-run]")).to_have_count(4)
 
 
 def test_the_map_names_a_command_for_every_leaf(page):

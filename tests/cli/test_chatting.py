@@ -7,9 +7,19 @@ import time
 
 import pytest
 
+import operant
 from operant.cli import output
 from operant.runtime.generations import latest_samples
 from operant.runtime.run import Run
+
+
+@pytest.fixture(scope="module")
+def judge(tmp_path_factory):
+    """Give the folder of a run of a reward model."""
+    path = tmp_path_factory.mktemp("runs") / "judge"
+    sizes = {"train_examples": 32, "held_out": 4, "batch_size": 8, "budget": 16, "evaluate_every": 16}
+    operant.train("reward-model", "preference", seeds=1, run=path, progress="silent", **sizes)
+    return path
 
 
 @pytest.fixture
@@ -59,6 +69,9 @@ def test_a_line_that_cannot_be_read_is_said_and_the_next_one_answered(typed, spo
         (["tiny", "--seed-index", "x"], "--seed-index"),
         (["tiny", "--temperature", "-1"], "temperature must be at least 0"),
         (["tiny", "--max-tokens", "0"], "max_tokens must be at least 1"),
+        (["tiny", "--top-p", "0"], "top_p in (0, 1]"),
+        (["tiny", "tiny", "tiny"], "give one or two runs or models, got 3"),
+        (["tiny", "--seed-index", "0", "1"], "--seed-index takes one index for each model, got 2"),
     ],
 )
 def test_wrong_use(typed, arguments, message):
@@ -78,6 +91,32 @@ def test_without_the_extra(typed, spoken, monkeypatch):
     status, _, err = typed("", spoken)
     assert status == 2
     assert 'pip install "operant[language]"' in err
+
+
+def test_prompts_of_the_command_line_are_those_of_lines(typed, spoken):
+    piped = typed("1+1=\n12+3=\n", spoken, "--seed", 5)[1]
+    assert typed("", spoken, "--seed", 5, "--prompt", "1+1=", "--prompt", "12+3=") == (0, piped, "")
+
+
+def test_two_models_answer_next_to_each_other_and_are_scored(typed, spoken, judge):
+    flags = ["--max-tokens", 6, "--prompt", "1+1=", "--prompt", "2+3="]
+    own = [typed("", model, *flags)[1].splitlines() for model in (spoken, "tiny")]
+    status, out, err = typed("", spoken, "tiny", *flags, "--reward-model", judge)
+    assert (status, err) == (0, "")
+    lines = out.splitlines()
+    assert lines[::4] == [f"[{spoken}] {text}" for text in own[0]]
+    assert lines[2::4] == [f"[tiny] {text}" for text in own[1]]
+    scores = [float(line.rpartition("reward: ")[2]) for line in lines[1::2]]
+    assert len({*scores}) == 4, "every answer has its own"
+    assert typed("", spoken, *flags, "--reward-model", judge)[1].splitlines()[1::2] == [
+        line.partition("] ")[2] for line in lines[1::4]
+    ]
+
+
+def test_a_policy_is_no_reward_model(typed, spoken):
+    status, _, err = typed("", spoken, "--reward-model", spoken, "--prompt", "1+1=")
+    assert status == 2
+    assert "which trains no reward model" in err
 
 
 TERMINAL = """

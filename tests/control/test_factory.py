@@ -67,6 +67,20 @@ def test_a_task_selects_its_preset(presets):
     assert configuration(ENTRY, "CartPole-v1") == PPOConfig(gamma=0.9, gae_lambda=0.8)
 
 
+def test_a_task_selects_the_longest_pattern_that_its_id_matches(monkeypatch):
+    patterns = {"Rooms-*": {"gamma": 0.9}, "Rooms-Large-*": {"gamma": 0.8}, "Rooms-Large-3-v0": {"gamma": 0.7}}
+    monkeypatch.setattr(ppo, "PRESETS", {**patterns, "*": {"gamma": 0.5}})
+    found = {
+        "Houses-v0": 0.5,
+        "Rooms-Small-v0": 0.9,
+        "houses:Rooms-Small-v0": 0.9,
+        "Rooms-Large-2-v0": 0.8,
+        "Rooms-Large-3-v0": 0.7,
+    }
+    for task, gamma in found.items():
+        assert configuration(ENTRY, task) == PPOConfig(gamma=gamma)
+
+
 def test_a_named_preset_replaces_that_of_the_task(presets):
     assert configuration(ENTRY, "CartPole-v1", "quick") == PPOConfig(gamma=0.5)
     assert configuration(ENTRY, "Pendulum-v1", "CartPole-v1") == PPOConfig(gamma=0.9, gae_lambda=0.8)

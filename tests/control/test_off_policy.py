@@ -5,9 +5,16 @@ import torch
 
 from control.learners import assert_a_refused_state_changes_nothing, build, poison
 from control.off_policy import QUICK
+from operant import catalog
+from operant.control import assemble
 from operant.control.off_policy import alternate, explore, merge
 from operant.control.td3 import TD3, TD3Config
+from operant.runtime.encoding import digest
 from operant.runtime.metrics_window import DROPPED, EPISODES, LENGTH, RETURN
+from operant.runtime.settings import Settings
+from operant.runtime.shards import Alone, within
+from operant.state import clone
+from runtime.teams import team
 
 
 def report(returns, lengths, counts, dropped=0):
@@ -83,3 +90,87 @@ def test_gradient_steps_of_a_run_are_those_of_whole_iterations(budget, expected)
 
 def test_a_refused_state_leaves_the_learner_as_it_was():
     assert_a_refused_state_changes_nothing(lambda: build(TD3, TD3Config(**QUICK), "Pendulum-v1"))
+
+
+# Shards
+
+SMALL = {
+    "num_envs": 4,
+    "learning_starts": 40,
+    "batch_size": 32,
+    "hidden_sizes": (16, 16),
+    "rounds_per_iteration": 5,
+    "buffer_size": 400,
+}
+
+
+def divided(name, count, rank=None, task="Pendulum-v1", **config):
+    """Return the learner of a run of so many shards, in one of several processes."""
+    entry = catalog.find(name)
+    settings = Settings(name, task, seeds=(3, 5), budget=1000, shards=count)
+    with within(rank or Alone()):
+        return assemble(entry, settings, entry.config_class(**SMALL | config), device="cpu").learner
+
+
+def iterated(learner, count=3):
+    reports = [clone(learner.iterate()) for _ in range(count)]
+    return digest(learner.state_dict()), digest({"reports": reports})
+
+
+@pytest.mark.parametrize("name", ["sac", "td3", "ddpg"])
+def test_shards_learn_what_the_whole_batch_does(name):
+    whole, parts = divided(name, 1), divided(name, 4)
+    first, same_first = whole.iterate(), parts.iterate()
+    assert first.keys() == same_first.keys()
+    for key, value in first.items():
+        torch.testing.assert_close(same_first[key], value, rtol=1e-4, atol=1e-4, equal_nan=True)
+    for key, value in whole.parameters.items():
+        torch.testing.assert_close(parts.parameters[key], value, rtol=1e-3, atol=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("name", "config"),
+    [
+        ("sac", {}),
+        ("sac", {"ent_coef": 0.1, "learning_starts": 0, "train_freq": 2, "max_grad_norm": 1.0}),
+        ("td3", {"n_critics": 3}),
+    ],
+)
+def test_the_number_of_processes_changes_no_bit_of_what_is_learned(name, config):
+    alone = iterated(divided(name, 4, **config))
+    for size in (2, 3):
+        assert {*team(size, lambda rank: iterated(divided(name, 4, rank, **config)))} == {alone}
+
+
+@pytest.mark.parametrize("name", ["sac", "td3"])
+def test_a_run_continues_exactly_on_another_number_of_processes(name):
+    def begun(rank):
+        learner = divided(name, 4, rank)
+        learner.iterate()
+        return clone(learner.state_dict())
+
+    saved = team(4, begun)[0]
+
+    def resumed(rank):
+        learner = divided(name, 4, rank)
+        learner.load_state_dict(saved)
+        learner.iterate()
+        return digest(learner.state_dict())
+
+    whole, _ = iterated(divided(name, 4), 2)
+    assert {*team(2, resumed), resumed(None)} == {whole}
+
+
+@pytest.mark.parametrize(
+    ("name", "values", "message"),
+    [
+        ("sac", {"num_envs": 2}, "4 shards must divide num_envs, which is 2"),
+        ("td3", {"batch_size": 30}, "4 shards must divide batch_size, which is 30"),
+        ("sac", {"use_sde": True}, "use_sde draws its weights for all environments together: leave out --shards 4"),
+        ("sac", {"hindsight": "future", "task": "operant/Reach-v0"}, "hindsight does not support shards"),
+        ("mbpo", {}, "mbpo does not support shards: leave out --shards 4"),
+    ],
+)
+def test_what_shards_cannot_do_is_said(name, values, message):
+    with pytest.raises(ValueError, match=message):
+        divided(name, 4, **values)

@@ -92,6 +92,17 @@ def test_dictionaries_become_one_vector_by_the_order_of_their_keys_with_the_mask
     assert torch.equal(features.encode(shuffled), expected)
 
 
+def test_several_choices_become_one_hot_vectors_in_a_row():
+    space = spaces.MultiDiscrete([[2, 3], [4, 2]], start=[[0, 5], [-1, 0]])
+    features = Features.of(space, ACTIONS)
+    choices = torch.tensor([[[1, 7], [-1, 1]], [[0, 5], [2, 0]]])
+    first, second = [0, 1, 0, 0, 1, 1, 0, 0, 0, 0, 1], [1, 0, 1, 0, 0, 0, 0, 0, 1, 1, 0]
+    assert features.encode(choices).tolist() == [first, second]
+    for wrong in (torch.tensor([[[2, 5], [0, 0]]]), torch.tensor([[[0, 5], [-2, 0]]])):
+        with pytest.raises(ValueError, match="an observation is not a member of MultiDiscrete"):
+            features.encode(wrong)
+
+
 def test_dictionaries_by_seed():
     def grow(tree):
         if isinstance(tree, dict):

@@ -3,12 +3,14 @@
 import gymnasium
 import pytest
 import torch
+from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
 from operant import check_learner
 from operant.control import PPO, PPOConfig
 from operant.control.dqn import DQN, DQNConfig
-from operant.envs import check_batch_env, make, start
-from operant.explore import Counts, Episodic, ForwardError, HashedCounts, InverseCuriosity, RandomDistillation
+from operant.envs import GymnasiumEnv, check_batch_env, make, start
+from operant.explore import Bonus, Counts, Episodic, ForwardError, HashedCounts, InverseCuriosity, RandomDistillation
+from operant.runtime.rollouts import Collector
 
 SEEDS = (3, 5)
 KINDS = [HashedCounts, Episodic, RandomDistillation, ForwardError, InverseCuriosity]
@@ -39,6 +41,63 @@ def test_bonuses_keep_the_contract_of_environments(kind):
 @pytest.mark.parametrize("backend", ["tensor", "gymnasium"])
 def test_bonuses_keep_the_contract_on_vectors(kind, backend):
     check_batch_env(lambda: kind(make("CartPole-v1", 2, SEEDS, backend=backend)), seeds=SEEDS, steps=40)
+
+
+@pytest.mark.parametrize("kind", [*KINDS, Counts])
+@pytest.mark.parametrize("mode", [AutoresetMode.SAME_STEP, AutoresetMode.NEXT_STEP])
+def test_bonuses_of_many_steps_together_are_those_of_step_by_step(kind, mode):
+    """Over several rollouts of 10 steps, between which every 4th step trains; with dummy transitions in one mode."""
+
+    def made():
+        task, options = ("operant/DeepSea-v0", {"size": 3}) if kind is Counts else ("CartPole-v1", {})
+        vector = SyncVectorEnv([lambda: gymnasium.make(task, **options)] * 6, autoreset_mode=mode)
+        env = kind(GymnasiumEnv(vector, range(6), task=task), gamma=0.9, **training(kind))
+        start(env, SEEDS)
+        env.reset()
+        return env
+
+    one, other = made(), made()
+    generator = torch.Generator().manual_seed(0)
+    for _ in range(5):
+        actions = torch.randint(2, (10, 6), generator=generator)
+        expected = [one.step(action).extras["intrinsic"] for action in actions]
+        other.defer()
+        found = [other.step(action).extras["intrinsic"] for action in actions]
+        assert torch.stack(found).isnan().all()
+        other.settle()
+        torch.testing.assert_close(torch.stack(found), torch.stack(expected), rtol=1e-4, atol=1e-5)
+        torch.testing.assert_close(other.recent, one.recent)
+    assert torch.stack(expected).std() > 0
+    torch.testing.assert_close(other.step(actions[0]).extras, one.step(actions[0]).extras, rtol=1e-4, atol=1e-5)
+
+
+def training(kind):
+    return {} if kind in (Counts, HashedCounts, Episodic) else {"every": 4}
+
+
+def test_a_bonus_in_the_reward_does_not_wait():
+    env = sea(Counts, mixed=0.5)
+    env.defer()
+    step = env.step(torch.ones(2, dtype=torch.int64))
+    assert step.extras["intrinsic"].tolist() == [1.0, 1.0]
+    assert (step.reward > 0.4).all()
+    env.settle()
+
+
+def test_rollouts_have_bonuses():
+    env = sea(InverseCuriosity, rows=2)
+    collector = Collector(env, seeds=2)
+    rollout = collector.collect(7, lambda obs, t: ((), torch.ones(2, 2, dtype=torch.int64)))
+    assert rollout.extras["intrinsic"].shape == (7, 2, 2)
+    assert (rollout.extras["intrinsic"] > 0).all()
+
+
+def test_a_bonus_without_novelty_is_an_error():
+    class Nothing(Bonus):
+        pass
+
+    with pytest.raises(NotImplementedError, match="Nothing must define novelty"):
+        sea(Nothing).step(torch.ones(2, dtype=torch.int64))
 
 
 def test_counts_by_hand():

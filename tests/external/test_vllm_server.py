@@ -9,9 +9,10 @@ from pathlib import Path
 import pytest
 import torch
 
-from operant import api
+from operant import Callback, api
 from operant.language.configs import ModelOptions
 from operant.language.engines.connection import Connection, ServerError
+from operant.language.engines.fleet import Fleet
 from operant.language.engines.handover import send
 from operant.language.engines.native import NativeEngine
 from operant.language.engines.protocol import Sampling
@@ -19,6 +20,7 @@ from operant.language.engines.server import PYTHON, serving
 from operant.language.engines.vllm import VLLMEngine
 from operant.language.models import LanguageModel, load
 from operant.language.packing import Sample, pack
+from operant.language.runs import load_trained
 
 pytestmark = [
     pytest.mark.vllm,
@@ -200,6 +202,39 @@ def test_training_goes_through_the_server(address, tmp_path):
         assert max(record["sampling/sampling_logp_difference/mean"]) < 1e-4
         assert max(record["sampling/sampling_logp_difference/max"]) < 1e-2
         assert record["health/skipped_updates"] == [0, 0]
+
+
+def test_weights_that_are_not_the_trainers_end_a_run_within_one_update(address, tmp_path):
+    """Another process gives the server the weights of the start again, after two updates."""
+    api.train("sft", "arithmetic", budget=4000, train_examples=400, run=tmp_path / "sft", progress="silent")
+    start, batches = load_trained(ModelOptions(init=str(tmp_path / "sft")), seed=0), []
+
+    class Injection(Callback):
+        def should_stop(self, consumed):
+            batches.append(consumed)
+            if len(batches) == 3:
+                send(Connection(address), start, tmp_path / "stale")
+            return False
+
+    common = {"init": str(tmp_path / "sft"), "engine": address, "callbacks": [Injection()], "progress": "silent"}
+    with pytest.raises(ValueError, match=r"nats off the trainer's after update 2 .*got others from another process"):
+        api.train("grpo", "arithmetic", budget=800, run=tmp_path / "grpo", **common, learning_rate=1e-3)
+    assert len(batches) == 3
+
+
+def test_several_servers_and_one_that_is_lost(address):
+    model, fleet = tiny(1), None
+    with serving(tiny(0), options=OPTIONS) as second:
+        fleet = Fleet([address, second], model, connections=2)
+        assert gap(model, ask(fleet)) < 1e-4
+        change(model, 0.05)
+        fleet.update(model)
+        found = ask(fleet)
+        assert gap(model, found) < 1e-4
+        assert [c.ids for c in flat(ask(fleet))] == [c.ids for c in flat(found)]
+    with pytest.warns(RuntimeWarning, match="left out until the next update, its prompts go to 1 others"):
+        assert gap(model, ask(fleet)) < 1e-4
+    fleet.close()
 
 
 def test_the_example_of_the_documentation(tmp_path, monkeypatch):

@@ -84,3 +84,38 @@ def test_equations_become_mathml():
     assert "`$HOME`, 5$ and 6$" in shown
     assert "```\n$a$\n```" in shown
     assert shown.count("<mfrac>") == 1
+
+
+def test_equations_are_aligned_and_names_have_space():
+    rows = (r"a &= \log\pi && \text{by per\_alpha} \\", r"b &\sim \arg\max_x f")
+    page = "\n".join(["```math", r"\begin{aligned}", *rows, r"\end{aligned}", "```", ""])
+    shown = equations.on_page_markdown(page, page=None, config=None, files=None)
+    assert shown.count("<math") == 1
+    assert shown.count("<mtr>") == 2
+    assert '<mtd columnalign="right">' in shown
+    for name in ("log", "arg", "max"):
+        assert f'rspace="0.167em">{name}</mo>' in shown
+    assert "per&#x0005F;alpha" in shown
+    assert "~" not in shown
+    assert "&#x0007E;" not in shown
+
+
+def test_a_paragraph_may_begin_with_an_equation_and_a_long_one_gets_a_line_where_it_is_narrow():
+    markdown = pytest.importorskip("markdown")
+    page = f"with\n$x$ and\n$y = {'+'.join('x' * 20)}$ too"
+    shown = markdown.markdown(equations.on_page_markdown(page, page=None, config=None, files=None))
+    assert shown.count("<p>") == 1
+    assert shown.count('class="narrow equation"') == shown.count('class="wide equation"') == 1
+
+
+def test_commands_without_mathml_are_an_error():
+    with pytest.raises(ValueError, match=r"no MathML for \\nonsense"):
+        equations.typeset(r"a + \nonsense b")
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "docs").rglob("*.md")), ids=lambda path: path.stem)
+def test_equations_are_typeset(path):
+    for section in re.split(r"^## ", path.read_text(encoding="utf-8"), flags=re.MULTILINE):
+        if section.startswith("Equations\n"):
+            assert "```text" not in section, "write the equations as LaTeX in fences of `math`"
+            assert "```math" in section or "|" in section

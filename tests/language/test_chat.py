@@ -6,10 +6,21 @@ from transformers import AutoModelForCausalLM, LlamaConfig
 
 import operant
 from operant import streams
-from operant.language.chat import ChatModel, Conversation, converses, find_chat_model, trained_model, write_model
+from operant.language.chat import (
+    Answer,
+    ChatModel,
+    Conversation,
+    converses,
+    find_chat_model,
+    score,
+    trained_model,
+    write_model,
+)
 from operant.language.configs import ModelOptions
 from operant.language.engines import NativeEngine, Sampling
 from operant.language.models import LanguageModel, load
+from operant.language.packing import Sample
+from operant.language.scoring import RewardModelFunction, Scorer
 from operant.language.tokenizer import decode, encode_prompt
 
 TINY = {"train_examples": 32, "held_out": 4, "batch_size": 16, "budget": 32, "evaluate_every": 32, "progress": "silent"}
@@ -27,8 +38,8 @@ def run(tmp_path_factory):
     return operant.train("sft", "arithmetic", seeds=(3, 4), run=folder, **TINY).run
 
 
-def chance(seed=0):
-    return streams.torch_generator(seed, "test")
+def chance(turn=0, seed=0):
+    return streams.torch_generator(seed, "chat", turn)
 
 
 def expected(model, ids, sampling, generator):
@@ -45,29 +56,34 @@ def same(one, other):
 
 
 def test_an_answer_comes_piece_by_piece_and_is_that_of_the_engine(tiny):
-    conversation = Conversation(ChatModel(tiny, in_turns=False), Sampling(20), generator=chance())
+    conversation = Conversation(ChatModel(tiny, in_turns=False), Sampling(20), seed=0)
     pieces = list(conversation.answer("12+34="))
     assert len(pieces) > 2
-    generator = chance()
-    first = expected(tiny, encode_prompt(tiny.tokenizer, "12+34="), Sampling(20), generator)
-    assert "".join(pieces) == first
-    second = expected(tiny, encode_prompt(tiny.tokenizer, "x"), Sampling(20), generator)
+    assert "".join(pieces) == expected(tiny, encode_prompt(tiny.tokenizer, "12+34="), Sampling(20), chance(0))
+    second = expected(tiny, encode_prompt(tiny.tokenizer, "x"), Sampling(20), chance(1))
     assert "".join(conversation.answer("x")) == second, "plain prompts stand alone"
 
 
 def test_turns_are_remembered(tiny):
-    conversation = Conversation(ChatModel(tiny, in_turns=True), Sampling(12), generator=chance())
+    conversation = Conversation(ChatModel(tiny, in_turns=True), Sampling(12), seed=0)
     first = "".join(conversation.answer("Hi"))
     second = "".join(conversation.answer("And?"))
     said = [("user", "Hi"), ("assistant", first), ("user", "And?"), ("assistant", second)]
     assert [(m["role"], m["content"]) for m in conversation.messages] == said
-    generator = chance()
-    expected(tiny, encode_prompt(tiny.tokenizer, conversation.messages[:1]), Sampling(12), generator)
-    assert second == expected(tiny, encode_prompt(tiny.tokenizer, conversation.messages[:3]), Sampling(12), generator)
+    ids = encode_prompt(tiny.tokenizer, conversation.messages[:3])
+    assert second == expected(tiny, ids, Sampling(12), chance(1))
+    later = Conversation(ChatModel(tiny, in_turns=True), Sampling(12), seed=0, messages=conversation.messages[:2])
+    assert "".join(later.answer("And?")) == second, "a turn depends on its place, not on the object"
+
+
+def test_the_most_likely_tokens_alone_are_sampled(tiny):
+    narrow = Conversation(ChatModel(tiny, in_turns=False), Sampling(20, top_p=1e-6), seed=3)
+    greedy = Conversation(ChatModel(tiny, in_turns=False), Sampling(20, temperature=0), seed=4)
+    assert list(narrow.answer("12+34=")) == list(greedy.answer("12+34="))
 
 
 def test_a_stopped_answer_is_what_was_said(tiny):
-    conversation = Conversation(ChatModel(tiny, in_turns=True), Sampling(50, temperature=0), generator=chance())
+    conversation = Conversation(ChatModel(tiny, in_turns=True), Sampling(50, temperature=0), seed=0)
     pieces = conversation.answer("Hi")
     said = next(pieces) + next(pieces) + next(pieces)
     pieces.close()
@@ -77,24 +93,50 @@ def test_a_stopped_answer_is_what_was_said(tiny):
 
 def test_the_oldest_turns_are_forgotten_when_there_is_no_room(tiny):
     speaker = ChatModel(tiny, in_turns=True)
-    conversation = Conversation(speaker, Sampling(8, temperature=0), generator=chance())
+    conversation = Conversation(speaker, Sampling(8, temperature=0), seed=0)
     conversation.messages = [{"role": "user", "content": "a" * 1500}, {"role": "assistant", "content": "b" * 600}]
     answer = "".join(conversation.answer("1+1="))
     ids = encode_prompt(tiny.tokenizer, MESSAGES)
     assert answer == expected(tiny, ids, Sampling(8, temperature=0), chance())
+    assert conversation.last.prompt == MESSAGES
+    assert conversation.last.prompt_ids == ids
 
 
 @pytest.mark.parametrize(("text", "message"), [("é", "no token for 'é'"), ("a" * 3000, "takes 2048 at most")])
 def test_what_cannot_be_asked_is_refused_and_forgotten(tiny, text, message):
-    conversation = Conversation(ChatModel(tiny, in_turns=True), Sampling(8), generator=chance())
+    conversation = Conversation(ChatModel(tiny, in_turns=True), Sampling(8), seed=0)
     with pytest.raises(ValueError, match=message):
         list(conversation.answer(text))
     assert conversation.messages == []
 
 
 def test_no_answer_is_longer_than_there_is_room(tiny):
-    conversation = Conversation(ChatModel(tiny, in_turns=False), Sampling(9000, temperature=0), generator=chance())
+    conversation = Conversation(ChatModel(tiny, in_turns=False), Sampling(9000, temperature=0), seed=0)
     assert len("".join(conversation.answer("a" * 2040))) <= 2048 - 2041
+
+
+@pytest.mark.parametrize("in_turns", [False, True])
+def test_the_score_is_that_of_the_tokens_of_the_answer(tiny, words, in_turns):
+    scorer = Scorer(load(ModelOptions(), seed=1))
+    with torch.no_grad():
+        scorer.head.weight.copy_(torch.linspace(-1, 1, scorer.head.weight.numel()))
+    judge = RewardModelFunction(scorer, process=False, separator="\n", tokenizer=words)
+    speaker = ChatModel(tiny, in_turns=in_turns)
+    conversation = Conversation(speaker, Sampling(6), seed=0)
+    assert conversation.last is None
+    text = "".join(conversation.answer("1+1="))
+    prompt = encode_prompt(tiny.tokenizer, MESSAGES if in_turns else "1+1=")
+    found = conversation.last
+    assert (found.text, found.prompt_ids, found.truncated) == (text, prompt, found.ids[-1] != 2)
+    (expected,) = scorer.scores([Sample(prompt, found.ids)]).tolist()
+    assert score(judge, found, speaker) == expected != 0
+
+
+def test_what_is_too_long_for_the_reward_model_is_not_scored(tiny):
+    judge = RewardModelFunction(Scorer(tiny), process=False, separator="\n")
+    answer = Answer("1", [1] * 2000, "2", [5] * 49, truncated=True)
+    with pytest.raises(ValueError, match="have 2049 tokens, but the reward model takes 2048 at most"):
+        score(judge, answer, ChatModel(tiny, in_turns=False))
 
 
 def test_characters_of_several_tokens_appear_whole(words):
@@ -105,7 +147,7 @@ def test_characters_of_several_tokens_appear_whole(words):
     ids = words.encode("é字", add_special_tokens=False)
     assert len(ids) == 5, "bytes are tokens"
     model = LanguageModel(network, words, stop=frozenset({2}))
-    conversation = Conversation(ChatModel(model, in_turns=False), Sampling(5), generator=chance())
+    conversation = Conversation(ChatModel(model, in_turns=False), Sampling(5), seed=0)
     conversation._engine.stream = lambda *args, **options: iter([[i] for i in ids])
     assert [piece for piece in conversation.answer("the cat") if piece] == ["é", "字"]
 

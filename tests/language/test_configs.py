@@ -41,7 +41,11 @@ def test_defaults_are_accepted_and_explained(kind):
             r"importance_sampling_correction .*truncate.*clip",
         ),
         (SamplingConfig, {"importance_sampling_cap": 0.5}, r"importance_sampling_cap .*0.5"),
-        (SamplingConfig, {"engine": "vllm"}, "engine must be native or an address such as .*got 'vllm'"),
+        (SamplingConfig, {"engine": "vllm"}, "engine must be native, or addresses such as .*got 'vllm'"),
+        (SamplingConfig, {"max_staleness": 1}, "max_staleness=1 needs a server .*engine='native'"),
+        (SamplingConfig, {"max_staleness": 2}, "max_staleness must be .*2"),
+        (SamplingConfig, {"engine": "http://a,native"}, "engine must be native, or .*got 'http://a,native'"),
+        (SamplingConfig, {"engine": "http://a,http://a"}, "each engine's address is needed once"),
     ],
 )
 def test_what_cannot_work_is_refused_by_name(kind, values, message):

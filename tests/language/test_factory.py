@@ -9,8 +9,12 @@ from operant.language import factory
 from operant.language.engines import NativeEngine
 from operant.language.factory import BUILDERS, engine_for
 from operant.language.grpo import GRPOConfig
+from operant.runtime.encoding import digest
 from operant.runtime.evaluation import StoppedError
 from operant.runtime.settings import Settings
+from operant.runtime.shards import Alone, within
+from operant.state import clone
+from runtime.teams import ranks, team
 
 SMALL = {"train_examples": 24, "held_out": 6, "learning_rate": 0.01, "batch_size": 8}
 
@@ -209,3 +213,91 @@ def test_every_learner_of_the_catalog_has_a_builder():
 def test_a_configuration_of_another_algorithm_is_refused():
     with pytest.raises(TypeError):
         factory.assemble(catalog.find("sft"), settings(), GRPOConfig(), device="cpu")
+
+
+# Shards
+
+SHARDED = {
+    "sft": ("sft", "reverse", {"batch_size": 6, "validations": 1000}),
+    "sft by sequences": ("sft", "reverse", {"batch_size": 6, "loss_aggregation": "sequence_mean", "lora_r": 2}),
+    "dpo": ("dpo", "preference", {"batch_size": 6, "beta": 0.5}),
+    "dpo, reference in memory": ("dpo", "preference", {"batch_size": 6, "precompute_ref_log_probs": False}),
+    "reward model": ("reward-model", "preference", {"batch_size": 6, "dtype": "bfloat16"}),
+    "with imitation": ("reward-model", "preference", {"batch_size": 6, "lm_coef": 0.5, "micro_batch_tokens": 100}),
+    "reward model of steps": ("process-reward-model", "steps", {"batch_size": 6, "supervision": "process"}),
+    "rlhf": ("rlhf", "preference", {"objective": "clip-and-penalty", "num_minibatches": 2}),
+    "rlhf, shared critic": ("rlhf", "preference", {"critic": "shared", "critic_warmup": 1, "num_generations": 2}),
+    "rlhf by vpg": ("rlhf", "preference", {"step": "vpg", "num_iterations": 2}),
+    "grpo": ("grpo", "preference", {"num_generations": 2, "beta": 0.1}),
+}
+
+
+@pytest.fixture
+def make_sharded(model_folder):
+    """Return what builds the learner of a run of several shards, in one of several processes."""
+
+    def make(case, group, *, shards=4, **more):
+        name, task, values = SHARDED[case]
+        sampled = {"prompts_per_batch": 6, "max_completion_length": 8} if name in ("rlhf", "grpo") else {}
+        common = {"model": model_folder, "learning_rate": 1e-3, "train_examples": 24, "held_out": 4}
+        entry = catalog.find(name)
+        config = entry.config_class(**common | sampled | values | more)
+        with within(group):
+            own = Settings(name, task, seeds=(3,), budget=24, shards=shards)
+            return factory.assemble(entry, own, config, device="cpu").learner
+
+    return make
+
+
+def iterated(learner, count=2):
+    reports = [clone(learner.iterate()) for _ in range(count)]
+    return digest(learner.state_dict()), reports
+
+
+@pytest.mark.parametrize("case", SHARDED)
+def test_the_number_of_processes_changes_no_bit_of_what_is_learned(make_sharded, case):
+    alone, reports = iterated(make_sharded(case, Alone()))
+    members = ranks(3)
+    learners = [make_sharded(case, member) for member in members]
+    for found, others in team(3, lambda rank: iterated(learners[rank.rank]), members):
+        assert found == alone
+        assert digest({"metrics": others}) == digest({"metrics": reports})
+
+
+@pytest.mark.parametrize("case", [case for case in SHARDED if "rlhf" not in case and case != "grpo"])
+def test_shards_have_loss_and_gradient_of_the_whole_batch(make_sharded, case):
+    whole, parts = (make_sharded(case, Alone(), shards=count).iterate() for count in (1, 4))
+    assert whole.keys() == parts.keys()
+    for name in [name for name in whole if name.startswith("losses/")]:
+        torch.testing.assert_close(parts[name], whole[name], rtol=1e-3, atol=1e-6)
+
+
+@pytest.mark.parametrize("case", ["sft", "dpo", "rlhf"])
+def test_a_run_continues_exactly_on_another_number_of_processes(make_sharded, case):
+    members = ranks(2)
+    learners = [make_sharded(case, member) for member in members]
+    team(2, lambda rank: iterated(learners[rank.rank], 1), members)
+    resumed = make_sharded(case, Alone())
+    resumed.load_state_dict(clone(learners[0].state_dict()))
+    assert iterated(resumed, 1)[0] == iterated(make_sharded(case, Alone()), 2)[0]
+
+
+@pytest.mark.parametrize(
+    ("case", "values", "message"),
+    [
+        ("rlhf", {"step": "trpo"}, "step=trpo does not support shards"),
+        ("rlhf", {"engine": "http://127.0.0.1:1"}, "the server http://127.0.0.1:1 samples all prompts together"),
+        ("grpo", {"prompts_per_batch": 3}, "prompts_per_batch is 3, less than the 4 shards"),
+        ("sft", {"batch_size": 3}, "batch_size is 3, less than the 4 shards"),
+    ],
+)
+def test_what_shards_cannot_do_is_said(make_sharded, case, values, message):
+    with pytest.raises(ValueError, match=message):
+        make_sharded(case, Alone(), **values)
+
+
+def test_algorithms_without_shards_say_it(tmp_path):
+    entry = catalog.find("iterative-grpo")
+    own = Settings("iterative-grpo", "preference", budget=24, shards=2)
+    with pytest.raises(ValueError, match="iterative-grpo does not support shards: leave out --shards 2"):
+        factory.assemble(entry, own, entry.config_class(ref_reset_interval=1), device="cpu")

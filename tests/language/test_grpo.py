@@ -17,7 +17,10 @@ from operant.language.process_rewards import step_judge
 from operant.language.rewards import combine
 from operant.language.rollouts import Answers, Rollout, judge
 from operant.language.tasks import find
+from operant.runtime.encoding import digest
+from operant.runtime.shards import Alone, Shards
 from operant.state import clone
+from runtime.teams import team
 
 EOS = 2
 PROMPTS = [Prompt([1, *ids], {"prompt": str(ids)}) for ids in ([3], [4, 5], [6, 3, 4], [7], [5, 5], [6, 7])]
@@ -43,7 +46,9 @@ def same_networks():
 
 @pytest.fixture
 def make_learner(make_model):
-    def make(*, reward=varied, max_tokens=6, model=None, engine=None, rows=PROMPTS, seed=0, steps=None, **values):
+    def make(
+        *, reward=varied, max_tokens=6, model=None, engine=None, rows=PROMPTS, seed=0, steps=None, shards=None, **values
+    ):
         values = {"learning_rate": 1e-2, "prompts_per_batch": 4, "num_generations": 4, "max_grad_norm": 1e9} | values
         model = model or make_model(vocab_size=8)
         return GRPO(
@@ -56,6 +61,7 @@ def make_learner(make_model):
             seed=seed,
             budget=100,
             steps=steps,
+            shards=shards,
         )
 
     return make
@@ -829,3 +835,61 @@ def test_an_objective_and_an_advantage_of_ones_own_take_the_place_of_the_built_i
         make_learner(objective=f"{tmp_path / 'mine.py'}:total").iterate()
     with pytest.raises(ValueError, match=r"advantage must be group, .* or a function of yours, path/to/file\.py:name"):
         make_learner(advantage="median")
+
+
+# --- shards
+
+
+@pytest.mark.parametrize("weights", ["token_mean", "sequence_mean", "constant"])
+def test_shards_have_the_gradient_of_the_whole_batch(make_learner, weights):
+    values = {"loss_aggregation": weights, "beta": 0.1, "mask_truncated_completions": True}
+    whole, parts = make_learner(**values), make_learner(**values, shards=Shards(4, Alone()))
+    rollout, _ = whole.collect()
+    batch = whole.estimate_advantages(rollout)
+    assert 0 < int(batch.counts.sum()) < len(batch.counts), "some answers do not count"
+    close(gradient(parts, batch), gradient(whole, batch), 1e-5)
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        *({"filter": "refill", **PRESETS[name], "num_generations": 4, "num_minibatches": 2} for name in PRESETS),
+        {"num_iterations": 2, "num_minibatches": 3, "statistics": 2, "filter": "drop"},
+    ],
+    ids=[*PRESETS, "several epochs"],
+)
+def test_the_number_of_processes_changes_no_bit_of_what_is_learned(make_learner, make_model, values):
+    def learned(group, models):
+        learner = make_learner(shards=Shards(4, group), model=models[group.rank], **values)
+        reports = [learner.iterate() for _ in range(3)]
+        return digest(learner.state_dict()), digest({"metrics": [clone(report) for report in reports]})
+
+    alone = learned(Alone(), [make_model(vocab_size=8)])
+    for size in (2, 3):
+        models = [make_model(vocab_size=8) for _ in range(size)]
+        assert {*team(size, lambda rank, models=models: learned(rank, models))} == {alone}
+
+
+def test_a_run_continues_exactly_on_another_number_of_processes(make_learner, make_model):
+    models = [make_model(vocab_size=8) for _ in range(8)]
+
+    def learner_of(group):
+        return make_learner(shards=Shards(4, group), beta=0.1, model=models.pop())
+
+    def begun(group):
+        learner = learner_of(group)
+        learner.iterate()
+        return clone(learner.state_dict())
+
+    saved = team(4, begun)[0]
+
+    def resumed(group):
+        learner = learner_of(group)
+        learner.load_state_dict(saved)
+        learner.iterate()
+        return digest(learner.state_dict())
+
+    whole = learner_of(Alone())
+    whole.iterate()
+    whole.iterate()
+    assert {*team(2, resumed), resumed(Alone())} == {digest(whole.state_dict())}

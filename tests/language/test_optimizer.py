@@ -5,7 +5,9 @@ import torch
 from torch import nn
 
 from operant.language.configs import LanguageConfig
-from operant.language.optimizer import OptimizerStep, scheduled
+from operant.language.optimizer import OptimizerStep, backward, scheduled
+from operant.runtime.shards import Alone, Shards
+from runtime.teams import team
 
 SHAPES = {"matrix": (3, 4), "vector": (4,), "tensor": (2, 3, 2)}
 
@@ -243,3 +245,46 @@ def test_the_schedule_scales_the_step():
     value.sum().backward()
     stepper.step(0.75)
     torch.testing.assert_close(value.detach(), torch.tensor([0.975]))
+
+
+def accumulated(shards, *, parts, dtype=torch.float32):
+    """Return gradients and records of losses that leave out some parameters."""
+    own = parameters(dtype=dtype)
+    steppers = [OptimizerStep({n: own[n] for n in names}, config()) for names in (("matrix", "vector"), ("tensor",))]
+
+    def differentiate(target):
+        value = ((own["matrix"].float() - target) ** 3).sum() + (own["tensor"].float() * target).sum()
+        value.backward()
+        return value.detach()
+
+    records = backward(steppers, parts, differentiate, shards)
+    return {n: m.grad for s in steppers for n, m in s._masters.items()}, records
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("parts", [[0.1, -0.7, 1.3, 0.2, 5.1], [0.5, 0.25]], ids=["5 parts", "fewer than shards"])
+def test_gradients_of_shards_add_up_alike_in_any_number_of_processes(parts, dtype):
+    whole, records = accumulated(Shards(1, Alone()), parts=parts, dtype=dtype)
+    alone = accumulated(Shards(4, Alone()), parts=parts, dtype=dtype)
+    for name in ("matrix", "tensor"):
+        torch.testing.assert_close(alone[0][name], whole[name])
+    assert whole["vector"] is None
+    assert alone[0]["vector"] is None, "AdamW leaves a parameter without a gradient as it is"
+    for size in (1, 2, 3, 4):
+        for gradients, found in team(size, lambda rank: accumulated(Shards(4, rank), parts=parts, dtype=dtype)):
+            assert torch.equal(gradients["matrix"], alone[0]["matrix"])
+            assert torch.equal(gradients["tensor"], alone[0]["tensor"])
+            assert gradients["vector"] is None
+            assert torch.equal(torch.stack(found), torch.stack(records))
+
+
+def test_the_gradient_of_shards_by_hand():
+    # In float32 1e8 + 1 is 1e8: from left to right the sum would be 1, in pairs of shards it is 0.
+    value = nn.Parameter(torch.zeros(1))
+    stepper = OptimizerStep({"value": value}, config())
+
+    def differentiate(slope):
+        (slope * value).sum().backward()
+
+    backward([stepper], [1e8, 1.0, -1e8, 1.0], differentiate, Shards(4, Alone()))
+    assert value.grad.tolist() == [0.0]

@@ -169,6 +169,14 @@ def test_micro_batches_count_a_shared_prompt_once():
     assert micro_batches([], tokens=5) == []
 
 
+def test_shards_are_divided_separately():
+    samples = [SAMPLES[0]] * 7
+    assert micro_batches(samples, tokens=10_000, shards=4) == [[0], [1, 2], [3, 4], [5, 6]]
+    assert micro_batches(samples, tokens=1, shards=2) == [[i] for i in range(7)]
+    assert micro_batches(samples[:2], tokens=10_000, shards=4) == [[0], [1]], "two shards are empty"
+    assert group_batches([SAMPLES[:3], SAMPLES[4:6], SAMPLES[7:9]], tokens=10_000, shards=2) == [[0], [1, 2]]
+
+
 def test_groups_are_not_parted():
     groups = [SAMPLES[:3], SAMPLES[4:6], SAMPLES[7:9]]  # 24, 20 and 18 tokens
     assert group_batches(groups, tokens=62) == [[0, 1, 2]]

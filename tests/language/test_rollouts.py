@@ -6,6 +6,7 @@ import torch
 from operant.language.engines import Completion, NativeEngine, Sampling
 from operant.language.examples import Prompt
 from operant.language.packing import Sample
+from operant.language.process_rewards import table
 from operant.language.rewards import combine
 from operant.language.rollouts import (
     Answers,
@@ -18,6 +19,10 @@ from operant.language.rollouts import (
     shuffled,
 )
 from operant.language.tokenizer import encode_prompt
+from operant.runtime.encoding import digest
+from operant.runtime.shards import Alone, Shards
+from operant.state import clone
+from runtime.teams import team
 
 
 def lengths_of(prompts, completions, **columns):
@@ -262,3 +267,33 @@ def test_answers_lie_side_by_side_and_are_those_of_the_engine(make_model, charac
     assert answers.completions == [c for found in direct for c in found]
     assert answers.prompts == [prompts[0]] * 3 + [prompts[1]] * 3
     assert answers.texts == [characters.decode(c.ids, skip_special_tokens=True) for c in answers.completions]
+
+
+def steps_of(prompts, completions):
+    return table([[(float(len(c.ids)), len(c.ids) - 1)] * (1 + i % 2) for i, c in enumerate(completions)])
+
+
+@pytest.mark.parametrize("count", [5, 3])
+def test_shards_are_sampled_and_rewarded_alike_by_any_number_of_processes(make_sampler, count):
+    def drawn(group):
+        sampler = samplers.pop()
+        sampler.shards = Shards(4, group)
+        found = [sampler.draw(count, 2, steps=steps_of) for _ in range(2)]
+        return digest({"drawn": [r.state_dict() for r in found], "sampler": sampler.state_dict()}), found
+
+    samplers = [make_sampler(count=count) for _ in range(8)]
+    (alone, found), plain = drawn(Alone()), make_sampler(count=count)
+    assert {d for size in (1, 2, 4) for d, _ in team(size, drawn)} == {alone}
+    for rollout in found:
+        other = plain.draw(count, 2, steps=steps_of)
+        assert rollout.answers.prompts == other.answers.prompts
+        assert rollout.rewards().shape == (count, 2)
+        assert [c.ids for c in rollout.answers.completions] != [c.ids for c in other.answers.completions]
+    assert found[0].answers.completions != found[1].answers.completions
+
+
+def test_a_rollout_comes_back_from_its_state(make_sampler):
+    rollout = make_sampler(rewards=(lengths_of, digits)).draw(3, 2, steps=steps_of)
+    again = Rollout.of(clone(rollout.state_dict()), rollout.answers.prompts)
+    assert again.answers == rollout.answers
+    assert digest(again.state_dict()) == digest(rollout.state_dict())

@@ -20,16 +20,22 @@ def made(activation="relu", seeds=3, sizes=(ENTRIES, 5, 4, 2)):
     return lookup, perceptron, parameters, numbers, one_hot(numbers.squeeze(-1), ENTRIES).float()
 
 
+def summed(gradient):
+    """Return the gradient of all rows `[S, ENTRIES, W]`."""
+    return one_hot(gradient.numbers, ENTRIES).float().mT @ gradient.rows
+
+
 @pytest.mark.parametrize("activation", ["tanh", "relu"])
 @pytest.mark.parametrize("sizes", [(ENTRIES, 5, 4, 2), (ENTRIES, 3, 2)])
 def test_values_and_gradients_are_those_of_one_hot_vectors(activation, sizes):
     lookup, perceptron, parameters, numbers, vectors = made(activation, sizes=sizes)
-    layers = lookup.layers(parameters)
-    trace, reference = lookup.trace(layers, numbers), perceptron.trace(layers, vectors)
+    layers, own = lookup.layers(parameters), perceptron.layers(parameters[:, : perceptron.size])
+    trace, reference = lookup.trace(layers, numbers), perceptron.trace(own, vectors)
     torch.testing.assert_close(trace[1:], reference[1:])
     cotangent = torch.randn(3, 9, 2)
-    ours, theirs = lookup.pullback(layers, trace, cotangent), perceptron.pullback(layers, reference, cotangent)
-    torch.testing.assert_close(torch.cat(ours, 1), torch.cat(theirs, 1))
+    ours, theirs = lookup.row_gradient(layers, trace, cotangent), perceptron.pullback(own, reference, cotangent)
+    torch.testing.assert_close(summed(ours).flatten(1), theirs[0])
+    torch.testing.assert_close(ours.rest, torch.cat(theirs[1:], 1))
 
 
 @needs_compiler
@@ -49,14 +55,13 @@ def test_a_compiled_pass_gives_the_same():
         torch.testing.assert_close(ours, theirs)
 
 
-def test_a_number_that_is_not_drawn_has_no_gradient_and_others_add_up():
-    lookup, _, parameters, _, _ = made(seeds=1)
-    layers, numbers = lookup.layers(parameters), torch.tensor([[[2], [2], [4]]])
-    trace = lookup.trace(layers, numbers)
-    first = lookup.pullback(layers, trace, torch.ones(1, 3, 2))[0].view(ENTRIES, 5)
-    alone = lookup.pullback(layers, lookup.trace(layers, numbers[:, :1]), torch.ones(1, 1, 2))[0].view(ENTRIES, 5)
-    assert (first[[0, 1, 3, 5]] == 0).all()
-    torch.testing.assert_close(first[2], 2 * alone[2])
+def test_the_parameters_of_all_networks_are_rows_of_one_matrix():
+    lookup, perceptron, parameters, _, _ = made(sizes=(ENTRIES, 5, 4, 2))
+    assert perceptron.size == 6 * 5 + 5 + 5 * 4 + 4 + 4 * 2 + 2 == 69
+    assert lookup.size == 70
+    weight, _ = lookup.layers(parameters)[0]
+    assert torch.equal(parameters.view(-1, 5).view(3, -1, 5)[:, :ENTRIES], weight)
+    assert lookup.rest == slice(30, 69)
 
 
 def test_values_of_actions_begin_as_different_for_different_entries():
@@ -70,3 +75,13 @@ def test_values_of_actions_begin_as_different_for_different_entries():
     best = values.argmax(-1).float().mean()
     assert 0.1 < best < 0.9
     assert (values[:, 0] - values[:, 1]).std() > 0.05
+
+
+def test_fixed_networks_are_a_table_that_follows_their_parameters():
+    shape = ActionValues(400, 2, hidden=(20,), activation="relu", one_hot=True)
+    parameters = shape.initial([torch.Generator().manual_seed(seed) for seed in range(3)])
+    fixed, bound = shape.fixed(parameters), shape.bind(parameters)
+    numbers = torch.randint(400, (3, 9, 1), generator=torch.Generator().manual_seed(5))
+    torch.testing.assert_close(fixed(numbers), bound(numbers))
+    parameters.mul_(2.0)
+    torch.testing.assert_close(fixed(numbers), bound(numbers))

@@ -28,16 +28,21 @@ class Rank:
         return torch.cat(self._exchange(tensors))
 
 
-def team(size, work):
-    """Return what ``work(rank)`` returns for each of ``size`` ranks."""
+def ranks(size):
+    """Return the members of a team."""
     board, barrier = [None] * size, threading.Barrier(size, timeout=60)
+    return [Rank(rank, size, board, barrier) for rank in range(size)]
+
+
+def team(size, work, members=None):
+    """Return what ``work(rank)`` returns for each of ``size`` ranks."""
 
     def member(rank):
         try:
-            return work(Rank(rank, size, board, barrier))
+            return work(rank)
         except BaseException:
-            barrier.abort()
+            rank.barrier.abort()
             raise
 
     with ThreadPoolExecutor(size) as pool:
-        return list(pool.map(member, range(size)))
+        return list(pool.map(member, members or ranks(size)))

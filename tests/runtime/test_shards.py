@@ -121,3 +121,17 @@ def test_shards_are_computed_one_by_one_where_at_once_would_change_a_bit():
         assert torch.equal(shards.mean(alone, batch, stacked)[0], exact)
     assert (alone.count, stacked.count) == (12, 1)
     assert torch.equal(shards.mean(alone, batch, counted(means), kind="another")[0], exact)
+
+
+@pytest.mark.parametrize("count", [0, 2, 5, 9])
+def test_every_item_is_computed_by_one_process(count):
+    def squares(rank):
+        own = []
+        results = Shards(4, rank).map(lambda item: own.append(item) or torch.tensor(item**2), range(count))
+        return own, [int(result) for result in results]
+
+    for size in (1, 2, 3, 4):
+        found = team(size, squares)
+        assert [item for own, _ in found for item in own] == list(range(count))
+        assert all(results == [item**2 for item in range(count)] for _, results in found)
+    assert Shards(1, Alone()).map(lambda item: (item,), [1, 2]) == [(1,), (2,)]

@@ -8,6 +8,8 @@ ENTRY_POINTS = "operant.bonuses"
 """Group of entry points of bonuses in installed packages."""
 WEIGHT = 0.5
 """Default weight of a bonus relative to the environment's reward: half, as in Burda et al. 2018."""
+LASTING_WEIGHT = 0.05
+"""The same for bonuses that do not fade with the number of episodes, and would compete with the reward to the end."""
 
 
 @dataclass(frozen=True)
@@ -19,12 +21,14 @@ class Bonus:
         idea: what it rewards.
         paper: publication.
         is_episodic: whether its return ends with the episode.
+        weight: default weight relative to the environment's reward.
     """
 
     place: str
     idea: str
     paper: str
     is_episodic: bool = False
+    weight: float = WEIGHT
 
 
 BONUSES: Mapping[str, Bonus] = MappingProxyType(
@@ -44,6 +48,7 @@ BONUSES: Mapping[str, Bonus] = MappingProxyType(
             "1 for the first visit of an observation in an episode",
             "Henaff et al. 2023, arXiv:2306.03236",
             is_episodic=True,
+            weight=LASTING_WEIGHT,
         ),
         "rnd": Bonus(
             "operant.explore:RandomDistillation",

@@ -44,7 +44,7 @@ COMMANDS = {
     "show": Command("showing.show", "RUN", "show a run, and the table of a seed"),
     "watch": Command("watching.watch", "RUN", "record a video of a trained policy, or show it in a window"),
     "play": Command("playing.play", "RUN", "play a board game against a trained policy"),
-    "chat": Command("chatting.chat", "RUN|MODEL", "chat with a language model"),
+    "chat": Command("chatting.chat", "RUN|MODEL ...", "chat with a language model, or two"),
     "export": Command("exporting.export", "RUN FOLDER", "write a trained policy or language model for other programs"),
     "label": Command("labeling.label", "RUN", "collect human preferences between sampled answers"),
     "serve": Command("serving.serve", "", "open the web app: the playground, live runs, labels, the map"),

@@ -3,7 +3,7 @@
 import contextlib
 import importlib
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
@@ -16,6 +16,7 @@ from operant.cli.output import require_extra, say
 
 if TYPE_CHECKING:
     from operant.language.chat import ChatModel, Conversation
+    from operant.language.scoring import RewardModelFunction
 
 LAYOUT = "\n\t"
 """Control characters allowed in answers."""
@@ -23,16 +24,26 @@ LAYOUT = "\n\t"
 
 @dataclass(frozen=True)
 class ChatOptions:
-    """Chat with a language model: each line is a prompt, and the answer appears as it is sampled.
+    """Chat with one or two language models: each line is a prompt, and the answer appears as it is sampled.
 
     Ctrl-C stops an answer, Ctrl-D ends. Without a terminal, prompts come from standard input, one per line.
     """
 
-    model: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="RUN|MODEL")]
-    """Folder of a run or of a model in Hugging Face's format, or a name on its hub."""
+    models: Annotated[tyro.conf.Positional[tuple[str, ...]], tyro.conf.arg(metavar="RUN|MODEL")]
+    """Folder of a run or of a model in Hugging Face's format, or a name on its hub. Two answer next to each other, each
+    in a conversation of its own."""
+
+    prompt: Annotated[tuple[str, ...], tyro.conf.arg(metavar="TEXT"), tyro.conf.UseAppendAction] = ()
+    """A prompt to answer, instead of lines that are typed. May be repeated."""
+
+    reward_model: Annotated[str | None, tyro.conf.arg(metavar="RUN")] = None
+    """Folder of a run of reward-model or process-reward-model, which scores each answer."""
 
     temperature: float = 1.0
     """Of the sampler: below 1 favors likely tokens; 0 takes the most probable ones."""
+
+    top_p: float = 1.0
+    """Sample from the fewest tokens that reach this total probability."""
 
     max_tokens: int = 256
     """Longest answer, in tokens."""
@@ -40,8 +51,8 @@ class ChatOptions:
     seed: int = 0
     """Of chance."""
 
-    seed_index: int = 0
-    """Which seed of a run answers: its index in the run, from 0."""
+    seed_index: Annotated[tuple[int, ...], tyro.conf.arg(metavar="N ...")] = (0,)
+    """Which seed of a run answers: its index in the run, from 0; of two runs one for both, or one each."""
 
     best: tyro.conf.FlagCreatePairsOff[bool] = False
     """Use the weights of a run with the best evaluation in training, not the latest ones."""
@@ -60,42 +71,57 @@ class ChatOptions:
     """Continue even if the initial model of a run has changed."""
 
     def __post_init__(self) -> None:
+        if not 1 <= len(self.models) <= 2:
+            raise ValueError(f"give one or two runs or models, got {len(self.models)}")
+        if len(self.seed_index) not in (1, len(self.models)):
+            raise ValueError(f"--seed-index takes one index for each model, got {len(self.seed_index)}")
         if self.max_tokens < 1 or self.seed < 0:
             raise ValueError(f"max_tokens must be at least 1 and seed at least 0, got {self.max_tokens}, {self.seed}")
-        if not 0 <= self.temperature < float("inf"):
-            raise ValueError(f"temperature must be at least 0 and finite, got {self.temperature}")
+        if not 0 <= self.temperature < float("inf") or not 0 < self.top_p <= 1:
+            raise ValueError(
+                f"temperature must be at least 0 and finite, and top_p in (0, 1], got {self.temperature}, {self.top_p}"
+            )
 
 
 def chat(arguments: list[str]) -> int:
-    """Chat with a language model."""
+    """Chat with language models."""
     options = parse(ChatOptions, arguments, "chat")
     require_extra("language", "a language model", ["transformers", "tokenizers", "peft"])
 
-    from operant import streams
-    from operant.language.chat import Conversation, find_chat_model
+    from operant.language.chat import Conversation
     from operant.language.engines.protocol import Sampling
-    from operant.language.inputs import MODEL
+    from operant.language.scoring import load_scorer
     from operant.runtime.machine import chosen_device
+
+    device = str(chosen_device(options.device))
+    indices = options.seed_index if len(options.seed_index) > 1 else options.seed_index * len(options.models)
+    speakers = [_speaker(options, *pair, device) for pair in zip(options.models, indices, strict=True)]
+    judge = None
+    if options.reward_model is not None:
+        judge = load_scorer(options.reward_model, device=device, remote_code=options.remote_code)
+    sampling = Sampling(options.max_tokens, options.temperature, top_p=options.top_p)
+    room = _Room([Conversation(speaker, sampling, seed=options.seed) for speaker in speakers], options.models, judge)
+    interactive = sys.stdin.isatty() and not options.prompt
+    if interactive:
+        say(_greeting(speakers[0]))
+    lines = options.prompt or (_typed() if interactive else _piped())
+    missed = [line for line in lines if not room.answer(line, interactive=interactive)]
+    return 1 if missed and not interactive else 0
+
+
+def _speaker(options: ChatOptions, name: str, index: int, device: str) -> "ChatModel":
+    """Load a model."""
+    from operant.language.chat import find_chat_model
+    from operant.language.inputs import MODEL
     from operant.runtime.run import Run
 
-    folder = Path(options.model).expanduser()
+    folder = Path(name).expanduser()
     if (folder / "config.toml").exists():
         Run.open(folder).require_inputs(MODEL, accept=options.accept_changes)
     in_turns = {"auto": None, "chat": True, "plain": False}[options.format]
-    speaker = find_chat_model(
-        options.model,
-        index=options.seed_index,
-        device=chosen_device(options.device),
-        remote_code=options.remote_code,
-        in_turns=in_turns,
-        best=options.best,
+    return find_chat_model(
+        name, index=index, device=device, remote_code=options.remote_code, in_turns=in_turns, best=options.best
     )
-    sampling = Sampling(options.max_tokens, options.temperature)
-    conversation = Conversation(speaker, sampling, generator=streams.torch_generator(options.seed, "chat"))
-    interactive = sys.stdin.isatty()
-    if interactive:
-        say(_greeting(speaker))
-    return _talk(conversation, interactive)
 
 
 def _greeting(speaker: "ChatModel") -> str:
@@ -104,23 +130,47 @@ def _greeting(speaker: "ChatModel") -> str:
     return f"Each line is {kind}{example}. Ctrl-C stops an answer, Ctrl-D ends."
 
 
-def _talk(conversation: "Conversation", interactive: bool) -> int:
-    """Answer line by line; return 1 if a line could not be answered, which matters to scripts."""
-    status = 0
-    for line in _typed() if interactive else _piped():
+@dataclass(frozen=True)
+class _Room:
+    """The conversations with the models, and who scores their answers."""
+
+    conversations: "Sequence[Conversation]"
+    names: Sequence[str]
+    judge: "RewardModelFunction | None"
+
+    def answer(self, line: str, *, interactive: bool) -> bool:
+        """Answer a prompt by every model; return whether all could, which matters to scripts."""
+        answered = [
+            self._one(conversation, f"[{name}] " if len(self.names) > 1 else "", line, interactive=interactive)
+            for conversation, name in zip(self.conversations, self.names, strict=True)
+        ]
+        return all(answered)
+
+    def _one(self, conversation: "Conversation", label: str, line: str, *, interactive: bool) -> bool:
+        from operant.language.chat import score
+
         try:
             with contextlib.closing(conversation.answer(line)) as pieces:
-                for piece in pieces:
-                    print(visible(piece, keep=LAYOUT), end="", flush=True)
+                for place, piece in enumerate(pieces):
+                    print(("" if place else label) + visible(piece, keep=LAYOUT), end="", flush=True)
         except ValueError as error:
-            say(f"operant: {error}")
-            status = 0 if interactive else 1
-            continue
+            say(f"operant: {label}{error}")
+            return False
         except KeyboardInterrupt:
             if not interactive:
                 raise
+            print(flush=True)
+            return True
         print(flush=True)
-    return status
+        if self.judge is None or conversation.last is None:
+            return True
+        try:
+            found = score(self.judge, conversation.last, conversation.speaker)
+        except ValueError as error:
+            say(f"operant: {label}{error}")
+            return False
+        print(f"{label}reward: {'none' if found is None else f'{found:.6g}'}", flush=True)
+        return True
 
 
 def _piped() -> Iterator[str]:

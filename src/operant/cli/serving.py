@@ -26,6 +26,9 @@ def serve(arguments: list[str]) -> int:
         help="address to listen on; other machines reach all but the default, and need the printed token",
     )
     parser.add_argument(
+        "--docs", default="", metavar="ADDRESS", help="address of the documentation, for the links to it"
+    )
+    parser.add_argument(
         "--train",
         metavar="RUN|MODEL",
         help="serve the Tinker API for this language model, instead of the web app: loops for that API "
@@ -39,10 +42,13 @@ def serve(arguments: list[str]) -> int:
         return start_training(options.train, options.states, options.port, host=options.host)
     if options.runs is not None and not options.runs.is_dir():
         raise ValueError(f"there is no folder {options.runs}; pass the folder of your runs with --runs")
-    return start(options.runs or Path("runs"), options.port, host=options.host, browser=not options.no_browser)
+    browser = not options.no_browser
+    return start(options.runs or Path("runs"), options.port, host=options.host, browser=browser, docs=options.docs)
 
 
-def start(runs: Path, port: int, *, host: str = "127.0.0.1", browser: bool = True, page: str = "/") -> int:
+def start(
+    runs: Path, port: int, *, host: str = "127.0.0.1", browser: bool = True, page: str = "/", docs: str = ""
+) -> int:
     """Serve until Ctrl-C, and return an exit status.
 
     Args:
@@ -51,10 +57,11 @@ def start(runs: Path, port: int, *, host: str = "127.0.0.1", browser: bool = Tru
         host: the address.
         browser: whether to open a page.
         page: which page.
+        docs: address of the documentation; empty: the one that the package names, if it names one.
 
     Raises:
         ModuleNotFoundError: the extra `web` is not installed.
-        ValueError: the port is in use.
+        ValueError: the port is in use, or the documentation has no address of a web site.
     """
     require_extra("web", "the web app", ["starlette", "uvicorn"])
     from operant.web.serving import Options, serve
@@ -65,7 +72,7 @@ def start(runs: Path, port: int, *, host: str = "127.0.0.1", browser: bool = Tru
             say("other machines can reach this server: whoever has this address can read the runs and label")
         say("Ctrl-C stops it")
 
-    serve(Options(host=host, port=port, runs=runs, browser=browser, page=page), announce)
+    serve(Options(host=host, port=port, runs=runs, browser=browser, page=page, documentation=docs), announce)
     say("stopped")
     return 0
 

@@ -90,7 +90,8 @@ class Agent(DeclaredState):
         if scaling.observations and is_picture(env.observation_space):
             raise ValueError("normalize_obs is for vectors: the network scales images")
         if self.shards.count > 1:
-            require_apart(env, scaling, algorithm)
+            scaled = {"normalize_obs": scaling.observations, "normalize_reward": scaling.rewards}
+            require_apart(env, *(name for name, wanted in scaled.items() if wanted))
         self.normalizer: Normalize | None = None
         if scaling.observations or scaling.rewards:
             env = self.normalizer = Normalize(
@@ -252,17 +253,20 @@ class Agent(DeclaredState):
             self.graph.forget()
 
 
-def require_apart(env: BatchEnv, scaling: Scaling, algorithm: str) -> None:
+def require_apart(env: BatchEnv, *options: str) -> None:
     """Check that nothing learns from all environments of a seed if they are in several shards.
+
+    Args:
+        env: some of them.
+        options: of the algorithm that do.
 
     Raises:
         ValueError: something does.
     """
-    scaled = {"normalize_obs": scaling.observations, "normalize_reward": scaling.rewards}
-    if found := [*(name for name, wanted in scaled.items() if wanted), *learned(env)]:
+    if found := [*options, *learned(env)]:
         raise ValueError(
-            f"{', '.join(found)} of {algorithm} on {env.task} needs all environments of a seed, which are in "
-            "several shards: leave it out, or --shards"
+            f"{', '.join(found)} on {env.task} needs all environments of a seed, which are in several shards: leave it "
+            "out, or --shards"
         )
 
 

@@ -52,7 +52,7 @@ class Named:
         parameters: dict[str, Any] = {**({"gamma": GAMMA} if known else {}), **call.parameters}
         return cls(
             place=place,
-            weight=parameters.pop("weight", WEIGHT),
+            weight=parameters.pop("weight", known.weight if known else WEIGHT),
             channel=parameters.get("channel", "intrinsic"),
             gamma=parameters.get("gamma") or GAMMA,
             is_episodic=bool(known and known.is_episodic),

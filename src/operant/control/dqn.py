@@ -7,7 +7,8 @@ targets (algorithm 1). The variants are single fields that can be combined: `dou
 Hessel et al. 2018), and `per_alpha` (Schaul et al. 2016). A buffer of one batch means no replay, a copy after every
 gradient step no target network.
 
-What differs from the paper: Adam replaces RMSProp; vectors use perceptrons, only images use convolutions; ε falls over
+What differs from the paper: Adam replaces RMSProp, on finite spaces without the first moment of the rows of weights
+that are looked up (`operant.nets.lookup_adam`); vectors use perceptrons, only images use convolutions; ε falls over
 a fraction of the budget; rewards are clipped to [-1, 1] in Atari games only; an episode cut by a time limit bootstraps
 from the value of its true final observation, so only `terminated` ends a return. The gradient is that of the online
 network; the target of the paper's equation is fixed.
@@ -27,8 +28,9 @@ from operant.control.compatibility import require_suitable
 from operant.control.replay_collector import Act, Experience, ReplayConfig
 from operant.envs import BatchEnv, Features, Tree
 from operant.envs.spaces import is_box
-from operant.nets import Activation, CategoricalHead, StackedAdam, TorsoName, compilable, encoders, modules
+from operant.nets import Activation, CategoricalHead, TorsoName, compilable, encoders, modules
 from operant.nets.action_values import ActionValues, ValuePass
+from operant.nets.lookup import RowGradient
 from operant.runtime.bounds import Interval, NonNegativeInt, PositiveFloat, PositiveInt, UnitFloat, require
 from operant.runtime.budget import iterations, remaining, require_budget, scheduled
 from operant.runtime.learner import Metrics
@@ -206,7 +208,7 @@ class DQN(Resumable):
         )
         self.drawn = 1 if config.per_alpha else DRAWN
         self.make_networks(shape)
-        self.optimizer = StackedAdam(self.parameters, epsilon=config.adam_eps, max_grad_norm=config.max_grad_norm)
+        self.optimizer = shape.optimizer(self.parameters, epsilon=config.adam_eps, max_grad_norm=config.max_grad_norm)
         self.priorities: Priorities | None = None
         if config.per_alpha:
             places = self.experience.replay.length * config.num_envs
@@ -299,7 +301,7 @@ class DQN(Resumable):
         metrics: dict[str, Tensor | float] = {}
         while due:
             if self.updates % config.target_update_interval == 0:
-                self.target_parameters.lerp_(self.parameters, config.tau)
+                self.optimizer.follow(self.target_parameters, config.tau)
             until_copy = config.target_update_interval - self.updates % config.target_update_interval
             count = min(due, until_copy, self.drawn)
             batch, importance = self.sample(count * config.batch_size, left)
@@ -332,7 +334,7 @@ class DQN(Resumable):
             learning_rate: step size.
         """
         gradient, errors, metrics = self.gradient(batch, next_q, importance)
-        norm = self.optimizer.step(gradient.view_as(self.parameters), learning_rate=learning_rate)
+        norm = self.optimizer.step(gradient, learning_rate=learning_rate)
         if self.priorities is not None:
             self.priorities.update(batch.index, errors)
         return {**metrics, "losses/gradient_norm": norm}
@@ -340,8 +342,8 @@ class DQN(Resumable):
     @compilable
     def gradient(
         self, batch: Transitions, next_q: Tensor, importance: Tensor | None
-    ) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
-        """Return the gradient `[S, P]` of the Huber loss, the TD errors `[S, M]`, and diagnostics."""
+    ) -> tuple[Tensor | RowGradient, Tensor, dict[str, Tensor]]:
+        """Return the gradient of the Huber loss (see `ValuePass.gradient`), the TD errors `[S, M]`, and diagnostics."""
         targets = self.compute_targets(batch, next_q)
         networks = ValuePass(self.online, batch.obs)
         values = networks.values.gather(-1, batch.actions.unsqueeze(-1)).squeeze(-1)

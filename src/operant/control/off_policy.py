@@ -3,6 +3,7 @@
 from collections.abc import Callable, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass
+from functools import cached_property, partial
 from typing import Annotated, Any, Generic, Protocol, Self, TypeVar
 
 import torch
@@ -14,12 +15,14 @@ from operant.control.state_noise import StateNoise, require_state_noise
 from operant.nets import (
     Activation,
     Ensemble,
+    Program,
     StackedAdam,
     TorsoName,
     encoders,
     modules,
     network_of_vectors,
     one_by_one,
+    programs,
     whole_network,
 )
 from operant.runtime.bounds import Interval, NonNegativeInt, PositiveFloat, PositiveInt, UnitFloat, require
@@ -27,12 +30,13 @@ from operant.runtime.budget import iterations
 from operant.runtime.learner import Metrics
 from operant.runtime.metrics_window import DROPPED, update_metrics
 from operant.runtime.rollouts import all_episodes
+from operant.runtime.shards import Alone, Shards
 from operant.runtime.transitions import Transitions
 from operant.runtime.weights import Weights
 from operant.state import Resumable
 
 Descent = tuple[Mapping[str, Tensor], dict[str, Tensor]]
-"""Gradients `[S, P]` of named parameters, and diagnostics."""
+"""Gradients `[S, P]` of named parameters, and diagnostics `[S]`."""
 
 
 class TakesTurns(Protocol):
@@ -196,10 +200,28 @@ class OffPolicyConfig(ReplayConfig):
 C = TypeVar("C", bound=OffPolicyConfig)
 
 
+@dataclass(frozen=True)
+class NoisyBatch:
+    """A batch, and noise `[S, M, ...]` of its samples."""
+
+    transitions: Transitions
+    noise: Tensor
+
+    @property
+    def weights(self) -> Tensor | None:
+        """The weights of the transitions."""
+        return self.transitions.weights
+
+    def map(self, function: Callable[[Tensor], Tensor]) -> Self:
+        """Return the batch with `function` applied to every tensor."""
+        return type(self)(self.transitions.map(function), function(self.noise))
+
+
 class Networks(Resumable, Generic[C]):
     """The networks of a learner by name, their targets, and the optimizers of trained ones.
 
     Attributes:
+        shards: of environments and batches.
         shapes: of the networks, by parameter name.
         parameters: by name, `[S, P]` each.
         optimizers: of the parameters trained by gradient steps.
@@ -208,6 +230,7 @@ class Networks(Resumable, Generic[C]):
     STATE = ("consumed", "parameters", "optimizers", "experience", "action_streams", "update_streams")
 
     config: C
+    shards: Shards = Shards(1, Alone())
     seeds: list[int]
     device: torch.device
     experience: Experience
@@ -229,7 +252,55 @@ class Networks(Resumable, Generic[C]):
 
     def one_by_one(self) -> list[Self]:
         """Return the targets of compilation (see `operant.nets.one_by_one`)."""
-        return one_by_one(self, samples=self.config.batch_size, hidden=self.config.hidden_sizes)
+        samples = self.config.batch_size // self.shards.count
+        return one_by_one(self, samples=samples, hidden=self.config.hidden_sizes)
+
+    def mean(
+        self, differentiate: "Callable[[Self, Transitions, Tensor], Descent]", batch: Transitions, noise: Tensor
+    ) -> Descent:
+        """Return gradients and diagnostics of a batch, computed by shards.
+
+        Args:
+            differentiate: function of a learner with these networks, and of some samples and their noise.
+            batch: M samples a seed.
+            noise: of them, `[S, M, ...]`.
+        """
+        if self.shards.count == 1:
+            return differentiate(self, batch, noise)
+        sizes, names = dict[str, int](), list[str]()
+
+        def rows(learner: Self, part: NoisyBatch) -> tuple[Tensor, Sequence[Tensor]]:
+            gradients, report = differentiate(learner, part.transitions, part.noise)
+            sizes.update({name: gradient.shape[1] for name, gradient in gradients.items()})
+            names[:] = report
+            columns = [*gradients.values()]
+            return columns[0] if len(columns) == 1 else torch.cat(columns, dim=1), [*report.values()]
+
+        def stacked(parts: NoisyBatch) -> tuple[Tensor, Sequence[Tensor]]:
+            return rows(self.of_shards(), parts)
+
+        parts = NoisyBatch(batch, noise)
+        gradient, numbers = self.shards.mean(partial(rows, self), parts, stacked, kind=differentiate)
+        columns: Sequence[Tensor] = torch.split(gradient, [*sizes.values()], dim=1)
+        return dict(zip(sizes, columns, strict=True)), dict(zip(names, numbers, strict=True))
+
+    def of_shards(self) -> Self:
+        """Return this learner with the networks of each seed once for every shard of this process."""
+        learner = self._of_shards
+        for name, part in learner.parameters.items():
+            part.unflatten(0, (len(self.seeds), -1)).copy_(self.parameters[name].unsqueeze(1))
+        return learner
+
+    @cached_property
+    def _of_shards(self) -> Self:
+        learner, count = copy(self), len(self.shards.mine)
+        for name in [name for name, value in vars(self).items() if isinstance(value, Program)]:
+            del vars(learner)[name]
+        learner.seeds = [seed for seed in self.seeds for _ in range(count)]
+        learner.bind({name: part.repeat_interleave(count, 0) for name, part in self.parameters.items()})
+        for own, program in zip(programs(self), programs(learner), strict=True):
+            program.compiled = own.compiled
+        return learner
 
     def descend(self, gradients: Mapping[str, Tensor], report: dict[str, Tensor]) -> dict[str, Tensor]:
         """Step parameters by their gradients, and return the metrics."""
@@ -268,3 +339,16 @@ def exploration_noise(
     mlp = require_state_noise(network.mlp, continuous=True, algorithm="")
     smooth = StateNoise(generators, steps=steps, rows=rows, network=mlp, actions=actions, every=config.sde_every)
     return lambda trace, t: smooth.at(trace[-2], t)
+
+
+def require_shards(config: OffPolicyConfig, shards: Shards) -> None:
+    """Check that environments and batches can be divided.
+
+    Raises:
+        ValueError: they cannot.
+    """
+    shards.require_even(num_envs=config.num_envs, batch_size=config.batch_size)
+    if shards.count > 1 and getattr(config, "sde_every", None) is not None:
+        raise ValueError(f"use_sde draws its weights for all environments together: leave out --shards {shards.count}")
+    if shards.count > 1 and config.hindsight != "none":
+        raise ValueError(f"hindsight does not support shards: leave out --shards {shards.count}")

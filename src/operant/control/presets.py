@@ -36,6 +36,19 @@ CATCH: Mapping[str, Any] = {
 }
 """PPO on `operant/PixelCatch-v0`."""
 
+MINIGRID: Mapping[str, Any] = {
+    "num_envs": 16,
+    "num_steps": 128,
+    "num_epochs": 4,
+    "num_minibatches": 8,
+    "learning_rate": 7e-4,
+    "lr_schedule": "linear",
+    "ent_coef": 0.01,
+    "hidden_sizes": (128, 128),
+    "activation": "relu",
+}
+"""PPO on MiniGrid, whose images are numbers of things."""
+
 DQN_ATARI: Mapping[str, Any] = {
     "num_envs": 8,
     "train_freq": 4,
@@ -123,6 +136,7 @@ PPO: Mapping[str, Mapping[str, Any]] = {
     "Hopper-v5": _MUJOCO,
     "Walker2d-v5": _MUJOCO,
     "ALE/*": ATARI,
+    "MiniGrid-*": MINIGRID,
     "operant/PixelCatch-v0": CATCH,
     "zoo": {
         "num_envs": 8,
@@ -137,7 +151,7 @@ PPO: Mapping[str, Mapping[str, Any]] = {
         "gae_lambda": 0.8,
     },
 }
-"""Presets: by task, selected automatically, or by name. Other fields keep their defaults.
+"""Presets: by task or pattern, selected automatically, or by name. Other fields keep their defaults.
 
 `zoo` is RL Baselines3 Zoo's for CartPole-v1, as are MountainCar-v0 and LunarLander-v3. Its weight of the value loss is
 0.5 without the ½ of the loss here, which makes 1. MuJoCo presets follow Tianshou.

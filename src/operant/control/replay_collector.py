@@ -7,14 +7,17 @@ import torch
 from torch import Tensor
 
 from operant import doors, ops, streams
-from operant.control.agent import require_rows
+from operant.control.agent import require_apart, require_rows
 from operant.envs import BatchEnv, Features, Tree, begins_anew, learned, start
 from operant.runtime.bounds import PositiveFloat, require
 from operant.runtime.episode_index import EpisodeIndex, Relabel
 from operant.runtime.learner import Metrics
 from operant.runtime.metrics_window import DROPPED
 from operant.runtime.replay import Replay
+from operant.runtime.rollouts import Act as KeepingAct
 from operant.runtime.rollouts import Collector
+from operant.runtime.sharded_collector import ShardedCollector
+from operant.runtime.shards import Shards
 from operant.runtime.transitions import Transitions
 from operant.runtime.weights import Weights
 from operant.state import DeclaredState, State
@@ -61,7 +64,7 @@ class Experience(DeclaredState):
     """The environments of `S` seeds with N each, and the replay buffer of their transitions.
 
     Args:
-        env: `S * N` environments, made with the same seeds.
+        env: `S * N` environments, made with the same seeds; with several shards those of this process.
         seeds: one non-negative integer per run; each has its own random streams.
         rows: N, environments per seed.
         capacity: transitions per seed in the buffer.
@@ -70,22 +73,25 @@ class Experience(DeclaredState):
         config: options of hindsight.
         extras: function of a number of steps that returns extra tensors to store, by name, `[T, S, N, ...]`.
         features: maps observations to network inputs. Default: `Features.of`.
+        shards: of the environments. Every process has the whole buffer.
 
     Attributes:
-        collector: of the environments.
+        collector: of the environments; with several shards, of those of the first one in this process.
+        rollouts: the same, or the collectors of all shards.
         replay: the replay buffer.
         relabel: relabels sampled transitions from their episodes; None: no relabeling.
         episodes: positions of episodes in the buffer.
 
     Raises:
-        ValueError: there are not `S * N` environments.
+        ValueError: there are not `S * N` environments, or something learns from all of them, but they are in several
+            shards.
     """
 
-    STATE = ("collector", "replay", "first_streams", "sample_streams")
+    STATE = (("collector", "rollouts"), "replay", "first_streams", "sample_streams")
 
     def __init__(
         self,
-        env: BatchEnv,
+        env: BatchEnv | Sequence[BatchEnv],
         *,
         seeds: Sequence[int],
         rows: int,
@@ -95,10 +101,20 @@ class Experience(DeclaredState):
         config: ReplayConfig = ReplayConfig(),
         extras: Callable[[int], Mapping[str, Tensor]] = lambda steps: {},
         features: Features | None = None,
+        shards: Shards | None = None,
     ) -> None:
-        require_rows(env, seeds, rows)
-        start(env, seeds)
-        self.collector = Collector(env, seeds=len(seeds), features=features)
+        self.envs, shards = list(env) if isinstance(env, Sequence) else [env], shards or Shards()
+        for own in self.envs:
+            require_rows(own, seeds, rows // shards.count)
+            start(own, seeds)
+        env = self.envs[0]
+        self.rollouts: Collector | ShardedCollector
+        if shards.count > 1:
+            require_apart(env)
+            self.rollouts = ShardedCollector(self.envs, seeds=len(seeds), shards=shards)
+            self.collector = self.rollouts.collectors[0]
+        else:
+            self.rollouts = self.collector = Collector(env, seeds=len(seeds), features=features)
         self.replay = Replay(seeds=len(seeds), rows=rows, capacity=capacity, device=env.device)
         self.rows, self.to_env, self.random, self.extras = rows, to_env, random, extras
         self.relabel: Relabel | None = None
@@ -112,19 +128,31 @@ class Experience(DeclaredState):
     def explore(self, steps: int) -> Metrics:
         """Take `steps` steps of random actions in every environment."""
         drawn = streams.draw(self.first_streams, lambda stream: self.random((steps, self.rows), stream), dim=1)
-        return self.collect(steps, lambda _, t: drawn[t])
+        return self.collect_by(steps, lambda envs: lambda _, t: drawn[t][:, envs])
 
     def collect(self, steps: int, act: Act) -> Metrics:
-        """Take `steps` steps in every environment, store the transitions, and return the rollout.
+        """Take `steps` steps in every environment, store the transitions, and return the metrics of the rollout.
 
         Transitions with NaN or Inf are dropped and counted.
         """
+        return self.collect_by(steps, lambda _: act)
 
-        def keep(obs: Tensor, t: int) -> tuple[tuple[Tensor], Tensor]:
-            actions = act(obs, t)
-            return (actions,), self.to_env(actions)
+    def collect_by(self, steps: int, acting: Callable[[slice], Act]) -> Metrics:
+        """Collect by an actor for some of the N environments of a seed, given their slice (see `collect`)."""
 
-        rollout = self.collector.collect(steps, keep)
+        def keeping(envs: slice) -> KeepingAct:
+            act = acting(envs)
+
+            def keep(obs: Tensor, t: int) -> tuple[tuple[Tensor], Tensor]:
+                actions = act(obs, t)
+                return (actions,), self.to_env(actions)
+
+            return keep
+
+        if isinstance(self.rollouts, ShardedCollector):
+            rollout = self.rollouts.collect(steps, keeping)
+        else:
+            rollout = self.rollouts.collect(steps, keeping(slice(None)))
         rollout = replace(rollout, extras={**rollout.extras, **self.extras(steps)})
         dropped = self.replay.add(rollout, *rollout.kept)
         return {**rollout.metrics, DROPPED: dropped}
@@ -157,7 +185,8 @@ class Experience(DeclaredState):
 
     def close(self) -> None:
         """Close the environments."""
-        self.collector.env.close()
+        for env in self.envs:
+            env.close()
 
     def load_state_dict(self, state: State) -> None:
         """Restore a state exactly, or with new episodes (`operant.envs.begins_anew`)."""

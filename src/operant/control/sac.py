@@ -12,6 +12,7 @@ units of half the range of the action space.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from math import log
 from typing import Any
 
@@ -20,7 +21,16 @@ from torch import Tensor
 
 from operant import ops, streams
 from operant.control.compatibility import require_suitable
-from operant.control.off_policy import Descent, Networks, OffPolicyConfig, alternate, exploration_noise, explore, merge
+from operant.control.off_policy import (
+    Descent,
+    Networks,
+    OffPolicyConfig,
+    alternate,
+    exploration_noise,
+    explore,
+    merge,
+    require_shards,
+)
 from operant.control.presets import REACH
 from operant.control.replay_collector import Experience
 from operant.control.state_noise import StateNoiseConfig
@@ -29,6 +39,7 @@ from operant.nets import Bounded, BoundEnsemble, EnsemblePass, StackedAdam, comp
 from operant.runtime.bounds import NonNegativeFloat
 from operant.runtime.budget import require_budget
 from operant.runtime.learner import Metrics
+from operant.runtime.shards import Shards
 from operant.runtime.transitions import Transitions
 
 
@@ -86,10 +97,12 @@ class SAC(Networks[SACConfig]):
 
     Args:
         config: hyperparameters.
-        env: `S * config.num_envs` environments, made with the same seeds, whose actions are a bounded box.
+        env: `S * config.num_envs` environments, made with the same seeds, whose actions are a bounded box; with several
+            shards those of this process.
         seeds: one non-negative integer per run; each has its own random streams.
         budget: environment steps per seed.
         algorithm: its name in the catalog, for messages.
+        shards: of environments and batches. Default: one.
 
     Attributes:
         consumed: environment steps per seed so far.
@@ -107,17 +120,20 @@ class SAC(Networks[SACConfig]):
     def __init__(
         self,
         config: SACConfig,
-        env: BatchEnv,
+        env: BatchEnv | Sequence[BatchEnv],
         *,
         seeds: Sequence[int],
         budget: int,
         algorithm: str = "sac",
+        shards: Shards | None = None,
     ) -> None:
+        self.shards = shards or Shards()
         require_budget(budget, learning_starts=config.learning_starts)
-        require_suitable(env, algorithm)
-        self.config, self.seeds, self.budget, self.device = config, list(seeds), budget, env.device
+        require_shards(config, self.shards)
+        require_suitable(own := env[0] if isinstance(env, Sequence) else env, algorithm)
+        self.config, self.seeds, self.budget, self.device = config, list(seeds), budget, own.device
         self.target_range = config.target_range(config.gamma)
-        self.bounds = Bounded(env.action_space, device=env.device)
+        self.bounds = Bounded(own.action_space, device=own.device)
         self.experience = Experience(
             env,
             seeds=seeds,
@@ -126,9 +142,10 @@ class SAC(Networks[SACConfig]):
             to_env=self.bounds.to_env,
             random=self.bounds.uniform,
             config=config,
+            shards=self.shards,
         )
-        self.action_streams = streams.of_seeds(seeds, "policy", device=env.device)
-        self.update_streams = streams.of_seeds(seeds, "updates", device=env.device)
+        self.action_streams = streams.of_seeds(seeds, "policy", device=self.device)
+        self.update_streams = streams.of_seeds(seeds, "updates", device=self.device)
         dimensions = self.bounds.dimensions
         self.target_entropy = -float(dimensions) if config.target_entropy is None else config.target_entropy
         self._make_networks(self.experience.collector.obs.shape[-1], dimensions)
@@ -179,12 +196,12 @@ class SAC(Networks[SACConfig]):
         """Sample actions from the policy for `train_freq` steps, and store the transitions."""
         noise = exploration_noise(self.config, self.action_streams, self.shapes["actor"], self.bounds.dimensions)
 
-        def act(obs: Tensor, t: int) -> Tensor:
+        def act(obs: Tensor, t: int, envs: slice) -> Tensor:
             trace = self.actor.trace(obs)
             mean, log_std = self.distribution(self.actor.by_member(trace[-1]))
-            return ops.tanh_gaussian_sample(mean, log_std, noise(trace, t))
+            return ops.tanh_gaussian_sample(mean, log_std, noise(trace, t)[:, envs])
 
-        return self.experience.collect(self.config.train_freq, act)
+        return self.experience.collect_by(self.config.train_freq, lambda envs: partial(act, envs=envs))
 
     def sample(self) -> Transitions:
         """Sample a batch from the replay buffer."""
@@ -205,10 +222,18 @@ class SAC(Networks[SACConfig]):
         """Take one gradient step on critics, policy and temperature, and update the target critics."""
         samples = self.config.batch_size
         noise = streams.draw(self.update_streams, lambda stream: self.bounds.normal((2, samples), stream), dim=1)
-        metrics = self.descend(*self.critic_gradient(batch, self.compute_targets(batch, noise[0])))
-        metrics |= self.descend(*self.actor_gradient(batch, noise[1]))
+        metrics = self.descend(*self.mean(SAC.improve_critics, batch, noise[0]))
+        metrics |= self.descend(*self.mean(SAC.improve_policy, batch, noise[1]))
         self.parameters["targets"].lerp_(self.parameters["critics"], self.config.tau)
         return metrics
+
+    def improve_critics(self, batch: Transitions, noise: Tensor) -> Descent:
+        """Differentiate the loss of the critics; `noise` is that of the actions in their targets."""
+        return self.critic_gradient(batch, self.compute_targets(batch, noise))
+
+    def improve_policy(self, batch: Transitions, noise: Tensor) -> Descent:
+        """Differentiate the losses of policy and temperature; `noise` is that of the policy's actions."""
+        return self.actor_gradient(batch, noise)
 
     @compilable
     def critic_gradient(self, batch: Transitions, targets: Tensor) -> Descent:

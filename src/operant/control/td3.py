@@ -14,6 +14,7 @@ normalization. Actions are in units of half the range of the action space.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -21,7 +22,16 @@ from torch import Tensor
 
 from operant import ops, streams
 from operant.control.compatibility import require_suitable
-from operant.control.off_policy import Descent, Networks, OffPolicyConfig, alternate, exploration_noise, explore, merge
+from operant.control.off_policy import (
+    Descent,
+    Networks,
+    OffPolicyConfig,
+    alternate,
+    exploration_noise,
+    explore,
+    merge,
+    require_shards,
+)
 from operant.control.presets import REACH
 from operant.control.replay_collector import Experience
 from operant.control.state_noise import StateNoiseConfig
@@ -30,6 +40,7 @@ from operant.nets import Bounded, BoundEnsemble, EnsemblePass, StackedAdam, comp
 from operant.runtime.bounds import NonNegativeFloat, PositiveInt
 from operant.runtime.budget import require_budget
 from operant.runtime.learner import Metrics
+from operant.runtime.shards import Shards
 from operant.runtime.transitions import Transitions
 from operant.state import State
 
@@ -70,10 +81,12 @@ class TD3(Networks[TD3Config]):
 
     Args:
         config: hyperparameters.
-        env: `S * config.num_envs` environments, made with the same seeds, whose actions are a bounded box.
+        env: `S * config.num_envs` environments, made with the same seeds, whose actions are a bounded box; with several
+            shards those of this process.
         seeds: one non-negative integer per run; each has its own random streams.
         budget: environment steps per seed.
         algorithm: its name in the catalog, for messages.
+        shards: of environments and batches. Default: one.
 
     Attributes:
         consumed: environment steps per seed so far.
@@ -95,17 +108,20 @@ class TD3(Networks[TD3Config]):
     def __init__(
         self,
         config: TD3Config,
-        env: BatchEnv,
+        env: BatchEnv | Sequence[BatchEnv],
         *,
         seeds: Sequence[int],
         budget: int,
         algorithm: str = "td3",
+        shards: Shards | None = None,
     ) -> None:
+        self.shards = shards or Shards()
         require_budget(budget, learning_starts=config.learning_starts)
-        require_suitable(env, algorithm)
-        self.config, self.seeds, self.budget, self.device = config, list(seeds), budget, env.device
+        require_shards(config, self.shards)
+        require_suitable(own := env[0] if isinstance(env, Sequence) else env, algorithm)
+        self.config, self.seeds, self.budget, self.device = config, list(seeds), budget, own.device
         self.target_range = config.target_range(config.gamma)
-        self.bounds = Bounded(env.action_space, device=env.device)
+        self.bounds = Bounded(own.action_space, device=own.device)
         self.experience = Experience(
             env,
             seeds=seeds,
@@ -114,14 +130,15 @@ class TD3(Networks[TD3Config]):
             to_env=self.bounds.to_env,
             random=self.bounds.uniform,
             config=config,
+            shards=self.shards,
         )
-        self.action_streams = streams.of_seeds(seeds, "policy", device=env.device)
-        self.update_streams = streams.of_seeds(seeds, "updates", device=env.device)
+        self.action_streams = streams.of_seeds(seeds, "policy", device=self.device)
+        self.update_streams = streams.of_seeds(seeds, "updates", device=self.device)
         self._make_networks(self.experience.collector.obs.shape[-1], self.bounds.dimensions)
         self.close, self.rollout_steps = self.experience.close, config.rollout_steps
         self.consumed = self.updates = 0
         # Metrics of the last update of the policy; delayed, it need not come in every iteration.
-        self.actor_loss = torch.zeros(len(seeds), device=env.device)
+        self.actor_loss = torch.zeros(len(seeds), device=self.device)
 
     def _make_networks(self, features: int, dimensions: int) -> None:
         config = self.config
@@ -165,12 +182,12 @@ class TD3(Networks[TD3Config]):
         noise = exploration_noise(self.config, self.action_streams, self.shapes["actor"], self.bounds.dimensions)
         std = self.config.exploration_noise
 
-        def act(obs: Tensor, t: int) -> Tensor:
+        def act(obs: Tensor, t: int, envs: slice) -> Tensor:
             trace = self.actor.trace(obs)
             actions = self.actor.by_member(trace[-1])[0].tanh()
-            return ops.perturbed_action(actions, noise(trace, t), std=std)
+            return ops.perturbed_action(actions, noise(trace, t)[:, envs], std=std)
 
-        return self.experience.collect(self.config.train_freq, act)
+        return self.experience.collect_by(self.config.train_freq, lambda envs: partial(act, envs=envs))
 
     def sample(self) -> Transitions:
         """Sample a batch from the replay buffer."""
@@ -196,13 +213,21 @@ class TD3(Networks[TD3Config]):
         """Take one gradient step on the critics and, when due, on the policy; then update the targets."""
         samples = self.config.batch_size
         noise = streams.draw(self.update_streams, lambda stream: self.bounds.normal((samples,), stream))
-        metrics = self.descend(*self.critic_gradient(batch, self.compute_targets(batch, noise)))
+        metrics = self.descend(*self.mean(TD3.improve_critics, batch, noise))
         self.updates += 1
         if self.updates % self.config.policy_delay == 0:
-            self.actor_loss = self.descend(*self.actor_gradient(batch))["losses/actor"]
+            self.actor_loss = self.descend(*self.mean(TD3.improve_policy, batch, noise))["losses/actor"]
             for name in ("actor", "critics"):
                 self.parameters[f"target_{name}"].lerp_(self.parameters[name], self.config.tau)
         return {**metrics, "losses/actor": self.actor_loss}
+
+    def improve_critics(self, batch: Transitions, noise: Tensor) -> Descent:
+        """Differentiate the loss of the critics; `noise` is that of the actions in their targets."""
+        return self.critic_gradient(batch, self.compute_targets(batch, noise))
+
+    def improve_policy(self, batch: Transitions, noise: Tensor) -> Descent:
+        """Differentiate the loss of the policy, which needs no noise."""
+        return self.actor_gradient(batch)
 
     @compilable
     def critic_gradient(self, batch: Transitions, targets: Tensor) -> Descent:

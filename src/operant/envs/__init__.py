@@ -33,6 +33,7 @@ from operant.envs.worlds import WORLDS, register_worlds
 from operant.envs.wrapper import (
     Wrapper,
     changes_observations,
+    deferring,
     for_evaluation,
     learned,
     reporting,
@@ -82,6 +83,7 @@ __all__ = [
     "begins_anew",
     "changes_observations",
     "check_batch_env",
+    "deferring",
     "for_evaluation",
     "goal_end",
     "goal_reward",

@@ -17,6 +17,9 @@ from operant.envs.workers import EnvError
 
 logger = logging.getLogger(__name__)
 
+_REPEATING = (logger, logging.getLogger("operant.envs.registry"), logging.getLogger("operant.envs.spaces"))
+"""Loggers of findings that each making of the same environments repeats."""
+
 _TRUSTED = ("gymnasium.", "operant.", "ale_py.")
 """Prefixes of entry points that need no check: those of Gymnasium and operant."""
 
@@ -42,11 +45,13 @@ def saying_once() -> Generator[None]:
         said.add(finding)
         return new
 
-    logger.addFilter(is_new)
+    for repeating in _REPEATING:
+        repeating.addFilter(is_new)
     try:
         yield
     finally:
-        logger.removeFilter(is_new)
+        for repeating in _REPEATING:
+            repeating.removeFilter(is_new)
 
 
 class ObservationCheck:

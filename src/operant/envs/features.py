@@ -14,6 +14,7 @@ from torch.nn.functional import one_hot
 
 from operant.envs.base import Tree
 from operant.envs.spaces import is_box, is_dict, is_multi_discrete
+from operant.tensors import from_numpy
 
 MASK = "action_mask"
 """The part of a dictionary with the action mask."""
@@ -215,15 +216,17 @@ def _slices(space: gymnasium.Space[Any], start: int, path: str = "") -> Iterator
 
 
 def _multi_discrete(space: spaces.MultiDiscrete) -> tuple[int, Callable[[Tree], Tensor]]:
-    sizes, starts = space.nvec.ravel().tolist(), space.start.ravel().tolist()
+    sizes, first = from_numpy(space.nvec.ravel()).long(), from_numpy(space.start.ravel()).long()
+    width, offsets = int(sizes.sum()), sizes.cumsum(0) - sizes
 
     def encode(obs: Tree) -> Tensor:
-        columns = _tensor(obs).flatten(1).long().unbind(1)
-        return torch.cat(
-            [one_hot(column - start, size) for column, start, size in zip(columns, starts, sizes, strict=True)], dim=1
-        ).float()
+        numbers = _tensor(obs).flatten(1).long() - first.to(_tensor(obs).device)
+        if ((numbers < 0) | (numbers >= sizes.to(numbers.device))).any():
+            raise ValueError(f"an observation is not a member of {space}")
+        places = numbers + offsets.to(numbers.device)
+        return torch.zeros(len(places), width, device=places.device).scatter_(1, places, 1.0)
 
-    return sum(sizes), encode
+    return width, encode
 
 
 def _tensor(obs: Tree) -> Tensor:

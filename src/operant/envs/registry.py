@@ -3,6 +3,7 @@
 import difflib
 import importlib
 import inspect
+import logging
 import os
 import re
 import sys
@@ -15,7 +16,10 @@ import gymnasium
 from gymnasium.envs.registration import EnvSpec, find_highest_version, get_env_id, load_env_creator, parse_env_id
 
 from operant import doors
+from operant.envs.packages import PACKAGES, module_of, packages_of, with_symbols
 from operant.envs.workers import EnvError, place
+
+logger = logging.getLogger(__name__)
 
 ENTRY_POINTS = "operant.environments"
 """Group of entry points by which installed packages provide unregistered environments."""
@@ -25,9 +29,6 @@ GYMNASIUMS_OWN = ("max_episode_steps",)
 
 _INSTALLED = ("operant", "gymnasium", "__main__")
 """Modules that do not count as code of a user environment: a training script contains more than that."""
-
-_EXTRAS = {"box2d": "box2d", "mujoco": "mujoco", "ale_py": "atari", "gymnasium_robotics": "goals"}
-"""Extra of operant that installs what an environment needs, by a part of its entry point."""
 
 
 def specified(task: str, env_kwargs: Mapping[str, Any] | None = None) -> EnvSpec:
@@ -105,7 +106,7 @@ def make_single(spec: EnvSpec, *, render_mode: str | None = None) -> gymnasium.E
     if rendering:  # pygame also opens the sound card, which servers lack
         os.environ.setdefault("SDL_AUDIODRIVER", "dummy")
     try:
-        return gymnasium.make(spec, disable_env_checker=True, **rendering)
+        env = gymnasium.make(spec, disable_env_checker=True, **rendering)
     except (gymnasium.error.DependencyNotInstalled, ModuleNotFoundError) as error:
         raise ModuleNotFoundError(f"{spec.id} needs a package that is not installed: {error}{_hint(spec)}") from error
     except Exception as error:
@@ -113,6 +114,8 @@ def make_single(spec: EnvSpec, *, render_mode: str | None = None) -> gymnasium.E
         if isinstance(error, ValueError | TypeError | gymnasium.error.Error):
             raise ValueError(what) from error
         raise EnvError(what) from error
+    env.observation_space = with_symbols(env.observation_space, spec)
+    return env
 
 
 def _require_signature(spec: EnvSpec, own: Mapping[str, Any]) -> None:
@@ -154,8 +157,7 @@ def _parameters(spec: EnvSpec) -> Mapping[str, inspect.Parameter] | None:
 
 
 def _hint(spec: EnvSpec) -> str:
-    extras = [extra for part, extra in _EXTRAS.items() if part in str(spec.entry_point)]
-    return "".join(f'. Try: pip install "operant[{extra}]"' for extra in extras)
+    return "".join(f'. Try: pip install "operant[{package.extra}]"' for package in packages_of(spec))
 
 
 def registered(task: str) -> EnvSpec:
@@ -167,10 +169,9 @@ def registered(task: str) -> EnvSpec:
     if doors.is_file(task) or doors.is_object(task) or offered:
         return _from_outside(task)
     module, _, name = task.rpartition(":")
-    if not module and name.startswith("ALE/"):
-        module = "ale_py"
-    if module:
-        _import(module, task)
+    module = module or module_of(name)
+    for needed in (*PACKAGES[module].needs, module) if module in PACKAGES else (module,) if module else ():
+        _import(needed, task)
     known = gymnasium.registry
     if name not in known and hasattr(sys.modules.get(module), name):
         return _from_outside(task)
@@ -179,11 +180,22 @@ def registered(task: str) -> EnvSpec:
     namespace, stem, version = parse_env_id(name)
     newest = find_highest_version(namespace, stem)
     if version is not None and newest is not None and version < newest:
-        raise ValueError(
-            f"{name!r} is out of date: use {get_env_id(namespace, stem, newest)!r}. For the old one, pass its "
-            "vector environment to operant.envs.GymnasiumEnv"
-        )
+        _check_old(known[name], get_env_id(namespace, stem, newest))
     return known[name]
+
+
+def _check_old(spec: EnvSpec, newest: str) -> None:
+    """Report an old version that its package keeps as a task of its own.
+
+    Raises:
+        ValueError: its package does not do that.
+    """
+    if not any(package.keeps_old for package in packages_of(spec)):
+        raise ValueError(
+            f"{spec.id!r} is out of date: use {newest!r}. For the old one, pass its vector environment to "
+            "operant.envs.GymnasiumEnv"
+        )
+    logger.warning("%s is an old version, a task of its own; the newest is %s", spec.id, newest)
 
 
 def _from_outside(task: str) -> EnvSpec:
@@ -236,9 +248,10 @@ def _import(module: str, task: str) -> None:
             raise ModuleNotFoundError(
                 f"{task!r} needs the module {module!r}, which cannot be imported: {error}", name=error.name
             ) from error
+        package = module.partition(".")[0]
         hint = (
-            f': pip install "operant[{_EXTRAS[module]}]"'
-            if module in _EXTRAS
+            f': pip install "operant[{PACKAGES[package].extra}]"'
+            if package in PACKAGES
             else "; one in the working folder is found by `python -m operant`, or with PYTHONPATH=."
         )
         raise ModuleNotFoundError(f"{task!r} needs the module {module!r}, which is not installed{hint}") from error
@@ -252,7 +265,8 @@ def _unknown(name: str, known: Sequence[str]) -> str:
     meant = f"; did you mean {' or '.join(newest)}?" if near else "."
     return (
         f"{name!r} is not a registered environment{meant} An environment of another package is found by "
-        "'module:Name-v0', where importing the module registers it; those of Atari are named like 'ALE/Pong-v5'"
+        "'module:Name-v0', where importing the module registers it; those of Atari are named like 'ALE/Pong-v5', "
+        "and those of DeepMind Control like 'dm_control/cartpole-swingup-v0'"
     )
 
 

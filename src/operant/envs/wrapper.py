@@ -81,6 +81,12 @@ class Wrapper(DeclaredState):
     def forget(self) -> None:
         """Clear the state of unfinished episodes: the environment began new ones when it loaded a state."""
 
+    def defer(self) -> None:
+        """Prepare for the steps of a rollout: until `settle`, extra tensors of theirs may be empty."""
+
+    def settle(self) -> None:
+        """Fill the extra tensors of the steps since `defer`."""
+
     def metrics(self) -> Mapping[str, Tensor]:
         """Return the metrics, new tensors `[S]` by name; called after each rollout."""
         return {}
@@ -217,6 +223,11 @@ def for_evaluation(env: BatchEnv, fresh: BatchEnv, seeds: Sequence[int]) -> Batc
 def changes_observations(wrapper: Wrapper) -> bool:
     """Return whether a wrapper overrides `Wrapper.observation`."""
     return type(wrapper).observation is not Wrapper.observation
+
+
+def deferring(env: BatchEnv) -> list[Wrapper]:
+    """Return the wrappers of an environment that compute extra tensors of all steps of a rollout together."""
+    return [wrapper for wrapper in wrappers(env) if type(wrapper).settle is not Wrapper.settle]
 
 
 def reporting(env: BatchEnv) -> list[Wrapper]:

@@ -8,6 +8,7 @@ discount. For algorithms without channels, such as DQN, `mixed` adds it to the r
 import math
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
+from typing import NamedTuple
 
 import torch
 from gymnasium import spaces
@@ -25,10 +26,31 @@ EVERY_STEP, SELDOM = 100, 8
 has passed: returns change slowly, and to compute it takes as long as all else that a bonus needs."""
 
 
+class Taken(NamedTuple):
+    """A step that was taken.
+
+    Attributes:
+        seen: features of the true successors of the actions, `[S, N, D]`.
+        actions: `[B, ...]`.
+        valid: whether the step counts, `[S, N]`.
+        following: features of the next observations, `[S, N, D]`.
+        ends: whether these begin an episode, `[S, N]`.
+    """
+
+    seen: Tensor
+    actions: Tensor
+    valid: Tensor
+    following: Tensor
+    ends: Tensor
+
+
 class Bonus(Wrapper):
     """Base class of bonuses; subclasses define `novelty`.
 
     The bonus depends on the true successor `Step.final_obs`, so the end of an episode counts too. Invalid steps get 0.
+
+    In a rollout the bonuses of all steps are computed together, after the last one (see `defer`): a few large
+    operations take less time than many small ones.
 
     Args:
         env: the wrapped environment.
@@ -52,6 +74,7 @@ class Bonus(Wrapper):
         require(self, mixed="[0, inf)", gamma="[0, 1) or None")
         super().__init__(env)
         self.features = Features.of(env.observation_space, env.action_space)
+        self._deferred: list[tuple[Taken, Tensor]] | None = None
 
     def start(self, seeds: Sequence[int]) -> None:
         """Make the running statistics."""
@@ -62,7 +85,6 @@ class Bonus(Wrapper):
         self.deviation = torch.ones(len(seeds), 1, device=self.device)
         self.steps = 0
 
-    @abstractmethod
     def novelty(self, seen: Tensor, actions: Tensor, valid: Tensor) -> Tensor:
         """Return the novelty `[S, N]` of the observations `seen [S, N, D]`, and learn from the `valid [S, N]` ones.
 
@@ -71,6 +93,7 @@ class Bonus(Wrapper):
             actions: taken, `[B, ...]`.
             valid: whether the step counts.
         """
+        raise NotImplementedError(f"{type(self).__name__} must define novelty(seen, actions, valid)")
 
     def begin(self, seen: Tensor, rows: Tensor) -> None:
         """Process the first observations `seen [S, N, D]` of episodes that begin in some `rows [S, N]`."""
@@ -87,25 +110,61 @@ class Bonus(Wrapper):
     def step(self, actions: Tensor) -> Step:
         """Apply one action per environment, and add the bonus."""
         step = self.env.step(actions)
-        valid = step.valid.view(self.shape)
         seen = self._see(step.final_obs)
-        bonus = self.novelty(seen, actions, valid)
+        following = seen if step.obs is step.final_obs else self._see(step.obs)
         ends = step.terminated | step.truncated
         if not self.always_valid:
-            bonus, ends = bonus.masked_fill(~valid, 0.0), ends | ~step.valid
-        if self.gamma is not None:
-            self.returns.mul_(self.gamma).add_(bonus)
-            if self.steps < EVERY_STEP or self.steps % SELDOM == 0:
-                self.moments.update(self.returns, None if self.always_valid else valid)
-                self.deviation.copy_((self.moments.variance() + 1e-8).sqrt_())
-            self.steps += 1
-            bonus = bonus / self.deviation
-        self.recent.lerp_(bonus.mean(1), 0.01)
-        first = seen if step.obs is step.final_obs else self._see(step.obs)
-        self.begin(first, ends.view(self.shape))
-        bonus = bonus.flatten()
+            ends = ends | ~step.valid
+        taken = Taken(seen, actions, step.valid.view(self.shape), following, ends.view(self.shape))
+        if self._deferred is None:
+            bonus = self._pay([taken])[0]
+        else:
+            bonus = torch.full_like(step.reward, torch.nan)
+            self._deferred.append((taken, bonus))
         reward = step.reward + self.mixed * bonus if self.mixed else step.reward
         return step._replace(reward=reward, extras={**(step.extras or {}), self.channel: bonus})
+
+    def defer(self) -> None:
+        """Leave the bonuses of the following steps at NaN until `settle`, unless they are part of the reward."""
+        self._deferred = None if self.mixed else []
+
+    def settle(self) -> None:
+        """Compute the bonuses of all steps since `defer`, in place."""
+        deferred, self._deferred = self._deferred, None
+        if deferred:
+            steps, bonuses = zip(*deferred, strict=True)
+            for bonus, paid in zip(bonuses, self._pay(steps), strict=True):
+                bonus.copy_(paid)
+
+    def novelties(self, steps: Sequence[Taken]) -> Tensor:
+        """Return the novelties `[T, S, N]` of several steps, and learn from them."""
+        found: list[Tensor] = []
+        for step in steps:
+            found.append(self.novelty(step.seen, step.actions, step.valid))
+            self.begin(step.following, step.ends)
+        return torch.stack(found)
+
+    def _pay(self, steps: Sequence[Taken]) -> Tensor:
+        """Return the bonuses `[T, B]` of several steps."""
+        paid = self.novelties(steps)
+        if not self.always_valid:
+            paid = paid.masked_fill(~torch.stack([step.valid for step in steps]), 0.0)
+        if self.gamma is not None:
+            paid = torch.stack(
+                [self._normalized(bonus, self.gamma, step.valid) for bonus, step in zip(paid, steps, strict=True)]
+            )
+        shares = 0.01 * 0.99 ** torch.arange(len(steps) - 1, -1, -1, device=self.device)
+        self.recent.mul_(0.99 ** len(steps)).add_(shares @ paid.mean(-1))
+        return paid.flatten(1)
+
+    def _normalized(self, bonus: Tensor, gamma: float, valid: Tensor) -> Tensor:
+        """Return the bonus `[S, N]` of a step over the deviation of its return."""
+        self.returns.mul_(gamma).add_(bonus)
+        if self.steps < EVERY_STEP or self.steps % SELDOM == 0:
+            self.moments.update(self.returns, None if self.always_valid else valid)
+            self.deviation.copy_((self.moments.variance() + 1e-8).sqrt_())
+        self.steps += 1
+        return bonus / self.deviation
 
     def load_state_dict(self, state: State) -> Tree:
         """Restore a state, and return the next observations."""

@@ -110,7 +110,7 @@ class BootstrappedDQN(DQN):
             for purpose in ("networks", "priors")
         )
         self.target_parameters = self.parameters.clone()
-        prior = shape.bind(self._by_head(self.priors))
+        prior = shape.fixed(self._by_head(self.priors))
         self.online, self.target = (
             replace(shape.bind(self._by_head(parameters)), prior=prior, prior_scale=config.prior_scale)
             for parameters in (self.parameters, self.target_parameters)

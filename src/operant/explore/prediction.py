@@ -15,13 +15,19 @@ from torch import Tensor
 from operant import streams
 from operant.envs import BatchEnv
 from operant.envs.normalize import Moments
-from operant.explore.bonuses import Bonus
+from operant.explore.bonuses import Bonus, Taken
 from operant.nets import StackedAdam, StackedMLP
 from operant.nets.mlp import Layers
 from operant.runtime.bounds import require
 
 CLIP = 5.0
 """Largest absolute value of a normalized observation (Burda et al. 2018, section 2.4)."""
+
+
+def _by_seed(steps: Sequence[Tensor] | Tensor) -> Tensor:
+    """Return tensors `[S, N, ...]` of T steps as `[S, T N, ...]`."""
+    together = steps if isinstance(steps, Tensor) else torch.stack(list(steps))
+    return together.transpose(0, 1).flatten(1, 2)
 
 
 class _Prediction(Bonus):
@@ -95,17 +101,18 @@ class _Prediction(Bonus):
         """Return the width of the inputs."""
 
     @abstractmethod
-    def _error(self, seen: Tensor, actions: Tensor) -> Tensor:
-        """Return the prediction errors of the features of `seen [S, N, D]`, `[S, N, outputs]`."""
+    def _errors(self, seen: Tensor, steps: Sequence[Taken], place: slice) -> Tensor:
+        """Return the prediction errors `[S, T N, outputs]` of the features of some steps.
+
+        Args:
+            seen: observations after the steps, `[S, T N, D]`.
+            steps: T of them, between two gradient steps.
+            place: of their samples among those since the last gradient step.
+        """
 
     @abstractmethod
     def _examples(self) -> tuple[Tensor, Tensor]:
         """Return inputs and target features of all steps since the last gradient step."""
-
-    @property
-    def _latest(self) -> slice:
-        """Slots of the current step's samples until the next gradient step."""
-        return slice(self.waiting * self.shape[1], (self.waiting + 1) * self.shape[1])
 
     def _scaled(self, seen: Tensor) -> Tensor:
         return (seen - self.center).mul_(self.factor).clamp_(-CLIP, CLIP)
@@ -118,18 +125,30 @@ class _Prediction(Bonus):
         """Return the predicted features."""
         return self._learned(self._layers(self._learned, "predictor"), inputs)
 
-    def novelty(self, seen: Tensor, actions: Tensor, valid: Tensor) -> Tensor:
-        """Pay the error, and train every few steps."""
-        self.observed[:, self._latest] = seen
+    def novelties(self, steps: Sequence[Taken]) -> Tensor:
+        """Pay the errors, and train every few steps; steps between two gradient steps are computed together."""
+        found: list[Tensor] = []
+        while steps:
+            count = self.every - self.waiting
+            found.append(self._part(steps[:count]))
+            steps = steps[count:]
+        return torch.cat(found)
+
+    def _part(self, steps: Sequence[Taken]) -> Tensor:
+        """Return the novelties `[T, S, N]` of steps up to the next gradient step, which is taken if it is due."""
+        rows = self.shape[1]
+        place = slice(self.waiting * rows, (self.waiting + len(steps)) * rows)
+        seen = _by_seed([step.seen for step in steps])
+        self.observed[:, place] = seen
         if not self.always_valid:
-            self.counted[:, self._latest] = valid.float()
-        error = self._error(seen, actions)
-        self.waiting += 1
+            self.counted[:, place] = _by_seed([step.valid.float() for step in steps])
+        errors = self._errors(seen, steps, place).square_().mean(-1)
+        self.waiting += len(steps)
         if self.waiting == self.every:
             self._learn()
             self._scale()
             self.waiting = 0
-        return error.square_().mean(-1)
+        return errors.view(-1, len(steps), rows).transpose(0, 1)
 
     def _scale(self) -> None:
         """Update the normalization with the observations since the last gradient step."""
@@ -157,7 +176,7 @@ class RandomDistillation(_Prediction):
     def _inputs(self) -> int:
         return math.prod(self.features.shape)
 
-    def _error(self, seen: Tensor, actions: Tensor) -> Tensor:
+    def _errors(self, seen: Tensor, steps: Sequence[Taken], place: slice) -> Tensor:
         scaled = self._scaled(seen)
         return self._guess(scaled) - self._goals(scaled)
 
@@ -195,10 +214,12 @@ class ForwardError(_Prediction):
         """Store the observations of the next actions."""
         self.last.copy_(seen)
 
-    def _error(self, seen: Tensor, actions: Tensor) -> Tensor:
-        encoded = self._encoded(actions)
-        self.before[:, self._latest], self.taken[:, self._latest] = self.last, encoded
-        inputs, goals = self._predicted(self._scaled(torch.cat([self.last, seen], 1)), encoded)
+    def _errors(self, seen: Tensor, steps: Sequence[Taken], place: slice) -> Tensor:
+        before = _by_seed([self.last, *(step.following for step in steps[:-1])])
+        self.last.copy_(steps[-1].following)
+        encoded = self._encoded(torch.stack([step.actions for step in steps]))
+        self.before[:, place], self.taken[:, place] = before, encoded
+        inputs, goals = self._predicted(self._scaled(torch.cat([before, seen], 1)), encoded)
         return self._guess(inputs) - goals
 
     def _examples(self) -> tuple[Tensor, Tensor]:
@@ -215,10 +236,10 @@ class ForwardError(_Prediction):
         return torch.cat([before, actions], -1), self._goals(after)
 
     def _encoded(self, actions: Tensor) -> Tensor:
-        """Return actions as `[S, N, A]`, those of a finite set as one-hot vectors."""
+        """Return actions `[T, B, ...]` as `[S, T N, A]`, those of a finite set as one-hot vectors."""
         if isinstance(self.action_space, spaces.Discrete):
             actions = self._one_hot[actions - int(self.action_space.start)]
-        return actions.reshape(*self.shape, -1).float()
+        return _by_seed(actions.reshape(len(actions), *self.shape, -1).float())
 
 
 class InverseCuriosity(ForwardError):  # noqa: N818 - not an exception

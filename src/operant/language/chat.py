@@ -1,12 +1,12 @@
-"""Chat with trained models: `find_chat_model`, `Conversation`; and their export: `write_model`."""
+"""Chat with trained models: `find_chat_model`, `Conversation`, `score`; and their export: `write_model`."""
 
 import json
-from collections.abc import Generator
-from dataclasses import dataclass
+from collections.abc import Generator, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import NamedTuple
 
-import torch
-
+from operant import streams
 from operant.language.configs import ModelOptions
 from operant.language.datasets import source_of
 from operant.language.engines.native import NativeEngine
@@ -14,8 +14,9 @@ from operant.language.engines.protocol import Sampling
 from operant.language.models import BUILT_IN, LanguageModel, load
 from operant.language.pretrained import PROVENANCE, fingerprint, is_adapter, provenance
 from operant.language.runs import model_options
+from operant.language.scoring import RewardModelFunction
 from operant.language.sources import read
-from operant.language.tokenizer import decode, encode_prompt
+from operant.language.tokenizer import Message, Text, decode, encode_prompt
 from operant.runtime.generations import latest_samples
 from operant.runtime.run import Run
 
@@ -39,21 +40,42 @@ class ChatModel:
     example: str = ""
 
 
+class Answer(NamedTuple):
+    """An answer, token by token.
+
+    Attributes:
+        prompt: what the model was given: a text, or the turns of the conversation that had room.
+        prompt_ids: its tokens.
+        text: the answer.
+        ids: its tokens, including the end of sequence if it was sampled.
+        truncated: whether it has no end of sequence.
+    """
+
+    prompt: Text
+    prompt_ids: list[int]
+    text: str
+    ids: list[int]
+    truncated: bool
+
+
 class Conversation:
-    """A conversation so far.
+    """A conversation so far. The answer to the i-th text draws from the stream `(seed, "chat", i)`.
 
     Args:
         speaker: the model.
         sampling: of answers.
-        generator: random numbers, on the CPU.
+        seed: of the random numbers.
+        messages: of both sides, so far.
 
     Attributes:
         messages: of both sides; the model sees earlier ones only if it chats in turns.
+        last: the latest answer; None before the first one.
     """
 
-    def __init__(self, speaker: ChatModel, sampling: Sampling, *, generator: torch.Generator):
-        self.speaker, self.sampling, self.messages = speaker, sampling, list[dict[str, str]]()
-        self._engine, self._generator = NativeEngine(speaker.model), generator
+    def __init__(self, speaker: ChatModel, sampling: Sampling, *, seed: int, messages: Sequence[Message] = ()):
+        self.speaker, self.sampling, self.messages = speaker, sampling, list(messages)
+        self.last: Answer | None = None
+        self._engine, self._seed = NativeEngine(speaker.model), seed
 
     def answer(self, text: str) -> Generator[str, None, None]:
         """Yield the answer to a text piece by piece; closing early keeps the answer so far.
@@ -61,37 +83,66 @@ class Conversation:
         Raises:
             ValueError: the text cannot be tokenized, or is too long.
         """
-        prompt, room = self._prompt({"role": "user", "content": text})
-        sampling = Sampling(min(self.sampling.max_tokens, room), self.sampling.temperature)
+        turn = sum(message["role"] == "user" for message in self.messages)
+        prompt, prompt_ids, room = self._prompt({"role": "user", "content": text})
+        sampling = replace(self.sampling, max_tokens=min(self.sampling.max_tokens, room))
+        generator = streams.torch_generator(self._seed, "chat", turn)
+        model = self.speaker.model
         ids: list[int] = []
         written = ""
         try:
-            for new in self._engine.stream(prompt, sampling, generator=self._generator):
+            for new in self._engine.stream(prompt_ids, sampling, generator=generator):
                 ids += new
-                whole = decode(self.speaker.model.tokenizer, ids)
+                whole = decode(model.tokenizer, ids)
                 if not whole.endswith(_UNFINISHED):
                     yield whole[len(written) :]
                     written = whole
-            whole = decode(self.speaker.model.tokenizer, ids)
+            whole = decode(model.tokenizer, ids)
             yield whole[len(written) :]
             written = whole
         finally:
             self.messages.append({"role": "assistant", "content": written})
+            self.last = Answer(prompt, prompt_ids, written, ids, not ids or ids[-1] not in model.stop)
 
-    def _prompt(self, message: dict[str, str]) -> tuple[list[int], int]:
+    def _prompt(self, message: Message) -> tuple[Text, list[int], int]:
         """Add a message; return the model's input, without the oldest turns if need be, and the tokens left."""
         tokenizer = self.speaker.model.tokenizer
-        limit = getattr(self.speaker.model.config, "max_position_embeddings", None) or 1 << 30
+        limit = _most_tokens(self.speaker.model)
         kept = [*self.messages, message] if self.speaker.in_turns else [message]
         while True:
-            ids = encode_prompt(tokenizer, kept if self.speaker.in_turns else message["content"])
+            prompt = kept if self.speaker.in_turns else message["content"]
+            ids = encode_prompt(tokenizer, prompt)
             if len(ids) + self.sampling.max_tokens <= limit or len(kept) == 1:
                 break
             kept = kept[2:]
         if len(ids) >= limit:
             raise ValueError(f"the prompt has {len(ids)} tokens, but the model takes {limit} at most; shorten it")
         self.messages.append(message)
-        return ids, limit - len(ids)
+        return prompt, ids, limit - len(ids)
+
+
+def score(judge: RewardModelFunction, answer: Answer, speaker: ChatModel) -> float | None:
+    """Return the score of an answer by a reward model.
+
+    Args:
+        judge: the reward model.
+        answer: to score.
+        speaker: who gave it.
+
+    Raises:
+        ValueError: the answer cannot be tokenized by the reward model, or is too long for it.
+    """
+    limit, length = _most_tokens(judge.scorer.model), len(answer.prompt_ids) + len(answer.ids)
+    if length > limit:
+        raise ValueError(f"prompt and answer have {length} tokens, but the reward model takes {limit} at most")
+    known = {"prompt_ids": [answer.prompt_ids], "truncated": [answer.truncated]}
+    own = judge.for_tokenizer(speaker.model.tokenizer)
+    return own([answer.prompt], [answer.text], [answer.ids], **known)[0]
+
+
+def _most_tokens(model: LanguageModel) -> int:
+    """Return the longest input of a model, in tokens."""
+    return getattr(model.config, "max_position_embeddings", None) or 1 << 30
 
 
 def find_chat_model(

@@ -109,9 +109,12 @@ class SamplingConfig(LanguageConfig):
     """Folder of a reward-model run, whose score is another reward function; empty: none."""
     engine: str = "native"
     """Sampling engine: the model in this process (native), or the address of a vLLM server, such as
-    http://127.0.0.1:8000."""
+    http://127.0.0.1:8000; several addresses, separated by commas, divide the prompts among them."""
     engine_batch_size: PositiveInt = 256
     """Sequences that the native engine completes in parallel. More are faster and need more memory."""
+    max_staleness: Literal[0, 1] = 0
+    """1: a server samples the next batch while this one is learned from, with weights that are one update older then;
+    importance_sampling_correction weighs the difference. 0: sampling and learning take turns."""
     importance_sampling_correction: Correction = "truncate"
     """Correction where the log-probabilities of engine and trainer differ: none; importance weights of tokens, capped
     (truncate), or 0 where the ratio is outside [0.5, cap] (mask); or one weight for all tokens of an answer, the
@@ -127,5 +130,16 @@ class SamplingConfig(LanguageConfig):
                 f"reward_weights has {len(self.reward_weights)} numbers for {len(self.rewards)} rewards"
                 f"{' and a reward model' if self.reward_model else ''}: give one for each, the model's last"
             )
-        if self.engine != "native" and not self.engine.startswith(("http://", "https://")):
-            raise ValueError(f"engine must be native or an address such as http://127.0.0.1:8000, got {self.engine!r}")
+        addresses = self.engine.split(",")
+        if self.engine != "native" and not all(a.startswith(("http://", "https://")) for a in addresses):
+            raise ValueError(
+                "engine must be native, or addresses such as http://127.0.0.1:8000,http://127.0.0.1:8001, "
+                f"got {self.engine!r}"
+            )
+        if len(set(addresses)) < len(addresses):
+            raise ValueError(f"each engine's address is needed once, got {self.engine!r}")
+        if self.max_staleness and self.engine == "native":
+            raise ValueError(
+                "max_staleness=1 needs a server that samples next to this process (engine), got engine='native', which "
+                "samples from the model that is trained: start a server, or use max_staleness=0"
+            )

@@ -21,11 +21,12 @@ from operant import ops
 from operant.language.configs import LanguageConfig
 from operant.language.examples import Pair
 from operant.language.models import LanguageModel, Reference
-from operant.language.optimizer import OptimizerStep
+from operant.language.optimizer import OptimizerStep, backward
 from operant.language.packing import Packed, Sample, group_batches, pack
 from operant.language.rollouts import shuffled
 from operant.runtime.bounds import PositiveFloat, PositiveInt, require
 from operant.runtime.learner import Metrics
+from operant.runtime.shards import Shards
 from operant.state import DeclaredState, State, clone
 
 PRESETS: dict[str, dict[str, Any]] = {}
@@ -71,6 +72,7 @@ class DPO(DeclaredState):
         held_out: pairs for `accuracies`.
         seed: of the order of the pairs.
         budget: pairs, counted each time.
+        shards: of each step. Default: one.
 
     Attributes:
         consumed: pairs seen so far.
@@ -91,7 +93,9 @@ class DPO(DeclaredState):
         *,
         seed: int,
         budget: int,
+        shards: Shards | None = None,
     ):
+        self.shards = shards or Shards()
         self.config, self.model, self.seed, self.budget = config, model, seed, budget
         self.pairs, self.held_out = list(pairs), list(held_out)
         self.stepper = OptimizerStep(model.trained(), config)
@@ -108,23 +112,18 @@ class DPO(DeclaredState):
 
     def update(self, batch: Sequence[int]) -> dict[str, Any]:
         """Take one step on the pairs at some positions, by micro-batches with one common denominator."""
-        total = len(batch)
-        losses, policies, rewards = [], [], []
-        for part in self._parts(batch):
+
+        def differentiate(part: Sequence[int]) -> tuple[Tensor, Tensor, Tensor]:
             packed = self._packed(part)
             policy = self._sums(self.model.log_probs(packed)[0], packed)
             ref = self._under_reference(part, packed)
-            loss = ops.dpo(
-                *policy.unbind(1),
-                *ref.unbind(1),
-                beta=self.config.beta,
-                label_smoothing=self.config.label_smoothing,
-                kind=self.config.loss_type,
-            )
-            (loss.sum() / total).backward()
-            losses.append(loss.detach())
-            policies.append(policy.detach())
-            rewards.append(self.config.beta * (policy.detach() - ref))
+            how: dict[str, Any] = {"label_smoothing": self.config.label_smoothing, "kind": self.config.loss_type}
+            loss = ops.dpo(*policy.unbind(1), *ref.unbind(1), beta=self.config.beta, **how)
+            (loss.sum() / len(batch)).backward()
+            return loss.detach(), policy.detach(), self.config.beta * (policy.detach() - ref)
+
+        found = backward([self.stepper], self._parts(batch), differentiate, self.shards)
+        losses, policies, rewards = zip(*found, strict=True)
         loss = torch.cat(losses).mean()
         if not self.stepper.steps:
             self.check_start(float(loss))
@@ -211,7 +210,8 @@ class DPO(DeclaredState):
         return pack([sample for i in part for sample in self._samples(i)], device=self.model.device)
 
     def _parts(self, batch: Sequence[int]) -> list[list[int]]:
-        parts = group_batches([self._samples(i) for i in batch], tokens=self.config.micro_batch_tokens)
+        size = {"tokens": self.config.micro_batch_tokens, "shards": self.shards.count}
+        parts = group_batches([self._samples(i) for i in batch], **size)
         return [[batch[i] for i in part] for part in parts]
 
     def state_dict(self) -> State:

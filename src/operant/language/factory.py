@@ -3,6 +3,8 @@
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
+from inspect import signature
 from typing import Any
 
 from operant import catalog
@@ -30,6 +32,7 @@ from operant.runtime.evaluation import Evaluation, StoppedError
 from operant.runtime.ledger import Ledger
 from operant.runtime.sequential_seeds import InTurn
 from operant.runtime.settings import Settings
+from operant.runtime.shards import Shards
 
 logger = logging.getLogger(__name__)
 
@@ -174,9 +177,30 @@ def assemble(algorithm: catalog.Algorithm, settings: Settings, config: Any, *, d
         TypeError: the configuration is of another class.
     """
     learner = learner_kind(algorithm, config)
+    if settings.shards > 1:
+        learner = partial(learner, shards=_shards(learner, algorithm, settings, config, device))
     build = BUILDERS[catalog.find(algorithm.root).learner]
     members = [build(learner, settings, config, seed, device) for seed in settings.seeds]
     return Experiment(members, settings, config.held_out, notes=(_memory_note(members, settings, config),))
+
+
+def _shards(kind_: Any, algorithm: catalog.Algorithm, settings: Settings, config: Any, device: str) -> Shards:
+    """Return the shards of a run.
+
+    Raises:
+        ValueError: the algorithm does not support them with this configuration.
+    """
+    shards, leave = Shards(settings.shards), f"leave out --shards {settings.shards}"
+    if "shards" not in signature(kind_).parameters:
+        raise ValueError(f"{algorithm.name} does not support shards: {leave}")
+    if shards.group.size > 1 and device != "cpu":
+        raise ValueError(f"several processes need the CPU, got device {device!r}: leave it out, or --processes")
+    if isinstance(config, SamplingConfig) and config.engine != "native":
+        raise ValueError(f"the server {config.engine} samples all prompts together: {leave}, or --engine")
+    for name in ("prompts_per_batch", "batch_size"):
+        if (size := getattr(config, name, shards.count)) < shards.count:
+            raise ValueError(f"{name} is {size}, less than the {shards.count} shards: raise it, or use fewer shards")
+    return shards
 
 
 def _memory_note(members: Sequence[Member], settings: Settings, config: LanguageConfig) -> str:
@@ -231,9 +255,11 @@ def engine_for(config: SamplingConfig, model: LanguageModel) -> Engine:
     """Return the configured engine."""
     if config.engine == "native":
         return NativeEngine(model, rows=config.engine_batch_size)
+    from operant.language.engines.fleet import Fleet
     from operant.language.engines.vllm import VLLMEngine
 
-    return VLLMEngine(config.engine, model)
+    first, *others = config.engine.split(",")
+    return Fleet([first, *others], model) if others else VLLMEngine(first, model)
 
 
 def _policy(config: LanguageConfig, *, seed: int, device: str) -> LanguageModel:

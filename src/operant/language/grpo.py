@@ -25,7 +25,7 @@ from torch import Tensor
 from operant import doors, ops, streams
 from operant.language.configs import SamplingConfig
 from operant.language.divergence import kl_of_batch
-from operant.language.engines.protocol import Engine, Sampling
+from operant.language.engines.protocol import Engine
 from operant.language.examples import Prompt
 from operant.language.grpo_batch import (
     ADVANTAGES,
@@ -42,10 +42,11 @@ from operant.language.grpo_batch import (
 )
 from operant.language.importance import check_start, corrections
 from operant.language.models import LanguageModel, Reference
-from operant.language.optimizer import OptimizerStep
+from operant.language.optimizer import OptimizerStep, backward
 from operant.language.packing import Packed, pack, step_weights, take
 from operant.language.process_rewards import StepRewards
-from operant.language.rollouts import Judge, Rollout, Sampler
+from operant.language.rollouts import Judge, Rollout
+from operant.language.sampling_ahead import sampler_of
 from operant.runtime.bounds import (
     Interval,
     NonNegativeFloat,
@@ -56,6 +57,7 @@ from operant.runtime.bounds import (
     require,
 )
 from operant.runtime.learner import Metrics
+from operant.runtime.shards import Shards
 from operant.state import DeclaredState, State
 
 PRESETS: Mapping[str, Mapping[str, Any]] = {
@@ -240,6 +242,7 @@ class GRPO(DeclaredState):
         seed: of the order of the prompts and of sampling.
         budget: prompts.
         steps: rewards of the steps of answers; only for process supervision.
+        shards: of prompts and optimizer steps. Default: one.
 
     Attributes:
         consumed: prompts used so far.
@@ -264,13 +267,14 @@ class GRPO(DeclaredState):
         seed: int,
         budget: int,
         steps: StepRewards | None = None,
+        shards: Shards | None = None,
     ):
         if config.supervision == "process" and steps is None:
             raise ValueError("supervision=process needs a task with rewards of steps, or a process reward model")
-        self.config, self.model, self.budget, self.max_tokens = config, model, budget, max_tokens
-        sampling = Sampling(max_tokens=max_tokens, temperature=config.temperature)
-        self.sampler = Sampler(engine, prompts, judge, model.tokenizer, sampling, seed=seed, budget=budget)
-        self.steps, self.seed, self.iterations, self._warned = steps, seed, 0, False
+        self.config, self.model, self.budget, self.shards = config, model, budget, shards or Shards()
+        common: dict[str, Any] = {"max_tokens": max_tokens, "seed": seed, "budget": budget, "shards": self.shards}
+        self.sampler = sampler_of(config, engine, prompts, judge, model.tokenizer, **common)
+        self.max_tokens, self.steps, self.seed, self.iterations, self._warned = max_tokens, steps, seed, 0, False
         self.advantage = advantage_of(config.advantage, config.num_generations + config.statistics)
         self.objective = objective_of(config.objective)
         self.stepper = OptimizerStep(model.trained(), config)
@@ -286,6 +290,7 @@ class GRPO(DeclaredState):
         """Sample answers, estimate group advantages, and update the policy."""
         began = self.consumed
         rollout, metrics = self.collect()
+        self.sampler.begin(self.config.prompts_per_batch, self.config.num_generations + self.config.statistics)
         updated = self.update(self.estimate_advantages(rollout), began=began) if len(rollout) else {}
         if not updated and not self._warned:
             self._warned = True
@@ -293,8 +298,8 @@ class GRPO(DeclaredState):
         self.iterations += 1
         if self.config.ref_reset_interval and self.iterations % self.config.ref_reset_interval == 0:
             self.reset()
-        self.sampler.engine.update(self.model)
-        return metrics | updated | {"health/empty_batches": float(not updated)}
+        self.sampler.update(self.model)
+        return metrics | updated | self.sampler.metrics() | {"health/empty_batches": float(not updated)}
 
     def reset(self) -> None:
         """Reset the reference to the current policy, and the moments of the optimizer (ProRL, section 3.2)."""
@@ -364,9 +369,8 @@ class GRPO(DeclaredState):
         config = self.config
         chance = streams.torch_generator(self.seed, "minibatches", self.iterations)
         count = -(-len(batch.samples) * config.num_minibatches // (config.num_generations * config.prompts_per_batch))
-        steps = plan(
-            batch, group=config.num_generations, steps=count, tokens=config.micro_batch_tokens, generator=chance
-        )
+        size = {"tokens": config.micro_batch_tokens, "shards": self.shards.count}
+        steps = plan(batch, group=config.num_generations, steps=count, generator=chance, **size)
         # The first step starts at the policy that sampled; only `check_start` needs its log-probabilities beforehand.
         known = config.num_iterations == 1 and self.stepper.steps > 0
         old = [None if known and not index else self._log_probs(batch, s.parts) for index, s in enumerate(steps)]
@@ -386,7 +390,7 @@ class GRPO(DeclaredState):
     @torch.no_grad()
     def _log_probs(self, batch: GRPOBatch, parts: Sequence[Sequence[int]]) -> list[Tensor]:
         """Return the current log-probabilities, for each micro-batch of a later optimizer step."""
-        return [self._forward(batch, part)[1] for part in parts]
+        return self.shards.map(lambda part: self._forward(batch, part)[1], parts)
 
     def _forward(self, batch: GRPOBatch, part: Sequence[int]) -> tuple[Packed, Tensor, Tensor]:
         packed = pack(take(batch.samples, part), device=self.model.device)
@@ -396,36 +400,36 @@ class GRPO(DeclaredState):
         self, batch: GRPOBatch, step: Step, old: Sequence[Tensor] | None, progress: float
     ) -> tuple[dict[str, Any], list[TokenStats]]:
         """Take one optimizer step, by micro-batches with one common denominator."""
+        config = self.config
+        size: dict[str, Any] = {"longest": self.max_tokens, "answers": step.answers, "device": self.model.device}
+        weight = step_weights(batch.samples, step.parts, how=config.loss_aggregation, **size)
+        parts = [*zip(step.parts, [None] * len(step.parts) if old is None else old, strict=True)]
+        rows = backward([self.stepper], parts, lambda part: self._differentiate(batch, *part, weight), self.shards)
+        seen = [TokenStats(*row) for row in rows]
+        policy = sum((tokens.policy.sum() for tokens in seen), torch.zeros(()))
+        penalty = sum((tokens.reference.sum() for tokens in seen), torch.zeros(()))
+        norm, skipped = self.stepper.step(progress)
+        report = {"losses/policy": policy, "losses/kl": penalty, "losses/gradient_norm": norm}
+        return report | {"health/updates": 1.0, "health/skipped_updates": skipped}, seen
+
+    def _differentiate(self, batch: GRPOBatch, part: Sequence[int], old: Tensor | None, weight: Tensor) -> TokenStats:
+        """Add the gradient of a micro-batch, of the loss with `weight[i]` for every token of sample i."""
         config, device = self.config, self.model.device
         factor = math.sqrt(config.num_generations) if config.group_loss_scale == "1/sqrt(G)" else 1.0
-        size = {"longest": self.max_tokens, "answers": step.answers}
-        weight = step_weights(batch.samples, step.parts, how=config.loss_aggregation, device=device, **size)
-        total = penalty = torch.zeros((), device=device)
-        seen: list[TokenStats] = []
-        for index, part in enumerate(step.parts):
-            packed, new, entropy = self._forward(batch, part)
-            before = new.detach() if old is None else old[index]
-            advantages, behavior = (torch.cat(take(r, part)).to(device) for r in (batch.advantages, batch.behavior))
-            if not self.stepper.steps:
-                check_start(new, before, behavior, dtype=self.model.dtype)
-            trust = corrections(
-                before,
-                behavior,
-                config.importance_sampling_correction,
-                packed.lengths,
-                cap=config.importance_sampling_cap,
-            )
-            losses, ratios = self.objective(new, before, advantages, packed, config)
-            kl = self._divergence(packed, new, before)
-            spread = weight[part][packed.owner]
-            policy, reference = factor * spread * trust * losses, config.beta * spread * kl
-            (policy.sum() + reference.sum()).backward()
-            total, penalty = total + policy.detach().sum(), penalty + reference.detach().sum()
-            rows = (before, behavior, trust, advantages, ratios, entropy, kl, spread, policy, reference)
-            seen.append(TokenStats(*(x.detach() for x in rows)))
-        norm, skipped = self.stepper.step(progress)
-        report = {"losses/policy": total, "losses/kl": penalty, "losses/gradient_norm": norm}
-        return report | {"health/updates": 1.0, "health/skipped_updates": skipped}, seen
+        packed, new, entropy = self._forward(batch, part)
+        before = new.detach() if old is None else old
+        advantages, behavior = (torch.cat(take(r, part)).to(device) for r in (batch.advantages, batch.behavior))
+        if not self.stepper.steps:
+            check_start(new, before, behavior, dtype=self.model.dtype)
+        how, cap = config.importance_sampling_correction, config.importance_sampling_cap
+        trust = corrections(before, behavior, how, packed.lengths, cap=cap)
+        losses, ratios = self.objective(new, before, advantages, packed, config)
+        kl = self._divergence(packed, new, before)
+        spread = weight[part][packed.owner]
+        policy, reference = factor * spread * trust * losses, config.beta * spread * kl
+        (policy.sum() + reference.sum()).backward()
+        rows = (before, behavior, trust, advantages, ratios, entropy, kl, spread, policy, reference)
+        return TokenStats(*(row.detach() for row in rows))
 
     def _divergence(self, packed: Packed, new: Tensor, old: Tensor) -> Tensor:
         """Return an estimate of KL(policy‖ref) at each token."""
@@ -443,4 +447,4 @@ class GRPO(DeclaredState):
     def load_state_dict(self, state: State) -> None:
         """Restore a state of `state_dict` exactly."""
         super().load_state_dict(state)
-        self.sampler.engine.update(self.model)
+        self.sampler.update(self.model)

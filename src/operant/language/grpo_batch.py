@@ -150,7 +150,9 @@ class Learned(NamedTuple):
     reference: bool
 
 
-def plan(batch: GRPOBatch, *, group: int, steps: int, tokens: int, generator: torch.Generator) -> list[Step]:
+def plan(
+    batch: GRPOBatch, *, group: int, steps: int, tokens: int, generator: torch.Generator, shards: int = 1
+) -> list[Step]:
     """Divide a batch randomly into optimizer steps, as equal as possible; groups stay whole.
 
     Args:
@@ -159,6 +161,7 @@ def plan(batch: GRPOBatch, *, group: int, steps: int, tokens: int, generator: to
         steps: number of steps; at most one per prompt.
         tokens: maximum tokens of a micro-batch.
         generator: random numbers, on the CPU.
+        shards: of each step (see `operant.language.packing.micro_batches`).
 
     Returns:
         The steps. Answers that do not count are in no micro-batch, and a step with only such answers is dropped.
@@ -169,7 +172,7 @@ def plan(batch: GRPOBatch, *, group: int, steps: int, tokens: int, generator: to
     for k in range(steps):
         chosen = order[prompts * k // steps : prompts * (k + 1) // steps]
         answers = [i for p in chosen for i in range(p * group, (p + 1) * group) if batch.counts[i]]
-        parts = micro_batches(take(batch.samples, answers), tokens=tokens)
+        parts = micro_batches(take(batch.samples, answers), tokens=tokens, shards=shards)
         found.append(Step([[answers[i] for i in part] for part in parts], len(chosen) * group))
     return [step for step in found if step.parts]
 

@@ -15,6 +15,7 @@ from operant.language.critic import Critic
 from operant.language.models import LanguageModel, Reference
 from operant.language.packing import Packed, Plan, Sample, micro_batches, pack, take
 from operant.language.rollouts import shuffled
+from operant.runtime.shards import Shards
 
 
 class Measured(NamedTuple):
@@ -34,7 +35,14 @@ class Measured(NamedTuple):
 
 
 def plans(
-    samples: Sequence[Sample], owners: Sequence[int], epochs: int, minibatches: int, *, tokens: int, seed: int
+    samples: Sequence[Sample],
+    owners: Sequence[int],
+    epochs: int,
+    minibatches: int,
+    *,
+    tokens: int,
+    seed: int,
+    shards: int = 1,
 ) -> list[Plan]:
     """Divide samples into random minibatches, those of one prompt together, with a new order for each epoch.
 
@@ -45,6 +53,7 @@ def plans(
         minibatches: per epoch; fewer if there are fewer prompts.
         tokens: maximum tokens of a micro-batch.
         seed: of the orders.
+        shards: of each minibatch (see `operant.language.packing.micro_batches`).
     """
     prompts = [[i for i, owner in enumerate(owners) if owner == prompt] for prompt in dict.fromkeys(owners)]
     count = len(prompts)
@@ -53,7 +62,7 @@ def plans(
     for epoch in range(epochs):
         order = shuffled(count, epoch * count, count, seed=seed)
         steps = [[i for p in order[start : start + size] for i in prompts[p]] for start in range(0, count, size)]
-        parts = [micro_batches(take(samples, step), tokens=tokens) for step in steps]
+        parts = [micro_batches(take(samples, step), tokens=tokens, shards=shards) for step in steps]
         found.append([[[step[i] for i in part] for part in own] for step, own in zip(steps, parts, strict=True)])
     return found
 
@@ -77,6 +86,7 @@ def measure(
     planned: Plan,
     *,
     temperature: float,
+    shards: Shards | None = None,
 ) -> Measured:
     """Measure every token of a batch, without a graph.
 
@@ -87,14 +97,20 @@ def measure(
         samples: the N samples.
         planned: their minibatches.
         temperature: of policy and reference.
+        shards: of the minibatches. Default: one.
     """
-    rows: dict[int, tuple[Tensor, ...]] = {}
-    for part in (part for step in planned for part in step):
+
+    def measured(part: Sequence[int]) -> list[tuple[Tensor, ...]]:
         packed, hidden, log_probs, _ = read(model, samples, part, temperature=temperature)
         ref_log_probs = reference.log_probs(packed, temperature=temperature)
         values, after = critic(packed, hidden)
         flat = [row.split(packed.lengths.tolist()) for row in (log_probs, ref_log_probs, values)]
-        rows |= zip(part, zip(*flat, after, strict=True), strict=True)
+        return [*zip(*flat, after, strict=True)]
+
+    parts = [part for step in planned for part in step]
+    rows: dict[int, tuple[Tensor, ...]] = {}
+    for part, found in zip(parts, (shards or Shards()).map(measured, parts), strict=True):
+        rows |= zip(part, found, strict=True)
     old, ref, values, after = zip(*(rows[i] for i in range(len(samples))), strict=True)
     return Measured(list(old), list(ref), list(values), torch.stack(after))
 

@@ -1,15 +1,19 @@
-"""Optimizer steps from batches that exceed memory: `OptimizerStep`."""
+"""Optimizer steps from batches that exceed memory, or are divided among processes: `OptimizerStep`, `backward`."""
 
 import math
 import weakref
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
 
 from operant.language.configs import LanguageConfig
+from operant.runtime.shards import Shards, total
 from operant.state import State, copy_into
+
+T = TypeVar("T")
 
 _MOMENTS = ("exp_avg", "exp_avg_sq")
 _WIDE = 4
@@ -77,6 +81,22 @@ class OptimizerStep:
             master.grad = None
         return norm, 0.0 if finite else 1.0
 
+    def take_gradient(self) -> tuple[Tensor, Tensor]:
+        """Return the accumulated gradient as one vector, and which parameters have one; and clear it."""
+        masters = list(self._masters.values())
+        parts = [torch.zeros_like(m) if m.grad is None else m.grad for m in masters]
+        present = torch.tensor([m.grad is not None for m in masters], device=parts[0].device)
+        for master in masters:
+            master.grad = None
+        return torch.cat([part.flatten() for part in parts]), present
+
+    def set_gradient(self, gradient: Tensor, present: Tensor) -> None:
+        """Set a gradient of `take_gradient`."""
+        masters = list(self._masters.values())
+        parts = gradient.split([master.numel() for master in masters])
+        for master, part, there in zip(masters, parts, present.tolist(), strict=True):
+            master.grad = part.view_as(master).to(master.dtype, copy=True) if there else None
+
     def reset(self) -> None:
         """Reset the moments; the current parameters are a new start (ProRL)."""
         self._optimizer.state.clear()
@@ -110,6 +130,37 @@ class OptimizerStep:
             master = self._masters[name]
             own = {key: moments[key].to(master.device, master.dtype).clone() for key in _MOMENTS}
             self._optimizer.state[master] = own | {"step": moments["step"].to(master.device).clone()}
+
+
+def backward(
+    steppers: Sequence[OptimizerStep], parts: Sequence[T], differentiate: Callable[[T], Any], shards: Shards
+) -> list[Any]:
+    """Accumulate the gradients of all micro-batches of an optimizer step, and return their records.
+
+    Consecutive micro-batches form a shard. Their gradients add up in order; those of the shards in one fixed tree, in
+    every process alike (see `operant.runtime.shards`).
+
+    Args:
+        steppers: of all parameters that get gradients.
+        parts: the micro-batches.
+        differentiate: calls `backward` on the loss of a micro-batch, whose weights are those of the whole step, and
+            returns records of it: tensors without graph, numbers, and lists of them.
+        shards: of the step.
+    """
+    if shards.count == 1:
+        return [differentiate(part) for part in parts]
+    rows, own = list[Tensor](), list[State]()
+    for number in shards.mine:
+        own.append({"records": [differentiate(part) for part in parts[shards.rows(number, len(parts))]]})
+        found = [stepper.take_gradient() for stepper in steppers]
+        rows.append(torch.cat([*(gradient for gradient, _ in found), *(present.float() for _, present in found)]))
+    whole = total(shards.gather_tensors(torch.stack(rows)))
+    sizes = [sum(m.numel() for m in stepper.parameters.values()) for stepper in steppers]
+    counts = [len(stepper.parameters) for stepper in steppers]
+    pieces = whole.split([*sizes, *counts])
+    for stepper, gradient, present in zip(steppers, pieces, pieces[len(steppers) :], strict=False):
+        stepper.set_gradient(gradient, present > 0)
+    return [record for state in shards.gather(own) for record in state["records"]]
 
 
 def _widen(owner: "weakref.ref[OptimizerStep]", name: str, value: Tensor) -> None:

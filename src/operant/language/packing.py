@@ -15,6 +15,7 @@ from torch import Tensor
 from operant import ops
 from operant.language.attention import Segment, Segments
 from operant.ops.weights import Aggregation
+from operant.runtime.shards import share
 
 Thing = TypeVar("Thing")
 
@@ -147,7 +148,7 @@ class _Row:
         )
 
 
-def micro_batches(samples: Sequence[Sample], *, tokens: int) -> list[list[int]]:
+def micro_batches(samples: Sequence[Sample], *, tokens: int, shards: int = 1) -> list[list[int]]:
     """Divide a batch into parts of at most `tokens` tokens, in order, so that it fits into memory.
 
     The sum over the parts of a loss whose weights are those of the whole batch is the loss of the whole batch
@@ -157,10 +158,15 @@ def micro_batches(samples: Sequence[Sample], *, tokens: int) -> list[list[int]]:
         samples: the whole batch.
         tokens: maximum tokens of a part; a prompt shared by consecutive samples counts once, and a larger sample is a
             part of its own.
+        shards: pieces of nearly equal numbers of samples, of which each is divided separately.
 
     Returns:
         The indices of the samples of each part.
     """
+    if shards > 1:
+        cuts = [share(len(samples), number, shards) for number in range(shards)]
+        found = [micro_batches(take(samples, cut), tokens=tokens) for cut in cuts]
+        return [take(cut, part) for cut, parts in zip(cuts, found, strict=True) for part in parts]
     parts: list[list[int]] = []
     used = 0
     previous: Sequence[int] | None = None
@@ -176,18 +182,19 @@ def micro_batches(samples: Sequence[Sample], *, tokens: int) -> list[list[int]]:
     return parts
 
 
-def group_batches(groups: Sequence[Sequence[Sample]], *, tokens: int) -> list[list[int]]:
+def group_batches(groups: Sequence[Sequence[Sample]], *, tokens: int, shards: int = 1) -> list[list[int]]:
     """Divide groups of samples into micro-batches; a group, whose samples a loss compares, stays whole.
 
     Args:
         groups: samples of one prompt each.
         tokens: as for `micro_batches`; a larger group is a part of its own.
+        shards: as for `micro_batches`.
 
     Returns:
         The indices of the groups of each part.
     """
     joined = [Sample(group[0].prompt, [token for s in group for token in s.completion]) for group in groups]
-    return micro_batches(joined, tokens=tokens)
+    return micro_batches(joined, tokens=tokens, shards=shards)
 
 
 def step_weights(

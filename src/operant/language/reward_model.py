@@ -30,12 +30,13 @@ from operant import ops
 from operant.language.configs import LanguageConfig
 from operant.language.examples import Pair, Ranking, Stepwise
 from operant.language.models import LanguageModel, ScalarHead
-from operant.language.optimizer import OptimizerStep
+from operant.language.optimizer import OptimizerStep, backward
 from operant.language.packing import Packed, Sample, group_batches, pack
 from operant.language.rollouts import shuffled
 from operant.language.scoring import RewardModelFunction, Scorer, load_scorer, load_step_rewards, places
 from operant.runtime.bounds import NonNegativeFloat, NonNegativeInt, PositiveInt
 from operant.runtime.learner import Metrics
+from operant.runtime.shards import Shards
 from operant.state import DeclaredState
 
 __all__ = [
@@ -199,6 +200,7 @@ class RewardModel(DeclaredState):
         seed: of the order of the examples.
         budget: examples, counted each time.
         head: initial head; None: one with all scores 0.
+        shards: of each step. Default: one.
 
     Attributes:
         consumed: examples so far.
@@ -220,7 +222,9 @@ class RewardModel(DeclaredState):
         seed: int,
         budget: int,
         head: ScalarHead | None = None,
+        shards: Shards | None = None,
     ):
+        self.shards = shards or Shards()
         self.config, self.model, self.seed, self.budget = config, model, seed, budget
         self.process = config.supervision == "process"
         self.examples = self.prepared(rows)
@@ -272,21 +276,22 @@ class RewardModel(DeclaredState):
     def update(self, batch: Sequence[Example]) -> dict[str, Any]:
         """Take one step on a batch, by micro-batches with one common denominator."""
         total, imitated = self._units(batch), max(1, sum(sum(mask) for e in batch for mask in e.imitated))
-        scores, reports = [], []
-        imitation = torch.zeros(())
-        for part in self._parts(batch):
+
+        def differentiate(part: Sequence[Example]) -> tuple[Tensor, ...]:
             if self.config.lm_coef:
                 found, nats = self._imitated(part)
             else:
                 found, nats = self.scorer.read(*self._packed(part)), torch.zeros(())
             judged = self._fit(found, part)
             (judged.losses.sum() / total + self.config.lm_coef * nats / imitated).backward()
-            scores.append(found.detach())
-            reports.append(ScoredBatch(*(field.detach() for field in judged)))
-            imitation = imitation + nats.detach().cpu() / imitated
+            return found.detach(), nats.detach().cpu() / imitated, *(field.detach() for field in judged)
+
+        records = backward([self.stepper], self._parts(batch), differentiate, self.shards)
+        scores, shares, *reports = zip(*records, strict=True)
+        imitation = sum(shares, torch.zeros(()))
         norm, skipped = self.stepper.step(self.consumed / self.budget)
         every = torch.cat(scores)
-        losses, right, margins = (torch.cat(column) for column in zip(*reports, strict=True))
+        losses, right, margins = map(torch.cat, reports)
         metrics = {
             "losses/reward": losses.sum() / total,
             "losses/gradient_norm": norm,
@@ -354,7 +359,8 @@ class RewardModel(DeclaredState):
         return sum(len(e.labels) for e in examples) if self.process else len(examples)
 
     def _parts(self, batch: Sequence[Example]) -> list[list[Example]]:
-        parts = group_batches([e.samples for e in batch], tokens=self.config.micro_batch_tokens)
+        size = {"tokens": self.config.micro_batch_tokens, "shards": self.shards.count}
+        parts = group_batches([e.samples for e in batch], **size)
         return [[batch[i] for i in part] for part in parts]
 
     def _packed(self, batch: Sequence[Example]) -> tuple[Packed, Tensor]:

@@ -26,17 +26,19 @@ from torch import Tensor
 from operant import doors, ops
 from operant.language.critic import Critic, CriticConfig
 from operant.language.divergence import kl_of_batch
-from operant.language.engines.protocol import Engine, Sampling
+from operant.language.engines.protocol import Engine
 from operant.language.examples import Prompt
 from operant.language.importance import check_start, corrections, mismatch_metrics
 from operant.language.logprobs import check_reference, flat, measure, plans, read
 from operant.language.models import LanguageModel, Reference
-from operant.language.optimizer import OptimizerStep
+from operant.language.optimizer import OptimizerStep, backward
 from operant.language.packing import Plan, Sample, pack, step_weights, take
-from operant.language.rollouts import Judge, Rollout, Sampler, length_metrics, reward_metrics
+from operant.language.rollouts import Judge, Rollout, length_metrics, reward_metrics
+from operant.language.sampling_ahead import sampler_of
 from operant.language.token_rewards import outcome_metrics, shaped, token_advantages, token_rewards, whitened
 from operant.runtime.bounds import Interval, NonNegativeFloat, PositiveFloat, PositiveInt, require
 from operant.runtime.learner import Metrics
+from operant.runtime.shards import Shards
 from operant.state import DeclaredState, State
 
 PRESETS: Mapping[str, Mapping[str, Any]] = {
@@ -177,6 +179,7 @@ class RLHF(DeclaredState):
         max_tokens: longest answer, end of sequence included.
         seed: of the order of the prompts and of sampling.
         budget: prompts.
+        shards: of prompts and optimizer steps. Default: one.
 
     Attributes:
         consumed: prompts used so far.
@@ -202,11 +205,15 @@ class RLHF(DeclaredState):
         max_tokens: int,
         seed: int,
         budget: int,
+        shards: Shards | None = None,
     ):
+        self.shards = shards or Shards()
+        if config.step == "trpo" and (count := self.shards.count) > 1:
+            raise ValueError(f"step=trpo does not support shards: use another step, or leave out --shards {count}")
         self.config, self.model, self.critic = config, model, critic
         self.budget, self.max_tokens, self.seed = budget, max_tokens, seed
-        sampling = Sampling(max_tokens=max_tokens, temperature=config.temperature)
-        self.sampler = Sampler(engine, prompts, judge, model.tokenizer, sampling, seed=seed, budget=budget)
+        common: dict[str, Any] = {"max_tokens": max_tokens, "seed": seed, "budget": budget, "shards": self.shards}
+        self.sampler = sampler_of(config, engine, prompts, judge, model.tokenizer, **common)
         self.reference = Reference(model)
         self.stepper = OptimizerStep(model.trained(), config)
         self.critic_stepper = OptimizerStep(critic.trained(), config, learning_rate=config.critic_learning_rate)
@@ -226,14 +233,15 @@ class RLHF(DeclaredState):
     def iterate(self) -> Metrics:
         """Sample answers, estimate advantages of their tokens, and update critic and policy."""
         rollout = self.sampler.draw(self.config.prompts_per_batch, self.config.num_generations)
-        metrics = {**reward_metrics(rollout), **length_metrics(rollout.answers.completions)}
+        self.sampler.begin(self.config.prompts_per_batch, self.config.num_generations)
+        metrics = reward_metrics(rollout) | length_metrics(rollout.answers.completions) | self.sampler.metrics()
         if rollout.judged.valid.any():
             batch, judged = self.estimate_advantages(rollout)
             metrics |= judged | self.update(batch)
         else:
             metrics["health/empty_batches"] = 1.0
         self.iterations += 1
-        self.sampler.engine.update(self.model)
+        self.sampler.update(self.model)
         return metrics
 
     @torch.no_grad()
@@ -246,12 +254,10 @@ class RLHF(DeclaredState):
         scores = rollout.judged.total[kept].to(device)
         scores = shaped(scores, truncated, clip=config.score_clip, missing_eos=config.missing_eos)
         owners, seed = [k // rollout.group for k in kept], self.seed + 1 + self.iterations
-        planned = plans(
-            samples, owners, config.num_iterations, config.num_minibatches, tokens=config.micro_batch_tokens, seed=seed
-        )
-        old, ref, values, after = measure(
-            self.model, self.reference, self.critic, samples, planned[0], temperature=config.temperature
-        )
+        size = {"tokens": config.micro_batch_tokens, "shards": self.shards.count}
+        planned = plans(samples, owners, config.num_iterations, config.num_minibatches, seed=seed, **size)
+        how: dict[str, Any] = {"temperature": config.temperature, "shards": self.shards}
+        old, ref, values, after = measure(self.model, self.reference, self.critic, samples, planned[0], **how)
         kl = [ops.kl_estimate(new, before, "k1") for new, before in zip(old, ref, strict=True)]
         if not self.iterations:
             check_reference(kl)
@@ -291,8 +297,8 @@ class RLHF(DeclaredState):
     def update(self, batch: RLHFBatch) -> dict[str, Any]:
         """Update policy and critic on a batch, and return its metrics."""
         config, warm = self.config, self.iterations >= self.config.critic_warmup
-        for part in batch.parts if self.iterations == config.critic_warmup else []:
-            new = self._log_probs(batch, part)
+        first = batch.parts if self.iterations == config.critic_warmup else []
+        for part, new in zip(first, self.shards.map(lambda part: self._log_probs(batch, part), first), strict=True):
             check_start(new, flat(part, batch.old), flat(part, batch.behavior), dtype=self.model.dtype)
         together = warm and config.step == "ppo"
         reports: list[dict[str, Any]] = []
@@ -314,29 +320,13 @@ class RLHF(DeclaredState):
         self, batch: RLHFBatch, parts: list[list[int]], *, policy: bool = True, critic: bool = True
     ) -> dict[str, Any]:
         """Take one step of policy and critic, or of one, with one denominator for all micro-batches."""
-        config, device = self.config, self.model.device
-        weight = step_weights(batch.samples, parts, how=config.loss_aggregation, longest=self.max_tokens, device=device)
-        totals: dict[str, Tensor] = {}
-        for part in parts:
-            packed, hidden = pack(take(batch.samples, part), device=device), None
-            loss, share = torch.zeros((), device=device), dict[str, Tensor]()
-            if policy:
-                packed, hidden, new, entropy = read(self.model, batch.samples, part, temperature=config.temperature)
-                losses, share = self._policy_losses(batch, part, new)
-                loss = (weight[part][packed.owner] * (losses - config.ent_coef * entropy)).sum()
-                share["policy/entropy_avg"] = entropy.detach()
-            elif self.critic.trunk is None:
-                with torch.no_grad():
-                    hidden = self.model.read(packed)
-            if critic:
-                old = None if config.clip_range_vf is None else flat(part, batch.values)
-                values, _ = self.critic(packed, hidden)
-                errors = ops.value_loss(values, flat(part, batch.targets), old_values=old, clip=config.clip_range_vf)
-                loss = loss + config.vf_coef * (weight[part][packed.owner] * errors).sum()
-                share["losses/value"] = errors.detach()
-            loss.backward()
-            for name, value in share.items():
-                totals[name] = totals.get(name, torch.zeros((), device=device)) + value.sum()
+        size: dict[str, Any] = {"longest": self.max_tokens, "device": self.model.device}
+        weight = step_weights(batch.samples, parts, how=self.config.loss_aggregation, **size)
+        steppers = [self.stepper, self.critic_stepper]
+        found = backward(
+            steppers, parts, lambda part: self._differentiate(batch, part, weight, policy, critic), self.shards
+        )
+        totals = {name: sum((share[name] for share in found), torch.zeros(())) for name in found[0]}
         tokens, progress = sum(len(batch.old[i]) for part in parts for i in part), self.consumed / self.budget
         metrics, skipped = {name: total / tokens for name, total in totals.items()}, 0.0
         if policy:
@@ -346,6 +336,30 @@ class RLHF(DeclaredState):
             skipped += missed
         updates = float(policy) + float(critic)
         return metrics | {"health/updates": torch.tensor(updates), "health/skipped_updates": torch.tensor(skipped)}
+
+    def _differentiate(
+        self, batch: RLHFBatch, part: Sequence[int], weight: Tensor, policy: bool, critic: bool
+    ) -> dict[str, Tensor]:
+        """Add the gradients of a micro-batch, with `weight[i]` for every token of sample i; return sums of metrics."""
+        config, device = self.config, self.model.device
+        packed, hidden = pack(take(batch.samples, part), device=device), None
+        loss, share = torch.zeros((), device=device), dict[str, Tensor]()
+        if policy:
+            packed, hidden, new, entropy = read(self.model, batch.samples, part, temperature=config.temperature)
+            losses, share = self._policy_losses(batch, part, new)
+            loss = (weight[part][packed.owner] * (losses - config.ent_coef * entropy)).sum()
+            share["policy/entropy_avg"] = entropy.detach()
+        elif self.critic.trunk is None:
+            with torch.no_grad():
+                hidden = self.model.read(packed)
+        if critic:
+            old = None if config.clip_range_vf is None else flat(part, batch.values)
+            values, _ = self.critic(packed, hidden)
+            errors = ops.value_loss(values, flat(part, batch.targets), old_values=old, clip=config.clip_range_vf)
+            loss = loss + config.vf_coef * (weight[part][packed.owner] * errors).sum()
+            share["losses/value"] = errors.detach()
+        loss.backward()
+        return {name: value.sum() for name, value in share.items()}
 
     def _policy_losses(self, batch: RLHFBatch, part: Sequence[int], new: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
         """Return the losses `[m]` of the tokens of a micro-batch, and metrics of each."""
@@ -365,7 +379,8 @@ class RLHF(DeclaredState):
 
     def _adapt_penalty(self, batch: RLHFBatch) -> dict[str, float]:
         """Adapt the penalty of the next update to KL(old‖new) of this one, in nats per token."""
-        moved = [ops.kl_estimate(flat(part, batch.old), self._log_probs(batch, part), "k3") for part in batch.parts]
+        new = self.shards.map(lambda part: self._log_probs(batch, part), batch.parts)
+        moved = [ops.kl_estimate(flat(p, batch.old), own, "k3") for p, own in zip(batch.parts, new, strict=True)]
         kl, used, target = float(torch.cat(moved).mean()), self.kl_coef, self.config.kl_coef_target
         if target is not None and math.isfinite(kl):
             self.kl_coef = min(max(ops.adapt_penalty(self.kl_coef, kl, target=target), 1e-6), 1e6)
@@ -389,4 +404,4 @@ class RLHF(DeclaredState):
     def load_state_dict(self, state: State) -> None:
         """Restore a state of `state_dict` exactly."""
         super().load_state_dict(state)
-        self.sampler.engine.update(self.model)
+        self.sampler.update(self.model)

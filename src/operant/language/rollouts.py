@@ -15,11 +15,13 @@ from operant import streams
 from operant.language.data import Row, compare, order
 from operant.language.engines.protocol import Completion, Engine, Sampling
 from operant.language.examples import Prompt
+from operant.language.models import LanguageModel
 from operant.language.packing import Sample
 from operant.language.process_rewards import StepRewards, Steps, join_steps
 from operant.language.rewards import TRAINER, Combined, Rewards
 from operant.language.tokenizer import decode
-from operant.state import DeclaredState
+from operant.runtime.shards import Shards
+from operant.state import DeclaredState, State
 
 Judge = Callable[..., Rewards]
 """Rewards completions: `f(prompts, completions, completion_ids, **columns)`, see `operant.language.rewards`."""
@@ -82,6 +84,33 @@ class Rollout:
             raise ValueError("the steps of these answers were not rewarded; pass `steps` when sampling")
         return [table.view(-1, self.group, table.shape[-1]) for table in self.steps]
 
+    def state_dict(self) -> State:
+        """Return all but the prompts."""
+        completions, judged = self.answers.completions, self.judged
+        return {
+            "ids": torch.tensor([token for c in completions for token in c.ids]),
+            "log_probs": torch.tensor([value for c in completions for value in c.log_probs], dtype=torch.float64),
+            "lengths": [len(c.ids) for c in completions],
+            "truncated": [c.truncated for c in completions],
+            "texts": self.answers.texts,
+            "judged": [judged.table, judged.total, judged.valid],
+            "names": judged.names,
+            "metrics": judged.metrics,
+            "group": self.group,
+            "steps": self.steps,
+        }
+
+    @staticmethod
+    def of(state: State, prompts: Sequence[Prompt]) -> "Rollout":
+        """Return the rollout of a state of `state_dict`, with its prompts, once per answer."""
+        ids, logs = (state[name].split(state["lengths"]) for name in ("ids", "log_probs"))
+        rows = zip(ids, logs, state["truncated"], strict=True)
+        completions = [Completion(own.tolist(), log_probs.tolist(), cut) for own, log_probs, cut in rows]
+        table, total, valid = state["judged"]
+        judged = Rewards(table, total, valid, tuple(state["names"]), state["metrics"])
+        steps = None if state["steps"] is None else join_steps([tuple(state["steps"])])
+        return Rollout(Answers(list(prompts), completions, state["texts"]), judged, state["group"], steps)
+
     def take(self, prompts: Sequence[int]) -> "Rollout":
         """Return the part of the prompts at some indices."""
         at = [p * self.group + i for p in prompts for i in range(self.group)]
@@ -120,6 +149,7 @@ class Sampler(DeclaredState):
         sampling: options of sampling.
         seed: of the order of the prompts and of sampling.
         budget: total prompts, for the trainer state of reward functions.
+        shards: of the prompts. Each is sampled and rewarded separately.
 
     Attributes:
         asked: prompts so far.
@@ -137,11 +167,13 @@ class Sampler(DeclaredState):
         *,
         seed: int,
         budget: int = 0,
+        shards: Shards | None = None,
     ):
         if not prompts:
             raise ValueError("there is no prompt to train on")
         self.engine, self.prompts, self.judge, self.tokenizer = engine, prompts, judge, tokenizer
         self.sampling, self.seed, self.budget, self.asked = sampling, seed, budget, 0
+        self.shards = shards or Shards()
         self._chance = streams.torch_generator(seed, "sampling")
 
     def draw(self, count: int, group: int, *, steps: StepRewards | None = None) -> Rollout:
@@ -152,12 +184,50 @@ class Sampler(DeclaredState):
             group: answers to each.
             steps: rewards of the steps of the answers, too.
         """
-        asked = [self.prompts[i] for i in shuffled(len(self.prompts), self.asked, count, seed=self.seed)]
-        state = self._trainer_state(count)
+        state, start = self._trainer_state(count), self.asked
+
+        def rewarded(answers: Answers) -> Rollout:
+            found = None if steps is None else steps(answers.prompts, answers.completions)
+            return Rollout(answers, judge(self.judge, answers, state), group, found)
+
+        if self.shards.count == 1:
+            answers = self.answers(count, group)
+            self.asked += count
+            return rewarded(answers)
+        prompts = self.next_prompts(count)
         self.asked += count
-        answers = ask(self.engine, asked, group, self.sampling, tokenizer=self.tokenizer, generator=self._chance)
-        rewarded = None if steps is None else steps(answers.prompts, answers.completions)
-        return Rollout(answers, judge(self.judge, answers, state), group, rewarded)
+        parts = [prompts[self.shards.rows(number, count)] for number in range(self.shards.count)]
+        own: list[State] = [
+            rewarded(self.ask(parts[k], group, streams.torch_generator(self.seed, "sampling", start, k))).state_dict()
+            if parts[k]
+            else {}
+            for k in self.shards.mine
+        ]
+        found = zip(self.shards.gather(own), parts, strict=True)
+        return Rollout.join([Rollout.of(s, [p for p in part for _ in range(group)]) for s, part in found if part])
+
+    def answers(self, count: int, group: int) -> Answers:
+        """Sample answers to the next `count` prompts, `group` each, which remain the next ones."""
+        return self.ask(self.next_prompts(count), group, self._chance)
+
+    def ask(self, prompts: Sequence[Prompt], group: int, chance: torch.Generator) -> Answers:
+        """Sample answers to some prompts, `group` each."""
+        return ask(self.engine, prompts, group, self.sampling, tokenizer=self.tokenizer, generator=chance)
+
+    def next_prompts(self, count: int) -> list[Prompt]:
+        """Return the next `count` prompts."""
+        return [self.prompts[i] for i in shuffled(len(self.prompts), self.asked, count, seed=self.seed)]
+
+    def begin(self, count: int, group: int) -> None:
+        """Announce the next `draw` before an update, to samplers that work during it."""
+
+    def metrics(self) -> dict[str, float]:
+        """Return metrics of how the last answers were sampled."""
+        return {}
+
+    def update(self, model: LanguageModel) -> None:
+        """Sample from the current weights of `model` from now on."""
+        self.engine.update(model)
 
     def _trainer_state(self, count: int) -> dict[str, float]:
         """Return the progress of training before a batch of `count` prompts, as TRL's state."""
@@ -191,7 +261,12 @@ def ask(
     """
     found = engine.generate([prompt.prompt for prompt in prompts], count, sampling, generator=generator)
     completions = [completion for answers in found for completion in answers]
-    texts = [decode(tokenizer, completion.ids) for completion in completions]
+    return answers_of(prompts, completions, tokenizer=tokenizer)
+
+
+def answers_of(prompts: Sequence[Prompt], completions: list[Completion], *, tokenizer: Any) -> Answers:
+    """Return completions, of which there are as many to each prompt, as answers."""
+    count, texts = len(completions) // len(prompts), [decode(tokenizer, completion.ids) for completion in completions]
     return Answers([prompt for prompt in prompts for _ in range(count)], completions, texts)
 
 

@@ -185,6 +185,10 @@ class RewardModelFunction:
         ends = [step_ends(self.scorer.model.tokenizer, s.completion, self.separator) for s in samples]
         return [float(row.sigmoid().prod()) for row in self.scorer.step_scores(samples, ends)]
 
+    def for_tokenizer(self, tokenizer: Any) -> "RewardModelFunction":
+        """Return the same reward model for the answers of a policy with this tokenizer."""
+        return RewardModelFunction(self.scorer, process=self.process, separator=self.separator, tokenizer=tokenizer)
+
     def _encoded(self, prompt: Any, completion: Any, truncated: bool) -> Sample:
         model = self.scorer.model
         if isinstance(prompt, str) != isinstance(completion, str):

@@ -13,15 +13,17 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 import torch
+from torch import Tensor
 
 from operant import ops
 from operant.language.configs import LanguageConfig
 from operant.language.models import LanguageModel
-from operant.language.optimizer import OptimizerStep
-from operant.language.packing import Sample, micro_batches, pack, take
+from operant.language.optimizer import OptimizerStep, backward
+from operant.language.packing import Packed, Sample, micro_batches, pack, take
 from operant.language.rollouts import shuffled
 from operant.runtime.bounds import PositiveInt
 from operant.runtime.learner import Metrics
+from operant.runtime.shards import Shards
 from operant.state import State, clone
 
 PRESETS: dict[str, dict[str, Any]] = {}
@@ -54,6 +56,7 @@ class SFT:
         held_out: demonstrations for validation.
         seed: of the order of the demonstrations.
         budget: demonstrations, counted each time.
+        shards: of each step. Default: one.
 
     Attributes:
         consumed: demonstrations so far.
@@ -70,8 +73,10 @@ class SFT:
         *,
         seed: int,
         budget: int,
+        shards: Shards | None = None,
     ):
         self.config, self.model, self.budget, self.seed = config, model, budget, seed
+        self.shards = shards or Shards()
         self.demonstrations, self.held_out = demonstrations, held_out
         self.stepper = OptimizerStep(model.trained(), config)
         self.consumed = 0
@@ -96,19 +101,23 @@ class SFT:
 
     def update(self, batch: Sequence[Sample]) -> dict[str, Any]:
         """Take one step on a batch, by micro-batches with one common denominator."""
-        parts = micro_batches(batch, tokens=self.config.micro_batch_tokens)
+        parts = micro_batches(batch, tokens=self.config.micro_batch_tokens, shards=self.shards.count)
         packed = [pack(take(batch, part), device=self.model.device) for part in parts]
         lengths = [part.lengths for part in packed]
         weights = ops.token_weights(torch.cat(lengths), how=self.config.loss_aggregation).split(
             [len(n) for n in lengths]
         )
         tokens = sum(int(n.sum()) for n in lengths)
-        loss, entropy = torch.zeros(2, device=self.model.device)
-        for part, weight in zip(packed, weights, strict=True):
-            log_probs, entropies = self.model.log_probs(part)
-            nll = -(weight[part.owner] * log_probs).sum()
+
+        def differentiate(part: tuple[Packed, Tensor]) -> tuple[Tensor, Tensor]:
+            rows, weight = part
+            log_probs, entropies = self.model.log_probs(rows)
+            nll = -(weight[rows.owner] * log_probs).sum()
             nll.backward()
-            loss, entropy = loss + nll.detach(), entropy + entropies.detach().sum() / tokens
+            return nll.detach(), entropies.detach().sum() / tokens
+
+        found = backward([self.stepper], [*zip(packed, weights, strict=True)], differentiate, self.shards)
+        loss, entropy = (sum(column, torch.zeros(())) for column in zip(*found, strict=True))
         norm, skipped = self.stepper.step(self.consumed / self.budget)
         return {
             "losses/nll": loss,
@@ -121,7 +130,10 @@ class SFT:
 
     def validate(self) -> None:
         """Measure the loss on the held-out demonstrations, and save the weights if it is the least so far."""
-        log_probs = self.model.likelihoods(self.held_out, tokens=self.config.micro_batch_tokens)
+        most = self.config.micro_batch_tokens
+        parts = micro_batches(self.held_out, tokens=most, shards=self.shards.count)
+        found = self.shards.map(lambda part: self.model.likelihoods(take(self.held_out, part), tokens=most), parts)
+        log_probs = [row for rows in found for row in rows]
         tokens = sum(len(row) for row in log_probs)
         self.validation = -sum(float(row.sum()) for row in log_probs) / tokens
         if self.validation < self.least:

@@ -1,6 +1,6 @@
 """Q-networks of `S` seeds, with one vector of parameters per seed."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -8,10 +8,13 @@ from torch import Tensor
 
 from operant import ops
 from operant.nets.factory import Encoder, network_for, whole_network
-from operant.nets.lookup import StackedLookup
+from operant.nets.lookup import RowGradient, StackedLookup, rows_of
+from operant.nets.lookup_adam import StackedLookupAdam
 from operant.nets.mlp import Activation, Layers
 from operant.nets.module import StackedModule
 from operant.nets.network import MakeNetwork, StackedNetwork
+from operant.nets.optim import StackedAdam
+from operant.nets.tracing import tracing
 
 
 class ActionValues:
@@ -89,7 +92,7 @@ class ActionValues:
         """
         if isinstance(self.mlp, StackedNetwork):
             return torch.stack([self.mlp.initial(generator) for generator in generators])
-        rows = torch.empty(len(generators), self.size)
+        rows = torch.zeros(len(generators), self.size)
         for row, generator in zip(rows, generators, strict=True):
             layers = self.mlp.layers(row.unsqueeze(0))
             if isinstance(self.mlp, StackedModule):
@@ -122,6 +125,25 @@ class ActionValues:
             self, self.mlp.layers(parameters), mask if mask is None else mask.to(parameters.device)
         )
 
+    def optimizer(
+        self, parameters: Tensor, *, epsilon: float, max_grad_norm: float | None
+    ) -> StackedAdam | StackedLookupAdam:
+        """Return Adam for the gradients of `ValuePass`, of parameters `[S, K P]` of K networks of each seed.
+
+        Args:
+            parameters: stepped in place.
+            epsilon: added to the root of the second moment.
+            max_grad_norm: largest norm of one seed's gradient; None: no clipping.
+        """
+        if isinstance(self.mlp, StackedLookup):
+            return StackedLookupAdam(parameters, self.mlp, epsilon=epsilon, max_grad_norm=max_grad_norm)
+        return StackedAdam(parameters, epsilon=epsilon, max_grad_norm=max_grad_norm)
+
+    def fixed(self, parameters: Tensor) -> "FixedValues | BoundActionValues":
+        """Return the networks with `parameters [S, P]` that are not trained."""
+        bound = self.bind(parameters)
+        return FixedValues(bound, parameters) if isinstance(self.mlp, StackedLookup) else bound
+
     def trace(self, layers: Layers, obs: Tensor) -> list[Tensor]:
         """Return the outputs of every layer for observations `[S, M, ...]`, after scaling."""
         return self.mlp.trace(layers, self.scaled(obs))
@@ -150,7 +172,7 @@ class BoundActionValues:
     shape: ActionValues
     layers: Layers
     mask: Tensor | None
-    prior: "BoundActionValues | None" = None
+    prior: "Callable[[Tensor], Tensor] | None" = None
     prior_scale: float = 0.0
 
     def __call__(self, obs: Tensor) -> Tensor:
@@ -161,6 +183,35 @@ class BoundActionValues:
         """Return the values `[S, M, A]` from the last layer's outputs for observations."""
         values = self.shape.combine(outputs)
         return values if self.prior is None else values + self.prior_scale * self.prior(obs)
+
+
+class FixedValues:
+    """Values of networks that are not trained, in a table of all entries of a one-hot observation.
+
+    Args:
+        bound: networks that look up rows.
+        parameters: theirs, `[S, P]`; if they are replaced in place, by a resume, so is the table.
+    """
+
+    CHUNK = 256
+
+    def __init__(self, bound: BoundActionValues, parameters: Tensor) -> None:
+        self._bound, self._parameters, self._version = bound, parameters, parameters._version
+        self.table = self._values()
+
+    def _values(self) -> Tensor:
+        """Return the values `[S, E, A]` of all entries."""
+        weight, _ = self._bound.layers[0]
+        entries = torch.arange(weight.shape[1], device=weight.device).view(1, -1, 1)
+        chunks = torch.split(entries.expand(len(weight), -1, -1), self.CHUNK, dim=1)
+        return torch.cat([self._bound(chunk) for chunk in chunks], 1)
+
+    def __call__(self, obs: Tensor) -> Tensor:
+        """Return the values `[S, M, A]` for entries `[S, M, 1]`."""
+        if not tracing() and self._version != self._parameters._version:
+            self.table.copy_(self._values())
+            self._version = self._parameters._version
+        return rows_of(self.table, obs)
 
 
 class ValuePass:
@@ -184,10 +235,15 @@ class ValuePass:
         self.outputs = self.trace[-1].requires_grad_()
         self.values = bound.combine(self.outputs, obs)
 
-    def gradient(self, loss: Tensor) -> Tensor:
-        """Return the gradient `[S, P]` of a scalar made from `values`."""
+    def gradient(self, loss: Tensor) -> Tensor | RowGradient:
+        """Return the gradient of a scalar made from `values`: `[S, P]`, or of the rows that were looked up."""
         (outputs,) = torch.autograd.grad(loss, self.outputs)
+        mlp, mask = self.bound.shape.mlp, self.bound.mask
         with torch.no_grad():
-            pieces = self.bound.shape.mlp.pullback(self.bound.layers, self.trace, outputs)
-            gradient = torch.cat(pieces, dim=1)
-            return gradient if self.bound.mask is None else gradient.mul_(self.bound.mask)
+            if isinstance(mlp, StackedLookup):
+                gradient = mlp.row_gradient(self.bound.layers, self.trace, outputs)
+                if mask is not None:
+                    gradient.rest.mul_(mask[mlp.rest])
+                return gradient
+            gradient = torch.cat(mlp.pullback(self.bound.layers, self.trace, outputs), dim=1)
+            return gradient if mask is None else gradient.mul_(mask)

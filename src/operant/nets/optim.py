@@ -4,7 +4,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Generator, Sequence
 from contextlib import contextmanager
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -60,20 +60,21 @@ class StackedOptimizer(DeclaredState, ABC):
         # Most updates step all seeds; counting these costs no tensor operation.
         self._together, self._apart = 0, torch.zeros_like(self.skipped)
 
-    def step(self, gradient: Tensor, *, learning_rate: float, active: Tensor | None = None) -> Tensor:
+    def step(self, gradient: Any, *, learning_rate: float, active: Tensor | None = None) -> Tensor:
         """Clip `gradient [S, P]` in place, step, and return its norm `[S]` before clipping.
 
         Args:
-            gradient: gradient of the loss to be minimized.
+            gradient: gradient of the loss to be minimized; the parameters of a seed may lie in several rows.
             learning_rate: step size.
             active: `[S]` bool, the seeds to step. Default: all.
         """
-        norm = linalg.vector_norm(gradient, dim=1)
+        gradient = self._by_seed(gradient)
+        norm = self._norm(gradient)
         norms = floats(norm)
         # Most steps clip nothing; the margin is wider than what separates 32 bits from 64. NaN fails this test too.
         limit = self.max_grad_norm
         if limit is not None and not all(length + 1e-6 <= 0.999 * limit for length in norms):
-            gradient.mul_((limit / (norm + 1e-6)).clamp_(max=1.0).unsqueeze(1))
+            self._scale(gradient, (limit / (norm + 1e-6)).clamp_(max=1.0))
         if active is None and all(map(math.isfinite, norms)):
             self.steps += 1
             self._together += 1
@@ -90,9 +91,25 @@ class StackedOptimizer(DeclaredState, ABC):
                 self._update(seeds, gradient, learning_rate)
         return norm
 
+    def _by_seed(self, gradient: Any) -> Any:
+        """Return the gradient as `_norm`, `_scale` and `_update` need it."""
+        return gradient.view(len(self.steps), -1)
+
+    def _norm(self, gradient: Any) -> Tensor:
+        """Return the norm `[S]` of each seed's gradient."""
+        return linalg.vector_norm(gradient, dim=1)
+
+    def _scale(self, gradient: Any, factors: Tensor) -> None:
+        """Multiply each seed's gradient in place by a factor `[S]`."""
+        gradient.mul_(factors.unsqueeze(1))
+
     @abstractmethod
-    def _update(self, seeds: Sequence[int], gradient: Tensor, learning_rate: float) -> None:
+    def _update(self, seeds: Sequence[int], gradient: Any, learning_rate: float) -> None:
         """Step the rows of `seeds`, at least one, whose step counts include this step already."""
+
+    def follow(self, target: Tensor, tau: float) -> None:
+        """Move a target network's parameters `[S, P]` in place by the share tau of the way to the parameters."""
+        target.lerp_(self.parameters, tau)
 
     @property
     def counts(self) -> Tensor:
@@ -108,11 +125,14 @@ class StackedOptimizer(DeclaredState, ABC):
 class StackedAdam(StackedOptimizer):
     """Adam (Kingma & Ba 2015, algorithm 1), with the gradient of each seed clipped and guarded.
 
+    With weight decay it is AdamW (Loshchilov & Hutter 2019, algorithm 2).
+
     Args:
         parameters: `[S, P]`, stepped in place.
         epsilon: added to the root of the second moment.
         betas: decay rates of the two moments.
         max_grad_norm: largest norm of one seed's gradient; None: no clipping.
+        weight_decay: share of a parameter that is subtracted in each step, times the learning rate.
     """
 
     STATE = ("first", *StackedOptimizer.STATE)
@@ -124,9 +144,10 @@ class StackedAdam(StackedOptimizer):
         epsilon: float = 1e-8,
         betas: tuple[float, float] = (0.9, 0.999),
         max_grad_norm: float | None = None,
+        weight_decay: float = 0.0,
     ) -> None:
         super().__init__(parameters, epsilon=epsilon, max_grad_norm=max_grad_norm)
-        self.betas = betas
+        self.betas, self.weight_decay = betas, weight_decay
         self.first = torch.zeros_like(parameters)
         self._split()
 
@@ -140,23 +161,52 @@ class StackedAdam(StackedOptimizer):
 
     def _update(self, seeds: Sequence[int], gradient: Tensor, learning_rate: float) -> None:
         columns = (*self._columns, gradient.unbind(0))
-        parameters, first, second, steps, gradients = ([column[seed] for seed in seeds] for column in columns)
-        # What torch.optim.Adam(fused=True) calls, without the bookkeeping that takes longer than the step itself.
-        torch._fused_adam_(  # pyright: ignore[reportPrivateImportUsage, reportPrivateUsage]
-            parameters,
-            gradients,
-            first,
-            second,
-            [],
-            steps,
-            lr=learning_rate,
-            beta1=self.betas[0],
-            beta2=self.betas[1],
-            weight_decay=0.0,
-            eps=self.epsilon,
-            amsgrad=False,
-            maximize=False,
-        )
+        chosen = [[column[seed] for seed in seeds] for column in columns]
+        how = {"betas": self.betas, "epsilon": self.epsilon, "weight_decay": self.weight_decay}
+        adam(*chosen, learning_rate=learning_rate, **how)
+
+
+def adam(
+    parameters: list[Tensor],
+    first: list[Tensor],
+    second: list[Tensor],
+    steps: list[Tensor],
+    gradients: list[Tensor],
+    *,
+    learning_rate: float,
+    betas: tuple[float, float],
+    epsilon: float,
+    weight_decay: float = 0.0,
+) -> None:
+    """Step parameters in place by Adam, tensor by tensor.
+
+    Args:
+        parameters: to be stepped.
+        first: first moments, in place.
+        second: second moments, in place.
+        steps: numbers of steps, which include this one.
+        gradients: of the loss to be minimized.
+        learning_rate: step size.
+        betas: decay rates of the moments.
+        epsilon: added to the root of the second moment.
+        weight_decay: share of a parameter that is taken away, times the step size (AdamW).
+    """
+    # What torch.optim.AdamW(fused=True) calls, without the bookkeeping that takes longer than the step itself.
+    torch._fused_adamw_(  # pyright: ignore[reportPrivateImportUsage, reportPrivateUsage]
+        parameters,
+        gradients,
+        first,
+        second,
+        [],
+        steps,
+        lr=learning_rate,
+        beta1=betas[0],
+        beta2=betas[1],
+        weight_decay=weight_decay,
+        eps=epsilon,
+        amsgrad=False,
+        maximize=False,
+    )
 
 
 class StackedRMSprop(StackedOptimizer):

@@ -1,6 +1,7 @@
 """Configurations of learners from names and values, for all packages."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from fnmatch import fnmatchcase
 from typing import Any
 
 from operant.catalog import Algorithm
@@ -15,7 +16,7 @@ def configuration(
 
     Args:
         algorithm: from the catalog.
-        task: selects the preset of its name, of its namespace (`ALE/*`), or of all (`*`), if there is one.
+        task: selects the preset of its name, or else the longest pattern that its id matches, such as `ALE/*`.
         preset: a named one instead; `"paper"`: the defaults only.
         under: fields that replace the defaults, below the preset.
         **values: fields of the configuration.
@@ -33,11 +34,18 @@ def configuration(
     if preset is not None and preset not in algorithm.presets and preset not in presets:
         known = ", ".join(dict.fromkeys([*algorithm.presets, *presets]))
         raise ValueError(f"{algorithm.name} has no preset {preset!r}; there are: {known}")
-    chosen = [preset] if preset else [task, f"{task.partition('/')[0]}/*", "*"]
+    chosen = [preset] if preset else [task, *_patterns(presets, task)]
     found = [presets[name] for name in chosen if name in presets]
     base = kind(**{**(under or {}), **(found[0] if found else {}), **dict(algorithm.values)})
     table = {name: NONE if value is None else value for name, value in values.items()}
     return from_table(kind, table, base=base, where=algorithm.name, algorithm=algorithm)
+
+
+def _patterns(presets: Iterable[str], task: str) -> list[str]:
+    """Return the patterns that the id of a task matches, the longest first."""
+    name = task.rpartition(":")[2]
+    found = [key for key in presets if key.endswith("*") and fnmatchcase(name, key)]
+    return sorted(found, key=len, reverse=True)
 
 
 def require_own(settings: Settings, package: str) -> None:

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from operant.envs import BatchEnv, Features, Step, Tree, begins_anew, reporting
+from operant.envs import BatchEnv, Features, Step, Tree, begins_anew, deferring, reporting
 from operant.envs.infos import metric
 from operant.runtime.learner import Metrics
 from operant.runtime.metrics_window import EPISODES, LENGTH, LOST, RETURN, told_by_environments
@@ -208,7 +208,7 @@ class Collector:
         self.features = features or Features.of(env.observation_space, env.action_space)
         self.obs = self.encode(env.reset())
         self.result: Step | None = None
-        self._reporting = reporting(env)
+        self._reporting, self._deferring = reporting(env), deferring(env)
         self._told: list[Mapping[str, Tensor]] = []
         # Return and length so far of the current episode of each environment; float64 keeps long sums exact.
         self.carried = torch.zeros(2, seeds, self.rows, dtype=torch.float64, device=env.device)
@@ -225,6 +225,8 @@ class Collector:
         kept: list[tuple[Tensor, ...]] = []
         results: list[Step] = []
         final: list[Tensor] = []
+        for wrapper in self._deferring:
+            wrapper.defer()
         for t in range(steps):
             keep, actions = act(obs, t)
             self.result = result = self.env.step(actions.flatten(0, 1))
@@ -235,6 +237,8 @@ class Collector:
                 self._told.append(result.infos)
             obs = self.encode(result.obs)
             final.append(obs if result.final_obs is result.obs else self.encode(result.final_obs))
+        for wrapper in self._deferring:
+            wrapper.settle()
         shape = (steps, self.seeds, self.rows)
         return {
             "obs": _stack(seen, (steps, *obs.shape)),

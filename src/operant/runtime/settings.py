@@ -16,7 +16,8 @@ _ACTING, _CONTROL = ("control", "tabular"), ("control",)
 OF_PACKAGES: Mapping[str, Sequence[str]] = {
     **dict.fromkeys(("env_kwargs", "env_backend", "evaluate_episodes", "evaluate_max_steps", "wrappers"), _ACTING),
     **dict.fromkeys(("vectorization", "num_workers", "lost_workers", "worker_seconds"), _CONTROL),
-    **dict.fromkeys(("clip_rewards", "episodic_life", "compile", "shards"), _CONTROL),
+    **dict.fromkeys(("clip_rewards", "episodic_life", "compile"), _CONTROL),
+    "shards": ("control", "language"),
 }
 """Packages whose algorithms have a setting; all have the others."""
 
@@ -87,7 +88,8 @@ class Settings:
 
     threads: NonNegativeInt = 0
     """CPU threads; 0: chosen by operant: 1 for small networks, where more only cost time, 2 for the built-in language
-    models (1 if torch was imported before operant, whose threads then spin), all cores for pretrained ones."""
+    models (1 if torch was imported before operant, whose threads then spin, or with several shards), all cores for
+    pretrained ones (with several shards, an equal part of them for each)."""
 
     precision: Literal["highest", "high", "medium"] = "highest"
     """Precision of 32-bit matrix products: highest is exact up to rounding; high (TF32) and medium (bfloat16; TF32 on
@@ -98,8 +100,8 @@ class Settings:
     of each update; auto: if the run is long enough and there is a C++ compiler."""
 
     shards: PositiveInt = 1
-    """Shards of each batch and its environments, for up to as many processes: --processes changes no bit of a run, but
-    another number of shards changes the last bits. Powers of two divide best."""
+    """Shards of each batch and its environments or prompts, for up to as many processes: --processes changes no bit of
+    a run, but another number of shards changes the last bits. Powers of two divide best."""
 
     evaluate_every: NonNegativeInt = 0
     """Budget units of one seed between two evaluations; 0: a twentieth of the budget. The last one is at the end."""

@@ -1,7 +1,7 @@
 """Samples from a replay buffer: single transitions, and sequences of steps."""
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, fields, replace
 from typing import Self
 
 from torch import Tensor
@@ -30,6 +30,11 @@ class Transitions:
     discounts: Tensor
     weights: Tensor | None
     index: Tensor
+
+    def map(self, function: Callable[[Tensor], Tensor]) -> Self:
+        """Return the transitions with `function` applied to every tensor."""
+        values = {field.name: getattr(self, field.name) for field in fields(self)}
+        return replace(self, **{name: function(value) for name, value in values.items() if value is not None})
 
     def parts(self, count: int) -> list[Self]:
         """Split the samples of each seed into `count` minibatches of equal size, without a copy."""

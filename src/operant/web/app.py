@@ -4,6 +4,7 @@ Pages share one shell (`static/index.html`) with a JavaScript module each. Files
 the package; no request is treated as a path.
 """
 
+import asyncio
 import json
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import asynccontextmanager
@@ -24,8 +25,10 @@ from operant.web.workers import Worker
 
 STATIC = Path(__file__).parent / "static"
 """Files of the pages."""
-PAGES = ("/", "/runs", "/completions", "/labels", "/explorables", "/map")
+PAGES = ("/", "/runs", "/completions", "/chat", "/labels", "/explorables", "/map")
 """Addresses of the pages."""
+BODY_SECONDS = 30.0
+"""Seconds that the body of a request may take."""
 TYPES = {
     ".html": "text/html; charset=utf-8",
     ".js": "text/javascript; charset=utf-8",
@@ -49,36 +52,40 @@ class Workers:
         computing: solves, learns, draws and compares.
         labels: keeps labels.
         travel: keeps the run at hand whose updates are gone to.
+        chat: keeps language models that answer.
     """
 
     library: Worker
     computing: Worker
     labels: Worker
     travel: Worker
+    chat: Worker
 
     def of(self, name: str) -> Worker:
         """Return the worker of a function by its name."""
         package = name.partition(".")[0]
         if package in ("playground", "explorables") or name == "runs.compare":
             return self.computing
-        return {"labels": self.labels, "travel": self.travel}.get(package, self.library)
+        own = {"labels": self.labels, "travel": self.travel, "chat": self.chat}
+        return own.get(package, self.library)
 
     async def close(self) -> None:
         """End the processes."""
-        for worker in (self.library, self.computing, self.labels, self.travel):
+        for worker in (self.library, self.computing, self.labels, self.travel, self.chat):
             await worker.close()
 
 
-def make_app(runs: Path, hosts: Hosts, token: str | None = None) -> Guard:
+def make_app(runs: Path, hosts: Hosts, token: str | None = None, documentation: str = "") -> Guard:
     """Return the app.
 
     Args:
         runs: the folder of runs, which may be missing.
         hosts: valid host names of requests.
         token: required token; None for none.
+        documentation: address of the documentation; empty if none is known.
     """
     streams = Streams(runs)
-    workers = Workers(*(Worker(runs) for _ in range(4)))
+    workers = Workers(*(Worker(runs) for _ in range(5)))
     files = {path.relative_to(STATIC).as_posix(): path for path in STATIC.rglob("*") if path.is_file()}
 
     @asynccontextmanager
@@ -92,7 +99,7 @@ def make_app(runs: Path, hosts: Hosts, token: str | None = None) -> Guard:
         Route("/static/{name:path}", _file(files), methods=["GET"]),
         Route("/media/{run:path}/{name}", _medium(workers), methods=["GET"]),
         Route("/events", streams.answer, methods=["GET"]),
-        Route("/api/about", _about(runs), methods=["POST"]),
+        Route("/api/about", _about(runs, documentation), methods=["POST"]),
         Route("/api/map", _map, methods=["POST"]),
         Route("/api/{package}/{function}", _call(workers), methods=["POST"]),
     ]
@@ -120,9 +127,10 @@ def _medium(workers: Workers) -> Any:
     return answer
 
 
-def _about(runs: Path) -> Any:
+def _about(runs: Path, documentation: str) -> Any:
     async def answer(_: Request) -> Response:
-        return JSONResponse({"version": __version__, "runs": str(runs), "found": runs.is_dir()})
+        facts = {"version": __version__, "runs": str(runs), "found": runs.is_dir(), "documentation": documentation}
+        return JSONResponse(facts)
 
     return answer
 
@@ -135,9 +143,11 @@ def _call(workers: Workers) -> Any:
     async def answer(request: Request) -> Response:
         name = f"{request.path_params['package']}.{request.path_params['function']}"
         try:
-            arguments = json.loads(await request.body() or b"{}")
+            arguments = json.loads(await asyncio.wait_for(request.body(), BODY_SECONDS) or b"{}")
         except (ValueError, RecursionError):
             arguments = None
+        except TimeoutError:
+            return JSONResponse({"error": f"the body took longer than {BODY_SECONDS:g} seconds"}, 408)
         except ClientDisconnect:
             return _nothing()
         if not isinstance(arguments, dict) or not all(isinstance(key, str) for key in arguments):

@@ -67,6 +67,7 @@ class Explorable:
         x_label: of the horizontal axis.
         knobs: the numbers to choose.
         draw: from the knobs' values, by name, to the drawing.
+        page: of the documentation.
     """
 
     title: str
@@ -74,6 +75,7 @@ class Explorable:
     x_label: str
     knobs: Sequence[Knob]
     draw: Callable[..., Drawing]
+    page: str
 
 
 def index(_: Path) -> dict[str, Any]:
@@ -85,6 +87,7 @@ def index(_: Path) -> dict[str, Any]:
                 "title": one.title,
                 "idea": one.idea,
                 "xLabel": one.x_label,
+                "page": one.page,
                 "knobs": list(map(asdict, one.knobs)),
             }
             for name, one in EXPLORABLES.items()
@@ -214,6 +217,7 @@ EXPLORABLES: Mapping[str, Explorable] = {
             Knob("dual_clip", "dual clip (1: none)", 1, 4, 0.1, 1),
         ],
         _clip,
+        "ops/policy",
     ),
     "kl": Explorable(
         "Estimators of the KL divergence",
@@ -222,6 +226,7 @@ EXPLORABLES: Mapping[str, Explorable] = {
         "probability of the first outcome under q",
         [Knob("p", "probability under p", 0.02, 0.98, 0.01, 0.7)],
         _estimators,
+        "ops/kl",
     ),
     "group": Explorable(
         "Group advantage and pass rate",
@@ -230,6 +235,7 @@ EXPLORABLES: Mapping[str, Explorable] = {
         "pass rate of the group",
         [Knob("size", "answers, G", 2, 64, 1, 16), Knob("eps", "ε of the standard deviation", 0, 0.5, 0.0001, 0.0001)],
         _group,
+        "ops/group",
     ),
     "overlong": Explorable(
         "The penalty of overlong answers",
@@ -238,6 +244,7 @@ EXPLORABLES: Mapping[str, Explorable] = {
         "tokens of the answer",
         [Knob("buffer", "buffer, tokens", 1, 1000, 1, 200)],
         _overlong,
+        "ops/group",
     ),
     "lambda": Explorable(
         "λ on a rollout",
@@ -246,6 +253,7 @@ EXPLORABLES: Mapping[str, Explorable] = {
         "step",
         [Knob("gamma", "γ", 0, 1, 0.01, 0.99), Knob("lam", "λ", 0, 1, 0.01, 0.95)],
         _lambda,
+        "ops/returns",
     ),
     "bits": Explorable(
         "Entropy and divergence in bits",
@@ -258,6 +266,7 @@ EXPLORABLES: Mapping[str, Explorable] = {
             for i, value in enumerate(row, 1)
         ],
         _bits,
+        "ops/distributions",
     ),
 }
 """By name."""

@@ -1,12 +1,12 @@
-"""The folders of runs, by name.
+"""The folders of runs and of saved models, by name.
 
-Runs are named by their paths below the folder of runs; a name is looked up part by part, and whatever leads out of the
+They are named by their paths below the folder of runs; a name is looked up part by part, and whatever leads out of the
 folder, such as a symbolic link, is not there.
 """
 
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from operant.web.workers import NotFoundError
@@ -16,10 +16,12 @@ NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,127}")
 DEPTH = 3
 """Folders above a run, that of runs included."""
 MOST_RUNS = 20_000
+RUN = ("config.toml",)
+"""What the folder of a run has."""
 
 
-def names_of(runs: Path) -> Iterator[str]:
-    """Find the runs by name: folders with a `config.toml`, not below another run."""
+def names_of(runs: Path, files: Sequence[str] = RUN) -> Iterator[str]:
+    """Find folders by name, those of runs or others with one of some files, which are not below a run or each other."""
     count, level = 0, [""]
     for _ in range(DEPTH):
         below: list[str] = []
@@ -32,8 +34,9 @@ def names_of(runs: Path) -> Iterator[str]:
                 if not NAME.fullmatch(entry.name) or not entry.is_dir(follow_symlinks=False):
                     continue
                 name = f"{parent}/{entry.name}" if parent else entry.name
-                if not (runs / name / "config.toml").is_file():
-                    below.append(name)
+                if not any((runs / name / file).is_file() for file in files):
+                    if not (runs / name / RUN[0]).is_file():
+                        below.append(name)
                     continue
                 yield name
                 count += 1
@@ -42,8 +45,8 @@ def names_of(runs: Path) -> Iterator[str]:
         level = below
 
 
-def folder_of(runs: Path, name: str) -> Path:
-    """Return the folder of a run.
+def folder_of(runs: Path, name: str, files: Sequence[str] = RUN) -> Path:
+    """Return the folder of a run, or another one with one of some files.
 
     Raises:
         NotFoundError: there is none of that name in the folder of runs.
@@ -54,6 +57,6 @@ def folder_of(runs: Path, name: str) -> Path:
         raise missing
     path = runs.joinpath(*parts)
     inside = path.resolve().is_relative_to(runs.resolve()) and not path.is_symlink()
-    if not inside or not (path / "config.toml").is_file():
+    if not inside or not any((path / file).is_file() for file in files):
         raise missing
     return path

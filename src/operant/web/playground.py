@@ -19,6 +19,7 @@ from operant.envs.cells import BONUS, Grid
 from operant.envs.drawing import parse_grid
 from operant.envs.grid import GridWorld
 from operant.mdp import MDP, Solution
+from operant.web.documentation import page_of
 from operant.web.simulating import LEARNERS, Recording, learn, planned
 from operant.web.worlds import WORLDS
 
@@ -105,7 +106,17 @@ def frames(  # noqa: PLR0917 - by name, from JSON
         raise ValueError(f"algorithm is {algorithm!r}, expected one of {names}")
     policy = recording.followed
     truth = _solved(model, gamma) if policy is None else known.policy_evaluation(model, policy, gamma=gamma)
-    return {**_recorded(model, recording, truth, gamma), "exact": _packed(truth), "command": command}
+    return {
+        **_recorded(model, recording, truth, gamma),
+        "exact": _packed(truth),
+        "command": command,
+        "page": page_about(algorithm),
+    }
+
+
+def page_about(algorithm: str) -> str:
+    """Return the page of the documentation about an algorithm of the page."""
+    return page_of(algorithm) if algorithm in LEARNERS else "mdp"
 
 
 def export(_: Path, drawing: str) -> dict[str, Any]:

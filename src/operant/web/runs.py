@@ -13,6 +13,7 @@ from operant import catalog, doors
 from operant.runtime.files import read_regular
 from operant.runtime.sessions import UNFINISHED, described
 from operant.web.curves import Columns, decimated, last_record
+from operant.web.documentation import page_of
 from operant.web.folders import MOST_RUNS, NAME, folder_of, names_of
 from operant.web.workers import NotFoundError
 
@@ -49,6 +50,7 @@ def show(runs: Path, run: str) -> dict[str, Any]:
         "metrics": _metrics(path),
         "media": _media(path),
         "has_answers": language and ((path / "eval" / "samples.jsonl").is_file() or (path / "ledger").is_dir()),
+        "page": page_of(str(tables["settings"].get("algorithm", ""))),
         "commands": commands,
     }
 

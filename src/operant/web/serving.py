@@ -13,8 +13,9 @@ from pathlib import Path
 
 import uvicorn
 
-from operant.runtime.http_server import Server, listen
+from operant.runtime.http_server import Protocol, Server, listen
 from operant.web.app import make_app
+from operant.web.documentation import address_of
 from operant.web.safety import LOOPBACK, Hosts
 
 logger = logging.getLogger(__name__)
@@ -30,6 +31,7 @@ class Options:
         runs: the folder of runs, which may be missing.
         browser: whether to open the page in a browser.
         page: path of the page, such as `"/labels"`, with an optional fragment.
+        documentation: address of the documentation; empty: the one that the package names, if it names one.
     """
 
     host: str = "127.0.0.1"
@@ -37,6 +39,7 @@ class Options:
     runs: Path = Path("runs")
     browser: bool = True
     page: str = "/"
+    documentation: str = ""
 
 
 def serve(options: Options, announce: Callable[[str], None]) -> None:
@@ -47,15 +50,18 @@ def serve(options: Options, announce: Callable[[str], None]) -> None:
         announce: called with the address once it responds.
 
     Raises:
-        ValueError: the port is in use or not allowed, or the host is not of this machine.
+        ValueError: the port is in use or not allowed, the host is not of this machine, or the documentation has no
+            address of a web site.
     """
+    documentation = address_of(options.documentation)
     listening = listen(options.host, options.port)
     port = listening.getsockname()[1]
     shown = f"[{options.host}]" if ":" in options.host else options.host
     token = None if shown in LOOPBACK else secrets.token_urlsafe(32)
-    app = make_app(options.runs.absolute(), Hosts(options.host, port), token)
+    app = make_app(options.runs.absolute(), Hosts(options.host, port), token, documentation)
     config = uvicorn.Config(
         app,
+        http=Protocol,
         access_log=False,
         log_level="warning",
         server_header=False,

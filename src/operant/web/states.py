@@ -16,7 +16,9 @@ def states(runs: Path, run: str) -> dict[str, Any]:
     path = folder_of(runs, run)
     tables = tables_of(path)
     kept = {
-        int(found.name.removeprefix("step_")) for part in ("history", "checkpoints") for found in _steps(path / part)
+        int(found.name.removeprefix("step_"))
+        for part in ("history", "checkpoints")
+        for found in step_folders(path / part)
     }
     recorded = {int(record["consumed"]) for record in read_records(path / "history" / "hashes.jsonl")}
     return {
@@ -60,5 +62,6 @@ def _texts(value: Any) -> Iterator[str]:
             yield from _texts(item)
 
 
-def _steps(folder: Path) -> Iterator[Path]:
+def step_folders(folder: Path) -> Iterator[Path]:
+    """Yield the folders of states in a folder."""
     return (found for found in folder.glob("step_*") if found.name.removeprefix("step_").isdecimal())

@@ -5,6 +5,7 @@ from typing import Any
 
 from operant import catalog
 from operant.catalog import Algorithm
+from operant.web.documentation import page_of
 
 KNOWN: tuple[tuple[str, str, str], ...] = (
     ("policy-iteration", "Policy iteration", "Evaluate the policy exactly, make it greedy, repeat."),
@@ -39,9 +40,15 @@ TASKS = {"none": "operant/BernoulliBandit-v0", "finite": "FrozenLake-v1", "text"
 
 
 def taxonomy() -> dict[str, Any]:
-    """Return the tree: nodes with `title`, `note` and `children`; leaves with `name`, `idea`, `paper`, `command`."""
+    """Return the tree: nodes with `title`, `note` and `children`; leaves with `name`, `idea`, `command` and more."""
     known = [
-        {"name": name, "title": title, "idea": idea, "command": f"operant solve FrozenLake-v1 --method {name}"}
+        {
+            "name": name,
+            "title": title,
+            "idea": idea,
+            "page": "mdp",
+            "command": f"operant solve FrozenLake-v1 --method {name}",
+        }
         for name, title, idea in KNOWN
     ]
     packages = {name: [a for a in catalog.ALGORITHMS if a.package == name] for name in ("tabular", "control")}
@@ -83,6 +90,7 @@ def _leaf(entry: Algorithm) -> dict[str, Any]:
         "on_policy": entry.on_policy,
         "actions": list(entry.actions),
         "module": entry.module,
+        "page": page_of(entry.name),
         "command": f"operant train {entry.name} {_task(entry)}",
     }
 

@@ -31,6 +31,8 @@ FUNCTIONS: Mapping[str, str] = {
     "runs.compare": "operant.web.runs:compare",
     "runs.medium": "operant.web.runs:medium",
     "runs.states": "operant.web.states:states",
+    "runs.models": "operant.web.models:models",
+    "chat.answer": "operant.web.chat:answer",
     "travel.load": "operant.web.travel:load",
     "travel.go": "operant.web.travel:go",
     "travel.scenes": "operant.web.travel:scenes",
@@ -107,6 +109,7 @@ def main() -> None:
     """Answer the calls of the parent server."""
     answers = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)  # prints of libraries must not mix with the answers
+    os.environ["HF_HUB_OFFLINE"] = "1"  # a run that began with a model of the hub takes the copy on this machine
     with suppress(OSError, AttributeError):
         os.nice(5)
     with suppress(BrokenPipeError):

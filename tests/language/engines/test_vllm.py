@@ -1,16 +1,19 @@
 import copy
+import json
 
 import pytest
 import torch
 
+from operant import Callback, api
 from operant.language.configs import ModelOptions
 from operant.language.engines import handover
 from operant.language.engines.connection import ServerError
 from operant.language.engines.native import NativeEngine
 from operant.language.engines.protocol import Sampling
 from operant.language.engines.vllm import VLLMEngine
-from operant.language.models import LanguageModel, finish
+from operant.language.models import LanguageModel, finish, load
 from operant.language.packing import Sample, pack
+from operant.runtime.encoding import digest
 
 PROMPTS = [[1, 20, 21], [1], [1, 40, 41, 42, 43, 44, 45], [1, 20, 21], [1, 9, 9, 9]]
 
@@ -358,3 +361,24 @@ def test_whether_a_server_is_there_is_found_out_without_weights(server, model):
     server.cards = []
     with pytest.raises(ServerError, match="names no model: is it a vLLM server"):
         engine.reach()
+
+
+@pytest.mark.parametrize("algorithm", ["grpo", "rlhf"])
+def test_a_run_that_samples_ahead_resumes_in_the_same_bytes(algorithm, make_server, tmp_path):
+    class Stop(Callback):
+        def should_stop(self, consumed):
+            return consumed == 8
+
+    sizes = {"model": "tiny", "train_examples": 24, "held_out": 2, "prompts_per_batch": 4, "num_generations": 4}
+    digests = []
+    for name, callbacks in (("whole", ()), ("parts", (Stop(),))):
+        server = make_server(load(ModelOptions(model="tiny"), seed=9))
+        server.cards[0]["max_model_len"] = None
+        options = sizes | {"engine": server.address, "max_staleness": 1, "callbacks": callbacks, "progress": "silent"}
+        trained = api.train(algorithm, "arithmetic", budget=16, run=tmp_path / name, **options)
+        if callbacks:
+            trained = api.resume(tmp_path / name, progress="silent")
+        digests.append(digest(trained.experiment.learner.state_dict()))
+    records = [json.loads(line) for line in (tmp_path / "whole" / "metrics.jsonl").read_text().splitlines()]
+    assert [r["sampling/staleness"] for r in records if "sampling/staleness" in r] == [[0.0], [1.0], [1.0], [1.0]]
+    assert digests[0] == digests[1]

@@ -1,4 +1,4 @@
-"""Transfer of weights from the trainer to a vLLM server, through a shared folder: `send`."""
+"""Transfer of weights from the trainer to vLLM servers, through a shared folder: `send`."""
 
 import contextlib
 import copy
@@ -16,8 +16,18 @@ CACHE_ATTEMPTS, CACHE_PAUSE = 20, 0.1
 _MISSING = 404
 
 
+@contextlib.contextmanager
+def written(model: LanguageModel, folder: Path) -> Generator[Path]:
+    """Write the current weights of a model to a new folder, for as long as the block lasts."""
+    try:
+        write(model, folder)
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
 def send(server: Connection, model: LanguageModel, folder: Path) -> None:
-    """Send the current weights of a model to a server.
+    """Send the current weights of a model to one server.
 
     Args:
         server: the receiver.
@@ -27,13 +37,24 @@ def send(server: Connection, model: LanguageModel, folder: Path) -> None:
     Raises:
         ServerError: the server does not accept them; the message says what it needs.
     """
+    with written(model, folder):
+        load(server, folder)
+
+
+def load(server: Connection, folder: Path) -> None:
+    """Let a server read its weights from a folder that is complete.
+
+    Args:
+        server: the receiver.
+        folder: of `written`; the server must see it under the same path.
+
+    Raises:
+        ServerError: the server does not accept them; the message says what it needs.
+    """
     try:
-        write(model, folder)
         server.post("/collective_rpc", {"method": "reload_weights", "kwargs": {"weights_path": str(folder)}})
     except ServerError as error:
         raise _explained(error, folder) from error
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
     _drop_cached(server)
 
 

@@ -11,12 +11,12 @@ import weakref
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
+from operant.language.engines import handover
 from operant.language.engines.connection import Connection, ServerError
-from operant.language.engines.handover import send
 from operant.language.engines.native import NativeEngine
 from operant.language.engines.protocol import Completion, Sampling
 from operant.language.models import LanguageModel
@@ -37,6 +37,24 @@ _CERTAIN = 1e-3
 _ALIKE = 0.5
 _HOLDERS: "weakref.WeakValueDictionary[str, VLLMEngine]" = weakref.WeakValueDictionary()
 """Engine whose weights each server has: learners of one process can share a server."""
+
+
+class Request(NamedTuple):
+    """A prompt, and the seed of its completions: what they are does not depend on the server that samples them."""
+
+    prompt: Sequence[int]
+    seed: int
+
+
+def requests_of(prompts: Sequence[Sequence[int]], count: int, generator: torch.Generator) -> list[Request]:
+    """Return a request for each prompt, with seeds drawn from a generator.
+
+    Raises:
+        ValueError: a prompt has no token, or `count` is not positive.
+    """
+    if count < 1 or not all(prompts):
+        raise ValueError("every prompt needs at least one token and one completion")
+    return list(map(Request, prompts, torch.randint(_SEEDS, (len(prompts),), generator=generator).tolist()))
 
 
 class VLLMEngine:
@@ -86,18 +104,27 @@ class VLLMEngine:
         """
         _served(self._server)
 
-    def connect(self) -> None:
+    @property
+    def address(self) -> str:
+        """Address of the server."""
+        return self._server.address
+
+    def connect(self, folder: Path | None = None) -> None:
         """Send the weights to the server, and check its abilities; `generate` does so if needed.
+
+        Args:
+            folder: with the current weights (`handover.written`); None: they are written for this server alone.
 
         Raises:
             ValueError: the server has another precision or vocabulary than the model.
             ServerError: it is unreachable, or accepts no weights.
         """
+        self.close()
         self._name, self._limit = _served(self._server)
         self._probes = _probes(self.model)
         self._folder = tempfile.TemporaryDirectory(prefix="operant-weights-", dir=self._parent)
         try:
-            self._hand_over(Path(self._folder.name))
+            self._hand_over(folder)
             self._processed = self._reports_what_it_draws_from()
         except BaseException:
             self.close()
@@ -113,27 +140,49 @@ class VLLMEngine:
                 too long for it, its log-probabilities have another meaning, or its weights are not the model's.
             ServerError: its response is invalid.
         """
-        if count < 1 or not all(prompts):
-            raise ValueError("every prompt needs at least one token and one completion")
-        if not prompts:
+        requests = requests_of(prompts, count, generator)
+        if not requests:
             return []
+        self.prepare(sampling, max(map(len, prompts)))
+        with ThreadPoolExecutor(min(self.connections, len(requests))) as pool:
+            return list(pool.map(lambda request: self.complete(request, count, sampling), requests))
+
+    def prepare(self, sampling: Sampling, longest: int) -> None:
+        """Ensure that the server has the weights of the last update, and can sample as `Engine` requires.
+
+        Args:
+            sampling: options of sampling.
+            longest: tokens of the longest prompt.
+        """
         if self._folder is None:
             self.connect()
-        elif _HOLDERS.get(self._server.address) is not self:
-            self._hand_over(Path(self._folder.name))
+        elif _HOLDERS.get(self.address) is not self:
+            self._hand_over()
         else:
             self._verify()
-        self._check(sampling, max(map(len, prompts)))
-        seeds = torch.randint(_SEEDS, (len(prompts),), generator=generator).tolist()
-        with ThreadPoolExecutor(min(self.connections, len(prompts))) as pool:
-            found = list(pool.map(lambda prompt, seed: self._complete(prompt, count, sampling, seed), prompts, seeds))
-        return [
-            [self._whole(prompt, completion, sampling) for completion in completions]
-            for prompt, completions in zip(prompts, found, strict=True)
-        ]
+        self._check(sampling, longest)
 
-    def update(self, model: LanguageModel) -> None:
+    def complete(self, request: "Request", count: int, sampling: Sampling) -> list[Completion]:
+        """Sample `count` completions of one prompt, after `prepare`; it is safe to call from several threads."""
+        cut = {"top_k": sampling.top_k, "top_p": sampling.top_p} if sampling.temperature else {}
+        choices = self._ask(
+            prompt=list(request.prompt),
+            n=count,
+            max_tokens=sampling.max_tokens,
+            temperature=sampling.temperature,
+            seed=request.seed,
+            **cut,
+        )
+        if len(choices) != count:
+            raise ServerError(f"{self.address} gave {len(choices)} completions, {count} were asked for")
+        return [self._whole(request.prompt, self._read(choice), sampling) for choice in choices]
+
+    def update(self, model: LanguageModel, folder: Path | None = None) -> None:
         """Send the current weights of `model` to the server.
+
+        Args:
+            model: with the weights.
+            folder: with these weights (`handover.written`); None: they are written for this server alone.
 
         Raises:
             ValueError: it does not return the model's log-probabilities afterwards.
@@ -142,7 +191,7 @@ class VLLMEngine:
         self.model = model
         self.version += 1
         if self._folder is not None:
-            self._hand_over(Path(self._folder.name))
+            self._hand_over(folder)
 
     def close(self) -> None:
         """Remove the folder of weights. The server keeps running."""
@@ -172,20 +221,6 @@ class VLLMEngine:
                 "needed: start it with --logprobs-mode processed_logprobs"
             )
 
-    def _complete(self, prompt: Sequence[int], count: int, sampling: Sampling, seed: int) -> list[Completion]:
-        cut = {"top_k": sampling.top_k, "top_p": sampling.top_p} if sampling.temperature else {}
-        choices = self._ask(
-            prompt=list(prompt),
-            n=count,
-            max_tokens=sampling.max_tokens,
-            temperature=sampling.temperature,
-            seed=seed,
-            **cut,
-        )
-        if len(choices) != count:
-            raise ServerError(f"{self._server.address} gave {len(choices)} completions, {count} were asked for")
-        return [self._read(choice) for choice in choices]
-
     def _ask(self, **fields: Any) -> list[Any]:
         """Return the completions of a request, in order. It sets every option that has a default in the server."""
         body = {
@@ -198,7 +233,7 @@ class VLLMEngine:
         try:
             return sorted(answer["choices"], key=lambda choice: choice["index"])
         except (KeyError, TypeError) as error:
-            raise ServerError(f"{self._server.address} answered with no completions: {str(answer)[:200]}") from error
+            raise ServerError(f"{self.address} answered with no completions: {str(answer)[:200]}") from error
 
     def _read(self, choice: Mapping[str, Any]) -> Completion:
         """Return a completion, without the last log-probability if the server omits the stop token."""
@@ -206,7 +241,7 @@ class VLLMEngine:
         log_probs = (choice.get("logprobs") or {}).get("token_logprobs")
         if ids is None or log_probs is None:
             raise ServerError(
-                f"{self._server.address} gives no token ids or no log-probabilities: it needs a newer vLLM (0.32 works)"
+                f"{self.address} gives no token ids or no log-probabilities: it needs a newer vLLM (0.32 works)"
             )
         ids = list(ids)
         if reason == "stop" and stop in self.model.stop and ids[-1:] != [stop]:
@@ -214,12 +249,12 @@ class VLLMEngine:
         ended = bool(ids) and ids[-1] in self.model.stop
         if (reason, ended) not in (("stop", True), ("length", False)):
             raise ServerError(
-                f"{self._server.address} ended a completion with {reason!r} at the token {ids[-1] if ids else None} "
+                f"{self.address} ended a completion with {reason!r} at the token {ids[-1] if ids else None} "
                 f"({stop=}), although the tokens that end one are {sorted(self.model.stop)}: start it with "
                 "--generation-config vllm, which adds no others"
             )
         if len(ids) - len(log_probs) not in ((0, 1) if ended else (0,)):
-            raise ServerError(f"{self._server.address} gives {len(log_probs)} log-probabilities of {len(ids)} tokens")
+            raise ServerError(f"{self.address} gives {len(log_probs)} log-probabilities of {len(ids)} tokens")
         size = self.model.network.get_output_embeddings().weight.shape[0]
         if max(ids) >= size:
             raise ValueError(
@@ -237,10 +272,13 @@ class VLLMEngine:
             last, _ = self.model.log_probs(packed, temperature=sampling.temperature or 1.0)
         return Completion(ids, [*log_probs, float(last)], truncated)
 
-    def _hand_over(self, folder: Path) -> None:
+    def _hand_over(self, folder: Path | None = None) -> None:
         """Send the current weights to the server, and check that it samples from them."""
-        send(self._server, self.model, folder / f"version-{self.version}")
-        _HOLDERS[self._server.address] = self
+        if folder is not None:
+            handover.load(self._server, folder)
+        elif self._folder is not None:
+            handover.send(self._server, self.model, Path(self._folder.name) / f"version-{self.version}")
+        _HOLDERS[self.address] = self
         likelihoods = self.model.likelihoods(self._probes, tokens=PROBES * (PROBE_TOKENS + 1))
         self._expected = torch.cat(likelihoods).tolist()
         self._verify()
@@ -255,7 +293,7 @@ class VLLMEngine:
                 for i, token in enumerate(probe.completion)
             ]
         except (KeyError, TypeError, IndexError, ValueError) as error:
-            raise ServerError(f"{self._server.address} gives no log-probabilities of prompts") from error
+            raise ServerError(f"{self.address} gives no log-probabilities of prompts") from error
         gap = math.fsum(abs(a - b) for a, b in zip(found, self._expected, strict=True)) / len(found)
         if not gap <= GAPS[self.model.dtype]:
             dtype = str(self.model.dtype).removeprefix("torch.")

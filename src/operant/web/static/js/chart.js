@@ -22,7 +22,7 @@ export class Chart {
     this.svg = s("svg", { class: "chart", role: "img", "aria-label": options.title });
     this.legend = h("div", { className: "legend" });
     this.table = h("table", {});
-    this.details = h("details", { className: "twin" }, h("summary", {}, "Table"), h("div", { className: "scroll" }, this.table));
+    this.details = h("details", { className: "twin" }, h("summary", {}, "Table"), h("div", { className: "scroll", tabIndex: 0 }, this.table));
     this.readout = h("span", { className: "readout" });
     this.element = h("figure", { className: "figure" },
       h("figcaption", {}, h("strong", {}, options.title), this.legend, this.readout), this.svg, this.details);
@@ -89,7 +89,7 @@ export class Chart {
       s("text", { class: "tick", x: PAD.left - 6, y: y(value) + 4, "text-anchor": "end" }, this.options.log ? power10(value) : compact(value)),
     ]);
     const across = ticksOf(left, right, Math.max(2, Math.floor(inner.w / 80))).map((value) =>
-      s("text", { class: "tick", x: x(value), y: height - 20, "text-anchor": "middle" }, compact(value)));
+      s("text", { class: "tick", x: x(value), y: height - 20, "text-anchor": x(value) > width - PAD.right - 14 ? "end" : "middle" }, compact(value)));
     const label = s("text", { class: "tick axis", x: width - PAD.right, y: height - 5, "text-anchor": "end" }, this.options.xLabel ?? "");
     const marks = this.series.flatMap((one) => [
       one.low ? s("path", { class: `band c${one.color}`, d: this.band(one) }) : null,

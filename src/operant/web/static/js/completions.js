@@ -131,7 +131,7 @@ class Panel {
     this.label = h("strong", { className: "at" });
     this.facts = h("div", {});
     this.answers = h("div", { className: "groups" });
-    this.element = h("section", { className: "card step", "aria-label": "Step" },
+    this.element = h("div", { className: "card step", role: "group", "aria-label": "Answers of a step" },
       h("div", { className: "bar" }, h("button", { type: "button", "aria-label": "Previous step", onclick: () => this.go(this.at - 1) }, "‹"), this.slider, h("button", { type: "button", "aria-label": "Next step", onclick: () => this.go(this.at + 1) }, "›"), this.label),
       this.facts, this.answers);
   }
@@ -184,7 +184,7 @@ class Panel {
       room -= batch.length(answer);
       shown += 1;
     }
-    put(this.answers, [...groups].map(([prompt, answers]) => h("section", { className: "group", "aria-label": "Prompt" }, h("div", { className: "text prompt" }, said(batch.prompts[prompt])), answers)),
+    put(this.answers, [...groups].map(([prompt, answers]) => h("div", { className: "group", role: "group", "aria-label": "Prompt and its answers" }, h("div", { className: "text prompt" }, said(batch.prompts[prompt])), answers)),
       shown < kept.length ? h("p", { className: "hint" }, `and ${whole(kept.length - shown)} more: filter them`) : null);
   }
 
@@ -257,7 +257,7 @@ export async function show(root) {
   if (!runs.length) {
     const line = commandLine("");
     line.show("operant train grpo arithmetic");
-    put(root, h("div", { className: "card empty-page" }, h("h1", {}, "No completions yet"), h("p", {}, "Language models keep their answers at every evaluation. To begin with:"), line));
+    put(root, h("div", { className: "card empty-page" }, h("h2", { className: "title" }, "No completions yet"), h("p", {}, "Language models keep their answers at every evaluation. To begin with:"), line));
     root.dataset.ready = "1";
     return KEYS;
   }

@@ -116,6 +116,21 @@ export function commandLine(label = "The same on the command line") {
   return line;
 }
 
+let about = null;
+/** Return a link to a page of the documentation; where its address is not known, the name of the page's file. */
+export function documentation(page, label) {
+  const place = h("span", { className: "documentation" });
+  const [file, part] = page.split("#");
+  about ??= call("about");
+  about.then(({ documentation: address }) => put(place, address
+    ? h("a", { href: `${address}${file}/${part ? `#${part}` : ""}`, rel: "noreferrer" }, label)
+    : h("span", { className: "hint" }, `${label}: `, h("code", {}, `docs/${file}.md`))), () => {});
+  return place;
+}
+
+/** Return a word as a shell reads it. */
+export const quoted = (text) => (/^[\w@%+=:,./-]+$/.test(text) ? text : `'${text.replaceAll("'", `'"'"'`)}'`);
+
 export async function copy(text) {
   try {
     await navigator.clipboard.writeText(text);

@@ -1,7 +1,7 @@
 // Explorables: equations to turn knobs on. Every curve comes from operant.ops on the server; nothing is computed here.
 
 import { Chart } from "./chart.js";
-import { call, commandLine, debounced, fragment, h, put, setFragment, short } from "./dom.js";
+import { call, commandLine, debounced, documentation, fragment, h, put, setFragment, short } from "./dom.js";
 
 const WAIT_MILLISECONDS = 40;
 
@@ -20,7 +20,7 @@ class Explorable {
     this.code = commandLine("The same in Python");
     this.ask = debounced(() => this.draw(), WAIT_MILLISECONDS);
     this.element = h("section", { className: "card explorable", id: about.name, "aria-label": about.title },
-      h("h2", {}, about.title), h("p", { className: "hint" }, about.idea),
+      h("h2", {}, about.title), h("p", { className: "hint" }, about.idea, " ", documentation(about.page, "Documentation")),
       h("div", { className: "knobs" }, about.knobs.map((knob) => this.knob(knob))), this.problem, this.chart.element, this.facts, this.code);
   }
 
@@ -62,7 +62,7 @@ export async function show(root) {
   const given = fragment();
   const remember = () => setFragment(new URLSearchParams(shown.flatMap((one) => one.changed)));
   const shown = explorables.map((about) => new Explorable(about, given, remember));
-  put(root, h("div", { className: "explorables" }, shown.map((one) => one.element)));
+  put(root, h("p", { className: "hint" }, documentation("web#explorables", "Documentation of this page")), h("div", { className: "explorables" }, shown.map((one) => one.element)));
   await Promise.all(shown.map((one) => one.draw()));
   addEventListener("hashchange", () => location.reload());
   root.dataset.ready = "1";

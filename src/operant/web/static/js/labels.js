@@ -28,7 +28,7 @@ class Labels {
   ask(problem = "") {
     const run = h("select", { id: "run" }, this.runs.map((name) => h("option", { value: name, selected: name === this.run }, name)));
     const name = h("input", { id: "annotator", type: "text", value: this.annotator, required: true, maxLength: 60, autocomplete: "off" });
-    put(this.root, h("section", { className: "card empty-page" }, h("h1", {}, "Which answer is better?"),
+    put(this.root, h("section", { className: "card empty-page" }, h("h2", { className: "title" }, "Which answer is better?"),
       h("p", { className: "hint" }, "Compare what a language model has answered. Sides are shuffled, and what wrote them stays hidden."),
       problem ? h("p", { className: "notice bad", role: "alert" }, problem) : null,
       this.runs.length

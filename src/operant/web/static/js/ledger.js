@@ -52,7 +52,7 @@ export function ledgerTable(batch, visit) {
   const places = Array.from({ length: visit.length }, (_, i) => visit.start + i);
   const sum = (name) => places.reduce((total, at) => total + batch.columns[name][at], 0);
   const adds = (name) => name === "policy" || name === "reference";
-  return h("div", { className: "scroll ledger" }, h("table", {},
+  return h("div", { className: "scroll ledger", tabIndex: 0 }, h("table", {},
     h("caption", {}, `Optimizer step ${visit.step + 1} of ${batch.steps}`),
     h("thead", {}, h("tr", {}, h("th", { scope: "col" }, "Token"), columns.map(([, title]) => h("th", { scope: "col", className: "number" }, title)))),
     h("tbody", {}, places.map((at) => h("tr", {}, h("th", { scope: "row" }, h("code", {}, visible(batch.pieces[batch.columns.piece[at]]))), columns.map(([name]) => h("td", { className: "number", "data-value": String(batch.columns[name][at]) }, shown(name, batch.columns[name][at])))))),

@@ -6,11 +6,12 @@ const PAGES = {
   "/": ["Playground", () => import("./playground.js")],
   "/runs": ["Runs", () => import("./runs.js")],
   "/completions": ["Completions", () => import("./completions.js")],
+  "/chat": ["Chat", () => import("./chat.js")],
   "/labels": ["Labels", () => import("./labels.js")],
   "/explorables": ["Explorables", () => import("./explorables.js")],
   "/map": ["Map", () => import("./map.js")],
 };
-const GO = { p: "/", r: "/runs", c: "/completions", l: "/labels", e: "/explorables", m: "/map" };
+const GO = { p: "/", r: "/runs", c: "/completions", t: "/chat", l: "/labels", e: "/explorables", m: "/map" };
 const THEMES = ["auto", "light", "dark"];
 
 function setTheme(name) {
@@ -32,7 +33,7 @@ function theme() {
 
 function showKeys(keys) {
   const dialog = document.getElementById("keys");
-  const everywhere = [["g p", "Playground"], ["g r", "Runs"], ["g c", "Completions"], ["g l", "Labels"], ["g e", "Explorables"], ["g m", "Map"], ["?", "these keys"]];
+  const everywhere = [["g p", "Playground"], ["g r", "Runs"], ["g c", "Completions"], ["g t", "Chat"], ["g l", "Labels"], ["g e", "Explorables"], ["g m", "Map"], ["?", "these keys"]];
   const rows = [...keys, ...everywhere].map(([key, what]) =>
     h("tr", {}, h("td", {}, key.split(" ").map((part) => [h("kbd", {}, part), " "])), h("td", {}, what)));
   dialog.replaceChildren(
@@ -48,6 +49,7 @@ async function start() {
   setTheme(theme());
   const [title, load] = PAGES[location.pathname] ?? PAGES["/"];
   document.title = `${title} · operant`;
+  document.getElementById("title").textContent = title;
   for (const link of document.querySelectorAll("nav a")) {
     if (link.getAttribute("href") === location.pathname) link.setAttribute("aria-current", "page");
   }

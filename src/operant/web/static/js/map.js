@@ -1,6 +1,6 @@
 // The map: the catalog as a tree that folds, each leaf with its idea, its paper and its command.
 
-import { call, commandLine, fragment, h, isForPage, put, setFragment } from "./dom.js";
+import { call, commandLine, documentation, fragment, h, isForPage, put, setFragment } from "./dom.js";
 
 const KEYS = [["/", "find an algorithm"], ["Tab", "from node to node"], ["Enter", "open it"], ["Esc", "clear"]];
 
@@ -16,7 +16,7 @@ class Map_ {
         h("h3", {}, family.title, family.note ? h("span", { className: "hint" }, family.note) : null),
         h("div", { className: "leaves" }, family.children.map((leaf) => this.leaf(leaf, branch, family)))))));
     put(root, h("div", { className: "map-page" },
-      h("div", { className: "bar" }, h("h1", {}, tree.title), this.search), h("div", { className: "trunk", "aria-hidden": "true" }), h("div", { className: "branches" }, columns), this.detail));
+      h("div", { className: "bar" }, h("h2", { className: "title" }, tree.title), this.search), h("div", { className: "trunk", "aria-hidden": "true" }), h("div", { className: "branches" }, columns), this.detail));
     document.addEventListener("keydown", (event) => this.key(event));
     addEventListener("hashchange", () => this.open(fragment().get("at"), false));
     this.open(fragment().get("at") ?? "q-learning", false);
@@ -41,8 +41,8 @@ class Map_ {
     const more = commandLine("Read about it");
     more.show(leaf.paper ? `operant list ${leaf.name}` : "");
     const facts = [leaf.on_policy === undefined ? "" : leaf.on_policy ? "on-policy" : "off-policy", leaf.actions ? `${leaf.actions.join(", ")} actions` : ""].filter(Boolean).join(" · ");
-    put(this.detail, h("p", { className: "hint" }, `${branch.title} › ${family.title}`), h("h1", {}, leaf.title), h("p", {}, leaf.idea),
-      facts ? h("p", { className: "hint" }, facts) : null, leaf.paper ? h("p", { className: "hint" }, leaf.paper) : null, line, more);
+    put(this.detail, h("p", { className: "hint" }, `${branch.title} › ${family.title}`), h("h2", { className: "title" }, leaf.title), h("p", {}, leaf.idea),
+      facts ? h("p", { className: "hint" }, facts) : null, leaf.paper ? h("p", { className: "hint" }, leaf.paper) : null, h("p", {}, documentation(leaf.page, "Documentation")), line, more);
     if (push) setFragment(new URLSearchParams({ at: id }), true);
   }
 

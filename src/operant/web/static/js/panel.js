@@ -2,7 +2,7 @@
 
 import { actionNames, GridView } from "./gridview.js";
 import { ALGORITHMS, KNOBS, NAMES, PARAMETERS } from "./algorithms.js";
-import { call, commandLine, h, short, unpack, whole } from "./dom.js";
+import { call, commandLine, documentation, h, put, short, unpack, whole } from "./dom.js";
 
 function decode(answer) {
   const found = { ...answer, values: unpack(answer.values), q: unpack(answer.q), policy: unpack(answer.policy, "u2"), visits: unpack(answer.visits, "i4") };
@@ -25,11 +25,12 @@ export class Panel {
     this.line = h("p", { className: "phase", "aria-live": "off" }, "Preparing…");
     this.facts = h("dl", { className: "facts" });
     this.command = commandLine();
+    this.guide = h("p", { className: "hint" });
     this.notice = h("div", { className: "notice bad", role: "alert", hidden: true });
     this.element = h("section", { className: `panel ${slot}`, "aria-label": `Algorithm ${slot.toUpperCase()}` },
       h("header", {}, h("span", { className: `dot c${slot === "a" ? 1 : 2}` }), this.select,
         slot === "b" ? h("button", { className: "quiet small", type: "button", onclick: () => page.choose("b", null), "aria-label": "Remove the second algorithm" }, "✕") : null),
-      this.line, this.grid.element, this.facts, this.notice, this.command);
+      this.line, this.grid.element, this.facts, this.notice, this.command, this.guide);
   }
 
   get name() {
@@ -63,6 +64,7 @@ export class Panel {
       this.data = decode(answer);
       this.notice.hidden = true;
       this.command.show(answer.command);
+      put(this.guide, documentation(answer.page, `Documentation of ${this.name}`));
     } catch (error) {
       this.data = null;
       this.notice.textContent = error.message;

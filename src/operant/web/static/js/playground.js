@@ -2,7 +2,7 @@
 
 import { PARAMETERS, STRIDES } from "./algorithms.js";
 import { Chart, nearest } from "./chart.js";
-import { announce, call, copy, debounced, fragment, h, isForPage, save, setFragment, whole } from "./dom.js";
+import { announce, call, copy, debounced, documentation, fragment, h, isForPage, save, setFragment, whole } from "./dom.js";
 import { editor } from "./editor.js";
 import { Panel } from "./panel.js";
 import { copyOf, decoded, drawingOf, encoded, kindOf, rewardOf, worldOf } from "./world.js";
@@ -95,7 +95,7 @@ class Playground {
     const compare = h("button", { type: "button", className: "quiet", onclick: () => this.choose("b", state.a === "q-learning" ? "sarsa" : "q-learning") }, "Compare with another");
     this.root.replaceChildren(
       h("div", { className: "playground" },
-        h("aside", { className: "side" }, this.editor.element, this.knobs()),
+        h("aside", { className: "side" }, this.editor.element, this.knobs(), h("p", { className: "hint" }, documentation("web#playground", "Documentation of this page"))),
         h("div", { className: `stage ${state.b ? "two" : "one"}` },
           h("div", { className: "panels" }, this.panels.map((panel) => panel.element)),
           this.transport(),

@@ -1,6 +1,6 @@
 // One run: what it is, how it ended, what it was asked for, its pictures and films.
 
-import { commandLine, count, h, whole } from "./dom.js";
+import { commandLine, count, documentation, h, whole } from "./dom.js";
 
 const FILMS = /\.(mp4|webm)$/;
 
@@ -21,11 +21,13 @@ export function details(run) {
     return line;
   });
   return h("section", { className: "card", "aria-label": run.name },
-    h("h1", {}, run.name), h("p", { className: "hint" }, `${run.algorithm} on ${run.task}, ${count(run.seeds, "seed")}, ${whole(run.consumed)} of ${whole(run.budget)} used by each; ${run.outcome}${run.reason ? `: ${run.reason}` : ""}`),
+    h("h2", { className: "title" }, run.name), h("p", { className: "hint" }, `${run.algorithm} on ${run.task}, ${count(run.seeds, "seed")}, ${whole(run.consumed)} of ${whole(run.budget)} used by each; ${run.outcome}${run.reason ? `: ${run.reason}` : ""}`),
+    run.page ? h("p", {}, documentation(run.page, `Documentation of ${run.algorithm}`)) : null,
     run.has_answers ? h("p", {}, h("a", { href: `/completions#${new URLSearchParams({ run: run.name })}` }, "Completions at every step")) : null,
+    run.commands.chat ? h("p", {}, h("a", { href: `/chat#${new URLSearchParams({ a: run.name })}` }, "Talk to it here")) : null,
     media.length ? h("div", { className: "media" }, media) : null,
-    h("details", { open: true }, h("summary", {}, "Configuration"), h("div", { className: "scroll" }, table(run.config))),
-    h("details", {}, h("summary", {}, "Settings, and what was decided"), h("div", { className: "scroll" }, table({ ...run.settings, ...run.resolved }))),
-    h("details", {}, h("summary", {}, "Sessions"), h("div", { className: "scroll" }, h("table", {}, h("thead", {}, h("tr", {}, ["Started", "Ended", "Outcome", "Host", "Command"].map((name) => h("th", { scope: "col" }, name)))), h("tbody", {}, sessions)))),
+    h("details", { open: true }, h("summary", {}, "Configuration"), h("div", { className: "scroll", tabIndex: 0 }, table(run.config))),
+    h("details", {}, h("summary", {}, "Settings, and what was decided"), h("div", { className: "scroll", tabIndex: 0 }, table({ ...run.settings, ...run.resolved }))),
+    h("details", {}, h("summary", {}, "Sessions"), h("div", { className: "scroll", tabIndex: 0 }, h("table", {}, h("thead", {}, h("tr", {}, ["Started", "Ended", "Outcome", "Host", "Command"].map((name) => h("th", { scope: "col" }, name)))), h("tbody", {}, sessions)))),
     commands);
 }

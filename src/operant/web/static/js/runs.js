@@ -56,7 +56,7 @@ class Runs {
     } });
     this.count = h("span", { className: "hint" });
     this.body = h("tbody", {});
-    this.table = h("table", { className: "runs" }, h("thead", {}, h("tr", {}, ["", "Run", "Algorithm", "Task", "Score", "State"].map((name) => h("th", { scope: "col" }, name)))), this.body);
+    this.table = h("table", { className: "runs" }, h("thead", {}, h("tr", {}, h("th", { scope: "col" }, h("span", { className: "unseen" }, "Selected")), ["Run", "Algorithm", "Task", "Score", "State"].map((name) => h("th", { scope: "col" }, name)))), this.body);
     this.chart = new Chart({ title: "Score", xLabel: "budget used by a seed", height: 330, sparse: true, empty: "select runs that have been scored", onpick: (x) => this.travel.pick(x), onpicked: () => this.travel.release() });
     this.metrics = h("select", { "aria-label": "Metric", onchange: () => {
       this.metric = this.metrics.value;
@@ -70,7 +70,7 @@ class Runs {
     this.detail = h("div", {});
     this.problem = h("div", { className: "notice bad", role: "alert", hidden: true });
     this.root.replaceChildren(h("div", { className: "runs-page" },
-      h("section", { className: "card list", "aria-label": "Runs" }, h("div", { className: "bar" }, this.filter, this.count), h("div", { className: "scroll tall" }, this.table)),
+      h("section", { className: "card list", "aria-label": "Runs" }, h("div", { className: "bar" }, this.filter, this.count), h("div", { className: "scroll tall", tabIndex: 0 }, this.table)),
       h("div", { className: "stage" }, this.problem,
         h("section", { className: "card" }, h("div", { className: "bar" }, this.metrics, this.mode, this.live), this.chart.element),
         this.travel.element, this.comparison, this.detail)));
@@ -142,7 +142,7 @@ class Runs {
     const text = JSON.stringify(answer.runs);
     this.problem.hidden = true;
     if (!answer.runs.length) {
-      this.root.replaceChildren(h("div", { className: "card empty-page" }, h("h1", {}, answer.found ? "No runs yet" : "There is no folder of runs yet"),
+      this.root.replaceChildren(h("div", { className: "card empty-page" }, h("h2", { className: "title" }, answer.found ? "No runs yet" : "There is no folder of runs yet"),
         h("p", {}, `Runs appear here as soon as there are some in ${answer.folder}. To begin with:`), (() => {
           const line = commandLine("");
           line.show("operant train ppo CartPole-v1");
@@ -277,7 +277,7 @@ class Runs {
     line.show(answer.command);
     const pins = h("div", { className: "pins" }, "Compared with ", names.map((name) => h("button", { type: "button", className: "quiet small", "aria-pressed": String(this.pinned === name || (!this.pinned && names[0] === name)), onclick: () => this.pin(name) }, name)));
     const interval = ([low, high]) => `[${short(low, 4)}, ${short(high, 4)}]`;
-    const standings = answer.standings.length ? h("div", { className: "scroll" }, h("table", {},
+    const standings = answer.standings.length ? h("div", { className: "scroll", tabIndex: 0 }, h("table", {},
       h("thead", {}, h("tr", {}, ["Run", "IQM", "95 % interval", "Difference", "95 % interval", "P(better)"].map((name) => h("th", { scope: "col" }, name)))),
       h("tbody", {}, answer.standings.map((one, i) => h("tr", {}, h("th", { scope: "row" }, h("span", { className: `swatch c${this.color(one.name)}` }), one.name), h("td", { className: "number" }, short(one.iqm, 4)), h("td", {}, interval(one.interval)),
         h("td", { className: "number" }, i ? short(one.difference, 4) : "–"), h("td", {}, i ? interval(one.difference_interval) : "–"), h("td", {}, i ? `${short(one.improvement, 3)} ${interval(one.improvement_interval)}` : "–")))))) : null;
@@ -286,7 +286,7 @@ class Runs {
     put(this.comparison, h("h2", {}, "Comparison"), pins,
       answer.problem ? h("p", { className: "notice" }, `No scores side by side: ${answer.problem}`) : null, standings,
       h("h2", { className: "later" }, differ.length ? "What differs" : "Nothing differs but the seeds"),
-      differ.length ? h("div", { className: "scroll" }, h("table", { className: "differ" }, h("thead", {}, h("tr", {}, h("th", { scope: "col" }, "Setting"), names.map((name) => h("th", { scope: "col" }, name)))),
+      differ.length ? h("div", { className: "scroll", tabIndex: 0 }, h("table", { className: "differ" }, h("thead", {}, h("tr", {}, h("th", { scope: "col" }, "Setting"), names.map((name) => h("th", { scope: "col" }, name)))),
         h("tbody", {}, differ.map(([name, values]) => h("tr", {}, h("th", { scope: "row" }, h("code", {}, name)), values.map((one, i) => h("td", { className: value(one) === value(values[0]) && i ? "same" : "" }, value(one)))))))) : null,
       line);
   }
@@ -299,6 +299,7 @@ class Runs {
       return;
     }
     if (!isForPage(event) && !(event.target.type === "checkbox") && !(event.target.type === "range")) return;
+    if (event.key === " " && event.target.type === "checkbox") return;
     if (this.travel.key(event)) {
       event.preventDefault();
       return;

@@ -211,7 +211,7 @@ export class Theater {
     const bar = (share, title) => s("svg", { class: "share", viewBox: "0 0 100 10", preserveAspectRatio: "none", "aria-hidden": "true" }, s("title", {}, title), s("rect", { class: "trough", width: 100, height: 10, rx: 2 }), s("rect", { class: "fill", width: Math.max(0, 100 * share), height: 10, rx: 2 }));
     const cell = (value) => h("td", { className: "number" }, value === null ? "–" : short(value, 4));
     return h("table", { "aria-label": "What the policy makes of the state" },
-      h("thead", {}, h("tr", {}, head.map((name) => h("th", { scope: "col" }, name)), h("th", {}))),
+      h("thead", {}, h("tr", {}, head.map((name) => h("th", { scope: "col" }, name)), h("td", {}))),
       h("tbody", {}, Array.from({ length: count }, (_, a) => h("tr", { className: taken === a ? "taken" : "", "aria-current": taken === a ? "true" : null },
         h("th", { scope: "row" }, `${a}${taken === a ? " ●" : ""}`),
         shares ? cell(shares[a]) : null, q ? cell(q[a]) : null, mean ? [cell(mean[a]), std ? cell(std[a]) : null, cell(scene.action?.[a] ?? null)] : null,

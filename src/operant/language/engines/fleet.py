@@ -1,0 +1,170 @@
+"""Sampling from several vLLM servers in parallel: `Fleet`.
+
+Each server has the same weights, and takes the next prompt as soon as it has room. A prompt has its own seed, so which
+server completes it changes no more than its arithmetic does. The prompts of a server that fails go to the others.
+"""
+
+import tempfile
+import warnings
+from collections import deque
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from operant.language.engines import handover
+from operant.language.engines.connection import ServerError
+from operant.language.engines.protocol import Completion, Sampling
+from operant.language.engines.vllm import Request, VLLMEngine, requests_of
+from operant.language.models import LanguageModel
+
+
+class Fleet:
+    """Samples from several servers that have the weights of a model.
+
+    A server that cannot be reached, or whose answers are invalid, is left out with a warning until the next update,
+    when it is tried again. One whose weights are not the model's ends the training, as with a single server.
+
+    Args:
+        addresses: of the servers, as for `VLLMEngine`.
+        model: to sample from.
+        options: of each `VLLMEngine`. `folder` must be seen by all servers under the same path.
+
+    Attributes:
+        engines: one per server.
+        version: number of updates.
+
+    Raises:
+        ValueError: an address is invalid, or given twice.
+    """
+
+    def __init__(self, addresses: Sequence[str], model: LanguageModel, **options: Any):
+        self.engines = [VLLMEngine(address, model, **options) for address in addresses]
+        distinct = {engine.address for engine in self.engines}
+        if not addresses or len(distinct) < len(addresses):
+            raise ValueError(f"each server's address is needed once, got {', '.join(addresses) or 'none'}")
+        self.model, self.version, self._parent = model, 0, options.get("folder")
+        self._connected = False
+        self._lost: set[VLLMEngine] = set()
+
+    @property
+    def running(self) -> list[VLLMEngine]:
+        """The servers that have not failed since the last update."""
+        return [engine for engine in self.engines if engine not in self._lost]
+
+    def reach(self) -> None:
+        """Check that all servers are running, without sending weights.
+
+        Raises:
+            ServerError: one is unreachable, or not a vLLM server; the message says how to start one.
+        """
+        for engine in self.engines:
+            engine.reach()
+
+    def generate(
+        self, prompts: Sequence[Sequence[int]], count: int, sampling: Sampling, *, generator: torch.Generator
+    ) -> list[list[Completion]]:
+        """Sample completions; see `Engine`.
+
+        Raises:
+            ValueError: as of `VLLMEngine.generate`.
+            ServerError: no server is left.
+        """
+        requests = requests_of(prompts, count, generator)
+        if not requests:
+            return []
+        if not self._connected or not self.running:
+            self._lost.clear()
+            self._send(lambda engine, folder: engine.connect(folder))
+            self._connected = True
+        longest = max(map(len, prompts))
+        self._each(lambda engine: engine.prepare(sampling, longest))
+        found: dict[int, list[Completion]] = {}
+        while len(found) < len(requests):
+            waiting = deque((i, request) for i, request in enumerate(requests) if i not in found)
+            self._divide(waiting, found, count, sampling)
+        return [found[i] for i in range(len(requests))]
+
+    def update(self, model: LanguageModel) -> None:
+        """Send the current weights of `model` to all servers, those that failed before included.
+
+        Raises:
+            ValueError: one does not return the model's log-probabilities afterwards.
+            ServerError: none accepts them.
+        """
+        self.model, self.version = model, self.version + 1
+        failed, self._lost = self._lost, set()
+        if self._connected:
+            self._send(lambda engine, folder: self._refresh(engine, folder, again=engine in failed))
+
+    def close(self) -> None:
+        """Remove the folders of weights. The servers keep running."""
+        for engine in self.engines:
+            engine.close()
+
+    def _refresh(self, engine: VLLMEngine, folder: Path, *, again: bool) -> None:
+        """Send the weights of a folder to a server; one that failed may have been started again since."""
+        if again:
+            engine.close()
+        engine.update(self.model, folder)
+        if again:
+            engine.connect(folder)
+
+    def _send(self, call: Callable[[VLLMEngine, Path], None]) -> None:
+        """Write the weights once, and let every server read them."""
+        with (
+            tempfile.TemporaryDirectory(prefix="operant-weights-", dir=self._parent) as parent,
+            handover.written(self.model, Path(parent) / f"version-{self.version}") as folder,
+        ):
+            self._each(lambda engine: call(engine, folder))
+
+    def _each(self, call: Callable[[VLLMEngine], None]) -> None:
+        """Call a function for all running servers in parallel."""
+        running = self.running
+        with ThreadPoolExecutor(len(running)) as pool:
+            list(pool.map(lambda engine: self._try(engine, call), running))
+
+    def _try(self, engine: VLLMEngine, call: Callable[[VLLMEngine], None]) -> None:
+        """Call a function for a server, and leave the server out if it fails."""
+        try:
+            call(engine)
+        except ServerError as error:
+            known = engine in self._lost
+            self._lost.add(engine)
+            if not self.running:
+                raise
+            if known:  # by another of its requests
+                return
+            warnings.warn(
+                f"the server {engine.address} is left out until the next update, its prompts go to "
+                f"{len(self.running)} others: {error}",
+                RuntimeWarning,
+                stacklevel=2,
+            )
+
+    def _divide(
+        self, waiting: deque[tuple[int, Request]], found: dict[int, list[Completion]], count: int, sampling: Sampling
+    ) -> None:
+        """Let every running server take waiting prompts, as many at a time as it has connections."""
+
+        def complete(engine: VLLMEngine, index: int, request: Request) -> None:
+            found[index] = engine.complete(request, count, sampling)
+
+        def work(engine: VLLMEngine) -> None:
+            while engine not in self._lost:
+                try:
+                    index, request = waiting.popleft()
+                except IndexError:
+                    return
+                self._try(engine, partial(complete, index=index, request=request))
+
+        share = -(-len(waiting) // len(self.running))
+        workers = [engine for engine in self.running for _ in range(min(engine.connections, share))]
+        with ThreadPoolExecutor(len(workers)) as pool:
+            try:
+                list(pool.map(work, workers))
+            finally:
+                waiting.clear()

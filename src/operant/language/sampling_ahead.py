@@ -1,0 +1,96 @@
+"""Sampling the next batch while the current one is learned from: `AheadSampler`.
+
+The answers of the next batch are then those of weights that are one update older than the ones that learn from them: as
+in asynchronous training with a staleness of at most one (Noukhovitch et al. 2024, arXiv:2410.18252). The ratio of the
+policy to the one that sampled is corrected by truncated importance weights (`operant.language.importance`).
+"""
+
+from collections.abc import Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any
+
+import torch
+
+from operant.language.configs import SamplingConfig
+from operant.language.engines.protocol import Completion, Engine, Sampling
+from operant.language.examples import Prompt
+from operant.language.models import LanguageModel
+from operant.language.rollouts import Answers, Judge, Sampler, answers_of
+from operant.state import State
+
+
+class AheadSampler(Sampler):
+    """Samples the answers of the next batch in a thread, from `begin` to `update`.
+
+    Nothing is in progress after an update: the completions that wait are part of the state, and a resumed run learns
+    from the same ones.
+    """
+
+    def __init__(self, *arguments: Any, **options: Any):
+        super().__init__(*arguments, **options)
+        if self.shards.count > 1:
+            raise ValueError("max_staleness=1 does not support shards: leave out --shards")
+        self._waiting: list[Completion] | None = None
+        self._progress: Future[Answers] | None = None
+        self._staleness = 0
+
+    def begin(self, count: int, group: int) -> None:
+        """Start to sample the answers of the next draw, unless the budget has none."""
+        if self.asked < self.budget:
+            pool = ThreadPoolExecutor(1, "sampling")
+            self._progress = pool.submit(super().answers, count, group)
+            pool.shutdown(wait=False)
+
+    def update(self, model: LanguageModel) -> None:
+        """Wait for the answers that are in progress, then give the engine the weights."""
+        if self._progress is not None:
+            self._waiting, self._progress = self._progress.result().completions, None
+        super().update(model)
+
+    def metrics(self) -> dict[str, float]:
+        """Return the number of updates between the sampling of the last answers and their use."""
+        return {"sampling/staleness": float(self._staleness)}
+
+    def answers(self, count: int, group: int) -> Answers:
+        """Return the answers that were sampled in advance; at the start, sample them now."""
+        self._staleness = int(self._waiting is not None)
+        if self._waiting is None:
+            return super().answers(count, group)
+        completions, self._waiting = self._waiting, None
+        return answers_of(self.next_prompts(count), completions, tokenizer=self.tokenizer)
+
+    def state_dict(self) -> State:
+        """Return the state, with the completions that wait."""
+        waiting = self._waiting or []
+        return super().state_dict() | {
+            "waiting": {
+                "ids": torch.tensor([token for c in waiting for token in c.ids], dtype=torch.int64),
+                "log_probs": torch.tensor([value for c in waiting for value in c.log_probs], dtype=torch.float64),
+                "lengths": torch.tensor([len(c.ids) for c in waiting], dtype=torch.int64),
+                "truncated": torch.tensor([c.truncated for c in waiting], dtype=torch.bool),
+            }
+        }
+
+    def load_state_dict(self, state: State) -> None:
+        """Restore a state exactly."""
+        super().load_state_dict({name: value for name, value in state.items() if name != "waiting"})
+        saved = state["waiting"]
+        ids, log_probs = (saved[name].split(saved["lengths"].tolist()) for name in ("ids", "log_probs"))
+        rows = zip(ids, log_probs, saved["truncated"].tolist(), strict=True)
+        self._progress, self._waiting = None, [Completion(i.tolist(), p.tolist(), cut) for i, p, cut in rows] or None
+
+
+def sampler_of(
+    config: SamplingConfig,
+    engine: Engine,
+    prompts: Sequence[Prompt],
+    judge: Judge,
+    tokenizer: Any,
+    *,
+    max_tokens: int,
+    **options: Any,
+) -> Sampler:
+    """Return the sampler of a configuration: `max_tokens` limits answers, and `options` are those of `Sampler`."""
+    kind = AheadSampler if config.max_staleness else Sampler
+    sampling = Sampling(max_tokens=max_tokens, temperature=config.temperature)
+    return kind(engine, prompts, judge, tokenizer, sampling, **options)

@@ -1,0 +1,49 @@
+"""Models to chat with, and reward models that score answers, found without loading them or importing torch."""
+
+from pathlib import Path
+from typing import Any
+
+from operant import catalog
+from operant.web.curves import last_record
+from operant.web.folders import folder_of, names_of
+from operant.web.runs import settings_of, shown_path
+from operant.web.states import step_folders
+
+FILES = ("config.json", "adapter_config.json")
+"""What a folder with a saved model, or with an adapter, has."""
+LANGUAGE = {entry.name: entry for entry in catalog.LANGUAGE}
+
+
+def models(runs: Path) -> dict[str, Any]:
+    """Return the language models of the folder: `policies`, of runs or saved as such, and `rewards`."""
+    policies: list[dict[str, Any]] = []
+    rewards: list[dict[str, Any]] = []
+    for name in names_of(runs):
+        path = folder_of(runs, name)
+        entry = LANGUAGE.get(algorithm_of(path))
+        if entry is not None and any(step_folders(path / "checkpoints")):
+            (rewards if entry.family == "reward" else policies).append(_of_run(path, name))
+    for name in names_of(runs, FILES):
+        path = folder_of(runs, name, FILES)
+        policies.append({"name": name, "path": shown_path(path), "seeds": 1, "about": "a saved model", "example": ""})
+    return {"policies": policies, "rewards": rewards}
+
+
+def algorithm_of(path: Path) -> str:
+    """Return the algorithm of a run in a folder; empty if it is unreadable."""
+    try:
+        return str(settings_of(path).get("algorithm", ""))
+    except (OSError, ValueError):
+        return ""
+
+
+def _of_run(path: Path, name: str) -> dict[str, Any]:
+    settings = settings_of(path)
+    prompt = (last_record(path / "eval" / "samples.jsonl") or {}).get("prompt")
+    return {
+        "name": name,
+        "path": shown_path(path),
+        "seeds": max(1, len(settings.get("seeds", ()))),
+        "about": f"{settings.get('algorithm')} on {settings.get('task')}",
+        "example": prompt if isinstance(prompt, str) else "",
+    }
