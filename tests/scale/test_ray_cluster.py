@@ -49,7 +49,7 @@ with Interruption() as interrupted, ray_cluster.cluster() as host:
         [sys.executable, "-c", ray_cluster._PROBE, host.address],
         env={**variables, "RAY_AUTH_MODE": "disabled"}, capture_output=True, text=True,
     )
-    facts["stranger"] = ray_cluster.REFUSED in stranger.stderr and stranger.returncode
+    facts["stranger"] = ray_cluster.REJECTED in stranger.stderr and stranger.returncode
     actor = host.actor(Counter, "hello")
     facts["result"] = actor.call("most_common", 1).result(100)
     try:
