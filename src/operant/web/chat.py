@@ -175,7 +175,7 @@ def _reward_run(runs: Path, name: str) -> Path:
 
 
 def _stamps(path: Path) -> tuple[int, ...]:
-    """Return when weights of a run or of a model were written: a training that goes on has new ones."""
+    """Return when weights of a run or of a model were written: a training that continues has new ones."""
     found: list[int] = []
     for file in (path, path / "checkpoints"):
         try:
