@@ -110,11 +110,11 @@ def left():
 def new(before, seconds=20.0):
     """Return what there is since `before` for longer than some seconds."""
     end = time.monotonic() + seconds
-    while any(found := {name: sorted(now - before[name]) for name, now in left().items()}.values()):
-        if time.monotonic() > end:
+    while True:
+        found = {name: sorted(now - before[name]) for name, now in left().items()}
+        if not any(found.values()) or time.monotonic() > end:
             return found
         time.sleep(0.2)
-    return found
 
 
 def actors(kind, folder):
@@ -156,14 +156,20 @@ def nodes(count):
                 cluster.shutdown()
 
 
-def disturb(process, cluster, folder, *, kind, generator, pause):
-    """Kill, stop and remove at random until a process ends, and return what was done."""
-    done = {"actor killed": 0, "actor stopped for a while": 0, "node removed": 0}
+def disturb(process, cluster, folder, *, run, kind, generator, pause):
+    """Kill, stop and remove at random until a process ends, and return what was done.
+
+    Training makes progress in between: a worker that is lost again and again ends it.
+    """
+    done, size = {"actor killed": 0, "actor stopped for a while": 0, "node removed": 0}, 0
+    records = run / "metrics.jsonl"
     while process.poll() is None:
         time.sleep(pause)
         found = actors(kind, folder)
-        if not found or process.poll() is not None:
+        grown = records.stat().st_size if records.exists() else 0
+        if not found or grown == size or process.poll() is not None:
             continue
+        size = grown
         what = generator.choice(list(done))
         with contextlib.suppress(ProcessLookupError):
             if what == "actor killed":
@@ -196,7 +202,8 @@ def churn(budget, pause, seed):
                 more = WORKERS if name == "ppo" else []
                 call = [*words[name], *more, "--run", f"{place}/{name}-ray", "--ray-address", cluster.address]
                 process = operant(call)
-                done = disturb(process, cluster, folder, kind=kinds[name], generator=generator, pause=pause)
+                chances = {"generator": generator, "pause": pause}
+                done = disturb(process, cluster, folder, run=Path(place, f"{name}-ray"), kind=kinds[name], **chances)
                 text = text_of(process)
             same = process.returncode == 0 and digests(Path(place, f"{name}-plain")) == digests(
                 Path(place, f"{name}-ray")

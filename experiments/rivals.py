@@ -8,7 +8,7 @@ predicts for nothing but its representation. All on Pendulum-v1, with the defaul
 Scores are those of 20 episodes of each seed. Time is that of one core, evaluations included, for all five seeds; it is
 processor time, which other programs on the machine do not change much. Defaults were chosen on seeds from 1000 up.
 
-    python experiments/rivals.py            # ten minutes; continues where it stopped
+    python experiments/rivals.py            # on one free core some ten minutes; continues where it stopped
     python experiments/rivals.py --draw
 """
 

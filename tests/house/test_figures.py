@@ -80,6 +80,16 @@ def test_the_table_of_hindsight_is_that_of_the_file():
         assert re.search(row, page), (task, arms)
 
 
+def test_the_table_of_rooms_is_that_of_the_file():
+    found = json.loads((ROOT / "experiments" / "rooms.json").read_text(encoding="utf-8"))["results"]
+    page = (ROOT / "docs" / "exploration.md").read_text(encoding="utf-8")
+    for name, scores in found["scores"].items():
+        steps = f"{round(found['curves'][name]['steps'][-1], -4):,}".replace(",", " ")
+        row = f"| {name} | {steps} | {', '.join(f'{score:.3f}' for score in scores)} |"
+        assert row in page, row
+    assert f"{found['shortest']:.3f}" in page
+
+
 def test_the_table_of_results_was_found():
     assert len(ROWS) >= 20
 

@@ -49,7 +49,7 @@ with Interruption() as interrupted, ray_cluster.cluster() as host:
         [sys.executable, "-c", ray_cluster._PROBE, host.address],
         env={**variables, "RAY_AUTH_MODE": "disabled"}, capture_output=True, text=True,
     )
-    facts["stranger"] = ray_cluster.REFUSED in stranger.stderr and stranger.returncode
+    facts["stranger"] = ray_cluster.REJECTED in stranger.stderr and stranger.returncode
     actor = host.actor(Counter, "hello")
     facts["result"] = actor.call("most_common", 1).result(100)
     try:
@@ -92,7 +92,8 @@ try:
 except ConnectionError as error:
     facts["ended"] = str(error)
 facts["left"] = [Path(folder).exists(), ray_janitor.processes(folder, os.getpid())]
-facts["environment"] = dict(os.environ) == variables and hosts.current() is None
+own = [*ray_cluster._LOCAL, ray_janitor.MARK]
+facts["environment"] = all(os.environ.get(name) == variables.get(name) for name in own) and hosts.current() is None
 print(json.dumps(facts))
 """
 

@@ -28,7 +28,7 @@ OBJECT_STORE = 128 << 20
 PROBE_SECONDS = 60.0
 """Time limit of a connection without a token."""
 
-REFUSED = "AuthenticationError"
+REJECTED = "AuthenticationError"
 """Name of the error of a cluster that asks for a token."""
 
 _TOKEN = secrets.token_hex(32)
@@ -44,8 +44,10 @@ _LOCAL: Mapping[str, str] = {
 _PROBE = """
 import sys
 from ray._private.services import canonicalize_bootstrap_address_or_die
-from ray._raylet import GcsClient  # ray.init repeats for minutes what is refused
-address = canonicalize_bootstrap_address_or_die(sys.argv[1])
+from ray._raylet import GcsClient  # ray.init retries for minutes
+address = sys.argv[1]
+if address == "auto":
+    address = canonicalize_bootstrap_address_or_die(address)
 print(address, flush=True)
 GcsClient(address=address)
 """
@@ -229,7 +231,7 @@ def _require_authentication(address: str) -> None:
             f"the Ray cluster at {found} lets anybody who reaches it run any code, without a token: start it with "
             "RAY_AUTH_MODE=token, or allow it with --ray-unauthenticated on a network that you trust"
         )
-    if REFUSED not in probe.stderr:
+    if REJECTED not in probe.stderr:
         raise ConnectionError(f"no Ray cluster replied at {found}: {probe.stderr.strip().splitlines()[-1]}")
 
 
