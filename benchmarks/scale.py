@@ -58,7 +58,10 @@ CASES: dict[str, tuple[str, str, int, dict[str, Any]]] = {
     ),
 }
 SLOW: dict[str, tuple[str, str, int, dict[str, Any]]] = {
-    "ppo, slow environment": ("ppo", f"{Path(__file__).resolve()}:Busy", 1, {"num_envs": 8, "num_steps": 32}),
+    "ppo, slow environment": (
+        *("ppo", f"{Path(__file__).resolve()}:Busy", 1),
+        {"num_envs": 8, "num_steps": 128, "num_minibatches": 4, "num_epochs": 4},
+    ),
     "grpo, 32 prompts x 16": CASES["grpo, 32 prompts x 16"],
 }
 
