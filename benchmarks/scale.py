@@ -2,7 +2,8 @@
 
 - `overhead`: an iteration with four shards in one process, over one with one shard, in turn: PPO and SAC with their
   presets (SAC with four environments a seed, and also with the networks of its paper), and GRPO with the built-in
-  model and answers of at most 16 tokens. The clock is the processor's. PPO may cost 1.25 times as much, SAC and GRPO 1.5 times.
+  model and answers of at most 16 tokens. The clock is the processor's. PPO may cost 1.25 times as much, SAC and GRPO
+  1.5 times.
 - `speed`: two processes over one, each with four shards, on an environment that computes for half a millisecond a step,
   and GRPO. The clock is on the wall, so that the machine must be quiet and have two cores; two processes should be 1.5
   times as fast. The processor's time of the busiest process is printed, too: what two cores can gain at most.
@@ -30,7 +31,7 @@ import operant
 from operant import catalog
 from operant.build import package
 from operant.runtime.settings import Settings
-from operant.runtime.shards import Shards
+from operant.runtime.shards import Shards, within
 
 SHARDS, PROCESSES, WARM = 4, 2, 2
 BOUNDS = {"ppo": 1.25, "sac": 1.5, "grpo": 1.5}
@@ -132,20 +133,30 @@ def workers(count: int, work: str, rounds: int) -> list[dict[str, float]]:
 
 
 def worker(work: str, rounds: int) -> dict[str, float]:
-    """Measure one case in this process, which is one of a group."""
-    from operant.scale.processes import joined
+    """Measure one case in this process, which may be one of a group."""
+    from operant.scale.processes import Processes, started
 
-    with joined():
-        if work == "gather":
-            return exchanges(rounds)
-        made = learner(SLOW[work], SHARDS)
-        wall, own = [], []
-        for _ in range(rounds + WARM):
-            start, busy = time.perf_counter(), time.process_time()
-            made.iterate()
-            wall.append(time.perf_counter() - start)
-            own.append(time.process_time() - busy)
-        return {"wall": statistics.median(wall[WARM:]), "busy": statistics.median(own[WARM:])}
+    if not started():
+        return iterations(work, rounds)
+    processes = Processes()
+    with within(processes):
+        found = exchanges(rounds) if work == "gather" else iterations(work, rounds)
+    if processes.rank:
+        processes.hear()  # the leading process is finished
+    processes.close()
+    return found
+
+
+def iterations(work: str, rounds: int) -> dict[str, float]:
+    """Return seconds of an iteration, on the wall and of this process."""
+    made = learner(SLOW[work], SHARDS)
+    wall, own = list[float](), list[float]()
+    for _ in range(rounds + WARM):
+        start, busy = time.perf_counter(), time.process_time()
+        made.iterate()
+        wall.append(time.perf_counter() - start)
+        own.append(time.process_time() - busy)
+    return {"wall": statistics.median(wall[WARM:]), "busy": statistics.median(own[WARM:])}
 
 
 def exchanges(rounds: int) -> dict[str, float]:
