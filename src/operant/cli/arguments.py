@@ -64,8 +64,8 @@ class Training(Answering):
     may change on resume."""
 
     ray: tyro.conf.FlagCreatePairsOff[bool] = False
-    """Run the workers of environments (--vectorization async) and of your own reward functions on Ray, started for this
-    command alone (extra: scale). It changes no bit of a run."""
+    """Run the worker processes of environments and of your own reward functions on Ray, started for this command alone
+    (extra: scale). It changes no bit of a run."""
 
     ray_address: str = ""
     """The same on an existing Ray cluster that this machine is a node of: HOST:PORT, or auto."""
