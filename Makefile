@@ -32,7 +32,7 @@ RUN_QUICK = OMP_NUM_THREADS=1 $(1)/bin/python -m pytest $(IN_PROCESSES) -m "not 
 
 # What each environment consists of; all of them share one .venv.
 demo := --editable '.[language,render,plots]'
-dev := --editable '.[language,render,plots,web,tune]' --group dev
+dev := --editable '.[language,render,plots,web,tune,scale]' --group dev
 docs := --editable '.[language]' --group docs
 envpool := --editable '.[language,render,plots,web,tune,envpool]' --group dev
 bench := --editable '.[language]' --group bench

@@ -1,7 +1,8 @@
 """Does it matter on how many processes a run is trained, and how often it is killed?
 
-PPO on CartPole-v1 with four shards, once in one process from beginning to end, and once on 1, 2 and 4 processes in
-random order, killed twenty times at a random moment (SIGKILL; one process of the group, or all of them) and resumed:
+PPO on CartPole-v1, SAC on Pendulum-v1 and GRPO on the task `preference`, each with four shards: once in one process
+from beginning to end, and once on 1, 2 and 4 processes in random order, killed twenty times at a random moment
+(SIGKILL; one process of the group, or all of them) and resumed:
 
     operant train ppo CartPole-v1 --seeds 2 --shards 4 --budget 1500000
     operant train ppo CartPole-v1 --seeds 2 --shards 4 --budget 1500000 --processes 4
@@ -9,7 +10,7 @@ random order, killed twenty times at a random moment (SIGKILL; one process of th
 
 The bytes of the last checkpoints must be the same.
 
-    python experiments/elastic.py            # four minutes: each start imports torch in every process
+    python experiments/elastic.py            # ten minutes: each start imports torch in every process
     python experiments/elastic.py --draw
 """
 
@@ -27,13 +28,31 @@ from typing import Any
 import numpy as np
 from arms import gather
 from checks import COLORS, conclude, panels, save
+from matplotlib.axes import Axes
 
 KILLS = 20
 SIZES = (1, 2, 4)
-COMMAND = (
-    *("ppo", "CartPole-v1", "--seeds", "2", "--shards", "4", "--budget", "1500000", "--compile", "off"),
-    *("--evaluate-every", "1500000", "--evaluate-episodes", "1", "--checkpoint-seconds", "0", "--progress", "silent"),
-)
+WAIT = 2
+"""Most seconds between the first checkpoint of a start and a kill."""
+COMMON = ("--shards", "4", "--checkpoint-seconds", "0", "--progress", "silent")
+COMMANDS = {
+    "PPO": (
+        *("ppo", "CartPole-v1", "--seeds", "2", "--budget", "1500000", "--evaluate-every", "1500000"),
+        *("--evaluate-episodes", "1", "--compile", "off"),
+    ),
+    "SAC": (
+        *("sac", "Pendulum-v1", "--seeds", "1", "--budget", "60000", "--evaluate-every", "60000"),
+        *("--evaluate-episodes", "1", "--compile", "off", "--num-envs", "4", "--train-freq", "1", "--batch-size", "64"),
+        *("--hidden-sizes", "16", "--buffer-size", "20000"),
+    ),
+    "GRPO": (
+        *("grpo", "preference", "--seeds", "1", "--budget", "4000", "--evaluate-every", "4000", "--held-out", "4"),
+        *("--prompts-per-batch", "8", "--num-generations", "4", "--max-completion-length", "16"),
+        *("--learning-rate", "1e-3"),
+    ),
+}
+"""What is trained, by the name of its result; long enough for all kills."""
+UNITS = {"PPO": "environment steps", "SAC": "environment steps", "GRPO": "prompts"}
 
 
 def newest(run: Path) -> tuple[int, dict[str, str]]:
@@ -76,29 +95,30 @@ def kill(process: subprocess.Popen[bytes], chance: np.random.Generator) -> str:
     return "all"
 
 
-def learn(seed: int) -> dict[str, Any]:
+def learn(name: str, seed: int) -> dict[str, Any]:
     """Train both, and return what was killed, when, and both sets of hashes."""
+    command = (*COMMANDS[name], *COMMON)
     chance, events = np.random.default_rng(seed), list[dict[str, Any]]()
     with tempfile.TemporaryDirectory() as folder:
         whole, killed = Path(folder) / "whole", Path(folder) / "killed"
-        assert start(["train", *COMMAND, "--run", str(whole)]).wait(timeout=1200) == 0
+        assert start(["train", *command, "--run", str(whole)]).wait(timeout=1200) == 0
         began = time.monotonic()
         for _ in range(KILLS):
             size, (reached, _) = int(chance.choice(SIZES)), newest(killed)
             words = (
                 ["resume", str(killed), "--progress", "silent"]
                 if reached
-                else ["train", *COMMAND, "--run", str(killed)]
+                else ["train", *command, "--run", str(killed)]
             )
             process, from_ = start([*words, "--processes", str(size)]), time.monotonic() - began
             while newest(killed)[0] <= reached:
                 assert process.poll() is None, "it ended by itself"
                 time.sleep(0.02)
-            time.sleep(chance.random() * 2)
+            time.sleep(chance.random() * WAIT)
             how = kill(process, chance)
             event = {"processes": size, "killed": how, "from": reached, "to": newest(killed)[0]}
             events.append({**event, "seconds": [from_, time.monotonic() - began]})
-            print(events[-1], flush=True)
+            print(name, events[-1], flush=True)
         assert start(["resume", str(killed), "--progress", "silent"]).wait(timeout=1200) == 0
         return {"events": events, "whole": newest(whole), "killed": newest(killed)}
 
@@ -107,24 +127,32 @@ def _number(processes: int) -> str:
     return "1 process" if processes == 1 else f"{processes} processes"
 
 
-def main() -> None:
-    """Train, kill, compare, draw; fail if a byte differs."""
-    found = gather(__file__, __doc__, {"PPO": (0,)}, tuple, learn)["PPO"]
-    figure, axes = panels(1)
+def draw(axis: Axes, name: str, events: Sequence[dict[str, Any]]) -> None:
+    """Draw the progress of a run that was killed, start by start."""
     for color, size in zip(COLORS, SIZES, strict=False):
-        parts = [event for event in found["events"] if event["processes"] == size]
+        parts = [event for event in events if event["processes"] == size]
         for i, event in enumerate(parts):
             steps = [event["from"] / 1000, event["to"] / 1000]
-            axes[0].plot(event["seconds"], steps, color=color, label=_number(size) if i == 0 else None)
-            axes[0].plot(event["seconds"][1], steps[1], "x", color=color)
-    axes[0].set(title="PPO, killed and resumed", xlabel="seconds, starts included", ylabel="thousand environment steps")
+            axis.plot(event["seconds"], steps, color=color, label=_number(size) if i == 0 else None)
+            axis.plot(event["seconds"][1], steps[1], "x", color=color)
+    axis.set(title=f"{name}, killed and resumed", xlabel="seconds, starts included", ylabel=f"thousand {UNITS[name]}")
+
+
+def main() -> None:
+    """Train, kill, compare, draw; fail if a byte differs."""
+    found = gather(__file__, __doc__, {name: (name, 0) for name in COMMANDS}, tuple, learn)
+    figure, axes = panels(len(found))
+    claims = dict[str, bool]()
+    for axis, (name, result) in zip(axes, found.items(), strict=True):
+        events, same = result["events"], result["whole"] == result["killed"]
+        draw(axis, name, events)
+        claims |= {
+            f"{name}: {KILLS} times killed, the last checkpoint has the same bytes": same,
+            f"{name}: every number of processes was tried": {event["processes"] for event in events} == set(SIZES),
+            f"{name}: single processes were killed, and whole groups": {event["killed"] for event in events}
+            == {"one", "all"},
+        }
     save(figure, __file__, axes)
-    claims = {
-        f"{KILLS} times killed, the last checkpoint has the same bytes": found["whole"] == found["killed"],
-        "every number of processes was tried": {event["processes"] for event in found["events"]} == set(SIZES),
-        "single processes were killed, and whole groups": {event["killed"] for event in found["events"]}
-        == {"one", "all"},
-    }
     conclude(__file__, found, [], claims)
 
 

@@ -44,7 +44,7 @@ def block(match: re.Match[str]) -> str:
     text = match[1]
     equations = [text] if r"\begin{" in text else [line for line in text.splitlines() if line.strip()]
     shown = "".join(f"<p>{typeset(equation, display='block')}</p>" for equation in equations)
-    return f'<div class="equations" markdown="0" tabindex="0">{shown}</div>'
+    return f'<div class="equations" markdown="0">{shown}</div>'
 
 
 def inline(match: re.Match[str]) -> str:

@@ -104,7 +104,7 @@ def test_f26_answers_and_prompts_are_shown_as_text(watched):
 
 
 def test_f26_addresses_are_shown_as_text(watched):
-    for page in ("/runs", "/completions", "/labels", "/explorables", "/map", "/"):
+    for page in ("/runs", "/completions", "/labels", "/chat", "/explorables", "/map", "/"):
         watched.goto(f"{page}#runs={CORPUS[0]}&q={CORPUS[1]}&metric={CORPUS[0]}&at={CORPUS[2]}&run={CORPUS[0]}")
         watched.locator("main > *").first.wait_for()
         watched.wait_for_timeout(300)

@@ -1,3 +1,5 @@
+import sys
+
 import gymnasium
 import numpy as np
 import pytest
@@ -136,3 +138,25 @@ def test_a_file_with_a_drawing_is_a_task(tmp_path):
         drawn(str(file), {"drawing": ""})
     with pytest.raises(ValueError, match=r"the drawing .*no.txt cannot be read: No such file"):
         drawn(str(tmp_path / "no.txt"), {})
+
+
+def test_a_missing_package_of_a_namespace_names_its_extra(monkeypatch):
+    monkeypatch.setitem(sys.modules, "dm_control", None)
+    message = r"'dm_control/cartpole-swingup-v0' needs the module 'dm_control.suite', .*\"operant\[dm-control\]\""
+    with pytest.raises(ModuleNotFoundError, match=message):
+        specified("dm_control/cartpole-swingup-v0")
+
+
+def test_the_control_suite_is_stepped_to_its_time_limit():
+    pytest.importorskip("dm_control.suite")
+    pytest.importorskip("shimmy")
+    env = make("dm_control/cartpole-swingup-v0", 1, [3])
+    obs = env.reset([3])
+    assert {name: tuple(part.shape) for name, part in obs.items()} == {"position": (1, 3), "velocity": (1, 2)}
+    for _ in range(999):
+        step = env.step(torch.zeros(1, 1))
+        assert not (step.terminated | step.truncated).any()
+    last = env.step(torch.zeros(1, 1))
+    assert last.truncated.all()
+    assert not last.terminated.any()
+    env.close()

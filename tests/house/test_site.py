@@ -20,11 +20,14 @@ def hook(name: str) -> ModuleType:
     """Import a file of the site, which is no package."""
     spec = importlib.util.spec_from_file_location(f"site_{name}", SITE / f"{name}.py")
     module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(SITE)  # as mkdocs has it while it loads a hook
+        spec.loader.exec_module(module)
     return module
 
 
 diagrams, equations, gallery = map(hook, ("diagrams", "equations", "gallery"))
+backups, curves, flows = map(hook, ("backups", "curves", "flows"))
 ROOT = SITE.parents[1]
 
 
@@ -119,3 +122,57 @@ def test_equations_are_typeset(path):
         if section.startswith("Equations\n"):
             assert "```text" not in section, "write the equations as LaTeX in fences of `math`"
             assert "```math" in section or "|" in section
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "docs" / "algorithms").glob("*.md")), ids=lambda path: path.stem)
+def test_every_algorithm_has_a_picture_high_on_its_page(path):
+    high = path.read_text(encoding="utf-8").split("\n## ", 1)[0]
+    pictures = re.findall(r"!\[(.+?)\]\((.+?)\)", high)
+    assert pictures or diagrams.MARK.search(high)
+    for words, place in pictures:
+        assert len(words.split()) >= 8, "the alternative text says what the picture shows"
+        assert (path.parent / place).is_file()
+
+
+@pytest.mark.parametrize("name", [*diagrams.BACKUPS, *diagrams.FLOWS, *diagrams.CURVES])
+def test_diagrams_are_on_a_page(name):
+    mark = f"<!-- diagram: {name} -->"
+    assert any(mark in path.read_text(encoding="utf-8") for path in (ROOT / "docs").rglob("*.md"))
+
+
+def test_a_backup_diagram_has_its_nodes():
+    tree = backups.parse('a"s, a"(s^(a,a"b",:(T)))')
+    assert (tree.kind, tree.label, tree.width, tree.height) == ("a", "s, a", 3, 4)
+    below = tree.branches[0]
+    assert below.arc
+    assert [branch.kind for branch in below.branches] == ["a", "a", ":"]
+    assert below.branches[1].label == "b"
+    drawn = backups.backup("title", "words", ("s(a(T))", "caption")).svg()
+    assert drawn.count("<circle") == 2
+    assert drawn.count("<rect") == 1
+    for wrong in ("x(a)", "s(a", "s)a"):
+        with pytest.raises(ValueError, match="no backup diagram"):
+            backups.parse(wrong)
+
+
+def test_arrows_end_at_their_boxes():
+    boxes = {"a": flows.Box(0, 0, "a"), "b": flows.Box(1, 1, "b")}
+    drawn = flows.flow("title", "words", boxes, [flows.Arrow("a", "b", "label")]).svg()
+    start, corner, end = re.search(r'd="M(\S+ \S+) L(\S+ \S+) L(\S+ \S+)"', drawn).groups()
+    rects = re.findall(r'<rect x="(\S+)" y="(\S+)" width="(\S+)" height="(\S+)"', drawn)
+    (x, y, width, height), (to_x, to_y, to_width, _) = (tuple(map(float, rect)) for rect in rects)
+    assert start == f"{x + width:g} {y + height / 2:g}"
+    assert corner == f"{to_x + to_width / 2:g} {y + height / 2:g}"
+    assert end == f"{to_x + to_width / 2:g} {to_y - 2:g}"
+
+
+def test_curves_are_those_of_the_equations():
+    ratio = curves._grid(0.4, 1.6, 5)
+    assert curves._objective(ratio, 1.0) == pytest.approx([0.4, 0.7, 1.0, 1.2, 1.2])
+    assert curves._objective(ratio, -1.0) == pytest.approx([-0.8, -0.8, -1.0, -1.3, -1.6])
+    axis = curves.Axis("x", 0, 1, (0, 1))
+    drawn = curves.plot("title", "words", axis, axis, curves.Curve("name", (0, 0.5, 1), (0, 0.5, 2))).svg()
+    line = re.findall(r'points="([^"]+)" fill="none" stroke="currentColor" stroke-width="2"', drawn)[0]
+    bottom, middle = (tuple(map(float, point.split(","))) for point in line.split())  # 2 is beyond the axis
+    assert bottom == (curves.LEFT, curves.HEIGHT - curves.BOTTOM)
+    assert middle[0] == (curves.LEFT + curves.WIDTH - curves.RIGHT) / 2

@@ -63,8 +63,10 @@ def test_a_lost_actor_is_replaced_and_its_call_repeated(file, caplog):
     host = HostHere()
     with hosts.within(host):
         function = verifiers.find(f"{file}:shaped")
-    host.actors[-1].kill()
+    first = host.actors[-1]
+    first.kill()
     assert function(**GIVEN, log_metric=lambda *_: None) == EXPECTED
+    first.made.result().kill()
     assert len(host.actors) == 2
     assert "Another one repeats the call" in caplog.text
 

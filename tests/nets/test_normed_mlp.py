@@ -67,3 +67,12 @@ def test_parts_in_a_row_get_their_own_views():
     parts = [Slots([Slot((1,))] * count) for count in (2, 1, 3)]
     views = [torch.tensor(float(n)) for n in range(6)]
     assert [[int(view) for view in share] for share in shares(parts, views)] == [[0, 1], [2], [3, 4, 5]]
+
+
+def test_another_nonlinearity_in_hidden_layers():
+    network = StackedNormedMLP(4, (6,), None, activation=torch.relu)
+    found = parameters(network)
+    inputs = torch.randn(2, 9, 4, generator=torch.Generator().manual_seed(1))
+    (weight, *_) = network.views(found)
+    before = nn.functional.layer_norm(inputs @ weight, (6,), eps=1e-3)
+    assert_close(network(network.views(found), inputs), before.clamp(min=0))

@@ -327,3 +327,16 @@ def test_laprop_steps_a_seed_as_if_the_others_were_not_there():
 def test_the_tensors_of_laprop_are_all_parameters():
     with pytest.raises(ValueError, match="sizes must sum to the 6 parameters of a seed, got 5"):
         StackedLaProp(start(), sizes=[3, 2])
+
+
+def test_weight_decay_is_that_of_adamw():
+    parameters = start()
+    rows = [torch.nn.Parameter(row.clone()) for row in parameters]
+    adams = [torch.optim.AdamW([row], lr=1e-2, weight_decay=0.1) for row in rows]
+    optimizer = StackedAdam(parameters, weight_decay=0.1)
+    for gradient in gradients(20):
+        for row, adam, own in zip(rows, adams, gradient, strict=True):
+            row.grad = own.clone()
+            adam.step()
+        optimizer.step(gradient.clone(), learning_rate=1e-2)
+    torch.testing.assert_close(parameters, torch.stack([row.detach() for row in rows]), rtol=1e-5, atol=1e-6)

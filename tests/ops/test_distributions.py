@@ -22,6 +22,7 @@ from operant.ops.distributions import (
     gaussian_log_prob,
     gaussian_mode,
     gaussian_sample,
+    gumbel_softmax,
     straight_through,
     tanh_gaussian_log_prob,
     tanh_gaussian_mode,
@@ -252,3 +253,31 @@ def test_straight_through_chooses_and_passes_the_gradient_of_the_probabilities()
     (found,) = torch.autograd.grad((chosen * weights).sum(), logits, retain_graph=True)
     (expected,) = torch.autograd.grad((log_probs.exp() * weights).sum(), logits)
     torch.testing.assert_close(found, expected)
+
+
+def test_gumbel_softmax_by_hand():
+    logits, noise = torch.tensor([math.log(2.0), 0.0]), torch.tensor([0.0, math.log(8.0)])
+    # Sums are log 2 and log 8: at temperature 1 the weights are 2 : 8, at 3 they are 2^(1/3) : 2.
+    torch.testing.assert_close(gumbel_softmax(logits, noise), torch.tensor([0.2, 0.8]))
+    root = 2 ** (1 / 3)
+    expected = torch.tensor([root / (root + 2), 2 / (root + 2)])
+    torch.testing.assert_close(gumbel_softmax(logits, noise, temperature=3.0), expected)
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.integers(0, 2**31), st.sampled_from([0.1, 1.0, 10.0]))
+def test_gumbel_softmax_relaxes_the_sample_of_the_same_noise(seed, temperature):
+    logits, noise = torch.randn(2, 6, 4, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+    relaxed = gumbel_softmax(logits, noise, temperature=temperature)
+    for row in range(6):
+        weights = [math.exp((logits[row, k] + noise[row, k]) / temperature) for k in range(4)]
+        assert relaxed[row].tolist() == pytest.approx([weight / sum(weights) for weight in weights], abs=1e-12)
+    assert torch.equal(relaxed.argmax(-1), categorical_sample(logits, noise))
+    torch.testing.assert_close(relaxed[2], gumbel_softmax(logits[2], noise[2], temperature=temperature))
+
+
+def test_gumbel_softmax_has_the_gradient_of_its_formula():
+    logits, noise = torch.randn(2, 3, 4, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+    assert torch.autograd.gradcheck(lambda x: gumbel_softmax(x, noise, temperature=2.0), logits.requires_grad_())
+    with pytest.raises(ValueError, match=r"temperature is 0\.0, expected a positive number"):
+        gumbel_softmax(logits, noise, temperature=0.0)

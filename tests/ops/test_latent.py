@@ -1,5 +1,6 @@
 """Latent-variable models: hand-worked numbers, torch's own distributions, integrals and samples."""
 
+import inspect
 import math
 
 import pytest
@@ -163,3 +164,28 @@ def test_leading_dimensions_are_independent_and_dtypes_kept():
     assert whole.dtype == torch.float32
     assert_close(ops.gaussian_mixture_log_prob(logits[1, 2], mean[1, 2], log_std[1, 2], values[1, 2]), whole[1, 2])
     assert ops.bernoulli_log_prob(values, (values > 0).float()).shape == (2, 3)
+
+
+def test_the_error_of_a_latent_state_by_hand():
+    predicted, target = f64([[1.0, 2.0], [0.0, 0.0]]), f64([[3.0, 1.0], [0.0, 0.0]])
+    assert ops.latent_prediction_loss(predicted, target).tolist() == [2.5, 0.0]  # (4 + 1) / 2
+
+
+@FAST
+@given(st.integers(0, 2**31))
+def test_the_error_of_a_latent_state_against_a_loop(seed):
+    predicted, target = random(seed, 3, 2, 5), random(seed + 1, 3, 2, 5).requires_grad_()
+    found = ops.latent_prediction_loss(predicted.requires_grad_(), target)
+    for i in range(3):
+        for j in range(2):
+            pairs = zip(predicted[i, j].tolist(), target[i, j].tolist(), strict=True)
+            expected = sum((one - other) ** 2 for one, other in pairs) / 5
+            assert found[i, j].item() == pytest.approx(expected)
+    (gradient,) = torch.autograd.grad(found.sum(), predicted, retain_graph=True)
+    assert_close(gradient, 2 * (predicted - target).detach() / 5)
+    assert torch.autograd.grad(found.sum(), target, allow_unused=True) == (None,)
+
+
+def test_a_target_of_another_shape_is_named():
+    with pytest.raises(ValueError, match=r"target has shape \(2, 1\), expected \(2, 4\)"):
+        inspect.unwrap(ops.latent_prediction_loss)(torch.zeros(2, 4), torch.zeros(2, 1))

@@ -6,7 +6,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from operant.ops.returns import discounted_returns, episode_totals, gae, lambda_returns, n_step_returns
+from operant.ops.returns import (
+    discounted_returns,
+    episode_totals,
+    first_episode_mask,
+    gae,
+    lambda_returns,
+    n_step_returns,
+)
 
 FAST = settings(max_examples=30, deadline=None)
 SEEDS = st.integers(0, 2**31)
@@ -281,3 +288,27 @@ def test_bad_input_is_named():
         unchecked[n_step_returns](
             rewards, next_values, terminated=rewards, truncated=flags["truncated"], gamma=0.9, n=2
         )
+
+
+def test_windows_reach_to_the_first_end_by_hand():
+    terminated = torch.tensor([[0, 1, 0, 0], [0, 0, 0, 0], [1, 0, 0, 0], [0, 0, 0, 0]]).bool().T
+    truncated = torch.tensor([[0, 0, 0, 1], [0, 0, 0, 0], [0, 0, 0, 0], [0, 0, 1, 0]]).bool().T
+    expected = torch.tensor([[1, 1, 0, 0], [1, 1, 1, 1], [1, 0, 0, 0], [1, 1, 1, 0]]).bool().T
+    assert torch.equal(first_episode_mask(terminated, truncated), expected)
+    valid = torch.tensor([[1, 1, 1, 1], [1, 1, 0, 1], [0, 1, 1, 1], [1, 1, 1, 1]]).bool().T
+    expected = torch.tensor([[1, 1, 0, 0], [1, 1, 0, 0], [0, 0, 0, 0], [1, 1, 1, 0]]).bool().T
+    assert torch.equal(first_episode_mask(terminated, truncated, valid=valid), expected)
+
+
+@FAST
+@given(SEEDS, STEPS)
+def test_windows_against_a_loop(seed, steps):
+    flags, _, _ = rollout(seed, steps, 3)
+    valid = torch.rand(steps, 3, generator=torch.Generator().manual_seed(seed + 1)) < 0.8
+    plain, masked = first_episode_mask(**flags), first_episode_mask(**flags, valid=valid)
+    for row in range(3):
+        of_row = {name: flag[:, row] for name, flag in flags.items()}
+        left = brute_steps_left(of_row, 0)
+        assert plain[:, row].tolist() == [t < left for t in range(steps)]
+        first = next((t for t in range(steps) if not valid[t, row]), steps)
+        assert masked[:, row].tolist() == [t < min(left, first) for t in range(steps)]

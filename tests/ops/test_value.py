@@ -17,6 +17,7 @@ from operant.ops.value import (
     potential_shaping,
     q_target,
     return_range,
+    scaled_q_target,
     soft_q,
     value_loss,
 )
@@ -302,3 +303,33 @@ def test_bad_ranges_are_named():
         return_range(1.0, 0.0, gamma=0.9)
     with pytest.raises(ValueError, match=r"gamma is -0.1, expected a number in \[0, 1\]"):
         return_range(0.0, 1.0, gamma=-0.1)
+
+
+def test_targets_in_units_of_rewards_by_hand():
+    found = scaled_q_target(
+        torch.tensor([4.0, 4.0]),
+        torch.tensor([10.0, math.nan]),
+        terminated=torch.tensor([False, True]),
+        gamma=0.5,
+        scale=torch.tensor(2.0),
+        next_scale=torch.tensor(4.0),
+    )
+    assert found.tolist() == [12.0, 2.0]  # (4 + 0.5 * 4 * 10) / 2, and 4 / 2
+
+
+@FAST
+@given(SEEDS, st.floats(0.01, 100.0), st.floats(0.0, 1.0))
+def test_the_unit_of_values_does_not_change_returns(seed, unit, gamma):
+    generator = torch.Generator().manual_seed(seed)
+    reward, next_q = torch.randn(2, 3, 4, generator=generator, dtype=torch.float64)
+    terminated = torch.rand(3, 4, generator=generator) < 0.3
+    scale = torch.tensor([[1.0], [unit], [1 / unit]], dtype=torch.float64)
+    plain = q_target(reward, next_q, terminated=terminated, gamma=gamma)
+    found = scaled_q_target(reward, next_q / scale, terminated=terminated, gamma=gamma, scale=scale, next_scale=scale)
+    torch.testing.assert_close(found * scale, plain)
+    one = torch.ones(3, 1, dtype=torch.float64)
+    alone = scaled_q_target(reward, next_q, terminated=terminated, gamma=gamma, scale=one, next_scale=one)
+    assert torch.equal(alone, plain)
+    assert not scaled_q_target(
+        reward.requires_grad_(), next_q, terminated=terminated, gamma=gamma, scale=one, next_scale=one
+    ).requires_grad

@@ -12,7 +12,8 @@ pytest.importorskip("uvicorn")
 
 import uvicorn
 
-from operant.runtime.http_server import Server, listen
+from operant.runtime import http_server
+from operant.runtime.http_server import Protocol, Server, listen
 
 
 @pytest.mark.parametrize(
@@ -42,3 +43,48 @@ def test_a_signal_ends_the_server_and_nothing_else(number):
         timer.start()
         asyncio.run(server.serve(sockets=[listening]))
         timer.join()
+
+
+async def exchange(port, parts, pause):
+    """Send the parts of requests with pauses between, and return what came until the connection was closed."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    for part in parts:
+        writer.write(part)
+        await asyncio.sleep(pause)
+    found = await asyncio.wait_for(reader.read(), 10)
+    writer.close()
+    return found
+
+
+REQUEST = b"GET / HTTP/1.1\r\nHost: x\r\n\r\n"
+
+
+@pytest.mark.parametrize(
+    ("parts", "answers"),
+    [
+        ([], 0),
+        ([b"GET / HTTP/1.1\r\nHost"], 0),
+        ([REQUEST[:9], REQUEST[9:]], 1),
+        ([REQUEST, REQUEST[:9]], 1),
+        ([REQUEST, REQUEST], 2),
+    ],
+)
+def test_a_connection_that_does_not_ask_is_closed(monkeypatch, parts, answers):
+    monkeypatch.setattr(http_server, "PATIENCE", 0.6)
+
+    async def app(scope, receive, send):
+        await asyncio.sleep(0.8)  # an answer may take longer
+        await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"2")]})
+        await send({"type": "http.response.body", "body": b"ok"})
+
+    async def serve():
+        with listen("127.0.0.1", 0) as listening:
+            config = uvicorn.Config(app, http=Protocol, lifespan="off", log_level="error", timeout_keep_alive=1)
+            server = Server(config)
+            running = asyncio.create_task(server.serve(sockets=[listening]))
+            found = await exchange(listening.getsockname()[1], parts, 0.2 if answers < 2 else 1.0)
+            server.should_exit = True
+            await running
+            return found
+
+    assert asyncio.run(serve()).count(b"200 OK") == answers

@@ -154,3 +154,12 @@ def test_values_that_cannot_work_are_refused(name, value):
 def test_a_state_of_another_capacity_is_refused():
     with pytest.raises(ValueError, match=r"'levels\.0'.* saved by a different configuration"):
         filled(FAN).load_state_dict(filled(FAN, seeds=1).state_dict())
+
+
+def test_small_errors_count_as_the_least_one():
+    tree = Priorities(seeds=1, capacity=4, alpha=0.5, least=1.0)
+    tree.insert(torch.arange(4), torch.tensor([[True, True, True, False]]))
+    tree.update(torch.arange(4).unsqueeze(0), torch.tensor([[0.01, -0.5, 4.0, 9.0]]))
+    assert tree.levels[0][0, :4].tolist() == pytest.approx([1.0, 1.0, 2.0, 0.0], abs=1e-5)
+    with pytest.raises(ValueError, match="least must be at least 0, got -1"):
+        Priorities(seeds=1, capacity=4, alpha=0.5, least=-1.0)

@@ -1,8 +1,10 @@
+import asyncio
 import re
 from pathlib import Path
 
 import pytest
 
+from operant.web import app
 from operant.web.app import PAGES, STATIC, TYPES
 
 KILOBYTES = 300
@@ -72,3 +74,17 @@ def test_what_is_not_offered_is_not_there(client, ask, name):
     from web.conftest import PAGE  # type: ignore[import-not-found]
 
     assert client.post(f"/api/{name}", content=b"{}", headers=PAGE).status_code == 404
+
+
+def test_a_body_that_takes_too_long_is_given_up(client, monkeypatch):
+    from web.conftest import PAGE  # type: ignore[import-not-found]
+
+    monkeypatch.setattr(app, "BODY_SECONDS", 0.05)
+
+    async def slow(_):
+        await asyncio.sleep(5)
+
+    monkeypatch.setattr(app.Request, "body", slow)
+    response = client.post("/api/chat/answer", content=b"{}", headers=PAGE)
+    assert response.status_code == 408
+    assert "longer than 0.05 seconds" in response.json()["error"]

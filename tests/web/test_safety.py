@@ -7,9 +7,11 @@ from starlette.websockets import WebSocketDisconnect
 
 from operant.web.app import PAGES, make_app
 from operant.web.safety import COOKIE, MOST_BYTES, Hosts
+from operant.web.worker import FUNCTIONS
 from web.conftest import ADDRESS, PAGE  # type: ignore[import-not-found]
 
-ADDRESSES = [*PAGES, "/static/style.css", "/static/js/main.js", "/api/about", "/api/map", "/api/playground/presets"]
+ADDRESSES = [*PAGES, "/static/style.css", "/static/js/main.js", "/events", "/media/run/film.mp4"]
+ADDRESSES += [f"/api/{name}" for name in ("about", "map", *(name.replace(".", "/") for name in FUNCTIONS))]
 EVERY = "0.0.0.0"  # noqa: S104 - nothing is bound
 METHODS = ["PUT", "DELETE", "PATCH", "OPTIONS", "TRACE", "CONNECT", "PROPFIND", "BREW"]
 
@@ -18,6 +20,18 @@ METHODS = ["PUT", "DELETE", "PATCH", "OPTIONS", "TRACE", "CONNECT", "PROPFIND", 
 @pytest.mark.parametrize("address", ADDRESSES)
 def test_no_other_method_is_answered_anywhere(client, method, address):
     assert client.request(method, address, headers=PAGE).status_code == 405
+
+
+@pytest.mark.parametrize("address", [address for address in ADDRESSES if address.startswith("/api/")])
+def test_data_is_not_fetched_by_get_nor_asked_for_by_another_site(client, address):
+    assert client.get(address).status_code == 405
+    for change in ({"origin": "http://evil.example"}, {"x-operant": "0"}, {"sec-fetch-site": "cross-site"}):
+        assert client.post(address, content=b"{}", headers=PAGE | change).status_code == 403
+
+
+@pytest.mark.parametrize("address", [address for address in ADDRESSES if not address.startswith("/api/")])
+def test_pages_and_files_take_no_post(client, address):
+    assert client.post(address, content=b"{}", headers=PAGE).status_code == 405
 
 
 @pytest.mark.parametrize("host", ["evil.example", "127.0.0.1", "127.0.0.1:80", "localhost.evil:8421", "", "[::2]:8421"])

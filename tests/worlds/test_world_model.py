@@ -64,6 +64,12 @@ def test_axes_there_and_back():
     assert torch.equal(by_row(merged(tensor), tensor), tensor)
 
 
+def test_the_encoder_distinguishes_vectors_that_differ_in_length_alone():
+    world, squashed = bound(noise=0.0), torch.tensor([0.5, -1.0, 0.2, 0.1, 2.0]).expand(S, 1, -1)
+    near, far = (world.look(ops.symexp(factor * squashed)) for factor in (1.0, 0.2))
+    assert ((near - far).abs().amax(-1) > 0.1).all()
+
+
 @pytest.mark.parametrize("kind", SHAPES)
 def test_losses_against_a_loop(kind):
     shape, world, seen = SHAPES[kind], bound(SHAPES[kind]), frames(SHAPES[kind])

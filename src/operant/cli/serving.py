@@ -15,7 +15,7 @@ def serve(arguments: list[str]) -> int:
     """Serve the web app until Ctrl-C."""
     parser = Parser(
         "operant serve",
-        description="Open the web app on this machine: the playground, the runs, labels, a map of the algorithms.",
+        description="Open the web app on this machine: the playground, runs, completions, chat, labels, a map.",
     )
     parser.add_argument("--port", type=int, default=PORT, help=f"port; 0: any free one (default: {PORT})")
     parser.add_argument("--runs", type=Path, metavar="FOLDER", help="folder of the runs (default: runs)")

@@ -273,7 +273,8 @@ class Networks(Resumable, Generic[C]):
             gradients, report = differentiate(learner, part.transitions, part.noise)
             sizes.update({name: gradient.shape[1] for name, gradient in gradients.items()})
             names[:] = report
-            return torch.cat([*gradients.values()], dim=1), [*report.values()]
+            columns = [*gradients.values()]
+            return columns[0] if len(columns) == 1 else torch.cat(columns, dim=1), [*report.values()]
 
         def stacked(parts: NoisyBatch) -> tuple[Tensor, Sequence[Tensor]]:
             return rows(self.of_shards(), parts)

@@ -22,12 +22,14 @@ class Package:
         symbols: parts of observations whose last axis holds numbers of things, such as object and color, in a Box; and
             how many things there are along that axis.
         keeps_old: whether ids with an old version are tasks of their own, such as mazes with more rooms.
+        needs: modules to import before it, which registers nothing without them.
     """
 
     extra: str
     prefixes: tuple[str, ...] = ()
     symbols: Mapping[str, tuple[int, ...]] = field(default_factory=dict[str, tuple[int, ...]])
     keeps_old: bool = False
+    needs: tuple[str, ...] = ()
 
 
 PACKAGES: Mapping[str, Package] = {
@@ -35,6 +37,8 @@ PACKAGES: Mapping[str, Package] = {
     "mujoco": Package("mujoco"),
     "ale_py": Package("atari", ("ALE/",)),
     "gymnasium_robotics": Package("goals"),
+    "dm_control": Package("dm-control"),
+    "shimmy": Package("dm-control", ("dm_control/",), needs=("dm_control.suite",)),
     "minigrid": Package("minigrid", ("MiniGrid-", "BabyAI-"), {"image": (11, 6, 4)}, keeps_old=True),
 }
 """By module. A cell of MiniGrid's images holds its object, its color and its state: that of a door, or the direction of

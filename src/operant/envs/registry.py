@@ -169,8 +169,9 @@ def registered(task: str) -> EnvSpec:
     if doors.is_file(task) or doors.is_object(task) or offered:
         return _from_outside(task)
     module, _, name = task.rpartition(":")
-    if module := module or module_of(name):
-        _import(module, task)
+    module = module or module_of(name)
+    for needed in (*PACKAGES[module].needs, module) if module in PACKAGES else (module,) if module else ():
+        _import(needed, task)
     known = gymnasium.registry
     if name not in known and hasattr(sys.modules.get(module), name):
         return _from_outside(task)
@@ -247,9 +248,10 @@ def _import(module: str, task: str) -> None:
             raise ModuleNotFoundError(
                 f"{task!r} needs the module {module!r}, which cannot be imported: {error}", name=error.name
             ) from error
+        package = module.partition(".")[0]
         hint = (
-            f': pip install "operant[{PACKAGES[module].extra}]"'
-            if module in PACKAGES
+            f': pip install "operant[{PACKAGES[package].extra}]"'
+            if package in PACKAGES
             else "; one in the working folder is found by `python -m operant`, or with PYTHONPATH=."
         )
         raise ModuleNotFoundError(f"{task!r} needs the module {module!r}, which is not installed{hint}") from error
@@ -263,7 +265,8 @@ def _unknown(name: str, known: Sequence[str]) -> str:
     meant = f"; did you mean {' or '.join(newest)}?" if near else "."
     return (
         f"{name!r} is not a registered environment{meant} An environment of another package is found by "
-        "'module:Name-v0', where importing the module registers it; those of Atari are named like 'ALE/Pong-v5'"
+        "'module:Name-v0', where importing the module registers it; those of Atari are named like 'ALE/Pong-v5', "
+        "and those of DeepMind Control like 'dm_control/cartpole-swingup-v0'"
     )
 
 

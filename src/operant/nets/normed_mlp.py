@@ -1,10 +1,10 @@
 """Normalized perceptrons stacked along the seed axis: `StackedNormedMLP`, and the parameters that they are made of.
 
-A hidden layer is a product without a bias, layer normalization (Ba et al. 2016, arXiv:1607.06450), and SiLU. Gradients
-are those of autograd.
+A hidden layer is a product without a bias, layer normalization (Ba et al. 2016, arXiv:1607.06450), and SiLU or another
+nonlinearity. Gradients are those of autograd.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, pairwise
 from math import prod, sqrt
@@ -78,9 +78,9 @@ def shares(parts: Sequence[Slots], views: Sequence[Tensor]) -> list[Sequence[Ten
     return [views[end - len(part.slots) : end] for part, end in zip(parts, ends, strict=True)]
 
 
-def normed(x: Tensor, scale: Tensor, shift: Tensor) -> Tensor:
-    """Return `SiLU(LayerNorm(x))` for `x [S, M, n]`, with scale and shift `[S, 1, n]` of each seed."""
-    return silu(torch.addcmul(shift, layer_norm(x, x.shape[-1:], eps=EPSILON), scale))
+def normed(x: Tensor, scale: Tensor, shift: Tensor, activation: Callable[[Tensor], Tensor] = silu) -> Tensor:
+    """Return `activation(LayerNorm(x))` for `x [S, M, n]`, with scale and shift `[S, 1, n]` of each seed."""
+    return activation(torch.addcmul(shift, layer_norm(x, x.shape[-1:], eps=EPSILON), scale))
 
 
 class StackedNormedMLP(Slots):
@@ -91,9 +91,19 @@ class StackedNormedMLP(Slots):
         hidden: widths of the hidden layers.
         outputs: numbers of an output; None: the last hidden layer is the output.
         gain: of the outputs, 0 for outputs that begin at 0.
+        activation: nonlinearity of the hidden layers.
     """
 
-    def __init__(self, inputs: int, hidden: Sequence[int], outputs: int | None = None, *, gain: float = 1.0) -> None:
+    def __init__(
+        self,
+        inputs: int,
+        hidden: Sequence[int],
+        outputs: int | None = None,
+        *,
+        gain: float = 1.0,
+        activation: Callable[[Tensor], Tensor] = silu,
+    ) -> None:
+        self.activation = activation
         slots: list[Slot] = []
         for before, after in pairwise([inputs, *hidden]):
             slots += [Slot((before, after), before, 1.0), Slot((1, after), gain=1.0), Slot((1, after))]
@@ -108,7 +118,7 @@ class StackedNormedMLP(Slots):
         x = inputs
         for layer in range(self.depth):
             weight, scale, shift = views[3 * layer : 3 * layer + 3]
-            x = normed(torch.bmm(x, weight), scale, shift)
+            x = normed(torch.bmm(x, weight), scale, shift, self.activation)
         if len(views) == 3 * self.depth:
             return x
         weight, bias = views[3 * self.depth :]

@@ -125,11 +125,14 @@ class StackedOptimizer(DeclaredState, ABC):
 class StackedAdam(StackedOptimizer):
     """Adam (Kingma & Ba 2015, algorithm 1), with the gradient of each seed clipped and guarded.
 
+    With weight decay it is AdamW (Loshchilov & Hutter 2019, algorithm 2).
+
     Args:
         parameters: `[S, P]`, stepped in place.
         epsilon: added to the root of the second moment.
         betas: decay rates of the two moments.
         max_grad_norm: largest norm of one seed's gradient; None: no clipping.
+        weight_decay: share of a parameter that is subtracted in each step, times the learning rate.
     """
 
     STATE = ("first", *StackedOptimizer.STATE)
@@ -141,9 +144,10 @@ class StackedAdam(StackedOptimizer):
         epsilon: float = 1e-8,
         betas: tuple[float, float] = (0.9, 0.999),
         max_grad_norm: float | None = None,
+        weight_decay: float = 0.0,
     ) -> None:
         super().__init__(parameters, epsilon=epsilon, max_grad_norm=max_grad_norm)
-        self.betas = betas
+        self.betas, self.weight_decay = betas, weight_decay
         self.first = torch.zeros_like(parameters)
         self._split()
 
@@ -158,7 +162,8 @@ class StackedAdam(StackedOptimizer):
     def _update(self, seeds: Sequence[int], gradient: Tensor, learning_rate: float) -> None:
         columns = (*self._columns, gradient.unbind(0))
         chosen = [[column[seed] for seed in seeds] for column in columns]
-        adam(*chosen, learning_rate=learning_rate, betas=self.betas, epsilon=self.epsilon)
+        how = {"betas": self.betas, "epsilon": self.epsilon, "weight_decay": self.weight_decay}
+        adam(*chosen, learning_rate=learning_rate, **how)
 
 
 def adam(
@@ -171,6 +176,7 @@ def adam(
     learning_rate: float,
     betas: tuple[float, float],
     epsilon: float,
+    weight_decay: float = 0.0,
 ) -> None:
     """Step parameters in place by Adam, tensor by tensor.
 
@@ -183,9 +189,10 @@ def adam(
         learning_rate: step size.
         betas: decay rates of the moments.
         epsilon: added to the root of the second moment.
+        weight_decay: share of a parameter that is taken away, times the step size (AdamW).
     """
-    # What torch.optim.Adam(fused=True) calls, without the bookkeeping that takes longer than the step itself.
-    torch._fused_adam_(  # pyright: ignore[reportPrivateImportUsage, reportPrivateUsage]
+    # What torch.optim.AdamW(fused=True) calls, without the bookkeeping that takes longer than the step itself.
+    torch._fused_adamw_(  # pyright: ignore[reportPrivateImportUsage, reportPrivateUsage]
         parameters,
         gradients,
         first,
@@ -195,7 +202,7 @@ def adam(
         lr=learning_rate,
         beta1=betas[0],
         beta2=betas[1],
-        weight_decay=0.0,
+        weight_decay=weight_decay,
         eps=epsilon,
         amsgrad=False,
         maximize=False,

@@ -14,6 +14,7 @@ from operant.ops.distributions import (
     gaussian_log_prob,
     gaussian_mode,
     gaussian_sample,
+    gumbel_softmax,
     state_dependent_noise,
     straight_through,
     tanh_gaussian_log_prob,
@@ -39,7 +40,12 @@ from operant.ops.kl import (
     gaussian_kl,
     kl_estimate,
 )
-from operant.ops.latent import bernoulli_log_prob, gaussian_mixture_log_prob, gaussian_mixture_sample
+from operant.ops.latent import (
+    bernoulli_log_prob,
+    gaussian_mixture_log_prob,
+    gaussian_mixture_sample,
+    latent_prediction_loss,
+)
 from operant.ops.moments import (
     explained_variance,
     percentile_range,
@@ -74,6 +80,7 @@ from operant.ops.preference import (
 from operant.ops.returns import (
     discounted_returns,
     episode_totals,
+    first_episode_mask,
     gae,
     lambda_returns,
     n_step_returns,
@@ -116,6 +123,7 @@ from operant.ops.value import (
     potential_shaping,
     q_target,
     return_range,
+    scaled_q_target,
     soft_q,
     value_loss,
 )
@@ -157,6 +165,7 @@ __all__ = [
     "dueling",
     "episode_totals",
     "explained_variance",
+    "first_episode_mask",
     "fisher_operator",
     "fisher_vector_product",
     "gae",
@@ -169,11 +178,13 @@ __all__ = [
     "gaussian_mode",
     "gaussian_sample",
     "group_advantages",
+    "gumbel_softmax",
     "has_signal",
     "huber_loss",
     "importance_weights",
     "kl_estimate",
     "lambda_returns",
+    "latent_prediction_loss",
     "least_visited_for",
     "leave_one_out",
     "mismatch_mask",
@@ -193,6 +204,7 @@ __all__ = [
     "puct",
     "q_target",
     "return_range",
+    "scaled_q_target",
     "segment_sum",
     "sequence_log_ratio",
     "sequence_weights",

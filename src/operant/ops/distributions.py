@@ -47,6 +47,26 @@ def unimix(logits: Float[Tensor, "*B A"], share: float) -> Float[Tensor, "*B A"]
     return (softmax(logits, -1) * (1 - share) + share / logits.shape[-1]).log()
 
 
+def gumbel_softmax(
+    logits: Float[Tensor, "*B A"], noise: Float[Tensor, "*B A"], *, temperature: float = 1.0
+) -> Float[Tensor, "*B A"]:
+    """A relaxed choice softmax((logits + noise) / τ), with a gradient (Jang et al. 2017, arXiv 1611.01144, eq. 2).
+
+    Its largest entry is the choice of `categorical_sample` with the same noise, at any temperature.
+
+    Args:
+        logits: Unnormalized log-probabilities.
+        noise: Standard Gumbel noise, or 0 for the most likely choice.
+        temperature: τ, positive; toward 0 the vector is one-hot.
+
+    Raises:
+        ValueError: The temperature is not positive.
+    """
+    if not temperature > 0:
+        raise ValueError(f"temperature is {temperature}, expected a positive number")
+    return softmax((logits + noise) / temperature, -1)
+
+
 def straight_through(log_probs: Float[Tensor, "*B A"], choices: Int64[Tensor, "*B"]) -> Float[Tensor, "*B A"]:
     """One-hot vectors of `choices` with the gradient of the probabilities (Bengio et al. 2013, arXiv 1308.3432).
 

@@ -1,8 +1,9 @@
-"""Latent-variable models: `bernoulli_log_prob`, `gaussian_mixture_log_prob` and `gaussian_mixture_sample`.
+"""Models with latent states: likelihoods of images and of next states, and the error of a predicted latent state.
 
 A variational autoencoder (Kingma & Welling 2014, arXiv 1312.6114) maximizes log p(x|z) - KL(q(z|x)‖p(z)): the first
 term is `bernoulli_log_prob` for pixels, the second `gaussian_kl` to the standard normal. A mixture density network
-(Bishop 1994) predicts a real vector by K Gaussians with diagonal covariance and a categorical choice between them.
+(Bishop 1994) predicts a real vector by K Gaussians with diagonal covariance and a categorical choice between them. A
+representation for control predicts the latent state of the next observation.
 Noise is drawn by the caller and enters as a tensor. Logarithms are natural.
 """
 
@@ -10,7 +11,7 @@ import math
 
 from jaxtyping import Float
 from torch import Tensor
-from torch.nn.functional import log_softmax, logsigmoid
+from torch.nn.functional import log_softmax, logsigmoid, mse_loss
 
 from operant.ops.distributions import categorical_sample, gaussian_log_prob, gaussian_sample
 
@@ -74,3 +75,21 @@ def gaussian_mixture_sample(
     place = chosen.unsqueeze(-1).unsqueeze(-1).expand(*chosen.shape, 1, mean.shape[-1])
     center, spread = (part.gather(-2, place).squeeze(-2) for part in (mean, log_std))
     return gaussian_sample(center, spread + 0.5 * math.log(temperature), noise)
+
+
+def latent_prediction_loss(predicted: Float[Tensor, "*B A"], target: Float[Tensor, "*B A"]) -> Float[Tensor, "*B"]:
+    """Mean squared error (1/A) Σ_i (ẑ_i - z_i)² of a predicted latent state (Fujimoto et al. 2025, arXiv 2501.16142).
+
+    The target is detached. It comes from a target network: if both sides followed the gradient, a constant latent state
+    would be a perfect prediction.
+
+    Args:
+        predicted: Latent states.
+        target: Those of the true successors.
+
+    Raises:
+        ValueError: The shapes differ.
+    """
+    if predicted.shape != target.shape:
+        raise ValueError(f"target has shape {tuple(target.shape)}, expected {tuple(predicted.shape)} as predicted")
+    return mse_loss(predicted, target.detach(), reduction="none").mean(-1)

@@ -216,6 +216,23 @@ def episode_totals(
     return returns.gather(0, first_step)
 
 
+def first_episode_mask(
+    terminated: Bool[Tensor, " T *B"], truncated: Bool[Tensor, " T *B"], *, valid: Bool[Tensor, " T *B"] | None = None
+) -> Bool[Tensor, " T *B"]:
+    r"""Which steps of windows belong to the episode that each window begins in: all up to its first end, included.
+
+    An unrolled model predicts the transition that ends an episode, and nothing after it.
+
+    Args:
+        terminated: true where a transition ended in a terminal state.
+        truncated: true where an episode was cut after the step.
+        valid: false for steps that cannot be used; such a step and all after it are masked out. Default: all valid.
+    """
+    ended = terminated | truncated
+    running = torch.cat((torch.zeros_like(ended[:1]), ended[:-1])).cumsum(0) == 0
+    return running if valid is None else running & ((~valid).cumsum(0) == 0)
+
+
 def _trace_decay(rewards: Tensor, terminated: Tensor, truncated: Tensor, decay: float | Tensor) -> Tensor:
     """`[T, ...]` factor by which step t+1 enters step t: `decay` within an episode, 0 across its end."""
     return (~(terminated | truncated)).to(rewards.dtype) * decay

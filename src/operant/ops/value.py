@@ -39,6 +39,38 @@ def q_target(
     return (reward + gamma * next_q.masked_fill(terminated, 0.0)).detach()
 
 
+def scaled_q_target(
+    reward: Float[Tensor, "*B"],
+    next_q: Float[Tensor, "*B"],
+    *,
+    terminated: Bool[Tensor, "*B"],
+    gamma: float | Float[Tensor, "..."],
+    scale: Float[Tensor, "..."],
+    next_scale: Float[Tensor, "..."],
+) -> Float[Tensor, "*B"]:
+    r"""The target `(r + γ (1 - terminated) c' Q(s', a')) / c` of critics of returns in units of c, detached.
+
+    Fujimoto et al. 2025, arXiv 2501.16142: with the mean absolute reward as the unit, steps of the critics do not
+    depend on the size of rewards. The target network was trained with another unit, c'. With c = c' = 1 it is
+    `q_target`.
+
+    Args:
+        reward: rewards.
+        next_q: values of the true successor in units of c'; never read where terminated.
+        terminated: true where the successor is terminal.
+        gamma: as in `q_target`.
+        scale: c, positive; a tensor that broadcasts.
+        next_scale: c', the same.
+
+    Returns:
+        Targets without a gradient.
+
+    Raises:
+        ValueError: see `q_target`.
+    """
+    return q_target(reward, next_scale * next_q, terminated=terminated, gamma=gamma) / scale
+
+
 def return_range(low: float, high: float, *, gamma: float) -> tuple[float, float]:
     r"""Bounds of the returns whose rewards lie between `low` and `high`.
 

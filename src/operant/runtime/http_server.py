@@ -1,4 +1,4 @@
-"""A server on a socket of this machine with a quiet shutdown: `Server`, `listen` (extra: `web`)."""
+"""A server on a socket of this machine with a quiet shutdown: `Server`, `Protocol`, `listen` (extra: `web`)."""
 
 import asyncio
 import errno
@@ -8,11 +8,15 @@ import socket
 import sys
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
+from typing import Any
 
 import uvicorn
+from uvicorn.protocols.http.h11_impl import H11Protocol
 
 BACKLOG = 128
 """Connections that may wait to be accepted."""
+PATIENCE = 20.0
+"""Seconds that a connection may take to send a request."""
 
 
 class Server(uvicorn.Server):
@@ -42,6 +46,45 @@ class Server(uvicorn.Server):
         self._end()
         self.force_exit = self.should_exit
         self.should_exit = True
+
+
+class Protocol(H11Protocol):
+    """HTTP, without connections that send no request, or only a part of one: they would take the place of others."""
+
+    _deadline: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: Any) -> None:
+        """Wait for the first request."""
+        super().connection_made(transport)
+        self._watch()
+
+    def data_received(self, data: bytes) -> None:
+        """Wait for the rest of a request."""
+        super().data_received(data)
+        self._watch()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Wait no longer."""
+        super().connection_lost(exc)
+        if self._deadline is not None:
+            self._deadline.cancel()
+
+    def _watch(self) -> None:
+        """Begin to wait; a request that has come is no longer waited for."""
+        if self._deadline is None:
+            self._deadline = self.loop.call_later(PATIENCE, self._give_up)
+        elif self._answers():
+            self._deadline.cancel()
+            self._deadline = None
+
+    def _answers(self) -> bool:
+        cycle: Any = self.cycle  # None before the first request
+        return cycle is not None and not cycle.response_complete
+
+    def _give_up(self) -> None:
+        self._deadline = None
+        if not self._answers() and not self.transport.is_closing():
+            self.transport.close()
 
 
 def listen(host: str, port: int) -> socket.socket:

@@ -23,6 +23,7 @@ class Priorities(DeclaredState):
         capacity: slots of one seed.
         alpha: 0 draws uniformly, 1 in proportion to the priorities.
         epsilon: added to the size of an error, so that a transition without one can be drawn again.
+        least: the size that smaller errors count as; 1 is that of LAP (Fujimoto et al. 2020, arXiv:2007.06049, eq. 8).
         device: of the tree.
 
     Attributes:
@@ -30,19 +31,29 @@ class Priorities(DeclaredState):
         largest: `[S]`, the largest priority `p^α` so far, which new transitions get.
 
     Raises:
-        ValueError: `capacity` is not positive, `alpha` is not in [0, 1] or `epsilon` is not positive.
+        ValueError: `capacity` is not positive, `alpha` is not in [0, 1], `epsilon` is not positive, or `least` is
+            negative.
     """
 
     STATE = ("levels", "largest")
 
     def __init__(
-        self, *, seeds: int, capacity: int, alpha: float, epsilon: float = 1e-6, device: str | torch.device = "cpu"
+        self,
+        *,
+        seeds: int,
+        capacity: int,
+        alpha: float,
+        epsilon: float = 1e-6,
+        least: float = 0.0,
+        device: str | torch.device = "cpu",
     ) -> None:
         if capacity < 1:
             raise ValueError(f"capacity must be at least 1, got {capacity}")
         if not (0.0 <= alpha <= 1.0 and epsilon > 0.0):
             raise ValueError(f"alpha must be in [0, 1] and epsilon positive, got {alpha} and {epsilon}")
-        self.alpha, self.epsilon = alpha, epsilon
+        if not least >= 0.0:
+            raise ValueError(f"least must be at least 0, got {least}")
+        self.alpha, self.epsilon, self.least = alpha, epsilon, least
         self.levels: list[Tensor] = []
         width = capacity
         while not self.levels or width > 1:
@@ -62,13 +73,13 @@ class Priorities(DeclaredState):
         self._write(index, self.largest.unsqueeze(1) * valid)
 
     def update(self, index: Tensor, errors: Tensor) -> None:
-        """Set the priorities of transitions to `(|error| + epsilon)^α`; NaN and Inf change nothing.
+        """Set the priorities of transitions to `max(|error| + epsilon, least)^α`; NaN and Inf change nothing.
 
         Args:
             index: `[S, M]` slots; of repeated ones, one error takes effect.
             errors: `[S, M]` temporal-difference errors.
         """
-        priorities = (errors.double().abs() + self.epsilon).pow(self.alpha)
+        priorities = (errors.double().abs() + self.epsilon).clamp(min=self.least).pow(self.alpha)
         old = self.levels[0].gather(1, index)
         kept = ~priorities.isfinite() | (old == 0.0)  # invalid transitions stay at 0
         priorities = torch.where(kept, old, priorities)

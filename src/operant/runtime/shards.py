@@ -118,8 +118,9 @@ def total(parts: Tensor) -> Tensor:
     return parts[0]
 
 
-def _row(gradient: Tensor, numbers: Sequence[Tensor]) -> Tensor:
-    return torch.cat((gradient, *(column.unsqueeze(1) for column in numbers)), dim=1) if numbers else gradient
+def _table(numbers: Sequence[Tensor], gradient: Tensor) -> Tensor:
+    """Return Q numbers `[S]` as `[S, Q]`."""
+    return torch.stack([*numbers], dim=1) if numbers else gradient[:, :0]
 
 
 @dataclass(frozen=True)
@@ -202,31 +203,35 @@ class Shards:
         if self.count == 1:
             return function(batch)
         if stacked is None or len(self.mine) == 1 or self._stacks.get(kind) is False:
-            own, size = self._one_by_one(function, batch)
+            own = self._one_by_one(function, batch)
         else:
-            own, size = self._at_once(stacked, batch)
+            own = self._at_once(stacked, batch)
             if kind not in self._stacks:
-                exact, _ = self._one_by_one(function, batch)
-                self._stacks[kind] = torch.equal(own, exact)
+                exact = self._one_by_one(function, batch)
+                self._stacks[kind] = all(map(torch.equal, own, exact))
                 own = exact
-        means = self.gather_tensors(own)
-        if batch.weights is None:
-            mean = total(means) / self.count
-        else:
-            mean = total(means * self._shares(batch.weights).unsqueeze(2))
-        return (mean, ()) if mean.shape[1] == size else (mean[:, :size], mean[:, size:].unbind(1))
+        if self.group.size > 1:
+            gathered = self.gather_tensors(torch.cat([*own], dim=2))
+            own = gathered[..., : own[0].shape[2]], gathered[..., own[0].shape[2] :]
+        shares = None if batch.weights is None else self._shares(batch.weights).unsqueeze(2)
+        gradient, numbers = (total(part) / self.count if shares is None else total(part * shares) for part in own)
+        return gradient, numbers.unbind(1)
 
-    def _one_by_one(self, function: Mean[B], batch: B) -> tuple[Tensor, int]:
-        """Return the means `[K', S, P + Q]` of gradients and Q numbers of the shards of this process, and P."""
+    def _one_by_one(self, function: Mean[B], batch: B) -> tuple[Tensor, Tensor]:
+        """Return gradients `[K', S, P]` and numbers `[K', S, Q]` of the shards of this process."""
         parts = [batch.map(lambda tensor, number=number: self._part(tensor, [number])) for number in self.mine]
-        results = [function(part) for part in parts]
-        return torch.stack([_row(*result) for result in results]), results[0][0].shape[1]
+        gradients, numbers = zip(*(function(part) for part in parts), strict=True)
+        return torch.stack(gradients), torch.stack([_table(*row) for row in zip(numbers, gradients, strict=True)])
 
-    def _at_once(self, stacked: Mean[B], batch: B) -> tuple[Tensor, int]:
+    def _at_once(self, stacked: Mean[B], batch: B) -> tuple[Tensor, Tensor]:
         """Return the same of one call."""
         gradient, numbers = stacked(batch.map(lambda tensor: self._part(tensor, self.mine)))
-        rows = _row(gradient, numbers)
-        return rows.view(-1, len(self.mine), rows.shape[1]).transpose(0, 1), gradient.shape[1]
+        return self._by_shard(gradient), self._by_shard(_table(numbers, gradient))
+
+    def _by_shard(self, rows: Tensor) -> Tensor:
+        """Return `[S * K', ...]` as `[K', S, ...]`."""
+        count = len(self.mine)
+        return rows.reshape(len(rows) // count, count, *rows.shape[1:]).transpose(0, 1)
 
     def _part(self, tensor: Tensor, shards: Sequence[int]) -> Tensor:
         """Return the samples `[S * K', M / K, ...]` of K' consecutive shards of `[S, M, ...]`."""

@@ -1,7 +1,7 @@
 """The process of a cell of a sweep, on whatever node: `CellActor` there, `RemoteCell` here.
 
-`python -m operant.scale.cell ARGUMENTS` runs `operant ARGUMENTS`, and ends at once when its parent has ended: another
-process may then continue the run, on any node.
+`python -m operant.scale.cell ARGUMENTS` runs `operant ARGUMENTS`, and ends immediately when its parent has ended:
+another process may then continue the run, on any node.
 """
 
 import os

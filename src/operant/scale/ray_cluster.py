@@ -28,6 +28,9 @@ OBJECT_STORE = 128 << 20
 PROBE_SECONDS = 60.0
 """Time limit of a connection without a token."""
 
+REJECTED = "AuthenticationError"
+"""Name of the error of a cluster that asks for a token."""
+
 _TOKEN = secrets.token_hex(32)
 """Of the clusters that this process starts: Ray reads it once."""
 
@@ -38,9 +41,16 @@ _LOCAL: Mapping[str, str] = {
     "RAY_USAGE_STATS_ENABLED": "0",
     "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",  # workers see the devices that this process sees
 }
-_PROBE = "import ray, sys; ray.init(address=sys.argv[1], log_to_driver=False, logging_level='ERROR'); " + (
-    "print(ray.get_runtime_context().gcs_address)"
-)
+_PROBE = """
+import sys
+from ray._private.services import canonicalize_bootstrap_address_or_die
+from ray._raylet import GcsClient  # ray.init retries for minutes
+address = sys.argv[1]
+if address == "auto":
+    address = canonicalize_bootstrap_address_or_die(address)
+print(address, flush=True)
+GcsClient(address=address)
+"""
 
 
 class RayReply:
@@ -173,13 +183,14 @@ def _joined(address: str, unauthenticated: bool) -> Generator[RayHost]:
 def _connected(ray: Any, options: Mapping[str, Any]) -> Generator[None]:
     """Connect this process to Ray in a namespace of its own."""
     common = {"namespace": f"operant-{uuid.uuid4().hex}", "log_to_driver": False, "logging_level": logging.ERROR}
-    try:
-        with _signals_kept():
-            ray.init(**options, **common)
-        yield
-    finally:
-        with _signals_kept():
-            ray.shutdown()
+    with _silent():
+        try:
+            with _signals_kept():
+                ray.init(**options, **common)
+            yield
+        finally:
+            with _signals_kept():
+                ray.shutdown()
 
 
 def _package() -> Any:
@@ -212,14 +223,16 @@ def _require_authentication(address: str) -> None:
         )
     except subprocess.TimeoutExpired as error:
         raise ConnectionError(f"no Ray cluster replied at {address} within {PROBE_SECONDS:g} seconds") from error
-    found = probe.stdout.strip()
-    if probe.returncode == 0 and not _is_loopback(found):
+    found = probe.stdout.strip() or address
+    if _is_loopback(found):
+        return
+    if probe.returncode == 0:
         raise ValueError(
             f"the Ray cluster at {found} lets anybody who reaches it run any code, without a token: start it with "
             "RAY_AUTH_MODE=token, or allow it with --ray-unauthenticated on a network that you trust"
         )
-    if probe.returncode != 0 and "AuthenticationError" not in probe.stderr:
-        raise ConnectionError(f"no Ray cluster replied at {address}: {probe.stderr.strip().splitlines()[-1]}")
+    if REJECTED not in probe.stderr:
+        raise ConnectionError(f"no Ray cluster replied at {found}: {probe.stderr.strip().splitlines()[-1]}")
 
 
 def _is_loopback(address: str) -> bool:
@@ -252,6 +265,18 @@ def _environment(values: Mapping[str, str], *, without: str) -> Generator[None]:
             os.environ.pop(name, None)
             if value is not None:
                 os.environ[name] = value
+
+
+@contextmanager
+def _silent() -> Generator[None]:
+    """Keep standard output for results: Ray prints on it that it has lost actors and nodes, which workers report."""
+    worker: Any = importlib.import_module("ray._private.worker")
+    printing = getattr(worker, "print_to_stdstream", None)
+    worker.print_to_stdstream = lambda *_, **__: None  # pyright: ignore[reportUnknownLambdaType]
+    try:
+        yield
+    finally:
+        worker.print_to_stdstream = printing
 
 
 @contextmanager

@@ -4,6 +4,7 @@ Pages share one shell (`static/index.html`) with a JavaScript module each. Files
 the package; no request is treated as a path.
 """
 
+import asyncio
 import json
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import asynccontextmanager
@@ -26,6 +27,8 @@ STATIC = Path(__file__).parent / "static"
 """Files of the pages."""
 PAGES = ("/", "/runs", "/completions", "/chat", "/labels", "/explorables", "/map")
 """Addresses of the pages."""
+BODY_SECONDS = 30.0
+"""Seconds that the body of a request may take."""
 TYPES = {
     ".html": "text/html; charset=utf-8",
     ".js": "text/javascript; charset=utf-8",
@@ -140,9 +143,11 @@ def _call(workers: Workers) -> Any:
     async def answer(request: Request) -> Response:
         name = f"{request.path_params['package']}.{request.path_params['function']}"
         try:
-            arguments = json.loads(await request.body() or b"{}")
+            arguments = json.loads(await asyncio.wait_for(request.body(), BODY_SECONDS) or b"{}")
         except (ValueError, RecursionError):
             arguments = None
+        except TimeoutError:
+            return JSONResponse({"error": f"the body took longer than {BODY_SECONDS:g} seconds"}, 408)
         except ClientDisconnect:
             return _nothing()
         if not isinstance(arguments, dict) or not all(isinstance(key, str) for key in arguments):

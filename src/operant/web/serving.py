@@ -13,7 +13,7 @@ from pathlib import Path
 
 import uvicorn
 
-from operant.runtime.http_server import Server, listen
+from operant.runtime.http_server import Protocol, Server, listen
 from operant.web.app import make_app
 from operant.web.documentation import address_of
 from operant.web.safety import LOOPBACK, Hosts
@@ -61,6 +61,7 @@ def serve(options: Options, announce: Callable[[str], None]) -> None:
     app = make_app(options.runs.absolute(), Hosts(options.host, port), token, documentation)
     config = uvicorn.Config(
         app,
+        http=Protocol,
         access_log=False,
         log_level="warning",
         server_header=False,

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import torch
 from torch import Tensor
-from torch.nn.functional import binary_cross_entropy_with_logits
+from torch.nn.functional import binary_cross_entropy_with_logits, pad
 
 from operant import ops
 from operant.nets import Slots, StackedImageDecoder, StackedImageEncoder, StackedNormedMLP, shares
@@ -60,7 +60,8 @@ class WorldShape:
         """From observations to vectors."""
         if self.sees_images:
             return StackedImageEncoder(self.observation, self.depth)
-        return StackedNormedMLP(self.observation[0], (self.units,) * self.layers)
+        # One more input, of a constant: normalization removes the length of a product without a bias.
+        return StackedNormedMLP(self.observation[0] + 1, (self.units,) * self.layers)
 
     @property
     def embedding(self) -> int:
@@ -143,7 +144,7 @@ class BoundWorld:
 
     def look(self, obs: Tensor) -> Tensor:
         """Return the posterior's input from observations `[S, M, ...]`, `[S, M, U]`."""
-        seen = obs if self.model.shape.sees_images else ops.symlog(obs)
+        seen = obs if self.model.shape.sees_images else pad(ops.symlog(obs), (0, 1), value=1.0)
         return self.rssm.look(self.model.shape.encoder(self.encoder, seen))
 
     def observe(self, frames: Frames, actions: Tensor, noise: Tensor) -> tuple[State, Tensor]:

@@ -19,10 +19,13 @@ function tight(value) {
   return size >= 1000 ? cellNumber(value) : value.toFixed(size >= 10 ? 0 : size >= 1 ? 1 : 2).replace("-", "−");
 }
 
+/** Color an element; the same color is not set again, since style is what large grids spend their time on. */
 function shade(element, value, scale) {
   const share = scale > 0 ? Math.min(1, Math.abs(value) / scale) : 0;
-  const strength = Math.round(share ** 0.75 * 80);
-  element.style.fill = strength ? `color-mix(in oklab, var(--${value < 0 ? "neg" : "pos"}) ${strength}%, var(--cell))` : "var(--cell)";
+  const strength = Math.round(share ** 0.75 * 80) * (value < 0 ? -1 : 1);
+  if (element.strength === strength) return;
+  element.strength = strength;
+  element.style.fill = strength ? `color-mix(in oklab, var(--${value < 0 ? "neg" : "pos"}) ${Math.abs(strength)}%, var(--cell))` : "var(--cell)";
 }
 
 function arrow(bits) {
@@ -125,8 +128,8 @@ export class GridView {
     this.svg.dataset.view = view;
     this.cells.forEach((cell, state) => {
       const value = values[state];
-      cell.group.dataset.value = value;
-      if (exact) cell.group.dataset.exact = exact[state];
+      if (cell.number !== value) cell.group.dataset.value = cell.number = value;
+      if (exact && cell.solution !== exact[state]) cell.group.dataset.exact = cell.solution = exact[state];
       const known = cell.kind !== "wall" && cell.kind !== "end" && cell.kind !== "cliff";
       if (!known) return;
       const error = exact ? value - exact[state] : 0;

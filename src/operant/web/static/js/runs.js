@@ -299,6 +299,7 @@ class Runs {
       return;
     }
     if (!isForPage(event) && !(event.target.type === "checkbox") && !(event.target.type === "range")) return;
+    if (event.key === " " && event.target.type === "checkbox") return;
     if (this.travel.key(event)) {
       event.preventDefault();
       return;

@@ -1,0 +1,226 @@
+"""What training in shards and in several processes costs, and what it gains: one thread each, medians of one run.
+
+- `overhead`: an iteration with four shards in one process, over one with one shard, in turn: PPO and SAC with their
+  presets (SAC with four environments a seed, and also with the networks of its paper), and GRPO with the built-in
+  model and answers of at most 16 tokens. The clock is the processor's. PPO may cost 1.25 times as much, SAC and GRPO
+  1.5 times.
+- `speed`: two processes over one, each with four shards, on an environment that computes for half a millisecond a step,
+  and GRPO. The clock is on the wall, so that the machine must be quiet and have two cores; two processes should be 1.5
+  times as fast. The processor's time of the busiest process is printed, too: what two cores can gain at most.
+- `gather`: seconds a call, and a megabyte, of both exchanges between two processes.
+
+    python benchmarks/scale.py [--tasks overhead speed gather] [--rounds 15] [--json]
+"""
+
+import argparse
+import json
+import os
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import gymnasium
+import numpy as np
+import torch
+
+import operant
+from operant import catalog
+from operant.build import package
+from operant.runtime.settings import Settings
+from operant.runtime.shards import Shards, within
+
+SHARDS, PROCESSES, WARM = 4, 2, 2
+BOUNDS = {"ppo": 1.25, "sac": 1.5, "grpo": 1.5}
+SIZES = {"call": 1, "megabyte": 1 << 18}
+"""Numbers of 32 bits in a tensor of each exchange."""
+BUSY = 5e-4
+"""Seconds of computation in a step of the slow environment, about."""
+
+CASES: dict[str, tuple[str, str, int, dict[str, Any]]] = {
+    "ppo, preset": ("ppo", "CartPole-v1", 1, {}),
+    "ppo, preset, 8 seeds": ("ppo", "CartPole-v1", 8, {}),
+    "sac, preset": ("sac", "Pendulum-v1", 1, {"num_envs": 4}),
+    "sac, as in its paper": (
+        *("sac", "Pendulum-v1", 1),
+        {"num_envs": 4, "hidden_sizes": (256, 256), "learning_rate": 3e-4, "train_freq": 1, "rounds_per_iteration": 20},
+    ),
+    "grpo, 16 prompts x 8": (
+        *("grpo", "preference", 1),
+        {"prompts_per_batch": 16, "num_generations": 8, "max_completion_length": 16},
+    ),
+    "grpo, 32 prompts x 16": (
+        *("grpo", "preference", 1),
+        {"prompts_per_batch": 32, "num_generations": 16, "max_completion_length": 16},
+    ),
+}
+SLOW: dict[str, tuple[str, str, int, dict[str, Any]]] = {
+    "ppo, slow environment": ("ppo", f"{Path(__file__).resolve()}:Busy", 1, {"num_envs": 8, "num_steps": 32}),
+    "grpo, 32 prompts x 16": CASES["grpo, 32 prompts x 16"],
+}
+
+
+class Busy(gymnasium.Env[np.ndarray, np.int64]):
+    """An environment whose steps compute in Python."""
+
+    observation_space = gymnasium.spaces.Box(-1, 1, (4,), np.float32)
+    action_space = gymnasium.spaces.Discrete(2)
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[np.ndarray, dict[str, Any]]:
+        """Begin an episode."""
+        super().reset(seed=seed)
+        return self.np_random.uniform(-1, 1, 4).astype(np.float32), {}
+
+    def step(self, action: np.int64) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
+        """Compute, whatever the action."""
+        total, steps = 0.0, round(BUSY / 4e-8)
+        for i in range(steps):
+            total += i * 1e-9
+        observation = self.np_random.uniform(-1, 1, 4).astype(np.float32)
+        return observation, float(observation[0] > 0) + 0.0 * total, bool(self.np_random.random() < 0.02), False, {}
+
+
+def learner(case: tuple[str, str, int, dict[str, Any]], shards: int) -> Any:
+    """Return the learner of a case, for this process."""
+    name, task, seeds, values = case
+    entry = catalog.find(name)
+    config = operant.configure(name, task, **values)
+    settings = Settings(name, task, seeds=tuple(range(seeds)), budget=10**7, shards=shards, compile="off")
+    return package(entry).assemble(entry, settings, config, device="cpu").learner
+
+
+def seconds(work: Callable[[], Any], clock: Callable[[], float] = time.process_time) -> float:
+    """Return the seconds of a call."""
+    start = clock()
+    work()
+    return clock() - start
+
+
+def overhead(rounds: int) -> dict[str, dict[str, float]]:
+    """Return milliseconds an iteration with one shard and with several, and their ratio."""
+    found: dict[str, dict[str, float]] = {}
+    for name, case in CASES.items():
+        made = {count: learner(case, count) for count in (1, SHARDS)}
+        times: dict[int, list[float]] = {count: [] for count in made}
+        for turn in range(rounds + WARM):
+            for count, one in made.items():
+                spent = seconds(one.iterate)
+                if turn >= WARM:
+                    times[count].append(1e3 * spent)
+        one, several = (statistics.median(times[count]) for count in made)
+        found[name] = {"one": one, "several": several, "ratio": several / one, "bound": BOUNDS[case[0]]}
+        print(f"{name:28}{one:10.1f}{several:10.1f}{several / one:8.2f}   at most {BOUNDS[case[0]]}", flush=True)
+    return found
+
+
+def workers(count: int, work: str, rounds: int) -> list[dict[str, float]]:
+    """Run `worker` in several processes, and return what each has measured."""
+    program = [str(Path(__file__).resolve()), "--worker", work, "--rounds", str(rounds), "--json"]
+    launcher = ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={count}"] if count > 1 else []
+    done = subprocess.run(
+        [sys.executable, *launcher, *program],
+        capture_output=True,
+        text=True,
+        env=os.environ | {"OMP_NUM_THREADS": "1"},
+        check=False,
+    )
+    if done.returncode:
+        raise RuntimeError(f"{work} failed on {count} processes:\n{done.stderr[-2000:]}")
+    return [json.loads(line[line.index("{") :]) for line in done.stdout.splitlines() if line.startswith("measured")]
+
+
+def worker(work: str, rounds: int) -> dict[str, float]:
+    """Measure one case in this process, which may be one of a group."""
+    from operant.scale.processes import Processes, started
+
+    if not started():
+        return iterations(work, rounds)
+    processes = Processes()
+    with within(processes):
+        found = exchanges(rounds) if work == "gather" else iterations(work, rounds)
+    if processes.rank:
+        processes.hear()  # the leading process is finished
+    processes.close()
+    return found
+
+
+def iterations(work: str, rounds: int) -> dict[str, float]:
+    """Return seconds of an iteration, on the wall and of this process."""
+    made = learner(SLOW[work], SHARDS)
+    wall, own = list[float](), list[float]()
+    for _ in range(rounds + WARM):
+        start, busy = time.perf_counter(), time.process_time()
+        made.iterate()
+        wall.append(time.perf_counter() - start)
+        own.append(time.process_time() - busy)
+    return {"wall": statistics.median(wall[WARM:]), "busy": statistics.median(own[WARM:])}
+
+
+def exchanges(rounds: int) -> dict[str, float]:
+    """Return seconds of the exchanges of tensors, and of states, by their sizes."""
+    shards, found = Shards(PROCESSES), dict[str, float]()
+    for name, size in SIZES.items():
+        own = torch.zeros(1, size)
+        for kind, work in {
+            "tensors": lambda own=own: shards.gather_tensors(own),
+            "states": lambda own=own: shards.gather([{"own": own}]),
+        }.items():
+            times = [seconds(work, time.perf_counter) for _ in range(10 * rounds)]
+            found[f"{kind}, a {name}"] = statistics.median(times)
+    return found
+
+
+def speed(rounds: int) -> dict[str, dict[str, float]]:
+    """Return seconds an iteration in one process and in two, in turn, and their ratio."""
+    found: dict[str, dict[str, float]] = {}
+    for name in SLOW:
+        (one,), several = workers(1, name, rounds), workers(PROCESSES, name, rounds)
+        wall, busiest = max(each["wall"] for each in several), max(each["busy"] for each in several)
+        found[name] = {
+            **{"one": one["wall"], "several": wall, "ratio": one["wall"] / wall},
+            **{"busy": one["busy"], "busiest": busiest, "at most": one["busy"] / busiest},
+        }
+        print(
+            f"{name:28}{1e3 * one['wall']:10.1f}{1e3 * wall:10.1f}{one['wall'] / wall:8.2f}   processor: "
+            f"{1e3 * one['busy']:.1f} and {1e3 * busiest:.1f}, {one['busy'] / busiest:.2f}",
+            flush=True,
+        )
+    return found
+
+
+def gather(rounds: int) -> dict[str, float]:
+    """Return seconds of each exchange between two processes."""
+    found = workers(PROCESSES, "gather", rounds)[0]
+    for name, spent in found.items():
+        print(f"{name:28}{1e3 * spent:10.3f} ms")
+    return found
+
+
+TASKS: dict[str, Callable[[int], Any]] = {"overhead": overhead, "speed": speed, "gather": gather}
+
+
+def main() -> None:
+    """Measure and print."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--tasks", nargs="+", choices=TASKS, default=list(TASKS))
+    parser.add_argument("--rounds", type=int, default=15, help="iterations of each, after the first ones")
+    parser.add_argument("--json", action="store_true", help="print one line with all numbers at the end")
+    parser.add_argument("--worker", choices=[*SLOW, "gather"], help=argparse.SUPPRESS)
+    args = parser.parse_args()
+    torch.set_num_threads(1)
+    if args.worker:
+        print("measured", json.dumps(worker(args.worker, args.rounds)), flush=True)
+        return
+    found: dict[str, Any] = {}
+    for task in args.tasks:
+        print(f"\n{task}: milliseconds of one and of several, and their ratio" if task != "gather" else f"\n{task}:")
+        found[task] = TASKS[task](args.rounds)
+    if args.json:
+        print(json.dumps(found))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,111 @@
+"""Actions of deterministic policies as vectors: in [-1, 1] from a tanh, or one-hot from a relaxed choice."""
+
+from typing import Any, Protocol
+
+import gymnasium
+import torch
+from torch import Tensor
+
+from operant import ops
+from operant.nets import Bounded
+
+
+class ActionVectors(Protocol):
+    """Actions as vectors of numbers, which a deterministic policy gives and a critic sees.
+
+    Attributes:
+        width: A, numbers of an action, and outputs of the policy.
+    """
+
+    width: int
+
+    def draw(self, shape: tuple[int, ...], generator: torch.Generator) -> Tensor:
+        """Draw actions `[*shape, A]` uniformly."""
+        ...
+
+    def noise(self, shape: tuple[int, ...], generator: torch.Generator) -> Tensor:
+        """Draw the noise of `relaxed` and `perturbed`, `[*shape, ...]`."""
+        ...
+
+    def relaxed(self, outputs: Tensor, noise: Tensor | None) -> Tensor:
+        """Return vectors `[..., A]` for the policy's outputs, with a gradient; without noise the most likely ones."""
+        ...
+
+    def perturbed(self, outputs: Tensor, noise: Tensor | None, *, std: float, clip: float | None = None) -> Tensor:
+        """Return vectors of actions near `relaxed` ones, with normal noise; without noise none."""
+        ...
+
+    def to_env(self, actions: Tensor) -> Tensor:
+        """Return members of the action space."""
+        ...
+
+
+class BoxActions(Bounded):
+    """Vectors in [-1, 1], the tanh of the policy's outputs."""
+
+    draw, noise = Bounded.uniform, Bounded.normal
+
+    def __init__(self, space: gymnasium.Space[Any], *, device: torch.device) -> None:
+        super().__init__(space, device=device)
+        self.width = self.dimensions
+
+    def relaxed(self, outputs: Tensor, noise: Tensor | None) -> Tensor:
+        """Return the vectors."""
+        return outputs.tanh()
+
+    def perturbed(self, outputs: Tensor, noise: Tensor | None, *, std: float, clip: float | None = None) -> Tensor:
+        """Return the vectors with normal noise, in [-1, 1]."""
+        actions = outputs.tanh()
+        return actions if noise is None else ops.perturbed_action(actions, noise, std=std, clip=clip)
+
+
+class OneHotActions:
+    """One of A actions, as one-hot vectors; the policy's outputs are logits.
+
+    Args:
+        space: of the actions.
+        temperature: of the relaxed choice.
+        device: where actions live.
+    """
+
+    def __init__(self, space: gymnasium.spaces.Discrete, *, temperature: float, device: torch.device) -> None:
+        self.width, self.start, self.temperature = int(space.n), int(space.start), temperature
+        self.device = device
+
+    def draw(self, shape: tuple[int, ...], generator: torch.Generator) -> Tensor:
+        """Draw one-hot vectors uniformly."""
+        return self._one_hot(torch.randint(self.width, shape, generator=generator, device=self.device))
+
+    def noise(self, shape: tuple[int, ...], generator: torch.Generator) -> Tensor:
+        """Draw Gumbel noise, and normal noise after it, `[*shape, 2 A]`."""
+        gumbel = torch.empty((*shape, self.width), device=self.device).exponential_(generator=generator).log_().neg_()
+        normal = torch.empty((*shape, self.width), device=self.device).normal_(generator=generator)
+        return torch.cat((gumbel, normal), -1)
+
+    def relaxed(self, outputs: Tensor, noise: Tensor | None) -> Tensor:
+        """Return probabilities, by the Gumbel noise."""
+        gumbel = torch.zeros_like(outputs) if noise is None else noise[..., : self.width]
+        return ops.gumbel_softmax(outputs, gumbel, temperature=self.temperature)
+
+    def perturbed(self, outputs: Tensor, noise: Tensor | None, *, std: float, clip: float | None = None) -> Tensor:
+        """Return one-hot vectors of the largest entries, after adding normal noise."""
+        actions = self.relaxed(outputs, noise)
+        if noise is not None:
+            shift = std * noise[..., self.width :]
+            actions = actions + (shift if clip is None else shift.clamp(-clip, clip))
+        return self._one_hot(actions.argmax(-1))
+
+    def to_env(self, actions: Tensor) -> Tensor:
+        """Return members of the space."""
+        return actions.argmax(-1) + self.start
+
+    def _one_hot(self, choices: Tensor) -> Tensor:
+        every = torch.arange(self.width, device=self.device)
+        return (choices.unsqueeze(-1) == every).float()  # without a look at the values
+
+
+def action_vectors(space: gymnasium.Space[Any], *, temperature: float, device: torch.device) -> ActionVectors:
+    """Return the vectors of a space; the temperature is that of relaxed choices."""
+    if isinstance(space, gymnasium.spaces.Discrete):
+        return OneHotActions(space, temperature=temperature, device=device)
+    return BoxActions(space, device=device)
