@@ -6,8 +6,10 @@ dives so far were bad, that is, missed the treasure. Ten seeds of
 
 - `bootstrapped-dqn` with its preset; a seed that is solved goes on with the others until all are;
 - `dqn` with the same settings but for the heads: one network without a prior, which explores with ε = 0.05;
-- R-max, which plans with a table of what it knows: its regret is the exact optimum, 0.99 by `operant.mdp.solve`, less
-  what the dive earned, summed over the dives.
+- R-max, which plans with a table of what it knows.
+
+The regret of a dive is the exact optimum, 0.99 by `operant.mdp.solve`, less what it earned; that of all dives so far is
+drawn.
 
 Seas of `deep_sea.cells.json` are not dived in again, and every one is stored as soon as it is done, so that a run that
 was stopped continues; `--sizes 10 20` and `--dqn 10` dive in these alone. The time is that of one core.
@@ -52,12 +54,20 @@ def learner_of(kind: str, env: BatchEnv, budget: int) -> DQN:
     return DQN(DQNConfig(**{**shared, **epsilon}), env, seeds=list(SEEDS), budget=budget)
 
 
+def best_of(size: int) -> tuple[MDP, float]:
+    """Return a sea, and the exact optimum of a dive."""
+    sea = MDP.from_gymnasium(gymnasium.make(TASK, size=size, mapping_seed=MAPPING))
+    return sea, float(solve(sea, gamma=1.0).values[0])
+
+
 def dive(kind: str, size: int) -> dict[str, Any]:
-    """Train in one sea until every seed has solved it, and return the episodes that each needed."""
+    """Train in one sea until every seed has solved it; return the episodes that each needed, and the mean regret."""
     count, rows = len(SEEDS), int(PRESETS[TASK]["num_envs"])
     env = make(TASK, rows, list(SEEDS), env_kwargs={"size": size, "mapping_seed": MAPPING})
     learner = learner_of(kind, env, MOST * size)
-    found, episodes = np.zeros(count), np.zeros(count)
+    _, best = best_of(size)
+    found, episodes, earned = np.zeros(count), np.zeros(count), np.zeros(count)
+    regret: list[tuple[float, float]] = []
     first, solved = np.full(count, np.nan), np.full(count, np.nan)
     begin = time.process_time()
     while np.isnan(solved).any() and episodes.min() < MOST:
@@ -65,18 +75,22 @@ def dive(kind: str, size: int) -> dict[str, Any]:
         ended = torch.as_tensor(metrics[EPISODES]).double().numpy()
         total = torch.as_tensor(metrics[RETURN]).double().nan_to_num().numpy() * ended
         episodes += ended
+        earned += total
+        if ended.any():
+            regret.append((episodes.mean(), float((best * episodes - earned).mean())))
         found += np.maximum(np.rint(total + 0.005 * ended), 0)  # a treasure is worth 0.99, a bad dive -0.01 to 0
         first = np.where(np.isnan(first) & (found > 0), episodes, first)
         is_solved = (episodes > 0) & (episodes <= MOST) & (found > (1 - BAD) * episodes)
         solved = np.where(np.isnan(solved) & is_solved, episodes, solved)
     seconds = time.process_time() - begin
-    return rounded({"first": first, "solved": solved, "updates": learner.updates, "seconds": seconds})
+    dives, lost = zip(*regret[:: max(1, len(regret) // 100)], strict=True)
+    course = {"dives": dives, "regret": lost}
+    return rounded({"first": first, "solved": solved, **course, "updates": learner.updates, "seconds": seconds})
 
 
 def plan(size: int) -> dict[str, Any]:
     """Return the regret of R-max by dive, and how many dives it was before none failed any more."""
-    sea = MDP.from_gymnasium(gymnasium.make(TASK, size=size, mapping_seed=MAPPING))
-    best = float(solve(sea, gamma=1.0).values[0])
+    sea, best = best_of(size)
     dives = 3 * size
     returns = learner_for("r-max", sea, seeds=[0], gamma=0.99, known=1).run_episodes(dives).returns[0]
     regret = np.cumsum(best - returns)
@@ -84,8 +98,8 @@ def plan(size: int) -> dict[str, Any]:
 
 
 def draw(cells: dict[str, Any], planned: dict[int, Any]) -> None:
-    """Draw episodes until solved by size, and the regret of R-max."""
-    figure, axes = panels(2)
+    """Draw episodes until solved by size, and the regret of the heads and of R-max."""
+    figure, axes = panels(3)
     for kind, name, color in ((HEADS, "bootstrapped DQN", COLORS[0]), (GREEDY, "DQN, ε = 0.05", COLORS[2])):
         sizes = sorted(map(int, cells[kind]))
         solved = np.array([[MOST if n is None else n for n in cells[kind][str(size)]["solved"]] for size in sizes])
@@ -96,8 +110,11 @@ def draw(cells: dict[str, Any], planned: dict[int, Any]) -> None:
     axes[0].plot(SIZES, [2.0**size for size in SIZES], "--", color=COLORS[6], label="chance, 2^size")
     axes[0].set(yscale="log", ylim=(10, 1.3 * MOST), xlabel="size", ylabel="episodes until solved")
     for size, color in zip((10, 20, 30, 40, 50), COLORS, strict=False):
-        axes[1].plot(range(1, 3 * size + 1), planned[size]["regret"], color=color, label=f"size {size}")
-    axes[1].set(title="R-max against the exact optimum", xlabel="dive", ylabel="regret, summed")
+        if (cell := cells[HEADS].get(str(size))) is not None:
+            axes[1].plot(cell["dives"], cell["regret"], color=color, label=f"size {size}")
+        axes[2].plot(range(1, 3 * size + 1), planned[size]["regret"], color=color, label=f"size {size}")
+    axes[1].set(title="bootstrapped DQN, mean of ten seeds", xlabel="dive", ylabel="regret against the optimum, summed")
+    axes[2].set(title="R-max", xlabel="dive", ylabel="regret against the optimum, summed")
     save(figure, __file__, axes)
 
 
