@@ -192,28 +192,6 @@ FLOWS: Mapping[str, Callable[[], Drawing]] = {
             Arrow("sac", "world", "actions"),
         ],
     ),
-    "mrq": partial(
-        flow,
-        "A representation learned with a model",
-        "Encoders turn a state and an action into z_sa. A linear model predicts the next latent state, the reward and "
-        "the end from it, which trains the encoders. The critics and the policy learn from what they represent.",
-        {
-            "s": Box(0, 0, "state s,\naction a"),
-            "zs": Box(1, 0, "z_s", "learned"),
-            "zsa": Box(2, 0, "z_sa", "learned"),
-            "next": Box(3, 0, "next z_s, r,\nend"),
-            "policy": Box(1, 1, "policy π", "learned"),
-            "critics": Box(2, 1, "critics Q", "learned"),
-        },
-        [
-            Arrow("s", "zs", "f"),
-            Arrow("zs", "zsa", "g"),
-            Arrow("zsa", "next", "linear"),
-            Arrow("zs", "policy"),
-            Arrow("zsa", "critics"),
-            Arrow("critics", "policy", "gradient"),
-        ],
-    ),
     "muzero": partial(
         flow,
         "MuZero's learned model",
