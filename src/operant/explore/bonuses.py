@@ -93,7 +93,7 @@ class Bonus(Wrapper):
             actions: taken, `[B, ...]`.
             valid: whether the step counts.
         """
-        raise NotImplementedError(f"{type(self).__name__} must define novelty(seen, actions, valid)")
+        raise TypeError(f"{type(self).__name__} must define novelty(seen, actions, valid)")
 
     def begin(self, seen: Tensor, rows: Tensor) -> None:
         """Process the first observations `seen [S, N, D]` of episodes that begin in some `rows [S, N]`."""
