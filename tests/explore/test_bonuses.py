@@ -96,7 +96,7 @@ def test_a_bonus_without_novelty_is_an_error():
     class Nothing(Bonus):
         pass
 
-    with pytest.raises(NotImplementedError, match="Nothing must define novelty"):
+    with pytest.raises(TypeError, match="Nothing must define novelty"):
         sea(Nothing).step(torch.ones(2, dtype=torch.int64))
 
 
