@@ -57,11 +57,11 @@ def test_the_map_names_a_command_for_every_leaf(page):
     page.locator("main[data-ready]").wait_for()
     page.keyboard.press("/")
     page.keyboard.type("clipped objective")
-    expect(page.locator(".leaf-detail code").first).to_have_text("operant train ppo CartPole-v1")
+    expect(page.locator(".leaf-detail .command code").first).to_have_text("operant train ppo CartPole-v1")
     leaves = page.locator(".leaf")
     assert leaves.count() > 40
     leaves.first.click()
-    expect(page.locator(".leaf-detail code").first).to_have_text(
+    expect(page.locator(".leaf-detail .command code").first).to_have_text(
         "operant solve FrozenLake-v1 --method policy-iteration"
     )
     assert "at=solve" in page.url

@@ -12,7 +12,8 @@ from operant.runtime.tables import from_table, to_table
 def test_a_file_names_the_settings_that_the_package_has():
     settings = Settings("sft", "arithmetic")
     common = {"algorithm", "task", "seeds", "budget", "device", "threads", "precision", "evaluate_every"}
-    assert set(settings.table("language")) == common | {"checkpoint_seconds", "keep_checkpoints", "callbacks", "track"}
+    common |= {"checkpoint_seconds", "keep_checkpoints", "callbacks", "track"}
+    assert set(settings.table("language")) == common | {"shards"}
     assert set(settings.table("control")) == set(settings.table(None)) == {field.name for field in fields(Settings)}
     assert settings.table("tabular").keys() - settings.table("language").keys() == {
         *("env_kwargs", "env_backend", "evaluate_episodes", "evaluate_max_steps", "wrappers"),

@@ -114,7 +114,8 @@ def make_single(spec: EnvSpec, *, render_mode: str | None = None) -> gymnasium.E
         if isinstance(error, ValueError | TypeError | gymnasium.error.Error):
             raise ValueError(what) from error
         raise EnvError(what) from error
-    env.observation_space = with_symbols(env.observation_space, spec)
+    if any(package.symbols for package in packages_of(spec)):
+        env.observation_space = with_symbols(env.observation_space, spec)
     return env
 
 
