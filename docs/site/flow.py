@@ -16,7 +16,7 @@ class Box(NamedTuple):
 
     Attributes:
         column: from the left, from 0; a fraction is allowed.
-        row: from the top, likewise.
+        row: from the top, from 0.
         lines: written in it.
         kind: plain, learned or frozen.
     """

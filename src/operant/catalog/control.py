@@ -45,6 +45,7 @@ _REPLAY = partial(
     actions=("continuous",),
     bounded=True,
 )
+_WORLD = partial(_REPLAY, model="learned", actions=("discrete", "continuous"), sees=("pictures",))
 
 CONTROL: tuple[Algorithm, ...] = (
     _DQN(
@@ -137,16 +138,9 @@ CONTROL: tuple[Algorithm, ...] = (
         learner="MBPO",
         budget=5_000,
     ),
-    Algorithm(
+    _WORLD(
         name="mrq",
         title="MR.Q",
-        package="control",
-        family="actor-critic",
-        model="learned",
-        on_policy=False,
-        actions=("discrete", "continuous"),
-        bounded=True,
-        sees=("pictures",),
         idea="Model-free control on a representation from which next states and rewards are linear.",
         paper="Fujimoto et al. 2025, arXiv:2501.16142",
         module="operant.worlds.mrq",
@@ -156,16 +150,9 @@ CONTROL: tuple[Algorithm, ...] = (
         seeds=5,
         budget=10_000,
     ),
-    Algorithm(
+    _WORLD(
         name="dreamer",
         title="DreamerV3",
-        package="control",
-        family="actor-critic",
-        model="learned",
-        on_policy=False,
-        actions=("discrete", "continuous"),
-        bounded=True,
-        sees=("pictures",),
         idea="A policy learned in what a recurrent world model imagines, with the same hyperparameters for all tasks.",
         paper="Hafner et al. 2023, arXiv:2301.04104",
         module="operant.worlds.dreamer",
@@ -175,16 +162,10 @@ CONTROL: tuple[Algorithm, ...] = (
         seeds=3,
         budget=50_000,
     ),
-    Algorithm(
+    _WORLD(
         name="world-models",
         title="World Models",
-        package="control",
         family="evolution",
-        model="learned",
-        on_policy=False,
-        actions=("discrete", "continuous"),
-        bounded=True,
-        sees=("pictures",),
         vectors=False,
         idea="Learn to see and to foresee, then evolve a small controller in what the model dreams.",
         paper="Ha and Schmidhuber 2018, arXiv:1803.10122",

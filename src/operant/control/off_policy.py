@@ -97,6 +97,19 @@ def alternate(learner: TakesTurns, rounds: int) -> Metrics:
     return {**merge(episodes), **report, **update_metrics(learner.counts - counts)}
 
 
+def planned_updates(config: Any, budget: int, *, rollout_steps: int) -> int:
+    """Return the number of gradient steps of a learner that takes turns.
+
+    Args:
+        config: its hyperparameters (see `TakesTurns`).
+        budget: environment steps per seed.
+        rollout_steps: environment steps per seed of one `collect`.
+    """
+    drawn = iterations(config.learning_starts, config.num_envs) * config.num_envs
+    turns = iterations(budget - drawn, config.rounds_per_iteration * rollout_steps)
+    return max(turns, 1) * config.rounds_per_iteration * config.gradient_steps
+
+
 def merge(reports: Sequence[Metrics]) -> Metrics:
     """Return the metrics of all episodes of several rollouts, and the number of dropped transitions."""
     dropped = torch.stack([torch.as_tensor(report[DROPPED]) for report in reports])
@@ -168,9 +181,7 @@ class OffPolicyConfig(ReplayConfig):
 
     def updates(self, budget: int) -> int:
         """Return the number of gradient steps of a run."""
-        drawn = iterations(self.learning_starts, self.num_envs) * self.num_envs
-        turns = iterations(budget - drawn, self.rounds_per_iteration * self.rollout_steps)
-        return max(turns, 1) * self.rounds_per_iteration * self.gradient_steps
+        return planned_updates(self, budget, rollout_steps=self.rollout_steps)
 
     def actors(self, width: int, outputs: int) -> Ensemble:
         """Return the networks of the policies, for vectors `[width]`."""

@@ -220,7 +220,8 @@ def _multi_discrete(space: spaces.MultiDiscrete) -> tuple[int, Callable[[Tree], 
     width, offsets = int(sizes.sum()), sizes.cumsum(0) - sizes
 
     def encode(obs: Tree) -> Tensor:
-        numbers = _tensor(obs).flatten(1).long() - first.to(_tensor(obs).device)
+        given = _tensor(obs).flatten(1).long()
+        numbers = given - first.to(given.device)
         if ((numbers < 0) | (numbers >= sizes.to(numbers.device))).any():
             raise ValueError(f"an observation is not a member of {space}")
         places = numbers + offsets.to(numbers.device)

@@ -259,9 +259,16 @@ def ask(
         tokenizer: of the model, to decode the completions.
         generator: random numbers, on the CPU.
     """
-    found = engine.generate([prompt.prompt for prompt in prompts], count, sampling, generator=generator)
-    completions = [completion for answers in found for completion in answers]
+    completions = complete(engine, prompts, count, sampling, generator=generator)
     return answers_of(prompts, completions, tokenizer=tokenizer)
+
+
+def complete(
+    engine: Engine, prompts: Sequence[Prompt], count: int, sampling: Sampling, *, generator: torch.Generator
+) -> list[Completion]:
+    """Return `count` completions of each prompt, consecutively (see `ask`)."""
+    found = engine.generate([prompt.prompt for prompt in prompts], count, sampling, generator=generator)
+    return [completion for completions in found for completion in completions]
 
 
 def answers_of(prompts: Sequence[Prompt], completions: list[Completion], *, tokenizer: Any) -> Answers:

@@ -15,7 +15,7 @@ from operant.language.configs import SamplingConfig
 from operant.language.engines.protocol import Completion, Engine, Sampling
 from operant.language.examples import Prompt
 from operant.language.models import LanguageModel
-from operant.language.rollouts import Answers, Judge, Sampler, answers_of
+from operant.language.rollouts import Answers, Judge, Sampler, answers_of, complete
 from operant.state import State
 
 
@@ -31,20 +31,21 @@ class AheadSampler(Sampler):
         if self.shards.count > 1:
             raise ValueError("max_staleness=1 does not support shards: leave out --shards")
         self._waiting: list[Completion] | None = None
-        self._progress: Future[Answers] | None = None
+        self._progress: Future[list[Completion]] | None = None
         self._staleness = 0
 
     def begin(self, count: int, group: int) -> None:
         """Start to sample the answers of the next draw, unless the budget has none."""
         if self.asked < self.budget:
             pool = ThreadPoolExecutor(1, "sampling")
-            self._progress = pool.submit(super().answers, count, group)
+            asked = self.engine, self.next_prompts(count), group, self.sampling
+            self._progress = pool.submit(complete, *asked, generator=self._chance)
             pool.shutdown(wait=False)
 
     def update(self, model: LanguageModel) -> None:
         """Wait for the answers that are in progress, then give the engine the weights."""
         if self._progress is not None:
-            self._waiting, self._progress = self._progress.result().completions, None
+            self._waiting, self._progress = self._progress.result(), None
         super().update(model)
 
     def metrics(self) -> dict[str, float]:

@@ -37,7 +37,7 @@ class CellActor:
         variables = {name: value for name, value in {**os.environ, **environment}.items() if value is not None}
         command = [sys.executable, "-m", "operant.scale.cell", *words]
         with Path(log).open("ab") as file:
-            self._process = subprocess.Popen(  # noqa: S603 - our own
+            self._process = subprocess.Popen(  # noqa: S603 - our own interpreter and module
                 command, cwd=folder, env=variables, stdin=subprocess.DEVNULL, stdout=file, stderr=file
             )
 

@@ -218,7 +218,7 @@ def _require_authentication(address: str) -> None:
     command = [sys.executable, "-c", _PROBE, address]
     environment["RAY_AUTH_MODE"] = "disabled"
     try:
-        probe = subprocess.run(  # noqa: S603 - our own
+        probe = subprocess.run(  # noqa: S603 - our own interpreter and script
             command, env=environment, capture_output=True, text=True, timeout=PROBE_SECONDS, check=False
         )
     except subprocess.TimeoutExpired as error:
@@ -245,7 +245,7 @@ def _folder() -> Generator[Path]:
     """Make a private folder, which is removed with the processes that use it, also if this process is killed."""
     folder = Path(tempfile.mkdtemp(prefix="operant-ray-"))
     command = [sys.executable, "-I", "-S", str(Path(ray_janitor.__file__).resolve()), str(folder)]
-    janitor = subprocess.Popen(command, stdin=subprocess.PIPE, start_new_session=True)  # noqa: S603 - our own
+    janitor = subprocess.Popen(command, stdin=subprocess.PIPE, start_new_session=True)  # noqa: S603 - our own interpreter and script
     try:
         yield folder
     finally:

@@ -89,7 +89,8 @@ def answer(  # noqa: PLR0917 - by name, from JSON
     key = json.dumps([model, seed_index, prompt, before, temperature, top_p, max_tokens, seed])
     writing = _open.get(key)
     if writing is None:
-        speaker = _speaker(_model(runs, model), seed_index, *_stamps(_model(runs, model)))
+        path = _model(runs, model)
+        speaker = _speaker(path, seed_index, *_stamps(path))
         conversation = Conversation(speaker, sampling, seed=seed, messages=_messages(before))
         writing = _Writing(speaker, conversation, prompt)
     if not writing.complete:

@@ -1,5 +1,6 @@
 """Models to chat with, and reward models that score answers, found without loading them or importing torch."""
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -20,9 +21,10 @@ def models(runs: Path) -> dict[str, Any]:
     rewards: list[dict[str, Any]] = []
     for name in names_of(runs):
         path = folder_of(runs, name)
-        entry = LANGUAGE.get(algorithm_of(path))
+        settings = _settings(path)
+        entry = LANGUAGE.get(str(settings.get("algorithm", "")))
         if entry is not None and any(step_folders(path / "checkpoints")):
-            (rewards if entry.family == "reward" else policies).append(_of_run(path, name))
+            (rewards if entry.family == "reward" else policies).append(_of_run(path, name, settings))
     for name in names_of(runs, FILES):
         path = folder_of(runs, name, FILES)
         policies.append({"name": name, "path": shown_path(path), "seeds": 1, "about": "a saved model", "example": ""})
@@ -31,14 +33,18 @@ def models(runs: Path) -> dict[str, Any]:
 
 def algorithm_of(path: Path) -> str:
     """Return the algorithm of a run in a folder; empty if it is unreadable."""
+    return str(_settings(path).get("algorithm", ""))
+
+
+def _settings(path: Path) -> Mapping[str, Any]:
+    """Return the settings of a run in a folder; none if they are unreadable."""
     try:
-        return str(settings_of(path).get("algorithm", ""))
+        return settings_of(path)
     except (OSError, ValueError):
-        return ""
+        return {}
 
 
-def _of_run(path: Path, name: str) -> dict[str, Any]:
-    settings = settings_of(path)
+def _of_run(path: Path, name: str, settings: Mapping[str, Any]) -> dict[str, Any]:
     prompt = (last_record(path / "eval" / "samples.jsonl") or {}).get("prompt")
     return {
         "name": name,

@@ -21,11 +21,11 @@ from torch.nn.functional import elu, relu
 
 from operant import ops, streams
 from operant.control.compatibility import require_suitable
-from operant.control.off_policy import alternate, explore, merge
+from operant.control.off_policy import alternate, explore, merge, planned_updates
 from operant.control.replay_collector import Experience
 from operant.envs import BatchEnv, Tree
 from operant.nets import StackedAdam, StackedNormedMLP, compilable
-from operant.runtime.budget import iterations, require_budget
+from operant.runtime.budget import require_budget
 from operant.runtime.learner import Metrics
 from operant.runtime.priorities import Priorities
 from operant.runtime.transitions import Transitions
@@ -177,10 +177,7 @@ class MRQ(Resumable):
     @property
     def gradient_steps(self) -> int:
         """Gradient steps of the critics in the whole run."""
-        config = self.config
-        drawn = iterations(config.learning_starts, config.num_envs) * config.num_envs
-        turns = iterations(self.budget - drawn, config.rounds_per_iteration * self.rollout_steps)
-        return max(turns, 1) * config.rounds_per_iteration * config.gradient_steps
+        return planned_updates(self.config, self.budget, rollout_steps=self.rollout_steps)
 
     def iterate(self) -> Metrics:
         """Alternate collecting and updating; the first time, after random actions."""

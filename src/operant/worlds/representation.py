@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import torch
 from torch import Tensor
-from torch.nn.functional import elu, mse_loss
+from torch.nn.functional import elu, mse_loss, pad
 
 from operant import ops
 from operant.nets import Slots, StackedImageEncoder, StackedNormedMLP, shares
@@ -106,7 +106,7 @@ class BoundRepresentation:
         if self.shape.images is not None:
             return self.shape.states(self.state, self.shape.images(self.images, obs))
         # A constant as well: without a bias, layer normalization would take the size of an observation away.
-        return self.shape.states(self.state, torch.cat((obs, torch.ones_like(obs[..., :1])), -1))
+        return self.shape.states(self.state, pad(obs, (0, 1), value=1.0))
 
     def join(self, latent: Tensor, actions: Tensor) -> Tensor:
         """Return `z_sa [S, M, J]` of states `z_s [S, M, Z]` and actions `[S, M, A]`."""

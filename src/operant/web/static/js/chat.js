@@ -155,7 +155,11 @@ class Chat {
     this.asker.disabled = this.prompts.length > 0;
     delete this.root.dataset.ready;
     await Promise.all(this.columns.map((column) => column.answer(() => turn === this.turn)));
-    if (turn !== this.turn) return;
+    if (turn === this.turn) this.rest();
+  }
+
+  /** Nothing is being answered now. */
+  rest() {
     this.busy = false;
     this.stopper.hidden = true;
     this.asker.disabled = false;
@@ -165,11 +169,8 @@ class Chat {
   stop() {
     if (!this.busy) return;
     this.turn += 1;
-    this.busy = false;
-    this.stopper.hidden = true;
-    this.asker.disabled = false;
     this.columns.forEach((column) => column.stopped());
-    this.root.dataset.ready = String(this.prompts.length);
+    this.rest();
   }
 
   key(event) {
