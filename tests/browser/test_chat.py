@@ -73,17 +73,30 @@ def test_what_no_token_stands_for_is_said_and_the_next_prompt_is_answered(page):
 
 
 def test_an_answer_is_stopped(page):
-    page.goto("/chat#a=words&max_tokens=1024&temperature=5")
+    asked = []
+
+    def hold_the_second(route):
+        asked.append(route)
+        if len(asked) != 2:  # the first call samples for a moment, a part of the longest answer
+            route.continue_()
+
+    page.route("**/api/chat/answer", hold_the_second)
+    page.goto("/chat#a=words&max_tokens=1024&temperature=0")
     page.locator("main[data-ready]").wait_for()
     page.keyboard.press("/")
     page.keyboard.type("1+1=")
-    page.keyboard.press("Enter")
-    expect(page.locator(".said")).not_to_have_text("")
+    with page.expect_request(lambda request: request.url.endswith("/chat/answer") and len(asked) == 1):
+        page.keyboard.press("Enter")  # until the second call, which comes after the answer so far is shown
+    text = page.locator(".said").inner_text()
+    assert text
     page.keyboard.press("Escape")
     expect(page.locator(".verdict")).to_contain_text("stopped")
-    text = page.locator(".said").inner_text()
-    page.wait_for_timeout(500)
+    with page.expect_response("**/api/chat/answer") as answered:
+        asked[1].continue_()
+    assert len(answered.value.json()["text"]) > len(text)
+    page.wait_for_timeout(200)
     assert page.locator(".said").inner_text() == text
+    assert len(asked) == 2
 
 
 def test_a_letter_goes_to_the_chat(page):
