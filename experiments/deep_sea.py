@@ -108,7 +108,7 @@ def draw(cells: dict[str, Any], planned: dict[int, Any]) -> None:
             axes[0].plot(sizes, np.median(solved, axis=1), color=color, label=f"{name}, median of ten seeds")
     axes[0].plot(SIZES, [planned[size]["failures"] for size in SIZES], color=COLORS[1], label="R-max: failed dives")
     axes[0].plot(SIZES, [2.0**size for size in SIZES], "--", color=COLORS[6], label="chance, 2^size")
-    axes[0].set(yscale="log", ylim=(10, 1.3 * MOST), xlabel="size", ylabel="episodes until solved")
+    axes[0].set(yscale="log", ylim=(2, 1.3 * MOST), xlabel="size", ylabel="episodes until solved")
     for size, color in zip((10, 20, 30, 40, 50), COLORS, strict=False):
         if (cell := cells[HEADS].get(str(size))) is not None:
             axes[1].plot(cell["dives"], cell["regret"], color=color, label=f"size {size}")
