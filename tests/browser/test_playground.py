@@ -103,6 +103,42 @@ def test_frames_are_stepped_played_and_scrubbed_by_keys(page):
     expect(page.locator(".phase")).to_have_text("Sweep 15: finished")
 
 
+def test_a_large_grid_has_the_colors_of_a_small_one(page):
+    """A pixel a cell, blended like the style of an element in both themes; cells are clicked where they are seen."""
+    rows = "/".join(["40."] * 39 + ["39.G"])
+    open_at(page, f"world=trap&grid={rows}&a=value-iteration&gamma=0.9")
+    page.get_by_role("button", name="Last frame").click()
+    numbers = values(page)
+    assert numbers[1598] == pytest.approx(1)
+    colors = """states => {
+      const canvas = document.querySelector(".panel.a .pixels"), pixels = canvas.getContext("2d"), probe = new OffscreenCanvas(1, 1).getContext("2d");
+      return states.map(([state, percent]) => {
+        const element = document.querySelector(".pixel-probe") ?? document.body.appendChild(Object.assign(document.createElement("i"), { className: "pixel-probe" }));
+        element.style.color = `color-mix(in oklab, var(--pos) ${percent}%, var(--cell))`;
+        probe.fillStyle = getComputedStyle(element).color;
+        probe.fillRect(0, 0, 1, 1);
+        const found = pixels.getImageData(state % canvas.width, Math.floor(state / canvas.width), 1, 1).data;
+        return [[...found], [...probe.getImageData(0, 0, 1, 1).data]];
+      });
+    }"""  # noqa: E501
+    states = [[state, round(numbers[state] ** 0.75 * 80)] for state in (0, 780, 1200, 1550, 1558, 1598)]
+    light = page.evaluate(colors, states)
+    assert all(found == expected for found, expected in light)
+    assert len({tuple(found) for found, _ in light}) > 3
+    page.emulate_media(color_scheme="dark")
+    page.wait_for_function(
+        "before => document.querySelector('.panel.a .pixels').getContext('2d')"
+        ".getImageData(38, 39, 1, 1).data[0] !== before",
+        arg=light[-1][0][0],
+    )
+    assert all(found == expected for found, expected in page.evaluate(colors, states))
+    page.locator('[data-state="1599"]').click()
+    expect(page.locator('[data-state="1599"]')).to_have_class(re.compile("held"))
+    box = page.locator(".panel.a .world").bounding_box()
+    page.mouse.click(box["x"] + 10.5 / 40 * box["width"], box["y"] + 20.5 / 40 * box["height"])
+    expect(page.locator('[data-state="810"]')).to_have_class(re.compile("end"))
+
+
 def test_a_world_is_painted_by_the_keyboard_alone(page):
     open_at(page, "world=maze&a=value-iteration")
     page.get_by_role("radio", name="Wall").focus()

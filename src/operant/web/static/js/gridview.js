@@ -7,6 +7,7 @@ const SIDE = 60;
 const MOVES = [[-1, 0], [0, 1], [1, 0], [0, -1], [-1, 1], [1, 1], [1, -1], [-1, -1], [0, 0]];
 const NAMES = ["up", "right", "down", "left", "up right", "down right", "down left", "up left", "stay"];
 const MANY = 900;
+const STRONGEST = 80;
 const TRIANGLES = [[0, 0, 1, 0], [1, 0, 1, 1], [1, 1, 0, 1], [0, 1, 0, 0]];
 const PLACES = [[0.5, 0.17], [0.8, 0.53], [0.5, 0.9], [0.2, 0.53]];
 
@@ -19,13 +20,21 @@ function tight(value) {
   return size >= 1000 ? cellNumber(value) : value.toFixed(size >= 10 ? 0 : size >= 1 ? 1 : 2).replace("-", "−");
 }
 
-/** Color an element; the same color is not set again, since style is what large grids spend their time on. */
-function shade(element, value, scale) {
+/** Return the strength of a value's color in percent, with its sign. */
+function strengthOf(value, scale) {
   const share = scale > 0 ? Math.min(1, Math.abs(value) / scale) : 0;
-  const strength = Math.round(share ** 0.75 * 80) * (value < 0 ? -1 : 1);
+  return Math.round(share ** 0.75 * STRONGEST) * (value < 0 ? -1 : 1);
+}
+
+/** Return the color of a strength, as a style. */
+const colorOf = (strength) => strength ? `color-mix(in oklab, var(--${strength < 0 ? "neg" : "pos"}) ${Math.abs(strength)}%, var(--cell))` : "var(--cell)";
+
+/** Color an element; the same color is not set again. */
+function shade(element, value, scale) {
+  const strength = strengthOf(value, scale);
   if (element.strength === strength) return;
   element.strength = strength;
-  element.style.fill = strength ? `color-mix(in oklab, var(--${value < 0 ? "neg" : "pos"}) ${Math.abs(strength)}%, var(--cell))` : "var(--cell)";
+  element.style.fill = colorOf(strength);
 }
 
 function arrow(bits) {
@@ -50,6 +59,54 @@ function arrow(bits) {
   return path;
 }
 
+/** The colors of a large grid on a canvas with one pixel a cell: the styles of ten thousand elements take too long. */
+class Pixels {
+  constructor() {
+    this.canvas = h("canvas", { className: "pixels", "aria-hidden": "true" });
+    this.probe = h("span", { className: "probe", hidden: true });
+    this.palettes = new Map();
+  }
+
+  /** Make place for the colors of so many cells. */
+  resize(columns, rows) {
+    Object.assign(this.canvas, { width: columns, height: rows });
+    this.image = new ImageData(columns, rows);
+    this.colors = new Uint32Array(this.image.data.buffer);
+  }
+
+  /** The colors of all strengths in the theme that is shown, as pixels. */
+  get palette() {
+    const theme = getComputedStyle(this.probe).backgroundColor;
+    if (!this.palettes.has(theme)) {
+      const count = 2 * STRONGEST + 1;
+      const context = new OffscreenCanvas(count, 1).getContext("2d");
+      for (let i = 0; i < count; i++) {
+        this.probe.style.color = colorOf(i - STRONGEST);
+        context.fillStyle = getComputedStyle(this.probe).color;
+        context.fillRect(i, 0, 1, 1);
+      }
+      this.palettes.set(theme, new Uint32Array(context.getImageData(0, 0, count, 1).data.buffer));
+    }
+    return this.palettes.get(theme);
+  }
+
+  /** Color each cell by the number that a function returns for its state. */
+  show(numberOf, scale) {
+    const { palette, colors } = this;
+    for (let i = 0; i < colors.length; i++) colors[i] = palette[strengthOf(numberOf(i), scale) + STRONGEST];
+    this.canvas.getContext("2d").putImageData(this.image, 0, 0);
+  }
+}
+
+/** Return what colors a state of a frame: its value, visits or error. */
+function paintedOf({ values, visits, exact, view }, state) {
+  if (view === "visits") return visits?.[state] ?? 0;
+  return view === "error" ? -Math.abs(exact ? values[state] - exact[state] : 0) : values[state];
+}
+
+/** Whether a cell has a value that the agent learns. */
+const isKnown = ({ kind }) => kind !== "wall" && kind !== "end" && kind !== "cliff";
+
 export class GridView {
   /** act(state, token, first): a cell was clicked, painted over, or chosen by a key. */
   constructor(label, act) {
@@ -58,7 +115,11 @@ export class GridView {
     this.cells = [];
     this.focused = 0;
     this.svg = s("svg", { class: "world", role: "grid", "aria-label": label });
-    this.element = h("div", { className: "world-box" }, this.svg);
+    this.pixels = new Pixels();
+    this.element = h("div", { className: "world-box" }, this.pixels.canvas, this.pixels.probe, this.svg);
+    const recolor = () => this.plain && this.shown && this.color();
+    new MutationObserver(recolor).observe(document.documentElement, { attributeFilter: ["data-theme"] });
+    matchMedia("(prefers-color-scheme: dark)").addEventListener("change", recolor);
     this.svg.addEventListener("pointerdown", (event) => this.press(event));
     this.svg.addEventListener("pointermove", (event) => this.paint(event));
     this.svg.addEventListener("keydown", (event) => this.key(event));
@@ -70,11 +131,15 @@ export class GridView {
   draw(world, held = null) {
     const rows = world.cells.length;
     const columns = world.cells[0].length;
-    const windy = world.rules.wind.some((strength) => strength !== 0);
     this.world = world;
     this.columns = columns;
     this.plain = rows * columns > MANY;
-    this.svg.setAttribute("viewBox", `-1 -1 ${columns * SIDE + 2} ${rows * SIDE + 2 + (windy ? 22 : 0)}`);
+    const windy = !this.plain && world.rules.wind.some((strength) => strength !== 0);
+    this.shown = null;
+    this.element.classList.toggle("plain", this.plain);
+    if (this.plain) this.pixels.resize(columns, rows);
+    const margin = this.plain ? 0 : 1; // the canvas has none
+    this.svg.setAttribute("viewBox", `${-margin} ${-margin} ${columns * SIDE + 2 * margin} ${rows * SIDE + 2 * margin + (windy ? 22 : 0)}`);
     this.svg.style.maxWidth = `${Math.max(260, Math.min(760, columns * 84))}px`;
     this.svg.setAttribute("aria-rowcount", rows);
     this.svg.setAttribute("aria-colcount", columns);
@@ -124,51 +189,66 @@ export class GridView {
    * Show numbers: `values`, `q`, `policy`, `visits`, `exact` of one frame, each per state; `view` says what colors mean,
    * `scale` the value of the strongest color, `place` the state of the agent.
    */
-  show({ values, q, policy, visits, exact, view, scale, place, actions, overlay }) {
-    this.svg.dataset.view = view;
-    this.cells.forEach((cell, state) => {
-      const value = values[state];
-      if (cell.number !== value) cell.group.dataset.value = cell.number = value;
-      if (exact && cell.solution !== exact[state]) cell.group.dataset.exact = cell.solution = exact[state];
-      const known = cell.kind !== "wall" && cell.kind !== "end" && cell.kind !== "cliff";
-      if (!known) return;
-      const error = exact ? value - exact[state] : 0;
-      const painted = view === "visits" ? visits?.[state] ?? 0 : view === "error" ? -Math.abs(error) : value;
-      const triangular = view === "q" && q && actions === 4;
-      shade(cell.base, triangular ? 0 : painted, scale);
-      cell.best = policy[state];
-      if (this.plain) return;
-      for (let a = 0; a < 4; a++) {
-        const number = triangular ? q[state * actions + a] : 0;
-        cell.triangles[a].style.display = triangular ? "" : "none";
-        cell.numbers[a].textContent = triangular ? tight(number) : "";
-        cell.numbers[a].classList.toggle("best", Boolean(policy[state] & (1 << a)));
-        if (triangular) shade(cell.triangles[a], number, scale);
-      }
-      const main = view === "visits" ? String(visits?.[state] ?? "") : view === "error" ? short(Math.abs(error), 2) : cellNumber(value);
-      cell.value.textContent = triangular ? "" : main;
-      const small = overlay && exact && view === "values";
-      cell.exact.textContent = small && !triangular ? cellNumber(exact[state]) : "";
-      cell.value.setAttribute("y", SIDE * (small ? 0.32 : 0.36));
-      cell.arrow.setAttribute("d", triangular ? "" : arrow(policy[state]));
-      cell.arrow.setAttribute("transform", `translate(${SIDE / 2} ${SIDE * (small ? 0.78 : 0.7)})`);
-    });
-    const there = place === null || place === undefined ? null : this.cells[place];
+  show(frame) {
+    this.shown = frame;
+    this.svg.dataset.view = frame.view;
+    if (this.plain) this.color();
+    else this.cells.forEach((cell, state) => this.fill(cell, state));
+    const there = this.cells[frame.place];
     this.agent.setAttribute("visibility", there ? "visible" : "hidden");
     if (there) {
       this.agent.setAttribute("cx", (there.column + 0.82) * SIDE);
       this.agent.setAttribute("cy", (there.row + 0.82) * SIDE);
     }
-    this.describe(this.cells[this.focused]);
+    this.describe(this.focused);
+  }
+
+  /** Color the cells of a large grid. */
+  color() {
+    this.pixels.show((state) => paintedOf(this.shown, state), this.shown.scale);
+  }
+
+  /** Show the numbers of the frame in a cell. */
+  fill(cell, state) {
+    const { values, q, policy, visits, exact, view, scale, actions, overlay } = this.shown;
+    this.note(cell, state);
+    if (!isKnown(cell)) return;
+    const triangular = view === "q" && q && actions === 4;
+    shade(cell.base, triangular ? 0 : paintedOf(this.shown, state), scale);
+    for (let a = 0; a < 4; a++) {
+      const number = triangular ? q[state * actions + a] : 0;
+      cell.triangles[a].style.display = triangular ? "" : "none";
+      cell.numbers[a].textContent = triangular ? tight(number) : "";
+      cell.numbers[a].classList.toggle("best", Boolean(policy[state] & (1 << a)));
+      if (triangular) shade(cell.triangles[a], number, scale);
+    }
+    const error = exact ? Math.abs(values[state] - exact[state]) : 0;
+    const main = view === "visits" ? String(visits?.[state] ?? "") : view === "error" ? short(error, 2) : cellNumber(values[state]);
+    cell.value.textContent = triangular ? "" : main;
+    const small = overlay && exact && view === "values";
+    cell.exact.textContent = small && !triangular ? cellNumber(exact[state]) : "";
+    cell.value.setAttribute("y", SIDE * (small ? 0.32 : 0.36));
+    cell.arrow.setAttribute("d", triangular ? "" : arrow(policy[state]));
+    cell.arrow.setAttribute("transform", `translate(${SIDE / 2} ${SIDE * (small ? 0.78 : 0.7)})`);
+  }
+
+  /** Write the numbers of the frame into the attributes of a cell. */
+  note(cell, state) {
+    const { values, exact, policy } = this.shown;
+    if (cell.number !== values[state]) cell.group.dataset.value = cell.number = values[state];
+    if (exact && cell.solution !== exact[state]) cell.group.dataset.exact = cell.solution = exact[state];
+    if (isKnown(cell)) cell.best = policy[state];
   }
 
   /** Give every cell its sentence for screen readers; only the one in focus changes while frames run. */
   describeAll() {
-    this.cells.forEach((cell) => this.describe(cell));
+    this.cells.forEach((_, state) => this.describe(state));
   }
 
-  describe(cell) {
+  describe(state) {
+    const cell = this.cells[state];
     if (!cell) return;
+    if (this.shown) this.note(cell, state);
     const what = { wall: "wall", start: "start", end: `end, reward ${cell.reward}`, cliff: `cliff, reward ${cell.reward}`, bonus: `pays ${cell.reward}`, jump: `jump ${cell.token}`, floor: "" }[cell.kind];
     const best = cell.best ? `best action ${actionNames(cell.best).join(" or ")}` : "";
     const value = cell.kind === "wall" || cell.group.dataset.value === undefined ? "" : `value ${short(Number(cell.group.dataset.value))}`;
@@ -200,7 +280,7 @@ export class GridView {
     this.cells[this.focused]?.group.setAttribute("tabindex", "-1");
     this.focused = Number(group.dataset.state);
     group.setAttribute("tabindex", "0");
-    this.describe(this.cells[this.focused]);
+    this.describe(this.focused);
   }
 
   key(event) {
