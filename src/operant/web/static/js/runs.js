@@ -77,13 +77,7 @@ class Runs {
   }
 
   async start() {
-    await this.refresh();
-    if (!this.selected.length && this.entries.length) {
-      const first = this.entries.find((entry) => entry.outcome === "running") ?? this.entries.find((entry) => entry.iqm !== null) ?? this.entries[0];
-      this.selected = [first.name];
-      this.remember(false);
-      this.list();
-    }
+    await this.refresh(true);
     await this.update(true);
     this.root.dataset.ready = "1";
     this.listen();
@@ -137,7 +131,15 @@ class Runs {
     this.problem.hidden = false;
   }
 
-  async refresh() {
+  /** Select a run where none is: one that is running, or has a score. */
+  choose() {
+    if (this.selected.length || !this.entries.length) return;
+    const first = this.entries.find((entry) => entry.outcome === "running") ?? this.entries.find((entry) => entry.iqm !== null) ?? this.entries[0];
+    this.selected = [first.name];
+    this.remember(false);
+  }
+
+  async refresh(first = false) {
     const answer = await call("runs/index");
     const text = JSON.stringify(answer.runs);
     this.problem.hidden = true;
@@ -152,6 +154,7 @@ class Runs {
     if (text === this.text) return;
     this.text = text;
     this.entries = answer.runs;
+    if (first) this.choose();
     this.list();
   }
 
