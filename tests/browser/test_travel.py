@@ -40,6 +40,7 @@ def state(page):
 def opened(page, address):
     page.goto(address)
     page.locator("main[data-ready]").wait_for()
+    expect(page.get_by_label("Update, by the budget used")).to_be_visible()
     expect(page.get_by_label("Update, by the budget used")).to_be_enabled()
 
 
