@@ -36,9 +36,9 @@ DRAW = """(metric) => new Promise((resolve) => {
     resolve([performance.now() - asked.startTime, performance.now() - asked.responseEnd]); })); })
     .observe(figure.querySelector("svg"), { childList: true, subtree: true });
   select.value = metric; select.dispatchEvent(new Event("change")); })"""
-PLAY = """() => new Promise((resolve) => { let frames = 0;
-  new MutationObserver(() => (frames += 1)).observe(document.querySelector(".position"), { childList: true, subtree: true, characterData: true });
-  document.querySelector("[aria-label=Play]").click(); setTimeout(() => resolve(frames / 2), 2000); })"""  # noqa: E501
+PLAY = """() => new Promise((resolve) => { let frames = 0, last = 0; const began = performance.now();
+  new MutationObserver(() => { frames += 1; last = performance.now(); }).observe(document.querySelector(".position"), { childList: true, subtree: true, characterData: true });
+  document.querySelector("[aria-label=Play]").click(); setTimeout(() => resolve(1000 * frames / (last - began)), 2000); })"""  # noqa: E501
 
 
 def link(run: Path, folder: Path) -> None:
