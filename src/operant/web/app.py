@@ -90,7 +90,9 @@ def make_app(runs: Path, hosts: Hosts, token: str | None = None, documentation: 
 
     @asynccontextmanager
     async def lifespan(_: Starlette) -> AsyncGenerator[None]:
+        first = asyncio.create_task(workers.library.call("runs.index", {}))  # starts while the browser does
         yield
+        first.cancel()
         streams.end()
         await workers.close()
 
