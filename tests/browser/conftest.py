@@ -66,9 +66,9 @@ class Server:
         self.process.stdout.close()
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def server(runs):
-    """Give a server of the runs."""
+    """Give a server of the runs, which are those of the file if it has its own."""
     found = Server(runs)
     yield found
     found.kill()

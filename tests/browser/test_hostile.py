@@ -5,7 +5,6 @@ import json
 import pytest
 from playwright.sync_api import expect
 
-from browser.conftest import Server  # type: ignore[import-not-found]
 from web.folders import make_run  # type: ignore[import-not-found]
 
 pytestmark = pytest.mark.slow
@@ -43,14 +42,6 @@ def runs(tmp_path_factory):
     notes = "".join(f"note{i} = {json.dumps(value)}\n" for i, value in enumerate(CORPUS) if "\u0007" not in value)
     config.write_text(text.replace("[config]\n", f"[config]\n{notes}"), encoding="utf-8")
     return path
-
-
-@pytest.fixture(scope="module")
-def server(runs):
-    """Give a server of these runs, in the place of that of the other files."""
-    found = Server(runs)
-    yield found
-    found.kill()
 
 
 @pytest.fixture

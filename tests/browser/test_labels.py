@@ -3,7 +3,6 @@ import shutil
 import pytest
 from playwright.sync_api import expect
 
-from browser.conftest import Server  # type: ignore[import-not-found]
 from operant.language.preferences import PreferenceStore
 
 pytestmark = pytest.mark.slow
@@ -15,14 +14,6 @@ def runs(runs, tmp_path_factory):
     path = tmp_path_factory.mktemp("labels") / "runs"
     shutil.copytree(runs, path, ignore=shutil.ignore_patterns("preferences*"))
     return path
-
-
-@pytest.fixture(scope="module")
-def server(runs):
-    """Give a server of these runs."""
-    found = Server(runs)
-    yield found
-    found.kill()
 
 
 def outcomes(runs):

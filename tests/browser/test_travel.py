@@ -6,8 +6,6 @@ from urllib.parse import parse_qs, urlsplit
 import pytest
 from playwright.sync_api import expect
 
-from browser.conftest import Server  # type: ignore[import-not-found]
-
 pytestmark = pytest.mark.slow
 
 UPDATE = 128
@@ -23,14 +21,6 @@ def runs(tmp_path_factory):
     api.train("ppo", "CartPole-v1", seeds=2, budget=2048, run=path / "pole", progress="silent", **small)
     api.train("q-learning", "FrozenLake-v1", seeds=2, budget=4000, run=path / "lake", progress="silent")
     return path
-
-
-@pytest.fixture(scope="module")
-def server(runs):
-    """Give a server of these runs, in the place of that of the other files."""
-    found = Server(runs)
-    yield found
-    found.kill()
 
 
 def state(page):
