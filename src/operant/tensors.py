@@ -16,6 +16,9 @@ floats = cast(Callable[[Tensor], list[float]], Tensor.tolist)  # pyright: ignore
 rows_of_floats = cast(Callable[[Tensor], list[list[float]]], Tensor.tolist)  # pyright: ignore[reportUnknownMemberType]
 """The numbers of a tensor of floating point numbers `[rows, n]`, as Python's own."""
 
+booleans = cast(Callable[[Tensor], list[bool]], Tensor.tolist)  # pyright: ignore[reportUnknownMemberType]
+"""The truth values of a tensor `[n]`, as Python's own."""
+
 nested = cast(Callable[[Tensor], Any], Tensor.tolist)  # pyright: ignore[reportUnknownMemberType]
 """The numbers of a tensor of any shape, as Python's own in lists within lists."""
 
@@ -30,6 +33,16 @@ unique = cast(Callable[[Tensor], Tensor], Tensor.unique)  # pyright: ignore[repo
 
 ndtri = cast(Callable[[Tensor], Tensor], torch.special.ndtri)  # pyright: ignore[reportUnknownMemberType]
 """The quantiles of the standard normal distribution."""
+
+
+class _SparseRows(Protocol):
+    def __call__(
+        self, starts: Tensor, columns: Tensor, values: Tensor, size: tuple[int, int], /, *, check_invariants: bool
+    ) -> Tensor: ...
+
+
+sparse_csr_tensor = cast(_SparseRows, torch.sparse_csr_tensor)  # pyright: ignore[reportUnknownMemberType]
+"""A sparse matrix by rows."""
 
 
 class LeastSquares(NamedTuple):
