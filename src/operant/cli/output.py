@@ -11,7 +11,7 @@ import sys
 import textwrap
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 if TYPE_CHECKING:
     from operant.runtime.evaluation import Evaluation
@@ -215,7 +215,7 @@ def require_extra(extra: str, what: str, modules: Sequence[str]) -> None:
 def finite(value: Any) -> Any:
     """Return a value with null, None, in place of NaN and Inf."""
     if isinstance(value, Mapping):
-        return {key: finite(item) for key, item in value.items()}
+        return {key: finite(item) for key, item in cast(Mapping[Any, Any], value).items()}
     if isinstance(value, list | tuple):
-        return [finite(item) for item in value]
+        return [finite(item) for item in cast(Sequence[Any], value)]
     return None if isinstance(value, float) and not math.isfinite(value) else value

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, cast
 
 import tyro
 
@@ -168,7 +168,7 @@ def updates_of(run: "Run") -> list[Updates]:
 
 def _by_seed(value: Any, seeds: int) -> list[float]:
     """Return the values of a metric as a list, also for one seed."""
-    return value if isinstance(value, list) else [value] * seeds
+    return cast(list[float], value) if isinstance(value, list) else [value] * seeds
 
 
 def _held_out(
@@ -255,7 +255,7 @@ def health(trained: "Trained") -> str:
     for record in read_records(trained.run.metrics_path):
         for name, value in record.items():
             if name.startswith("health/") and name not in (SKIPPED, UPDATES):
-                values = value if isinstance(value, list) else [value]
+                values = _by_seed(value, 1)
                 counts[name] = counts.get(name, 0) + sum(v for v in values if not math.isnan(v))
     found = [f"{count:g} {name.removeprefix('health/').replace('_', ' ')}" for name, count in counts.items() if count]
     return f"Health, all seeds together: {', '.join(found)}." if found else ""
