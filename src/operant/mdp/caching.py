@@ -28,8 +28,8 @@ class Compile(Protocol):
         ...
 
 
-njit = cast(Callable[..., Compile], numba.njit)  # pyright: ignore[reportUnknownMemberType] - its options have no types
-"""Numba's decorator for compiled functions, given options."""
+njit = cast(Callable[..., Compile], numba.njit)
+"""numba's decorator with given options, which have no types."""
 
 _OUTSIDE = "operant.doors."
 """Prefix of module names of user files (`operant.doors`)."""
