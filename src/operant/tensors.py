@@ -1,6 +1,7 @@
 """Functions of PyTorch that its own annotations leave open, with types: the same ones under a typed name."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from typing import Any, NamedTuple, Protocol, cast
 
 import torch
@@ -9,6 +10,9 @@ from torch import Tensor
 
 integers = cast(Callable[[Tensor], list[int]], Tensor.tolist)  # pyright: ignore[reportUnknownMemberType]
 """The numbers of a tensor of integers `[n]`, as Python's own."""
+
+rows_of_integers = cast(Callable[[Tensor], list[list[int]]], Tensor.tolist)  # pyright: ignore[reportUnknownMemberType]
+"""The numbers of a tensor of integers `[rows, n]`, as Python's own."""
 
 floats = cast(Callable[[Tensor], list[float]], Tensor.tolist)  # pyright: ignore[reportUnknownMemberType]
 """The numbers of a tensor of floating point numbers `[n]`, as Python's own."""
@@ -30,6 +34,15 @@ in_shared_memory = cast(Callable[[Tensor], Tensor], Tensor.share_memory_)
 
 unique = cast(Callable[[Tensor], Tensor], Tensor.unique)  # pyright: ignore[reportUnknownMemberType]
 """The different numbers of a tensor, in order."""
+
+split = cast(Callable[[Tensor, Sequence[int]], tuple[Tensor, ...]], Tensor.split)  # pyright: ignore[reportUnknownMemberType]
+"""The parts of some lengths of a tensor, along its first dimension."""
+
+backpropagate = cast(Callable[[Tensor], None], Tensor.backward)  # pyright: ignore[reportUnknownMemberType]
+"""Add the gradient of a scalar to those of the parameters that it depends on."""
+
+fork_rng = cast(Callable[..., AbstractContextManager[None]], torch.random.fork_rng)  # pyright: ignore[reportUnknownMemberType]
+"""A context that restores the global random generators."""
 
 ndtri = cast(Callable[[Tensor], Tensor], torch.special.ndtri)  # pyright: ignore[reportUnknownMemberType]
 """The quantiles of the standard normal distribution."""

@@ -231,7 +231,7 @@ class PreferenceStore:
                 "ON CONFLICT DO UPDATE SET assigned_at = excluded.assigned_at RETURNING shown",
                 row,
             ).fetchone()
-        shown = tuple(json.loads(kept))
+        shown: tuple[int, ...] = tuple(json.loads(kept))
         texts = tuple(item.completions[place].text for place in shown)
         return Presentation(item_id, annotator, round, item.prompt, texts, shown)
 
