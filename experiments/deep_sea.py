@@ -1,18 +1,18 @@
-"""Claim: heads with priors dive to the treasure of every sea that was tried, in far fewer episodes than 2^size.
+"""Claim: bootstrapped DQN with prior functions solves DeepSea of every tested size, in far fewer episodes than 2^size.
 
-DeepSea (Osband et al. 2019) by the rules of bsuite (arXiv:1908.03568): actions mean something else in every cell
-(`mapping_seed` 42), 10 000 episodes at most, and a sea is solved at the first episode at which less than 80 % of all
-dives so far were bad, that is, missed the treasure. Ten seeds of
+DeepSea (Osband et al. 2019) by the rules of bsuite (arXiv:1908.03568): the meaning of the actions differs by cell
+(`mapping_seed` 42), and a run has at most 10 000 episodes. A size is solved at the first episode at which less than 80
+% of all episodes so far missed the treasure. Ten seeds of
 
-- `bootstrapped-dqn` with its preset; a seed that is solved goes on with the others until all are;
-- `dqn` with the same settings but for the heads: one network without a prior, which explores with ε = 0.05;
-- R-max, which plans with a table of what it knows.
+- `bootstrapped-dqn` with its preset; a seed that has solved the task continues until all seeds have;
+- `dqn` with the same settings except the heads: one network without a prior, with ε-greedy exploration, ε = 0.05;
+- R-max, which plans with a tabular model.
 
-The regret of a dive is the exact optimum, 0.99 by `operant.mdp.solve`, less what it earned; that of all dives so far is
-drawn.
+The regret of an episode is the exact optimum, 0.99 by `operant.mdp.solve`, minus its return; the plot shows the
+cumulative regret.
 
-Seas of `deep_sea.cells.json` are not dived in again, and every one is stored as soon as it is done, so that a run that
-was stopped continues; `--sizes 10 20` and `--dqn 10` dive in these alone. The time is that of one core.
+Every size is stored in `deep_sea.cells.json` as soon as it is done and is not run again, so an interrupted experiment
+resumes; `--sizes 10 20` and `--dqn 10` run only these sizes. Times are for one core.
 """
 
 import argparse

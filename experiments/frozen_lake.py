@@ -1,8 +1,7 @@
-"""Claim: Q-learning solves FrozenLake, slippery and not, as far as it can be solved within its 100 steps.
+"""Claim: Q-learning solves FrozenLake, slippery or not, nearly as well as is possible within 100 steps.
 
-Each policy is judged by computing its exact probability of reaching the goal within the limit, so nothing depends on
-luck in evaluation. On the slippery lake no policy reaches more than 0.7442, and the best one that does not look at the
-clock, the optimal policy for γ = 0.99, reaches 0.7402.
+Each policy is evaluated exactly, by its probability of reaching the goal within the limit. On the slippery lake no
+policy reaches more than 0.7442, and the optimal policy for γ = 0.99, which does not depend on time, reaches 0.7402.
 """
 
 from typing import Any
