@@ -67,7 +67,7 @@ def draw_ways(axis: Axes, ways: dict[str, list[tuple[int, int]]]) -> None:
 
 
 def main() -> None:
-    """Train, judge, compare, draw; fail if a number or a claim does not hold."""
+    """Train, evaluate, compare and plot; fail if a number or a claim does not hold."""
     checks, results, claims, figures = [], {}, {}, {}
     for step_size, printed in REFERENCE.items():
         for name, method in METHODS.items():

@@ -99,7 +99,9 @@ def draw(results: dict[str, Any]) -> None:
 def main() -> None:
     """Train or resume, and write the curve."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--minutes", type=float, default=60.0, help="stop after this many minutes, including evaluations")
+    parser.add_argument(
+        "--minutes", type=float, default=60.0, help="stop after this many minutes, including evaluations"
+    )
     end = time.monotonic() + 60 * parser.parse_args().minutes
 
     def late() -> bool:
