@@ -40,7 +40,7 @@ def draw_policy(axis: Axes, policy: NDArray[np.float64]) -> None:
 
 
 def main() -> None:
-    """Walk at random, learn, judge, draw; fail if a number or a claim does not hold."""
+    """Walk at random, learn, evaluate and plot; fail if a number or a claim does not hold."""
     endless = dataclasses.replace(GRID, max_steps=None)
     walks = {
         limit: RandomAgent(RandomConfig(), mdp, seeds=range(RANDOM_SEEDS)).run_episodes(RANDOM_EPISODES)
