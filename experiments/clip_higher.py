@@ -73,7 +73,7 @@ def learn(model: LanguageModel, start: State, high: float, seed: int) -> dict[st
 def draw(curves: dict[str, np.ndarray]) -> None:
     """Draw what is compared, smoothed over five batches: the mean of the seeds and its interval."""
     figure, axes = panels(3)
-    titles = ("entropy, nats a token", "reward", "tokens above the upper clip")
+    titles = ("entropy, nats per token", "reward", "tokens above the upper clip")
     for axis, name, title in zip(axes, KEPT[:3], titles, strict=True):
         for color, arm in zip(COLORS, ARMS, strict=False):
             table = np.apply_along_axis(

@@ -38,7 +38,7 @@ from operant.tabular import learner_for
 TASK, MAPPING, SEEDS = "operant/DeepSea-v0", 42, range(10)
 MOST, BAD, CELLS = 10_000, 0.8, Path(__file__).with_suffix(".cells.json")
 SIZES = tuple(range(10, 51, 2))
-"""Of bsuite; R-max dives in all of them."""
+"""Of bsuite; R-max runs at all of them."""
 HEADS, GREEDY = "bootstrapped-dqn", "dqn"
 GREEDY_SIZES = (10, 12, 20)
 
@@ -55,7 +55,7 @@ def learner_of(kind: str, env: BatchEnv, budget: int) -> DQN:
 
 
 def best_of(size: int) -> tuple[MDP, float]:
-    """Return a sea, and the exact optimum of a dive."""
+    """Return a sea, and the exact optimum of an episode."""
     sea = MDP.from_gymnasium(gymnasium.make(TASK, size=size, mapping_seed=MAPPING))
     return sea, float(solve(sea, gamma=1.0).values[0])
 
@@ -89,7 +89,7 @@ def dive(kind: str, size: int) -> dict[str, Any]:
 
 
 def plan(size: int) -> dict[str, Any]:
-    """Return the regret of R-max by dive, and how many dives it was before none failed any more."""
+    """Return the regret of R-max by episode, and the number of episodes until none failed any more."""
     sea, best = best_of(size)
     dives = 3 * size
     returns = learner_for("r-max", sea, seeds=[0], gamma=0.99, known=1).run_episodes(dives).returns[0]
@@ -106,7 +106,7 @@ def draw(cells: dict[str, Any], planned: dict[int, Any]) -> None:
         if sizes:
             axes[0].plot(sizes, solved, "o", color=color, markersize=3, alpha=0.5)
             axes[0].plot(sizes, np.median(solved, axis=1), color=color, label=f"{name}, median of ten seeds")
-    axes[0].plot(SIZES, [planned[size]["failures"] for size in SIZES], color=COLORS[1], label="R-max: failed dives")
+    axes[0].plot(SIZES, [planned[size]["failures"] for size in SIZES], color=COLORS[1], label="R-max: failed episodes")
     axes[0].plot(SIZES, [2.0**size for size in SIZES], "--", color=COLORS[6], label="chance, 2^size")
     axes[0].set(yscale="log", ylim=(2, 1.3 * MOST), xlabel="size", ylabel="episodes until solved")
     for size, color in zip((10, 20, 30, 40, 50), COLORS, strict=False):
@@ -119,7 +119,7 @@ def draw(cells: dict[str, Any], planned: dict[int, Any]) -> None:
 
 
 def main() -> None:
-    """Dive in the seas that are asked for, draw all, fail if a claim does not hold."""
+    """Run the given sizes, plot all, fail if a claim does not hold."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--sizes", type=int, nargs="*", default=SIZES, help="for the heads; default: all of bsuite")
     parser.add_argument("--dqn", type=int, nargs="*", default=GREEDY_SIZES, help="for DQN; default: 10 12 20")

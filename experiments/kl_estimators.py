@@ -120,7 +120,7 @@ def draw(along: list[list[dict[str, Any]]]) -> None:
     axes[1].set(title="gradient: distance from that of KL(policy‖ref)", ylim=(1e-3, 10))
     axes[2].set(title="gradient: standard deviation / length")
     for axis in axes:
-        axis.set_xlabel("KL(policy‖ref), nats a token")
+        axis.set_xlabel("KL(policy‖ref), nats per token")
     save(figure, __file__, axes)
 
 

@@ -42,7 +42,7 @@ ARMS = {
     "DPO, live reference": 20,
     "DPO, precomputed": 16,
 }
-"""Bytes a parameter that weights, gradients and moments need."""
+"""Bytes per parameter that weights, gradients and moments need."""
 MIB = 2**20
 
 

@@ -175,12 +175,12 @@ def draw() -> None:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Run what is missing, seed by seed, or print and draw what there is."""
+    """Run missing cells, seed by seed, or print and plot the results so far."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rows", nargs="+", default=list(ROWS), metavar="NAME", help="some rows")
     parser.add_argument("--seeds", nargs="+", type=int, default=list(SEEDS), help="some seeds")
     parser.add_argument("--hours", type=float, default=np.inf, help="start nothing after this many hours")
-    parser.add_argument("--table", action="store_true", help="print and draw what there is")
+    parser.add_argument("--table", action="store_true", help="print and plot the results so far")
     given = parser.parse_args(arguments)
     if unknown := set(given.rows) - set(ROWS):
         parser.error(f"no row {sorted(unknown)[0]!r}; there are: {', '.join(ROWS)}")

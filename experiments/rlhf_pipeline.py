@@ -218,7 +218,7 @@ def pipeline(seed: int, arm: str) -> None:
 def draw(found: dict[int, dict[str, Any]]) -> None:
     """Draw the seeds that there are: each as a thin line, their mean as a thick one."""
     figure, axes = panels(2, 2)
-    titles = {"hidden": "hidden reward", "proxy": "score of the reward model", "KL": "KL(policy‖SFT), nats an answer"}
+    titles = {"hidden": "hidden reward", "proxy": "score of the reward model", "KL": "KL(policy‖SFT), nats per answer"}
     for color, (arm, (file, _, _)) in zip(COLORS, ARMS.items(), strict=False):
         runs = [stages[file] for stages in found.values() if file in stages]
         if not runs:
@@ -236,7 +236,7 @@ def draw(found: dict[int, dict[str, Any]]) -> None:
     deviation = np.mean([stages["sft"]["deviation"] for stages in found.values()])
     axes[0].axhline(start + deviation, color=COLORS[6], linestyle="--", linewidth=1, label="SFT + its deviation")
     axes[3].axvline(10, color=COLORS[6], linestyle="--", linewidth=1)
-    axes[3].set(title="hidden reward against divergence", xlabel="KL(policy‖SFT), nats an answer", xscale="symlog")
+    axes[3].set(title="hidden reward against divergence", xlabel="KL(policy‖SFT), nats per answer", xscale="symlog")
     axes[3].set_xlim(left=-0.2)
     save(figure, __file__, axes[:1])
 
@@ -288,7 +288,7 @@ def main() -> None:
     """Run missing seeds, store and plot the results; fail if a claim does not hold."""
     parser = argparse.ArgumentParser(description="The pipeline from demonstrations to PPO")
     parser.add_argument("--seeds", type=int, nargs="*", default=list(SEEDS))
-    parser.add_argument("--draw", action="store_true", help="draw what there is, train nothing")
+    parser.add_argument("--draw", action="store_true", help="plot the results so far, train nothing")
     arguments = parser.parse_args()
     torch.set_num_threads(1)
     if not arguments.draw:

@@ -64,7 +64,7 @@ BUDGETS: dict[str, dict[str, int]] = {
     "sac-discrete": {**REPLAYED, "CartPole-v1": 50_000},
     **dict.fromkeys(WIDE, ACTOR_CRITIC),
 }
-"""Environment steps a seed, by algorithm and task."""
+"""Environment steps per seed, by algorithm and task."""
 
 MEDIUM = {(name, task) for name in WIDE for task in ("HalfCheetah-v5", "Hopper-v5")}
 """Cells whose matrix products are taken at medium precision (see `precision.py`)."""

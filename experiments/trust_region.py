@@ -372,7 +372,7 @@ def against(samples: Axes, seconds: Axes, claims: Claims) -> dict[str, Any]:
 
 
 def forward_filled(curve: np.ndarray) -> np.ndarray:
-    """Return `[T, S]` with the last number in the place of each that is missing, because no episode ended."""
+    """Return `[T, S]` with missing numbers, of steps without an episode end, replaced by the last one."""
     filled = curve.copy()
     for t in range(1, len(filled)):
         filled[t] = np.where(np.isnan(filled[t]), filled[t - 1], filled[t])

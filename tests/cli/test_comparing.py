@@ -19,7 +19,7 @@ def other(tmp_path_factory):
 def test_runs_side_by_side(cli, answer, run, other):
     status, out, err = cli("compare", run, other)
     assert (status, err) == (0, "")
-    assert "CartPole-v1, 1024 environment steps a seed, 4 greedy episodes a seed" in out
+    assert "CartPole-v1, 1024 environment steps per seed, 4 greedy episodes per seed" in out
     report = answer("compare", run, other)
     first, second = report["runs"]
     assert (first["run"], second["run"]) == ("trained", "other")
