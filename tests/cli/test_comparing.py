@@ -85,7 +85,7 @@ def test_language_models(cli, spoken, tmp_path):
     status, out, err = cli("compare", spoken, other, "--out", tmp_path / "compare.png", "--allow-different")
     assert status == 0, err
     assert "warning: the protocols differ: the unit of the budget is demonstrations and prompts" in err
-    assert out.startswith("arithmetic, 64 demonstrations or prompts a seed, 12 held-out examples\n")
+    assert out.startswith("arithmetic, 64 demonstrations or prompts per seed, 12 held-out examples\n")
     assert (tmp_path / "compare.png").exists()
     few = tmp_path / "few"
     flags = ["--held-out", 6, "--budget", 64, "--evaluate-every", 32, "--run", few]
