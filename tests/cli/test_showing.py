@@ -20,7 +20,8 @@ def lake(tmp_path_factory):
 def test_a_run_and_its_table(cli, lake):
     status, out, err = cli("show", lake)
     assert (status, err) == (0, "")
-    for part in ("q-learning", "FrozenLake-v1", "2, from 5", "3,000 of 3,000 environment steps per seed", "config.toml"):
+    steps = "3,000 of 3,000 environment steps per seed"
+    for part in ("q-learning", "FrozenLake-v1", "2, from 5", steps, "config.toml"):
         assert part in out
     trained = load(lake)
     view = view_of(trained.experiment, 0)
