@@ -176,7 +176,7 @@ def _append(rows: list[list[str]], heading: str, cells: Sequence[str]) -> None:
 def summary(evaluation: "Evaluation") -> str:
     """Return mean, IQM and interval in words."""
     if len(evaluation.scores) == 1:
-        return f"{number(evaluation.mean)} by one seed, which says nothing about others: use 5 or more"
+        return f"{number(evaluation.mean)} with one seed, which is not enough: use 5 or more"
     low, high = evaluation.interval
     return (
         f"mean {number(evaluation.mean)}, IQM {number(evaluation.iqm)}, "

@@ -242,7 +242,7 @@ def development(course: "Course", unit: str, place: str) -> str:
         )
     if "objective/kl_start" in now:
         away, token = number(now["objective/kl_start"]), number(now["kl_start"])
-        lines.append(f"KL(policy‖start) is {away} nats an answer, {token} a token.")
+        lines.append(f"KL(policy‖start) is {away} nats per answer, {token} per token.")
     return "\n" + "\n".join(lines)
 
 

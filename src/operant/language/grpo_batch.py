@@ -52,7 +52,7 @@ def advantage_of(name: str, group: int) -> AdvantageFunction:
         found = function(rewards)
         if getattr(found, "shape", None) != rewards.shape or not bool(torch.isfinite(found).all()):
             raise ValueError(
-                f"advantage {name} must return a tensor of shape {tuple(rewards.shape)} of finite numbers, but for the "
+                f"advantage {name} must return a tensor of shape {tuple(rewards.shape)} of finite numbers, except the "
                 f"rewards {_shown(rewards)} it returned {_shown(found)}"
             )
         return found.to(rewards.dtype)
