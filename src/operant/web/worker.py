@@ -37,6 +37,8 @@ FUNCTIONS: Mapping[str, str] = {
     "travel.go": "operant.web.travel:go",
     "travel.scenes": "operant.web.travel:scenes",
     "travel.table": "operant.web.travel:table",
+    "travel.batch": "operant.web.batches:batch",
+    "runs.batches": "operant.web.batches:index",
     "completions.index": "operant.web.completions:index",
     "completions.steps": "operant.web.completions:steps",
     "completions.batch": "operant.web.completions:batch",
