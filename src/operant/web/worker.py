@@ -46,6 +46,8 @@ FUNCTIONS: Mapping[str, str] = {
     "labels.following": "operant.web.labels:following",
     "labels.record": "operant.web.labels:record",
     "labels.undo": "operant.web.labels:undo",
+    "labels.overview": "operant.web.labels:overview",
+    "labels.exported": "operant.web.labels:exported",
 }
 """Functions by name, with their modules; each takes the folder of runs first."""
 
