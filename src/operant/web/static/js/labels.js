@@ -17,11 +17,11 @@ class Labels {
     this.runs = runs;
     this.folder = folder;
     this.keys = keys;
-    this.repeat = false;
     const given = fragment();
     this.run = given.get("run") ?? "";
     this.annotator = given.get("as") ?? remembered();
     this.overlap = Number(given.get("overlap") ?? 1) || 1;
+    this.repeat = given.has("repeat");
     document.addEventListener("keydown", (event) => this.key(event));
     addEventListener("hashchange", () => location.reload());
     addEventListener("beforeunload", (event) => {
@@ -54,7 +54,7 @@ class Labels {
   }
 
   async begin() {
-    setFragment(new URLSearchParams({ run: this.run, as: this.annotator, ...(this.overlap > 1 ? { overlap: this.overlap } : {}) }));
+    setFragment(new URLSearchParams({ run: this.run, as: this.annotator, ...(this.overlap > 1 ? { overlap: this.overlap } : {}), ...(this.repeat ? { repeat: 1 } : {}) }));
     try {
       localStorage.setItem("operant-annotator", this.annotator);
     } catch { /* private windows keep nothing */ }
@@ -79,7 +79,7 @@ class Labels {
     this.buttons = h("div", { className: "answers" });
     this.undoButton = h("button", { type: "button", className: "quiet", onclick: () => this.undo() }, "Undo ", h("kbd", {}, "U"));
     const path = quoted(`${this.folder}/${this.run}`);
-    this.command = line(`operant label ${path} --annotator ${quoted(this.annotator)}${this.overlap > 1 ? ` --overlap ${this.overlap}` : ""}`);
+    this.command = line(`operant label ${path} --annotator ${quoted(this.annotator)}${this.overlap > 1 ? ` --overlap ${this.overlap}` : ""}${this.repeat ? " --repeat" : ""}`);
     this.overview = new Overview(this.run, path);
     put(this.root, h("div", { className: "labels" },
       h("div", { className: "bar" }, h("strong", {}, this.run), h("span", { className: "hint" }, this.annotator), this.progress, this.count, this.state),
@@ -140,7 +140,7 @@ class Labels {
   /** Ask what was answered again, in another order. */
   async again() {
     this.repeat = true;
-    this.show(await call("labels/following", this.who()));
+    await this.begin();
   }
 
   async answer(outcome, ranks = undefined) {
