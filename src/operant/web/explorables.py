@@ -164,7 +164,7 @@ def _checked(knobs: Sequence[Knob], values: Mapping[str, Any]) -> dict[str, floa
 
 def _clip(epsilon: float, epsilon_high: float, dual_clip: float, batch: Batch | None) -> Drawing:
     dual = dual_clip if dual_clip > 1 else None
-    clip = {"clip_low": epsilon, "clip_high": epsilon_high}
+    clip: dict[str, Any] = {"clip_low": epsilon, "clip_high": epsilon_high}
 
     def objective(log_probs: Tensor, old: Tensor, advantages: Tensor) -> Tensor:
         return -ops.clipped_surrogate(log_probs, old, advantages, **clip, dual_clip=dual)
@@ -247,13 +247,15 @@ def _bandits(best: float, gap: float, arms: float, epsilon: float, pulls: float)
 
     every, seeds = int(pulls) // 50, range(GAMBLERS)
     pays = [best, *[max(0.01, best - gap)] * (int(arms) - 1)]
-    problems, length = Arms.paying_one(pays, GAMBLERS), {"steps_per_iteration": every}
-    greedy = strategies.EpsilonGreedyConfig(exploration_rate=epsilon, **length)
+    problems = Arms.paying_one(pays, GAMBLERS)
+    greedy = strategies.EpsilonGreedyConfig(exploration_rate=epsilon, steps_per_iteration=every)
+    ucb, kl_ucb = strategies.UCBConfig(steps_per_iteration=every), strategies.KLUCBConfig(steps_per_iteration=every)
+    sampling = thompson.ThompsonConfig(steps_per_iteration=every)
     learners = {
         f"ε-greedy, ε = {epsilon:g}": strategies.EpsilonGreedy(greedy, problems, seeds=seeds),
-        "UCB1": strategies.UCB1(strategies.UCBConfig(**length), problems, seeds=seeds),
-        "KL-UCB": strategies.KLUCB(strategies.KLUCBConfig(**length), problems, seeds=seeds),
-        "Thompson sampling": thompson.Thompson(thompson.ThompsonConfig(**length), problems, seeds=seeds),
+        "UCB1": strategies.UCB1(ucb, problems, seeds=seeds),
+        "KL-UCB": strategies.KLUCB(kl_ucb, problems, seeds=seeds),
+        "Thompson sampling": thompson.Thompson(sampling, problems, seeds=seeds),
     }
     reports = {name: [learner.iterate() for _ in range(50)] for name, learner in learners.items()}
     regret = {name: _means(metrics, "bandit/regret") for name, metrics in reports.items()}
