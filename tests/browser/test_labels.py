@@ -74,6 +74,8 @@ def test_agreement_is_shown_and_the_labels_are_saved_as_a_file(page, runs, tmp_p
         expect(page.locator("main")).not_to_have_attribute("aria-busy", "true")
     expect(page.locator(".overview tbody").first).to_contain_text("bob2 of 5")
     expect(page.locator(".overview")).to_contain_text("Krippendorff's alpha")
+    page.set_viewport_size({"width": 360, "height": 800})
+    assert page.evaluate("document.documentElement.scrollWidth") == 360
     page.get_by_label("Held-out prompts").select_option("with them")
     with page.expect_download() as download:
         page.get_by_role("button", name="Save as a file").press("Enter")
