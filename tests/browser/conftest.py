@@ -30,7 +30,7 @@ def browser():
 
 @pytest.fixture(scope="session")
 def runs(tmp_path_factory):
-    """Give a folder with three short trainings, one with answers to label, a language model and a reward model."""
+    """Give a folder with two short trainings, one with answers to label, a language model and a reward model."""
     from operant import api
 
     path = tmp_path_factory.mktemp("browser") / "runs"
@@ -40,8 +40,6 @@ def runs(tmp_path_factory):
     api.train("reward-model", "preference", seeds=1, budget=8, run=path / "judge", progress="silent", **small)
     for name, gamma in (("low", 0.5), ("high", 0.99)):
         api.train("q-learning", "FrozenLake-v1", seeds=3, budget=2000, run=path / name, gamma=gamma, progress="silent")
-    small = {"num_envs": 4, "num_steps": 32, "num_minibatches": 2, "hidden_sizes": (8,)}
-    api.train("ppo", "CartPole-v1", seeds=1, budget=1024, run=path / "pole", progress="silent", **small)
     with (path / "low" / "eval" / "samples.jsonl").open("w", encoding="utf-8") as file:
         for i in range(PROMPTS):
             for text in ("<img src=x onerror=alert(1)>", f"answer {i}"):

@@ -7,6 +7,17 @@ from playwright.sync_api import expect
 pytestmark = pytest.mark.slow
 
 
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory):
+    """Give a folder with a run of PPO."""
+    from operant import api
+
+    path = tmp_path_factory.mktemp("explorables") / "runs"
+    small = {"num_envs": 4, "num_steps": 32, "num_minibatches": 2, "hidden_sizes": (8,)}
+    api.train("ppo", "CartPole-v1", seeds=1, budget=1024, run=path / "pole", progress="silent", **small)
+    return path
+
+
 def test_knobs_are_turned_by_keys_and_the_address_remembers_them(page):
     page.goto("/explorables")
     page.locator("main[data-ready]").wait_for()
