@@ -164,7 +164,7 @@ def _browse(options: LabelOptions) -> int:
 
     run = options.run.resolve()
     samples = run / "eval" / "samples.jsonl"
-    if samples.exists():  # items of so many completions: the page would make pairs
+    if samples.exists():  # the page by itself would make pairs
         from operant.language.preferences import PreferenceStore
 
         with PreferenceStore(run / "preferences.sqlite", seed=options.seed) as store:
