@@ -11,7 +11,7 @@ from operant.envs.features import Features, is_picture
 from operant.envs.finite import FiniteEnv, Transitions
 from operant.envs.goals import GoalEnd, GoalEnv, GoalReward, goal_end, goal_reward
 from operant.envs.grid import GridWorld, grid_transitions
-from operant.envs.making import make, maker_like, only_here, resolve_backend
+from operant.envs.making import EnvMaker, make, maker_like, only_here, resolve_backend
 from operant.envs.noisy_tv import NoisyTV
 from operant.envs.normalize import Normalize
 from operant.envs.randomize import Randomize, randomizer
@@ -56,6 +56,7 @@ __all__ = [
     "DrawingError",
     "EndlessError",
     "EnvError",
+    "EnvMaker",
     "EnvPool",
     "Features",
     "FiniteEnv",

@@ -3,10 +3,10 @@
 import importlib
 import importlib.util
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from copy import copy
 from functools import lru_cache, partial
-from typing import Any, Literal, get_args
+from typing import Any, Literal, Protocol, get_args
 
 import gymnasium
 import torch
@@ -143,8 +143,16 @@ def resolve_backend(
     return "tensor" if backend != "gymnasium" and task in TENSOR_ENVS else "gymnasium"
 
 
-def maker_like(env: BatchEnv, rows: int) -> Callable[[int], BatchEnv]:
-    """Return a function that makes `rows` environments of the task of `env` from a seed, also in another process.
+class EnvMaker(Protocol):
+    """Makes environments in any process."""
+
+    def __call__(self, *seeds: int, first_row: int = 0) -> BatchEnv:
+        """Return as many environments for each seed (see `make`)."""
+        ...
+
+
+def maker_like(env: BatchEnv, rows: int) -> EnvMaker:
+    """Return a function that makes `rows` environments of the task of `env` for each seed, also in another process.
 
     The registering module need not be imported there if the entry point is a name, or a class or function of a module.
 
@@ -179,12 +187,12 @@ def _registration(task: str) -> EnvSpec | None:
 
 
 def _make_registered(
-    task: str, spec: EnvSpec | None, rows: int, backend: Backend, seed: int, **options: Any
+    task: str, spec: EnvSpec | None, rows: int, backend: Backend, *seeds: int, **options: Any
 ) -> BatchEnv:
     if spec is not None:
         importlib.import_module(str(spec.entry_point).partition(":")[0])  # importing it may register the task
         gymnasium.registry.setdefault(task, spec)
-    return make(task, rows, [seed], backend=backend, **options)
+    return make(task, rows, seeds, backend=backend, **options)
 
 
 class _Plain(gymnasium.Wrapper[Any, Any, Any, Any]):
