@@ -141,7 +141,7 @@ def test_signals_are_for_the_parent(process):
 
 
 def test_processes_take_one_call_at_a_time():
-    with pytest.raises(ValueError, match="threads must be 1 .* got 2"):
+    with pytest.raises(ValueError, match=r"threads must be 1 .* got 2"):
         ProcessHost().actor(Counter, threads=2)
 
 

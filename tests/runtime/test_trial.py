@@ -9,7 +9,7 @@ import gymnasium
 import pytest
 
 from operant import train
-from operant.envs import only_here
+from operant.envs import make, only_here
 from operant.envs.worlds.hidden import HiddenCartPole
 from operant.runtime.trial import require_makeable
 
@@ -17,8 +17,8 @@ from operant.runtime.trial import require_makeable
 def test_a_function_that_only_this_process_has_registered_is_refused_before_anything_is_written(tmp_path):
     gymnasium.register("OperantTestOnlyHere-v0", partial(HiddenCartPole))
     try:
-        assert only_here("OperantTestOnlyHere-v0")
-        assert not only_here("CartPole-v1")
+        assert only_here(make("OperantTestOnlyHere-v0", 1, [0]))
+        assert not only_here(make("CartPole-v1", 1, [0]))
         with pytest.raises(ValueError, match=r"OperantTestOnlyHere-v0 cannot be made .*'module:Class'; or use a2c"):
             train("a3c", "OperantTestOnlyHere-v0", run=tmp_path / "run", workers=1, progress="silent")
         assert not (tmp_path / "run").exists()
@@ -38,8 +38,9 @@ def test_a_class_of_a_script_that_registers_it_when_it_is_imported_is_fine(tmp_p
         if __name__ == "__main__":
             from operant.runtime.trial import require_makeable
             from operant.envs import make, maker_like, only_here
-            assert only_here("Mine-v0")
-            maker = maker_like(make("Mine-v0", 1, [0]), 1)
+            env = make("Mine-v0", 1, [0])
+            assert only_here(env)
+            maker = maker_like(env, 1)
             require_makeable("Mine-v0", maker, method="forkserver", deadline=100.0, algorithm="a3c", instead="")
         """)
     )

@@ -126,7 +126,18 @@ DIAGNOSTICS = ("losses/policy", "losses/value", "losses/entropy", "losses/gradie
 DROPPED, LOST = "health/dropped_rollouts", "health/lost_workers"
 """Names of the metrics that count rollouts that were too stale, and workers that were replaced."""
 
-PRESETS: Mapping[str, Mapping[str, Any]] = {}
+PRESETS: Mapping[str, Mapping[str, Any]] = {
+    "CartPole-v1": {
+        "num_envs": 4,
+        "num_steps": 64,
+        "optimizer": "adam",
+        "learning_rate": 5e-3,
+        "adam_eps": 1e-5,
+        "trace_lambda": 0.98,
+        "ent_coef": 0.0,
+        "max_grad_norm": 512.0,
+    },
+}
 """Presets by task, selected automatically. Other fields keep their defaults."""
 
 
@@ -230,7 +241,7 @@ class IMPALA(Resumable):
             self.agent.parameters, epsilon=config.adam_eps, max_grad_norm=config.max_grad_norm
         )
         self.make_env = make_env or maker_like(env, config.num_envs)
-        if make_env is None and config.workers and only_here(env.task):
+        if make_env is None and config.workers and only_here(env):
             trial = partial(require_makeable, deadline=config.deadline, algorithm=algorithm, instead="workers=0")
             trial(env.task, self.make_env)
         make = partial(Actor, config=config, make_env=self.make_env, seeds=self.seeds, algorithm=algorithm)
@@ -256,9 +267,10 @@ class IMPALA(Resumable):
 
     def iterate(self) -> Metrics:
         """Take the next rollouts, estimate advantages by V-trace, and update policy and critic once."""
+        left = remaining(self.consumed, self.budget)
         rollout, metrics = self.collect()
         batch, ratios = self.estimate_advantages(rollout)
-        return {**metrics, **ratios, **self.update(batch, remaining(self.consumed, self.budget))}
+        return {**metrics, **ratios, **self.update(batch, left)}
 
     def collect(self) -> tuple[Rollout, Metrics]:
         """Take the next rollouts, joined, and report their staleness; those that are too stale are dropped."""

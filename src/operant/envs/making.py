@@ -14,7 +14,7 @@ from gymnasium.envs.registration import EnvSpec
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from gymnasium.wrappers import TimeLimit
 
-from operant import streams
+from operant import doors, streams
 from operant.envs.adapter import GymnasiumEnv
 from operant.envs.atari import Atari, is_atari
 from operant.envs.base import BatchEnv
@@ -167,12 +167,20 @@ def maker_like(env: BatchEnv, rows: int) -> EnvMaker:
     game = {"clip_rewards": env.clip_rewards, "episodic_life": env.episodic_life} if isinstance(env, Atari) else {}
     own = {"env_kwargs": env.env_kwargs} if isinstance(env, GymnasiumEnv | TensorEnv) else {}
     backend = "tensor" if isinstance(env, TensorEnv) else "envpool" if isinstance(env, EnvPool) else "gymnasium"
-    return partial(_make_registered, env.task, _registration(env.task), rows, backend, **game, **own)
+    return partial(_make_registered, _name(env), _registration(env.task), rows, backend, **game, **own)
 
 
-def only_here(task: str) -> bool:
+def only_here(env: BatchEnv) -> bool:
     """Return whether another process may be unable to make a task: its class is in a script, or a function makes it."""
-    return task in gymnasium.registry and _registration(task) is None
+    if env.task in gymnasium.registry:
+        return _registration(env.task) is None
+    return doors.is_object(_name(env))
+
+
+def _name(env: BatchEnv) -> str:
+    """Return the name by which processes make the task of an environment: of a registration, or of its class."""
+    spec = env.spec if isinstance(env, GymnasiumEnv) and env.task not in gymnasium.registry else None
+    return env.task if spec is None else doors.named(spec.entry_point)
 
 
 def _registration(task: str) -> EnvSpec | None:

@@ -351,7 +351,7 @@ class A3C:
             parameters, {name: in_shared_memory(tensor) for name, tensor in moments.items()}, in_shared_memory(counts)
         )
         self.make_env = make_env or maker_like(env, config.num_envs)
-        if make_env is None and only_here(env.task):
+        if make_env is None and only_here(env):
             require_makeable(env.task, self.make_env, deadline=config.deadline, algorithm="a3c", instead="a2c")
         self.crew: Crew | None = None
 
