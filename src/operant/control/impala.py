@@ -131,11 +131,11 @@ PRESETS: Mapping[str, Mapping[str, Any]] = {
         "num_envs": 4,
         "num_steps": 64,
         "optimizer": "adam",
-        "learning_rate": 5e-3,
+        "learning_rate": 2.5e-3,
         "adam_eps": 1e-5,
-        "trace_lambda": 0.98,
+        "vf_coef": 1.0,
         "ent_coef": 0.0,
-        "max_grad_norm": 512.0,
+        "max_grad_norm": 1024.0,
     },
 }
 """Presets by task, selected automatically. Other fields keep their defaults."""
