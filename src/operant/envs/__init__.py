@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from operant.envs.envpool import EnvPool
     from operant.envs.features import Features, is_picture
     from operant.envs.goals import GoalEnd, GoalEnv, GoalReward, goal_end, goal_reward
-    from operant.envs.making import make, maker_like, only_here, resolve_backend
+    from operant.envs.making import EnvMaker, make, maker_like, only_here, resolve_backend
     from operant.envs.noisy_tv import NoisyTV
     from operant.envs.normalize import Normalize
     from operant.envs.randomize import Randomize, randomizer
@@ -61,6 +61,7 @@ __all__ = [
     "DrawingError",
     "EndlessError",
     "EnvError",
+    "EnvMaker",
     "EnvPool",
     "Features",
     "FiniteEnv",
@@ -120,7 +121,7 @@ _HOMES = {
     "envpool": ("EnvPool",),
     "features": ("Features", "is_picture"),
     "goals": ("GoalEnd", "GoalEnv", "GoalReward", "goal_end", "goal_reward"),
-    "making": ("make", "maker_like", "only_here", "resolve_backend"),
+    "making": ("EnvMaker", "make", "maker_like", "only_here", "resolve_backend"),
     "noisy_tv": ("NoisyTV",),
     "normalize": ("Normalize",),
     "randomize": ("Randomize", "randomizer"),

@@ -2,10 +2,11 @@
 
 import logging
 import sys
+import tempfile
 import uuid
 from collections.abc import Sequence
 
-from torch.distributed.elastic.multiprocessing import SignalException
+from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs, SignalException
 from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
 from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
@@ -30,6 +31,11 @@ def launch(arguments: Sequence[str], processes: int, *, module: str = "operant")
         LostError: a process has died.
     """
     logging.getLogger("torch.distributed.elastic").setLevel(logging.ERROR)
+    with tempfile.TemporaryDirectory(prefix="operant-launch-") as folder:  # torchrun would leave one of its own behind
+        return _launch(arguments, processes, module=module, folder=folder)
+
+
+def _launch(arguments: Sequence[str], processes: int, *, module: str, folder: str) -> int:
     config = LaunchConfig(
         min_nodes=1,
         max_nodes=1,
@@ -39,6 +45,7 @@ def launch(arguments: Sequence[str], processes: int, *, module: str = "operant")
         rdzv_endpoint="localhost:0",
         max_restarts=0,
         monitor_interval=0.2,
+        logs_specs=DefaultLogsSpecs(log_dir=folder),
         shutdown_timeout=GRACE,
         signals_to_handle="SIGTERM,SIGINT,SIGHUP,SIGQUIT,SIGUSR1",
     )
