@@ -16,6 +16,7 @@
 """
 
 import argparse
+import gc
 import json
 import os
 import statistics
@@ -144,7 +145,7 @@ def workers(count: int, work: str, rounds: int, folder: str = "") -> list[dict[s
         [sys.executable, *launcher, *program],
         capture_output=True,
         text=True,
-        env=os.environ | {"OMP_NUM_THREADS": "1"},
+        env=os.environ | {"OMP_NUM_THREADS": "1", "MALLOC_MMAP_THRESHOLD_": "65536"},  # freed memory is given back
         check=False,
     )
     if done.returncode:
@@ -222,26 +223,27 @@ def gather(rounds: int) -> dict[str, float]:
 
 def model_memory(work: str, folder: str) -> dict[str, float]:
     """Return megabytes of this process that trains the model in a folder: of tensors by purpose, and at the peak."""
-    name, task, values = MODELS[work]
-    entry = catalog.find(name)
-    package(entry)
+    _trainer(work, "tiny").iterate()  # what is imported, and allocated once, does not count
+    gc.collect()
     before = _resident("VmRSS")
-    common = {"model": folder, "micro_batch_tokens": 128, "held_out": 8, "train_examples": 64}
-    config = operant.configure(name, task, **common, **values)
-    settings = Settings(name, task, seeds=(0,), budget=10**6)
-    made = package(entry).assemble(entry, settings, config, device="cpu").learner.learners[0]
+    made = _trainer(work, folder)
     Path("/proc/self/clear_refs").write_text("5")  # the peak begins anew
     for _ in range(2):
         made.iterate()
-    state = made.stepper.state_dict()
-    moments = [value for own in state["moments"].values() for value in own.values()]
+    peak = _resident("VmHWM") - before
+    moments = [value for own in made.stepper.state_dict()["moments"].values() for value in own.values()]
     trained = _megabytes(made.model.trained().values())
-    return {
-        "weights": trained,
-        "gradients": trained,
-        "moments": _megabytes(moments),
-        "peak": _resident("VmHWM") - before,
-    }
+    return {"weights": trained, "gradients": trained, "moments": _megabytes(moments), "peak": peak}
+
+
+def _trainer(work: str, model: str) -> Any:
+    """Return the learner of a case with a model."""
+    name, task, values = MODELS[work]
+    entry = catalog.find(name)
+    common = {"model": model, "micro_batch_tokens": 128, "held_out": 8, "train_examples": 64}
+    config = operant.configure(name, task, **common, **values)
+    settings = Settings(name, task, seeds=(0,), budget=10**6)
+    return package(entry).assemble(entry, settings, config, device="cpu").learner.learners[0]
 
 
 def _megabytes(values: Iterable[Any]) -> float:

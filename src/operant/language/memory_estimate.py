@@ -171,7 +171,7 @@ def probe(model: LanguageModel) -> tuple[float, int]:
         storage = tensor.untyped_storage()
         if storage.data_ptr() not in own:
             found[storage.data_ptr()] = storage.nbytes()
-        return tensor
+        return tensor.detach()  # with its graph it would be part of a cycle, which is never freed
 
     prompts = [[0] * (PROBE // 4)] * 4
     batch = pack([Sample(prompt[:1], prompt[1:]) for prompt in prompts], share=False, device=model.device)

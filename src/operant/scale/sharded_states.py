@@ -16,7 +16,7 @@ from operant.language.sharded import ShardedModel, gathered
 from operant.runtime.shards import Group
 
 MARK = "sharded tensor"
-"""Key of what stands for a tensor in a message: its type and shape."""
+"""Key of a tensor that is left out of a message: its type and shape."""
 
 
 def collect(state: Any, group: Group) -> Any:
