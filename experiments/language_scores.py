@@ -32,6 +32,7 @@ from arms import interval
 from checks import COLORS, panels, save
 
 from operant.runtime.metrics import read_records
+from operant.runtime.run import Run
 
 SEEDS = range(5)
 RESULTS = Path(__file__).with_suffix("")
@@ -99,25 +100,35 @@ def result(name: str, seed: int) -> Path:
     return RESULTS / f"{name.replace('/', '-')}-{seed}.json"
 
 
+def trained(name: str, seed: int) -> bool:
+    """Return whether the run of a row has ended, on this machine."""
+    return (folder(name, seed) / "run.json").exists() and Run.open(folder(name, seed)).outcome()[0] == "finished"
+
+
 def run(row: Row, seed: int) -> None:
-    """Run a command, or continue it, and write its result; what it needs is run before."""
+    """Run a command, or continue it, and write its result unless it has one; what it needs is run before."""
     for name in row.needs:
-        if not result(name, seed).exists():
-            run(ROWS[name], seed)
+        run(ROWS[name], seed)
     RUNS.mkdir(parents=True, exist_ok=True)
     with filelock.FileLock(f"{folder(row.name, seed)}.lock"):
+        began = time.monotonic()
+        if not trained(row.name, seed):
+            subprocess.run(command(row, seed), check=True, stdout=sys.stderr)
         if result(row.name, seed).exists():
             return
-        words = [str(folder(word[1:], seed)) if word.startswith("@") else word for word in row.words]
-        typed = ["train", *words, "--seed", str(seed), "--threads", "1", "--run", str(folder(row.name, seed))]
-        if (folder(row.name, seed) / "run.json").exists():
-            typed = ["resume", str(folder(row.name, seed))]
-        began = time.monotonic()
-        subprocess.run([sys.executable, "-m", "operant", *typed, "--progress", "silent"], check=True, stdout=sys.stderr)
         found = describe(row, seed)
         RESULTS.mkdir(exist_ok=True)
         result(row.name, seed).write_text(json.dumps(found) + "\n")
     print(f"{row.name} {seed}: {found['start']} -> {found['end']} ({time.monotonic() - began:.0f} s)", flush=True)
+
+
+def command(row: Row, seed: int) -> list[str]:
+    """Return the command that trains a row, or continues its run."""
+    typed = ["resume", str(folder(row.name, seed))]
+    if not (folder(row.name, seed) / "run.json").exists():
+        words = [str(folder(word[1:], seed)) if word.startswith("@") else word for word in row.words]
+        typed = ["train", *words, "--seed", str(seed), "--threads", "1", "--run", str(folder(row.name, seed))]
+    return [sys.executable, "-m", "operant", *typed, "--progress", "silent"]
 
 
 def describe(row: Row, seed: int) -> dict[str, Any]:

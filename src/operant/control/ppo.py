@@ -428,8 +428,8 @@ class PPO(Resumable):
 
         def stacked(parts: Samples) -> tuple[Tensor, Sequence[Tensor]]:
             count, learner = len(self.shards.mine), self.of_shards
-            for every, one in ((learner.agent.parameters, self.agent.parameters), (learner.beta, self.beta)):
-                every.unflatten(0, (-1, count)).copy_(one.unsqueeze(1))
+            learner.agent = self.agent.of_shards()
+            learner.beta.unflatten(0, (-1, count)).copy_(self.beta.unsqueeze(1))
             return learner.gradient(parts, old_free.repeat_interleave(count, 0), clip_scale, measure)
 
         alone = partial(self.gradient, old_free=old_free, clip_scale=clip_scale, measure=measure)
@@ -441,6 +441,6 @@ class PPO(Resumable):
         learner, count = copy(self), len(self.shards.mine)
         vars(learner).pop("gradient", None)
         learner.seeds = [seed for seed in self.seeds for _ in range(count)]
-        learner.agent, learner.beta = self.agent.repeated(count), self.beta.repeat_interleave(count)
+        learner.agent, learner.beta = self.agent.of_shards(), self.beta.repeat_interleave(count)
         learner.gradient.compiled = self.gradient.compiled
         return learner
