@@ -23,6 +23,12 @@ def test_the_status_is_that_of_the_processes_and_no_folder_is_left(status, tmp_p
     assert not list((tmp_path / "temporary").iterdir())
 
 
+def test_an_error_of_the_first_process_ends_the_others(monkeypatch, tmp_path):
+    code = "import os, sys, time\nsys.exit(2) if os.environ['RANK'] == '0' else time.sleep(60)"
+    (tmp_path / "leads.py").write_text(code)
+    assert launch([], 2, module="leads") == 2
+
+
 @pytest.mark.skipif(sys.platform == "win32", reason="signals are of POSIX")
 def test_a_process_that_dies_is_an_error_that_says_how_to_go_on():
     with pytest.raises(LostError, match=r"of 1 processes these have died, with their status: \{0: -9\}; `operant resu"):

@@ -1,6 +1,7 @@
 """Launch of a run's processes on this machine, by torchrun's own launcher: `launch`."""
 
 import logging
+import signal
 import sys
 import tempfile
 import uuid
@@ -55,7 +56,8 @@ def _launch(arguments: Sequence[str], processes: int, *, module: str, folder: st
         return EXIT_REQUEUE
     except ChildFailedError as error:
         failures = {rank: failure.exitcode for rank, failure in error.failures.items()}
-        if failures.get(0, -1) > 0 and min(failures.values()) > 0:
+        ended = [code for code in failures.values() if code != -signal.SIGTERM]  # by the launcher, after the first one
+        if failures.get(0, -1) > 0 and min(ended) > 0:
             return failures[0]
         raise LostError(
             f"of {processes} processes these have died, with their status: {failures}; `operant resume RUN` continues "
