@@ -55,7 +55,7 @@ class ShardedCollector:
         return joined(self.shards.gather(own))
 
     def _decide(self, obs: Tensor, t: int, acts: Sequence[Act], stacked: Act | None) -> Decision:
-        """Return what the policies do with the observations `[S, K' * N / K, ...]` of the shards of this process."""
+        """Return the outputs of the policies for observations `[S, K' * N / K, ...]` of the shards of this process."""
         together = list[Tensor]()
         if stacked is not None and len(acts) > 1 and self._stacks is not False:
             kept, actions = stacked(obs.reshape(len(obs) * len(acts), -1, *obs.shape[2:]), t)
