@@ -15,9 +15,9 @@ from operant import catalog
 
 HEAD = """# Hyperparameters
 
-Every field of every configuration, under the one name that it has in all algorithms. On the command line a field is a
-flag (`num_envs` is `--num-envs`), in a file a key of `[config]`, in Python a keyword argument. Defaults are those of
-the preset `paper` of each algorithm; what they mean stands on its page.
+This table lists every field of every configuration. A field has the same name in all algorithms. On the command line
+it is a flag (`num_envs` is `--num-envs`), in a file a key of `[config]`, and in Python a keyword argument. Defaults are
+those of the preset `paper` of each algorithm. The page of the algorithm explains the field.
 """
 TITLES = {"tabular": "Tables", "control": "Control", "language": "Language models"}
 

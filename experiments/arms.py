@@ -1,4 +1,4 @@
-"""What experiments that compare arms over a few seeds share: results written down one by one, intervals, bands."""
+"""Helpers of experiments that compare arms over a few seeds: results stored one by one, intervals, bands."""
 
 import argparse
 import json
@@ -21,12 +21,12 @@ def gather(
     begin: Callable[[], Sequence[Any]],
     learn: Callable[..., Any],
 ) -> dict[str, Any]:
-    """Return the raw result of each case; each is written down when it ends, so that a second start goes on.
+    """Return the raw result of each case; each is stored when it ends, so that a second start resumes.
 
     On the command line, `--draw` means that nothing is to be trained.
 
     Args:
-        file: of the experiment; the results lie beside it.
+        file: of the experiment; the results are next to it.
         description: of the experiment, for `--help`.
         cases: what is particular to each, by the name of its result.
         begin: makes what all cases begin with; called if there is something to be done.

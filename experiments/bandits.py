@@ -1,8 +1,8 @@
-"""Claim: ε-greedy pays for exploring for ever; the regret of KL-UCB and Thompson sampling stays below C ln T.
+"""Claim: the regret of ε-greedy grows linearly; the regret of KL-UCB and Thompson sampling stays below C ln T.
 
-The 10-armed testbed (Sutton and Barto 2018, chapter 2): 20 000 problems of 1000 pulls, judged by the last 100. And four
-problems whose arms pay 1 or 0: cumulative regret over 10 000 pulls beside `C ln T` with the constant of Lai and Robbins
-(1985), which bounds its slope in the long run, so that regret itself may well be below it at first.
+The 10-armed testbed (Sutton and Barto 2018, chapter 2): 20 000 problems of 1000 pulls, scored on the last 100. And four
+problems with rewards of 1 or 0: cumulative regret over 10 000 pulls, compared with `C ln T` with the constant of Lai
+and Robbins (1985). It bounds the slope of the regret asymptotically, so the regret itself may be below it at first.
 """
 
 from collections.abc import Callable
@@ -33,19 +33,19 @@ Make = Callable[[Arms, range], BanditLearner]
 
 
 def epsilon_greedy(**settings: Any) -> Make:
-    """Return what makes an ε-greedy learner."""
+    """Return a factory of ε-greedy learners."""
     return lambda arms, seeds: EpsilonGreedy(
         EpsilonGreedyConfig(steps_per_iteration=EVERY, **settings), arms, seeds=seeds
     )
 
 
 def ucb(**settings: Any) -> Make:
-    """Return what makes a UCB learner."""
+    """Return a factory of UCB learners."""
     return lambda arms, seeds: UCB1(UCBConfig(steps_per_iteration=EVERY, **settings), arms, seeds=seeds)
 
 
 def gradient(**settings: Any) -> Make:
-    """Return what makes a gradient bandit."""
+    """Return a factory of gradient bandits."""
     return lambda arms, seeds: GradientBandit(
         GradientBanditConfig(steps_per_iteration=EVERY, **settings), arms, seeds=seeds
     )

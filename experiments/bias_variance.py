@@ -1,4 +1,4 @@
-"""Claim: between TD and Monte Carlo lies a spectrum: bias falls with n and λ, variance grows, and the best is between.
+"""Claim: from TD to Monte Carlo, bias falls with n and λ and variance grows; the error is lowest in between.
 
 Targets of the 19-state random walk (Sutton and Barto 2018, example 7.1) with the value estimate 0, which learning
 starts from: n-step returns and λ-returns, computed by `operant.ops` from sampled walks. Bias and variance are averaged

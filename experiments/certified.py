@@ -1,18 +1,18 @@
 """How often does AlphaZero err, over every position of a game?
 
-Boards this small are solved exactly by enumeration, so what was learned is not rated among players but judged move by
-move: a mistake is a move after which the game is worth less than before. The commands, with the defaults of all else:
+Boards this small are solved exactly by enumeration, so each move of a policy can be checked: a mistake is a move that
+lowers the value of the game. The commands, with the defaults of all other options:
 
     operant train alphazero operant/TicTacToe-v0 --seeds 3
     operant train alphazero operant/ConnectFour-v0 --env-kwargs columns=4 rows=4 --seeds 3 --budget 600000 \
         --num-envs 128
     operant evaluate RUN --exact
 
-Mistakes are those of the greedy policy with the searches of training, and of the network alone; in all positions in
-which there is something to decide, and in those that it can come to face in either seat, whatever the opponent does.
+Mistakes are counted for the greedy policy with the search of training, and for the network alone. They are counted over
+all positions with a decision, and over the positions that the policy can reach in either seat against any opponent.
 Defaults were chosen on seeds from 1000 up.
 
-    python experiments/certified.py            # half an hour; goes on where it stopped
+    python experiments/certified.py            # half an hour; resumes where it stopped
     python experiments/certified.py --draw
 """
 

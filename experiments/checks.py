@@ -1,4 +1,4 @@
-"""What the experiments on tables share: numbers against a reference, results beside the file, pictures in one style."""
+"""Helpers of the experiments on tables: comparison of numbers with a reference, result files, plots in one style."""
 
 import json
 import math
@@ -22,7 +22,7 @@ COLORS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#99
 
 @dataclass(frozen=True)
 class Check:
-    """A measured number beside the reference.
+    """A measured number and its reference.
 
     Attributes:
         what: was measured.
@@ -76,7 +76,7 @@ def summary(samples: ArrayLike, *, keep: int = 200, digits: int = 4) -> dict[str
 
 
 def conclude(file: str, results: dict[str, Any], checks: Sequence[Check], claims: dict[str, bool]) -> None:
-    """Write results and checks beside the experiment `file`, print them, and exit with 1 if one fails.
+    """Write results and checks next to the experiment `file`, print them, and exit with 1 if one fails.
 
     Args:
         file: of the experiment.
@@ -112,7 +112,7 @@ def rounded(value: Any) -> Any:
 
 
 def panels(columns: int, rows: int = 1, **options: Any) -> tuple[Figure, list[Axes]]:
-    """Return a figure with so many panels, row by row."""
+    """Return a figure with a grid of panels, row by row."""
     size = (4.6 * columns, 3.6 * rows)
     figure, axes = plt.subplots(rows, columns, figsize=size, constrained_layout=True, squeeze=False, **options)
     for axis in axes.flat:
@@ -121,7 +121,7 @@ def panels(columns: int, rows: int = 1, **options: Any) -> tuple[Figure, list[Ax
 
 
 def save(figure: Figure, file: str, axes: Iterable[Axes] = ()) -> None:
-    """Give the axes a legend and write the picture beside the experiment `file`."""
+    """Add a legend to the axes and save the plot next to the experiment `file`."""
     for axis in axes:
         axis.legend(frameon=False, fontsize=8)
     figure.savefig(Path(file).with_suffix(".png"), dpi=130)

@@ -1,7 +1,7 @@
-"""Claim: at the cliff Q-learning learns the shortest way and SARSA a safer one, and exploring costs Q-learning more.
+"""Claim: on the cliff Q-learning learns the shortest path and SARSA a safer one; exploration costs Q-learning more.
 
 2000 runs of 500 episodes with ε = 0.1 (Sutton and Barto 2018, example 6.6), for two step sizes. The online return is
-that of the last 100 episodes. The policies are judged by solving for their values.
+the mean over the last 100 episodes. The policies are evaluated exactly.
 """
 
 from collections import Counter
@@ -45,12 +45,12 @@ def usual_way(learner: TabularLearner) -> tuple[list[tuple[int, int]], float]:
 
 
 def highest_row(cells: list[tuple[int, int]]) -> int:
-    """Return how far from the cliff a way leads, 1 being beside it."""
+    """Return the distance of a path from the cliff; 1 is along its edge."""
     return 3 - min(row for row, _ in cells)
 
 
 def draw_ways(axis: Axes, ways: dict[str, list[tuple[int, int]]]) -> None:
-    """Draw the cliff and ways beside it."""
+    """Draw the cliff and the paths along it."""
     axis.add_patch(Rectangle((0.5, -0.5), 10, 1, facecolor="#dddddd"))
     axis.text(5.5, 0, "cliff", ha="center", va="center", color="#666666")
     for (name, cells), color, shift in zip(ways.items(), COLORS, (-0.12, 0.0, 0.12), strict=False):
@@ -67,7 +67,7 @@ def draw_ways(axis: Axes, ways: dict[str, list[tuple[int, int]]]) -> None:
 
 
 def main() -> None:
-    """Train, judge, compare, draw; fail if a number or a claim does not hold."""
+    """Train, evaluate, compare and plot; fail if a number or a claim does not hold."""
     checks, results, claims, figures = [], {}, {}, {}
     for step_size, printed in REFERENCE.items():
         for name, method in METHODS.items():

@@ -1,15 +1,14 @@
 """Does raising the upper clip keep entropy up (DAPO; Yu et al. 2025, arXiv:2503.14476, section 3.1)?
 
-A ratio that has risen above 1 + ε loses its gradient, which caps an unlikely token at (1 + ε) times its probability
-while a likely one has nothing to lose: ε = 0.2 lets 0.01 become 0.012. DAPO raises the upper ε alone to 0.28; Magistral
-takes 0.26 to 0.3, ProRL 0.4.
+A ratio above 1 + ε has no gradient. This caps an unlikely token at (1 + ε) times its probability: with ε = 0.2,
+0.01 can become 0.012. DAPO raises only the upper ε, to 0.28; Magistral uses 0.26 to 0.3, ProRL 0.4.
 
-A task with many right answers: `47<` is answered by any larger number of two digits. A small language model that says
-the next number half of the time, and any number otherwise, is trained by GRPO with several passes over each batch, or
-else nothing would be clipped; nothing else differs. Five seeds, one start. The entropies of the second half of training
-are reported, whichever is higher.
+The task has many right answers: `47<` asks for any larger number of two digits. The initial language model answers the
+next number half of the time, and a random one otherwise. It is trained by GRPO with several passes over each batch, so
+that ratios are clipped; the arms differ in nothing else. Five seeds start from the same weights. The entropies of the
+second half of training are reported.
 
-    python experiments/clip_higher.py            # about three minutes; goes on where it was stopped
+    python experiments/clip_higher.py            # about three minutes; resumes where it stopped
     python experiments/clip_higher.py --draw
 """
 
@@ -74,7 +73,7 @@ def learn(model: LanguageModel, start: State, high: float, seed: int) -> dict[st
 def draw(curves: dict[str, np.ndarray]) -> None:
     """Draw what is compared, smoothed over five batches: the mean of the seeds and its interval."""
     figure, axes = panels(3)
-    titles = ("entropy, nats a token", "reward", "tokens above the upper clip")
+    titles = ("entropy, nats per token", "reward", "tokens above the upper clip")
     for axis, name, title in zip(axes, KEPT[:3], titles, strict=True):
         for color, arm in zip(COLORS, ARMS, strict=False):
             table = np.apply_along_axis(

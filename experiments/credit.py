@@ -1,14 +1,14 @@
-"""Claim: credit goes to the moves that decided where the critic knows what they are worth, and else to the last ones.
+"""Claim: with an accurate critic, advantages assign the credit to the decisive moves; without one, to the last moves.
 
-Was it move 37 that won, or move 12? `operant/KeyMoves-v0` is a game of 40 moves, played at random here, of which these
-two decide, and whose result is told at the end. The exact advantages (`operant.mdp`) give move 37 five eighths of the
-credit, move 12 three eighths and all others nothing. What do estimates of the advantage make of 256 games, with no
-critic, with one that has learned from 200 games by TD(λ), and with the exact one? The credit of a move is the mean
-advantage of playing 1 there over that of playing 0; its share is of the sum of the absolute credits.
+`operant/KeyMoves-v0` is a game of 40 moves, played at random here. Moves 12 and 37 decide it, and the reward comes at
+the end. By the exact advantages (`operant.mdp`) move 37 has five eighths of the credit, move 12 three eighths and all
+others none. The experiment computes estimates of the advantage over 256 games: without a critic, with a critic trained
+on 200 games by TD(λ), and with the exact critic. The credit of a move is the mean advantage of action 1 minus that of
+action 0; its share is relative to the sum of the absolute credits.
 
-And data shift under a learner: at the cliff, the distribution of the states that ε-greedy Q-learning visits is computed
-exactly (`operant.mdp.occupancy`) after every episode, and compared with that of the first, of the last episode and of
-ten episodes before, in total variation.
+The experiment also measures distribution shift. On the cliff, the state distribution of ε-greedy Q-learning is computed
+exactly (`operant.mdp.occupancy`) after every episode, and compared in total variation with that of the first episode,
+of the last one and of ten episodes before.
 """
 
 from typing import Any
@@ -139,7 +139,7 @@ def draw(found: dict[str, Any], shifts: dict[str, Any]) -> None:
 
 
 def claims(found: dict[str, Any], shifts: dict[str, Any]) -> dict[str, bool]:
-    """Return what must be true of the results."""
+    """Return the claims about the results."""
 
     def mean(name: str, critic: str, part: str) -> float:
         return float(np.mean(found[name][critic][part]))

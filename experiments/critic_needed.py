@@ -1,32 +1,32 @@
-"""Question: is it the lack of future rewards that makes the critic superfluous?
+"""Question: does GRPO need no critic because it has no intermediate rewards?
 
-GRPO rewards an answer once, at its end, and takes the mean of a group of answers as baseline; it has no critic. If that
-works because nothing is rewarded along the way, a critic should win as soon as there are rewards along the way: the
-baseline of whole answers cannot tell from where in an answer more is to come.
+GRPO rewards an answer once, at its end, and uses the mean of a group of answers as baseline; it has no critic. If that
+works because there are no intermediate rewards, a critic should be better as soon as there are some: a baseline per
+answer does not depend on the position in the answer.
 
-Both cases are made of one task, writing about two animals. Each kind word of an answer is worth 1 and each word that is
-no word -1; an answer ends after 64 tokens at the latest. What an answer is worth is the same in all arms, when it is
-paid is not. Paid at the end, with the last token:
+Both cases use one task, writing about two animals. Each kind word of an answer gives 1 and each invalid word -1; an
+answer has at most 64 tokens. The total reward of an answer is the same in all arms, only its timing differs. Paid at
+the end, with the last token:
 
-- group: all tokens get the distance of their answer's worth to the mean of its group;
-- critic: generalized advantage estimates, with λ = 0.95 or with 1, which trusts the critic for a baseline only.
+- group: all tokens get the total reward of their answer minus the mean of its group;
+- critic: generalized advantage estimates, with λ = 0.95 or with λ = 1, which uses the critic only as a baseline.
 
 Paid at once, with the last letter of each word:
 
 - group, steps: process supervision of GRPO, whose tokens get the rewards of the words that end later, each less the
   mean of all (Shao et al. 2024, arXiv:2402.03300, section 4.1.3);
-- group, to go: tokens get the sum of the rewards to come, less its mean over the group at the same token; with λ = 0.95
-  a reward k tokens ahead counts 0.95^k, as it does in generalized advantage estimates where the critic knows nothing;
+- group, to go: tokens get the rewards-to-go minus their mean over the group at the same token; with λ = 0.95 a reward
+  k tokens ahead has the weight 0.95^k, as in generalized advantage estimates with a constant critic;
 - critic: as above.
 
-All ask as many prompts for as many answers, take as many steps with the same clip range, weigh tokens alike and divide
-advantages by the deviation of the batch (process supervision by that of the group). Five seeds of demonstrations,
-start, prompts and chance; all arms of a seed begin with the same weights. The step sizes were chosen on seed 100.
-Reported is the worth of the answers that are sampled for training, against the tokens sampled before, and how much of
-the returns a critic explains before it learns from them. The only claim is that all arms learn: what comes out is the
-answer.
+All arms use the same number of prompts, answers and steps, the same clip range and equal token weights, and divide
+advantages by the standard deviation of the batch (process supervision by that of the group). Five seeds vary
+demonstrations, initialization, prompts and sampling; all arms of a seed start from the same weights. The learning rates
+were chosen on seed 100. The results are the total rewards of the answers sampled for training, against the number of
+tokens sampled before, and the explained variance of the critic before it learns from a batch. The only claim is that
+all arms learn; the question is answered by the results.
 
-    python experiments/critic_needed.py            # about ten minutes; goes on where it was stopped
+    python experiments/critic_needed.py            # about ten minutes; resumes where it stopped
     python experiments/critic_needed.py --draw
 """
 
@@ -80,7 +80,7 @@ def word_rewards(prompt: str, completion: str) -> list[tuple[int, float]]:
 
 
 def worth(prompts: Sequence[str], completions: Sequence[str], **_: Any) -> list[float | None]:
-    """Return what each answer is worth."""
+    """Return the total reward of each answer."""
     return [sum(r for _, r in word_rewards(*pair)) for pair in zip(prompts, completions, strict=True)]
 
 
@@ -98,7 +98,7 @@ def payments(steps: StepRewards, rollout: Rollout) -> list[Tensor]:
 
 
 class ToGo(GRPO):
-    """GRPO that judges a token by the rewards to come, less their mean over the group at the same token."""
+    """GRPO whose token advantages are rewards-to-go minus their mean over the group at the same token."""
 
     lam = 1.0
 
@@ -138,7 +138,7 @@ class Paying(RLHF):
 
 
 def group(kind: type[GRPO] = GRPO, **values: Any) -> Callable[..., GRPO]:
-    """Return what makes a learner with the baseline of a group."""
+    """Return a factory of learners with a group baseline."""
 
     def make(model: LanguageModel, prompts: Any, steps: StepRewards, **common: Any) -> GRPO:
         config = GRPOConfig(**COMMON, **values)
@@ -148,7 +148,7 @@ def group(kind: type[GRPO] = GRPO, **values: Any) -> Callable[..., GRPO]:
 
 
 def critic(kind: type[RLHF] = RLHF, **values: Any) -> Callable[..., RLHF]:
-    """Return what makes a learner with a critic, which begins as a copy of the policy with values of 0."""
+    """Return a factory of learners with a critic, initialized as a copy of the policy with values of 0."""
 
     def make(model: LanguageModel, prompts: Any, steps: StepRewards, **common: Any) -> RLHF:
         config, own = RLHFConfig(**COMMON | CRITIC, **values), Critic.copy_of(model)

@@ -1,24 +1,25 @@
-"""The ladder of DAPO (Yu et al. 2025, arXiv:2503.14476, table 1), climbed by a small model: what does each rung add?
+"""The ladder of DAPO (Yu et al. 2025, arXiv:2503.14476, table 1) on a small model: the gain of each added part.
 
-The paper starts from naive GRPO and adds one technique after the other; the KL term is left out on every rung:
+The paper starts from naive GRPO and adds one technique after the other; the KL term is always omitted:
 
 1. GRPO: the mean over the tokens of each answer, both clips 0.2;
-2. + overlong filtering: answers that were cut off teach nothing;
+2. + overlong filtering: truncated answers are masked;
 3. + clip-higher: the upper clip is 0.28;
 4. + soft overlong punishment: up to -1 over the last fifth of the longest length;
 5. + token-level loss: every token of a step counts the same;
 6. + dynamic sampling: groups that are all right or all wrong are replaced.
 
-Beside the ladder stands the last rung without the soft punishment.
+A further arm is the last rung without the soft punishment.
 
 Task: sums of two to six digits, step by step, with at most 28 tokens. The steps of a long sum need up to 48, so half of
 the answers to five terms and three quarters of those to six are cut off at the start. Demonstrations begin with the
-first, second or third step, so shorter ways are known, and less sure. All rungs go on from one fine-tuned model (as the
-paper's from one base model), with five seeds of prompts, their order and chance. The score is avg@4 at temperature 1 on
-150 held-out prompts every ten batches, the final one the mean of the last three; the target is reached where the mean
-of two in a row is, and what it took are optimizer steps and sampled answers.
+first, second or third step, so the model knows shorter solutions with a lower probability. All rungs start from one
+fine-tuned model (those of the paper from one base model), with five seeds of prompts, their order and sampling. The
+score is avg@4 at temperature 1 on 150 held-out prompts every ten batches; the final score is the mean of the last
+three. The target is reached when the mean of two consecutive scores reaches it, and its cost is reported in optimizer
+steps and sampled answers.
 
-    python experiments/dapo_ladder.py            # about a quarter of an hour; goes on where it was stopped
+    python experiments/dapo_ladder.py            # about a quarter of an hour; resumes where it stopped
     python experiments/dapo_ladder.py --draw
 """
 
@@ -46,9 +47,9 @@ RUNGS: dict[str, dict[str, Any]] = {
     "+ token-level loss": {"loss_aggregation": "token_mean"},
     "+ dynamic sampling": {"filter": "refill", "max_rounds": 4},
 }
-"""What each rung changes, beside what those before it have changed."""
+"""What each rung changes, in addition to the rungs before it."""
 ASIDE = "all but soft overlong"
-"""A way beside the ladder: the last rung without the punishment."""
+"""A further arm: the last rung without the punishment."""
 PAPER = {
     "naive GRPO": 30,
     "+ overlong filtering": 36,
@@ -71,7 +72,7 @@ COMMON: dict[str, Any] = {
 
 
 def begin() -> tuple[LanguageModel, State]:
-    """Return the model that all rungs go on from."""
+    """Return the model that all rungs start from."""
     generator = np.random.default_rng(streams.seed_sequence(0, "demonstrations"))
     rows = TASK.rows("train", 8000, seed=0)
     for row in rows:
@@ -83,7 +84,7 @@ def begin() -> tuple[LanguageModel, State]:
 
 
 def settings(rung: str) -> dict[str, Any]:
-    """Return what a rung and all below it change."""
+    """Return the changes of a rung and all rungs below it."""
     names = list(RUNGS)
     below = names if rung == ASIDE else names[: names.index(rung) + 1]
     chosen = {k: v for name in below for k, v in RUNGS[name].items()}
@@ -91,7 +92,7 @@ def settings(rung: str) -> dict[str, Any]:
 
 
 def climb(model: LanguageModel, start: State, rung: str, seed: int) -> list[dict[str, float]]:
-    """Train on a rung, and return what was measured at each evaluation, the first before training."""
+    """Train a rung, and return the measurements of each evaluation, the first before training."""
     model.load_state_dict(start)
     examination = Examination(model, TASK, prompts=PROMPTS)
     first = {"steps": 0.0, "rollouts": 0.0, "score": examination.average(model, 4)}
@@ -142,7 +143,7 @@ def summarize(runs: list[list[dict[str, float]]]) -> dict[str, Any]:
 
 
 def draw(rungs: dict[str, dict[str, Any]], runs: dict[str, list[list[dict[str, float]]]]) -> None:
-    """Draw scores beside the paper's, and curves against batches and against sampled answers."""
+    """Draw scores with those of the paper, and curves against batches and against sampled answers."""
     figure, axes = panels(3)
     places = np.arange(len(rungs))
     scores = np.array([100 * rung["score"] for rung in rungs.values()])

@@ -1,18 +1,18 @@
-"""Claim: heads with priors dive to the treasure of every sea that was tried, in far fewer episodes than 2^size.
+"""Claim: bootstrapped DQN with prior functions solves DeepSea of every tested size, in far fewer episodes than 2^size.
 
-DeepSea (Osband et al. 2019) by the rules of bsuite (arXiv:1908.03568): actions mean something else in every cell
-(`mapping_seed` 42), 10 000 episodes at most, and a sea is solved at the first episode at which less than 80 % of all
-dives so far were bad, that is, missed the treasure. Ten seeds of
+DeepSea (Osband et al. 2019) by the rules of bsuite (arXiv:1908.03568): the meaning of the actions differs by cell
+(`mapping_seed` 42), and a run has at most 10 000 episodes. A size is solved at the first episode at which less than 80
+% of all episodes so far missed the treasure. Ten seeds of
 
-- `bootstrapped-dqn` with its preset; a seed that is solved goes on with the others until all are;
-- `dqn` with the same settings but for the heads: one network without a prior, which explores with ε = 0.05;
-- R-max, which plans with a table of what it knows.
+- `bootstrapped-dqn` with its preset; a seed that has solved the task continues until all seeds have;
+- `dqn` with the same settings except the heads: one network without a prior, with ε-greedy exploration, ε = 0.05;
+- R-max, which plans with a tabular model.
 
-The regret of a dive is the exact optimum, 0.99 by `operant.mdp.solve`, less what it earned; that of all dives so far is
-drawn.
+The regret of an episode is the exact optimum, 0.99 by `operant.mdp.solve`, minus its return; the plot shows the
+cumulative regret.
 
-Seas of `deep_sea.cells.json` are not dived in again, and every one is stored as soon as it is done, so that a run that
-was stopped continues; `--sizes 10 20` and `--dqn 10` dive in these alone. The time is that of one core.
+Every size is stored in `deep_sea.cells.json` as soon as it is done and is not run again, so an interrupted experiment
+resumes; `--sizes 10 20` and `--dqn 10` run only these sizes. Times are for one core.
 """
 
 import argparse
@@ -38,7 +38,7 @@ from operant.tabular import learner_for
 TASK, MAPPING, SEEDS = "operant/DeepSea-v0", 42, range(10)
 MOST, BAD, CELLS = 10_000, 0.8, Path(__file__).with_suffix(".cells.json")
 SIZES = tuple(range(10, 51, 2))
-"""Of bsuite; R-max dives in all of them."""
+"""Of bsuite; R-max runs at all of them."""
 HEADS, GREEDY = "bootstrapped-dqn", "dqn"
 GREEDY_SIZES = (10, 12, 20)
 
@@ -55,7 +55,7 @@ def learner_of(kind: str, env: BatchEnv, budget: int) -> DQN:
 
 
 def best_of(size: int) -> tuple[MDP, float]:
-    """Return a sea, and the exact optimum of a dive."""
+    """Return a sea, and the exact optimum of an episode."""
     sea = MDP.from_gymnasium(gymnasium.make(TASK, size=size, mapping_seed=MAPPING))
     return sea, float(solve(sea, gamma=1.0).values[0])
 
@@ -89,7 +89,7 @@ def dive(kind: str, size: int) -> dict[str, Any]:
 
 
 def plan(size: int) -> dict[str, Any]:
-    """Return the regret of R-max by dive, and how many dives it was before none failed any more."""
+    """Return the regret of R-max by episode, and the number of episodes until none failed any more."""
     sea, best = best_of(size)
     dives = 3 * size
     returns = learner_for("r-max", sea, seeds=[0], gamma=0.99, known=1).run_episodes(dives).returns[0]
@@ -106,7 +106,7 @@ def draw(cells: dict[str, Any], planned: dict[int, Any]) -> None:
         if sizes:
             axes[0].plot(sizes, solved, "o", color=color, markersize=3, alpha=0.5)
             axes[0].plot(sizes, np.median(solved, axis=1), color=color, label=f"{name}, median of ten seeds")
-    axes[0].plot(SIZES, [planned[size]["failures"] for size in SIZES], color=COLORS[1], label="R-max: failed dives")
+    axes[0].plot(SIZES, [planned[size]["failures"] for size in SIZES], color=COLORS[1], label="R-max: failed episodes")
     axes[0].plot(SIZES, [2.0**size for size in SIZES], "--", color=COLORS[6], label="chance, 2^size")
     axes[0].set(yscale="log", ylim=(2, 1.3 * MOST), xlabel="size", ylabel="episodes until solved")
     for size, color in zip((10, 20, 30, 40, 50), COLORS, strict=False):
@@ -119,7 +119,7 @@ def draw(cells: dict[str, Any], planned: dict[int, Any]) -> None:
 
 
 def main() -> None:
-    """Dive in the seas that are asked for, draw all, fail if a claim does not hold."""
+    """Run the given sizes, plot all, fail if a claim does not hold."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--sizes", type=int, nargs="*", default=SIZES, help="for the heads; default: all of bsuite")
     parser.add_argument("--dqn", type=int, nargs="*", default=GREEDY_SIZES, help="for DQN; default: 10 12 20")

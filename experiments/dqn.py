@@ -6,7 +6,7 @@ reported.
 
     python experiments/dqn.py [run ...]
 
-trains the runs that are named, by default all, and draws them beside the results of the others.
+trains the given runs, by default all, and plots them with the results of the others.
 """
 
 from reaching import Reach, reach

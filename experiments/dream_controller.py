@@ -1,12 +1,13 @@
-"""Does a controller that only dreamed do in the world what one does that was trained there (World Models)?
+"""Is a controller trained only in a learned world model as good as one trained in the game (World Models)?
 
 Ha & Schmidhuber 2018, arXiv:1803.10122: V and M learn from 20 000 random steps of a game in pixels, with ball and
-paddle three cells wide; then CMA-ES finds a linear controller in what M dreams, at several temperatures, or in the game
-itself with the same V and M. All is as `operant train world-models operant/PixelCatch-v0 --env-kwargs width=3` has it,
-but for what the arms name; hyperparameters were chosen on seeds from 1000 up. A score is the mean return of 100
-episodes in the game of the mean of the search distribution, never of the best candidate.
+paddle three cells wide; then CMA-ES trains a linear controller in simulated rollouts of M, at several temperatures, or
+in the game itself with the same V and M. Settings are those of
+`operant train world-models operant/PixelCatch-v0 --env-kwargs width=3`, except those that define the arms;
+hyperparameters were chosen on seeds from 1000 up. A score is the mean return over 100 episodes in the game, of the mean
+of the search distribution and not of the best candidate.
 
-    python experiments/dream_controller.py            # twenty minutes; goes on where it stopped
+    python experiments/dream_controller.py            # twenty minutes; resumes where it stopped
     python experiments/dream_controller.py --draw
 """
 
@@ -61,7 +62,7 @@ def begin() -> tuple[State]:
 
 
 def learn(state: State, values: dict[str, Any], generations: int) -> dict[str, Any]:
-    """Train the controller, and return its curve in the game, what it was told it would get, and the steps it took."""
+    """Train the controller, and return its curve in the game, its return in the model, and the steps it took."""
     found = learner(values)
     found.load_state_dict(clone(state))
     curve, fitness = [score(found)], []

@@ -1,8 +1,7 @@
-"""Claim: planning with a learned model saves experience, and a bonus for what was not tried lately finds new ways.
+"""Claim: planning with a learned model needs less experience, and the exploration bonus of Dyna-Q+ finds new paths.
 
-The maze (Sutton and Barto 2018, figure 8.2): 1000 runs of 50 episodes, with 0, 5 and 50 remembered steps learned from
-after each real one. The blocking and the shortcut maze (figures 8.4 and 8.5): what Dyna-Q and Dyna-Q+ earn when the
-walls move.
+The maze (Sutton and Barto 2018, figure 8.2): 1000 runs of 50 episodes, with 0, 5 and 50 planning steps after each real
+step. The blocking and the shortcut maze (figures 8.4 and 8.5): rewards of Dyna-Q and Dyna-Q+ when the walls move.
 """
 
 from typing import Any

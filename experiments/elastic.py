@@ -1,4 +1,4 @@
-"""Does it matter on how many processes a run is trained, and how often it is killed?
+"""Claim: the number of processes and of kills changes no bit of a run.
 
 PPO on CartPole-v1, SAC on Pendulum-v1 and GRPO on the task `preference`, each with four shards: once in one process
 from beginning to end, and once on 1, 2 and 4 processes in random order, killed twenty times at a random moment
@@ -79,7 +79,7 @@ def trainers(leader: int) -> list[int]:
 
 
 def kill(process: subprocess.Popen[bytes], chance: np.random.Generator) -> str:
-    """Kill one of the processes that train, or all of a group, at once."""
+    """Kill one of the training processes, or a whole group."""
     ranks = trainers(process.pid)
     if len(ranks) > 1 and chance.random() < 0.5:
         os.kill(int(chance.choice(ranks)), signal.SIGKILL)
@@ -96,7 +96,7 @@ def kill(process: subprocess.Popen[bytes], chance: np.random.Generator) -> str:
 
 
 def learn(name: str, seed: int) -> dict[str, Any]:
-    """Train both, and return what was killed, when, and both sets of hashes."""
+    """Train both, and return the kills with their times, and both sets of hashes."""
     command = (*COMMANDS[name], *COMMON)
     chance, events = np.random.default_rng(seed), list[dict[str, Any]]()
     with tempfile.TemporaryDirectory() as folder:

@@ -1,8 +1,8 @@
-"""Claim: exploration that is planned finds rewards that are far away; exploration by chance does not.
+"""Claim: planned exploration finds distant rewards; random exploration does not.
 
 RiverSwim and SixArms (Strehl and Littman 2008): rewards of 5000 steps, 200 runs. DeepSea (Osband et al. 2019), with
-actions that differ from cell to cell: episodes until no dive fails any more, for all 21 sizes of the benchmark; a diver
-who moves by chance finds the treasure once in 2^size episodes.
+actions that differ from cell to cell: episodes until none fails any more, for all 21 sizes of the benchmark; a
+random policy finds the treasure once in 2^size episodes.
 """
 
 from typing import Any
@@ -35,7 +35,7 @@ SIZES, SEAS = tuple(range(10, 51, 2)), 5
 
 
 def rewards(task: str) -> dict[str, NDArray[np.float64]]:
-    """Return what each learner earns in the first episode of 5000 steps, `[runs]`."""
+    """Return the reward of each learner in the first episode of 5000 steps, `[runs]`."""
     world = MDP.from_gymnasium(task)
     largest = {"reward_max": float(world.rewards.max())}
     earned = {}
@@ -96,7 +96,7 @@ def main() -> None:
     axes[0].set_ylabel("share of runs with less")
     axes[2].plot(SIZES, [count.mean() for count in missed.values()], "o", color=COLORS[0], label="R-max, m = 1")
     axes[2].plot(SIZES, [2.0 * size - 1.0 for size in SIZES], color=COLORS[0], linewidth=1, label="2 N - 1")
-    axes[2].plot(SIZES[:8], [2.0**size for size in SIZES[:8]], color=COLORS[1], label="by chance, once in $2^N$")
+    axes[2].plot(SIZES[:8], [2.0**size for size in SIZES[:8]], color=COLORS[1], label="random policy, once in $2^N$")
     axes[2].set(yscale="log", xlabel="size N", title="DeepSea: failed episodes", ylim=(10, 1e7))
     save(figure, __file__, (axes[0], axes[2]))
     results = {name: {label: summary(each) for label, each in scores.items()} for name, scores in earned.items()}

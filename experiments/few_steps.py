@@ -7,7 +7,7 @@ The commands with their defaults, on Pendulum-v1, where -200 is a pendulum that 
 
 Scores are those of 100 episodes of each seed; defaults were chosen on seeds from 1000 up.
 
-    python experiments/few_steps.py            # half an hour; goes on where it stopped
+    python experiments/few_steps.py            # half an hour; resumes where it stopped
     python experiments/few_steps.py --draw
 """
 

@@ -1,8 +1,7 @@
-"""Claim: Q-learning solves FrozenLake, slippery and not, as far as it can be solved within its 100 steps.
+"""Claim: Q-learning solves FrozenLake, slippery or not, nearly as well as is possible within 100 steps.
 
-Each policy is judged by computing its exact probability of reaching the goal within the limit, so nothing depends on
-luck in evaluation. On the slippery lake no policy reaches more than 0.7442, and the best one that does not look at the
-clock, the optimal policy for γ = 0.99, reaches 0.7402.
+Each policy is evaluated exactly, by its probability of reaching the goal within the limit. On the slippery lake no
+policy reaches more than 0.7442, and the optimal policy for γ = 0.99, which does not depend on time, reaches 0.7402.
 """
 
 from typing import Any
@@ -54,7 +53,7 @@ def learn(lake: MDP, steps: int, **settings: Any) -> tuple[NDArray[np.int64], ND
 
 
 def main() -> None:
-    """Solve, learn, judge, draw; fail if a number or a claim does not hold."""
+    """Solve, learn, evaluate and plot; fail if a number or a claim does not hold."""
     slippery = MDP.from_gymnasium(gymnasium.make("FrozenLake-v1"))
     firm = MDP.from_gymnasium(gymnasium.make("FrozenLake-v1", is_slippery=False))
     best = value_iteration(slippery, gamma=0.99, tolerance=1e-10)

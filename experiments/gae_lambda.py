@@ -1,8 +1,7 @@
-"""Claim: the λ of the advantages trades bias for variance, and PPO learns best with one between the ends.
+"""Claim: λ of GAE trades bias for variance, and PPO learns best with an intermediate λ.
 
-PPO on CartPole-v1 and Pendulum-v1 with λ from 0, which trusts the critic alone, to 1, which trusts the sampled return
-alone, everything else equal, five seeds each. The score of a seed is the mean return of its episodes over the whole
-training: it rewards learning fast and staying there.
+PPO on CartPole-v1 and Pendulum-v1 with λ from 0 (only the critic) to 1 (only the sampled return), five seeds each, with
+all else equal. The score of a seed is the mean return of its episodes over the whole training.
 """
 
 from typing import Any
@@ -49,7 +48,7 @@ def draw(results: dict[str, Any]) -> None:
 
 
 def claims(results: dict[str, Any]) -> dict[str, bool]:
-    """Return what must be true of the results; what is said about λ = 1 depends on the task."""
+    """Return the claims about the results; the claim about λ = 1 depends on the task."""
     found = {}
     for task, result in results.items():
         scores = {name: np.array(run["mean"]) for name, run in result["runs"].items()}

@@ -1,7 +1,7 @@
-"""Claim: Q-learning learns the shortest way through a 4 x 4 grid; moving at random takes ten times as long.
+"""Claim: Q-learning finds the shortest path through a 4 x 4 grid; random actions need ten times as many steps.
 
 +1 at the goal, -0.01 a step, episodes of at most 200 steps. Q-learning with α = 0.1, γ = 0.99 and ε falling from 1 by a
-factor of 0.9995 an episode to 0.01, for 10 000 episodes. The policies are judged by solving for their values.
+factor of 0.9995 per episode to 0.01, for 10 000 episodes. The policies are evaluated exactly.
 """
 
 import dataclasses
@@ -40,7 +40,7 @@ def draw_policy(axis: Axes, policy: NDArray[np.float64]) -> None:
 
 
 def main() -> None:
-    """Walk at random, learn, judge, draw; fail if a number or a claim does not hold."""
+    """Walk at random, learn, evaluate and plot; fail if a number or a claim does not hold."""
     endless = dataclasses.replace(GRID, max_steps=None)
     walks = {
         limit: RandomAgent(RandomConfig(), mdp, seeds=range(RANDOM_SEEDS)).run_episodes(RANDOM_EPISODES)

@@ -1,15 +1,15 @@
-"""Claim: 1/√G in place of 1/G makes steps √G times longer, the noise in them too, and Adam cancels it.
+"""Claim: scaling the group loss by 1/√G instead of 1/G makes steps and noise √G times longer, and Adam cancels it.
 
-The sum over a group of G answers is divided by G, so a larger group has less noise and, some say, a diluted signal; it
-could be divided by √G. Both scales of GRPO (`scale`), for a small language model that stands still: what a batch of
-answers to the same prompts would change. The signal is the length of the mean update over batches, the noise the root
-of the updates' total variance, both estimated without bias; five seeds of prompts and chance.
+The sum over a group of G answers is divided by G, so a larger group has less noise and, as some claim, a diluted
+signal; it could be divided by √G. The experiment measures the updates with both scales of GRPO (`scale`) for a small
+fixed language model and the same prompts. The signal is the length of the mean update over batches, and the noise the
+square root of the updates' total variance, both estimated without bias, over five seeds of prompts and sampling.
 
-Four ways to make an update of a gradient: plain gradient descent; the same with a KL term, which the scale leaves as it
-is (so the weights of the two terms change against each other); clipped to a norm that most gradients exceed; and Adam.
+There are four kinds of update: plain gradient descent; the same with a KL term, which is not scaled (so the relative
+weight of the two terms changes); clipped to a norm that most gradients exceed; and Adam.
 Policy and reference differ by a few batches of training.
 
-    python experiments/group_scale.py            # about three minutes; goes on where it was stopped
+    python experiments/group_scale.py            # about three minutes; resumes where it stopped
     python experiments/group_scale.py --draw
 """
 
@@ -59,7 +59,7 @@ def gradients(model: LanguageModel, start: State, policy: State, seed: int, **va
 
 
 def updates(found: list[Tensor], way: str) -> Tensor:
-    """Return what each gradient would change, `[K, D]`, at a step size of 1."""
+    """Return the update by each gradient, `[K, D]`, with a learning rate of 1."""
     if way != "Adam":
         bound = CLIP if way == "clipped" else UNCLIPPED
         return torch.stack([-g * min(1.0, bound / max(float(g.norm()), 1e-30)) for g in found])

@@ -1,15 +1,15 @@
-"""Claim: groups of four judge crudely; with more answers the signal is not diluted, and stands out of its noise.
+"""Claim: groups of four answers give poor estimates; larger groups raise the signal-to-noise ratio and keep the signal.
 
-Left and middle, exactly, by summing over the number of right answers: how far mean, standard deviation and advantage
-of a group are from those of the policy, for answers that are right with probability p and groups of G. Extra answers
-that sharpen the statistics alone (`statistics`) count like any other in this; they cost sampling, not training.
+Left and middle: the errors of mean, standard deviation and advantage of a group of G answers that are right with
+probability p, computed exactly by summing over the number of right answers. Extra answers for the statistics alone
+(`statistics`) are counted too; they cost sampling, not training.
 
-Right, measured: the gradients of GRPO for a small language model that stands still, over batches of the same prompts
-(so that all noise is that of the answers), and over batches of equally many answers to different prompts. The signal is
+Right: the measured gradients of GRPO for a small fixed language model, over batches of the same prompts (so that all
+noise comes from the answers), and over batches with the same number of answers to different prompts. The signal is
 the length of the mean gradient, the noise the root of the gradients' total variance; both are estimated without bias
 from K batches. The scale is 1/G; with 1/√G both are √G times as large, and their ratio is the same.
 
-    python experiments/group_size.py            # about three minutes; goes on where it was stopped
+    python experiments/group_size.py            # about three minutes; resumes where it stopped
     python experiments/group_size.py --draw
 """
 
@@ -40,7 +40,7 @@ GROUPS: dict[str, dict[str, int]] = {
 
 
 def groups(rate: float, size: int) -> dict[str, float]:
-    """Return what groups of a size say of a policy that is right with probability `rate`, in expectation."""
+    """Return the expected statistics of groups of a size, for a policy that is right with probability `rate`."""
     right = torch.arange(size + 1)
     rewards = (torch.arange(size) < right.unsqueeze(1)).double()
     chance = torch.distributions.Binomial(size, torch.tensor(rate, dtype=torch.float64)).log_prob(right.double()).exp()

@@ -1,7 +1,8 @@
-"""Does hindsight find goals that chance does not (Andrychowicz et al. 2017, arXiv:1707.01495)?
+"""Claim: hindsight experience replay finds goals that random exploration does not find (Andrychowicz et al. 2017).
 
-Of 2^n states of n bits one is the goal, and every other step costs 1: without a word of what was achieved, nothing but
--1 is ever seen. The commands of the documentation with their defaults, and the same without hindsight:
+One of the 2^n states of n bits is the goal, and every step that misses it has a reward of -1, so without relabeled
+goals all rewards are -1 (arXiv:1707.01495). The commands of the documentation with their defaults, and without
+hindsight:
 
     operant train dqn operant/BitFlip-v0 --env-kwargs bits=15 --hindsight future --seeds 0-9
     operant train dqn operant/BitFlip-v0 --env-kwargs bits=25 --hindsight future --seeds 0-9
@@ -10,7 +11,7 @@ Of 2^n states of n bits one is the goal, and every other step costs 1: without a
 
 Success is that of 100 episodes of the greedy policy. Presets were chosen on seeds from 1000 up.
 
-    python experiments/hindsight.py            # half an hour; needs the extra `goals`; goes on where it stopped
+    python experiments/hindsight.py            # half an hour; needs the extra `goals`; resumes where it stopped
     python experiments/hindsight.py --draw
 """
 
@@ -35,7 +36,7 @@ class Case(NamedTuple):
         kwargs: its parameters.
         budget: environment steps of a seed.
         evaluations: while it learns; the arm takes longer for one than to learn.
-        seeds: so many, from 0.
+        seeds: number of seeds, from 0.
         arms: with hindsight and without.
     """
 

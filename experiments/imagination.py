@@ -1,18 +1,17 @@
-"""Is what Dreamer imagines what would happen (Hafner et al. 2023, arXiv:2301.04104)?
+"""How accurate are the imagined trajectories of Dreamer (Hafner et al. 2023, arXiv:2301.04104)?
 
 The command with its defaults, on the swing-up of a cart-pole:
 
     operant train dreamer operant/CartPoleSwingUp-v0
 
-Then, for each seed, what its world model predicts of episodes that it has not learned from. After `CONTEXT` steps that
-are seen:
+Then the world model of each seed predicts episodes that it has not learned from. After `CONTEXT` observed steps:
 
-- open loop: the model is given the actions that were taken, and nothing else; what it decodes is compared with what was
-  seen, next to the guess that nothing changes;
-- dream return: the model follows the policy by itself, often; the mean of the rewards that it imagines is compared with
-  those of the real episode.
+- open loop: the model gets only the actions that were taken; the decoded observations are compared with the real ones,
+  and with the prediction that nothing changes;
+- dream return: the model follows the policy in many imagined rollouts; the mean of the imagined rewards is compared
+  with those of the real episode.
 
-    python experiments/imagination.py            # goes on where it stopped
+    python experiments/imagination.py            # resumes where it stopped
     python experiments/imagination.py --draw
 """
 

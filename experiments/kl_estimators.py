@@ -1,4 +1,4 @@
-"""Claim: k3 has the mean of k1 with less variance near the reference; as a loss it is another matter.
+"""Claim: as values k1 and k3 are unbiased and k3 varies less near the reference; as losses they need the ratio.
 
 Schulman's three one-sample estimates of KL(policy‖ref) (2020, "Approximating KL divergence"; k3 is equation 4 of
 DeepSeekMath, Shao et al. 2024, arXiv:2402.03300), without sampling: all means and variances are sums over the
@@ -56,7 +56,7 @@ def exact(logits: Tensor, ref: Tensor, *, forward: bool = False) -> Tensor:
 
 
 def compare(logits: Tensor, ref: Tensor) -> dict[str, Any]:
-    """Return what the estimators give for a policy and a reference, as values and as gradients."""
+    """Return the estimates for a policy and a reference, as values and as gradients."""
     policy, divergence = logits.softmax(-1), float(ops.categorical_kl(logits, ref))
     found: dict[str, Any] = {"KL": divergence, "values": {}, "gradients": {}}
     right, forward = exact(logits, ref), exact(logits, ref, forward=True)
@@ -120,7 +120,7 @@ def draw(along: list[list[dict[str, Any]]]) -> None:
     axes[1].set(title="gradient: distance from that of KL(policy‖ref)", ylim=(1e-3, 10))
     axes[2].set(title="gradient: standard deviation / length")
     for axis in axes:
-        axis.set_xlabel("KL(policy‖ref), nats a token")
+        axis.set_xlabel("KL(policy‖ref), nats per token")
     save(figure, __file__, axes)
 
 

@@ -1,9 +1,9 @@
-"""Claim: a penalty on KL(old‖new) with an adaptive weight holds the divergence of an update near its target.
+"""Claim: a penalty on KL(old‖new) with an adaptive weight keeps the divergence of an update near its target.
 
 PPO on CartPole-v1 and Pendulum-v1 with five seeds: clipped; with the penalty whose β is doubled or halved for the next
-update (Schulman et al. 2017, section 4); with dual descent, which adapts β and goes on with the same rollout until the
-divergence is within a factor 1.5 of the target, at most four times, and so takes more gradient steps than the others;
-and clipped with the penalty in addition.
+update (Schulman et al. 2017, section 4); with dual descent, which adapts β and continues with the same rollout until
+the divergence is within a factor 1.5 of the target, at most four times, and so takes more gradient steps than the
+others; and clipped with the penalty in addition.
 """
 
 from typing import Any

@@ -1,4 +1,4 @@
-"""Claim: PPO keeps four models in memory, GRPO two or one, DPO two or one; and the estimate says so beforehand.
+"""Claim: PPO keeps four models in memory, GRPO two or one, DPO two or one; the estimate before training is accurate.
 
 PPO holds a policy, a critic, a reference and a reward model, two of them with gradients and Adam's moments; GRPO holds
 no critic, and without a KL term no reference; DPO none of them but the reference, and not even that if its
@@ -8,8 +8,8 @@ reward model is one of that size.
 
 Each algorithm takes three steps in a process of its own, on the same Llama of 25 million parameters with random
 weights, with short answers, so that weights dominate. What is measured is the peak of the resident memory less that of
-the same process before it has built its first model; beside it stands what `operant.language.memory_estimate` estimates
-before the first step. Five seeds.
+the same process before it has built its first model; it is compared with the estimate of
+`operant.language.memory_estimate` before the first step. Five seeds.
 """
 
 import json
@@ -42,7 +42,7 @@ ARMS = {
     "DPO, live reference": 20,
     "DPO, precomputed": 16,
 }
-"""Bytes a parameter that weights, gradients and moments need."""
+"""Bytes per parameter that weights, gradients and moments need."""
 MIB = 2**20
 
 

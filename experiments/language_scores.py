@@ -1,18 +1,18 @@
-"""Claim: every preset on every built-in task, by the command that a user types, ends no worse than it began.
+"""Claim: every preset on every built-in task, with the documented command, ends no worse than it began.
 
 Every row is a command of the documentation as it is typed, with the defaults of its algorithm and preset; it is run for
 each seed by itself, and a run that starts from another starts from the run of the same seed. Defaults were chosen on
 seeds from 1000 up; the seeds here are 0 to 4. A policy is scored by the mean reward of its greedy answers to 200
 held-out prompts, a reward model by the share of held-out pairs (or steps) that it orders (or labels) correctly. Start
-is the score of the model that the run began with, on the same prompts; for reward models it is that of a trivial judge.
-The one thing that is not the default is `--threads 1`, so that runs can stand next to each other.
+is the score of the model that the run began with, on the same prompts; for reward models it is that of a trivial
+classifier. The only option that is not the default is `--threads 1`, so that several runs can run in parallel.
 
-Runs lie under runs/language_scores and are continued where they were left, so the table can be filled over several
-evenings and by several processes at once:
+Runs are in runs/language_scores and resume where they stopped, so the table can be filled in several sessions and by
+several processes in parallel:
 
-    python experiments/language_scores.py --hours 2                   # go on with what is missing
+    python experiments/language_scores.py --hours 2                   # run missing cells
     python experiments/language_scores.py --rows arithmetic/dapo      # some rows
-    python experiments/language_scores.py --table                     # print and draw what there is
+    python experiments/language_scores.py --table                     # print and plot the results so far
 """
 
 import argparse
@@ -32,6 +32,7 @@ from arms import interval
 from checks import COLORS, panels, save
 
 from operant.runtime.metrics import read_records
+from operant.runtime.run import Run
 
 SEEDS = range(5)
 RESULTS = Path(__file__).with_suffix("")
@@ -49,7 +50,7 @@ class Row:
         name: of the row.
         words: what is typed behind `operant train`; `@name` is the run of another row.
         start: row whose score the run starts from; empty: none.
-        trivial: score of a judge who has learned nothing, for reward models.
+        trivial: score of a trivial classifier, for reward models.
     """
 
     name: str
@@ -99,29 +100,39 @@ def result(name: str, seed: int) -> Path:
     return RESULTS / f"{name.replace('/', '-')}-{seed}.json"
 
 
+def trained(name: str, seed: int) -> bool:
+    """Return whether the run of a row has ended, on this machine."""
+    return (folder(name, seed) / "run.json").exists() and Run.open(folder(name, seed)).outcome()[0] == "finished"
+
+
 def run(row: Row, seed: int) -> None:
-    """Run a command, or continue it, and write its result; what it needs is run before."""
+    """Run a command, or continue it, and write its result unless it has one; what it needs is run before."""
     for name in row.needs:
-        if not result(name, seed).exists():
-            run(ROWS[name], seed)
+        run(ROWS[name], seed)
     RUNS.mkdir(parents=True, exist_ok=True)
     with filelock.FileLock(f"{folder(row.name, seed)}.lock"):
+        began = time.monotonic()
+        if not trained(row.name, seed):
+            subprocess.run(command(row, seed), check=True, stdout=sys.stderr)
         if result(row.name, seed).exists():
             return
-        words = [str(folder(word[1:], seed)) if word.startswith("@") else word for word in row.words]
-        typed = ["train", *words, "--seed", str(seed), "--threads", "1", "--run", str(folder(row.name, seed))]
-        if (folder(row.name, seed) / "run.json").exists():
-            typed = ["resume", str(folder(row.name, seed))]
-        began = time.monotonic()
-        subprocess.run([sys.executable, "-m", "operant", *typed, "--progress", "silent"], check=True, stdout=sys.stderr)
         found = describe(row, seed)
         RESULTS.mkdir(exist_ok=True)
         result(row.name, seed).write_text(json.dumps(found) + "\n")
     print(f"{row.name} {seed}: {found['start']} -> {found['end']} ({time.monotonic() - began:.0f} s)", flush=True)
 
 
+def command(row: Row, seed: int) -> list[str]:
+    """Return the command that trains a row, or continues its run."""
+    typed = ["resume", str(folder(row.name, seed))]
+    if not (folder(row.name, seed) / "run.json").exists():
+        words = [str(folder(word[1:], seed)) if word.startswith("@") else word for word in row.words]
+        typed = ["train", *words, "--seed", str(seed), "--threads", "1", "--run", str(folder(row.name, seed))]
+    return [sys.executable, "-m", "operant", *typed, "--progress", "silent"]
+
+
 def describe(row: Row, seed: int) -> dict[str, Any]:
-    """Return what became of a run: the command, start, end and the evaluations along the way."""
+    """Return the record of a run: the command, first and last score and all evaluations."""
     records = list(read_records(folder(row.name, seed) / "eval" / "evaluations.jsonl"))
     curve = [(record["consumed"], record["scores"][0]) for record in records]
     start = row.trivial if row.trivial is not None else curve[0][1] if row.start else None
@@ -133,7 +144,7 @@ def describe(row: Row, seed: int) -> dict[str, Any]:
 
 
 def results() -> dict[str, list[dict[str, Any]]]:
-    """Return what there is, by row, in the order of the table and of the seeds."""
+    """Return the results so far, by row, in the order of the table and of the seeds."""
     files = {name: [result(name, seed) for seed in SEEDS] for name in ROWS}
     found = {name: [json.loads(p.read_text()) for p in paths if p.exists()] for name, paths in files.items()}
     return {name: cells for name, cells in found.items() if cells}
@@ -175,12 +186,12 @@ def draw() -> None:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Run what is missing, seed by seed, or print and draw what there is."""
+    """Run missing cells, seed by seed, or print and plot the results so far."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rows", nargs="+", default=list(ROWS), metavar="NAME", help="some rows")
     parser.add_argument("--seeds", nargs="+", type=int, default=list(SEEDS), help="some seeds")
-    parser.add_argument("--hours", type=float, default=np.inf, help="start nothing after so many hours")
-    parser.add_argument("--table", action="store_true", help="print and draw what there is")
+    parser.add_argument("--hours", type=float, default=np.inf, help="start nothing after this many hours")
+    parser.add_argument("--table", action="store_true", help="print and plot the results so far")
     given = parser.parse_args(arguments)
     if unknown := set(given.rows) - set(ROWS):
         parser.error(f"no row {sorted(unknown)[0]!r}; there are: {', '.join(ROWS)}")

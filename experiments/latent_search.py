@@ -1,11 +1,11 @@
-"""Does a tree search in a learned model of latent states (MuZero; Schrittwieser et al. 2020, arXiv:1911.08265) learn?
+"""Does MuZero, a tree search in a learned latent model (arXiv:1911.08265), learn CartPole-v1?
 
 The command with its defaults:
 
     operant train muzero CartPole-v1 --seeds 5
 
-Scores are those of 100 episodes of each seed after 40 000 environment steps, and the time of a step must not grow with
-the memory; defaults were chosen on seeds from 1000 up.
+Scores are means over 100 episodes per seed after 40 000 environment steps, and the time per step must not grow with the
+replay buffer; defaults were chosen on seeds from 1000 up.
 
     python experiments/latent_search.py            # a quarter of an hour
     python experiments/latent_search.py --draw

@@ -1,4 +1,4 @@
-"""What the experiments about learning share: train, score, write down, draw."""
+"""Helpers of the experiments about learning: train, evaluate, store results, plot."""
 
 import json
 import tempfile
@@ -57,7 +57,7 @@ def one_by_one(algorithm: str, task: str, seeds: Sequence[int], budget: int) -> 
 
 
 def describe(trained: operant.Trained, algorithm: str, task: str, *, episodes: int = 100) -> dict[str, Any]:
-    """Score what was trained over so many episodes of Gymnasium's own environment, and return all there is to say."""
+    """Evaluate a run over `episodes` of Gymnasium's own environment, and return its record."""
     if trained.outcome is None:
         raise RuntimeError("the run did not train")
     final = trained.evaluate(episodes, backend="gymnasium")
@@ -89,12 +89,12 @@ def describe(trained: operant.Trained, algorithm: str, task: str, *, episodes: i
 
 
 def write(results: Any, file: str) -> None:
-    """Write the results beside the experiment `file`."""
+    """Write the results next to the experiment `file`."""
     Path(file).with_suffix(".json").write_text(json.dumps(results, indent=1) + "\n")
 
 
 def draw(blocks: Sequence[dict[str, Any]], file: str, *, title: str, bar: float) -> None:
-    """Draw the learning curves of all seeds, and their final scores beside the bar to reach."""
+    """Draw the learning curves of all seeds, and their final scores with the target."""
     figure, (left, right) = plt.subplots(
         1, 2, figsize=(9, 3.6), width_ratios=(3, 1), sharey=True, constrained_layout=True
     )

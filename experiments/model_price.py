@@ -1,16 +1,16 @@
-"""What does a learned model cost? V* - V^π of the policy that was planned in it, exactly, after so many real steps.
+"""What does planning in a learned model cost? The exact loss V* - V^π of the planned policy by environment steps.
 
-Three finite worlds, γ = 0.95, observations one-hot for what has networks. Each learner explores by itself:
+Three finite worlds, γ = 0.95, one-hot observations for networks. Each learner explores by itself:
 
-- Dyna-Q remembers the last outcome of every action; prioritized sweeping counts all outcomes.
-- An ensemble of probabilistic networks (that of PETS and MBPO) learns from steps of which half are drawn at random and
-  half are what is best in it; it is planned in exactly: sampled into a table, and that is solved.
+- Dyna-Q stores the last outcome of every action; prioritized sweeping counts all outcomes.
+- An ensemble of probabilistic networks (as in PETS and MBPO) learns from steps that are half random and half greedy in
+  the model; planning is exact: the model is sampled into a table, which is solved.
 - MuZero plans by search in a model of latent states.
 
-The policy of each seed is looked at in all states, and its value is computed in the true model (`mdp.value_lost`).
-Shares are of V* from the start. Hyperparameters are the defaults but for what stands below, chosen on seeds from 1000.
+The policy of each seed is evaluated exactly in the true model (`mdp.value_lost`). Losses are shares of V* from the
+start. Hyperparameters are the defaults except those below, which were chosen on seeds from 1000 up.
 
-    python experiments/model_price.py            # half an hour; goes on where it stopped
+    python experiments/model_price.py            # half an hour; resumes where it stopped
     python experiments/model_price.py --draw
 """
 
@@ -102,7 +102,7 @@ ARMS: dict[str, Callable[[str], Iterator[tuple[int, Policies]]]] = {
 
 
 def price(world: str, arm: str) -> dict[str, Any]:
-    """Return what the policies of an arm lose in a world, from the start and at most, `[steps, S]`."""
+    """Return the losses of the policies of an arm in a world, from the start and at most, `[steps, S]`."""
     model = mdp.MDP.from_gymnasium(world)
     solution = mdp.solve(model, gamma=GAMMA, tolerance=1e-9)
     found: dict[str, Any] = {"steps": [], "start": [], "largest": [], "optimal": float(model.start @ solution.values)}

@@ -5,7 +5,7 @@ over 100 greedy episodes of Gymnasium's own environment, of the final policy.
 
     python experiments/off_policy.py [algorithm ...]
 
-trains the algorithms that are named, by default all, and draws them beside the results of the others.
+trains the given algorithms, by default all, and plots them with the results of the others.
 """
 
 from reaching import Reach, reach

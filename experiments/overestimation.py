@@ -1,7 +1,7 @@
-"""Claim: one critic overestimates what its policy will get, and the smaller of two does not.
+"""Claim: one critic overestimates the value of its policy, and the minimum of two does not.
 
-DDPG with one critic and with two, and nothing else between them, learn Pendulum-v1. Every 1000 steps the first critic's
-value of the policy's action, in 100 states from the memory of each of 5 seeds, is compared with the truth: the
+DDPG with one critic and with two, all else equal, on Pendulum-v1. Every 1000 steps the first critic's value of the
+policy's action, in 100 states from the replay buffer of each of 5 seeds, is compared with the true value: the
 discounted return of the policy from that state on, followed for 1000 steps, where the discount leaves 4e-5 of a reward
 (Fujimoto et al. 2018, figure 1). Pendulum-v1 is deterministic and so are the policies, so one rollout is exact.
 At first both overestimate: critics begin near 0 and returns are negative. The difference shows in the second half.
@@ -82,7 +82,7 @@ def columns(block: dict[str, Any]) -> tuple[list[int], NDArray[np.float64], NDAr
 
 
 def picture(blocks: list[dict[str, Any]]) -> None:
-    """Draw estimates beside the truth, and their difference."""
+    """Draw estimates, true values and their difference."""
     figure, (left, right) = plt.subplots(1, 2, figsize=(9, 3.6), constrained_layout=True)
     for block, color in zip(blocks, (ORANGE, BLUE), strict=True):
         steps, estimates, truths = columns(block)

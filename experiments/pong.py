@@ -1,9 +1,9 @@
-"""A curve, and no claim: what PPO learns of ALE/Pong-v5 from pixels in an hour on one thread of a CPU.
+"""A learning curve of PPO on ALE/Pong-v5 from pixels in an hour on one CPU thread, without a claim.
 
-One seed, so it says that the pieces work together and not how well PPO plays. The hyperparameters are those of the
-preset but for three that suit a small share of its usual budget: a larger step and clip range, and three epochs, as in
-the paper. Games are played with sticky actions. The run is kept in `runs/pong`, and taken up where it was left; what
-there is when the minutes are over is scored and drawn:
+With one seed it shows that the parts work together, not how well PPO plays. The hyperparameters are those of the preset
+except three, for the small budget: a larger learning rate and clip range, and three epochs, as in the paper. Games have
+sticky actions. The run is stored in `runs/pong` and resumes where it stopped; when the time is over, the current policy
+is evaluated and the curve is plotted:
 
     python experiments/pong.py [--minutes 60]
 """
@@ -97,9 +97,11 @@ def draw(results: dict[str, Any]) -> None:
 
 
 def main() -> None:
-    """Train, or go on with it, and write the curve."""
+    """Train or resume, and write the curve."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--minutes", type=float, default=60.0, help="stop after so many minutes, evaluations included")
+    parser.add_argument(
+        "--minutes", type=float, default=60.0, help="stop after this many minutes, including evaluations"
+    )
     end = time.monotonic() + 60 * parser.parse_args().minutes
 
     def late() -> bool:

@@ -1,15 +1,15 @@
-"""Claim: what PPO learns depends on its hyperparameters, on the seed, and on three details that no equation names.
+"""Claim: PPO's results depend on its hyperparameters, the seed, and three implementation details.
 
 One hyperparameter at a time is moved away from a common base on CartPole-v1, with five seeds each; the base itself has
 twenty. Then three details are left out, one at a time and all together, with ten seeds on CartPole-v1 and on
 Pendulum-v1: standardized advantages, orthogonal initialization (with a policy that begins close to uniform; without it,
 what PyTorch gives a linear layer), and clipping the norm of the gradient.
 
-A minibatch of 4096 needs a rollout that holds it: four times as many steps, so a quarter as many rollouts, beside
-minibatches of 256 of such a rollout.
+A minibatch of 4096 needs a rollout of that size: four times as many steps, so a quarter as many rollouts. It is
+compared with minibatches of 256 of such a rollout.
 
-The score of a seed is the mean return of its episodes over the whole training: it rewards learning fast and staying
-there. The dashed line is the mean of the base over its twenty seeds.
+The score of a seed is the mean return of its episodes over the whole training. The dashed line is the mean of the base
+over its twenty seeds.
 
     python experiments/ppo_sensitivity.py            # what is there already is kept
     python experiments/ppo_sensitivity.py --afresh
@@ -160,7 +160,7 @@ def draw(base: dict[str, Any], found: dict[str, dict[str, Any]], details: dict[s
 
 
 def claims(results: dict[str, Any]) -> dict[str, bool]:
-    """Return what must be true of the results."""
+    """Return the claims about the results."""
     means = {
         name: {value: float(np.mean(run["mean"])) for value, run in runs.items()}
         for name, runs in results["hyperparameters"].items()

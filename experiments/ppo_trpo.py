@@ -1,8 +1,8 @@
-"""PPO beside TRPO on Pendulum-v1, in samples and in time, each with its preset: 300 000 steps, five seeds at once.
+"""PPO compared with TRPO on Pendulum-v1, in samples and in time, each with its preset: 300 000 steps, five seeds.
 
-Every 10 000 steps each greedy policy plays the same 20 episodes, while the clock stands still. What is asked is when a
-seed first reaches -200, in steps and in seconds of one processor, and where it ends over 100 episodes of Gymnasium's
-own environment. With equal networks, on CartPole-v1: `trust_region.py`.
+Every 10 000 steps each greedy policy plays the same 20 episodes, which is not counted in the time. The results are the
+first steps and CPU seconds at which a seed reaches -200, and its final score over 100 episodes of Gymnasium's own
+environment. `trust_region.py` compares both with equal networks on CartPole-v1.
 
     python experiments/ppo_trpo.py
 """
@@ -60,7 +60,7 @@ def picture(results: dict[str, Any]) -> None:
         axis.axhline(AIM, color="black", linewidth=0.8, linestyle=":")
         axis.set_ylabel(f"greedy return, {EPISODES} episodes")
     axes[0].set(title=f"{TASK}, by samples: 5 seeds and median", xlabel="environment steps of each seed")
-    axes[1].set(title=f"{TASK}, by time", xlabel="seconds of one processor, 5 seeds at once")
+    axes[1].set(title=f"{TASK}, by time", xlabel="seconds of one processor, 5 seeds together")
     save(figure, __file__, axes[:1])
 
 

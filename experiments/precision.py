@@ -1,8 +1,8 @@
-"""What matrix products of less precision do to what SAC and TD3 learn: Pendulum-v1, 10 000 steps, five seeds.
+"""The effect of lower matrix precision on the learning of SAC and TD3: Pendulum-v1, 10 000 steps, five seeds.
 
-Networks are 256 x 256, since `medium` is for layers of 256 and more. Whether it computes anything differently is up to
-the processor: with bfloat16 units it does, and then learning curves differ by chance; without them runs are the same
-bit for bit. How fast it is: `benchmarks/sac.py`.
+Networks are 256 x 256, since `medium` is for layers of 256 and more. On a processor with bfloat16 units the results
+differ, and learning curves vary at random; on others the runs are the same bit for bit. `benchmarks/sac.py` measures
+the speed.
 
     python experiments/precision.py
 """

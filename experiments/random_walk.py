@@ -1,4 +1,4 @@
-"""Claim: on random walks TD beats constant-α Monte Carlo, and bootstrapping between the two beats both.
+"""Claim: on random walks TD has a lower error than constant-α Monte Carlo, and n-step methods a lower one than both.
 
 The root mean square error over the states, averaged over independent walks: TD(0) and Monte Carlo with 5 states
 (Sutton and Barto 2018, example 6.2), and with 19 states n-step TD (figure 7.2), the offline λ-return algorithm (figure
@@ -52,19 +52,19 @@ def monte_carlo(step_size: float, seeds: range) -> Prediction:
 
 
 def n_step(n: int) -> Method:
-    """Return what makes n-step TD on the large walk."""
+    """Return a factory of n-step TD on the large walk."""
     return lambda alpha, seeds: NStepTD(NStepTDConfig(gamma=1.0, step_size=alpha, n_step=n), LARGE, seeds=seeds)
 
 
 def lambda_return(lam: float) -> Method:
-    """Return what makes the offline λ-return algorithm on the large walk."""
+    """Return a factory of the offline λ-return algorithm on the large walk."""
     return lambda alpha, seeds: LambdaReturn(
         LambdaReturnConfig(gamma=1.0, step_size=alpha, td_lambda=lam), LARGE, seeds=seeds
     )
 
 
 def traces(kind: Any) -> Callable[[float], Method]:
-    """Return what makes TD(λ) with these traces on the large walk."""
+    """Return a factory of TD(λ) with these traces on the large walk."""
     return lambda lam: (
         lambda alpha, seeds: TDLambda(
             TDLambdaConfig(gamma=1.0, step_size=alpha, td_lambda=lam, traces=kind), LARGE, seeds=seeds
@@ -73,7 +73,7 @@ def traces(kind: Any) -> Callable[[float], Method]:
 
 
 def errors(learner: Prediction, truth: NDArray[np.float64], at: Sequence[int]) -> Errors:
-    """Return the root mean square error over the states after so many episodes, `[len(at), runs]`."""
+    """Return the root mean square error over the states after these numbers of episodes, `[len(at), runs]`."""
     found = []
     for episodes in at:
         if episodes:

@@ -1,4 +1,4 @@
-"""What the experiments share that train algorithms one after another, each to a score that it is to reach."""
+"""Helpers of the experiments that train algorithms one after another, each with a target score."""
 
 import argparse
 import json
@@ -34,7 +34,7 @@ class Reach(NamedTuple):
 
 
 def panels(blocks: Mapping[str, Any], runs: Mapping[str, Reach], file: str) -> None:
-    """Draw the learning curves of all seeds, and their final scores, of every run that has been, beside `file`."""
+    """Draw the learning curves of all seeds, and their final scores, of all runs so far, next to `file`."""
     names = [name for name in runs if name in blocks]
     columns = len(names) if len(names) < 5 else 3
     rows = -(-len(names) // columns)
@@ -73,7 +73,7 @@ def reach(runs: Mapping[str, Reach], file: str, words: str | None) -> None:
 
     Args:
         runs: by name.
-        file: the experiment, beside which results and picture lie, with those of earlier trainings of other runs.
+        file: the experiment; results and plot are written next to it, with those of earlier runs.
         words: what it says when it is asked for help.
     """
     parser = argparse.ArgumentParser(description=words, formatter_class=argparse.RawDescriptionHelpFormatter)

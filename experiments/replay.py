@@ -1,8 +1,8 @@
 """Claim: without replay samples are correlated, without a target network values diverge; DQN overestimates.
 
-Eight ways to learn CartPole-v1, 5 seeds each, with nothing else between them: with and without replay (a memory of one
-batch); with a target network that is copied now and then (hard), one that follows smoothly (soft), and none (a copy
-after every gradient step); and with both and double estimates. Parameters of the target network are on average 32
+Eight variants on CartPole-v1, 5 seeds each, with all else equal: with and without replay (a buffer of one batch); with
+a target network with hard updates, with soft updates, and without one (a copy after every gradient step); and with
+replay, a target network and double Q-learning. Parameters of the target network are on average 32
 gradient steps old with a copy every 64 and with τ = 0.03, 200 with a copy every 400 and with τ = 0.005. Every 2500
 steps each greedy policy plays 20 episodes, and the value that its network gives to their first states is compared
 with the discounted return that follows: `(1 - γ^L) / (1 - γ)` for an episode of L steps, at most 100. Whether Double
@@ -137,13 +137,13 @@ def picture(results: dict[str, Any]) -> None:
 
 
 def kept(afresh: bool) -> dict[str, Any]:
-    """Return what was learned before."""
+    """Return the results of earlier runs."""
     file = Path(__file__).with_suffix(".json")
     return {} if afresh or not file.exists() else json.loads(file.read_text())["results"]
 
 
 def claims(results: dict[str, Any]) -> dict[str, bool]:
-    """Return what must be true of the results."""
+    """Return the claims about the results."""
     late, mixed = results["late score"], results["mean autocorrelation"]
     full, soft = "replay and target", "soft target"
     return {

@@ -1,16 +1,16 @@
-"""Claim: dividing by each answer's length makes wrong answers longer (Liu et al. 2025, arXiv:2503.20783, section 3.1).
+"""Claim: dividing the loss by the length makes wrong answers longer (Liu et al. 2025, arXiv:2503.20783, section 3.1).
 
-The mean over an answer's tokens gives each token of a long answer less of the blame for being wrong, and of the praise
-for being right: what follows a mistake grows, what follows a right result shrinks. Dr. GRPO divides by a constant, and
-takes the advantage as it is, without the standard deviation of the group.
+With the mean over an answer's tokens, each token of a long answer has a smaller gradient. So wrong answers grow, and
+right answers shrink. Dr. GRPO divides by a constant, and uses the advantage without the standard deviation of the
+group.
 
 Sums of two digits, where length is free: an answer is a result and a tail of any length, and only the result is
-rewarded. In demonstrations the result is wrong every other time; then the tail is of question marks, else of dots, six
-of either on average. So the first policy errs, knows when it does, and has no reason to write more or less. Three ways
-of the same learner, five seeds, one start: GRPO, GRPO without the standard deviation, Dr. GRPO. Every few batches 560
-sampled answers tell the mean length of right and of wrong ones.
+rewarded. In half of the demonstrations the result is wrong and the tail consists of question marks, else of dots, six
+on average. So the initial policy distinguishes its right and wrong answers, and has no reason to write more or less.
+Three variants of the same learner, five seeds, the same start: GRPO, GRPO without the standard deviation, Dr. GRPO.
+Every few batches the mean lengths of right and wrong answers are measured on 560 samples.
 
-    python experiments/response_length.py            # about five minutes; goes on where it was stopped
+    python experiments/response_length.py            # about five minutes; resumes where it stopped
     python experiments/response_length.py --draw
 """
 

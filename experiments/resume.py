@@ -31,7 +31,7 @@ KILLS = 10
 SEEDS = 4
 CHECKPOINT_SECONDS = 2
 SPEED = {"tensor": 80_000, "gymnasium": 24_000}
-"""Environment steps a second of each seed, to choose a budget by."""
+"""Environment steps per second and seed, to choose a budget by."""
 
 
 def command(*words: object) -> list[str]:

@@ -1,4 +1,4 @@
-"""How do methods with a learned model compare with a model-free one that only represents states by a model?
+"""Model-based methods compared with MR.Q, which uses a model only to learn a representation, and with SAC.
 
 SAC has no model; PETS plans in one; MBPO trains SAC on its predictions; MR.Q (Fujimoto et al. 2025, arXiv:2501.16142)
 predicts for nothing but its representation. All on Pendulum-v1, with the defaults of their commands, five seeds each:
@@ -8,7 +8,7 @@ predicts for nothing but its representation. All on Pendulum-v1, with the defaul
 Scores are those of 20 episodes of each seed. Time is that of one core, evaluations included, for all five seeds; it is
 processor time, which other programs on the machine do not change much. Defaults were chosen on seeds from 1000 up.
 
-    python experiments/rivals.py            # on one free core some ten minutes; continues where it stopped
+    python experiments/rivals.py            # on one free core some ten minutes; resumes where it stopped
     python experiments/rivals.py --draw
 """
 

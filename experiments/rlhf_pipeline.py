@@ -1,4 +1,4 @@
-"""Claim: demonstrations, then preferences, then PPO raise a reward that no learner has ever seen; without the KL, less.
+"""Claim: demonstrations, preferences and PPO raise a hidden reward; without the KL term it is over-optimized.
 
 The whole pipeline of Ouyang et al. 2022 (arXiv:2203.02155) on the task `preference`, whose hidden reward only the
 simulated annotator knows: supervised fine-tuning on the grammar; two answers of that policy to each of 2500 prompts; an
@@ -6,13 +6,13 @@ annotator who prefers by the hidden reward, with the noise of Bradley and Terry;
 model fitted to them; PPO on its score. Five seeds, each with demonstrations, answers, labels and models of its own. The
 step sizes were chosen on seeds 100 and 101. What is reported is of answers to held-out prompts, drawn at temperature 1.
 
-- The hidden reward is to rise by one standard deviation of that of the SFT policy's answers, for at most 10 nats of
-  KL(policy‖SFT) an answer; the 95 % interval of the gain over the seeds is to be above 0.
-- Over-optimization (Gao et al. 2022, arXiv:2210.10760): without the KL (β = 0) the score of the reward model goes on
+- The hidden reward must rise by one standard deviation over the SFT policy's answers, with at most 10 nats of
+  KL(policy‖SFT) per answer; the 95 % interval of the gain over the seeds must be above 0.
+- Over-optimization (Gao et al. 2022, arXiv:2210.10760): without the KL (β = 0) the score of the reward model keeps
   rising while the hidden reward falls.
 
-    python experiments/rlhf_pipeline.py            # go on with what is missing, about 3 minutes a seed
-    python experiments/rlhf_pipeline.py --draw     # draw what there is
+    python experiments/rlhf_pipeline.py            # run missing seeds, about 3 minutes per seed
+    python experiments/rlhf_pipeline.py --draw     # plot the results so far
 """
 
 import argparse
@@ -78,12 +78,12 @@ ARMS: dict[str, tuple[str, int, dict[str, Any]]] = {
     "β = 0.1": ("ppo-with-kl", 16, {"beta": 0.1, "lr_schedule": "linear"}),
     "β = 0": ("ppo-without-kl", 24, {"beta": 0.0, "lr_schedule": "constant"}),
 }
-"""File, batches and what is particular: the one is to end well, the other to go on."""
+"""File, batches and what is particular: the first must end well, the second continues longer."""
 EVERY = 4
 
 
 def kept(path: Path, make: Callable[[], Any]) -> Any:
-    """Return what a stage has found; a stage that was not finished begins anew."""
+    """Return the result of a stage; an unfinished stage starts again."""
     if not path.exists():
         shutil.rmtree(path.with_suffix(""), ignore_errors=True)
         began = time.process_time()
@@ -218,7 +218,7 @@ def pipeline(seed: int, arm: str) -> None:
 def draw(found: dict[int, dict[str, Any]]) -> None:
     """Draw the seeds that there are: each as a thin line, their mean as a thick one."""
     figure, axes = panels(2, 2)
-    titles = {"hidden": "hidden reward", "proxy": "score of the reward model", "KL": "KL(policy‖SFT), nats an answer"}
+    titles = {"hidden": "hidden reward", "proxy": "score of the reward model", "KL": "KL(policy‖SFT), nats per answer"}
     for color, (arm, (file, _, _)) in zip(COLORS, ARMS.items(), strict=False):
         runs = [stages[file] for stages in found.values() if file in stages]
         if not runs:
@@ -236,7 +236,7 @@ def draw(found: dict[int, dict[str, Any]]) -> None:
     deviation = np.mean([stages["sft"]["deviation"] for stages in found.values()])
     axes[0].axhline(start + deviation, color=COLORS[6], linestyle="--", linewidth=1, label="SFT + its deviation")
     axes[3].axvline(10, color=COLORS[6], linestyle="--", linewidth=1)
-    axes[3].set(title="hidden reward against divergence", xlabel="KL(policy‖SFT), nats an answer", xscale="symlog")
+    axes[3].set(title="hidden reward against divergence", xlabel="KL(policy‖SFT), nats per answer", xscale="symlog")
     axes[3].set_xlim(left=-0.2)
     save(figure, __file__, axes[:1])
 
@@ -285,10 +285,10 @@ def concluded(found: dict[int, dict[str, Any]]) -> None:
 
 
 def main() -> None:
-    """Go on with what is missing, write down, draw; fail if a claim does not hold."""
+    """Run missing seeds, store and plot the results; fail if a claim does not hold."""
     parser = argparse.ArgumentParser(description="The pipeline from demonstrations to PPO")
     parser.add_argument("--seeds", type=int, nargs="*", default=list(SEEDS))
-    parser.add_argument("--draw", action="store_true", help="draw what there is, train nothing")
+    parser.add_argument("--draw", action="store_true", help="plot the results so far, train nothing")
     arguments = parser.parse_args()
     torch.set_num_threads(1)
     if not arguments.draw:

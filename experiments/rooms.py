@@ -1,4 +1,4 @@
-"""Does a bonus for what is new in an episode cross rooms that chance does not (Henaff et al. 2023, arXiv:2306.03236)?
+"""Claim: PPO with an episodic bonus crosses rooms that random exploration does not (arXiv:2306.03236).
 
 `MultiRoom-N4-S5-v0` of MiniGrid (Chevalier-Boisvert et al. 2023, arXiv:2306.13831): six small rooms behind closed
 doors, new in every episode, with the goal in the last. The command of the documentation with its defaults, another
@@ -11,7 +11,7 @@ Scores are returns of the greedy policy in 100 episodes. RL Baselines3 Zoo's PPO
 return of shortest ways, found with all rooms in view, says what can be reached. The preset was chosen on the seeds 1000
 and 1001. The first case has five seeds, the others have two and fewer steps: they show where learning begins.
 
-    python experiments/rooms.py                # half an hour; needs the extra `minigrid`; goes on where it stopped
+    python experiments/rooms.py                # half an hour; needs the extra `minigrid`; resumes where it stopped
     python experiments/rooms.py --draw
 """
 
@@ -41,7 +41,7 @@ class Case(NamedTuple):
         bonus: its name, or none.
         television: whether there is one.
         budget: environment steps of each seed.
-        seeds: so many, from 0.
+        seeds: number of seeds, from 0.
     """
 
     bonus: str

@@ -1,10 +1,10 @@
-"""The table of scores: algorithms of deep control on seven tasks, five seeds each, beside published numbers.
+"""The table of scores: deep RL algorithms on seven tasks, five seeds each, with published numbers.
 
-Every cell is a run of its own that is taken up where it was left, so the table may be filled over several evenings:
+Every cell is a separate run that resumes where it stopped, so the table can be filled in several sessions:
 
-    python experiments/scores.py --hours 2                 # go on with what is missing, cheapest first
+    python experiments/scores.py --hours 2                 # run missing cells, cheapest first
     python experiments/scores.py --cells ppo/CartPole-v1   # some cells
-    python experiments/scores.py --table                   # print and draw what there is
+    python experiments/scores.py --table                   # print and plot the results so far
 
 A score is the mean over 100 greedy episodes of Gymnasium's own environment, of the final policy. Results of single
 cells lie in `experiments/scores/`, each with its whole configuration: the preset of the task where there is one, else
@@ -34,7 +34,7 @@ EPISODES = 100
 RESULTS = Path(__file__).with_suffix("")
 RUNS = Path(__file__).parents[1] / "runs" / "scores"
 COLUMNS = 4
-"""Tasks beside each other in the picture."""
+"""Tasks in one row of the plot."""
 
 TASKS: tuple[str, ...] = (
     "CartPole-v1",
@@ -64,7 +64,7 @@ BUDGETS: dict[str, dict[str, int]] = {
     "sac-discrete": {**REPLAYED, "CartPole-v1": 50_000},
     **dict.fromkeys(WIDE, ACTOR_CRITIC),
 }
-"""Environment steps a seed, by algorithm and task."""
+"""Environment steps per seed, by algorithm and task."""
 
 MEDIUM = {(name, task) for name in WIDE for task in ("HalfCheetah-v5", "Hopper-v5")}
 """Cells whose matrix products are taken at medium precision (see `precision.py`)."""
@@ -138,7 +138,7 @@ def _random_episode(env: gymnasium.Env) -> float:
 
 
 def run(algorithm: str, task: str) -> None:
-    """Train a cell, or go on with it, and write its result."""
+    """Train or resume a cell, and write its result."""
     path = RESULTS / f"{algorithm}_{task}.json"
     if algorithm == "random":
         result = random_agent(task)
@@ -160,7 +160,7 @@ def run(algorithm: str, task: str) -> None:
 
 
 def results() -> dict[str, dict[str, Any]]:
-    """Return what there is, by algorithm and task: cells of this table, and the same runs of other experiments."""
+    """Return the results so far, by algorithm and task: cells of this table, and the same runs of other experiments."""
     table: dict[str, dict[str, Any]] = {}
     others = [RESULTS.with_name(f"{name}.json") for name in ELSEWHERE]
     for path in [*others, *sorted(RESULTS.glob("*.json"))]:
@@ -244,7 +244,7 @@ def _not_run() -> list[str]:
 
 
 def draw() -> None:
-    """Draw every cell's seeds beside the published number and the random agent."""
+    """Draw every cell's seeds with the published number and the random agent."""
     table = results()
     tasks = [task for task in TASKS if any(task in row for name, row in table.items() if name != "random")]
     rows = -(-len(tasks) // COLUMNS)
@@ -273,9 +273,9 @@ def draw() -> None:
 def main() -> None:
     """Fill the table as far as the time goes, print it and draw it."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--hours", type=float, default=0.0, help="begin no further cell after so many hours")
+    parser.add_argument("--hours", type=float, default=0.0, help="begin no further cell after this many hours")
     parser.add_argument("--cells", nargs="*", default=[], metavar="ALGORITHM/TASK", help="run these")
-    parser.add_argument("--table", action="store_true", help="print the table and draw the picture")
+    parser.add_argument("--table", action="store_true", help="print the table and draw the plot")
     arguments = parser.parse_args()
     for cell in arguments.cells:
         run(*cell.split("/", 1))

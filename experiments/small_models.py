@@ -1,4 +1,4 @@
-"""What the experiments about language models share: a small model, its start, and what it learns from its own answers.
+"""Helpers of the experiments about language models: a small model, its initial training, and GRPO on its answers.
 
 Models have some ten thousand to a hundred thousand parameters and read single characters, tasks are short sums, so
 that a hundred batches take seconds: enough to see the direction of an effect, not its size in large models.
@@ -126,7 +126,7 @@ class Recorder(OptimizerStep):
 def learner_of(
     model: LanguageModel, task: Task, config: GRPOConfig, *, seed: int, batches: int, train_rows: int
 ) -> GRPO:
-    """Return a learner that goes on from what a model is now.
+    """Return a learner that continues from the current weights of a model.
 
     Args:
         model: is trained.
@@ -145,7 +145,7 @@ def learner_of(
 def reinforce(
     learner: GRPO, batches: int, watch: Callable[[GRPO, dict[str, float]], None] = lambda learner, metrics: None
 ) -> list[dict[str, float]]:
-    """Train with GRPO, or what grew out of it, and return what was measured in every batch.
+    """Train with GRPO or a variant, and return the metrics of every batch.
 
     Args:
         learner: as of `learner_of`.

@@ -5,7 +5,7 @@ number of updates by others between its reading and its writing. The preset of t
 five seeds each, trained one at a time. Every `slice_steps` steps the workers wait for each other, for reports and
 checkpoints, and begin together again: once as the preset has it, once ten times as rarely.
 
-What is measured depends on the machine: here all workers share one core.
+The staleness depends on the machine: here all workers share one core.
 
     taskset -c 0 python experiments/staleness.py      # what is there already is kept
 """

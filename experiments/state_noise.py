@@ -1,14 +1,14 @@
-"""Does noise that depends on the state get a car out of its valley (gSDE; Raffin et al. 2021, arXiv:2005.05719)?
+"""Claim: SAC with state-dependent noise solves MountainCarContinuous-v0 (gSDE; Raffin et al. 2021, arXiv:2005.05719).
 
-The reward of MountainCarContinuous-v0 is 100 at the top, less a tenth of the squared push of every step: whoever never
-gets there learns to stand still. The command with its defaults, and the same with independent noise:
+The reward of MountainCarContinuous-v0 is 100 at the top, minus a tenth of the squared action at every step, so a policy
+that never reaches the top learns to stand still. The command with its defaults, and the same with independent noise:
 
     operant train sac MountainCarContinuous-v0 --budget 50000 --seeds 10
     operant train sac MountainCarContinuous-v0 --budget 50000 --seeds 10 --no-use-sde
 
 Scores are those of 100 episodes of the greedy policy; the preset was chosen on seeds from 1000 up.
 
-    python experiments/state_noise.py            # ten minutes; goes on where it stopped
+    python experiments/state_noise.py            # ten minutes; resumes where it stopped
     python experiments/state_noise.py --draw
 """
 

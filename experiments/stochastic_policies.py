@@ -1,8 +1,8 @@
-"""Claim: there are tasks in which only a stochastic policy is good, and policy gradients find it.
+"""Claim: in some tasks only a stochastic policy is good, and policy gradients find it.
 
 Rock-paper-scissors against an opponent who knows the policy and answers it best: every deterministic policy always
-loses, and choosing uniformly cannot be beaten. The policy is a softmax, its gradient is exact, and the opponent answers
-anew at every step. The short corridor (Sutton and Barto 2018, example 13.1): three states look the same, and in the
+loses, and choosing uniformly cannot be beaten. The policy is a softmax, its gradient is exact, and the opponent
+adapts at every step. The short corridor (Sutton and Barto 2018, example 13.1): three states look the same, and in the
 second of them left is right; always going one way never arrives, and what a value method can do, ε-greedy, is far
 from the best. PPO sees a constant there, and begins from going nearly always left or nearly always right.
 """
@@ -48,7 +48,7 @@ Floats = NDArray[np.float64]
 
 
 def worst_case(policy: Tensor) -> Tensor:
-    """Return what policies `[..., 3]` earn against the best answer to them."""
+    """Return the values of policies `[..., 3]` against their best responses."""
     return (policy @ PAYOFF).amin(-1)
 
 

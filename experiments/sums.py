@@ -1,9 +1,8 @@
 """Claim: rewards teach a small model to add what a few hundred demonstrations could not.
 
-On seeds 0, 11, 42, 1 and 2: a Llama of 0.6 million random weights imitates 350 sums of
-two numbers of two digits, with the weights of least validation loss; then GRPO goes on with rewards alone. The score is
-the share of 200 held-out sums whose greedy answer is right. Seconds are of training and evaluation, on one thread at
-first and on two with rewards.
+On seeds 0, 11, 42, 1 and 2: a Llama of 0.6 million random weights imitates 350 sums of two numbers of two digits, with
+the weights of least validation loss; then GRPO continues with rewards only. The score is the share of 200 held-out sums
+whose greedy answer is right. Seconds are of training and evaluation, on one thread at first and on two with rewards.
 
 Settings are not the defaults, since 350 demonstrations are a twelfth of what those are for: they are seen 57 times, so
 they are held with more weight decay, and the policy begins lower, so it asks more prompts, from 64 a batch, and takes

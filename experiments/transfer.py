@@ -1,16 +1,16 @@
-"""What survives another physics than the one that was trained in: randomization and identification.
+"""Robustness of policies to a change of the physics, by domain randomization and system identification.
 
-Trained in {nominal, randomized, identified}, tested in {nominal, shifted, delayed}: policies that learned with the
-numbers of the simulator, with numbers drawn anew for each episode, and with numbers drawn from what 20 recorded
-trajectories of the shifted system tell of it. The commands of the documentation with their defaults, on 10 seeds:
+Trained in {nominal, randomized, identified}, tested in {nominal, shifted, delayed}: policies trained with the nominal
+parameters, with random parameters per episode, and with parameters sampled from the posterior given 20 recorded
+trajectories of the shifted system. The commands of the documentation with their defaults, on 10 seeds:
 
     operant train ppo CartPole-v1 --seeds 10 [--randomize FILE]
     operant train ppo Pendulum-v1 --seeds 10 [--randomize FILE]
     operant evaluate RUN --randomize FILE
 
-And: how often the 95 % region of 200 identifications covers the truth.
+The experiment also measures how often the 95 % region covers the true parameters, over 200 identifications.
 
-    python experiments/transfer.py            # some ten minutes; goes on where it stopped
+    python experiments/transfer.py            # some ten minutes; resumes where it stopped
     python experiments/transfer.py --draw
 """
 
@@ -88,7 +88,7 @@ def record(task: str, seed: int) -> Trajectories:
 
 
 def identified(task: str, seed: int) -> Posterior:
-    """Return what the trajectories of a seed tell."""
+    """Return the parameters identified from the trajectories of a seed."""
     return identify(task, record(task, seed), SYSTEMS[task].unknown)
 
 

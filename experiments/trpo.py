@@ -1,12 +1,12 @@
 """Claim: TRPO with its presets reaches 495 on CartPole-v1, -200 on Pendulum-v1 and -90 on Acrobot-v1.
 
-With 100 000, 300 000 and 500 000 steps a seed, on average over 5 seeds. The score of a seed is the mean over 100 greedy
-episodes of Gymnasium's own environment, of the final policy. The natural policy gradient, which is TRPO without the
-line search, is reported beside it on CartPole-v1.
+With 100 000, 300 000 and 500 000 steps per seed, on average over 5 seeds. The score of a seed is the mean over 100
+greedy episodes of Gymnasium's own environment, of the final policy. The natural policy gradient, which is TRPO without
+the line search, is also reported on CartPole-v1.
 
     python experiments/trpo.py [case ...]
 
-trains the cases that are named, by default all, and draws them beside the results of the others.
+trains the given cases, by default all, and plots them with the results of the others.
 """
 
 import argparse
@@ -29,7 +29,7 @@ CASES = {
 
 
 def results() -> dict[str, Any]:
-    """Return what was measured before."""
+    """Return the results of earlier runs."""
     file = Path(__file__).with_suffix(".json")
     return json.loads(file.read_text()) if file.exists() else {}
 

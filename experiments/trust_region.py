@@ -1,11 +1,11 @@
-"""Claims about trust regions: what TRPO promises, what it keeps, and what PPO makes of it.
+"""Claims about trust regions: monotonic improvement of TRPO, estimates of the KL, vine sampling, and PPO.
 
-1. Is TRPO's improvement monotonic? Exactly, on random models of 20 states: steps that follow the lower bound of the
-   theory never lower the return, and hardly move. Steps of a practical δ never do so either where the policy is a
-   table, since the natural step of a table improves it in every state. Where states share parameters a step of a large
-   δ can. With estimates in the place of expectations, on CartPole-v1, one update in ten does.
+1. Is TRPO's improvement monotonic? With exact updates on random models of 20 states, steps that follow the lower bound
+   of the theory never lower the return, and are very small. Steps with a practical δ never lower it either if the
+   policy is a table, since the natural step of a table improves it in every state. If states share parameters, a step
+   with a large δ can. With estimates instead of expectations, on CartPole-v1, one update in ten lowers the return.
 2. Equal steps of the parameters are unequal steps of the policy, by orders of magnitude.
-3. Four ways to estimate the KL of a step: many actions a state, one sample, the analytic mean, the Fisher quadratic.
+3. Four ways to estimate the KL of a step: many actions per state, one sample, the analytic mean, the Fisher quadratic.
 4. Advantages of a vine vary less than those of a path for as many samples of Q, with common random numbers least.
 5. PPO against TRPO on CartPole-v1, in samples and in time: the same networks, one epoch and several, shared layers.
 """
@@ -361,7 +361,7 @@ def against(samples: Axes, seconds: Axes, claims: Claims) -> dict[str, Any]:
     samples.set(
         xlabel="environment steps of each seed", ylabel="return, median of 5 seeds", title="CartPole-v1, by samples"
     )
-    seconds.set(xlabel="seconds of one processor, 5 seeds at once", title="CartPole-v1, by time")
+    seconds.set(xlabel="seconds of one processor, 5 seeds together", title="CartPole-v1, by time")
     claims["TRPO and PPO with several epochs end above 475"] = all(
         results[name]["mean"] >= 475 for name in list(cases)[:2]
     )
@@ -372,7 +372,7 @@ def against(samples: Axes, seconds: Axes, claims: Claims) -> dict[str, Any]:
 
 
 def forward_filled(curve: np.ndarray) -> np.ndarray:
-    """Return `[T, S]` with the last number in the place of each that is missing, because no episode ended."""
+    """Return `[T, S]` with missing numbers, of steps without an episode end, replaced by the last one."""
     filled = curve.copy()
     for t in range(1, len(filled)):
         filled[t] = np.where(np.isnan(filled[t]), filled[t - 1], filled[t])

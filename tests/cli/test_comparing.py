@@ -19,7 +19,7 @@ def other(tmp_path_factory):
 def test_runs_side_by_side(cli, answer, run, other):
     status, out, err = cli("compare", run, other)
     assert (status, err) == (0, "")
-    assert "CartPole-v1, 1024 environment steps a seed, 4 greedy episodes a seed" in out
+    assert "CartPole-v1, 1024 environment steps per seed, 4 greedy episodes per seed" in out
     report = answer("compare", run, other)
     first, second = report["runs"]
     assert (first["run"], second["run"]) == ("trained", "other")
@@ -85,7 +85,7 @@ def test_language_models(cli, spoken, tmp_path):
     status, out, err = cli("compare", spoken, other, "--out", tmp_path / "compare.png", "--allow-different")
     assert status == 0, err
     assert "warning: the protocols differ: the unit of the budget is demonstrations and prompts" in err
-    assert out.startswith("arithmetic, 64 demonstrations or prompts a seed, 12 held-out examples\n")
+    assert out.startswith("arithmetic, 64 demonstrations or prompts per seed, 12 held-out examples\n")
     assert (tmp_path / "compare.png").exists()
     few = tmp_path / "few"
     flags = ["--held-out", 6, "--budget", 64, "--evaluate-every", 32, "--run", few]

@@ -20,7 +20,8 @@ def lake(tmp_path_factory):
 def test_a_run_and_its_table(cli, lake):
     status, out, err = cli("show", lake)
     assert (status, err) == (0, "")
-    for part in ("q-learning", "FrozenLake-v1", "2, from 5", "3,000 of 3,000 environment steps a seed", "config.toml"):
+    steps = "3,000 of 3,000 environment steps per seed"
+    for part in ("q-learning", "FrozenLake-v1", "2, from 5", steps, "config.toml"):
         assert part in out
     trained = load(lake)
     view = view_of(trained.experiment, 0)
@@ -77,7 +78,7 @@ def test_a_table_without_a_map_is_listed(cli, tmp_path):
 def test_other_runs_are_summed_up(cli, answer, run):
     status, out, _ = cli("show", run)
     assert status == 0
-    assert "1,024 of 1,024 environment steps a seed" in out
+    assert "1,024 of 1,024 environment steps per seed" in out
     assert "checkpoints" in out
     assert answer("show", run)["evaluation"]["consumed"] == 1024
     status, _, err = cli("show", run, "--seed", 0)

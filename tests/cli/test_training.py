@@ -322,7 +322,7 @@ def test_start_end_and_best_in_words():
     told = development(course((0, 9), (10, 99), metrics=(1.9, 3.0, 0.5)), "prompts", "x")
     assert ": better); the best was 0.495 at 10 prompts." in told
     assert "reward_model, which it was trained on, gives the same answers 1.9, and gave those of the start 1.9;" in told
-    assert told.endswith("KL(policy‖start) is 3 nats an answer, 0.5 a token.")
+    assert told.endswith("KL(policy‖start) is 3 nats per answer, 0.5 per token.")
     assert development(Course(), "steps", "x") == ""
     assert course_fields(Course()) == {}
     assert course_fields(course((0, 9), (10, 99)))["best"] == {"consumed": 10, "mean": 0.495}

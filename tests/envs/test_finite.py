@@ -135,3 +135,12 @@ def test_it_works_in_vector_environments(model):
 
 def test_uniform():
     assert uniform(4, [1, 3]).tolist() == [0.0, 0.5, 0.0, 0.5]
+
+
+def test_observations_are_the_states_unless_a_subclass_changes_them(env, model):
+    class Hidden(FiniteEnv):
+        def _observation(self):
+            return 0
+
+    assert env.shows_states
+    assert not Hidden(model).shows_states

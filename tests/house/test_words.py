@@ -25,6 +25,14 @@ TEXTS = ("README.md", "CONTRIBUTING.md", "docs", "src", "tests", "experiments", 
 SUFFIXES = {".py", ".md"}
 TELL_OF_OLD_NAMES = ("old_names.py", "test_old_names.py", "test_words.py")
 
+COUNTED = (
+    "(?:actions|answers|bytes|episodes|frames|games|moves|nats|pulls|requests|seconds|simulations|steps|tokens|trials"
+    "|updates)"
+)
+UNITS = (
+    "(?:answer|cell|core|episode|game|iteration|line|minute|parameter|process|prompt|run|second|seed|step|task|token|trial"
+    "|update)"
+)
 # Phrases of a private dialect, and the field's words for them.
 DIALECT = {
     r"judg\w*": "evaluate, estimate, score, compare",
@@ -49,6 +57,23 @@ DIALECT = {
     r"side by side": "in parallel, next to each other",
     r"films?": "video",
     r"replay memor(?:y|ies)": "replay buffer",
+    r"for ever": "forever, without end",
+    r"to be had": "available, possible",
+    r"of one's own": "your own, custom",
+    r"news": "rewards, values, changes that propagate",
+    r"flatters?": "favor, overestimate",
+    r"hand(?:s|ed)? over": "pass, send",
+    r"but for": "except",
+    r"in the place of": "instead of",
+    r"no finite number": "NaN or Inf",
+    r"on the disk": "on disk",
+    r"in silence": "silently",
+    r"stabler": "more stable",
+    r"by heart": "memorized",
+    r"what there is": "the results so far",
+    r"where it was left": "where it stopped",
+    r"says? nothing": "is not informative",
+    rf"{COUNTED} an? {UNITS}": "per: 10 steps per second",
 }
 PHRASES = re.compile("|".join(rf"\b(?:{pattern})\b" for pattern in DIALECT), re.IGNORECASE)
 MEANT = {
@@ -62,7 +87,10 @@ MEANT = {
     "columns(told": "a variable",
     "(picture": "a variable",
     "| at once |": "a name in recorded results",
+    "but for the luck": "a name in recorded results",
+    "flatter ε-greedy": "a name in recorded results",
     "paid at once": "a name in recorded results",
+    "Paid at once": "a name in recorded results",
 }
 
 # Old names that something else is rightly called, and what.
@@ -159,6 +187,8 @@ def dialect(name, text):
         ("a.py", "judge, picture = at, once  # the judge\n", ["1: judge"]),
         ("a.py", '"""Args:\n    judge: reward functions of answers.\n"""\n', []),
         ("a.md", "It stands for `a picture` at once.\n```\nby chance\n```\n", ["1: stands for", "1: at once"]),
+        ("a.md", "It runs 10 steps a second; news travel for ever.\n", ["1: steps a second", "1: news", "1: for ever"]),
+        ("a.md", "It takes two steps a long way, 10 per second.\n", []),
         ("a.md", "It represents an image ([more](judge.md#beside)).\n", []),
     ],
 )
@@ -168,7 +198,9 @@ def test_the_rule_against_dialect_sees_it(name, text, found):
 
 def test_prose_is_the_plain_english_of_the_field(root):
     found = {}
-    for path in [root / "README.md", *sorted((root / "docs").rglob("*.md")), *sorted((root / "src").rglob("*.py"))]:
+    pages = [root / "CONTRIBUTING.md", root / "README.md", root / "experiments" / "README.md"]
+    pages += sorted((root / "docs").rglob("*.md"))
+    for path in [*pages, *sorted((root / "experiments").glob("*.py")), *sorted((root / "src").rglob("*.py"))]:
         if hits := dialect(path.name, path.read_text(encoding="utf-8")):
             found[str(path.relative_to(root))] = hits
     assert found == {}, f"replace by: {DIALECT}"

@@ -130,7 +130,7 @@ def test_answers_without_a_reward_are_not_shown_to_it(median):
 @pytest.mark.parametrize(
     ("name", "said"),
     [
-        ("mean", r"mean must return a tensor of shape \(2, 4\) of finite numbers, but for the rewards .* it returned"),
+        ("mean", r"mean must return a tensor of shape \(2, 4\) of finite numbers, except the rewards .* it returned"),
         ("divided", r"divided must return a tensor of shape \(2, 4\) of finite numbers, .* returned .*nan"),
         ("none", r"mine\.py has no 'none', expected a function of rewards \[P, G\]"),
     ],

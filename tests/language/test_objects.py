@@ -61,7 +61,7 @@ def test_what_no_file_holds_is_asked_for_in_another_process(tmp_path, monkeypatc
     (name,) = half.run.resolved()["objects"]
     monkeypatch.setattr("operant.doors.naming._given", {})
     for call in (operant.load, operant.resume):
-        with pytest.raises(ValueError, match=rf"object:{name} was handed over as a Python object.*objects="):
+        with pytest.raises(ValueError, match=rf"object:{name} was passed as a Python object.*objects="):
             call(tmp_path / "half")
     resumed = operant.resume(tmp_path / "half", budget=128, objects={name: lambda: Count(4)}, **QUIET)
     assert resumed.experiment.learner.consumed == whole.experiment.learner.consumed

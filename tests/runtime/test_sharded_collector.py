@@ -1,7 +1,9 @@
 import pytest
 import torch
+from gymnasium.spaces import Discrete
 
-from operant.envs import make
+from operant.envs import TensorEnv, Wrapper, make
+from operant.runtime.encoding import digest
 from operant.runtime.rollouts import Collector
 from operant.runtime.sharded_collector import ShardedCollector
 from operant.runtime.shards import Alone, Shards
@@ -59,6 +61,74 @@ def test_a_state_knows_nothing_of_processes():
     alone = collector(4)
     alone.load_state_dict(saved)
     assert torch.equal(alone.collect(STEPS, script).obs, obs)
+
+
+@pytest.mark.parametrize(
+    ("task", "options"),
+    [
+        ("CartPole-v1", {}),
+        ("Pendulum-v1", {}),
+        ("Acrobot-v1", {}),
+        ("MountainCarContinuous-v0", {}),
+        ("operant/CartPoleSwingUp-v0", {}),
+        ("operant/DeepSea-v0", {"size": 5}),
+        ("operant/BitFlip-v0", {"bits": 4}),
+    ],
+)
+def test_environments_stepped_together_are_those_stepped_apart(task, options):
+    count, size = 3, 5
+
+    def played(apart):
+        shards = Shards(count, Alone())
+        envs = [make(task, size, SEEDS, first_row=k * size, env_kwargs=options) for k in range(count)]
+        assert all(isinstance(env, TensorEnv) for env in envs)
+        if apart:
+            envs = [Wrapper(env) for env in envs]
+        own = ShardedCollector(envs, seeds=len(SEEDS), shards=shards)
+        space, draw = envs[0].action_space, torch.Generator().manual_seed(0)
+
+        def act(obs, t):
+            shape = (len(SEEDS), obs.shape[1])
+            if isinstance(space, Discrete):
+                return (obs,), torch.randint(int(space.n), shape, generator=draw)
+            return (obs,), torch.randn(*shape, *space.shape, generator=draw)
+
+        rollouts = [own.collect(steps, lambda _: act) for steps in (150, 900)]
+        return rollouts, own.state_dict()
+
+    (together, state), (apart, state_apart) = played(False), played(True)
+    for one, other in zip(together, apart, strict=True):
+        for name, value in vars(other).items():
+            found = getattr(one, name)
+            pairs = zip(found, value, strict=True) if name == "kept" else [(found, value)]
+            pairs = [(found[key], value[key]) for key in value] if isinstance(value, dict) else pairs
+            assert all(a is b or torch.equal(a.nan_to_num(), b.nan_to_num()) for a, b in pairs), name
+    assert sum(int(rollout.metrics["rollout/episodes"].sum()) for rollout in together) > 0
+    assert digest(state) == digest(inner(state_apart))
+
+
+def inner(state):
+    """Return a state without its wrappers."""
+    return {"shards": [{**part, "env": part["env"]["env"]} for part in state["shards"]]}
+
+
+@pytest.mark.parametrize("factor", [1.0, 1.0 + 1e-6])
+def test_policies_are_stacked_only_where_that_changes_no_bit(factor):
+    calls = []
+
+    def stacked(obs, t):
+        calls.append(t)
+        return (obs * factor,), torch.zeros(obs.shape[:2], dtype=torch.int64)
+
+    def alone(rows):
+        return lambda obs, t: ((obs.clone(),), torch.zeros(obs.shape[:2], dtype=torch.int64))
+
+    own = collector(2)
+    own.collect(3, alone)
+    rollout, exact = own.collect(5, alone, stacked), collector(2)
+    exact.collect(3, alone)
+    assert calls == (list(range(5)) if factor == 1.0 else [0])
+    assert torch.equal(rollout.kept[0], exact.collect(5, alone).kept[0])
 
 
 def test_a_state_of_other_shards_is_refused():

@@ -373,7 +373,7 @@ def test_a_last_checkpoint_that_fails_is_an_error(make_run, monkeypatch):
     run = make_run()
     usage = shutil.disk_usage(run.path)._replace(free=0)
     monkeypatch.setattr(shutil, "disk_usage", lambda folder: usage)
-    with pytest.raises(CheckpointError, match="make room on the disk"):
+    with pytest.raises(CheckpointError, match="free disk space"):
         quiet(Regression(), run)
 
 

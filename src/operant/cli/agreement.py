@@ -33,7 +33,10 @@ def _number(value: float) -> str:
 
 def agreement_fields(report: "Agreement") -> dict[str, Any]:
     """Return the same for `--json`."""
-    plain = {name: vars(value) if hasattr(value, "low") else value for name, value in vars(report).items()}
+    from operant.language.preferences.agreement import Estimate as Statistic
+
+    plain = {name: vars(value) if isinstance(value, Statistic) else value for name, value in vars(report).items()}
     kappas = [{"annotators": list(pair), **vars(kappa)} for pair, kappa in report.kappas.items()]
-    by_name = {part: {n: vars(e) for n, e in getattr(report, part).items()} for part in ("repeats", "gold")}
+    parts = {"repeats": report.repeats, "gold": report.gold}
+    by_name = {part: {name: vars(each) for name, each in named.items()} for part, named in parts.items()}
     return plain | {"kappas": kappas} | by_name

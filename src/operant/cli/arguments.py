@@ -6,13 +6,13 @@ import io
 import json
 import re
 import tomllib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, make_dataclass, replace
 from decimal import Decimal
 from inspect import cleandoc
 from itertools import takewhile
 from pathlib import Path
-from typing import Annotated, Any, Literal, TypeVar, get_origin
+from typing import Annotated, Any, Literal, TypeVar, cast, get_origin
 
 import tyro
 
@@ -158,13 +158,19 @@ class LanguageTrainOptions(TrainOptions):
     """Number of seeds, trained in turn. One seed is not a result: report 3 or more."""
 
 
+_Primitive = Callable[[tyro.constructors.PrimitiveTypeInfo], tyro.constructors.PrimitiveConstructorSpec[Any] | None]
 _registry = tyro.constructors.ConstructorRegistry()
+_primitive = cast(Callable[[_Primitive], _Primitive], _registry.primitive_rule)  # pyright: ignore[reportUnknownMemberType]
 
 
-@_registry.primitive_rule
+def _type_of(info: tyro.constructors.PrimitiveTypeInfo) -> object:
+    return cast(object, info.type)  # pyright: ignore[reportUnknownMemberType] - tyro leaves open of what it is the type
+
+
+@_primitive
 def _whole_numbers(info: tyro.constructors.PrimitiveTypeInfo) -> tyro.constructors.PrimitiveConstructorSpec[int] | None:
     """Parse integers, also in the forms 1e6 and 1_000_000."""
-    if info.type is not int:
+    if _type_of(info) is not int:
         return None
     return tyro.constructors.PrimitiveConstructorSpec(
         nargs=1,
@@ -175,12 +181,12 @@ def _whole_numbers(info: tyro.constructors.PrimitiveTypeInfo) -> tyro.constructo
     )
 
 
-@_registry.primitive_rule
+@_primitive
 def _parameters(
     info: tyro.constructors.PrimitiveTypeInfo,
 ) -> tyro.constructors.PrimitiveConstructorSpec[Mapping[str, Any]] | None:
     """Parse the parameters of an environment: size=30 slippery=false."""
-    if get_origin(info.type) is not Mapping:
+    if get_origin(_type_of(info)) is not Mapping:
         return None
     return tyro.constructors.PrimitiveConstructorSpec(
         nargs="*",
@@ -311,9 +317,10 @@ def parse_training(
         parse(kind or TrainOptions, flags, command, description=note)
     options, config = _defaults(algorithm, task, first_look, kind)
     entry = catalog.find(algorithm)
-    flags = old_names.current_flags(type(config), flags)
+    config_class = cast(type[Any], type(config))
+    flags = old_names.current_flags(config_class, flags)
     own = re.sub(r"\W", "_", entry.label)
-    both = make_dataclass("Both", [("run", type(options)), (own, type(config))])
+    both: type[Any] = make_dataclass("Both", [("run", type(options)), (own, config_class)])
     note = (
         f"{verb.capitalize()} {entry.title} ({entry.paper}){', several seeds in parallel' if entry.seeds > 1 else ''}."
     )
@@ -355,7 +362,7 @@ def _defaults(
     tables = _read(Path(named.config)) if named.config is not None else {}
     config = api.configure(algorithm, task, preset=named.preset, **_deciding(entry, named, tables.get("config", {})))
     seeds = tuple(range(entry.seeds))
-    common = {"algorithm": entry.name, "task": task, "budget": entry.budget_for(task)}
+    common: dict[str, Any] = {"algorithm": entry.name, "task": task, "budget": entry.budget_for(task)}
     if kind is None:
         kind = LanguageTrainOptions if entry.package == "language" else TrainOptions
         common |= {"seeds": seeds, "count": entry.seeds}
@@ -363,7 +370,8 @@ def _defaults(
     if not tables:
         return options, config
     where = f"{named.config}: config"
-    config = from_table(type(config), tables["config"], base=config, where=where, algorithm=entry)
+    config_class = cast(type[Any], type(config))
+    config = from_table(config_class, tables["config"], base=config, where=where, algorithm=entry)
     if "settings" not in tables:
         return options, config
     settings = from_table(Settings, tables["settings"], where=f"{named.config}: settings", algorithm=entry)

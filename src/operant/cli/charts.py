@@ -25,7 +25,7 @@ def bar_chart(values: Sequence[float], *, low: float, high: float, height: int) 
     labels = [""] * height
     labels[0], labels[-1] = _label(high), _label(low)
     margin = max(map(len, labels))
-    lines = []
+    lines: list[str] = []
     for line, label in enumerate(labels):
         below = steps * (height - 1 - line)
         cells = "".join(_LEVELS[min(max(bar - below, 0), steps)] for bar in bars)

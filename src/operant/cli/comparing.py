@@ -168,13 +168,13 @@ def _print_report(names: Sequence[str], standings: Sequence["Standing"]) -> None
     settings = standings[0].run.settings
     entries = [standing.run.entry for standing in standings]
     unit = " or ".join(dict.fromkeys(entry.unit for entry in entries))
-    scored = f"{settings.evaluate_episodes} greedy episodes a seed"
+    scored = f"{settings.evaluate_episodes} greedy episodes per seed"
     if entries[0].package == "language":
         scored = f"{standings[0].final.episodes} held-out examples"
     if standings[0].metric is not None:
         scored = f"{standings[0].metric} of the last {settings.evaluation_interval} {unit}"
     budget = max(standing.run.settings.budget for standing in standings)
-    print(f"{settings.task}, {standings[0].budget} {unit} a seed, {scored}\n")
+    print(f"{settings.task}, {standings[0].budget} {unit} per seed, {scored}\n")
     if budget > standings[0].budget:
         print(f"Budgets differ: scores are the last within {standings[0].budget}, curves continue to {budget}.\n")
     print(_score_table(names, standings))

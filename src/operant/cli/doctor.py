@@ -29,6 +29,7 @@ def doctor(arguments: list[str]) -> int:
     options = parser.parse_args(arguments)
     core, extras = _requirements()
     broken = {name: fault for name in core if (fault := _import_fault(MODULES.get(name, name)))}
+    runs = _runs_folder()
     report = {
         "versions": {"python": platform.python_version(), "operant": _version("operant")}
         | {name: _version(name) for name in core},
@@ -38,13 +39,13 @@ def doctor(arguments: list[str]) -> int:
         "devices": [] if "torch" in broken else _devices(),
         "bf16": _bf16(),
         "extras": {extra: [name for name in names if _version(name) is None] for extra, names in extras.items()},
-        "runs": _runs_folder(),
+        "runs": runs,
     }
     if options.json:
         print_json(report)
     else:
         _print(report)
-    return 1 if broken or not report["runs"]["writable"] else 0
+    return 1 if broken or not runs["writable"] else 0
 
 
 def _requirements() -> tuple[list[str], dict[str, list[str]]]:
@@ -93,7 +94,7 @@ def _bf16() -> list[str]:
         flags = re.search(r"^(?:flags|Features)\s*:(.*)$", Path("/proc/cpuinfo").read_text(), re.MULTILINE)
     except OSError:
         return []
-    present = set(flags[1].split()) if flags else set()
+    present = set(flags[1].split()) if flags else set[str]()
     return [flag for flag in BF16_FLAGS if flag in present]
 
 
@@ -122,7 +123,7 @@ def _print(report: dict[str, Any]) -> None:
     ]
     print(table(facts, "<<"))
     print("\nextras:")
-    rows = []
+    rows: list[list[str]] = []
     for extra, absent in report["extras"].items():
         rows.append(
             [f"  {extra}", f'without {", ".join(absent)}: pip install "operant[{extra}]"' if absent else "installed"]

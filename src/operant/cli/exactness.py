@@ -129,7 +129,7 @@ def known_model(trained: "Trained") -> "MDP":
         if not isinstance(bare, FiniteEnv) and getattr(bare, "P", None) is None:
             raise ValueError(f"{fault}: leave it out")
         model = mdp.MDP.from_gymnasium(env)
-        hidden = isinstance(bare, FiniteEnv) and type(bare)._observation is not FiniteEnv._observation
+        hidden = isinstance(bare, FiniteEnv) and not bare.shows_states
         if hidden or env.observation_space != spaces.Discrete(model.states):
             raise ValueError(f"{fault}, where observations are not the states: leave it out")
         return model

@@ -86,8 +86,8 @@ def _write_model(options: ExportOptions, run: "Run", seed: int, folder: Path) ->
 
     disable_progress_bar()
     run.require_inputs(MODEL, accept=options.accept_changes)
-    chosen = {"seed": seed, "merge": options.merge, "best": options.best}
-    write_model(run, folder, **chosen, remote_code=options.remote_code)
+    remote_code, merge = options.remote_code, options.merge
+    write_model(run, folder, seed=seed, merge=merge, best=options.best, remote_code=remote_code)
 
 
 def _write_policy(options: ExportOptions, run: "Run", seed: int, folder: Path) -> None:

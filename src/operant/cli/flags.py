@@ -14,7 +14,7 @@ def flags_of(kind: Any) -> list[str]:
     import tyro
 
     hidden = {tyro.conf.Positional, tyro.conf.Fixed, tyro.conf.Suppress}
-    hints, found = get_type_hints(kind, include_extras=True), []
+    hints, found = get_type_hints(kind, include_extras=True), list[str]()
     for field in fields(kind):
         hint, *marks = (
             get_args(hints[field.name]) if hasattr(hints[field.name], "__metadata__") else (hints[field.name],)

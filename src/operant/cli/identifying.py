@@ -21,6 +21,7 @@ def identify(arguments: list[str]) -> int:
         raise ValueError(f"{options.output} already exists: choose another file")
     from operant.explore import Trajectories
     from operant.explore import identify as posterior_of
+    from operant.tensors import floats
 
     trajectories, names = Trajectories.load(options.file), options.parameters.split(",")
     found = posterior_of(options.task, trajectories, names, window=options.window)
@@ -29,14 +30,15 @@ def identify(arguments: list[str]) -> int:
         options.output.write_text(found.toml(), encoding="utf-8")
     if options.json:
         facts = {"task": options.task, "episodes": len(trajectories.lengths), "steps": int(trajectories.lengths.sum())}
-        print_json({**facts, "estimate": estimate, "interval": interval, "noise": found.noise.tolist()})
+        print_json({**facts, "estimate": estimate, "interval": interval, "noise": floats(found.noise)})
         return 0
     rows = [["parameter", "nominal", "found", "95 % interval"]]
     for name in names:
         low, high = interval[name]
         rows.append([name, number(found.nominal[name]), number(estimate[name]), f"[{number(low)}, {number(high)}]"])
     print(table(rows, "<>>>"))
-    print(f"\nUnexplained noise, by component of the observations: {', '.join(map(number, found.noise.tolist()))}")
+    noise = ", ".join(map(number, floats(found.noise)))
+    print(f"\nUnexplained noise, by component of the observations: {noise}")
     if options.output is not None:
         place = location(options.output)
         print(f"\nwritten: {place}\n\nNext:\n  operant train sac {options.task} --randomize {place}")

@@ -300,8 +300,7 @@ class Session:
 
     def _next(self) -> "Presentation | None":
         options = self._options
-        names = {"overlap": options.overlap, "repeat": options.repeat}
-        return self._store.next_item(self._annotator, among=self._among, **names)
+        return self._store.next_item(self._annotator, among=self._among, overlap=options.overlap, repeat=options.repeat)
 
     def _asked_for(self) -> set[str] | None:
         """Return the items of --prompts; None for all."""

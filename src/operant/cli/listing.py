@@ -77,7 +77,7 @@ def _tell(algorithm: catalog.Algorithm, *, as_json: bool) -> int:
         ("family", algorithm.family),
         ("policy", _policy(algorithm)),
         *([("tasks", f"{_tasks()}, or a data set")] if speaks else acts),
-        ("budget", f"{algorithm.budget} {algorithm.unit} a seed{_budgets(algorithm)}, unless --budget says otherwise"),
+        ("budget", f"{algorithm.budget} {algorithm.unit} per seed{_budgets(algorithm)}, unless --budget is given"),
         ("seeds", f"{algorithm.seeds}, unless --seeds says otherwise"),
         ("paper", algorithm.paper),
         ("code", f"{algorithm.module}{_NOTE if algorithm.experimental else ''}"),
@@ -108,7 +108,7 @@ def _small(algorithm: catalog.Algorithm) -> Mapping[str, Any]:
     small = SMALL.get(algorithm.root, {})
     if algorithm.root not in STEP_SIZES:
         return small
-    return {"learning_rate": f"{STEP_SIZES[algorithm.root]:g} for {ANSWERS} answers a step", **small}
+    return {"learning_rate": f"{STEP_SIZES[algorithm.root]:g} for {ANSWERS} answers per step", **small}
 
 
 def _facts(algorithm: catalog.Algorithm) -> dict[str, Any]:

@@ -11,7 +11,7 @@ import sys
 import textwrap
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 if TYPE_CHECKING:
     from operant.runtime.evaluation import Evaluation
@@ -176,7 +176,7 @@ def _append(rows: list[list[str]], heading: str, cells: Sequence[str]) -> None:
 def summary(evaluation: "Evaluation") -> str:
     """Return mean, IQM and interval in words."""
     if len(evaluation.scores) == 1:
-        return f"{number(evaluation.mean)} by one seed, which says nothing about others: use 5 or more"
+        return f"{number(evaluation.mean)} with one seed, which is not enough: use 5 or more"
     low, high = evaluation.interval
     return (
         f"mean {number(evaluation.mean)}, IQM {number(evaluation.iqm)}, "
@@ -215,7 +215,7 @@ def require_extra(extra: str, what: str, modules: Sequence[str]) -> None:
 def finite(value: Any) -> Any:
     """Return a value with null, None, in place of NaN and Inf."""
     if isinstance(value, Mapping):
-        return {key: finite(item) for key, item in value.items()}
+        return {key: finite(item) for key, item in cast(Mapping[Any, Any], value).items()}
     if isinstance(value, list | tuple):
-        return [finite(item) for item in value]
+        return [finite(item) for item in cast(Sequence[Any], value)]
     return None if isinstance(value, float) and not math.isfinite(value) else value

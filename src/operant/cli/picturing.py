@@ -1,14 +1,15 @@
 """Plots of learned tables (extra: `plots`): values, policy, action values, visits."""
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
+from operant.cli.canvas import Axes, new_figure
 
+if TYPE_CHECKING:
     from operant.tabular.view import View
 
 CELL, WIDEST = 0.95, 24.0
@@ -35,6 +36,10 @@ DIRECTIONS = {
 _WALL, _BLANK, _END, _BAD_END, _INK = "#404040", "#e4e4e4", "#009E73", "#D55E00", "#D55E00"
 
 
+Panel = tuple[str, Callable[[Axes], None]]
+"""A title, and a function that draws below it."""
+
+
 def draw_tables(view: "View", title: str, path: Path) -> None:
     """Plot the table of a seed: on the map of the task if it has one, else as a heat map of states and actions.
 
@@ -43,17 +48,13 @@ def draw_tables(view: "View", title: str, path: Path) -> None:
         title: of the plot.
         path: .png, .svg or .pdf; its folder is created if needed.
     """
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
-
     panels = _map_panels(view) if view.shape is not None else _table_panels(view)
-    figure = Figure(dpi=110, layout="constrained")
-    FigureCanvasAgg(figure)
+    figure = new_figure(dpi=110)
     width, height = _size(view)
     stacked = view.shape is not None and width >= height
     rows, columns = (len(panels), 1) if stacked else (1, len(panels))
     figure.set_size_inches(columns * (width + 1.6), rows * (height + 0.7) + 0.4)
-    grid: Any = figure.subplots(rows, columns, squeeze=False)
+    grid = figure.subplots(rows, columns, squeeze=False)
     for axes, (name, draw) in zip(grid.flat, panels, strict=True):
         draw(axes)
         axes.set_title(name, fontsize=10)
@@ -75,8 +76,8 @@ def _cell(view: "View") -> float:
     return min(CELL, WIDEST / max(view.shape or (1,)))
 
 
-def _map_panels(view: "View") -> list[tuple[str, Any]]:
-    panels: list[tuple[str, Any]] = []
+def _map_panels(view: "View") -> list[Panel]:
+    panels: list[Panel] = []
     values = np.zeros(len(view.policy)) if view.values is None else view.values
     name = "policy" if view.values is None else "values, and the greedy policy"
     panels.append((name, lambda axes: _draw_values(axes, view, values)))
@@ -87,7 +88,7 @@ def _map_panels(view: "View") -> list[tuple[str, Any]]:
     return panels
 
 
-def _draw_values(axes: "Axes", view: "View", values: NDArray[np.float64]) -> None:
+def _draw_values(axes: Axes, view: "View", values: NDArray[np.float64]) -> None:
     """Color the cells by value, with the number above and the arrows of the policy below."""
     shown = np.where(view.ends | view.unreached, np.nan, values)
     color = _color_cells(axes, view, shown)
@@ -101,7 +102,7 @@ def _draw_values(axes: "Axes", view: "View", values: NDArray[np.float64]) -> Non
     _decorate(axes, view)
 
 
-def _draw_arrows(axes: "Axes", view: "View", state: int, place: tuple[float, float], ink: str) -> None:
+def _draw_arrows(axes: Axes, view: "View", state: int, place: tuple[float, float], ink: str) -> None:
     """Draw an arrow for each action of the policy, with its probability as length."""
     x, y = place
     for action, probability in enumerate(view.policy[state]):
@@ -119,7 +120,7 @@ def _draw_arrows(axes: "Axes", view: "View", state: int, place: tuple[float, flo
         axes.annotate("", xy=end, xytext=start, arrowprops=properties | {"mutation_scale": scale})
 
 
-def _draw_triangles(axes: "Axes", view: "View") -> None:
+def _draw_triangles(axes: Axes, view: "View") -> None:
     """Color four triangles per cell by action values; the best ones have framed bold numbers."""
     from matplotlib.collections import PolyCollection
 
@@ -127,7 +128,8 @@ def _draw_triangles(axes: "Axes", view: "View") -> None:
     columns = (view.shape or (1, 1))[1]
     acting = np.flatnonzero(~(view.ends | view.unreached))
     color = _color_cells(axes, view, np.full(len(view.q), np.nan), values=view.q[acting])
-    corners, numbers = [], []
+    corners: list[list[tuple[float, float]]] = []
+    numbers: list[float] = []
     for state in acting.tolist():
         row, column = divmod(state, columns)
         for action, arrow in enumerate(view.arrows):
@@ -147,7 +149,7 @@ def _draw_triangles(axes: "Axes", view: "View") -> None:
     _decorate(axes, view)
 
 
-def _draw_visits(axes: "Axes", view: "View") -> None:
+def _draw_visits(axes: Axes, view: "View") -> None:
     assert view.visits is not None  # noqa: S101 - the panel is drawn where visits are counted
     counts = view.visits.sum(axis=1).astype(np.float64)
     color = _color_cells(axes, view, np.where(view.ends | view.unreached, np.nan, counts), name="magma")
@@ -160,8 +162,8 @@ def _draw_visits(axes: "Axes", view: "View") -> None:
 
 
 def _color_cells(
-    axes: "Axes", view: "View", shown: NDArray[np.float64], *, values: Any = None, name: str = "viridis"
-) -> Any:
+    axes: Axes, view: "View", shown: NDArray[np.float64], *, values: Any = None, name: str = "viridis"
+) -> Callable[[float], str]:
     """Color the cells of the map; return the text color on the color of a value.
 
     Args:
@@ -176,9 +178,12 @@ def _color_cells(
     finite = shown[np.isfinite(shown)] if values is None else np.asarray(values).ravel()
     low, high = _range(finite)
     image = axes.imshow(shown.reshape(view.shape or (1, -1)), cmap=colormaps[name], vmin=low, vmax=high, aspect="equal")
-    figure: Any = axes.figure
-    figure.colorbar(image, ax=axes, fraction=0.025, pad=0.01).ax.tick_params(labelsize=7)
-    return lambda value: "black" if (value - low) / (high - low) > 0.55 else "white"
+    axes.figure.colorbar(image, ax=axes, fraction=0.025, pad=0.01).ax.tick_params(labelsize=7)
+
+    def ink(value: float) -> str:
+        return "black" if (value - low) / (high - low) > 0.55 else "white"
+
+    return ink
 
 
 def _range(values: NDArray[np.float64]) -> tuple[float, float]:
@@ -187,7 +192,7 @@ def _range(values: NDArray[np.float64]) -> tuple[float, float]:
     return low, high if high > low else low + 1.0
 
 
-def _decorate(axes: "Axes", view: "View") -> None:
+def _decorate(axes: Axes, view: "View") -> None:
     """Mark walls, ends, unreachable cells, and the lines between cells."""
     from matplotlib.patches import Rectangle
 
@@ -220,8 +225,8 @@ def _decorate(axes: "Axes", view: "View") -> None:
     axes.set_ylim(rows - 0.5, -0.5)
 
 
-def _table_panels(view: "View") -> list[tuple[str, Any]]:
-    panels: list[tuple[str, Any]] = []
+def _table_panels(view: "View") -> list[Panel]:
+    panels: list[Panel] = []
     if view.q is not None:
         panels.append(("values of actions", lambda axes: _draw_table(axes, view, view.q, bold=view.policy > 0)))
     elif view.values is not None:
@@ -235,15 +240,14 @@ def _table_panels(view: "View") -> list[tuple[str, Any]]:
     return panels
 
 
-def _draw_table(axes: "Axes", view: "View", table: Any, *, bold: Any = None, name: str = "viridis") -> None:
+def _draw_table(axes: Axes, view: "View", table: Any, *, bold: Any = None, name: str = "viridis") -> None:
     """Plot states down and actions across, with numbers if there is room; ends and unreached states stay gray."""
     shown = np.where((view.ends | view.unreached)[:, None], np.nan, table)
     finite = shown[np.isfinite(shown)]
     low, high = _range(finite)
     axes.set_facecolor(_BLANK)
     image = axes.imshow(shown, cmap=name, vmin=low, vmax=high, aspect="auto", interpolation="nearest")
-    figure: Any = axes.figure
-    figure.colorbar(image, ax=axes, fraction=0.05, pad=0.02).ax.tick_params(labelsize=7)
+    axes.figure.colorbar(image, ax=axes, fraction=0.05, pad=0.02).ax.tick_params(labelsize=7)
     states, actions = shown.shape
     axes.set_xticks(range(actions) if actions <= 12 else [])
     axes.set_xlabel("action" if actions > 1 else "")

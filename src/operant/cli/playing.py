@@ -37,6 +37,8 @@ def play(arguments: list[str]) -> int:
 
 def _game(game: "BoardGame", opponent: "BoardGamePlayer", *, second: bool) -> int:
     """Play one game; input is numbers of actions, from 1."""
+    from operant.tensors import booleans
+
     yours = not second
     kind = "columns" if game.gravity else "cells, row by row,"
     print(f"You are x. The {kind} are numbered from 1 to {game.actions}; q ends the game.\n")
@@ -49,7 +51,7 @@ def _game(game: "BoardGame", opponent: "BoardGamePlayer", *, second: bool) -> in
             print("A draw." if not value else "It has won." if yours else "You have won.")
             return 0
         if yours:
-            action = _asked((game.moves(positions)[0] != 0).tolist())
+            action = _asked(booleans(game.moves(positions)[0] != 0))
             if action is None:
                 return 0
         else:

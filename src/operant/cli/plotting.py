@@ -4,11 +4,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from operant.cli.canvas import Axes, new_figure
 from operant.cli.output import number
 
 if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-
     from operant.runtime.comparison import Standing
     from operant.tuning import Result
 
@@ -30,12 +29,8 @@ def draw(names: Sequence[str], standings: Sequence["Standing"], path: Path) -> N
         standings: the runs, all of one task.
         path: of the plot; its folder is created if needed.
     """
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
-
     settings = standings[0].run.settings
-    figure = Figure(figsize=(11.5, 4.2 + 0.22 * len(names)), dpi=150, layout="constrained")
-    FigureCanvasAgg(figure)
+    figure = new_figure((11.5, 4.2 + 0.22 * len(names)), dpi=150)
     curves, finals, profiles = figure.subplots(1, 3, width_ratios=[3.2, 1, 1.6])
     finals.sharey(curves)
     finals.label_outer()
@@ -51,7 +46,7 @@ def draw(names: Sequence[str], standings: Sequence["Standing"], path: Path) -> N
     speaks = entries[0].package == "language"
     scored = "score on held-out examples" if speaks else "score: undiscounted return, greedy"
     curves.set_ylabel(standings[0].metric or scored)
-    curves.xaxis.set_major_formatter(lambda x, _: f"{x / 1000:g} k" if x >= 1000 else f"{x:g}")
+    curves.xaxis.set_major_formatter(_thousands)
     finals.set_xlabel("at the end: each seed, IQM")
     finals.set_xticks([])
     finals.set_xlim(-0.7, len(names) - 0.3)
@@ -67,7 +62,11 @@ def draw(names: Sequence[str], standings: Sequence["Standing"], path: Path) -> N
     figure.savefig(path)
 
 
-def _draw_curve(axes: "Axes", standing: "Standing", color: str, dash: str, label: str) -> None:
+def _thousands(x: float, _: int | None) -> str:
+    return f"{x / 1000:g} k" if x >= 1000 else f"{x:g}"
+
+
+def _draw_curve(axes: Axes, standing: "Standing", color: str, dash: str, label: str) -> None:
     curve = standing.curve
     if curve.scores.shape[1] < BAND_FROM:  # an interval of so few seeds means little: show all
         axes.plot(curve.consumed, curve.scores, color=color, linestyle=dash, linewidth=0.6, alpha=0.45)
@@ -76,7 +75,7 @@ def _draw_curve(axes: "Axes", standing: "Standing", color: str, dash: str, label
     axes.plot(curve.consumed, curve.iqm, color=color, linestyle=dash, linewidth=2.2, label=label)
 
 
-def _draw_final(axes: "Axes", standing: "Standing", column: int, color: str) -> None:
+def _draw_final(axes: Axes, standing: "Standing", column: int, color: str) -> None:
     """Plot every seed's score as a point, next to the IQM with its interval."""
     scores, final = sorted(standing.final.scores), standing.final
     axes.scatter([column - 0.15] * len(scores), scores, color=color, s=14, alpha=0.5, linewidths=0)
@@ -85,7 +84,7 @@ def _draw_final(axes: "Axes", standing: "Standing", column: int, color: str) -> 
     axes.errorbar(column + 0.15, final.iqm, yerr=spread, color=color, fmt="o", markersize=6, capsize=4, linewidth=1.6)
 
 
-def _draw_profile(axes: "Axes", standing: "Standing", color: str, dash: str) -> None:
+def _draw_profile(axes: Axes, standing: "Standing", color: str, dash: str) -> None:
     """Draw the share of seeds above each score, with its band where seeds are enough for one."""
     profile = standing.profile
     if len(standing.final.scores) >= BAND_FROM:
@@ -108,11 +107,7 @@ def draw_study(result: "Result", path: Path) -> None:
         result: of the study.
         path: of the plot.
     """
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(9.5, 4.2), dpi=150, layout="constrained")
-    FigureCanvasAgg(figure)
+    figure = new_figure((9.5, 4.2), dpi=150)
     search, fresh = figure.subplots(1, 2, width_ratios=[2.4, 1], sharey=True)
     complete = [trial for trial in result.trials if trial.value is not None]
     values = [trial.value or 0.0 for trial in complete]

@@ -244,12 +244,13 @@ def _agreed(question: str) -> bool:
 
 
 def _order(by: str) -> Callable[["Entry"], Any]:
-    return {
+    orders: dict[str, Callable[[Entry], Any]] = {
         "name": lambda entry: entry.path.name,
         "score": lambda entry: (entry.score is None or entry.score != entry.score, -(entry.score or 0.0)),
         "size": lambda entry: -entry.bytes,
         "age": lambda entry: -entry.changed.timestamp(),
-    }[by]
+    }
+    return orders[by]
 
 
 def _record(entry: "Entry") -> dict[str, Any]:

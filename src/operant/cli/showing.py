@@ -191,7 +191,7 @@ def _summary(run: "Run", facts: dict[str, Any]) -> str:
         ("algorithm", settings.algorithm),
         ("task", settings.task),
         ("seeds", seeds),
-        ("trained", f"{facts['consumed']:,} of {settings.budget:,} {unit} a seed"),
+        ("trained", f"{facts['consumed']:,} of {settings.budget:,} {unit} per seed"),
         ("last evaluation", scored),
         ("settings", location(run.path / "config.toml")),
         ("metrics", location(run.metrics_path)),

@@ -80,7 +80,7 @@ def horizon_answer(model: "Mapped", solution: "FiniteHorizonSolution") -> Answer
 
     heading = (
         f"horizon {solution.horizon}, gamma {solution.gamma:g}\n"
-        f"backward-induction in {solution.seconds:.3g} s, exact but for rounding; values and policy of the first step\n"
+        f"backward-induction in {solution.seconds:.3g} s, exact up to rounding; values and policy of the first step\n"
         f"{_start(model, solution.values[0])}"
     )
     record = {

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -116,7 +117,7 @@ def _solver(mdp: Any, method: Method) -> Any:
     if method == "auto":
         return mdp.solve
     if method == "gauss-seidel":
-        return lambda model, **options: mdp.value_iteration(model, method="gauss-seidel", **options)
+        return partial(mdp.value_iteration, method="gauss-seidel")
     return getattr(mdp, method.replace("-", "_"))
 
 
@@ -127,7 +128,7 @@ def _map(model: "Mapped", answer: Answer) -> str:
     symbols = model.symbols
     cells = [[f"{value:.4g}" for value in row] for row in values]
     width = max(len(cell) for row in cells for cell in row) + 1
-    lines = []
+    lines: list[str] = []
     for r in range(rows):
         under = [""] * columns if symbols is None else symbols[r]
         drawn = "".join(_arrow(model, int(action), symbol) for action, symbol in zip(policy[r], under, strict=True))

@@ -14,7 +14,7 @@ MOST_SEEDS, MOST_STATES = 3, 12
 def score_notes(trained: "Trained", evaluation: "Evaluation") -> str:
     """Return the explanation of a table's scores, in lines; empty for other runs.
 
-    It states whether scores are exact, how many episodes a step limit has cut, and in which states policies loop
+    It states whether scores are exact, how many episodes were cut by a step limit, and in which states policies loop
     forever.
     """
     if trained.run.entry.package != "tabular":

@@ -147,7 +147,7 @@ def balance(folder: Path, interrupted: Interruption, *, budget: int = 100_000, s
         print(f"Interrupted and saved. Continue with `operant resume {place}`.")
         return 75
     print(
-        f"Trained in {time.perf_counter() - begin:.0f} s. Now 100 greedy episodes a seed in Gymnasium's own {task}:\n"
+        f"Trained in {time.perf_counter() - begin:.0f} s. Now 100 greedy episodes per seed in Gymnasium's own {task}:\n"
     )
     evaluation = trained.evaluate(100, backend="gymnasium")
     keep(trained, evaluation, "gymnasium")

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, cast
 
 import tyro
 
@@ -168,7 +168,7 @@ def updates_of(run: "Run") -> list[Updates]:
 
 def _by_seed(value: Any, seeds: int) -> list[float]:
     """Return the values of a metric as a list, also for one seed."""
-    return value if isinstance(value, list) else [value] * seeds
+    return cast(list[float], value) if isinstance(value, list) else [value] * seeds
 
 
 def _held_out(
@@ -242,7 +242,7 @@ def development(course: "Course", unit: str, place: str) -> str:
         )
     if "objective/kl_start" in now:
         away, token = number(now["objective/kl_start"]), number(now["kl_start"])
-        lines.append(f"KL(policy‖start) is {away} nats an answer, {token} a token.")
+        lines.append(f"KL(policy‖start) is {away} nats per answer, {token} per token.")
     return "\n" + "\n".join(lines)
 
 
@@ -255,7 +255,7 @@ def health(trained: "Trained") -> str:
     for record in read_records(trained.run.metrics_path):
         for name, value in record.items():
             if name.startswith("health/") and name not in (SKIPPED, UPDATES):
-                values = value if isinstance(value, list) else [value]
+                values = _by_seed(value, 1)
                 counts[name] = counts.get(name, 0) + sum(v for v in values if not math.isnan(v))
     found = [f"{count:g} {name.removeprefix('health/').replace('_', ' ')}" for name, count in counts.items() if count]
     return f"Health, all seeds together: {', '.join(found)}." if found else ""

@@ -3,10 +3,11 @@
 import math
 import os
 import re
+from collections.abc import Callable, Generator
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, cast
 
 import tyro
 
@@ -98,11 +99,11 @@ def watch(arguments: list[str]) -> int:
     trained = api.load(options.run, best=options.best, at=options.at, accept_changes=True)  # with a warning
     with closing(trained.experiment):
         index = trained.best_seed if options.seed_index == "best" else options.seed_index
-        how = {"episodes": options.episodes, "sample": options.sample, "max_steps": options.max_steps}
+        episodes, sample, longest = options.episodes, options.sample, options.max_steps
         if options.live:
-            played = _show(trained, index, **how)
+            played = _show(trained, index, episodes=episodes, sample=sample, max_steps=longest)
         else:
-            path, played = film(trained, index, path=options.out, **how)
+            path, played = film(trained, index, path=options.out, episodes=episodes, sample=sample, max_steps=longest)
             print(f"filmed: {location(path)}")
     if trained.arrival is not None:
         print(arrived(trained.arrival))
@@ -146,6 +147,11 @@ def film(
             return path, stage.play(episodes, lambda frame: writer.add(captioned(frame, stage.moment)))
 
 
+_Sink = Generator[None, "Frame | None", None]
+"""Takes frames; the first thing it is sent is None."""
+_Begin = Callable[..., _Sink]
+
+
 class _Film:
     """Writes frames to a file; formats with a lower frame rate get every second, third, ... of them."""
 
@@ -155,14 +161,15 @@ class _Film:
         self._stride = math.ceil(frames_per_second / limit)
         self._parameters = parameters | {"fps": frames_per_second / self._stride, "ffmpeg_log_level": "error"}
         self._seen = 0
-        self._sink: Any = None  # a generator that takes frames
+        self._sink: _Sink | None = None
 
     def add(self, frame: "Frame") -> None:
-        from imageio_ffmpeg import write_frames
+        import imageio_ffmpeg  # pyright: ignore[reportMissingTypeStubs] - it has none
 
         if self._sink is None:
             size = (frame.shape[1], frame.shape[0])
-            self._sink = write_frames(str(self._path), size, **self._parameters)
+            begin = cast(_Begin, imageio_ffmpeg.write_frames)  # pyright: ignore[reportUnknownMemberType]
+            self._sink = begin(str(self._path), size, **self._parameters)
             self._sink.send(None)
         if self._seen % self._stride == 0:
             self._sink.send(frame)

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, fields, replace
+from functools import cached_property
 from operator import itemgetter
 from typing import Any, Self
 
@@ -136,10 +137,16 @@ class Agent(DeclaredState):
         agent.networks = self.networks.shape.bind(agent.parameters)
         return agent
 
-    def repeated(self, count: int) -> Self:
-        """Return an agent with `count` consecutive copies of the networks of each seed."""
+    def of_shards(self) -> Self:
+        """Return an agent with the current networks of each seed once for every shard of this process."""
+        agent = self._of_shards
+        agent.parameters.unflatten(0, (len(self.seeds), -1)).copy_(self.parameters.unsqueeze(1))
+        return agent
+
+    @cached_property
+    def _of_shards(self) -> Self:
         agent = copy(self)
-        agent.parameters = self.parameters.repeat_interleave(count, 0)
+        agent.parameters = self.parameters.repeat_interleave(len(self.shards.mine), 0)
         agent.networks = self.networks.shape.bind(agent.parameters)
         return agent
 
@@ -151,7 +158,10 @@ class Agent(DeclaredState):
             return self.collector.rollout(**self.collector.play(self.collector.obs, steps, self._acting(smooth)))
         noise = streams.draw(self.streams, lambda stream: self.head.noise((steps, self.rows), stream), dim=1)
         if isinstance(self.experience, ShardedCollector):
-            return self.experience.collect(steps, lambda rows: self._acting(noise[:, :, rows]))
+            own = noise[:, :, self.shards.own_rows(self.rows)]
+            stacks = len(self.seeds) * len(self.shards.mine)
+            stacked = self.of_shards()._acting(own.reshape(steps, stacks, -1, *own.shape[3:]))
+            return self.experience.collect(steps, lambda rows: self._acting(noise[:, :, rows]), stacked)
         play = self._play if self.graph is None else self.graph
         return self.collector.rollout(**play(self.collector.obs, noise))
 

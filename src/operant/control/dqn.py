@@ -59,7 +59,7 @@ class DQNConfig(ReplayConfig):
     learning_starts: NonNegativeInt = 50_000
     """Environment steps of random actions before the first training."""
     target_update_interval: PositiveInt = 10_000
-    """Gradient steps between two copies to the target network. More are stabler and slower; 1: no target network."""
+    """Gradient steps between two copies to the target network. More: slower but more stable; 1: no target network."""
     tau: Annotated[float, Interval("(0, 1]")] = 1.0
     """Step size of a copy to the target network: 1 copies it whole; with `target_update_interval` 1 and a small τ it
     follows smoothly."""
@@ -70,7 +70,7 @@ class DQNConfig(ReplayConfig):
     gamma: UnitFloat = 0.99
     """Discount per step. Higher looks further ahead and is less stable."""
     n_step: PositiveInt = 1
-    """Rewards summed before bootstrapping. More spread news faster, with more variance and off-policy bias."""
+    """Rewards summed before bootstrapping. More propagate rewards faster, with more variance and off-policy bias."""
     double: bool = False
     """Whether the online network selects the action that the target network evaluates (double Q-learning)."""
     dueling: bool = False
@@ -97,7 +97,7 @@ class DQNConfig(ReplayConfig):
     """Convolutions before the hidden layers, for images; `auto` chooses by their size. Or a
     `torch.nn.Module` of yours, path/to/file.py:Name (see `operant.nets.StackedModule`)."""
     network: str | None = None
-    """A whole `torch.nn.Module` of yours in the place of all layers, path/to/file.py:Name, which returns the values of
+    """A whole `torch.nn.Module` of yours instead of all layers, path/to/file.py:Name, which returns the values of
     the actions (see `operant.nets.StackedNetwork`). None: the layers that the fields around say."""
     scale_obs: bool = False
     """Whether observations are scaled to [-1, 1] where the bounds of their space are finite."""
@@ -152,7 +152,7 @@ class DQN(Resumable):
         config: hyperparameters.
         env: `S * config.num_envs` environments with discrete actions, made with the same seeds.
         seeds: one non-negative integer per run; each has its own random streams.
-        budget: environment steps a seed, over which schedules run.
+        budget: environment steps per seed, over which schedules run.
         algorithm: its name in the catalog, for messages.
 
     Attributes:

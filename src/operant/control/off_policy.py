@@ -148,7 +148,7 @@ class OffPolicyConfig(ReplayConfig):
     """A torch.nn.Module of yours before the dense layers, of policy and critics each, path/to/file.py:Name; actions
     come to the critics behind it. auto: none."""
     actor_network: str | None = None
-    """A whole `torch.nn.Module` of yours in the place of all layers of the policy, path/to/file.py:Name, which returns
+    """A whole `torch.nn.Module` of yours instead of all layers of the policy, path/to/file.py:Name, which returns
     its outputs (see `operant.nets.StackedNetwork`). None: the layers that the fields around say."""
     critic_network: str | None = None
     """The same of each critic, which returns the value of an observation and an action; of discrete actions, the values

@@ -99,7 +99,7 @@ class PPOConfig(StateNoiseConfig):
     """Convolutions before the hidden layers, for images; `auto` chooses by their size. Or a
     `torch.nn.Module` of yours, path/to/file.py:Name (see `operant.nets.StackedModule`)."""
     network: str | None = None
-    """A whole `torch.nn.Module` of yours in the place of all layers, path/to/file.py:Name, which returns policy outputs
+    """A whole `torch.nn.Module` of yours instead of all layers, path/to/file.py:Name, which returns policy outputs
     and value (see `operant.nets.StackedNetwork`). None: the layers that the fields around say."""
     log_std_init: float = 0.0
     """Initial logarithm of the standard deviation of continuous actions, in half action ranges."""
@@ -428,8 +428,8 @@ class PPO(Resumable):
 
         def stacked(parts: Samples) -> tuple[Tensor, Sequence[Tensor]]:
             count, learner = len(self.shards.mine), self.of_shards
-            for every, one in ((learner.agent.parameters, self.agent.parameters), (learner.beta, self.beta)):
-                every.unflatten(0, (-1, count)).copy_(one.unsqueeze(1))
+            learner.agent = self.agent.of_shards()
+            learner.beta.unflatten(0, (-1, count)).copy_(self.beta.unsqueeze(1))
             return learner.gradient(parts, old_free.repeat_interleave(count, 0), clip_scale, measure)
 
         alone = partial(self.gradient, old_free=old_free, clip_scale=clip_scale, measure=measure)
@@ -441,6 +441,6 @@ class PPO(Resumable):
         learner, count = copy(self), len(self.shards.mine)
         vars(learner).pop("gradient", None)
         learner.seeds = [seed for seed in self.seeds for _ in range(count)]
-        learner.agent, learner.beta = self.agent.repeated(count), self.beta.repeat_interleave(count)
+        learner.agent, learner.beta = self.agent.of_shards(), self.beta.repeat_interleave(count)
         learner.gradient.compiled = self.gradient.compiled
         return learner

@@ -121,7 +121,7 @@ class ReinforceConfig:
     """Convolutions before the hidden layers, for images; `auto` chooses by their size. Or a
     `torch.nn.Module` of yours, path/to/file.py:Name (see `operant.nets.StackedModule`)."""
     network: str | None = None
-    """A whole `torch.nn.Module` of yours in the place of all layers, path/to/file.py:Name, which returns policy outputs
+    """A whole `torch.nn.Module` of yours instead of all layers, path/to/file.py:Name, which returns policy outputs
     and value (see `operant.nets.StackedNetwork`): policy and critic have a copy each. None: the layers that the fields
     around say."""
     log_std_init: float = 0.0

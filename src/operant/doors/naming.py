@@ -25,7 +25,7 @@ _PART = r"[^\W\d]\w*(?:\.[^\W\d]\w*)*"
 _NAME = re.compile(rf"(?P<where>.+\.py|{_PART}):(?P<name>{_PART})")
 _OBJECT = "object:"
 _given: dict[str, Any] = {}
-"""What was handed over as an object, by its name: it is not imported a second time."""
+"""Passed objects by name: they are not imported again."""
 
 
 class DoorError(ValueError):
@@ -111,7 +111,7 @@ def load(text: str, *, expected: str, accepts: Callable[[Any], bool] = callable,
     if is_object(text):
         name = text.removeprefix(_OBJECT)
         raise DoorError(
-            f"{text} was handed over as a Python object, which no file holds: hand it over again, as in "
+            f"{text} was passed as a Python object, which no file contains: pass it again, as in "
             f"operant.load(RUN, objects={{{name!r}: ...}}) or operant.resume(RUN, objects={{{name!r}: ...}}); expected "
             f"{expected}"
         )
@@ -205,7 +205,7 @@ def named(value: Any) -> Any:
 
 
 def is_object(text: str) -> bool:
-    """Whether a text is the name of something that was handed over as a Python object, `object:name`."""
+    """Whether a text is the name of a passed Python object, `object:name`."""
     return text.startswith(_OBJECT)
 
 
@@ -314,7 +314,7 @@ def _accepted(found: Any, where: str, name: str, expected: str, accepts: Callabl
 
 
 def _unreadable(text: str, expected: str) -> str:
-    """Say how a text should be written; of a file without a name, what there is in it."""
+    """Say how a text should be written; of a file without a name, list its names."""
     path = Path(text).expanduser()
     if text.endswith(".py") and path.is_file():
         return f"say what to take from {text}: {text}:NAME ({expected}){_nearest('', _defined(path), 'it defines')}"

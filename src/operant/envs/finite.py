@@ -186,6 +186,11 @@ class FiniteEnv(gymnasium.Env[Any, Any]):
             return f"state {self.state} is terminal: call reset() to start the next episode"
         return f"action {action} is not feasible in state {self.state}, but these are: {feasible}"
 
+    @property
+    def shows_states(self) -> bool:
+        """Whether observations are the states."""
+        return type(self)._observation is FiniteEnv._observation
+
     def _observation(self) -> int:
         return int(self.state or 0)
 

@@ -113,7 +113,7 @@ class Workers:
 
 
 def _pipes(workers: AsyncVectorEnv) -> Sequence[Connection | None]:
-    """Return the pipes to worker processes; Gymnasium puts None in the place of one whose environment failed."""
+    """Return the pipes to worker processes; Gymnasium puts None for one whose environment failed."""
     return workers.parent_pipes
 
 

@@ -43,7 +43,7 @@ class Region(NamedTuple):
     """How far a step may go, and how it is found.
 
     Attributes:
-        delta: largest mean KL(old‖new), in nats a token.
+        delta: largest mean KL(old‖new), in nats per token.
         damping: added to the diagonal of the Fisher matrix.
         temperature: of the policy.
         iterations: of conjugate gradients, at most.
@@ -78,7 +78,7 @@ def natural_step(model: LanguageModel, parts: Sequence[Part], region: Region) ->
 
     Returns:
         Metrics: minus the surrogate before the step, by how much that fell, the norm of the gradient, the mean
-        KL(old‖new) after the step in nats a token, the share of the proposed step that was taken, 0 if none was, and
+        KL(old‖new) after the step in nats per token, the share of the proposed step that was taken, 0 if none was, and
         whether the proposed step has NaN or Inf.
 
     Raises:

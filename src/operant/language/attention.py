@@ -14,6 +14,8 @@ import torch
 from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
+from operant.language.huggingface import register_attention, sdpa_attention
+
 NAME = "operant"
 """Name of this attention in transformers."""
 
@@ -149,11 +151,7 @@ def install(network: Any) -> None:
     Raises:
         ValueError: the model has no attention interface.
     """
-    from transformers import AttentionInterface, AttentionMaskInterface
-    from transformers.masking_utils import sdpa_mask
-
-    AttentionInterface.register(NAME, _attention)
-    AttentionMaskInterface.register(NAME, sdpa_mask)
+    register_attention(NAME, _attention)
     network.set_attn_implementation(NAME)
     if network.config._attn_implementation != NAME:
         raise ValueError(
@@ -176,10 +174,8 @@ def _attention(
 ) -> tuple[Tensor, None]:
     """Attend as transformers' attention functions do: `[1, H, n, D]` to `[1, n, H, D]`."""
     if layout is None:
-        from transformers.integrations.sdpa_attention import sdpa_attention_forward
-
         options |= {"scaling": scaling, "sliding_window": sliding_window}
-        return sdpa_attention_forward(module, query, key, value, attention_mask, **options)
+        return sdpa_attention(module, query, key, value, attention_mask, **options)
     strange = [name for name in ("softcap", "s_aux", "position_bias") if options.get(name) is not None]
     if strange or options.get("dropout"):
         raise ValueError(

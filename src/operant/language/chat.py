@@ -135,9 +135,9 @@ def score(judge: RewardModelFunction, answer: Answer, speaker: ChatModel) -> flo
     limit, length = _most_tokens(judge.scorer.model), len(answer.prompt_ids) + len(answer.ids)
     if length > limit:
         raise ValueError(f"prompt and answer have {length} tokens, but the reward model takes {limit} at most")
-    known = {"prompt_ids": [answer.prompt_ids], "truncated": [answer.truncated]}
     own = judge.for_tokenizer(speaker.model.tokenizer)
-    return own([answer.prompt], [answer.text], [answer.ids], **known)[0]
+    ids, cut = [answer.prompt_ids], [answer.truncated]
+    return own([answer.prompt], [answer.text], [answer.ids], prompt_ids=ids, truncated=cut)[0]
 
 
 def _most_tokens(model: LanguageModel) -> int:

@@ -7,11 +7,13 @@ import torch
 from torch import Tensor, nn
 
 from operant.language.configs import ModelOptions, SamplingConfig
+from operant.language.huggingface import Tokenizer
 from operant.language.models import LanguageModel, ScalarHead
 from operant.language.packing import Packed
 from operant.language.runs import load_trained, trained_state
 from operant.runtime.bounds import NonNegativeInt, PositiveFloat, UnitFloat
 from operant.state import State, copy_named
+from operant.tensors import split
 
 TRUNK, HEAD = "trunk.", "head."
 
@@ -86,7 +88,7 @@ class Critic:
 
     @classmethod
     def from_reward_model(
-        cls, run: str, options: ModelOptions, *, tokenizer: Any, seed: int, device: torch.device | str = "cpu"
+        cls, run: str, options: ModelOptions, *, tokenizer: Tokenizer, seed: int, device: torch.device | str = "cpu"
     ) -> "Critic":
         """Return a critic from a reward model: its value of a state is the model's score.
 
@@ -102,8 +104,10 @@ class Critic:
             ValueError: it is a run of another algorithm, or its model has another vocabulary than the policy.
         """
         _, state = trained_state(run, "head", seed=seed)
-        wanted: dict[str, Any] = {field.name: getattr(options, field.name) for field in fields(ModelOptions)}
-        trunk = load_trained(ModelOptions(**{**wanted, "init": run}), seed=seed, device=device)
+        wanted: dict[str, Any] = {field.name: getattr(options, field.name) for field in fields(ModelOptions)} | {
+            "init": run
+        }
+        trunk = load_trained(ModelOptions(**wanted), seed=seed, device=device)
         if trunk.tokenizer.get_vocab() != tokenizer.get_vocab():
             raise ValueError(
                 f"the reward model of {run} has another vocabulary than the policy, so it cannot become its critic: "
@@ -125,7 +129,7 @@ class Critic:
         if hidden is None:
             raise ValueError("a critic without a trunk needs the hidden states of the policy")
         rows = hidden.index_select(0, torch.cat([batch.before, batch.last]))
-        return Values(*self.head(rows).split([len(batch.before), len(batch.last)]))
+        return Values(*split(self.head(rows), [len(batch.before), len(batch.last)]))
 
     def trained(self) -> dict[str, nn.Parameter]:
         """Return the trained parameters, by name."""

@@ -10,7 +10,7 @@ import logging
 import math
 import reprlib
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -183,7 +183,8 @@ def split_rows(rows: Sequence[Row], held_out: float, seed: int) -> tuple[list[Ro
         prompts.setdefault(_identity(row), []).append(i)
     groups = list(prompts.values())
     out: set[int] = set()
-    for group in np.random.default_rng(streams.seed_sequence(seed, "held-out")).permutation(len(groups)):
+    order: list[int] = np.random.default_rng(streams.seed_sequence(seed, "held-out")).permutation(len(groups)).tolist()
+    for group in order:
         if len(out) >= wanted:
             break
         out.update(groups[group])
@@ -270,18 +271,23 @@ def _check(row: Row, name: Kind, where: str) -> None:
 def _check_completions(row: Row, name: Kind, where: str) -> None:
     """Check completions, and the labels or ranks that belong to them."""
     least, numbers = (1, "labels") if name == "stepwise" else (2, "ranks")
-    completions, values = row["completions"], row.get(numbers)
-    if not isinstance(completions, list) or len(completions) < least:
-        raise _error(where, "completions", reprlib.repr(completions), f"a list of at least {least}")
+    given, values = row["completions"], row.get(numbers)
+    completions = cast(list[Any], given) if isinstance(given, list) else []
+    if len(completions) < least:
+        raise _error(where, "completions", reprlib.repr(row["completions"]), f"a list of at least {least}")
     for completion in completions:
         problem = _text_problem(completion)
         if problem or (name == "stepwise" and not isinstance(completion, str)):
             raise _error(where, "completions", problem or "messages", "strings" + " or messages" * (least == 2))
     if values is None:
         return
-    if not isinstance(values, list) or len(values) != len(completions) or not all(map(_is_number, values)):
+    listed = cast(list[Any], values) if isinstance(values, list) else []
+    if len(listed) != len(completions) or not all(map(_is_number, listed)):
         raise _error(
-            where, numbers, reprlib.repr(values), f"a list of {len(completions)} numbers, one for each completion"
+            where,
+            numbers,
+            reprlib.repr(row[numbers]),
+            f"a list of {len(completions)} numbers, one for each completion",
         )
 
 
@@ -294,11 +300,13 @@ def _text_problem(value: Any) -> str | None:
     """Return the problem of a text, or None."""
     if isinstance(value, str):
         return None
-    if not isinstance(value, list) or not value:
-        return reprlib.repr(value)
-    for number, message in enumerate(value, 1):
-        if not isinstance(message, Mapping) or not isinstance(message.get("role"), str) or "content" not in message:
-            return f"{reprlib.repr(message)} as message {number}"
+    messages = cast(list[Any], value) if isinstance(value, list) else []
+    if not messages:
+        return reprlib.repr(cast(object, value))
+    for number, given in enumerate(messages, 1):
+        message: Mapping[str, Any] = cast(Mapping[str, Any], given) if isinstance(given, Mapping) else {}
+        if not isinstance(message.get("role"), str) or "content" not in message:
+            return f"{reprlib.repr(messages[number - 1])} as message {number}"
     return None
 
 

@@ -28,6 +28,7 @@ from operant.runtime.bounds import PositiveFloat, PositiveInt, require
 from operant.runtime.learner import Metrics
 from operant.runtime.shards import Shards
 from operant.state import DeclaredState, State, clone
+from operant.tensors import backpropagate, floats
 
 PRESETS: dict[str, dict[str, Any]] = {}
 """All variants are values of `loss_type`."""
@@ -119,7 +120,7 @@ class DPO(DeclaredState):
             ref = self._under_reference(part, packed)
             how: dict[str, Any] = {"label_smoothing": self.config.label_smoothing, "kind": self.config.loss_type}
             loss = ops.dpo(*policy.unbind(1), *ref.unbind(1), beta=self.config.beta, **how)
-            (loss.sum() / len(batch)).backward()
+            backpropagate(loss.sum() / len(batch))
             return loss.detach(), policy.detach(), self.config.beta * (policy.detach() - ref)
 
         found = backward([self.stepper], self._parts(batch), differentiate, self.shards)
@@ -177,7 +178,7 @@ class DPO(DeclaredState):
             policy = self._sums(self.model.log_probs(packed)[0], packed) if self.stepper.steps else ref
             chosen, rejected = (policy - ref).unbind(1)
             found.append((1 + (chosen - rejected).sign()) / 2)
-        return torch.cat(found).tolist() if found else []
+        return floats(torch.cat(found)) if found else []
 
     def _under_reference(self, part: Sequence[int], packed: Packed) -> Tensor:
         """Return the reference log-probabilities of the pairs at some positions, `[n, 2]`."""

@@ -4,17 +4,16 @@ import functools
 import logging
 from collections.abc import Callable, Sequence
 from itertools import accumulate, pairwise
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-if TYPE_CHECKING:
-    from transformers import PreTrainedTokenizerBase
+from operant.language.huggingface import Tokenizer
 
 __all__ = ["encode", "encode_parts", "shared_length"]
 
 logger = logging.getLogger(__name__)
 
 
-def encode(tokenizer: "PreTrainedTokenizerBase", text: str) -> list[int]:
+def encode(tokenizer: Tokenizer, text: str) -> list[int]:
     """Return the ids of a text, without BOS or EOS.
 
     Raises:
@@ -35,9 +34,9 @@ def encode(tokenizer: "PreTrainedTokenizerBase", text: str) -> list[int]:
 
 
 def encode_parts(
-    tokenizer: "PreTrainedTokenizerBase",
+    tokenizer: Tokenizer,
     parts: Sequence[str],
-    encode: Callable[["PreTrainedTokenizerBase", str], list[int]] = encode,
+    encode: Callable[[Tokenizer, str], list[int]] = encode,
 ) -> list[list[int]]:
     """Return the ids of several consecutive texts, without BOS or EOS.
 

@@ -18,6 +18,7 @@ from operant.language.models import LanguageModel
 from operant.language.rewards import Rewards
 from operant.language.rollouts import Answers, Judge, ask, asked, judge
 from operant.runtime.statistics import stratified_bootstrap
+from operant.tensors import floats, integers
 
 SHOWN = 16
 """Prompts in an evaluation of one seed whose answers are saved, for inspection and labels."""
@@ -98,7 +99,7 @@ def greedy(
     sampling = Sampling(max_tokens=max_tokens, temperature=0)
     answers = ask(engine, prompts, 1, sampling, tokenizer=tokenizer, generator=torch.Generator())
     judged = judge(rewards, answers)
-    scores = judged.total.tolist()
+    scores = floats(judged.total)
     sampling, generator = Sampling(max_tokens=max_tokens), streams.torch_generator(0, "shown answers")
     drawn = ask(engine, prompts[:SHOWN], DRAWN, sampling, tokenizer=tokenizer, generator=generator)
     others = judge(rewards, drawn)
@@ -111,7 +112,7 @@ def greedy(
 def _rewarded(rewards: Judge, answers: Answers) -> dict[str, float]:
     """Mean rewards of training of the greedy answers: in total and by function."""
     found = judge(rewards, answers)
-    means = dict(zip(found.names, found.table.nanmean(0).tolist(), strict=True))
+    means = dict(zip(found.names, floats(found.table.nanmean(0)), strict=True))
     own = {f"eval/rewards/{name}/mean": mean for name, mean in means.items()}
     return {"eval/reward": float(found.total.nanmean()), **own}
 
@@ -128,7 +129,7 @@ def _shown(answers: Answers, judged: Rewards, temperature: float) -> list[dict[s
             "temperature": temperature,
         }
         for place, (prompt, text, completion, score) in enumerate(
-            zip(answers.prompts, answers.texts, answers.completions, judged.total.tolist(), strict=True)
+            zip(answers.prompts, answers.texts, answers.completions, floats(judged.total), strict=True)
         )
     ]
 
@@ -197,7 +198,7 @@ def _passes(rewards: Tensor) -> dict[int, float]:
     count = rewards.shape[1]
     totals, found = (~rewards.isnan()).sum(1), dict[int, float]()
     for k in (k for k in (1, 2, 4, 8, 16, 32, 64) if k <= count):
-        enough = [row[~row.isnan()] for row, total in zip(rewards, totals.tolist(), strict=True) if total >= k]
+        enough = [row[~row.isnan()] for row, total in zip(rewards, integers(totals), strict=True) if total >= k]
         chances = [ops.pass_at_k((row >= 1).sum(), total=len(row), k=k) for row in enough]
         found[k] = float(torch.stack(chances).mean()) if chances else math.nan
     return found

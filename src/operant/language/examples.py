@@ -11,15 +11,13 @@ from collections import Counter
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from operant.language.data import PROMPTED, Row, compare, extremes, kind
+from operant.language.huggingface import Tokenizer
 from operant.language.packing import Sample
 from operant.language.templates import system_length
 from operant.language.tokenizer import encode_pair, encode_prompt, encode_steps, encode_text
-
-if TYPE_CHECKING:
-    from transformers import PreTrainedTokenizerBase
 
 __all__ = [
     "Pair",
@@ -91,11 +89,11 @@ class _UnusableError(Exception):
 class _Encoder:
     """A tokenizer with length limits, and counts of truncations."""
 
-    tokenizer: "PreTrainedTokenizerBase"
+    tokenizer: Tokenizer
     eos_ids: Collection[int]
     max_prompt_length: int | None
     max_completion_length: int | None
-    cut: Counter[str] = field(default_factory=Counter)
+    cut: Counter[str] = field(default_factory=Counter[str])
 
     def __post_init__(self) -> None:
         """Validate the limits."""
@@ -162,9 +160,7 @@ class _Encoder:
         return examples
 
 
-def prompts(
-    tokenizer: "PreTrainedTokenizerBase", rows: Sequence[Row], *, max_prompt_length: int | None = None
-) -> list[Prompt]:
+def prompts(tokenizer: Tokenizer, rows: Sequence[Row], *, max_prompt_length: int | None = None) -> list[Prompt]:
     """Return the prompts of examples of any kind with prompts.
 
     Args:
@@ -191,7 +187,7 @@ def prompts(
 
 
 def demonstrations(
-    tokenizer: "PreTrainedTokenizerBase",
+    tokenizer: Tokenizer,
     rows: Sequence[Row],
     *,
     eos_ids: Collection[int],
@@ -232,7 +228,7 @@ def demonstrations(
 
 
 def pairs(
-    tokenizer: "PreTrainedTokenizerBase",
+    tokenizer: Tokenizer,
     rows: Sequence[Row],
     *,
     eos_ids: Collection[int],
@@ -268,7 +264,7 @@ def pairs(
 
 
 def rankings(
-    tokenizer: "PreTrainedTokenizerBase",
+    tokenizer: Tokenizer,
     rows: Sequence[Row],
     *,
     eos_ids: Collection[int],
@@ -307,7 +303,7 @@ def rankings(
 
 
 def stepwise(
-    tokenizer: "PreTrainedTokenizerBase",
+    tokenizer: Tokenizer,
     rows: Sequence[Row],
     *,
     eos_ids: Collection[int],

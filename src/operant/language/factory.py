@@ -76,7 +76,7 @@ class Experiment:
     held_out: int
     learner: InTurn[Any] = field(init=False)
     weights: list[ModelWeights] = field(init=False)
-    samples: list[dict[str, Any]] = field(init=False, default_factory=list)
+    samples: list[dict[str, Any]] = field(init=False, default_factory=list[dict[str, Any]])
     notes: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
@@ -243,12 +243,14 @@ def answering(
     if getattr(trained_on, "names", None) == getattr(judge, "names", ()):
         trained_on = None
     more: dict[str, Any] = {"trained_on": trained_on, "start": Start(model), "tokens": data.config.micro_batch_tokens}
-    return {
-        "score": lambda count, stop: greedy(model, prompts[:count], judge, interrupted=stop, **size, **more),
-        "sample": lambda count, most: sampled(
-            model, prompts[:most], judge, count=count, seed=seed, decides=decides, **size
-        ),
-    }
+
+    def score(count: int, stop: Interrupted) -> Scored:
+        return greedy(model, prompts[:count], judge, interrupted=stop, **size, **more)
+
+    def sample(count: int, most: int) -> Sampled:
+        return sampled(model, prompts[:most], judge, count=count, seed=seed, decides=decides, **size)
+
+    return {"score": score, "sample": sample}
 
 
 def engine_for(config: SamplingConfig, model: LanguageModel) -> Engine:
@@ -301,8 +303,8 @@ def _iterative(kind_: Any, settings: Settings, config: Any, seed: int, device: s
     model = _policy(config, seed=seed, device=device)
     run, own = reward_run(config.reward_model)
     learned = material(run.settings, own, ACCEPTS["reward-model"], seed=seed)  # of rankings, the best and the worst
-    common = {"limits": learned.limits, "seed": seed, "budget": settings.budget, "device": device}
-    others = companions(config, learned.train, data.judge(), **common)
+    budget, limits = settings.budget, learned.limits
+    others = companions(config, learned.train, data.judge(), limits=limits, seed=seed, budget=budget, device=device)
     scorer = RewardModelFunction(others.reward.scorer, process=False, separator="\n", tokenizer=model.tokenizer)
     return _sampling(kind_, settings, data, model, combine([scorer]), seed=seed, scored_by=data.judge(), others=others)
 
@@ -313,7 +315,7 @@ def _reward_learner(kind_: Any, settings: Settings, config: Any, seed: int, devi
     model = load(config, seed=seed, device=device)
 
     def encoded(rows: list[Row]) -> Sequence[Any]:
-        common = {"eos_ids": model.stop, **data.limits}
+        common: dict[str, Any] = {"eos_ids": model.stop, **data.limits}
         if process:
             end = {"separator": config.step_separator, "finished": config.steps_finished}
             return examples.stepwise(model.tokenizer, rows, **common, **end)
@@ -330,12 +332,16 @@ def _reward_learner(kind_: Any, settings: Settings, config: Any, seed: int, devi
 def _dpo(kind_: Any, settings: Settings, config: Any, seed: int, device: str) -> Member:
     data = material(settings, config, ACCEPTS["dpo"], seed=seed)
     model = _policy(config, seed=seed, device=device)
-    common = {"eos_ids": model.stop, **data.limits}
+    common: dict[str, Any] = {"eos_ids": model.stop, **data.limits}
     train, held_out = (examples.pairs(model.tokenizer, rows, **common) for rows in (data.train, data.held_out))
     check_context([*train, *held_out], model)
     learner = kind_(config, model, train, held_out, seed=seed, budget=settings.budget)
-    score: dict[str, Any] = {"score": lambda count, _: Scored(learner.accuracies(count))}
-    return Member(learner, **(score | answering(model, data, data.judge(), seed=seed)))
+
+    def score(count: int, _: Interrupted) -> Scored:
+        return Scored(learner.accuracies(count))
+
+    scoring: dict[str, Any] = {"score": score, **answering(model, data, data.judge(), seed=seed)}
+    return Member(learner, **scoring)
 
 
 def _rlhf(kind_: Any, settings: Settings, config: Any, seed: int, device: str) -> Member:
@@ -408,16 +414,16 @@ def _sampling(
 def _steps(config: SamplingConfig, data: TrainingData, model: LanguageModel, device: str) -> StepRewards | None:
     """Return the rewards of steps: from a process reward model, or the task."""
     if config.reward_model:
-        common = {"device": device, "tokenizer": model.tokenizer, "remote_code": config.remote_code}
-        return load_step_rewards(config.reward_model, **common)
+        tokenizer, code = model.tokenizer, config.remote_code
+        return load_step_rewards(config.reward_model, device=device, tokenizer=tokenizer, remote_code=code)
     return step_judge(data.task, model.tokenizer) if data.task else None
 
 
 def _reward_model(config: SamplingConfig, model: LanguageModel, device: str) -> list[RewardModelFunction]:
     if not config.reward_model:
         return []
-    common = {"device": device, "tokenizer": model.tokenizer, "remote_code": config.remote_code}
-    return [load_scorer(config.reward_model, **common)]
+    tokenizer, code = model.tokenizer, config.remote_code
+    return [load_scorer(config.reward_model, device=device, tokenizer=tokenizer, remote_code=code)]
 
 
 BUILDERS: Mapping[str, Callable[..., Member]] = {

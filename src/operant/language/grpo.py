@@ -17,7 +17,7 @@ has. RLOO's divergence is an optional term of the loss, and not part of the rewa
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, cast
 
 import torch
 from torch import Tensor
@@ -59,6 +59,7 @@ from operant.runtime.bounds import (
 from operant.runtime.learner import Metrics
 from operant.runtime.shards import Shards
 from operant.state import DeclaredState, State
+from operant.tensors import backpropagate, integers
 
 PRESETS: Mapping[str, Mapping[str, Any]] = {
     "grpo": {"loss_aggregation": "sequence_mean", "beta": 0.04},
@@ -218,7 +219,7 @@ def objective_of(name: str) -> Objective:
 
     def checked(new: Tensor, old: Tensor, advantages: Tensor, batch: Packed, config: GRPOConfig) -> Clipped:
         found = function(new, old, advantages, batch, config)
-        losses, ratios = found if isinstance(found, tuple) else (found, new - old)
+        losses, ratios = cast(Clipped, found) if isinstance(found, tuple) else (found, new - old)
         if not getattr(losses, "shape", None) == getattr(ratios, "shape", None) == new.shape:
             raise ValueError(
                 f"objective {name} must return the losses of {len(new)} tokens, a tensor of shape {tuple(new.shape)}, "
@@ -325,7 +326,7 @@ class GRPO(DeclaredState):
         drawn, kept = list[Rollout](), list[Rollout]()
         while missing and len(drawn) < (config.max_rounds if config.filter == "refill" else 1):
             drawn.append(self.draw(missing))
-            kept.append(drawn[-1].take(self.signal(drawn[-1]).nonzero().squeeze(1).tolist()))
+            kept.append(drawn[-1].take(integers(self.signal(drawn[-1]).nonzero().squeeze(1))))
             missing -= len(kept[-1])
         metrics = {"sampling/rounds": float(len(drawn)), "sampling/groups": float(config.prompts_per_batch - missing)}
         return Rollout.join(kept), group_metrics(Rollout.join(drawn)) | metrics
@@ -344,14 +345,13 @@ class GRPO(DeclaredState):
         if config.supervision == "process":
             longest = int(lengths.max())
             per_token = ops.process_advantages(*rollout.step_rewards(), length=longest, eps=config.advantage_eps)
-            rows = per_token.view(-1, longest)
-            advantages = [row[:n] for row, n in zip(rows, lengths.tolist(), strict=True)]
+            advantages = [row[:n] for row, n in zip(per_token.view(-1, longest), integers(lengths), strict=True)]
         else:
             if buffer := round(config.overlong_buffer * self.max_tokens):
                 penalties = ops.overlong_penalty(lengths, max_length=self.max_tokens, buffer=buffer)
                 rewards = rewards + config.overlong_penalty * penalties.view(-1, size)
             scaled = self.advantage(rewards.nan_to_num(), rollout.valid(), config.advantage_eps)
-            advantages = [a.expand(n) for a, n in zip(scaled.flatten(), lengths.tolist(), strict=True)]
+            advantages = [a.expand(n) for a, n in zip(scaled.flatten(), integers(lengths), strict=True)]
         counts = torch.tensor([not (config.mask_truncated_completions and c.truncated) for c in answers.completions])
         own = [i for i in range(len(lengths)) if i % size < config.num_generations]
         samples, behavior = answers.samples(), [torch.tensor(c.log_probs) for c in answers.completions]
@@ -427,7 +427,7 @@ class GRPO(DeclaredState):
         kl = self._divergence(packed, new, before)
         spread = weight[part][packed.owner]
         policy, reference = factor * spread * trust * losses, config.beta * spread * kl
-        (policy.sum() + reference.sum()).backward()
+        backpropagate(policy.sum() + reference.sum())
         rows = (before, behavior, trust, advantages, ratios, entropy, kl, spread, policy, reference)
         return TokenStats(*(row.detach() for row in rows))
 

@@ -11,6 +11,7 @@ from operant import doors, ops
 from operant.language.importance import mismatch_metrics
 from operant.language.packing import Sample, micro_batches, take
 from operant.language.rollouts import Rollout, length_metrics, reward_metrics
+from operant.tensors import integers, nested, split
 
 logger = logging.getLogger(__name__)
 
@@ -51,7 +52,7 @@ def advantage_of(name: str, group: int) -> AdvantageFunction:
         found = function(rewards)
         if getattr(found, "shape", None) != rewards.shape or not bool(torch.isfinite(found).all()):
             raise ValueError(
-                f"advantage {name} must return a tensor of shape {tuple(rewards.shape)} of finite numbers, but for the "
+                f"advantage {name} must return a tensor of shape {tuple(rewards.shape)} of finite numbers, except the "
                 f"rewards {_shown(rewards)} it returned {_shown(found)}"
             )
         return found.to(rewards.dtype)
@@ -60,7 +61,7 @@ def advantage_of(name: str, group: int) -> AdvantageFunction:
         found, whole = torch.zeros_like(rewards), valid.all(1)
         if bool(whole.any()):
             found[whole] = judged(rewards[whole])
-        for row in (~whole & (valid.sum(1) > 1)).nonzero().flatten().tolist():
+        for row in integers((~whole & (valid.sum(1) > 1)).nonzero().flatten()):
             found[row, valid[row]] = judged(rewards[row : row + 1, valid[row]])[0]
         return found
 
@@ -69,7 +70,7 @@ def advantage_of(name: str, group: int) -> AdvantageFunction:
 
 
 def _shown(numbers: Any) -> str:
-    return str(numbers.tolist() if isinstance(numbers, Tensor) else numbers)[:200]
+    return str(nested(numbers) if isinstance(numbers, Tensor) else numbers)[:200]
 
 
 class GRPOBatch(NamedTuple):
@@ -167,7 +168,7 @@ def plan(
         The steps. Answers that do not count are in no micro-batch, and a step with only such answers is dropped.
     """
     prompts = len(batch.samples) // group
-    order = torch.randperm(prompts, generator=generator).tolist()
+    order = integers(torch.randperm(prompts, generator=generator))
     found: list[Step] = []
     for k in range(steps):
         chosen = order[prompts * k // steps : prompts * (k + 1) // steps]
@@ -252,5 +253,5 @@ def log_probs_before(
     rows: dict[int, Tensor] = {}
     for step, (_, seen) in zip(steps, found[: len(steps)], strict=True):
         for part, tokens in zip(step.parts, seen, strict=True):
-            rows |= zip(part, tokens.before.split([len(batch.samples[i].completion) for i in part]), strict=True)
+            rows |= zip(part, split(tokens.before, [len(batch.samples[i].completion) for i in part]), strict=True)
     return take(batch.samples, list(rows)), list(rows.values())

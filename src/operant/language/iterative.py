@@ -35,6 +35,7 @@ from operant.runtime.bounds import Interval, NonNegativeFloat, PositiveFloat, Po
 from operant.runtime.learner import Metrics
 from operant.runtime.run import Run
 from operant.state import State, load_part
+from operant.tensors import floats, integers
 
 PRESETS: Mapping[str, Mapping[str, Any]] = {}
 """There are no variants; every field of GRPO can be set."""
@@ -185,11 +186,11 @@ class IterativeGRPO:
         older, share = [*self.history, *self.labeled], self.config.replay
         generator = streams.torch_generator(self.seed, "replay", self.grpo.iterations)
         count = min(len(older), round(len(self.newest) * share / (1 - share)))
-        replayed = take(older, torch.randperm(len(older), generator=generator)[:count].tolist())
+        replayed = take(older, integers(torch.randperm(len(older), generator=generator)[:count]))
         before = self.reward.accuracies(self.newest)
         examples = self.reward.prepared([*self.newest, *replayed])
-        order = torch.randperm(len(examples), generator=generator).tolist()
-        losses = []
+        order = integers(torch.randperm(len(examples), generator=generator))
+        losses: list[float] = []
         for start in range(0, len(order), self.config.reward_batch_size):
             batch = take(examples, order[start : start + self.config.reward_batch_size])
             losses.append(float(self.reward.update(batch)["losses/reward"]))
@@ -292,7 +293,7 @@ def _plain(judge: Judge) -> Callable[..., list[float | None]]:
 
     def reward(prompts: list[Any], completions: list[Any], completion_ids: list[list[int]], **columns: Any) -> Any:
         found = judge(prompts=prompts, completions=completions, completion_ids=completion_ids, **columns)
-        return [value if there else None for value, there in zip(found.total.tolist(), found.valid, strict=True)]
+        return [value if there else None for value, there in zip(floats(found.total), found.valid, strict=True)]
 
     return reward
 

@@ -15,7 +15,7 @@ HuggingFaceH4/ultrafeedback_binarized, argilla/ultrafeedback-binarized-preferenc
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, cast
 
 from operant.language.sources import Row
 
@@ -41,11 +41,21 @@ def standard(row: Row) -> Row | None:
     return row
 
 
+def _list(given: object) -> list[Any] | None:
+    return cast(list[Any], given) if isinstance(given, list) else None
+
+
+def _tables(given: object) -> list[Mapping[str, Any]] | None:
+    """Return a list of mappings; None if it is something else."""
+    listed = _list(given)
+    return listed if listed is not None and all(isinstance(one, Mapping) for one in listed) else None
+
+
 def _ultrafeedback(row: Row) -> Row | None:
-    completions = row.get("completions")
-    if not (isinstance(row.get("instruction"), str) and isinstance(completions, list)) or row.get("prompt") is not None:
+    completions = _tables(row.get("completions"))
+    if not isinstance(row.get("instruction"), str) or completions is None or row.get("prompt") is not None:
         return None
-    if not all(isinstance(one, Mapping) and "response" in one for one in completions):
+    if not all("response" in one for one in completions):
         return None
     texts = [one["response"] for one in completions]
     return _ranked(row, row["instruction"], texts, list(map(_score, completions)), drop=("instruction", "completions"))
@@ -56,17 +66,17 @@ def _score(completion: Mapping[str, Any]) -> float | None:
     for name in ("overall_score", "fine-grained_score"):
         if (found := _number(completion.get(name))) is not None:
             return found
-    annotations = completion.get("annotations") or {}
+    annotations: Mapping[str, Mapping[str, Any] | None] = completion.get("annotations") or {}
     ratings = [_number((annotations.get(aspect) or {}).get("Rating")) for aspect in ASPECTS]
     known = [rating for rating in ratings if rating is not None]
     return sum(known) / len(known) if known else None
 
 
 def _nemo(row: Row) -> Row | None:
-    completions = row.get("completions")
-    if "context" not in row or "prompt" in row or not isinstance(completions, list):
+    completions = _tables(row.get("completions"))
+    if "context" not in row or "prompt" in row or completions is None:
         return None
-    if not all(isinstance(item, Mapping) and {"rank", "completion"} <= item.keys() for item in completions):
+    if not all({"rank", "completion"} <= item.keys() for item in completions):
         return None
     return {
         **_without(row, ("context",)),
@@ -88,8 +98,8 @@ def _binarized(row: Row) -> Row | None:
 
 
 def _rated(row: Row) -> Row | None:
-    texts, ratings = row.get("generations"), row.get("ratings")
-    if row.get("chosen") is not None or not (isinstance(texts, list) and isinstance(ratings, list)):
+    texts, ratings = _list(row.get("generations")), _list(row.get("ratings"))
+    if row.get("chosen") is not None or texts is None or ratings is None:
         return None
     name = next((name for name in (*QUESTIONS, "prompt") if row.get(name) is not None), None)
     if name is None or len(texts) != len(ratings):
@@ -112,11 +122,12 @@ def _orca(row: Row) -> Row | None:
 
 
 def _summaries(row: Row) -> Row | None:
-    info, summaries, choice = row.get("info"), row.get("summaries"), row.get("choice")
-    if not (isinstance(info, Mapping) and isinstance(summaries, list) and choice in (0, 1)) or len(summaries) != 2:
+    infos, summaries, choice = _tables([row.get("info")]), _tables(row.get("summaries")), row.get("choice")
+    if infos is None or summaries is None or choice not in (0, 1) or len(summaries) != 2:
         return None
-    if not all(isinstance(one, Mapping) and isinstance(one.get("text"), str) for one in summaries):
+    if not all(isinstance(one.get("text"), str) for one in summaries):
         return None
+    (info,) = infos
     where = f"SUBREDDIT: r/{info['subreddit']}\n" if info.get("subreddit") else ""
     title = f"TITLE: {info['title']}\n" if info.get("title") else ""
     prompt = f"{where}{title}POST: {info.get('post') or info.get('article') or ''}\nTL;DR:"

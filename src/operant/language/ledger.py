@@ -13,8 +13,10 @@ import torch
 from torch import Tensor
 
 from operant.language.grpo_batch import Learned, TokenStats, clipped
+from operant.language.huggingface import Tokenizer
 from operant.language.models import LanguageModel
 from operant.runtime.ledger import Ledger, Visit
+from operant.tensors import floats
 
 MOST_TOKENS = 1 << 16
 """Maximum groups in a ledger; later ones are summed."""
@@ -50,7 +52,7 @@ def take_ledger(learner: object, *, consumed: int, seed: int) -> Ledger | None:
     return ledger_of(learned, learner.model.tokenizer, consumed=consumed, seed=seed)
 
 
-def ledger_of(learned: Learned, tokenizer: Any, *, consumed: int, seed: int) -> Ledger:
+def ledger_of(learned: Learned, tokenizer: Tokenizer, *, consumed: int, seed: int) -> Ledger:
     """Return the ledger of a batch.
 
     Args:
@@ -88,8 +90,8 @@ def ledger_of(learned: Learned, tokenizer: Any, *, consumed: int, seed: int) -> 
     )
 
 
-def _answers(learned: Learned, tokenizer: Any, kept: int) -> list[dict[str, Any]]:
-    batch, rewards = learned.batch, learned.batch.rewards.tolist()
+def _answers(learned: Learned, tokenizer: Tokenizer, kept: int) -> list[dict[str, Any]]:
+    batch, rewards = learned.batch, floats(learned.batch.rewards)
     return [
         {
             "prompt": i // learned.group,
@@ -101,7 +103,7 @@ def _answers(learned: Learned, tokenizer: Any, kept: int) -> list[dict[str, Any]
     ]
 
 
-def text(tokenizer: Any, ids: Sequence[int]) -> str:
+def text(tokenizer: Tokenizer, ids: Sequence[int]) -> str:
     """Return token ids as text with special tokens, as the model sees them."""
     return str(tokenizer.decode(list(ids), skip_special_tokens=False, clean_up_tokenization_spaces=False))
 

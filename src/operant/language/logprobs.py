@@ -16,6 +16,7 @@ from operant.language.models import LanguageModel, Reference
 from operant.language.packing import Packed, Plan, Sample, micro_batches, pack, take
 from operant.language.rollouts import shuffled
 from operant.runtime.shards import Shards
+from operant.tensors import integers, split
 
 
 class Measured(NamedTuple):
@@ -104,7 +105,7 @@ def measure(
         packed, hidden, log_probs, _ = read(model, samples, part, temperature=temperature)
         ref_log_probs = reference.log_probs(packed, temperature=temperature)
         values, after = critic(packed, hidden)
-        flat = [row.split(packed.lengths.tolist()) for row in (log_probs, ref_log_probs, values)]
+        flat = [split(row, integers(packed.lengths)) for row in (log_probs, ref_log_probs, values)]
         return [*zip(*flat, after, strict=True)]
 
     parts = [part for step in planned for part in step]

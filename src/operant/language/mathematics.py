@@ -1,12 +1,13 @@
 """Equality of two mathematical expressions, by `math-verify`: runs inside a sandbox, which sets the deadline."""
 
 import contextlib
+import importlib
 import logging
 import re
 from typing import Any
 
 with contextlib.suppress(ImportError):  # a sandbox allows more time for loading this file than for the first comparison
-    import math_verify  # noqa: F401 - for what the import does
+    importlib.import_module("math_verify")
 
 _PLAIN = re.compile(r"[-+\d.,/% ]+|.*(?:\$|\\boxed|\\\(|\\\[).*", re.DOTALL)
 """Correct answers that `math-verify` can parse directly: numbers, and marked LaTeX."""
@@ -22,12 +23,12 @@ def equivalent(gold: str, answer: str) -> float | None:
     """
     if answer.strip().lower() == gold.strip().lower():
         return 1.0
-    from math_verify import parse, verify
+    verifier: Any = importlib.import_module("math_verify")
 
     never: Any = None  # its own deadline uses an alarm signal, which needs the main thread
     logging.getLogger("math_verify").setLevel(logging.ERROR)  # it warns about that
     # Otherwise a number inside would match instead of the whole: 2 in (1, 2).
-    right: list[Any] = parse(gold if _PLAIN.fullmatch(gold) else f"${gold}$", parsing_timeout=never)
+    right: list[Any] = verifier.parse(gold if _PLAIN.fullmatch(gold) else f"${gold}$", parsing_timeout=never)
     if not right:
         return None
-    return float(verify(right, parse(answer, parsing_timeout=never), timeout_seconds=never))
+    return float(verifier.verify(right, verifier.parse(answer, parsing_timeout=never), timeout_seconds=never))

@@ -19,7 +19,7 @@ and 1.5 times the estimate.
 import logging
 from collections.abc import Iterable, Iterator, Sequence
 from types import FunctionType
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import torch
 from torch import nn
@@ -139,13 +139,13 @@ def _parts(things: Iterable[Any], seen: set[int]) -> Iterator[Any]:
 def _held(thing: Any) -> Iterable[Any]:
     """Return the members of a tuple, or of an object or function of this package; named tuples are left out."""
     if type(thing) is tuple:
-        return thing
+        return cast(tuple[Any, ...], thing)
     function = isinstance(thing, FunctionType)
     if not ((thing if function else type(thing)).__module__ or "").startswith("operant.language"):
         return ()
     if function:
         return [cell.cell_contents for cell in thing.__closure__ or ()]
-    return vars(thing).values() if hasattr(thing, "__dict__") else ()
+    return cast(dict[str, Any], vars(thing)).values() if hasattr(thing, "__dict__") else ()
 
 
 def _unique(values: Iterable[torch.Tensor]) -> list[torch.Tensor]:

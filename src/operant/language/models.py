@@ -16,10 +16,12 @@ from torch import Tensor, nn
 from operant import ops, streams
 from operant.language.attention import install
 from operant.language.configs import ModelOptions
+from operant.language.huggingface import Tokenizer, network_of
 from operant.language.packing import Packed, Sample, micro_batches, pack, take
 from operant.language.pretrained import pretrained, with_adapter
 from operant.language.tokenizer import character_tokenizer, stop_ids
 from operant.state import State, copy_named
+from operant.tensors import fork_rng, integers, split
 
 BUILT_IN: Mapping[str, tuple[str, int, int, int]] = {
     "tiny": ("llama", 128, 3, 4),
@@ -53,7 +55,7 @@ class LanguageModel:
             initial one.
     """
 
-    def __init__(self, network: Any, tokenizer: Any, *, stop: frozenset[int], fresh_adapter: bool = False):
+    def __init__(self, network: Any, tokenizer: Tokenizer, *, stop: frozenset[int], fresh_adapter: bool = False):
         self.network, self.tokenizer, self.stop, self.fresh_adapter = network, tokenizer, stop, fresh_adapter
         causal = network.get_base_model() if hasattr(network, "get_base_model") else network
         self._trunk, self._output = causal.base_model, causal.get_output_embeddings()
@@ -146,7 +148,7 @@ class LanguageModel:
         found: list[Tensor] = []
         for part in micro_batches(samples, tokens=tokens):
             packed = pack(take(samples, part), device=self.device)
-            found += self.log_probs(packed)[0].split(packed.lengths.tolist())
+            found += split(self.log_probs(packed)[0], integers(packed.lengths))
         return found
 
     def state_dict(self) -> State:
@@ -298,7 +300,7 @@ def load(options: ModelOptions, *, seed: int, device: torch.device | str = "cpu"
     return finish(network, tokenizer, options, seed=seed)
 
 
-def finish(network: Any, tokenizer: Any, options: ModelOptions, *, seed: int) -> LanguageModel:
+def finish(network: Any, tokenizer: Tokenizer, options: ModelOptions, *, seed: int) -> LanguageModel:
     """Add the configured adapter and checkpointing to a network, and check that it can be trained."""
     if options.gradient_checkpointing:
         enable = getattr(network, "activation_checkpointing_enable", None)  # its name in newer transformers
@@ -325,7 +327,7 @@ def random_network(kind: str, width: int, layers: int, heads: int, *, inner: int
     1998, "Efficient BackProp", section 4.6). 0.02, the constant of transformers, suits widths of some thousand: in
     models of width 128 layers start almost switched off, and many seeds do not learn to add at all.
     """
-    from transformers import AutoModelForCausalLM, LlamaConfig, Qwen3Config
+    from transformers import LlamaConfig, Qwen3Config
 
     config = {"llama": LlamaConfig, "qwen3": Qwen3Config}[kind](
         vocab_size=len(character_tokenizer()),
@@ -341,8 +343,8 @@ def random_network(kind: str, width: int, layers: int, heads: int, *, inner: int
         bos_token_id=1,
         eos_token_id=2,
     )
-    with torch.random.fork_rng(devices=[]):  # transformers samples from the global generator
-        network = AutoModelForCausalLM.from_config(config)
+    with fork_rng(devices=[]):  # transformers samples from the global generator
+        network = network_of(config)
     generator = streams.torch_generator(seed, "weights")
     for parameter in network.parameters():
         if parameter.ndim >= 2:

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from operant.language.huggingface import Tokenizer
 from operant.language.sources import read
 from operant.runtime.files import replace_durably
 from operant.runtime.inputs import digest
@@ -53,7 +54,7 @@ def rows_file(rows: Any, folder: Path, name: str = "dataset") -> Path:
     Raises:
         ValueError: an example has values that JSON lacks.
     """
-    lines = []
+    lines: list[str] = []
     for where, row in read(rows, split="test" if name == "eval_dataset" and _has_parts(rows) else "train"):
         try:
             lines.append(json.dumps(row, ensure_ascii=False, allow_nan=False))
@@ -70,7 +71,7 @@ def rows_file(rows: Any, folder: Path, name: str = "dataset") -> Path:
     return path
 
 
-def model_folder(model: Any, tokenizer: Any, folder: Path) -> Path:
+def model_folder(model: Any, tokenizer: Tokenizer | None, folder: Path) -> Path:
     """Save a model of transformers or peft and its tokenizer, weights as safetensors, and return the folder.
 
     Raises:

@@ -4,7 +4,7 @@ import math
 import weakref
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import torch
 from torch import Tensor, nn
@@ -12,12 +12,14 @@ from torch import Tensor, nn
 from operant.language.configs import LanguageConfig
 from operant.runtime.shards import Shards, total
 from operant.state import State, copy_into
+from operant.tensors import booleans, split
 
 T = TypeVar("T")
 
 _MOMENTS = ("exp_avg", "exp_avg_sq")
 _WIDE = 4
 """Bytes of a number that can accumulate small steps."""
+_Register = Callable[[Callable[[Tensor], None]], object]
 
 
 class OptimizerStep:
@@ -47,7 +49,8 @@ class OptimizerStep:
         }
         for name, value in self.parameters.items():
             if self._masters[name] is not value:
-                value.register_post_accumulate_grad_hook(partial(_widen, weakref.ref(self), name))
+                after_gradient = value.register_post_accumulate_grad_hook  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]
+                cast(_Register, after_gradient)(partial(_widen, weakref.ref(self), name))
         matrices = [value for value in self._masters.values() if value.ndim >= 2]
         others = [value for value in self._masters.values() if value.ndim < 2]
         groups = [{"params": matrices, "weight_decay": config.weight_decay}, {"params": others, "weight_decay": 0.0}]
@@ -72,7 +75,7 @@ class OptimizerStep:
             nn.utils.clip_grads_with_norm_(self._masters.values(), self.config.max_grad_norm, norm)
             for group in self._optimizer.param_groups:
                 group["lr"] = self.learning_rate * scheduled(self.config, progress)
-            self._optimizer.step()
+            cast(Callable[[], None], self._optimizer.step)()  # pyright: ignore[reportUnknownMemberType]
             for name, master in self._masters.items():
                 if master is not self.parameters[name]:
                     self.parameters[name].data.copy_(master.data)
@@ -80,6 +83,14 @@ class OptimizerStep:
         for master in self._masters.values():
             master.grad = None
         return norm, 0.0 if finite else 1.0
+
+    def widen(self, name: str, value: Tensor) -> None:
+        """Move the gradient of a parameter to its 32-bit copy, where it is added."""
+        if value.grad is None:
+            return
+        master, gradient = self._masters[name], value.grad.float()
+        master.grad = gradient if master.grad is None else master.grad.add_(gradient)
+        value.grad = None
 
     def take_gradient(self) -> tuple[Tensor, Tensor]:
         """Return the accumulated gradient as one vector, and which parameters have one; and clear it."""
@@ -93,8 +104,8 @@ class OptimizerStep:
     def set_gradient(self, gradient: Tensor, present: Tensor) -> None:
         """Set a gradient of `take_gradient`."""
         masters = list(self._masters.values())
-        parts = gradient.split([master.numel() for master in masters])
-        for master, part, there in zip(masters, parts, present.tolist(), strict=True):
+        parts = split(gradient, [master.numel() for master in masters])
+        for master, part, there in zip(masters, parts, booleans(present), strict=True):
             master.grad = part.view_as(master).to(master.dtype, copy=True) if there else None
 
     def reset(self) -> None:
@@ -157,7 +168,7 @@ def backward(
     whole = total(shards.gather_tensors(torch.stack(rows)))
     sizes = [sum(m.numel() for m in stepper.parameters.values()) for stepper in steppers]
     counts = [len(stepper.parameters) for stepper in steppers]
-    pieces = whole.split([*sizes, *counts])
+    pieces = split(whole, [*sizes, *counts])
     for stepper, gradient, present in zip(steppers, pieces, pieces[len(steppers) :], strict=False):
         stepper.set_gradient(gradient, present > 0)
     return [record for state in shards.gather(own) for record in state["records"]]
@@ -166,11 +177,8 @@ def backward(
 def _widen(owner: "weakref.ref[OptimizerStep]", name: str, value: Tensor) -> None:
     """Add the gradient of a backward pass to that of the 32-bit copy."""
     stepper = owner()
-    if stepper is None or value.grad is None:
-        return
-    master, gradient = stepper._masters[name], value.grad.float()
-    master.grad = gradient if master.grad is None else master.grad.add_(gradient)
-    value.grad = None
+    if stepper is not None:
+        stepper.widen(name, value)
 
 
 def scheduled(config: LanguageConfig, progress: float) -> float:

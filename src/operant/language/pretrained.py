@@ -10,13 +10,26 @@ import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
 
 from operant import streams
 from operant.language.configs import ModelOptions
+from operant.language.huggingface import (
+    Tokenizer,
+    adapter_state,
+    cached_file,
+    load_adapter_config,
+    load_config,
+    load_network,
+    load_tensors,
+    load_tokenizer,
+    set_adapter_state,
+    wrapped_network,
+)
+from operant.tensors import fork_rng
 
 PROVENANCE = "operant.json"
 """File next to a saved model with its origin and chat format."""
@@ -112,32 +125,26 @@ def fingerprint(network: Any) -> str:
 
 def _network(options: ModelOptions, others: Sequence[str] = ()) -> Any:
     """Load the network of a folder or hub model, with all of its weights."""
-    from transformers import AutoConfig, AutoModelForCausalLM
-
     try:
-        config = AutoConfig.from_pretrained(options.model, trust_remote_code=options.remote_code)
+        config = load_config(options.model, trust_remote_code=options.remote_code)
         config._attn_implementation = _ATTENTION  # also of the parts; the argument alone loses to some config.json
-        loaded: Any = AutoModelForCausalLM.from_pretrained(
+        network, report = load_network(
             options.model,
             config=config,
             trust_remote_code=options.remote_code,
             use_safetensors=True,
             attn_implementation=_ATTENTION,
             ignore_mismatched_sizes=True,  # the report names them
-            output_loading_info=True,
         )
     except (OSError, ValueError, RuntimeError) as error:
         raise _unloadable(options, error, others) from error
-    network, report = loaded
     _check_report(options.model, report)
     return network
 
 
-def _tokenizer(options: ModelOptions, others: Sequence[str]) -> Any:
-    from transformers import AutoTokenizer
-
+def _tokenizer(options: ModelOptions, others: Sequence[str]) -> Tokenizer:
     try:
-        return AutoTokenizer.from_pretrained(options.model, trust_remote_code=options.remote_code)
+        return load_tokenizer(options.model, trust_remote_code=options.remote_code)
     except (OSError, ValueError) as error:
         raise _unloadable(options, error, others) from error
 
@@ -192,8 +199,6 @@ def _file(name: str, file: str) -> Path | None:
     folder = Path(name).expanduser()
     if folder.is_dir():
         return folder / file if (folder / file).is_file() else None
-    from transformers.utils.hub import cached_file
-
     try:
         found = cached_file(
             name,
@@ -212,7 +217,6 @@ def _with_trained_adapter(
 ) -> tuple[Any, str]:
     """Load an adapter and its base model; return the network and the name of the base."""
     from safetensors import SafetensorError
-    from safetensors.torch import load_file
 
     name = options.model
     config = _lora_config(name, found)
@@ -232,7 +236,7 @@ def _with_trained_adapter(
     if file is None:
         raise ValueError(f"--model {name} is an adapter without adapter_model.safetensors; save it as safetensors")
     try:
-        tensors = load_file(file)
+        tensors = load_tensors(file)
     except SafetensorError as error:
         raise ValueError(f"--model {name} cannot be loaded: {file} is damaged ({error}); get it again") from error
     return _filled(name, base, network, config, tensors), base
@@ -240,11 +244,9 @@ def _with_trained_adapter(
 
 def _lora_config(name: str, found: Path) -> Any:
     """Return the configuration of a trainable adapter."""
-    from peft import PeftConfig
-
     try:
         kind = json.loads(found.read_text(encoding="utf-8")).get("peft_type")
-        config = PeftConfig.from_pretrained(str(found.parent)) if kind == "LORA" else None
+        config = load_adapter_config(found.parent) if kind == "LORA" else None
     except (ValueError, TypeError, AttributeError) as error:
         raise ValueError(f"--model {name} cannot be loaded: {found.name} is damaged ({error})") from error
     if config is None:
@@ -292,20 +294,18 @@ def provenance(name: str | Path) -> Mapping[str, Any]:
         found = json.loads((Path(name).expanduser() / PROVENANCE).read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return {}
-    return found if isinstance(found, dict) else {}
+    return cast(dict[str, Any], found) if isinstance(found, dict) else {}
 
 
 def _filled(name: str, base: str, network: Any, config: Any, tensors: Mapping[str, Tensor]) -> Any:
     """Return a network with an adapter of exactly the values `tensors`."""
-    from peft import get_peft_model_state_dict, set_peft_model_state_dict
-
     try:
         network = _wrapped(network, config)
     except (ValueError, TypeError) as error:
         raise ValueError(
             f"--model {name} is an adapter that does not fit its base model {base}: {str(error).splitlines()[0]}"
         ) from error
-    expected = get_peft_model_state_dict(network, save_embedding_layers=False)
+    expected = adapter_state(network)
     odd = sorted(expected.keys() ^ tensors.keys())
     odd += [key for key in sorted(expected.keys() & tensors.keys()) if expected[key].shape != tensors[key].shape]
     if odd:
@@ -313,7 +313,7 @@ def _filled(name: str, base: str, network: Any, config: Any, tensors: Mapping[st
             f"--model {name} is an adapter that does not fit its base model {base}: they differ in {_listed(odd)}; "
             "set its base model in base_model_name_or_path of adapter_config.json"
         )
-    set_peft_model_state_dict(network, dict(tensors))
+    set_adapter_state(network, dict(tensors))
     if type(network.get_base_model().get_output_embeddings()) is not nn.Linear:
         raise ValueError(
             f"--model {name} is an adapter that changes the last layer, whose weights the log-probabilities use: "
@@ -324,8 +324,6 @@ def _filled(name: str, base: str, network: Any, config: Any, tensors: Mapping[st
 
 def _wrapped(network: Any, config: Any) -> Any:
     """Return a network with a new adapter, without the global random generator."""
-    from peft import get_peft_model
-
-    with torch.random.fork_rng(devices=[]), warnings.catch_warnings():
+    with fork_rng(devices=[]), warnings.catch_warnings():
         warnings.simplefilter("ignore", FutureWarning)  # peft looks up old names in transformers
-        return get_peft_model(network, config)
+        return wrapped_network(network, config)

@@ -1,7 +1,6 @@
 """Rewards of the steps of an answer, assigned to tokens: `step_judge`."""
 
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -9,6 +8,7 @@ from torch.nn.functional import pad
 
 from operant.language.engines.protocol import Completion
 from operant.language.examples import Prompt
+from operant.language.huggingface import Tokenizer
 from operant.language.tasks import Task
 from operant.language.tokenizer import decode
 
@@ -19,7 +19,7 @@ StepRewards = Callable[[Sequence[Prompt], Sequence[Completion]], Steps]
 """Function that rewards the steps of answers."""
 
 
-def step_judge(task: Task, tokenizer: Any) -> StepRewards:
+def step_judge(task: Task, tokenizer: Tokenizer) -> StepRewards:
     """Return the step rewards of a task.
 
     Raises:
@@ -40,7 +40,7 @@ def step_judge(task: Task, tokenizer: Any) -> StepRewards:
     return judge
 
 
-def placed(tokenizer: Any, completion: Completion, steps: Sequence[tuple[int, float]]) -> list[tuple[float, int]]:
+def placed(tokenizer: Tokenizer, completion: Completion, steps: Sequence[tuple[int, float]]) -> list[tuple[float, int]]:
     """Return (reward, last token) of each step of a completion.
 
     The end of sequence belongs to the last step: outside all steps it would have advantage 0, and the model would not
@@ -82,7 +82,7 @@ def join_steps(parts: Sequence[tuple[Tensor, ...]]) -> Steps:
     return rewards, ends, exists
 
 
-def last_token(tokenizer: Any, ids: Sequence[int], characters: int) -> int | None:
+def last_token(tokenizer: Tokenizer, ids: Sequence[int], characters: int) -> int | None:
     """Return the index of the token with which a completion reaches `characters` characters; None if none does."""
     low, high = 0, len(ids)
     if len(decode(tokenizer, ids)) < characters:

@@ -21,7 +21,7 @@ CLOSING = 5.0
 class RemoteWorker:
     """An actor with a worker process, next to it on its node.
 
-    A function that hangs, dies or fails is the worker's business, as on this machine. A lost actor says nothing of the
+    A function that hangs, dies or fails is the worker's business, as on this machine. A lost actor is no error of the
     function: another one repeats the call.
 
     Args:

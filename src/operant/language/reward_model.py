@@ -38,6 +38,7 @@ from operant.runtime.bounds import NonNegativeFloat, NonNegativeInt, PositiveInt
 from operant.runtime.learner import Metrics
 from operant.runtime.shards import Shards
 from operant.state import DeclaredState
+from operant.tensors import backpropagate, floats, integers, split
 
 __all__ = [
     "PRESETS",
@@ -164,7 +165,7 @@ def _paired(scores: Tensor, examples: Sequence[Example], pairs: Pairs) -> Tensor
 
 
 def _ranked(scores: Tensor, examples: Sequence[Example], _: Pairs) -> Tensor:
-    parts = scores.split([len(e.labels) for e in examples])
+    parts = split(scores, [len(e.labels) for e in examples])
     orders = [torch.tensor(e.labels, device=scores.device).argsort() for e in examples]
     return torch.stack([ops.plackett_luce(part, order) for part, order in zip(parts, orders, strict=True)])
 
@@ -283,7 +284,7 @@ class RewardModel(DeclaredState):
             else:
                 found, nats = self.scorer.read(*self._packed(part)), torch.zeros(())
             judged = self._fit(found, part)
-            (judged.losses.sum() / total + self.config.lm_coef * nats / imitated).backward()
+            backpropagate(judged.losses.sum() / total + self.config.lm_coef * nats / imitated)
             return found.detach(), nats.detach().cpu() / imitated, *(field.detach() for field in judged)
 
         records = backward([self.stepper], self._parts(batch), differentiate, self.shards)
@@ -316,7 +317,7 @@ class RewardModel(DeclaredState):
         """Return the scores `[p]` of a micro-batch and its imitation loss, with one graph."""
         packed, where = self._packed(batch)
         hidden = self.model.read(packed)
-        rows = zip((row for e in batch for row in e.imitated), packed.lengths.tolist(), strict=True)
+        rows = zip((row for e in batch for row in e.imitated), integers(packed.lengths), strict=True)
         mask = torch.tensor([m for row, trained in rows for m in row[-trained:]], device=hidden.device)
         log_probs, _ = self.model.judge(hidden.index_select(0, packed.before[mask]), packed.targets[mask])
         return self.scorer.score(hidden, packed, where), -log_probs.sum()
@@ -342,7 +343,7 @@ class RewardModel(DeclaredState):
     def accuracies(self, rows: Sequence[Pair | Ranking | Stepwise]) -> list[float]:
         """Return for each example the share of its correct pairs, or steps; equal scores count half."""
         examples = self.prepared(rows)
-        right = torch.cat([self.judge(part)[1].right for part in self._parts(examples)]).tolist()
+        right = floats(torch.cat([self.judge(part)[1].right for part in self._parts(examples)]))
         return [share / self._units([e]) for share, e in zip(right, examples, strict=True)]
 
     def center(self) -> None:

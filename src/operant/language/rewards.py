@@ -15,7 +15,7 @@ import warnings
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import torch
 from jaxtyping import Bool, Float
@@ -163,7 +163,7 @@ def check_columns(functions: Iterable[RewardFunction], rows: Sequence[Mapping[st
     Raises:
         ValueError: a column is missing; the message names the function.
     """
-    present = set().union(*rows) if rows else set()
+    present = set[str]().union(*rows)
     for function in functions:
         missing = [name for name in required(function) if name not in present]
         if missing:
@@ -241,7 +241,7 @@ def text_of(completion: Any) -> str:
 def _different(names: Sequence[str]) -> tuple[str, ...]:
     """Return the names, with numbers appended to duplicates."""
     seen: dict[str, int] = {}
-    result = []
+    result: list[str] = []
     for name in names:
         seen[name] = seen.get(name, 0) + 1
         result.append(name if seen[name] == 1 else f"{name}_{seen[name]}")
@@ -277,11 +277,12 @@ def _checked(name: str, result: Any, count: int) -> list[float]:
         result = result.tolist()
     if not isinstance(result, list | tuple):
         raise TypeError(f"the reward function {name} must return a list of {count} rewards, got {result!r}")
-    if len(result) != count:
+    found = cast(Sequence[Any], result)
+    if len(found) != count:
         raise ValueError(
-            f"the reward function {name} must return {count} rewards, one per completion, got {len(result)}"
+            f"the reward function {name} must return {count} rewards, one per completion, got {len(found)}"
         )
-    return [math.nan if value is None else _number(name, row, value) for row, value in enumerate(result)]
+    return [math.nan if value is None else _number(name, row, value) for row, value in enumerate(found)]
 
 
 def _number(name: str, row: int, value: Any) -> float:

@@ -40,6 +40,7 @@ from operant.runtime.bounds import Interval, NonNegativeFloat, PositiveFloat, Po
 from operant.runtime.learner import Metrics
 from operant.runtime.shards import Shards
 from operant.state import DeclaredState, State
+from operant.tensors import backpropagate, integers, split
 
 PRESETS: Mapping[str, Mapping[str, Any]] = {
     "ziegler": {"beta": 0.2, "beta_target": 6.0, "whiten_rewards": True},
@@ -248,7 +249,7 @@ class RLHF(DeclaredState):
     def estimate_advantages(self, rollout: Rollout) -> tuple[RLHFBatch, dict[str, Any]]:
         """Return the advantage of every token and the target of its value, and metrics of the answers."""
         config, device = self.config, self.model.device
-        kept = rollout.judged.valid.nonzero().squeeze(1).tolist()
+        kept = integers(rollout.judged.valid.nonzero().squeeze(1))
         samples, completions = take(rollout.answers.samples(), kept), [rollout.answers.completions[i] for i in kept]
         truncated = torch.tensor([c.truncated for c in completions], device=device)
         scores = rollout.judged.total[kept].to(device)
@@ -266,8 +267,9 @@ class RLHF(DeclaredState):
         lam = 1.0 if self.iterations < config.critic_warmup else config.gae_lambda
         advantages = token_advantages(rewards, values, after, cut=cut, gamma=config.gamma, lam=lam)
         targets = [a + v for a, v in zip(advantages, values, strict=True)]
-        metrics = {
-            **outcome_metrics(kl, old, scores, coefficient=self.beta),
+        outcome = outcome_metrics(kl, old, scores, coefficient=self.beta)
+        metrics: dict[str, Any] = {
+            **outcome,
             "objective/beta": self.beta,
             "val/num_eos_tokens": (~truncated).sum(),
             "value/explained_variance": ops.explained_variance(torch.cat(values), torch.cat(targets)),
@@ -283,8 +285,8 @@ class RLHF(DeclaredState):
         )
         metrics |= mismatch_metrics(torch.cat(old), torch.cat(behavior), trust)
         advantages = whitened(advantages) if config.normalize_advantage == "batch" else advantages
-        advantages = [w * a for w, a in zip(trust.split(lengths.tolist()), advantages, strict=True)]
-        self._adapt_price(metrics["objective/kl"], len(samples))
+        advantages = [w * a for w, a in zip(split(trust, integers(lengths)), advantages, strict=True)]
+        self._adapt_price(outcome["objective/kl"], len(samples))
         return RLHFBatch(samples, planned, behavior, old, values, advantages, targets), metrics
 
     def _adapt_price(self, kl: Tensor, answers: int) -> None:
@@ -358,7 +360,7 @@ class RLHF(DeclaredState):
             errors = ops.value_loss(values, flat(part, batch.targets), old_values=old, clip=config.clip_range_vf)
             loss = loss + config.vf_coef * (weight[part][packed.owner] * errors).sum()
             share["losses/value"] = errors.detach()
-        loss.backward()
+        backpropagate(loss)
         return {name: value.sum() for name, value in share.items()}
 
     def _policy_losses(self, batch: RLHFBatch, part: Sequence[int], new: Tensor) -> tuple[Tensor, dict[str, Tensor]]:

@@ -15,6 +15,7 @@ from operant import streams
 from operant.language.data import Row, compare, order
 from operant.language.engines.protocol import Completion, Engine, Sampling
 from operant.language.examples import Prompt
+from operant.language.huggingface import Tokenizer
 from operant.language.models import LanguageModel
 from operant.language.packing import Sample
 from operant.language.process_rewards import StepRewards, Steps, join_steps
@@ -22,6 +23,7 @@ from operant.language.rewards import TRAINER, Combined, Rewards
 from operant.language.tokenizer import decode
 from operant.runtime.shards import Shards
 from operant.state import DeclaredState, State
+from operant.tensors import floats
 
 Judge = Callable[..., Rewards]
 """Rewards completions: `f(prompts, completions, completion_ids, **columns)`, see `operant.language.rewards`."""
@@ -162,7 +164,7 @@ class Sampler(DeclaredState):
         engine: Engine,
         prompts: Sequence[Prompt],
         judge: Judge,
-        tokenizer: Any,
+        tokenizer: Tokenizer,
         sampling: Sampling,
         *,
         seed: int,
@@ -246,7 +248,7 @@ def ask(
     count: int,
     sampling: Sampling,
     *,
-    tokenizer: Any,
+    tokenizer: Tokenizer,
     generator: torch.Generator,
 ) -> Answers:
     """Return `count` answers to each prompt, consecutively.
@@ -271,7 +273,7 @@ def complete(
     return [completion for completions in found for completion in completions]
 
 
-def answers_of(prompts: Sequence[Prompt], completions: list[Completion], *, tokenizer: Any) -> Answers:
+def answers_of(prompts: Sequence[Prompt], completions: list[Completion], *, tokenizer: Tokenizer) -> Answers:
     """Return completions, of which there are as many to each prompt, as answers."""
     count, texts = len(completions) // len(prompts), [decode(tokenizer, completion.ids) for completion in completions]
     return Answers([prompt for prompt in prompts for _ in range(count)], completions, texts)
@@ -357,7 +359,7 @@ def reward_metrics(rollout: Rollout) -> dict[str, float]:
     judged, spread = rollout.judged, float("nan")
     if rollout.group > 1 and judged.valid.all():
         spread = float(rollout.rewards().std(1).mean())
-    means = judged.table.nanmean(0).tolist()
+    means = floats(judged.table.nanmean(0))
     return {
         "reward": float(judged.total.nanmean()),
         "reward_std": spread,

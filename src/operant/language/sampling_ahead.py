@@ -14,6 +14,7 @@ import torch
 from operant.language.configs import SamplingConfig
 from operant.language.engines.protocol import Completion, Engine, Sampling
 from operant.language.examples import Prompt
+from operant.language.huggingface import Tokenizer
 from operant.language.models import LanguageModel
 from operant.language.rollouts import Answers, Judge, Sampler, answers_of, complete
 from operant.state import State
@@ -86,7 +87,7 @@ def sampler_of(
     engine: Engine,
     prompts: Sequence[Prompt],
     judge: Judge,
-    tokenizer: Any,
+    tokenizer: Tokenizer,
     *,
     max_tokens: int,
     **options: Any,

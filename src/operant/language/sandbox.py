@@ -20,6 +20,7 @@ import warnings
 import weakref
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -139,7 +140,7 @@ class Sandbox:
             TypeError: an argument is not a JSON value.
         """
         with ThreadPoolExecutor(self._workers) as pool:
-            outcomes = list(pool.map(lambda args: self._attempt(args, {}, fallback), calls))
+            outcomes = list(pool.map(partial(self._attempt, kwargs={}, fallback=fallback), calls))
         self._warn([problem for _, problem in outcomes])
         return [result for result, _ in outcomes]
 

@@ -19,7 +19,7 @@ import signal
 import sys
 import traceback
 import types
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -97,8 +97,14 @@ def with_trainer(function: Callable[..., Any], kwargs: dict[str, Any]) -> tuple[
     logged: dict[str, Any] = {"metrics": [], "extra": {}}
     given = {name: value for name, value in kwargs.items() if name != TRAINER_KEY}
     given["trainer_state"] = types.SimpleNamespace(**kwargs[TRAINER_KEY])
-    given["log_metric"] = lambda name, value: logged["metrics"].append((name, float(value)))
-    given["log_extra"] = lambda column, values: logged["extra"].update({column: list(values)})
+
+    def log_metric(name: str, value: float) -> None:
+        logged["metrics"].append((name, float(value)))
+
+    def log_extra(column: str, values: Iterable[Any]) -> None:
+        logged["extra"][column] = list(values)
+
+    given["log_metric"], given["log_extra"] = log_metric, log_extra
     parameters = inspect.signature(function).parameters
     if not any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values()):
         given = {name: value for name, value in given.items() if name in parameters}
@@ -156,7 +162,7 @@ def main(target: str, memory: int) -> None:
         first = json.dumps({"id": 0, **_described(error)})
     answers.write(first + "\n")
     answers.flush()
-    for line in calls if function is not None else []:
+    for line in calls if function is not None else ():
         call = json.loads(line)
         _set_alarm(call["seconds"] + GRACE)
         text = answer(function, call)  # pyright: ignore[reportArgumentType]

@@ -15,6 +15,7 @@ from torch import Tensor
 from operant.language.configs import ModelOptions
 from operant.language.engines.protocol import Completion
 from operant.language.examples import Prompt
+from operant.language.huggingface import Tokenizer
 from operant.language.models import LanguageModel, ScalarHead
 from operant.language.packing import Packed, Sample, micro_batches, pack, take
 from operant.language.process_rewards import StepRewards, Steps, last_token, table
@@ -24,6 +25,7 @@ from operant.language.tokenizer import decode, encode_pair
 from operant.runtime.run import Run
 from operant.runtime.weights import opened
 from operant.state import copy_named
+from operant.tensors import floats, integers, split
 
 
 class Scorer:
@@ -70,7 +72,7 @@ class Scorer:
             samples: prompts with answers.
             tokens: maximum tokens per forward pass.
         """
-        found = []
+        found: list[Tensor] = []
         for part in micro_batches(samples, tokens=tokens):
             packed = pack(take(samples, part), device=self.model.device)
             found.append(self.read(packed, packed.last))
@@ -91,7 +93,7 @@ class Scorer:
         for part in micro_batches(samples, tokens=tokens):
             chosen, own = take(samples, part), [ends[i] for i in part]
             packed = pack(chosen, device=self.model.device)
-            found += self.read(packed, places(packed, chosen, own)).split([len(row) for row in own])
+            found += split(self.read(packed, places(packed, chosen, own)), [len(row) for row in own])
         return found
 
     def body(self) -> dict[str, torch.nn.Parameter]:
@@ -110,7 +112,7 @@ def places(batch: Packed, samples: Sequence[Sample], ends: Sequence[Sequence[int
         samples: B of them.
         ends: for each sample the indices of tokens in its completion.
     """
-    last = batch.last.tolist()
+    last = integers(batch.last)
     found = [
         last[i] - len(sample.completion) + 1 + end
         for i, (sample, row) in enumerate(zip(samples, ends, strict=True))
@@ -132,7 +134,7 @@ def lowest_log_probs(log_probs: Tensor, batch: Packed, places: Tensor) -> Tensor
     ends = places - before[answer]  # in the order of the answers' tokens, from 1
     lengths = ends.diff(prepend=ends.new_zeros(1))
     in_step = torch.segment_reduce(log_probs.float(), "min", lengths=lengths).clamp(max=0)  # of no token: 0
-    so_far = torch.cat([row.cummin(0).values for row in in_step.split(answer.bincount().tolist())])
+    so_far = torch.cat([torch.cummin(row, 0).values for row in split(in_step, integers(answer.bincount()))])
     return torch.stack([in_step, so_far], dim=1)
 
 
@@ -151,7 +153,7 @@ class RewardModelFunction:
 
     __name__ = "reward_model"
 
-    def __init__(self, scorer: Scorer, *, process: bool, separator: str, tokenizer: Any = None):
+    def __init__(self, scorer: Scorer, *, process: bool, separator: str, tokenizer: Tokenizer | None = None):
         self.scorer, self.process, self.separator = scorer, process, separator
         own = scorer.model.tokenizer
         self._same = tokenizer is None or tokenizer is own or tokenizer.get_vocab() == own.get_vocab()
@@ -181,11 +183,11 @@ class RewardModelFunction:
         else:
             samples = [self._encoded(*row) for row in zip(prompts, completions, cut, strict=True)]
         if not self.process:
-            return self.scorer.scores(samples).tolist()
+            return [*floats(self.scorer.scores(samples))]
         ends = [step_ends(self.scorer.model.tokenizer, s.completion, self.separator) for s in samples]
         return [float(row.sigmoid().prod()) for row in self.scorer.step_scores(samples, ends)]
 
-    def for_tokenizer(self, tokenizer: Any) -> "RewardModelFunction":
+    def for_tokenizer(self, tokenizer: Tokenizer) -> "RewardModelFunction":
         """Return the same reward model for the answers of a policy with this tokenizer."""
         return RewardModelFunction(self.scorer, process=self.process, separator=self.separator, tokenizer=tokenizer)
 
@@ -198,7 +200,7 @@ class RewardModelFunction:
         return Sample(first, second[:-1] if truncated and len(second) > 1 else second)
 
 
-def step_ends(tokenizer: Any, ids: Sequence[int], separator: str) -> list[int]:
+def step_ends(tokenizer: Tokenizer, ids: Sequence[int], separator: str) -> list[int]:
     """Return the index of the last token of each step of a completion.
 
     A step ends in the separator, the last one with the completion and its end of sequence. If only the end follows the
@@ -209,7 +211,7 @@ def step_ends(tokenizer: Any, ids: Sequence[int], separator: str) -> list[int]:
         ids: of the completion.
         separator: between two steps.
     """
-    text, ends, place = decode(tokenizer, ids), [], 0
+    text, ends, place = decode(tokenizer, ids), list[int](), 0
     while (found := text.find(separator, place)) >= 0:
         place = found + len(separator)
         end = last_token(tokenizer, ids, place)
@@ -224,7 +226,7 @@ def load_scorer(
     run: str,
     *,
     device: torch.device | str = "cpu",
-    tokenizer: Any = None,
+    tokenizer: Tokenizer | None = None,
     seed: int = 0,
     remote_code: bool = False,
 ) -> RewardModelFunction:
@@ -250,7 +252,7 @@ def load_step_rewards(
     run: str,
     *,
     device: torch.device | str = "cpu",
-    tokenizer: Any = None,
+    tokenizer: Tokenizer | None = None,
     seed: int = 0,
     remote_code: bool = False,
 ) -> StepRewards:
@@ -286,7 +288,7 @@ def load_step_rewards(
     def judge(prompts: Sequence[Prompt], completions: Sequence[Completion]) -> Steps:
         samples = [Sample(p.prompt, c.ids) for p, c in zip(prompts, completions, strict=True)]
         ends = [step_ends(own, sample.completion, config.step_separator) for sample in samples]
-        right = [row.sigmoid().tolist() for row in scorer.step_scores(samples, ends)]
+        right = [floats(row.sigmoid()) for row in scorer.step_scores(samples, ends)]
         return table([list(zip(row, places_, strict=True)) for row, places_ in zip(right, ends, strict=True)])
 
     return judge

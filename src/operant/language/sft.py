@@ -25,6 +25,7 @@ from operant.runtime.bounds import PositiveInt
 from operant.runtime.learner import Metrics
 from operant.runtime.shards import Shards
 from operant.state import State, clone
+from operant.tensors import backpropagate, split
 
 PRESETS: dict[str, dict[str, Any]] = {}
 """There are no variants."""
@@ -104,16 +105,15 @@ class SFT:
         parts = micro_batches(batch, tokens=self.config.micro_batch_tokens, shards=self.shards.count)
         packed = [pack(take(batch, part), device=self.model.device) for part in parts]
         lengths = [part.lengths for part in packed]
-        weights = ops.token_weights(torch.cat(lengths), how=self.config.loss_aggregation).split(
-            [len(n) for n in lengths]
-        )
+        weight = ops.token_weights(torch.cat(lengths), how=self.config.loss_aggregation)
+        weights = split(weight, [len(n) for n in lengths])
         tokens = sum(int(n.sum()) for n in lengths)
 
         def differentiate(part: tuple[Packed, Tensor]) -> tuple[Tensor, Tensor]:
             rows, weight = part
             log_probs, entropies = self.model.log_probs(rows)
             nll = -(weight[rows.owner] * log_probs).sum()
-            nll.backward()
+            backpropagate(nll)
             return nll.detach(), entropies.detach().sum() / tokens
 
         found = backward([self.stepper], [*zip(packed, weights, strict=True)], differentiate, self.shards)

@@ -4,11 +4,12 @@ Every example comes with its position in the source, for error messages.
 """
 
 import csv
+import importlib
 import json
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 __all__ = ["Row", "Source", "read"]
 
@@ -61,7 +62,7 @@ def _as_row(row: Any, where: str) -> Row:
     """Return a copy of an example as a dict."""
     if not isinstance(row, Mapping):
         raise ValueError(f"{where}: found a {type(row).__name__}, expected an object with columns such as `prompt`")
-    return dict(row)
+    return dict(cast(Row, row))
 
 
 def _part(parts: Mapping[str, Any], split: str, name: str) -> Iterable[Any]:
@@ -95,7 +96,7 @@ def _json_lines(path: Path, split: str) -> Iterator[tuple[str, Any]]:
 def _json(path: Path, split: str) -> Iterator[tuple[str, Any]]:
     """Read a list of objects, an object with a list for each split, or lines of JSON under another name."""
     try:
-        content = json.loads(path.read_bytes().decode("utf-8-sig"))
+        content: Any = json.loads(path.read_bytes().decode("utf-8-sig"))
     except json.JSONDecodeError as error:
         with path.open("rb") as file:
             listed = file.read(64).removeprefix(b"\xef\xbb\xbf").lstrip().startswith(b"[")
@@ -110,9 +111,10 @@ def _json(path: Path, split: str) -> Iterator[tuple[str, Any]]:
         raise _no_utf8(f"{path}, byte {error.start + 1}") from error
     except RecursionError as error:
         raise ValueError(f"{path}: it is nested too deeply") from error
-    if isinstance(content, dict) and content and all(isinstance(part, list) for part in content.values()):
-        content = _part(content, split, str(path))
-    rows = content if isinstance(content, list) else [content]
+    parts = cast(dict[str, Any], content) if isinstance(content, dict) else {}
+    if parts and all(isinstance(part, list) for part in parts.values()):
+        content = _part(parts, split, str(path))
+    rows: list[Any] = cast(list[Any], content) if isinstance(content, list) else [content]
     yield from ((f"row {number}", row) for number, row in enumerate(rows, 1))
 
 
@@ -154,16 +156,19 @@ def _cell(column: str, cell: str, where: str) -> Any:
 def _parquet(path: Path, split: str) -> Iterator[tuple[str, Any]]:
     """Read a Parquet file, with one group of rows in memory at a time."""
     del split
-    from pyarrow import ArrowException, parquet
+    import pyarrow  # pyright: ignore[reportMissingTypeStubs] - it has none
+    from pyarrow import parquet  # pyright: ignore[reportMissingTypeStubs]
+
+    read, damage = cast(Any, parquet).ParquetFile, cast(type[Exception], pyarrow.ArrowException)  # pyright: ignore[reportUnknownMemberType]
 
     try:
-        with parquet.ParquetFile(path) as file:
+        with read(path) as file:
             number = 0
             for batch in file.iter_batches():
                 for row in batch.to_pylist():
                     number += 1
                     yield f"row {number}", row
-    except ArrowException as error:
+    except damage as error:
         raise ValueError(f"{path} cannot be read as Parquet: {error}") from error
 
 
@@ -177,7 +182,7 @@ def _from_datasets(source: str, path: Path, split: str) -> Any:
             f"there is no file {source!r}: expected a file ({', '.join(READERS)}), a folder written by `save_to_disk`, "
             "or the name of a dataset on the Hugging Face hub"
         )
-    import datasets
+    datasets: Any = importlib.import_module("datasets")
 
     if (path / "state.json").is_file() or (path / "dataset_dict.json").is_file():
         return datasets.load_from_disk(source)

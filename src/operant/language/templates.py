@@ -3,12 +3,10 @@
 import re
 from collections.abc import Mapping, Sequence
 from itertools import chain, pairwise
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from operant.language.encoding import encode, encode_parts, shared_length
-
-if TYPE_CHECKING:
-    from transformers import PreTrainedTokenizerBase
+from operant.language.huggingface import Tokenizer
 
 __all__ = ["Message", "assistant_turns", "encode_rendered", "remainder", "render", "system_length"]
 
@@ -18,7 +16,7 @@ SHIELD = "\uffff"  # not a character of Unicode, so never part of a text
 
 
 def render(
-    tokenizer: "PreTrainedTokenizerBase",
+    tokenizer: Tokenizer,
     messages: Sequence[Message],
     *,
     tools: Sequence[Any] | None,
@@ -57,7 +55,7 @@ def render(
     )
 
 
-def encode_rendered(tokenizer: "PreTrainedTokenizerBase", text: str) -> list[int]:
+def encode_rendered(tokenizer: Tokenizer, text: str) -> list[int]:
     """Return the ids of a text from a chat template: its special tokens are tokens, without additions."""
     if not tokenizer.split_special_tokens:
         return encode(tokenizer, text)
@@ -72,7 +70,7 @@ def encode_rendered(tokenizer: "PreTrainedTokenizerBase", text: str) -> list[int
 
 
 def system_length(
-    tokenizer: "PreTrainedTokenizerBase",
+    tokenizer: Tokenizer,
     messages: Sequence[Message],
     ids: Sequence[int],
     *,
@@ -118,7 +116,7 @@ def remainder(head: str, full: str) -> str:
 
 
 def assistant_turns(
-    tokenizer: "PreTrainedTokenizerBase", messages: Sequence[Message], *, tools: Sequence[Any] | None
+    tokenizer: Tokenizer, messages: Sequence[Message], *, tools: Sequence[Any] | None
 ) -> tuple[list[int], list[bool]]:
     """Return the ids of a conversation, `[L]`, and a mask of the assistant's, `[L]`.
 
@@ -148,13 +146,13 @@ def _shielded(message: Message, special: re.Pattern[str]) -> dict[str, Any]:
     return {**message, "content": special.sub(lambda match: match[0][0] + SHIELD + match[0][1:], content)}
 
 
-def _special_tokens(tokenizer: "PreTrainedTokenizerBase") -> re.Pattern[str]:
+def _special_tokens(tokenizer: Tokenizer) -> re.Pattern[str]:
     """Return a pattern of the tokenizer's special tokens."""
     return re.compile("|".join(map(re.escape, tokenizer.all_special_tokens)))
 
 
 def _added_turns(
-    tokenizer: "PreTrainedTokenizerBase", messages: Sequence[Message], tools: Sequence[Any] | None
+    tokenizer: Tokenizer, messages: Sequence[Message], tools: Sequence[Any] | None
 ) -> tuple[list[int], list[bool]]:
     """Find the assistant's turns from the text that each adds."""
     full = render(tokenizer, messages, tools=tools)
@@ -173,7 +171,7 @@ def _added_turns(
 
 
 def _marked_turns(
-    tokenizer: "PreTrainedTokenizerBase", messages: Sequence[Message], tools: Sequence[Any] | None
+    tokenizer: Tokenizer, messages: Sequence[Message], tools: Sequence[Any] | None
 ) -> tuple[list[int], list[bool]]:
     """Find the assistant's turns from the marks in the chat template."""
     conversation: list[Any] = list(messages)

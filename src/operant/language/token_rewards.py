@@ -10,6 +10,7 @@ from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
 from operant import ops
+from operant.tensors import integers, split
 
 
 def shaped(scores: Tensor, cut: Tensor, *, clip: float | None, missing_eos: float | None) -> Tensor:
@@ -76,12 +77,12 @@ def token_advantages(
         gamma=gamma,
         lam=lam,
     )
-    return [row[: end + 1] for row, end in zip(found.T, last.tolist(), strict=True)]
+    return [row[: end + 1] for row, end in zip(found.T, integers(last), strict=True)]
 
 
 def whitened(rows: Sequence[Tensor], *, shift_mean: bool = True) -> list[Tensor]:
     """Return tensors `[l]` with variance 1 over all their tokens, and with mean 0 or their own mean."""
-    return list(ops.whiten(torch.cat(list(rows)), shift_mean=shift_mean).split([len(row) for row in rows]))
+    return list(split(ops.whiten(torch.cat(list(rows)), shift_mean=shift_mean), [len(row) for row in rows]))
 
 
 def outcome_metrics(

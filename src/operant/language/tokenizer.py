@@ -10,10 +10,11 @@ from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from operant.language.encoding import encode, encode_parts
+from operant.language.huggingface import Tokenizer, new_tokenizer
 from operant.language.templates import Message, assistant_turns, encode_rendered, remainder, render
 
 if TYPE_CHECKING:
-    from transformers import GenerationConfig, PreTrainedTokenizerBase, PreTrainedTokenizerFast
+    from transformers import GenerationConfig
 
 __all__ = [
     "Message",
@@ -52,7 +53,7 @@ class Encoded(NamedTuple):
     """Whether each id counts in the loss, `[L]`."""
 
 
-def character_tokenizer() -> "PreTrainedTokenizerFast":
+def character_tokenizer() -> Tokenizer:
     """Return the character tokenizer of the built-in tasks.
 
     Its 99 tokens are `<pad>` (0), `<bos>` (1), `<eos>` (2), the newline and the printable characters of ASCII. Other
@@ -60,7 +61,6 @@ def character_tokenizer() -> "PreTrainedTokenizerFast":
     `transformers`, and can be saved and loaded with a model.
     """
     from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, processors
-    from transformers import PreTrainedTokenizerFast
 
     vocabulary = {token: i for i, token in enumerate((*SPECIAL.values(), *CHARACTERS))}
     tokenizer = Tokenizer(models.WordLevel(vocabulary))
@@ -68,7 +68,7 @@ def character_tokenizer() -> "PreTrainedTokenizerFast":
     tokenizer.decoder = decoders.Fuse()
     bos = ("<bos>", vocabulary["<bos>"])
     tokenizer.post_processor = processors.TemplateProcessing(single="<bos> $A", special_tokens=[bos])
-    return PreTrainedTokenizerFast(
+    return new_tokenizer(
         tokenizer_object=tokenizer,
         **SPECIAL,
         chat_template=CHAT_TEMPLATE,
@@ -77,9 +77,7 @@ def character_tokenizer() -> "PreTrainedTokenizerFast":
     )
 
 
-def stop_ids(
-    tokenizer: "PreTrainedTokenizerBase", generation_config: "GenerationConfig | None" = None
-) -> frozenset[int]:
+def stop_ids(tokenizer: Tokenizer, generation_config: "GenerationConfig | None" = None) -> frozenset[int]:
     """Return every id that ends a completion: the tokenizer's EOS and all of the model's.
 
     Chat models often have several (one ends a turn, one a document). Padding does not matter: a tokenizer may pad with
@@ -93,15 +91,14 @@ def stop_ids(
         ValueError: if there is none.
     """
     found: list[Any] = [tokenizer.eos_token_id, getattr(generation_config, "eos_token_id", None)]
-    ids = frozenset(i for own in found for i in (own if isinstance(own, list) else [own]) if i is not None)
+    lists: list[list[int | None]] = [own if isinstance(own, list) else [own] for own in found]
+    ids = frozenset(i for own in lists for i in own if i is not None)
     if not ids:
         raise ValueError("the tokenizer has no EOS, so no completion could end: set `tokenizer.eos_token`")
     return ids
 
 
-def encode_prompt(
-    tokenizer: "PreTrainedTokenizerBase", prompt: Text, *, tools: Sequence[Any] | None = None
-) -> list[int]:
+def encode_prompt(tokenizer: Tokenizer, prompt: Text, *, tools: Sequence[Any] | None = None) -> list[int]:
     """Return the ids of a prompt, ready for a continuation.
 
     Args:
@@ -125,7 +122,7 @@ def encode_prompt(
 
 
 def encode_pair(
-    tokenizer: "PreTrainedTokenizerBase",
+    tokenizer: Tokenizer,
     prompt: Text,
     completion: Text,
     *,
@@ -171,7 +168,7 @@ def encode_pair(
 
 
 def encode_steps(
-    tokenizer: "PreTrainedTokenizerBase",
+    tokenizer: Tokenizer,
     prompt: Text,
     steps: Sequence[str],
     *,
@@ -207,7 +204,7 @@ def encode_steps(
 
 
 def encode_text(
-    tokenizer: "PreTrainedTokenizerBase",
+    tokenizer: Tokenizer,
     text: Text,
     *,
     eos_ids: Collection[int],
@@ -241,38 +238,36 @@ def encode_text(
     return _with_ends(tokenizer, ids, turns, eos_ids)
 
 
-def decode(tokenizer: "PreTrainedTokenizerBase", ids: Sequence[int]) -> str:
+def decode(tokenizer: Tokenizer, ids: Sequence[int]) -> str:
     """Return the text of token ids, `[L]`, without special tokens and with unchanged spaces."""
     return str(tokenizer.decode(list(ids), skip_special_tokens=True, clean_up_tokenization_spaces=False))
 
 
-def _leading(tokenizer: "PreTrainedTokenizerBase") -> list[int]:
+def _leading(tokenizer: Tokenizer) -> list[int]:
     """Return the tokenizer's prefix of a text: its BOS, or nothing."""
     plain, full = (tokenizer.encode("a", add_special_tokens=special) for special in (False, True))
-    return next((full[:i] for i in range(len(full)) if full[i : i + len(plain)] == plain), [])
+    return next((full[:i] for i in range(len(full)) if full[i : i + len(plain)] == plain), list[int]())
 
 
-def _with_bos(tokenizer: "PreTrainedTokenizerBase", ids: list[int]) -> list[int]:
+def _with_bos(tokenizer: Tokenizer, ids: list[int]) -> list[int]:
     """Prepend the tokenizer's BOS to ids that do not start with it."""
     leading = _leading(tokenizer)
     return ids if ids[: len(leading)] == leading else leading + ids
 
 
-def _eos(tokenizer: "PreTrainedTokenizerBase", eos_ids: Collection[int]) -> int:
+def _eos(tokenizer: Tokenizer, eos_ids: Collection[int]) -> int:
     """Return the id to append to a completion without an end."""
     own = tokenizer.eos_token_id
     return own if isinstance(own, int) and own in eos_ids else min(eos_ids)
 
 
-def _ended(tokenizer: "PreTrainedTokenizerBase", ids: list[int], eos_ids: Collection[int]) -> list[int]:
+def _ended(tokenizer: Tokenizer, ids: list[int], eos_ids: Collection[int]) -> list[int]:
     """Cut ids after their first EOS, and add one if there is none."""
     end = next((i for i, token in enumerate(ids) if token in eos_ids), None)
     return [*ids, _eos(tokenizer, eos_ids)] if end is None else ids[: end + 1]
 
 
-def _with_ends(
-    tokenizer: "PreTrainedTokenizerBase", ids: list[int], turns: list[bool], eos_ids: Collection[int]
-) -> Encoded:
+def _with_ends(tokenizer: Tokenizer, ids: list[int], turns: list[bool], eos_ids: Collection[int]) -> Encoded:
     """Train every turn up to its first EOS, which may follow it directly, and end the text with the last of them."""
     trained: list[bool] = []
     inside = False

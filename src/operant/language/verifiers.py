@@ -14,7 +14,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from fractions import Fraction
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
 
@@ -24,6 +24,7 @@ from operant.language.numerals import after_mark, answer_number, last_box, last_
 from operant.language.rewards import GIVEN, START, RewardFunction, text_of
 from operant.language.sandbox import MEMORY, Sandbox
 from operant.language.sandbox_worker import TRAINER_KEY
+from operant.tensors import floats
 
 ENTRY_POINTS = "operant.rewards"
 """Group of entry points of reward functions in installed packages."""
@@ -249,7 +250,7 @@ def soft_overlong(*, max_completion_length: int, buffer: int | None = None) -> R
 
     def reward(completion_ids: Sequence[Sequence[int]], **_: Any) -> list[float | None]:
         lengths = torch.tensor([len(ids) for ids in completion_ids], dtype=torch.int64)
-        return ops.overlong_penalty(lengths, max_length=max_completion_length, buffer=buffer).tolist()
+        return [*floats(ops.overlong_penalty(lengths, max_length=max_completion_length, buffer=buffer))]
 
     return _named("soft_overlong", reward)
 
@@ -290,7 +291,8 @@ def user_function(
         log_extra: Any = None,
         **given: Any,
     ) -> list[float | None]:
-        count, state = len(completions), dict(START if trainer_state is None else vars(trainer_state))
+        count: int = len(completions)
+        state: dict[str, Any] = {**(START if trainer_state is None else vars(trainer_state))}
         columns = {name: list(value) for name, value in (given | {"completions": completions}).items()}
         edges = [count * part // workers for part in range(workers + 1)]
         bounds = [(low, high) for low, high in itertools.pairwise(edges) if low < high] or [(0, count)]
@@ -304,7 +306,7 @@ def user_function(
         if len(parts) == 1:
             return parts[0]
         for part, size in zip(parts, sizes, strict=True):
-            if not isinstance(part, list) or len(part) != size:
+            if not isinstance(part, list) or len(cast(list[Any], part)) != size:
                 raise ValueError(f"{target} must return {size} rewards, one per completion, got {part!r}")
         return [reward for part in parts for reward in part]
 

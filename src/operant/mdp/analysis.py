@@ -8,13 +8,13 @@ ends every episode, except in the bounds, which divide by 1 - γ.
 import math
 from collections.abc import Iterator
 from itertools import product
+from typing import Protocol, cast
 
 import numpy as np
 from numpy.typing import ArrayLike
-from scipy import sparse, special
-from scipy.sparse.csgraph import breadth_first_order
-from scipy.sparse.linalg import SuperLU, splu
+from scipy import special  # pyright: ignore[reportMissingTypeStubs] - SciPy has none
 
+from operant.mdp import sparse
 from operant.mdp.model import MDP
 from operant.mdp.policies import check_policy
 from operant.mdp.solution import action_values
@@ -35,6 +35,13 @@ __all__ = [
     "surrogate",
     "trust_region_bound",
 ]
+
+
+class _Softmax(Protocol):
+    def __call__(self, scores: Floats, /, *, axis: int) -> Floats: ...
+
+
+_softmax = cast(_Softmax, special.softmax)  # pyright: ignore[reportUnknownMemberType]
 
 
 def enumerate_policies(mdp: MDP, *, limit: int = 1_000_000) -> Iterator[Ints]:
@@ -60,10 +67,10 @@ def softmax_policy(mdp: MDP, logits: ArrayLike) -> Floats:
     """Return `π(a|s) = exp θ(s, a) / Σ_b exp θ(s, b)` over feasible actions, `[S, A]`; 0 in terminal states."""
     scores = np.where(mdp.feasible, floats(logits, "logits"), -np.inf)
     scores[mdp.terminal] = 0.0
-    return special.softmax(scores, axis=1) * mdp.feasible
+    return _softmax(scores, axis=1) * mdp.feasible
 
 
-def policy_chain(mdp: MDP, policy: ArrayLike) -> tuple[sparse.csr_array, Floats]:
+def policy_chain(mdp: MDP, policy: ArrayLike) -> tuple[sparse.Sparse, Floats]:
     """Return the Markov chain of a policy.
 
     Returns:
@@ -202,24 +209,24 @@ def _values(mdp: MDP, policy: ArrayLike, gamma: float) -> Floats:
     return solver.solve(rewards)
 
 
-def _system(mdp: MDP, policy: ArrayLike, gamma: float) -> tuple[SuperLU, Floats]:
+def _system(mdp: MDP, policy: ArrayLike, gamma: float) -> tuple[sparse.Factors, Floats]:
     """Return the factors of `I - γ P_π`, and `R_π`."""
     if not 0 <= gamma <= 1:
         raise ValueError(f"gamma is {gamma}, expected a number in [0, 1]")
     transitions, rewards = policy_chain(mdp, policy)
     if gamma == 1:
         _check_ends(mdp, transitions)
-    return splu((sparse.eye_array(mdp.states) - gamma * transitions).tocsc()), rewards
+    return sparse.splu((sparse.eye_array(mdp.states) - gamma * transitions).tocsc()), rewards
 
 
-def _check_ends(mdp: MDP, transitions: sparse.csr_array) -> None:
+def _check_ends(mdp: MDP, transitions: sparse.Sparse) -> None:
     """Raise if an episode may never end under a policy."""
     ending = np.flatnonzero(transitions.sum(axis=1) < 1 - TOLERANCE)
     origins, targets = transitions.nonzero()
     nodes = mdp.states + 1
     backwards = (np.append(targets, np.full(ending.size, mdp.states)), np.append(origins, ending))
     graph = sparse.csr_array((np.ones(backwards[0].size), backwards), shape=(nodes, nodes))
-    ends = np.isin(np.arange(mdp.states), breadth_first_order(graph, mdp.states, return_predecessors=False))
+    ends = np.isin(np.arange(mdp.states), sparse.breadth_first_order(graph, mdp.states, return_predecessors=False))
     refuse(
         ~ends,
         lambda s: f"gamma is 1, but from state {s} the policy never ends an episode",

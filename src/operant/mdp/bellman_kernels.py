@@ -7,15 +7,15 @@ named tuple is passed as one argument per array.
 """
 
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
-from operant.mdp.caching import keyed_by_sources
+from operant.mdp.caching import keyed_by_sources, njit
 
 __all__ = [
+    "Index",
     "Leads",
     "Rows",
     "Vectors",
@@ -34,9 +34,16 @@ __all__ = [
     "sweep_chain",
 ]
 
-_compile: Any = njit(cache=True, nogil=True, error_model="numpy", fastmath={"contract"}, _nrt=False, forceinline=True)  # pyright: ignore[reportCallIssue]
-compiled: Any = keyed_by_sources(_compile, Path(__file__).parent)
+_compile = njit(cache=True, nogil=True, error_model="numpy", fastmath={"contract"}, _nrt=False, forceinline=True)
+compiled = keyed_by_sources(_compile, Path(__file__).parent)
 """Decorator of every kernel of this package and every called function."""
+
+Floats = NDArray[np.float64]
+Actions = NDArray[np.int64]
+Change = tuple[float, float]
+"""The least and the greatest change of a sweep."""
+Index = int | np.int64 | np.uint64
+"""The number of a state, of an action or of a row; unsigned where it is an index of an array."""
 
 TINY = 1e-280
 """Values closer to 0 are set to 0: arithmetic on subnormal numbers is a hundred times slower."""
@@ -94,7 +101,7 @@ class Leads(NamedTuple):
 
 
 @compiled
-def expect(rows, k, values):  # pragma: no cover
+def expect(rows: Rows, k: Index, values: Floats) -> float:  # pragma: no cover
     """Return the expected next value of row `k`."""
     row, total = np.uint64(k), 0.0
     for j in range(rows.indptr[row], rows.indptr[row + np.uint64(1)]):
@@ -103,13 +110,15 @@ def expect(rows, k, values):  # pragma: no cover
 
 
 @compiled
-def backup(rows, k, values):  # pragma: no cover
+def backup(rows: Rows, k: Index, values: Floats) -> float:  # pragma: no cover
     """Return the value of row `k`: its reward plus the discounted next values."""
     return rows.rewards[np.uint64(k)] + rows.gamma * expect(rows, k, values)
 
 
 @compiled
-def best_action(rows, s, values, held, margin):  # pragma: no cover
+def best_action(
+    rows: Rows, s: Index, values: Floats, held: Index, margin: float
+) -> tuple[float, Index]:  # pragma: no cover
     """Return the best value of state `s` and its action.
 
     The current action stays unless another is better by more than `margin`; with a negative margin, none stays.
@@ -125,14 +134,14 @@ def best_action(rows, s, values, held, margin):  # pragma: no cover
 
 
 @compiled
-def action_values(begin, end, rows, values, out):  # pragma: no cover
+def action_values(begin: int, end: int, rows: Rows, values: Floats, out: Floats) -> None:  # pragma: no cover
     """Write the values of rows to `out`."""
     for k in range(begin, end):
         out[k] = backup(rows, k, values)
 
 
 @compiled
-def jacobi(begin, end, rows, vectors):  # pragma: no cover
+def jacobi(begin: int, end: int, rows: Rows, vectors: Vectors) -> Change:  # pragma: no cover
     """Back up states from `values` to `out`; return the least and the greatest change."""
     values, out, policy, margin = vectors
     low, high = np.inf, -np.inf
@@ -147,7 +156,9 @@ def jacobi(begin, end, rows, vectors):  # pragma: no cover
 
 
 @compiled
-def jacobi_where_due(begin, end, rows, vectors, leads):  # pragma: no cover
+def jacobi_where_due(
+    begin: int, end: int, rows: Rows, vectors: Vectors, leads: Leads
+) -> tuple[float, float, int]:  # pragma: no cover
     """Back up states like `jacobi`, but only the policy's action where no other can be the best yet.
 
     Returns:
@@ -178,7 +189,7 @@ def jacobi_where_due(begin, end, rows, vectors, leads):  # pragma: no cover
 
 
 @compiled
-def gauss_seidel(rows, vectors, backward):  # pragma: no cover
+def gauss_seidel(rows: Rows, vectors: Vectors, backward: bool) -> Change:  # pragma: no cover
     """Back up all states in place, forward or backward; return the least and the greatest change."""
     values, _, policy, margin = vectors
     low, high = np.inf, -np.inf
@@ -194,7 +205,7 @@ def gauss_seidel(rows, vectors, backward):  # pragma: no cover
 
 
 @compiled
-def lay_out(rows, policy, begins):  # pragma: no cover
+def lay_out(rows: Rows, policy: Actions, begins: NDArray[np.uint64]) -> bool:  # pragma: no cover
     """Fill in the starts of the concatenated rows of a policy; return whether anything changed."""
     changed, total = False, np.int64(0)
     for s in range(policy.size):
@@ -207,7 +218,9 @@ def lay_out(rows, policy, begins):  # pragma: no cover
 
 
 @compiled
-def select(begin, end, rows, policies, chain):  # pragma: no cover
+def select(
+    begin: int, end: int, rows: Rows, policies: tuple[Actions, Actions], chain: Rows
+) -> None:  # pragma: no cover
     """Copy the rows of a policy to `chain`, whose `indptr` is filled; except where the previous policy is the same."""
     before, policy = policies
     for s in range(begin, end):
@@ -223,7 +236,7 @@ def select(begin, end, rows, policies, chain):  # pragma: no cover
 
 
 @compiled
-def follow(begin, end, chain, values, out):  # pragma: no cover
+def follow(begin: int, end: int, chain: Rows, values: Floats, out: Floats) -> Change:  # pragma: no cover
     """Back up a chain from `values` to `out`; return the least and the greatest change of non-terminal states."""
     low, high = np.inf, -np.inf
     for s in range(np.uint64(begin), np.uint64(end)):
@@ -234,7 +247,7 @@ def follow(begin, end, chain, values, out):  # pragma: no cover
 
 
 @compiled
-def sweep_chain(chain, values, backward):  # pragma: no cover
+def sweep_chain(chain: Rows, values: Floats, backward: bool) -> None:  # pragma: no cover
     """Back up the states of a chain in place, forward or backward."""
     for i in range(values.size):
         s = np.uint64(values.size - 1 - i if backward else i)
@@ -242,7 +255,7 @@ def sweep_chain(chain, values, backward):  # pragma: no cover
 
 
 @compiled
-def endings(begin, end, rows, ends):  # pragma: no cover
+def endings(begin: int, end: int, rows: Rows, ends: Floats) -> tuple[float, float, Index]:  # pragma: no cover
     """Fill in the termination probability of each row; return its minimum and maximum and the longest row.
 
     Sums are compensated (Knuth's two-sum): the difference to 1 is accurate to nearly all digits.

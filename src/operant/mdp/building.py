@@ -5,14 +5,13 @@ import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeGuard, cast
 
 import gymnasium
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from scipy import sparse
-from scipy.sparse.csgraph import breadth_first_order
 
+from operant.mdp import sparse
 from operant.mdp.entries import COLUMNS, Entries
 from operant.mdp.validation import (
     Bools,
@@ -27,8 +26,13 @@ from operant.mdp.validation import (
     pair,
 )
 
+if TYPE_CHECKING:
+    from operant.envs.finite import Transitions
+
 _HEADERS = (COLUMNS, COLUMNS[:5])
 _SEPARATORS = ";\t,"
+_Listed = Mapping[int, Any] | Sequence[Any]
+"""By number: a dictionary or a list, as environments have either."""
 
 
 def read_gymnasium(env: gymnasium.Env[Any, Any] | str, **options: Any) -> tuple[Entries, Floats | None, int | None]:
@@ -60,8 +64,8 @@ def read_gymnasium(env: gymnasium.Env[Any, Any] | str, **options: Any) -> tuple[
     return replace(entries, ignored=np.repeat(_entered_by_ending(entries, start), entries.actions)), start, limit
 
 
-def _entries_of(model: Any) -> Entries:
-    """Return the entries of sparse rows, which `operant.envs.finite.Transitions` has."""
+def _entries_of(model: "Transitions") -> Entries:
+    """Return the entries of sparse rows."""
     return Entries(
         states=model.states,
         actions=model.actions,
@@ -73,18 +77,23 @@ def _entries_of(model: Any) -> Entries:
     )
 
 
-def _listed(table: Any) -> Iterator[tuple[Any, ...]]:
+def _listed(table: _Listed) -> Iterator[tuple[Any, ...]]:
     """Yield `(s, a, successor, probability, reward, terminated)` of Gymnasium's `P[s][a]`."""
     for s in range(len(table)):
         if isinstance(table, Mapping) and s not in table:
             raise ValueError(f"P has {len(table)} states but no state {s}, expected them to be numbered from 0")
-        for a, outcomes in table[s].items() if isinstance(table[s], Mapping) else enumerate(table[s]):
+        choices: _Listed = table[s]
+        for a, outcomes in choices.items() if isinstance(choices, Mapping) else enumerate(choices):
             for outcome in outcomes:
-                if not isinstance(outcome, Sequence) or len(outcome) != 4:
+                if not _is_outcome(outcome):
                     expected = "(probability, successor, reward, terminated)"
                     raise ValueError(f"P[{s}][{a}] holds {outcome!r}, expected {expected}")
                 probability, successor, reward, terminated = outcome
                 yield s, a, successor, probability, reward, terminated
+
+
+def _is_outcome(given: object) -> TypeGuard[Sequence[Any]]:
+    return isinstance(given, Sequence) and len(cast(Sequence[object], given)) == 4
 
 
 def _entered_by_ending(entries: Entries, start: Floats | None) -> Bools:
@@ -111,7 +120,7 @@ def _reached(entries: Entries, sources: Bools) -> Bools:
     targets = np.concatenate([entries.successors[goes_on], first])
     nodes = entries.states + 1
     graph = sparse.csr_array((np.ones(origins.size), (origins, targets)), shape=(nodes, nodes))
-    order = breadth_first_order(graph, entries.states, return_predecessors=False)
+    order = sparse.breadth_first_order(graph, entries.states, return_predecessors=False)
     return np.isin(np.arange(entries.states), order)
 
 
@@ -121,7 +130,7 @@ def read_arrays(
     """Return the entries of dense or sparse arrays."""
     if order not in ("sas", "ass"):
         raise ValueError(f'order is {order!r}, expected "sas" or "ass"')
-    matrix: Any = _by_rows(transitions, order, "transitions")
+    matrix = _by_rows(transitions, order, "transitions")
     height, states = matrix.shape
     actions = height // states
     check_size(states, actions)
@@ -143,11 +152,13 @@ def read_arrays(
     )
 
 
-def _is_sparse(given: Any) -> bool:
-    return sparse.issparse(given) or (isinstance(given, list | tuple) and any(map(sparse.issparse, given)))
+def _is_sparse(given: object) -> bool:
+    if isinstance(given, list | tuple):
+        return any(map(sparse.issparse, cast(Sequence[object], given)))
+    return sparse.issparse(given)
 
 
-def _by_rows(given: Any, order: str, name: str) -> sparse.csr_array:
+def _by_rows(given: Any, order: str, name: str) -> sparse.Sparse:
     """Return the input as a sparse matrix with row `s * A + a`, `[S * A, S]`."""
     if not _is_sparse(given):
         dense = _states_first(floats(given, name), order)
@@ -158,8 +169,8 @@ def _by_rows(given: Any, order: str, name: str) -> sparse.csr_array:
     if isinstance(given, list | tuple):
         if order == "sas":
             raise ValueError(f'{name} is a list of matrices, expected it with order "ass": one matrix for each action')
-        given = sparse.vstack(given)
-    matrix: Any = sparse.csr_array(given)
+        given = sparse.vstack(cast(Sequence[Any], given))
+    matrix = sparse.csr_array(given)
     matrix.check_format(full_check=True)
     count, states = matrix.shape
     if not count or not states or count % states:
@@ -241,7 +252,7 @@ def read_csv(path: Path, separator: str | None = None) -> Table:
         with path.open(encoding="utf-8-sig", newline="") as file:
             first = file.readline()
             mark = separator or next((mark for mark in _SEPARATORS if mark in first), ",")
-            names = tuple(name.strip() for name in next(csv.reader([first], delimiter=mark), []))
+            names = tuple(name.strip() for name in next(csv.reader([first], delimiter=mark), ()))
             if names not in _HEADERS:
                 raise ValueError(f"it begins with {first.strip()[:80]!r}, expected the header {','.join(COLUMNS)!r}")
             place = file.tell()

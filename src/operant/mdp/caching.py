@@ -10,9 +10,26 @@ from collections.abc import Callable
 from contextlib import suppress
 from functools import cache, partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol, TypeVar, cast
+
+import numba
 
 from operant.runtime.files import replace_durably
+
+Kernel = TypeVar("Kernel", bound=Callable[..., object])
+"""A function that is compiled: its type stays that of the Python function."""
+
+
+class Compile(Protocol):
+    """numba's decorator with its options."""
+
+    def __call__(self, function: Callable[..., object], /) -> object:
+        """Return the compiled function."""
+        ...
+
+
+njit = cast(Callable[..., Compile], numba.njit)
+"""numba's decorator with given options, which have no types."""
 
 _OUTSIDE = "operant.doors."
 """Prefix of module names of user files (`operant.doors`)."""
@@ -20,7 +37,7 @@ _MARKER = "kernels.sha256"
 """File with the source digest next to cached machine code."""
 
 
-def keyed_by_sources(compile_: Callable[[Any], Any], *folders: Path) -> Callable[[Any], Any]:
+def keyed_by_sources(compile_: Compile, *folders: Path) -> Callable[[Kernel], Kernel]:
     """Return a decorator that compiles kernels, and compiles them again after any source of them has changed.
 
     Args:
@@ -28,8 +45,8 @@ def keyed_by_sources(compile_: Callable[[Any], Any], *folders: Path) -> Callable
         *folders: packages whose functions are inlined.
     """
 
-    def decorate(function: Any) -> Any:
-        dispatcher = compile_(function)
+    def decorate(function: Kernel) -> Kernel:
+        dispatcher: Any = compile_(function)
         digest = digest_of(*folders)
         kept = dispatcher._cache
         # numba has no public way to add to its key; without this attribute it fails here, not silently.
@@ -38,9 +55,15 @@ def keyed_by_sources(compile_: Callable[[Any], Any], *folders: Path) -> Callable
         file.save, file._load_index = partial(_save, file.save), partial(_load_index, file._load_index)
         if Path(function.__code__.co_filename).parent in folders:  # do not remove machine code of other packages
             _remove_stale(Path(kept.cache_path), digest)
-        return dispatcher
+        return cast(Kernel, dispatcher)
 
     return decorate
+
+
+def python_of(kernel: Kernel) -> Kernel:
+    """Return the Python function of a kernel, which also takes arrays where the kernel takes numbers."""
+    compiled: Any = kernel
+    return compiled.py_func
 
 
 def _save(save: Callable[[Any, Any], None], key: Any, data: Any) -> None:

@@ -10,8 +10,8 @@ from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy import sparse
 
+from operant.mdp import sparse
 from operant.mdp.linear import solve
 from operant.mdp.model import MDP
 from operant.mdp.problem import Problem

@@ -2,8 +2,8 @@
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy import sparse
-from scipy.sparse.csgraph import connected_components
+
+from operant.mdp import sparse
 
 
 def strong_components(
@@ -19,5 +19,5 @@ def strong_components(
     edges = (np.ones(origins.size, np.int8), (origins, successors))
     graph = sparse.csr_array(edges, shape=(states, states))
     graph.sum_duplicates()  # older SciPy may not terminate with repeated edges
-    count, labels = connected_components(graph, connection="strong")
+    count, labels = sparse.connected_components(graph, connection="strong")
     return int(count), labels.astype(np.int64)

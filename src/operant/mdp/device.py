@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from operant.mdp.iteration import Iteration
+from operant.tensors import sparse_csr_tensor
 
 __all__ = ["iterate_on_device"]
 
@@ -18,7 +19,7 @@ def _matrix(indptr: Tensor, successors: Tensor, probabilities: Tensor, columns: 
     with warnings.catch_warnings():  # PyTorch warns about its beta CSR
         warnings.filterwarnings("ignore", message="Sparse (CSR|invariant)", category=UserWarning)
         size = (indptr.numel() - 1, columns)
-        return torch.sparse_csr_tensor(indptr, successors, probabilities, size, check_invariants=False)
+        return sparse_csr_tensor(indptr, successors, probabilities, size, check_invariants=False)
 
 
 def _select(rows: tuple[Tensor, Tensor, Tensor], chosen: Tensor, columns: int) -> Tensor:

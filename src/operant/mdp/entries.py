@@ -97,14 +97,15 @@ def compress(entries: Entries) -> Rows:
     Raises:
         ValueError: the message names the first wrong state and action.
     """
-    rows, given = entries.rows, [entries.successors, entries.probabilities, entries.rewards, entries.terminates]
+    rows, successors, probabilities = entries.rows, entries.successors, entries.probabilities
+    rewards, terminates = entries.rewards, entries.terminates
     size = entries.states * entries.actions
     required = np.zeros(size, np.bool_) if entries.required is None else entries.required
     if entries.ignored is not None and entries.ignored.any():
         kept = ~entries.ignored[rows]
-        rows, given = rows[kept], [column[kept] for column in given]
+        rows, successors, probabilities = rows[kept], successors[kept], probabilities[kept]
+        rewards, terminates = rewards[kept], terminates[kept]
         required = required & ~entries.ignored
-    successors, probabilities, rewards, terminates = given
     check_transitions(rows, successors, probabilities, rewards, states=entries.states, actions=entries.actions)
     probabilities = rescaled(rows, probabilities, actions=entries.actions)
     check_sums(rows, probabilities, required, actions=entries.actions)

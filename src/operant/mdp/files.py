@@ -6,7 +6,7 @@ import json
 import math
 import struct
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, NoReturn, cast
 from zipfile import ZIP_STORED, BadZipFile, ZipFile
 
 import numpy as np
@@ -121,8 +121,9 @@ def _read_json(path: Path) -> MDP:
     size = path.stat().st_size
     if size > JSON_BYTES:
         raise ValueError(f"it has {size} bytes, expected at most {JSON_BYTES} in JSON; use .npz")
-    content: Any = json.loads(path.read_bytes(), parse_constant=_refuse_constant)
-    if not isinstance(content, dict) or content.get("format") != _FORMAT:
+    loaded: object = json.loads(path.read_bytes(), parse_constant=_refuse_constant)
+    content = cast(dict[str, Any], loaded) if isinstance(loaded, dict) else {}
+    if content.get("format") != _FORMAT:
         raise ValueError(f'it lacks "format": "{_FORMAT}"')
     _check_schema(content.get("schema"))
     unknown = set(content) - {"format", "schema", "states", "actions", "max_steps", "start", "columns", "transitions"}

@@ -4,11 +4,9 @@ from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy import sparse
-from scipy.sparse import linalg
 
-from operant.mdp import bellman_kernels
-from operant.mdp.bellman_kernels import backup, compiled, expect
+from operant.mdp import bellman_kernels, sparse
+from operant.mdp.bellman_kernels import Rows, backup, compiled, expect
 from operant.mdp.problem import Problem
 
 __all__ = ["DIRECT_UP_TO", "factorize", "solve", "solve_chain"]
@@ -31,7 +29,7 @@ class _Krylov(NamedTuple):
 
 
 @compiled
-def _residual(begin, end, chain, x, out):  # pragma: no cover
+def _residual(begin: int, end: int, chain: Rows, x: Floats, out: Floats) -> tuple[float, float]:  # pragma: no cover
     """Write `r - (I - gamma P) x` to `out`; return its greatest absolute value and its square."""
     size, square = 0.0, 0.0
     for s in range(np.uint64(begin), np.uint64(end)):
@@ -41,7 +39,7 @@ def _residual(begin, end, chain, x, out):  # pragma: no cover
 
 
 @compiled
-def _turn(begin, end, krylov, beta, omega):  # pragma: no cover
+def _turn(begin: int, end: int, krylov: _Krylov, beta: float, omega: float) -> None:  # pragma: no cover
     """Compute the next direction."""
     direction = krylov.direction
     for s in range(np.uint64(begin), np.uint64(end)):
@@ -49,7 +47,7 @@ def _turn(begin, end, krylov, beta, omega):  # pragma: no cover
 
 
 @compiled
-def _multiply_direction(begin, end, chain, krylov):  # pragma: no cover
+def _multiply_direction(begin: int, end: int, chain: Rows, krylov: _Krylov) -> float:  # pragma: no cover
     """Multiply the direction by the matrix; return the result times the shadow."""
     total = 0.0
     for s in range(np.uint64(begin), np.uint64(end)):
@@ -59,14 +57,14 @@ def _multiply_direction(begin, end, chain, krylov):  # pragma: no cover
 
 
 @compiled
-def _shorten(begin, end, krylov, alpha):  # pragma: no cover
+def _shorten(begin: int, end: int, krylov: _Krylov, alpha: float) -> None:  # pragma: no cover
     """Subtract the first half of a step from the residual."""
     for s in range(np.uint64(begin), np.uint64(end)):
         krylov.residual[s] -= alpha * krylov.product[s]
 
 
 @compiled
-def _multiply_residual(begin, end, chain, krylov):  # pragma: no cover
+def _multiply_residual(begin: int, end: int, chain: Rows, krylov: _Krylov) -> tuple[float, float]:  # pragma: no cover
     """Multiply the residual by the matrix; return the result times the residual, and its square."""
     total, square = 0.0, 0.0
     for s in range(np.uint64(begin), np.uint64(end)):
@@ -77,7 +75,9 @@ def _multiply_residual(begin, end, chain, krylov):  # pragma: no cover
 
 
 @compiled
-def _advance(begin, end, krylov, alpha, omega):  # pragma: no cover
+def _advance(
+    begin: int, end: int, krylov: _Krylov, alpha: float, omega: float
+) -> tuple[float, float]:  # pragma: no cover
     """Take the step; return the greatest absolute residual, and the residual times the shadow."""
     size, total, residual = 0.0, 0.0, krylov.residual
     for s in range(np.uint64(begin), np.uint64(end)):
@@ -87,12 +87,21 @@ def _advance(begin, end, krylov, alpha, omega):  # pragma: no cover
     return size, total
 
 
+def _folded(parts: list[tuple[float, float]]) -> tuple[float, float]:
+    """Return the greatest first number and the sum of the second ones."""
+    return max(part[0] for part in parts), sum(part[1] for part in parts)
+
+
+def _step(chain: Problem, krylov: _Krylov, alpha: float, omega: float) -> tuple[float, float]:
+    """Take a step; return the greatest absolute residual, and the residual times the shadow."""
+    return _folded(chain.workers.run(_advance, chain.states, krylov, alpha, omega))
+
+
 def _bicgstab(chain: Problem, x: Floats, target: float, limit: int) -> int:
     """Lower the residual of `x` to `target`, in place, or until the method breaks down; return the iterations."""
     run, size, rows = chain.workers.run, chain.states, chain.rows
     krylov = _Krylov(x, *np.zeros((5, size)))
-    parts = run(_residual, size, rows, x, krylov.residual)
-    largest, rho = max(part[0] for part in parts), sum(part[1] for part in parts)
+    largest, rho = _folded(run(_residual, size, rows, x, krylov.residual))
     krylov.shadow[:] = krylov.residual
     alpha = omega = previous = 1.0
     for iteration in range(limit):
@@ -104,11 +113,10 @@ def _bicgstab(chain: Problem, x: Floats, target: float, limit: int) -> int:
             return iteration
         alpha, previous = rho / along, rho
         run(_shorten, size, krylov, alpha)
-        parts = run(_multiply_residual, size, rows, krylov)
-        square = sum(part[1] for part in parts)
-        omega = sum(part[0] for part in parts) / square if square > 0 else 0.0
-        parts = run(_advance, size, krylov, alpha, omega)
-        largest, rho = max(part[0] for part in parts), sum(part[1] for part in parts)
+        products = run(_multiply_residual, size, rows, krylov)
+        square = sum(part[1] for part in products)
+        omega = sum(part[0] for part in products) / square if square > 0 else 0.0
+        largest, rho = _step(chain, krylov, alpha, omega)
     return limit
 
 
@@ -145,9 +153,8 @@ def solve_chain(chain: Problem, values: Floats, target: float, *, limit: int = 1
 
 
 def _largest_residual(chain: Problem, values: Floats) -> float:
-    parts = chain.workers.run(_residual, chain.states, chain.rows, values, np.empty_like(values))
-    largest = max(part[0] for part in parts)
-    return largest if np.isfinite(sum(part[1] for part in parts)) else np.inf
+    largest, square = _folded(chain.workers.run(_residual, chain.states, chain.rows, values, np.empty_like(values)))
+    return largest if np.isfinite(square) else np.inf
 
 
 def factorize(chain: Problem) -> Floats:
@@ -160,7 +167,7 @@ def factorize(chain: Problem) -> Floats:
     data = (rows.probabilities * -rows.gamma, rows.successors.astype(np.int32), rows.indptr.astype(np.int32))
     matrix = sparse.csr_array(data, shape=(chain.states, chain.states)) + sparse.eye_array(chain.states)
     try:
-        return linalg.splu(sparse.csc_matrix(matrix)).solve(rows.rewards)
+        return sparse.splu(sparse.csc_matrix(matrix)).solve(rows.rewards)
     except RuntimeError as error:
         raise ValueError("the chain never ends and gamma is 1, so its values are not defined") from error
 

@@ -1,17 +1,30 @@
 """Linear programming: the smallest vector that no backup raises (d'Epenoux 1963; Puterman 1994, §6.9)."""
 
+from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
+from typing import Protocol, cast
 
 import numpy as np
-from scipy import sparse
-from scipy.optimize import linprog
+from numpy.typing import NDArray
+from scipy import optimize  # pyright: ignore[reportMissingTypeStubs] - SciPy has none
 
+from operant.mdp import sparse
 from operant.mdp.iteration import Iteration
 from operant.mdp.model import MDP
 from operant.mdp.solution import Solution
 
 __all__ = ["linear_programming"]
+
+
+class _Result(Protocol):
+    """What the solver returns: `x` is None if it failed."""
+
+    x: NDArray[np.float64] | None
+    nit: int
+    message: str
+
+
+_linprog = cast(Callable[..., _Result], optimize.linprog)  # pyright: ignore[reportUnknownMemberType]
 
 
 def linear_programming(mdp: MDP, *, gamma: float, tolerance: float = 1e-6) -> Solution:
@@ -41,7 +54,7 @@ def linear_programming(mdp: MDP, *, gamma: float, tolerance: float = 1e-6) -> So
         (np.ones(feasible.size), (np.arange(feasible.size), feasible // mdp.actions)),
         shape=(feasible.size, mdp.states),
     )
-    result: Any = linprog(
+    result = _linprog(
         np.ones(np.count_nonzero(live)),
         A_ub=(gamma * following[feasible] - owners).tocsc()[:, live],
         b_ub=-rows.rewards[feasible],

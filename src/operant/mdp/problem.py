@@ -13,25 +13,25 @@ has the same lower bound. The rounding error bound is added on both sides.
 """
 
 import os
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, Self
+from typing import Self, TypeVar, TypeVarTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from operant.mdp import bellman_kernels
-from operant.mdp.bellman_kernels import TINY, Rows, Vectors
+from operant.mdp.bellman_kernels import TINY, Actions, Change, Floats, Rows, Vectors
 from operant.mdp.model import MDP
 from operant.mdp.rows import Facts, examine
 
 __all__ = ["Problem", "Workers", "check_gamma", "check_tolerance"]
 
-Floats = NDArray[np.float64]
-Actions = NDArray[np.int64]
 Bools = NDArray[np.bool_]
-Change = tuple[float, float]
+Arguments = TypeVarTuple("Arguments")
+Result = TypeVar("Result")
 
 UNIT = float(np.finfo(np.float64).eps)
 LARGEST = 1e150
@@ -70,12 +70,16 @@ class Workers:
         self.threads = min(threads or allowed, allowed, max(1, rows // ROWS_PER_THREAD))
         self._pool = ThreadPoolExecutor(self.threads) if self.threads > 1 else None
 
-    def run(self, kernel: Any, size: int, *arguments: Any) -> list[Any]:
+    def run(self, kernel: Callable[[int, int, *Arguments], Result], size: int, *arguments: *Arguments) -> list[Result]:
         """Call `kernel(begin, end, *arguments)` on parts of `[0, size)`, and return the results."""
         if self._pool is None:
             return [kernel(0, size, *arguments)]
         cuts = [size * i // self.threads for i in range(self.threads + 1)]
-        return list(self._pool.map(lambda i: kernel(cuts[i], cuts[i + 1], *arguments), range(self.threads)))
+
+        def part(i: int) -> Result:
+            return kernel(cuts[i], cuts[i + 1], *arguments)
+
+        return list(self._pool.map(part, range(self.threads)))
 
 
 @dataclass(frozen=True, eq=False)

@@ -3,8 +3,9 @@
 from typing import Literal
 
 import numpy as np
+from numpy.typing import NDArray
 
-from operant.mdp.bellman_kernels import Vectors, best_action, compiled
+from operant.mdp.bellman_kernels import Rows, Vectors, best_action, compiled
 from operant.mdp.iteration import Iteration
 from operant.mdp.model import MDP
 from operant.mdp.problem import Problem
@@ -17,7 +18,7 @@ LONGEST = 1_000
 
 
 @compiled
-def _uniform(state):  # pragma: no cover
+def _uniform(state: NDArray[np.uint64]) -> float:  # pragma: no cover
     """Return a number in [0, 1) and advance `state`, `[1]` of uint64, by splitmix64 (Steele et al. 2014)."""
     state[0] += np.uint64(0x9E3779B97F4A7C15)
     z = state[0]
@@ -28,7 +29,9 @@ def _uniform(state):  # pragma: no cover
 
 
 @compiled
-def follow_greedy(rows, vectors, starts, state, wanted):  # pragma: no cover
+def follow_greedy(
+    rows: Rows, vectors: Vectors, starts: NDArray[np.float64], state: NDArray[np.uint64], wanted: int
+) -> None:  # pragma: no cover
     """Back up the states along greedy trajectories, until `wanted` backups are made."""
     values, policy = vectors.values, vectors.policy
     length, backups = min(values.size, LONGEST), 0
@@ -50,7 +53,7 @@ def follow_greedy(rows, vectors, starts, state, wanted):  # pragma: no cover
 
 
 @compiled
-def back_up_at_random(rows, vectors, state, wanted):  # pragma: no cover
+def back_up_at_random(rows: Rows, vectors: Vectors, state: NDArray[np.uint64], wanted: int) -> None:  # pragma: no cover
     """Back up states drawn uniformly, in place."""
     values, policy = vectors.values, vectors.policy
     for _ in range(wanted):

@@ -42,7 +42,7 @@ class Predecessors(NamedTuple):
 
 
 @compiled
-def _rise(heap, i):  # pragma: no cover
+def _rise(heap: Heap, i: int) -> None:  # pragma: no cover
     """Sift up the state at position `i`."""
     s = heap.order[i]
     while i > 0 and heap.priorities[heap.order[(i - 1) // 2]] < heap.priorities[s]:
@@ -54,7 +54,7 @@ def _rise(heap, i):  # pragma: no cover
 
 
 @compiled
-def _sink(heap, size):  # pragma: no cover
+def _sink(heap: Heap, size: int) -> None:  # pragma: no cover
     """Sift down the first state."""
     s, i = heap.order[0], 0
     while 2 * i + 1 < size:
@@ -71,7 +71,7 @@ def _sink(heap, size):  # pragma: no cover
 
 
 @compiled
-def _raise(heap, size, s, priority):  # pragma: no cover
+def _raise(heap: Heap, size: int, s: int, priority: float) -> int:  # pragma: no cover
     """Raise the priority of a state on the heap; return the heap's size."""
     heap.priorities[s] = priority
     if heap.places[s] < 0:
@@ -83,7 +83,7 @@ def _raise(heap, size, s, priority):  # pragma: no cover
 
 
 @compiled
-def _pop(heap, size):  # pragma: no cover
+def _pop(heap: Heap, size: int) -> int:  # pragma: no cover
     """Remove the state of greatest priority from the heap."""
     s = heap.order[0]
     heap.places[s] = -1
@@ -95,7 +95,7 @@ def _pop(heap, size):  # pragma: no cover
 
 
 @compiled
-def fill(rows, vectors, heap, threshold):  # pragma: no cover
+def fill(rows: Rows, vectors: Vectors, heap: Heap, threshold: float) -> int:  # pragma: no cover
     """Put every state on the empty heap whose backup changes it by more than the threshold; return their number."""
     values, policy, size = vectors.values, vectors.policy, 0
     for s in range(values.size):
@@ -106,7 +106,9 @@ def fill(rows, vectors, heap, threshold):  # pragma: no cover
 
 
 @compiled
-def drain(rows, vectors, predecessors, heap, size, threshold, limit):  # pragma: no cover  # noqa: PLR0917
+def drain(  # noqa: PLR0917
+    rows: Rows, vectors: Vectors, predecessors: Predecessors, heap: Heap, size: int, threshold: float, limit: int
+) -> tuple[int, int]:  # pragma: no cover
     """Back up the state of greatest priority until none is above the threshold; return backups and states left."""
     values, policy = vectors.values, vectors.policy
     for backups in range(limit):
@@ -118,7 +120,7 @@ def drain(rows, vectors, predecessors, heap, size, threshold, limit):  # pragma:
         change = rows.gamma * abs(best - values[s])
         values[s] = best
         for j in range(predecessors.begins[s], predecessors.begins[s + 1]):
-            t = predecessors.states[j]
+            t: int = predecessors.states[j]
             heap.priorities[t] += predecessors.weights[j] * change
             if heap.priorities[t] > threshold:
                 size = _raise(heap, size, t, heap.priorities[t])

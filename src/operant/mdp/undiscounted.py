@@ -9,9 +9,8 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy import sparse
 
-from operant.mdp import bellman_kernels
+from operant.mdp import bellman_kernels, sparse
 from operant.mdp.bellman_kernels import compiled
 from operant.mdp.linear import solve
 from operant.mdp.model import MDP
@@ -35,7 +34,9 @@ Bools = NDArray[np.bool_]
 
 
 @compiled
-def _attract(predecessors, exits, policy, queue):  # pragma: no cover
+def _attract(
+    predecessors: tuple[Actions, Actions], exits: Bools, policy: Actions, queue: Actions
+) -> None:  # pragma: no cover
     """Go back from the rows that can end, breadth first; set each state's action to the one that reached it."""
     begins, rows = predecessors
     actions, count = exits.size // policy.size, 0

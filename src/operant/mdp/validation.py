@@ -2,7 +2,7 @@
 
 import logging
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -55,16 +55,16 @@ def check_length(array: NDArray[Any], length: int, name: str) -> None:
         raise ValueError(f"{name} has shape {array.shape}, expected ({length},)")
 
 
-def check_count(count: Any, name: str) -> int:
+def check_count(count: object, name: str) -> int:
     """Return a positive integer as an int; raise for anything else."""
     if isinstance(count, bool) or not isinstance(count, int | np.integer):
         raise TypeError(f"{name} is {count!r}, expected an int")
     if count < 1:
         raise ValueError(f"{name} is {count}, expected at least 1")
-    return int(count)
+    return int(cast(int, count))
 
 
-def check_size(states: Any, actions: Any) -> tuple[int, int]:
+def check_size(states: object, actions: object) -> tuple[int, int]:
     """Return both counts as ints; raise if 64-bit indices cannot address the model."""
     states, actions = check_count(states, "states"), check_count(actions, "actions")
     if states**2 * actions >= 2**63:

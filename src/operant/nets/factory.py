@@ -95,7 +95,7 @@ def encoders(value: object, *, pictures: bool = True) -> tuple[str, ...]:
 def whole_network(
     network: str | MakeNetwork, shape: Sequence[int], outputs: Sequence[int], *, beside: int = 0
 ) -> StackedNetwork:
-    """Return a network from outside, in the place of all layers.
+    """Return a network from outside, which replaces all layers.
 
     Args:
         network: what makes it, or its name.

@@ -1,4 +1,4 @@
-"""Whole networks from outside: any `torch.nn.Module` in the place of all layers, stacked along the seed axis."""
+"""Whole networks from outside: any `torch.nn.Module` instead of all layers, stacked along the seed axis."""
 
 from collections.abc import Callable, Sequence
 from typing import Any, cast

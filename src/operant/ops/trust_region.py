@@ -223,7 +223,7 @@ def backtrack(
             problem that has already accepted is ignored.
         step: The proposed steps.
         coefficient: c, the factor of one backtrack, in (0, 1). Raising it searches more finely and less far.
-        max_backtracks: Times a step may be shrunk, at least 0.
+        max_backtracks: Number of times that a step may be shrunk, at least 0.
 
     Returns:
         Accepted steps, which problems have one, and the scales.

@@ -118,7 +118,7 @@ class _Form(NamedTuple):
 
     @property
     def slope(self) -> float:
-        """Derivative of a logit with respect to its product with the embedding, but for the softcap's."""
+        """Derivative of a logit with respect to its product with the embedding, without the softcap's."""
         return self.scale / self.temperature
 
     def apply_(self, tile: Tensor, bias: Tensor | None) -> Tensor:

@@ -58,7 +58,7 @@ class Checkpoints:
     Attributes:
         folder: where they lie.
         keep: how many good ones are kept; None: all.
-        durable: whether one is on the disk, and not only handed over to it, before those before it are removed.
+        durable: whether one is on disk, and not only in a cache, before those before it are removed.
     """
 
     def __init__(self, folder: Path, *, keep: int | None = 2, durable: bool = True):

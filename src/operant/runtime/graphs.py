@@ -233,7 +233,7 @@ def _require_same(facts: dict[str, Any], found: Arrays, expected: Arrays, form: 
 
 
 def _ties(facts: dict[str, Any], found: Arrays, expected: Arrays) -> bool:
-    """Whether choices that differ score the same but for rounding."""
+    """Whether choices that differ score the same up to rounding."""
     rows, first = len(found[0]), 0
     starts = np.broadcast_to(np.asarray(facts.get("first", 0)).ravel(), len(facts["choices"]))
     pairs = zip(found[0].reshape(rows, -1).T, expected[0].reshape(rows, -1).T, facts["choices"], starts, strict=True)

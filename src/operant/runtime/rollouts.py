@@ -14,8 +14,10 @@ from operant.runtime.learner import Metrics
 from operant.runtime.metrics_window import EPISODES, LENGTH, LOST, RETURN, told_by_environments
 from operant.state import State, copy_into, load_part
 
-Act = Callable[[Tensor, int], tuple[tuple[Tensor, ...], Tensor]]
-"""`act(obs [S, N, ...], t) -> (tensors to keep, actions for the environment [S, N, ...])`."""
+Decision = tuple[tuple[Tensor, ...], Tensor]
+"""Tensors to keep, and actions for the environment, each `[S, N, ...]`."""
+Act = Callable[[Tensor, int], Decision]
+"""`act(obs [S, N, ...], t)` decides at step t."""
 
 
 @dataclass(frozen=True)
@@ -188,6 +190,60 @@ def joined(parts: Sequence[Mapping[str, Any]]) -> Rollout:
     )
 
 
+class Play:
+    """Steps that a collector takes, one by one.
+
+    Args:
+        collector: of the environments.
+        obs: the observations `[S, N, ...]` to start from.
+
+    Attributes:
+        obs: the next observations.
+    """
+
+    def __init__(self, collector: "Collector", obs: Tensor) -> None:
+        self.collector, self.obs = collector, obs
+        self._seen: list[Tensor] = []
+        self._kept: list[tuple[Tensor, ...]] = []
+        self._results: list[Step] = []
+        self._final: list[Tensor] = []
+        for wrapper in collector.deferring:
+            wrapper.defer()
+
+    def step(self, kept: tuple[Tensor, ...], actions: Tensor) -> None:
+        """Take one step: tensors to keep, and actions for the environment, each `[S, N, ...]`."""
+        collector = self.collector
+        collector.result = result = collector.env.step(actions.flatten(0, 1))
+        self._seen.append(self.obs)
+        self._kept.append(kept)
+        self._results.append(result)
+        if result.infos is not None:
+            collector.told.append(result.infos)
+        self.obs = obs = collector.encode(result.obs)
+        self._final.append(obs if result.final_obs is result.obs else collector.encode(result.final_obs))
+
+    def finish(self) -> dict[str, Any]:
+        """Return the arguments of `Collector.rollout`."""
+        collector, results, obs = self.collector, self._results, self.obs
+        for wrapper in collector.deferring:
+            wrapper.settle()
+        steps = len(results)
+        shape = (steps, collector.seeds, collector.rows)
+        valid = None if collector.env.always_valid else _stack([result.valid for result in results], shape)
+        return {
+            "obs": _stack(self._seen, (steps, *obs.shape)),
+            "last_obs": obs,
+            "kept": tuple(_stack(column, (steps, *column[0].shape)) for column in zip(*self._kept, strict=True)),
+            "rewards": _stack([result.reward for result in results], shape),
+            "terminated": _stack([result.terminated for result in results], shape),
+            "truncated": _stack([result.truncated for result in results], shape),
+            "scores": _stack([result.score for result in results], shape),
+            "final_obs": _stack(self._final, (steps, *obs.shape)),
+            "valid": valid,
+            "extras": stack_extras(results, shape, collector.env.task) if has_extras(results) else {},
+        }
+
+
 class Collector:
     """Steps environments with a policy and counts their episodes.
 
@@ -199,6 +255,8 @@ class Collector:
         features: conversion of observations to vectors `[S, N, D]` or images `[S, N, C, H, W]`.
         obs: the next observations.
         result: the last step; None before the first.
+        deferring: wrappers that compute together what is needed of all steps of a rollout.
+        told: infos of the steps since the last rollout.
     """
 
     def __init__(self, env: BatchEnv, *, seeds: int, features: Features | None = None) -> None:
@@ -208,8 +266,8 @@ class Collector:
         self.features = features or Features.of(env.observation_space, env.action_space)
         self.obs = self.encode(env.reset())
         self.result: Step | None = None
-        self._reporting, self._deferring = reporting(env), deferring(env)
-        self._told: list[Mapping[str, Tensor]] = []
+        self._reporting, self.deferring = reporting(env), deferring(env)
+        self.told: list[Mapping[str, Tensor]] = []
         # Return and length so far of the current episode of each environment; float64 keeps long sums exact.
         self.carried = torch.zeros(2, seeds, self.rows, dtype=torch.float64, device=env.device)
         nothing = torch.full((seeds,), torch.nan, dtype=torch.float64)
@@ -221,37 +279,10 @@ class Collector:
 
     def play(self, obs: Tensor, steps: int, act: Act) -> dict[str, Any]:
         """Take `steps` steps from observations `[S, N, ...]`; return the arguments of `rollout`."""
-        seen: list[Tensor] = []
-        kept: list[tuple[Tensor, ...]] = []
-        results: list[Step] = []
-        final: list[Tensor] = []
-        for wrapper in self._deferring:
-            wrapper.defer()
+        play = Play(self, obs)
         for t in range(steps):
-            keep, actions = act(obs, t)
-            self.result = result = self.env.step(actions.flatten(0, 1))
-            seen.append(obs)
-            kept.append(keep)
-            results.append(result)
-            if result.infos is not None:
-                self._told.append(result.infos)
-            obs = self.encode(result.obs)
-            final.append(obs if result.final_obs is result.obs else self.encode(result.final_obs))
-        for wrapper in self._deferring:
-            wrapper.settle()
-        shape = (steps, self.seeds, self.rows)
-        return {
-            "obs": _stack(seen, (steps, *obs.shape)),
-            "last_obs": obs,
-            "kept": tuple(_stack(column, (steps, *column[0].shape)) for column in zip(*kept, strict=True)),
-            "rewards": _stack([result.reward for result in results], shape),
-            "terminated": _stack([result.terminated for result in results], shape),
-            "truncated": _stack([result.truncated for result in results], shape),
-            "scores": _stack([result.score for result in results], shape),
-            "final_obs": _stack(final, (steps, *obs.shape)),
-            "valid": None if self.env.always_valid else _stack([result.valid for result in results], shape),
-            "extras": stack_extras(results, shape, self.env.task) if has_extras(results) else {},
-        }
+            play.step(*act(play.obs, t))
+        return play.finish()
 
     def rollout(self, *, scores: Tensor, **parts: Any) -> Rollout:
         """Make a rollout from played steps, and count its episodes; `scores [T, S, N]` are rewards to report."""
@@ -264,9 +295,9 @@ class Collector:
             metrics = self._episodes_step_by_step(scores, ended, valid) | {LOST: lost.sum((0, 2))}
             # A lost episode is truncated at its last known step.
             parts["truncated"] = torch.cat((parts["truncated"][:-1] | lost[1:], parts["truncated"][-1:]))
-        if self._told:
-            metrics = metrics | info_metrics(self._told, self.seeds)
-            self._told = []
+        if self.told:
+            metrics = metrics | info_metrics(self.told, self.seeds)
+            self.told = []
         for wrapper in self._reporting:
             metrics = {**wrapper.metrics(), **metrics}
         return Rollout(**parts, metrics=metrics)

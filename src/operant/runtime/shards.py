@@ -167,6 +167,10 @@ class Shards:
         """Return the slice of `rows` rows in a shard."""
         return slice(number * rows // self.count, (number + 1) * rows // self.count)
 
+    def own_rows(self, rows: int) -> slice:
+        """Return the slice of `rows` rows in the shards of this process."""
+        return slice(self.rows(self.mine[0], rows).start, self.rows(self.mine[-1], rows).stop)
+
     def gather(self, states: Sequence[State]) -> list[State]:
         """Return the states of all shards, given those of `mine`."""
         return self.group.gather(states, self.count)

@@ -103,7 +103,7 @@ class TrainingFiles:
             if last or self._failures >= SAVE_ATTEMPTS:
                 raise CheckpointError(
                     f"the state at {learner.consumed} could not be saved ({error}); the latest good checkpoint is "
-                    f"{self.checkpoint or 'an earlier one, if any'}: make room on the disk and resume from it"
+                    f"{self.checkpoint or 'an earlier one, if any'}: free disk space and resume from it"
                 ) from error
             logger.warning(
                 "no checkpoint at %d (%s); training continues with the earlier ones", learner.consumed, error

@@ -41,7 +41,7 @@ class Scene(NamedTuple):
     """A moment of an episode, and what the policy makes of it.
 
     Attributes:
-        frame: what there is to see; None where a window shows it, or nothing does.
+        frame: the rendered image; None where a window shows it, or nothing does.
         obs: the observation as the environment gives it, its numbers in a row; of a dictionary its first part.
         step: actions taken so far.
         score: rewards so far, undiscounted.
@@ -94,7 +94,7 @@ class Stage:
         wrap: puts the environment in a wrapper, where the policy does not see its observations as they are.
         live: whether to open a window, which shows every step at its own pace, instead of making frames.
         blind: whether not to render at all, as where the environment cannot be.
-        env_kwargs: parameters of one's own for the constructor of the environment.
+        env_kwargs: parameters for the constructor of the environment.
         device: where the policy lives.
         max_steps: after which an episode is truncated; a task may have a shorter limit. Default: never.
         wrappers: of the environments that the policy has learned in; those that hold in evaluations change
@@ -256,7 +256,7 @@ def _floats(tensor: Tensor) -> list[float]:
 
 
 def _check_rendering(spec: EnvSpec, mode: str | None) -> float:
-    """Return the frames a second of a task.
+    """Return the frames per second of a task.
 
     Raises:
         ValueError: it cannot be rendered so.

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, closing
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, Protocol, cast, get_args
+from typing import Any, Literal, NamedTuple, Protocol, get_args
 
 import torch
 from torch import Tensor, nn
@@ -26,6 +26,7 @@ from operant.runtime.checkpoints import Checkpoints
 from operant.runtime.checkpoints import load as load_checkpoint
 from operant.runtime.run import Run, RunError
 from operant.state import State, clone, copy_named
+from operant.tensors import backpropagate
 
 MICRO_BATCH_TOKENS = 16_384
 """Maximum tokens per forward pass."""
@@ -42,9 +43,6 @@ _NEEDS: Mapping[str, tuple[str, ...]] = {
 _THRESHOLDS = {"clip_low_threshold": 0.8, "clip_high_threshold": 1.2}
 """Bounds of the probability ratio in `ppo`; `cispo` has only the upper one."""
 _NAME = re.compile(r"[A-Za-z0-9][\w.-]{0,127}")
-
-
-_backward = cast(Callable[[Tensor], None], Tensor.backward)  # pyright: ignore[reportUnknownMemberType]
 
 
 class Datum(NamedTuple):
@@ -187,7 +185,7 @@ class LocalTrainer:
 
     def forward_backward(self, data: Sequence[Datum], loss: Loss, config: Mapping[str, float] | None = None) -> Forward:
         """See `Trainer`."""
-        return self._pass(data, loss, config, _backward)
+        return self._pass(data, loss, config, backpropagate)
 
     def _pass(
         self,

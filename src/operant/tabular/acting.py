@@ -5,7 +5,7 @@ actions count; ties are broken at random.
 """
 
 from collections.abc import Sequence
-from typing import NamedTuple, Self
+from typing import NamedTuple, Protocol, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,6 +14,11 @@ from operant.tabular.formulas import expected_value, moved
 from operant.tabular.numba_config import compiled
 from operant.tabular.random import Words, below, draw, uniform, words
 from operant.tabular.schedules import Schedule, scheduled, step_size_of
+from operant.tabular.simulator import Step
+
+Floats = NDArray[np.float64]
+Cell = tuple[int, int]
+"""A state and an action."""
 
 
 class Choices(NamedTuple):
@@ -85,26 +90,56 @@ class Table(NamedTuple):
         )
 
 
+class HasBase(Protocol):
+    """The constants of an algorithm."""
+
+    @property
+    def base(self) -> Rule:
+        """Those that all algorithms have."""
+        ...
+
+
+class HasTable(Protocol):
+    """The record of an algorithm that learns values."""
+
+    @property
+    def table(self) -> Table:
+        """The values."""
+        ...
+
+
+class Planning(HasTable, Protocol):
+    """The record of an algorithm that may choose an action a step ahead, as SARSA does."""
+
+    @property
+    def pending(self) -> NDArray[np.int64]:
+        """The action `[S]` of the next step; -1 if it is not chosen yet."""
+        ...
+
+
 @compiled
-def best_value(choices, values, state):
+def best_value(choices: Choices, values: Floats, state: int) -> float:
     """Return `max_a Q(s, a)` of the values `[A]` of a state's actions."""
-    best = values[choices.options[state, 0]]
+    option: int = choices.options[state, 0]
+    best = values[option]
     for k in range(1, choices.counts[state]):
-        best = max(best, values[choices.options[state, k]])
+        option = choices.options[state, k]
+        best = max(best, values[option])
     return best
 
 
 @compiled
-def mean_value(choices, values, state):
+def mean_value(choices: Choices, values: Floats, state: int) -> float:
     """Return the mean of `Q(s, a)` over the feasible actions, of the values `[A]` of a state's actions."""
     total = 0.0
     for k in range(choices.counts[state]):
-        total += values[choices.options[state, k]]
+        option: int = choices.options[state, k]
+        total += values[option]
     return total / choices.counts[state]
 
 
 @compiled
-def exploring_value(rule, table, i, state):
+def exploring_value(rule: Rule, table: Table, i: int, state: int) -> float:
     """Return the expected value of a state under the current ε-greedy policy."""
     values = table.q[i, state]
     best, mean = best_value(rule.choices, values, state), mean_value(rule.choices, values, state)
@@ -112,13 +147,13 @@ def exploring_value(rule, table, i, state):
 
 
 @compiled
-def any_action(choices, rng, i, state):
+def any_action(choices: Choices, rng: Words, i: int, state: int) -> int:
     """Return a feasible action, each with the same probability."""
     return choices.options[state, below(rng, i, choices.counts[state])]
 
 
 @compiled
-def greedy(choices, values, state, rng, i):
+def greedy(choices: Choices, values: Floats, state: int, rng: Words, i: int) -> int:
     """Return an action of the largest of the values `[A]`; among several a random one, by stream `i`."""
     count = choices.counts[state]
     action = choices.options[state, 0]
@@ -142,7 +177,7 @@ def greedy(choices, values, state, rng, i):
 
 
 @compiled
-def epsilon_greedy(rule, table, i, state):
+def epsilon_greedy(rule: Rule, table: Table, i: int, state: int) -> int:
     """Return any feasible action with probability ε, a greedy one otherwise (Sutton and Barto 2018, section 2.2)."""
     if uniform(table.rng, i) < table.epsilon[i]:
         return any_action(rule.choices, table.rng, i, state)
@@ -150,13 +185,13 @@ def epsilon_greedy(rule, table, i, state):
 
 
 @compiled
-def drawn_action(cumulative, actions, rng, i, state):
+def drawn_action(cumulative: Floats, actions: int, rng: Words, i: int, state: int) -> int:
     """Return an action of a stochastic policy, given as cumulative probabilities `[states * A]`."""
     return draw(cumulative, state * actions, (state + 1) * actions, rng, i) - state * actions
 
 
 @compiled
-def improve(rule, table, i, cell, target):
+def improve(rule: Rule, table: Table, i: int, cell: Cell, target: float) -> None:
     """Move `Q(s, a)` of a cell `(s, a)` towards a target by the step size, and count the update."""
     state, action = cell
     table.visits[i, state, action] += 1
@@ -165,7 +200,7 @@ def improve(rule, table, i, cell, target):
 
 
 @compiled
-def tick(rule, table, i, ended):
+def tick(rule: Rule, table: Table, i: int, ended: bool) -> None:
     """Count a step, or an episode that has ended, and update the schedules."""
     if ended or rule.count_steps:
         table.clock[i] += 1
@@ -174,13 +209,13 @@ def tick(rule, table, i, ended):
 
 
 @compiled
-def planned(rule, agent, i, state):
+def planned(rule: HasBase, agent: Planning, i: int, state: int) -> int:
     """Return SARSA's pending action, `agent.pending[i]`, or an ε-greedy one."""
     return epsilon_greedy(rule.base, agent.table, i, state) if agent.pending[i] < 0 else agent.pending[i]
 
 
 @compiled
-def sarsa_value(rule, agent, i, step):
+def sarsa_value(rule: HasBase, agent: Planning, i: int, step: Step) -> float:
     """Choose the next action, stored in `agent.pending`, and return its value; 0 after a termination."""
     agent.pending[i] = -1
     if step.terminated:

@@ -13,8 +13,9 @@ from operant.envs.registry import make_single, specified
 from operant.envs.worlds.bandits import Bandit, BernoulliBandit, Testbed
 from operant.runtime.evaluation import Evaluation
 from operant.runtime.settings import Settings
-from operant.tabular.bandits import Arms, BanditLearner
+from operant.tabular.bandits import Arms, BanditLearner, Floats
 from operant.tabular.learner import Player
+from operant.tensors import integers
 
 
 @dataclass(frozen=True)
@@ -60,7 +61,7 @@ class BanditExperiment:
             paid = np.repeat(expected[:, None], episodes, axis=1)
         return Evaluation.of(paid, np.ones(len(paid)), exact=backend != "gymnasium")
 
-    def _pulled(self, episodes: int) -> Any:
+    def _pulled(self, episodes: int) -> Floats:
         """Return the rewards of greedy arms in Gymnasium's environment, `[S, episodes]`."""
         obs = torch.zeros(len(self.settings.seeds), episodes, dtype=torch.int64)
         actions, _ = Player(self.learner).act(obs, None, None)
@@ -68,7 +69,7 @@ class BanditExperiment:
         paid = np.zeros(actions.shape)
         for i, seed in enumerate(_reset_seeds(self.settings.seeds)):
             env.reset(seed=seed)
-            paid[i] = [env.step(arm)[1] for arm in actions[i].tolist()]
+            paid[i] = [env.step(arm)[1] for arm in integers(actions[i])]
         env.close()
         return paid
 
@@ -89,7 +90,7 @@ def arms_of(task: str, seeds: Sequence[int], env_kwargs: Mapping[str, Any] | Non
         ValueError: the task has more than one state, or is not a bandit with known arms.
     """
     env = _bandit(task, env_kwargs)
-    means = []
+    means: list[Floats] = []
     for seed in _reset_seeds(seeds):
         env.reset(seed=seed)
         means.append(env.means.copy())

@@ -5,7 +5,7 @@ consistent on all problems it grows at least like `C ln T`, with the constant of
 `operant.tabular.strategies` and `operant.tabular.thompson`, the arms of a task in `operant.tabular.bandit_factory`.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, ClassVar, NamedTuple, Self
@@ -15,6 +15,7 @@ import torch
 from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
+from operant.mdp.bellman_kernels import Index
 from operant.runtime.bounds import PositiveInt, require
 from operant.runtime.learner import Metrics
 from operant.state import Resumable
@@ -24,6 +25,7 @@ from operant.tabular.learner import Player, shares
 from operant.tabular.numba_config import compiled
 from operant.tabular.random import Words, below, normal, uniform, words
 from operant.tabular.simulator import UNLIMITED
+from operant.tensors import from_numpy
 
 Floats = NDArray[np.float64]
 
@@ -139,7 +141,7 @@ class Pulls(NamedTuple):
 
 
 @compiled
-def pull(arms, pulls, i, arm):
+def pull(arms: Arms, pulls: Pulls, i: int, arm: Index) -> float:
     """Pull an arm, count it and return the reward; the strategy updates estimates."""
     mean = arms.means[i, arm]
     if arms.bernoulli:
@@ -157,7 +159,7 @@ def pull(arms, pulls, i, arm):
 
 
 @compiled
-def pull_and_average(arms, pulls, i, arm, step_size):
+def pull_and_average(arms: Arms, pulls: Pulls, i: int, arm: Index, step_size: float) -> None:
     """Pull an arm and move its estimate, by a step size, or for 0 to the mean of its rewards."""
     reward = pull(arms, pulls, i, arm)
     share = step_size if step_size > 0.0 else 1.0 / pulls.counts[i, arm]
@@ -165,7 +167,7 @@ def pull_and_average(arms, pulls, i, arm, step_size):
 
 
 @compiled
-def top_arm(values, rng, i):
+def top_arm(values: Floats, rng: Words, i: int) -> int:
     """Return an arm of the largest of the values `[K]`; among several a random one."""
     arm, ties = 0, 1
     for k in range(1, len(values)):
@@ -194,6 +196,10 @@ class StrategyConfig:
         require(self)
 
 
+Kernel = Callable[[Arms, Pulls, Any, int], None]
+"""Lets every seed pull some arms: `(arms, pulls, rule, steps)`, with the constants of the strategy."""
+
+
 class BanditLearner(Resumable):
     """Bandit learners of `S` seeds.
 
@@ -218,7 +224,7 @@ class BanditLearner(Resumable):
     CATALOG: ClassVar[Mapping[str, Any]] = {"package": "tabular", "family": "bandit", "actions": ("discrete",)}
 
     config: Any
-    run: ClassVar[Any]
+    run: ClassVar[Kernel]
     learns_values: ClassVar[bool] = True
     learns_action_values: ClassVar[bool] = True
     device = torch.device("cpu")
@@ -231,7 +237,7 @@ class BanditLearner(Resumable):
         self.config, self.arms, self.seeds, self.budget, self.consumed = config, arms, list(seeds), budget, 0
         if self.needs_bernoulli() and not arms.bernoulli:
             raise ValueError(f"{self.called()} is for Bernoulli rewards, but these are normal")
-        self.rule = self.make_rule()
+        self.rule: Any = self.make_rule()
         self.pulls = Pulls.new(self.seeds, arms.means.shape[1], self.initial_estimate())
         self._player = Player(self)
 
@@ -251,7 +257,7 @@ class BanditLearner(Resumable):
         """Return the initial estimate of every arm."""
         return 0.0
 
-    def kernel(self) -> Any:
+    def kernel(self) -> Kernel:
         """Return the kernel."""
         return type(self).run
 
@@ -289,7 +295,7 @@ class BanditLearner(Resumable):
         """Return the greedy policies and what the arms seem to pay (see `operant.runtime.learner.Describing`)."""
         shape = (*obs.shape[:2], -1)
         found = {"probabilities": self.policy(), "q": self.q}
-        return {name: torch.from_numpy(np.array(values)).expand(shape) for name, values in found.items()}
+        return {name: from_numpy(np.array(values)).expand(shape) for name, values in found.items()}
 
     def noise(self, rows: int, generator: torch.Generator) -> Tensor:
         """Return the random numbers in [0, 1) that break ties in `act`, `[S, rows]`."""
@@ -315,14 +321,14 @@ class BanditLearner(Resumable):
             "bandit/best_arm": self.pulls.best / steps,
         }
         self.pulls.reward[:], self.pulls.best[:] = 0.0, 0
-        return {name: torch.from_numpy(values) for name, values in reports.items()}
+        return {name: from_numpy(values) for name, values in reports.items()}
 
     def close(self) -> None:
         """Do nothing: arms hold no resources."""
 
 
 @compiled
-def bernoulli_kl(p, q):
+def bernoulli_kl(p: float, q: float) -> float:
     """Return KL(Bernoulli(p) ‖ Bernoulli(q)) in nats, for q in (0, 1)."""
     left = p * np.log(p / q) if p > 0.0 else 0.0
     return left + ((1.0 - p) * np.log((1.0 - p) / (1.0 - q)) if p < 1.0 else 0.0)

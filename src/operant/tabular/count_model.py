@@ -9,7 +9,7 @@ from typing import NamedTuple, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from operant.tabular.acting import best_value
+from operant.tabular.acting import Cell, Rule, best_value
 from operant.tabular.numba_config import compiled
 
 
@@ -55,7 +55,7 @@ class Counts(NamedTuple):
 
 
 @compiled
-def observe(model, i, cell, reward, outcome):
+def observe(model: Counts, i: int, cell: Cell, reward: float, outcome: int) -> tuple[int, bool]:
     """Count a step to `outcome`, a state or the number of states for the end.
 
     Returns:
@@ -76,7 +76,7 @@ def observe(model, i, cell, reward, outcome):
 
 
 @compiled
-def expected_backup(rule, model, q, i, cell):
+def expected_backup(rule: Rule, model: Counts, q: NDArray[np.float64], i: int, cell: Cell) -> float:
     """Return `r̂ + γ Σ_s' P̂(s') max_a' Q(s', a')` by the frequencies so far; the action must have been tried."""
     state, action = cell
     total, states = 0.0, model.successors.shape[1]

@@ -19,11 +19,11 @@ from numpy.typing import NDArray
 from operant.tabular.acting import Table, epsilon_greedy, greedy, tick
 from operant.tabular.configs import ControlConfig
 from operant.tabular.formulas import moved, q_target
-from operant.tabular.learner import Kernels, TabularLearner
+from operant.tabular.learner import Kernels, PlainRule, TabularLearner
 from operant.tabular.numba_config import compiled
 from operant.tabular.random import below
 from operant.tabular.schedules import step_size_of
-from operant.tabular.simulator import advance, may_go_on
+from operant.tabular.simulator import Model, Quota, Step, World, advance, may_go_on
 
 
 @dataclass(frozen=True)
@@ -50,13 +50,13 @@ class Agent(NamedTuple):
 
 
 @compiled
-def choose(rule, agent, i, state):
+def choose(rule: PlainRule, agent: Agent, i: int, state: int) -> int:
     """Return an ε-greedy action by the mean of both tables."""
     return epsilon_greedy(rule.base, agent.table, i, state)
 
 
 @compiled
-def learn(rule, agent, i, step):
+def learn(rule: PlainRule, agent: Agent, i: int, step: Step) -> None:
     """Move one of the tables, chosen at random, towards `r + γ Q_other(s', argmax Q_own(s', ·))`."""
     table, pair, base, seeds = agent.table, agent.pair, rule.base, len(agent.table.rng)
     state, action, successor = step.state, step.action, step.successor
@@ -75,7 +75,7 @@ def learn(rule, agent, i, step):
 
 
 @compiled
-def run(model, world, rule, agent, quota):
+def run(model: Model, world: World, rule: PlainRule, agent: Agent, quota: Quota) -> None:
     """Run Double Q-learning in a model."""
     for i in range(len(quota.left)):
         while may_go_on(world, quota, i):
@@ -88,6 +88,8 @@ class DoubleQLearning(TabularLearner):
     """Double Q-learning (see `TabularLearner` for the arguments)."""
 
     config: DoubleQLearningConfig
+    rule: PlainRule
+    agent: Agent
     kernels = Kernels(choose, learn, run)
 
     def make_agent(self) -> Agent:

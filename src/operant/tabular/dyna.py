@@ -25,7 +25,7 @@ from operant.tabular.formulas import q_target, time_bonus
 from operant.tabular.learner import Kernels, TabularLearner
 from operant.tabular.numba_config import compiled
 from operant.tabular.random import below
-from operant.tabular.simulator import Step, advance, may_go_on
+from operant.tabular.simulator import Model, Quota, Step, World, advance, may_go_on
 
 
 @dataclass(frozen=True)
@@ -117,14 +117,14 @@ class Agent(NamedTuple):
 
 
 @compiled
-def admit(memory, i, state, action):
+def admit(memory: Memory, i: int, state: int, action: int) -> None:
     """Make a cell available for planning."""
     memory.known[i, memory.admitted[i]] = state * memory.rewards.shape[2] + action
     memory.admitted[i] += 1
 
 
 @compiled
-def remember(rule, memory, i, step):
+def remember(rule: DynaRule, memory: Memory, i: int, step: Step) -> None:
     """Store the outcome of an action, and make new cells available for planning."""
     state, action, choices = step.state, step.action, rule.base.choices
     if not rule.imagines:
@@ -142,7 +142,7 @@ def remember(rule, memory, i, step):
 
 
 @compiled
-def recall(rule, agent, i):
+def recall(rule: DynaRule, agent: Agent, i: int) -> Step:
     """Return a random stored step, with the bonus in its reward."""
     memory = agent.memory
     cell = memory.known[i, below(agent.table.rng, i, memory.admitted[i])]
@@ -155,7 +155,7 @@ def recall(rule, agent, i):
 
 
 @compiled
-def backup(rule, table, i, step):
+def backup(rule: Rule, table: Table, i: int, step: Step) -> None:
     """Move Q(s, a) towards `r + γ max_a' Q(s', a')`."""
     next_value = 0.0
     if not step.terminated:
@@ -165,13 +165,13 @@ def backup(rule, table, i, step):
 
 
 @compiled
-def choose(rule, agent, i, state):
+def choose(rule: DynaRule, agent: Agent, i: int, state: int) -> int:
     """Return an ε-greedy action."""
     return epsilon_greedy(rule.base, agent.table, i, state)
 
 
 @compiled
-def learn(rule, agent, i, step):
+def learn(rule: DynaRule, agent: Agent, i: int, step: Step) -> None:
     """Learn from a step, store it, and plan."""
     backup(rule.base, agent.table, i, step)
     remember(rule, agent.memory, i, step)
@@ -181,7 +181,7 @@ def learn(rule, agent, i, step):
 
 
 @compiled
-def run(model, world, rule, agent, quota):
+def run(model: Model, world: World, rule: DynaRule, agent: Agent, quota: Quota) -> None:
     """Run Dyna-Q or Dyna-Q+ in a simulated model, unknown to the agent."""
     for i in range(len(quota.left)):
         while may_go_on(world, quota, i):
@@ -193,6 +193,8 @@ def run(model, world, rule, agent, quota):
 class Dyna(TabularLearner):
     """Base of Dyna-Q and Dyna-Q+."""
 
+    rule: DynaRule
+    agent: Agent
     kernels = Kernels(choose, learn, run)
 
     def make_agent(self) -> Agent:

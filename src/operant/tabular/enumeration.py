@@ -14,7 +14,7 @@ from operant import streams
 from operant.envs import GymnasiumEnv
 from operant.envs.checks import needs_check
 from operant.envs.registry import make_single, specified
-from operant.envs.spaces import members
+from operant.envs.spaces import is_dict, is_multi_discrete, members
 
 
 def size(space: gymnasium.Space[Any]) -> int:
@@ -40,7 +40,7 @@ def number(space: gymnasium.Space[Any], member: Any) -> int:
         if not 0 <= index < space.n:
             raise ValueError(f"{member!r} is not in {space}")
         return index
-    if isinstance(space, spaces.MultiDiscrete):
+    if is_multi_discrete(space):
         parts = (np.asarray(member) - space.start).ravel()
         if ((parts < 0) | (parts >= space.nvec.ravel())).any():
             raise ValueError(f"{np.asarray(member).tolist()} is not in {space}")
@@ -50,15 +50,15 @@ def number(space: gymnasium.Space[Any], member: Any) -> int:
         if not set(bits) <= {0, 1}:
             raise ValueError(f"{np.asarray(member).tolist()} is not in {space}")
         return int("".join(map(str, bits)), 2)
-    members = [member[key] for key in space.spaces] if isinstance(space, spaces.Dict) else member
+    values = [member[key] for key in space.spaces] if is_dict(space) else member
     total = 0
-    for part, value in zip(_parts(space), members, strict=True):
+    for part, value in zip(_parts(space), values, strict=True):
         total = total * size(part) + number(part, value)
     return total
 
 
 def _parts(space: Any) -> Sequence[gymnasium.Space[Any]]:
-    return list(space.spaces.values()) if isinstance(space, spaces.Dict) else list(space.spaces)
+    return list(space.spaces.values()) if is_dict(space) else list(space.spaces)
 
 
 class Enumerated(gymnasium.ObservationWrapper[Any, Any, Any]):

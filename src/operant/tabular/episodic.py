@@ -24,7 +24,7 @@ from operant.tabular.formulas import lambda_return
 from operant.tabular.learner import Kernels, TabularLearner
 from operant.tabular.numba_config import compiled
 from operant.tabular.prediction import Policy, Prediction, follow, of_state
-from operant.tabular.simulator import advance, may_go_on
+from operant.tabular.simulator import Model, Quota, Step, World, advance, may_go_on
 
 Visits = Literal["first", "every"]
 
@@ -115,7 +115,7 @@ class Agent(NamedTuple):
 
 
 @compiled
-def backward(rule, agent, i, last_value):
+def backward(rule: "EpisodicPredictionRule | EpisodicControlRule", agent: Agent, i: int, last_value: float) -> None:
     """Replace the rewards of the episode by the targets (by the errors, if all updates are made together)."""
     episode, how = agent.episode, rule.how
     following, next_value = last_value, last_value
@@ -127,7 +127,9 @@ def backward(rule, agent, i, last_value):
 
 
 @compiled
-def learn_episode(rule, agent, i, last_value):
+def learn_episode(
+    rule: "EpisodicPredictionRule | EpisodicControlRule", agent: Agent, i: int, last_value: float
+) -> None:
     """Update the values of an episode's cells and clear it; `last_value` is 0 after a termination."""
     episode, how = agent.episode, rule.how
     backward(rule, agent, i, last_value)
@@ -145,7 +147,7 @@ def learn_episode(rule, agent, i, last_value):
 
 
 @compiled
-def remember(episode, i, step):
+def remember(episode: Episode, i: int, step: Step) -> None:
     """Add a step to the episode, which must not be full."""
     t = episode.length[i]
     episode.states[i, t], episode.actions[i, t], episode.rewards[i, t] = step.state, step.action, step.reward
@@ -153,13 +155,13 @@ def remember(episode, i, step):
 
 
 @compiled
-def may_remember(agent, i):
+def may_remember(agent: Agent, i: int) -> bool:
     """Return whether there is space for another step."""
     return agent.episode.length[i] < agent.episode.rewards.shape[1]
 
 
 @compiled
-def learn_prediction(rule, agent, i, step):
+def learn_prediction(rule: "EpisodicPredictionRule", agent: Agent, i: int, step: Step) -> None:
     """Store a step; at the end of the episode, update V(s) of all its states."""
     remember(agent.episode, i, of_state(step))
     if step.terminated or step.truncated:
@@ -168,7 +170,7 @@ def learn_prediction(rule, agent, i, step):
 
 
 @compiled
-def learn_control(rule, agent, i, step):
+def learn_control(rule: "EpisodicControlRule", agent: Agent, i: int, step: Step) -> None:
     """Store a step; at the end of the episode, update Q(s, a) of all its actions."""
     remember(agent.episode, i, step)
     if step.terminated or step.truncated:
@@ -178,13 +180,13 @@ def learn_control(rule, agent, i, step):
 
 
 @compiled
-def choose_control(rule, agent, i, state):
+def choose_control(rule: "EpisodicControlRule", agent: Agent, i: int, state: int) -> int:
     """Return an ε-greedy action."""
     return epsilon_greedy(rule.base, agent.table, i, state)
 
 
 @compiled
-def run_prediction(model, world, rule, agent, quota):
+def run_prediction(model: Model, world: World, rule: "EpisodicPredictionRule", agent: Agent, quota: Quota) -> None:
     """Run prediction in a model; a seed whose episode is full waits."""
     for i in range(len(quota.left)):
         while may_go_on(world, quota, i) and may_remember(agent, i):
@@ -194,7 +196,7 @@ def run_prediction(model, world, rule, agent, quota):
 
 
 @compiled
-def run_control(model, world, rule, agent, quota):
+def run_control(model: Model, world: World, rule: "EpisodicControlRule", agent: Agent, quota: Quota) -> None:
     """Run Monte Carlo control in a model; a seed whose episode is full waits."""
     for i in range(len(quota.left)):
         while may_go_on(world, quota, i) and may_remember(agent, i):
@@ -232,6 +234,8 @@ def with_room(agent: Agent) -> Agent:
 class EpisodicPrediction(Prediction):
     """Base of Monte Carlo prediction and the offline λ-return."""
 
+    rule: EpisodicPredictionRule
+    agent: Agent
     kernels = Kernels(follow, learn_prediction, run_prediction)
     GROWING = frozenset({"states", "actions", "rewards"})
 
@@ -276,6 +280,8 @@ class MonteCarlo(TabularLearner):
     """On-policy Monte Carlo control (see `TabularLearner` for the arguments)."""
 
     config: MonteCarloConfig
+    rule: EpisodicControlRule
+    agent: Agent
     kernels = Kernels(choose_control, learn_control, run_control)
     GROWING = EpisodicPrediction.GROWING
 

@@ -5,9 +5,8 @@ from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from scipy import sparse
 
-from operant.mdp import MDP, policy_evaluation
+from operant.mdp import MDP, policy_evaluation, sparse
 from operant.tabular.acting import drawn_action
 from operant.tabular.numba_config import compiled
 from operant.tabular.random import Words, words
@@ -39,7 +38,7 @@ class _Followed(NamedTuple):
 
 
 @compiled
-def _play(model, world, policies, episodes, cut):
+def _play(model: Model, world: World, policies: _Followed, episodes: int, cut: NDArray[np.bool_]) -> None:
     """Let every seed follow its policy for some episodes, and write truncations to `cut [S, episodes]`."""
     for i in range(len(world.state)):
         while world.episodes[i] < episodes:

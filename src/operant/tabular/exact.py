@@ -12,10 +12,8 @@ from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from scipy import sparse
-from scipy.sparse import csgraph
 
-from operant.mdp import MDP
+from operant.mdp import MDP, sparse
 from operant.tabular.numba_config import compiled
 from operant.tabular.simulator import Model
 
@@ -58,7 +56,7 @@ class _Walk(NamedTuple):
 
 
 @compiled
-def _carry(chain, now, after):
+def _carry(chain: _Chain, now: _Walk, after: _Walk) -> float:
     """Move the distribution by one step; return the expected reward."""
     model, paid = chain.model, 0.0
     after.size[0] = 0
@@ -85,23 +83,24 @@ def _carry(chain, now, after):
 
 
 @compiled
-def _total(walk):
+def _total(walk: _Walk) -> float:
     """Return the probability that the episode continues."""
     total = 0.0
     for k in range(walk.size[0]):
-        total += walk.mass[walk.active[k]]
+        state: int = walk.active[k]
+        total += walk.mass[state]
     return total
 
 
 @compiled
-def _copy(mass, kept):
+def _copy(mass: Floats, kept: Floats) -> None:
     """Copy the mass of all states."""
     for state in range(len(mass)):
         kept[state] = mass[state]
 
 
 @compiled
-def _same(walk, kept, count):
+def _same(walk: _Walk, kept: Floats, count: int) -> bool:
     """Return whether a walk has the distribution `kept [states]`, with `count` support states."""
     if walk.size[0] != count:
         return False
@@ -112,7 +111,7 @@ def _same(walk, kept, count):
 
 
 @compiled
-def _expect(chain, now, after, kept, out):
+def _expect(chain: _Chain, now: _Walk, after: _Walk, kept: Floats, out: Floats) -> None:
     """Write return, length and the probability of truncation to `out [3]`.
 
     `now` is the distribution of the start; `after` is empty, and `kept [states]` is written to.
@@ -193,7 +192,7 @@ def circling_states(mdp: MDP, policy: ArrayLike) -> NDArray[np.int64]:
     )
     chain = sparse.csr_array(chosen @ rows)
     chain.eliminate_zeros()
-    _, classes = csgraph.connected_components(chain, connection="strong")
+    _, classes = sparse.connected_components(chain, connection="strong")
     going_on = chain.sum(axis=1)
     open_classes = np.zeros(classes.max() + 1, np.bool_)
     np.logical_or.at(open_classes, classes, going_on < 1.0 - 1e-9)
@@ -209,7 +208,7 @@ def reachable_states(mdp: MDP) -> NDArray[np.bool_]:
     return _reachable(chain, mdp.start > 0)
 
 
-def _reachable(chain: sparse.csr_array, start: NDArray[np.bool_]) -> NDArray[np.bool_]:
+def _reachable(chain: sparse.Sparse, start: NDArray[np.bool_]) -> NDArray[np.bool_]:
     """Return the states of a chain reachable from some states, `[states]`."""
     reached, front = start.copy(), start
     while front.any():

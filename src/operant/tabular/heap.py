@@ -31,13 +31,13 @@ class Heap(NamedTuple):
 
 
 @compiled
-def _put(heap, i, place, cell):
+def _put(heap: Heap, i: int, place: int, cell: int) -> None:
     heap.cells[i, place] = cell
     heap.place[i, cell] = place
 
 
 @compiled
-def _rise(heap, i, place):
+def _rise(heap: Heap, i: int, place: int) -> None:
     cell = heap.cells[i, place]
     while place > 0:
         parent = (place - 1) // 2
@@ -49,7 +49,7 @@ def _rise(heap, i, place):
 
 
 @compiled
-def _sink(heap, i, place):
+def _sink(heap: Heap, i: int, place: int) -> None:
     cell, count = heap.cells[i, place], heap.queued[i]
     while 2 * place + 1 < count:
         child = 2 * place + 1
@@ -63,7 +63,7 @@ def _sink(heap, i, place):
 
 
 @compiled
-def push(heap, i, cell, priority):
+def push(heap: Heap, i: int, cell: int, priority: float) -> None:
     """Queue a cell, or raise its priority; a higher existing priority stays."""
     place = heap.place[i, cell]
     if place < 0:
@@ -78,7 +78,7 @@ def push(heap, i, cell, priority):
 
 
 @compiled
-def pop(heap, i):
+def pop(heap: Heap, i: int) -> int:
     """Remove and return the cell of highest priority; the queue must not be empty."""
     top = heap.cells[i, 0]
     heap.place[i, top] = -1

@@ -1,15 +1,15 @@
 """Base of tabular learners: parallel seeds, experience, metrics, exact state."""
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, ClassVar, NamedTuple, Protocol
+from typing import Any, ClassVar, NamedTuple, Protocol, cast
 
-import gymnasium
 import numpy as np
 import torch
+from gymnasium.spaces import Discrete
 from numpy.typing import NDArray
 from torch import Tensor
 
-from operant.envs.base import BatchEnv
+from operant.envs.base import BatchEnv, Tree
 from operant.envs.workers import EnvError
 from operant.envs.wrapper import reporting
 from operant.mdp import MDP
@@ -20,6 +20,7 @@ from operant.streams import seed_sequence
 from operant.tabular.acting import Rule
 from operant.tabular.configs import BaseConfig, ExploringConfig, TableConfig
 from operant.tabular.simulator import UNLIMITED, Model, Quota, Step, World, begin_all, settle
+from operant.tensors import from_numpy
 
 Floats = NDArray[np.float64]
 
@@ -34,9 +35,9 @@ class Kernels(NamedTuple):
             or until it is full (`make_room`).
     """
 
-    choose: Callable[..., Any]
-    learn: Callable[..., Any]
-    run: Callable[..., Any]
+    choose: Callable[[Any, Any, int, int], int]
+    learn: Callable[[Any, Any, int, Step], None]
+    run: Callable[[Model, World, Any, Any, Quota], None]
 
 
 class PlainRule(NamedTuple):
@@ -90,6 +91,8 @@ class TabularLearner(DeclaredState):
     learns_values: ClassVar[bool] = True
     learns_action_values: ClassVar[bool] = True
     device = torch.device("cpu")
+    states: int
+    actions: int
 
     def __init__(
         self, config: BaseConfig, source: MDP | BatchEnv, *, seeds: Sequence[int], budget: int = UNLIMITED
@@ -175,7 +178,7 @@ class TabularLearner(DeclaredState):
         if self.model is None:
             self._step(steps)
         else:
-            self._simulate(Quota(np.full(len(self.seeds), steps, np.int64), UNLIMITED))
+            self._simulate(self.model, Quota(np.full(len(self.seeds), steps, np.int64), UNLIMITED))
         self.consumed += steps
         return self._report()
 
@@ -196,7 +199,7 @@ class TabularLearner(DeclaredState):
         before = self.world
         self.world = before._replace(returns=history.returns, lengths=history.lengths)
         left = np.full(len(self.seeds), UNLIMITED, np.int64)
-        self._simulate(Quota(left, episodes))
+        self._simulate(self.model, Quota(left, episodes))
         self.world = self.world._replace(returns=before.returns, lengths=before.lengths)
         self.consumed += int(UNLIMITED - left.min())
         return history
@@ -211,10 +214,10 @@ class TabularLearner(DeclaredState):
             raise ValueError("the model must be simulated, and the new one have the same states and feasible actions")
         self.model = Model.of(mdp)
 
-    def _simulate(self, quota: Quota) -> None:
+    def _simulate(self, model: Model, quota: Quota) -> None:
         while ((quota.left > 0) & (self.world.episodes < quota.episodes)).any():
             self.make_room()
-            self.kernels.run(self.model, self.world, self.rule, self.agent, quota)
+            self.kernels.run(model, self.world, self.rule, self.agent, quota)
 
     def _step(self, steps: int) -> None:
         """Step all environments `steps` times."""
@@ -225,7 +228,7 @@ class TabularLearner(DeclaredState):
             self.make_room()
             states = self.world.state.copy()
             actions = np.array([choose(self.rule, self.agent, i, states[i]) for i in rows], np.int64)
-            step = self.env.step(torch.from_numpy(actions))
+            step = self.env.step(from_numpy(actions))
             rewards = _finite(step.reward.double().numpy(), self.env.task)
             scores = step.score.double().numpy()
             successors = _states(_array(step.final_obs), self.states, self.env.task)
@@ -240,7 +243,7 @@ class TabularLearner(DeclaredState):
             self.world.state[:] = successors if same else _states(_array(step.obs), self.states, self.env.task)
 
     def _report(self) -> Metrics:
-        count, total, length = torch.from_numpy(self.world.ended.copy()).unbind(1)
+        count, total, length = from_numpy(self.world.ended.copy()).unbind(1)
         self.world.ended[:] = 0.0
         told, self._told = self._told, []
         wrappers = [] if self.env is None else reporting(self.env)
@@ -250,12 +253,13 @@ class TabularLearner(DeclaredState):
             "rollout/episode_length": length / count,
             "rollout/episodes": count,
             **info_metrics(told, len(self.seeds)),
-            **{name: torch.from_numpy(values.copy()) for name, values in self.schedules().items()},
+            **{name: from_numpy(values.copy()) for name, values in self.schedules().items()},
         }
 
     def schedules(self) -> dict[str, Floats]:
         """Return the scheduled values, `[S]` each, by metric name."""
-        table, reported = self.agent.table, {}
+        table = self.agent.table
+        reported: dict[str, Floats] = {}
         if isinstance(self.config, ExploringConfig):
             reported["schedule/epsilon"] = table.epsilon
         if isinstance(self.config, TableConfig):
@@ -280,7 +284,7 @@ class TabularLearner(DeclaredState):
             found["value"] = self.values[seeds, states]
         if self.learns_values and self.learns_action_values:
             found["q"] = np.where(self.feasible[states], self.q[seeds, states], -np.inf)
-        return {name: torch.from_numpy(np.array(values)) for name, values in found.items()}
+        return {name: from_numpy(np.array(values)) for name, values in found.items()}
 
     def noise(self, rows: int, generator: torch.Generator) -> Tensor:
         """Return the random numbers in [0, 1) for exploration in `act`, `[S, rows]`."""
@@ -345,11 +349,12 @@ class Player:
 
     def act(self, obs: Any, memory: Any, noise: Tensor | None) -> tuple[Tensor, None]:
         """Return actions `[S, N]` for states `[S, N]`; with noise `[S, N]` in [0, 1), the behavior policy."""
-        states = obs.numpy().astype(np.int64)
+        states = _array(obs)
         cumulative = self._learner.probabilities(states, exploring=noise is not None).cumsum(axis=2)
-        drawn = np.stack([rng.random(states.shape[1]) for rng in self._rngs]) if noise is None else noise.numpy()
+        count: int = states.shape[1]
+        drawn = np.stack([rng.random(count) for rng in self._rngs]) if noise is None else noise.numpy()
         passed = cumulative[:, :, :-1] <= drawn[:, :, None] * cumulative[:, :, -1:]
-        return torch.from_numpy(passed.sum(axis=2)), None
+        return from_numpy(passed.sum(axis=2)), None
 
     def noise(self, rows: int, generator: torch.Generator) -> Tensor:
         """Return the random numbers in [0, 1) for exploration in `act`, `[S, rows]`."""
@@ -361,9 +366,9 @@ def shares(mask: NDArray[np.bool_]) -> Floats:
     return mask / np.maximum(mask.sum(axis=-1, keepdims=True), 1)
 
 
-def _array(obs: Any) -> NDArray[np.int64]:
-    """Return observations `[B]` as state indices."""
-    return obs.numpy().astype(np.int64)
+def _array(obs: Tree) -> NDArray[np.int64]:
+    """Return observations `[B]`, a tensor as those of every Discrete space, as state indices."""
+    return cast(Tensor, obs).numpy().astype(np.int64)
 
 
 def _states(found: NDArray[np.int64], states: int, task: str) -> NDArray[np.int64]:
@@ -387,15 +392,15 @@ def _finite(rewards: Floats, task: str) -> Floats:
 
 def _feasible(env: BatchEnv, seeds: int) -> NDArray[np.bool_]:
     """Return the all-true mask of an environment; raise if its spaces are unsupported."""
-    spaces = env.observation_space, env.action_space
-    if not all(isinstance(space, gymnasium.spaces.Discrete) and space.start == 0 for space in spaces):
+    observed, taken = env.observation_space, env.action_space
+    if not (isinstance(observed, Discrete) and isinstance(taken, Discrete)) or observed.start or taken.start:
         raise ValueError(
-            f"a table needs observations and actions that are Discrete and start at 0, but {env.task} has {spaces[0]} "
-            f"and {spaces[1]}; operant.tabular.enumerated converts finite spaces"
+            f"a table needs observations and actions that are Discrete and start at 0, but {env.task} has {observed} "
+            f"and {taken}; operant.tabular.enumerated converts finite spaces"
         )
     if env.rows != seeds or not env.always_valid:
         raise ValueError(
             f"{seeds} seeds need {seeds} environments whose steps are all valid, but {env.task} has "
             f"{env.rows} rows (valid: {env.always_valid}); make it with operant.envs.make(task, 1, seeds)"
         )
-    return np.ones((int(spaces[0].n), int(spaces[1].n)), np.bool_)  # pyright: ignore[reportAttributeAccessIssue]
+    return np.ones((int(observed.n), int(taken.n)), np.bool_)

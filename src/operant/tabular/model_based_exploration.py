@@ -20,13 +20,13 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from operant.runtime.bounds import NonNegativeFloat, PositiveFloat, PositiveInt, UnitFloat
-from operant.tabular.acting import Rule, Table, greedy, tick
+from operant.tabular.acting import Cell, Rule, Table, greedy, tick
 from operant.tabular.configs import BaseConfig
 from operant.tabular.count_model import Counts, expected_backup, observe
 from operant.tabular.formulas import count_bonus
 from operant.tabular.learner import Kernels, TabularLearner
 from operant.tabular.numba_config import compiled
-from operant.tabular.simulator import advance, may_go_on
+from operant.tabular.simulator import Model, Quota, Step, World, advance, may_go_on
 
 
 @dataclass(frozen=True)
@@ -102,7 +102,7 @@ class Agent(NamedTuple):
 
 
 @compiled
-def optimistic_value(rule, agent, i, cell):
+def optimistic_value(rule: OptimismRule, agent: Agent, i: int, cell: Cell) -> float:
     """Return the value of an action in the optimistic model."""
     state, action = cell
     tries = agent.model.tries[i, state, action]
@@ -113,7 +113,7 @@ def optimistic_value(rule, agent, i, cell):
 
 
 @compiled
-def plan(rule, agent, i):
+def plan(rule: OptimismRule, agent: Agent, i: int) -> None:
     """Iterate values over all states in order, in place, until they converge."""
     q, choices = agent.table.q, rule.base.choices
     largest = np.inf
@@ -128,13 +128,13 @@ def plan(rule, agent, i):
 
 
 @compiled
-def choose(rule, agent, i, state):
+def choose(rule: OptimismRule, agent: Agent, i: int, state: int) -> int:
     """Return a greedy action."""
     return greedy(rule.base.choices, agent.table.q[i, state], state, agent.table.rng, i)
 
 
 @compiled
-def learn(rule, agent, i, step):
+def learn(rule: OptimismRule, agent: Agent, i: int, step: Step) -> None:
     """Count a step, and plan if needed."""
     model, state, action = agent.model, step.state, step.action
     observe(model, i, (state, action), step.reward, model.successors.shape[1] if step.terminated else step.successor)
@@ -145,7 +145,7 @@ def learn(rule, agent, i, step):
 
 
 @compiled
-def run(model, world, rule, agent, quota):
+def run(model: Model, world: World, rule: OptimismRule, agent: Agent, quota: Quota) -> None:
     """Run R-max or MBIE-EB in a simulated model, unknown to the agent; a seed with a full learned model waits."""
     for i in range(len(quota.left)):
         while may_go_on(world, quota, i) and not agent.model.full[i]:
@@ -157,6 +157,8 @@ def run(model, world, rule, agent, quota):
 class Optimist(TabularLearner):
     """Base of R-max and MBIE-EB."""
 
+    rule: OptimismRule
+    agent: Agent
     kernels = Kernels(choose, learn, run)
     GROWING = frozenset({"successors", "counts"})
 

@@ -15,13 +15,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from operant.runtime.bounds import PositiveInt
-from operant.tabular.acting import Table, improve, planned, sarsa_value, tick
+from operant.tabular.acting import HasBase, Table, improve, planned, sarsa_value, tick
 from operant.tabular.configs import ControlConfig, TableConfig
 from operant.tabular.formulas import q_target
-from operant.tabular.learner import Kernels, TabularLearner
+from operant.tabular.learner import Kernels, PlainRule, TabularLearner
 from operant.tabular.numba_config import compiled
-from operant.tabular.prediction import Prediction, follow, of_state
-from operant.tabular.simulator import advance, may_go_on
+from operant.tabular.prediction import Prediction, PredictionRule, follow, of_state
+from operant.tabular.simulator import Model, Quota, Step, World, advance, may_go_on
 
 
 @dataclass(frozen=True)
@@ -86,7 +86,7 @@ class Agent(NamedTuple):
 
 
 @compiled
-def update_oldest(rule, agent, i, next_value):
+def update_oldest(rule: HasBase, agent: Agent, i: int, next_value: float) -> None:
     """Update the oldest step of the window by the return so far, and remove it."""
     window = agent.window
     n, first = window.rewards.shape[1], window.first[i]
@@ -99,7 +99,7 @@ def update_oldest(rule, agent, i, next_value):
 
 
 @compiled
-def push(rule, agent, i, step, next_value):
+def push(rule: HasBase, agent: Agent, i: int, step: Step, next_value: float) -> None:
     """Add a step to the window and make the due updates; `next_value` is 0 after a termination."""
     window, ended = agent.window, step.terminated or step.truncated
     n = window.rewards.shape[1]
@@ -114,20 +114,20 @@ def push(rule, agent, i, step, next_value):
 
 
 @compiled
-def learn_td(rule, agent, i, step):
+def learn_td(rule: PredictionRule, agent: Agent, i: int, step: Step) -> None:
     """Move V(s) of n steps ago towards the n-step return."""
     next_value = 0.0 if step.terminated else agent.table.q[i, step.successor, 0]
     push(rule, agent, i, of_state(step), next_value)
 
 
 @compiled
-def learn_sarsa(rule, agent, i, step):
+def learn_sarsa(rule: PlainRule, agent: Agent, i: int, step: Step) -> None:
     """Choose the next action and move Q(s, a) of n steps ago towards the n-step return."""
     push(rule, agent, i, step, sarsa_value(rule, agent, i, step))
 
 
 @compiled
-def run_td(model, world, rule, agent, quota):
+def run_td(model: Model, world: World, rule: PredictionRule, agent: Agent, quota: Quota) -> None:
     """Run n-step TD in a model."""
     for i in range(len(quota.left)):
         while may_go_on(world, quota, i):
@@ -137,7 +137,7 @@ def run_td(model, world, rule, agent, quota):
 
 
 @compiled
-def run_sarsa(model, world, rule, agent, quota):
+def run_sarsa(model: Model, world: World, rule: PlainRule, agent: Agent, quota: Quota) -> None:
     """Run n-step SARSA in a model."""
     for i in range(len(quota.left)):
         while may_go_on(world, quota, i):
@@ -150,6 +150,7 @@ class NStepTD(Prediction):
     """n-step TD prediction (see `Prediction` for the arguments)."""
 
     config: NStepTDConfig
+    agent: Agent
     kernels = Kernels(follow, learn_td, run_td)
 
     def make_agent(self) -> Agent:
@@ -161,6 +162,8 @@ class NStepSarsa(TabularLearner):
     """n-step SARSA (see `TabularLearner` for the arguments)."""
 
     config: NStepSarsaConfig
+    rule: PlainRule
+    agent: Agent
     kernels = Kernels(planned, learn_sarsa, run_sarsa)
 
     def make_agent(self) -> Agent:

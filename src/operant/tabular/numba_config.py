@@ -11,13 +11,10 @@ with function arguments. After an edit of any source of this package or of `oper
 """
 
 from pathlib import Path
-from typing import Any
-
-from numba import njit
 
 import operant.mdp
-from operant.mdp.caching import keyed_by_sources
+from operant.mdp.caching import keyed_by_sources, njit
 
-_compile: Any = njit(cache=True, error_model="numpy", _nrt=False, forceinline=True)  # pyright: ignore[reportCallIssue]
-compiled: Any = keyed_by_sources(_compile, Path(__file__).parent, Path(operant.mdp.__file__).parent)
+_compile = njit(cache=True, error_model="numpy", _nrt=False, forceinline=True)
+compiled = keyed_by_sources(_compile, Path(__file__).parent, Path(operant.mdp.__file__).parent)
 """Decorator of every kernel and of every function that one calls."""

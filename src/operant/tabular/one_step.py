@@ -25,7 +25,7 @@ from operant.tabular.configs import ControlConfig
 from operant.tabular.formulas import count_bonus, q_target
 from operant.tabular.learner import Kernels, TabularLearner
 from operant.tabular.numba_config import compiled
-from operant.tabular.simulator import advance, may_go_on
+from operant.tabular.simulator import Model, Quota, Step, World, advance, may_go_on
 
 
 @dataclass(frozen=True)
@@ -72,7 +72,7 @@ class Agent(NamedTuple):
 
 
 @compiled
-def with_bonus(rule, agent, i, step):
+def with_bonus(rule: OneStepRule, agent: Agent, i: int, step: Step) -> float:
     """Return the reward of a step and the bonus for trying the action once more."""
     if rule.bonus == 0.0:
         return step.reward
@@ -80,7 +80,7 @@ def with_bonus(rule, agent, i, step):
 
 
 @compiled
-def update(rule, agent, i, step, next_value):
+def update(rule: OneStepRule, agent: Agent, i: int, step: Step, next_value: float) -> None:
     """Move Q(s, a) towards `r + γ V(s')`, with the method's next value."""
     target = q_target(with_bonus(rule, agent, i, step), next_value, step.terminated, rule.base.gamma)
     improve(rule.base, agent.table, i, (step.state, step.action), target)
@@ -88,7 +88,7 @@ def update(rule, agent, i, step, next_value):
 
 
 @compiled
-def learn_q_learning(rule, agent, i, step):
+def learn_q_learning(rule: OneStepRule, agent: Agent, i: int, step: Step) -> None:
     """Move Q(s, a) towards `r + γ max_a' Q(s', a')`."""
     next_value = 0.0
     if not step.terminated:
@@ -97,20 +97,20 @@ def learn_q_learning(rule, agent, i, step):
 
 
 @compiled
-def learn_sarsa(rule, agent, i, step):
+def learn_sarsa(rule: OneStepRule, agent: Agent, i: int, step: Step) -> None:
     """Choose a' and move Q(s, a) towards `r + γ Q(s', a')`."""
     update(rule, agent, i, step, sarsa_value(rule, agent, i, step))
 
 
 @compiled
-def learn_expected_sarsa(rule, agent, i, step):
+def learn_expected_sarsa(rule: OneStepRule, agent: Agent, i: int, step: Step) -> None:
     """Move Q(s, a) towards `r + γ E[Q(s', a')]` under the ε-greedy policy."""
     next_value = 0.0 if step.terminated else exploring_value(rule.base, agent.table, i, step.successor)
     update(rule, agent, i, step, next_value)
 
 
 @compiled
-def run_q_learning(model, world, rule, agent, quota):
+def run_q_learning(model: Model, world: World, rule: OneStepRule, agent: Agent, quota: Quota) -> None:
     """Run Q-learning in a model."""
     for i in range(len(quota.left)):
         while may_go_on(world, quota, i):
@@ -120,7 +120,7 @@ def run_q_learning(model, world, rule, agent, quota):
 
 
 @compiled
-def run_sarsa(model, world, rule, agent, quota):
+def run_sarsa(model: Model, world: World, rule: OneStepRule, agent: Agent, quota: Quota) -> None:
     """Run SARSA in a model."""
     for i in range(len(quota.left)):
         while may_go_on(world, quota, i):
@@ -130,7 +130,7 @@ def run_sarsa(model, world, rule, agent, quota):
 
 
 @compiled
-def run_expected_sarsa(model, world, rule, agent, quota):
+def run_expected_sarsa(model: Model, world: World, rule: OneStepRule, agent: Agent, quota: Quota) -> None:
     """Run Expected SARSA in a model."""
     for i in range(len(quota.left)):
         while may_go_on(world, quota, i):
@@ -143,6 +143,8 @@ class OneStep(TabularLearner):
     """Base of Q-learning, SARSA and Expected SARSA."""
 
     config: OneStepConfig
+    rule: OneStepRule
+    agent: Agent
 
     def make_rule(self, base: Rule) -> OneStepRule:
         """Add the scale of the bonus."""

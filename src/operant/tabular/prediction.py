@@ -1,14 +1,14 @@
 """Prediction: learning the state values of a fixed policy."""
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from operant.envs.base import BatchEnv
 from operant.mdp import MDP, check_policy
-from operant.tabular.acting import Rule, Table, drawn_action
+from operant.tabular.acting import HasTable, Rule, Table, drawn_action
 from operant.tabular.configs import TableConfig
 from operant.tabular.learner import TabularLearner, shares
 from operant.tabular.numba_config import compiled
@@ -41,14 +41,23 @@ class PredictionRule(NamedTuple):
     policy: Policy
 
 
+class HasPolicy(Protocol):
+    """The constants of an algorithm that evaluates a policy."""
+
+    @property
+    def policy(self) -> Policy:
+        """The evaluated policy."""
+        ...
+
+
 @compiled
-def follow(rule, agent, i, state):
+def follow(rule: HasPolicy, agent: HasTable, i: int, state: int) -> int:
     """Sample an action from the policy."""
     return drawn_action(rule.policy.cumulative, rule.policy.actions, agent.table.rng, i, state)
 
 
 @compiled
-def of_state(step):
+def of_state(step: Step) -> Step:
     """Return the step with action 0, the only action of a table of states."""
     return Step(step.state, 0, step.reward, step.successor, step.terminated, step.truncated)
 

@@ -17,13 +17,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from operant.runtime.bounds import NonNegativeFloat, PositiveInt, UnitFloat
-from operant.tabular.acting import Rule, Table, epsilon_greedy, tick
+from operant.tabular.acting import Cell, Rule, Table, epsilon_greedy, tick
 from operant.tabular.configs import ExploringConfig
 from operant.tabular.count_model import Counts, expected_backup, observe
 from operant.tabular.heap import Heap, pop, push
 from operant.tabular.learner import Kernels, TabularLearner
 from operant.tabular.numba_config import compiled
-from operant.tabular.simulator import advance, may_go_on
+from operant.tabular.simulator import Model, Quota, Step, World, advance, may_go_on
 
 
 @dataclass(frozen=True)
@@ -90,14 +90,14 @@ class Agent(NamedTuple):
 
 
 @compiled
-def link(lists, i, edge, state):
+def link(lists: Predecessors, i: int, edge: int, state: int) -> None:
     """Add an edge into a state."""
     lists.following[i, edge] = lists.head[i, state]
     lists.head[i, state] = edge
 
 
 @compiled
-def consider(rule, agent, i, cell):
+def consider(rule: SweepingRule, agent: Agent, i: int, cell: Cell) -> None:
     """Queue a cell if its value would change by more than the threshold."""
     state, action = cell
     change = abs(expected_backup(rule.base, agent.model, agent.table.q, i, cell) - agent.table.q[i, state, action])
@@ -106,7 +106,7 @@ def consider(rule, agent, i, cell):
 
 
 @compiled
-def sweep(rule, agent, i):
+def sweep(rule: SweepingRule, agent: Agent, i: int) -> None:
     """Back up the most urgent cell, and consider its predecessors."""
     table, lists = agent.table, agent.predecessors
     actions, slots = agent.model.successors.shape[2], agent.model.successors.shape[3]
@@ -122,13 +122,13 @@ def sweep(rule, agent, i):
 
 
 @compiled
-def choose(rule, agent, i, state):
+def choose(rule: SweepingRule, agent: Agent, i: int, state: int) -> int:
     """Return an ε-greedy action."""
     return epsilon_greedy(rule.base, agent.table, i, state)
 
 
 @compiled
-def learn(rule, agent, i, step):
+def learn(rule: SweepingRule, agent: Agent, i: int, step: Step) -> None:
     """Count a step and plan from it backwards."""
     model, cell = agent.model, (step.state, step.action)
     states, actions, slots = model.successors.shape[1], model.successors.shape[2], model.successors.shape[3]
@@ -144,7 +144,7 @@ def learn(rule, agent, i, step):
 
 
 @compiled
-def run(model, world, rule, agent, quota):
+def run(model: Model, world: World, rule: SweepingRule, agent: Agent, quota: Quota) -> None:
     """Run prioritized sweeping in a simulated model, unknown to the agent; a seed with a full learned model waits."""
     for i in range(len(quota.left)):
         while may_go_on(world, quota, i) and not agent.model.full[i]:
@@ -157,6 +157,8 @@ class PrioritisedSweeping(TabularLearner):
     """Prioritized sweeping (see `TabularLearner` for the arguments)."""
 
     config: PrioritisedSweepingConfig
+    rule: SweepingRule
+    agent: Agent
     kernels = Kernels(choose, learn, run)
     GROWING = frozenset({"successors", "counts", "following"})
 

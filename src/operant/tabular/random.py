@@ -26,7 +26,7 @@ def words(seeds: Sequence[int], purpose: str) -> Words:
 
 
 @compiled
-def word(rng, i):
+def word(rng: Words, i: int) -> np.uint64:
     """Advance stream `i` and return 64 random bits."""
     state = rng[i] + _STEP
     rng[i] = state
@@ -36,26 +36,26 @@ def word(rng, i):
 
 
 @compiled
-def uniform(rng, i):
+def uniform(rng: Words, i: int) -> float:
     """Return a float64 in [0, 1) with 53 random bits."""
     return np.float64(np.int64(word(rng, i) >> _11)) * _RESOLUTION
 
 
 @compiled
-def below(rng, i, n):
+def below(rng: Words, i: int, n: int) -> np.int64:
     """Return an int64 in [0, n), for n up to 2³¹; probabilities differ by at most n / 2³²."""
     return np.int64(((word(rng, i) >> _32) * np.uint64(n)) >> _32)
 
 
 @compiled
-def normal(rng, i):
+def normal(rng: Words, i: int) -> float:
     """Return a standard normal number (Box and Muller 1958)."""
     radius = np.sqrt(-2.0 * np.log(1.0 - uniform(rng, i)))
     return radius * np.cos(2.0 * np.pi * uniform(rng, i))
 
 
 @compiled
-def gamma(rng, i, shape):
+def gamma(rng: Words, i: int, shape: float) -> float:
     """Return a gamma number of scale 1 (Marsaglia and Tsang 2000, "A simple method"); `shape` is at least 1."""
     d = shape - 1.0 / 3.0
     c = 1.0 / np.sqrt(9.0 * d)
@@ -67,14 +67,14 @@ def gamma(rng, i, shape):
 
 
 @compiled
-def beta(rng, i, a, b):
+def beta(rng: Words, i: int, a: float, b: float) -> float:
     """Return a beta number; both parameters are at least 1."""
     x = gamma(rng, i, a)
     return x / (x + gamma(rng, i, b))
 
 
 @compiled
-def draw(cumulative, begin, end, rng, i):
+def draw(cumulative: NDArray[np.float64], begin: int, end: int, rng: Words, i: int) -> int:
     """Return an index in [begin, end), drawn by inversion from `cumulative[begin:end]`, which rises to 1.
 
     Up to 16 outcomes are searched in order, more by bisection; a single one uses no random number.

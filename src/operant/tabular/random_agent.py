@@ -9,10 +9,10 @@ from numpy.typing import NDArray
 
 from operant.tabular.acting import any_action
 from operant.tabular.configs import BaseConfig
-from operant.tabular.learner import Floats, Kernels, TabularLearner, shares
+from operant.tabular.learner import Floats, Kernels, PlainRule, TabularLearner, shares
 from operant.tabular.numba_config import compiled
 from operant.tabular.random import Words, words
-from operant.tabular.simulator import advance, may_go_on
+from operant.tabular.simulator import Model, Quota, Step, World, advance, may_go_on
 
 
 @dataclass(frozen=True)
@@ -31,18 +31,18 @@ class Agent(NamedTuple):
 
 
 @compiled
-def choose(rule, agent, i, state):
+def choose(rule: PlainRule, agent: Agent, i: int, state: int) -> int:
     """Return any feasible action."""
     return any_action(rule.base.choices, agent.rng, i, state)
 
 
 @compiled
-def learn(rule, agent, i, step):
+def learn(rule: PlainRule, agent: Agent, i: int, step: Step) -> None:
     """Learn nothing."""
 
 
 @compiled
-def run(model, world, rule, agent, quota):
+def run(model: Model, world: World, rule: PlainRule, agent: Agent, quota: Quota) -> None:
     """Act in a model."""
     for i in range(len(quota.left)):
         while may_go_on(world, quota, i):
@@ -54,6 +54,8 @@ class RandomAgent(TabularLearner):
     """The random agent (see `TabularLearner` for the arguments). It has no values."""
 
     config: RandomConfig
+    rule: PlainRule
+    agent: Agent
     kernels = Kernels(choose, learn, run)
     learns_values = False
 

@@ -38,7 +38,7 @@ class Schedule(NamedTuple):
 
 
 @compiled
-def scheduled(schedule, count):
+def scheduled(schedule: Schedule, count: int) -> float:
     """Return the number at a count of units; that of a schedule by visits is its initial one."""
     if schedule.kind == LINEAR:
         share = min(count / schedule.span, 1.0)
@@ -49,7 +49,7 @@ def scheduled(schedule, count):
 
 
 @compiled
-def step_size_of(schedule, current, visits):
+def step_size_of(schedule: Schedule, current: float, visits: int) -> float:
     """Return the step size of an entry in its update number `visits`, from 1; `current` is the scheduled one."""
     if schedule.kind != VISITS:
         return current

@@ -139,26 +139,26 @@ class World(NamedTuple):
 
 
 @compiled
-def may_go_on(world, quota, i):
+def may_go_on(world: World, quota: Quota, i: int) -> bool:
     """Return whether a seed has steps and episodes left."""
     return quota.left[i] > 0 and world.episodes[i] < quota.episodes
 
 
 @compiled
-def begin(model, world, i):
+def begin(model: Model, world: World, i: int) -> None:
     """Start an episode of seed `i`."""
     world.state[i] = model.starts[draw(model.start_cumulative, 0, len(model.starts), world.rng, i)]
 
 
 @compiled
-def begin_all(model, world):
+def begin_all(model: Model, world: World) -> None:
     """Start an episode of every seed."""
     for i in range(len(world.state)):
         begin(model, world, i)
 
 
 @compiled
-def settle(world, i, reward, successor, ended):
+def settle(world: World, i: int, reward: float, successor: int, ended: bool) -> None:
     """Record a step to `successor`."""
     world.age[i] += 1
     world.total[i] += reward
@@ -178,9 +178,9 @@ def settle(world, i, reward, successor, ended):
 
 
 @compiled
-def advance(model, world, i, action):
+def advance(model: Model, world: World, i: int, action: int) -> Step:
     """Take an action and return the step; after the end of an episode, start the next one."""
-    state = world.state[i]
+    state: int = world.state[i]
     row = state * model.actions + action
     entry = draw(model.cumulative, model.indptr[row], model.indptr[row + 1], world.rng, i)
     reward, successor, terminated = model.rewards[entry], model.successors[entry], model.terminates[entry]

@@ -18,8 +18,10 @@ import numpy as np
 
 from operant.runtime.bounds import NonNegativeFloat, UnitFloat
 from operant.tabular.bandits import (
+    Arms,
     BanditLearner,
     Floats,
+    Pulls,
     StrategyConfig,
     bernoulli_kl,
     pull,
@@ -27,7 +29,7 @@ from operant.tabular.bandits import (
     top_arm,
 )
 from operant.tabular.numba_config import compiled
-from operant.tabular.random import below, uniform
+from operant.tabular.random import Words, below, uniform
 
 PRESETS: Mapping[str, Mapping[str, Any]] = {}
 """No task-specific settings."""
@@ -108,13 +110,13 @@ class GradientRule(NamedTuple):
 
 
 @compiled
-def ucb_index(estimate, count, clock, scale):
+def ucb_index(estimate: float, count: int, clock: int, scale: float) -> float:
     """Return `Q + c sqrt(ln t / N)`; infinity for an unpulled arm. `clock` counts from 1."""
     return estimate + scale * np.sqrt(np.log(clock) / count) if count > 0 else np.inf
 
 
 @compiled
-def kl_ucb_index(estimate, count, clock):
+def kl_ucb_index(estimate: float, count: int, clock: int) -> float:
     """Return the largest q with `N KL(Q, q) <= ln t`; infinity for an unpulled arm."""
     if count == 0:
         return np.inf
@@ -130,7 +132,7 @@ def kl_ucb_index(estimate, count, clock):
 
 
 @compiled
-def softmax_arm(preferences, probabilities, rng, i):
+def softmax_arm(preferences: Floats, probabilities: Floats, rng: Words, i: int) -> int:
     """Return an arm with the softmax probabilities of its preference, which are written to `probabilities`."""
     largest, total = preferences[0], 0.0
     for k in range(1, len(preferences)):
@@ -148,7 +150,7 @@ def softmax_arm(preferences, probabilities, rng, i):
 
 
 @compiled
-def run_epsilon_greedy(arms, pulls, rule, steps):
+def run_epsilon_greedy(arms: Arms, pulls: Pulls, rule: EpsilonGreedyRule, steps: int) -> None:
     """Pull `steps` arms of every seed, ε-greedily."""
     for i in range(len(pulls.clock)):
         for _ in range(steps):
@@ -160,7 +162,7 @@ def run_epsilon_greedy(arms, pulls, rule, steps):
 
 
 @compiled
-def run_ucb(arms, pulls, rule, steps):
+def run_ucb(arms: Arms, pulls: Pulls, rule: UCBRule, steps: int) -> None:
     """Pull `steps` arms of every seed by UCB1."""
     for i in range(len(pulls.clock)):
         for _ in range(steps):
@@ -172,7 +174,7 @@ def run_ucb(arms, pulls, rule, steps):
 
 
 @compiled
-def run_kl_ucb(arms, pulls, rule, steps):
+def run_kl_ucb(arms: Arms, pulls: Pulls, rule: UCBRule, steps: int) -> None:
     """Pull `steps` arms of every seed by KL-UCB."""
     for i in range(len(pulls.clock)):
         for _ in range(steps):
@@ -182,14 +184,14 @@ def run_kl_ucb(arms, pulls, rule, steps):
 
 
 @compiled
-def climb(preferences, probabilities, arm, gain):
+def climb(preferences: Floats, probabilities: Floats, arm: int, gain: float) -> None:
     """Move the preferences along the gradient of the expected reward: `H_k += gain (1[k = arm] - π_k)`."""
     for k in range(len(preferences)):
         preferences[k] += gain * ((1.0 if k == arm else 0.0) - probabilities[k])
 
 
 @compiled
-def run_gradient(arms, pulls, rule, steps):
+def run_gradient(arms: Arms, pulls: Pulls, rule: GradientRule, steps: int) -> None:
     """Pull `steps` arms of every seed; `scores` are preferences and `estimates` probabilities."""
     for i in range(len(pulls.clock)):
         for _ in range(steps):
@@ -204,6 +206,7 @@ class EpsilonGreedy(BanditLearner):
     """The ε-greedy strategy (see `BanditLearner` for the arguments)."""
 
     config: EpsilonGreedyConfig
+    rule: EpsilonGreedyRule
     run = run_epsilon_greedy
 
     def initial_estimate(self) -> float:
@@ -215,6 +218,7 @@ class UCB1(BanditLearner):
     """UCB1 (see `BanditLearner` for the arguments)."""
 
     config: UCBConfig
+    rule: UCBRule
     run = run_ucb
 
 
@@ -222,6 +226,7 @@ class KLUCB(BanditLearner):
     """KL-UCB, for Bernoulli rewards (see `BanditLearner` for the arguments)."""
 
     config: KLUCBConfig
+    rule: UCBRule
     run = run_kl_ucb
 
     def needs_bernoulli(self) -> bool:
@@ -233,6 +238,7 @@ class GradientBandit(BanditLearner):
     """The gradient bandit (see `BanditLearner` for the arguments)."""
 
     config: GradientBanditConfig
+    rule: GradientRule
     run = run_gradient
 
     def preferences(self) -> Floats:

@@ -8,12 +8,23 @@ whose prior is flat; here it has the deviation `prior_deviation`, so arms need n
 from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Annotated, Any, Literal, NamedTuple
+from typing import Annotated, Any, Literal, NamedTuple, Protocol, cast
 
 import numpy as np
+from numpy.typing import NDArray
 
+from operant.mdp.caching import python_of
 from operant.runtime.bounds import Interval, PositiveFloat
-from operant.tabular.bandits import BanditLearner, Floats, StrategyConfig, pull_and_average, top_arm
+from operant.tabular.bandits import (
+    Arms,
+    BanditLearner,
+    Floats,
+    Kernel,
+    Pulls,
+    StrategyConfig,
+    pull_and_average,
+    top_arm,
+)
 from operant.tabular.numba_config import compiled
 from operant.tabular.random import beta, normal
 
@@ -45,21 +56,21 @@ class PriorRule(NamedTuple):
 
 
 @compiled
-def beta_posterior(estimate, count, successes, failures):
+def beta_posterior(estimate: float, count: int, successes: float, failures: float) -> tuple[float, float]:
     """Return the parameters of the beta posterior of an arm with mean reward `estimate` in `count` pulls."""
     ones = estimate * count
     return successes + ones, failures + (count - ones)
 
 
 @compiled
-def gaussian_posterior(estimate, count, deviation, noise):
+def gaussian_posterior(estimate: float, count: int, deviation: float, noise: float) -> tuple[float, float]:
     """Return mean and standard deviation of the normal posterior, given `count` rewards with mean `estimate`."""
     precision = 1.0 / deviation**2 + count / noise**2
     return (count / noise**2) * estimate / precision, np.sqrt(1.0 / precision)
 
 
 @compiled
-def run_beta(arms, pulls, rule, steps):
+def run_beta(arms: Arms, pulls: Pulls, rule: PriorRule, steps: int) -> None:
     """Pull `steps` arms of every seed, each the best of a sample from beta posteriors."""
     for i in range(len(pulls.clock)):
         for _ in range(steps):
@@ -70,7 +81,7 @@ def run_beta(arms, pulls, rule, steps):
 
 
 @compiled
-def run_gaussian(arms, pulls, rule, steps):
+def run_gaussian(arms: Arms, pulls: Pulls, rule: PriorRule, steps: int) -> None:
     """Pull `steps` arms of every seed, each the best of a sample from normal posteriors."""
     for i in range(len(pulls.clock)):
         for _ in range(steps):
@@ -80,7 +91,15 @@ def run_gaussian(arms, pulls, rule, steps):
             pull_and_average(arms, pulls, i, top_arm(pulls.scores[i], pulls.rng, i), 0.0)
 
 
-KERNELS: Mapping[str, Any] = MappingProxyType({"beta": run_beta, "gaussian": run_gaussian})
+class _OfAllArms(Protocol):
+    """The formula of a posterior, for arrays with a number for each arm."""
+
+    def __call__(
+        self, estimates: Floats, counts: NDArray[np.int64], first: float, second: float, /
+    ) -> tuple[Floats, Floats]: ...
+
+
+KERNELS: Mapping[str, Kernel] = MappingProxyType({"beta": run_beta, "gaussian": run_gaussian})
 """By prior."""
 
 
@@ -88,6 +107,7 @@ class Thompson(BanditLearner):
     """Thompson sampling (see `BanditLearner` for the arguments)."""
 
     config: ThompsonConfig
+    rule: PriorRule
 
     @property
     def prior(self) -> str:
@@ -111,7 +131,7 @@ class Thompson(BanditLearner):
             return PriorRule(float(config.successes), float(config.failures))
         return PriorRule(float(config.prior_deviation), float(config.noise))
 
-    def kernel(self) -> Any:
+    def kernel(self) -> Kernel:
         """Return the kernel of the prior."""
         return KERNELS[self.prior]
 
@@ -119,6 +139,6 @@ class Thompson(BanditLearner):
         """Return the posterior means `[S, K]`."""
         counts, estimates = self.pulls.counts, self.pulls.estimates
         if self.prior == "beta":
-            a, b = beta_posterior.py_func(estimates, counts, *self.rule)
+            a, b = cast(_OfAllArms, python_of(beta_posterior))(estimates, counts, *self.rule)
             return a / (a + b)
-        return gaussian_posterior.py_func(estimates, counts, *self.rule)[0]
+        return cast(_OfAllArms, python_of(gaussian_posterior))(estimates, counts, *self.rule)[0]

@@ -23,13 +23,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from operant.runtime.bounds import UnitFloat
-from operant.tabular.acting import Rule, Table, planned, sarsa_value, tick
+from operant.tabular.acting import Cell, Floats, Rule, Table, planned, sarsa_value, tick
 from operant.tabular.configs import ControlConfig, TableConfig
 from operant.tabular.formulas import q_target
 from operant.tabular.learner import Kernels, TabularLearner
 from operant.tabular.numba_config import compiled
 from operant.tabular.prediction import Policy, Prediction, follow, of_state
-from operant.tabular.simulator import advance, may_go_on
+from operant.tabular.simulator import Model, Quota, Step, World, advance, may_go_on
 
 TraceKind = Literal["accumulating", "replacing", "true_online"]
 KINDS: tuple[TraceKind, ...] = ("accumulating", "replacing", "true_online")
@@ -130,7 +130,7 @@ class Agent(NamedTuple):
 
 
 @compiled
-def grown(trace, kind, step_size):
+def grown(trace: float, kind: int, step_size: float) -> float:
     """Return a faded trace after a visit to its cell."""
     if kind == REPLACING:
         return 1.0
@@ -138,7 +138,7 @@ def grown(trace, kind, step_size):
 
 
 @compiled
-def visit(traces, kind, i, cell, step_size):
+def visit(traces: Traces, kind: int, i: int, cell: Cell, step_size: float) -> None:
     """Increase the trace of the current cell."""
     state, action = cell
     if traces.z[i, state, action] == 0.0:
@@ -148,7 +148,7 @@ def visit(traces, kind, i, cell, step_size):
 
 
 @compiled
-def move_all(q, traces, i, amount, fading):
+def move_all(q: Floats, traces: Traces, i: int, amount: float, fading: float) -> None:
     """Move all cells by `amount` times their trace, and decay the traces."""
     actions, k = traces.z.shape[2], 0
     while k < traces.live[i]:
@@ -164,7 +164,7 @@ def move_all(q, traces, i, amount, fading):
 
 
 @compiled
-def make_moves(q, moves, i):
+def make_moves(q: Floats, moves: Floats, i: int) -> None:
     """Apply the updates of an episode, and clear them."""
     for state in range(moves.shape[1]):
         for action in range(moves.shape[2]):
@@ -173,7 +173,7 @@ def make_moves(q, moves, i):
 
 
 @compiled
-def trace_update(rule, agent, i, step, next_value):
+def trace_update(rule: "TDRule | SarsaRule", agent: Agent, i: int, step: Step, next_value: float) -> None:
     """Update all values after a step; `next_value` is 0 after a termination."""
     table, traces, how = agent.table, agent.traces, rule.how
     state, action, step_size = step.state, step.action, table.step_size[i]
@@ -198,20 +198,20 @@ def trace_update(rule, agent, i, step, next_value):
 
 
 @compiled
-def learn_td(rule, agent, i, step):
+def learn_td(rule: "TDRule", agent: Agent, i: int, step: Step) -> None:
     """Update the values of all earlier states."""
     next_value = 0.0 if step.terminated else agent.table.q[i, step.successor, 0]
     trace_update(rule, agent, i, of_state(step), next_value)
 
 
 @compiled
-def learn_sarsa(rule, agent, i, step):
+def learn_sarsa(rule: "SarsaRule", agent: Agent, i: int, step: Step) -> None:
     """Choose the next action and update the values of all earlier actions."""
     trace_update(rule, agent, i, step, sarsa_value(rule, agent, i, step))
 
 
 @compiled
-def run_td(model, world, rule, agent, quota):
+def run_td(model: Model, world: World, rule: "TDRule", agent: Agent, quota: Quota) -> None:
     """Run TD(λ) in a model."""
     for i in range(len(quota.left)):
         while may_go_on(world, quota, i):
@@ -221,7 +221,7 @@ def run_td(model, world, rule, agent, quota):
 
 
 @compiled
-def run_sarsa(model, world, rule, agent, quota):
+def run_sarsa(model: Model, world: World, rule: "SarsaRule", agent: Agent, quota: Quota) -> None:
     """Run SARSA(λ) in a model."""
     for i in range(len(quota.left)):
         while may_go_on(world, quota, i):
@@ -249,6 +249,8 @@ class TDLambda(Prediction):
     """TD(λ) prediction (see `Prediction` for the arguments)."""
 
     config: TDLambdaConfig
+    rule: TDRule
+    agent: Agent
     kernels = Kernels(follow, learn_td, run_td)
 
     def make_rule(self, base: Rule) -> TDRule:
@@ -266,6 +268,8 @@ class SarsaLambda(TabularLearner):
     """SARSA(λ) (see `TabularLearner` for the arguments)."""
 
     config: SarsaLambdaConfig
+    rule: SarsaRule
+    agent: Agent
     kernels = Kernels(planned, learn_sarsa, run_sarsa)
 
     def make_rule(self, base: Rule) -> SarsaRule:

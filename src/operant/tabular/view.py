@@ -1,15 +1,15 @@
 """View of one seed's table in the layout of the task, for `operant show`."""
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from operant.mdp import MDP
-from operant.mdp.maps import read
-from operant.tabular.bandits import BanditLearner
+from operant.mdp.maps import Mapped, read
+from operant.runtime.experiment import Experiment
+from operant.tabular.bandit_factory import BanditExperiment
 from operant.tabular.exact import reachable_states
+from operant.tabular.factory import Experiment as TabularExperiment
 
 Floats = NDArray[np.float64]
 Bools = NDArray[np.bool_]
@@ -62,23 +62,25 @@ class View:
         return self.arrows[action] if action < len(self.arrows) else str(action % 10)
 
 
-def view_of(experiment: Any, index: int) -> View:
+def view_of(experiment: Experiment, index: int) -> View:
     """Return the table of one seed of a tabular experiment."""
-    learner = experiment.learner
-    if isinstance(learner, BanditLearner):
+    if isinstance(experiment, BanditExperiment):
+        learner = experiment.learner
         q, one = learner.q[index], np.zeros(1, np.bool_)
         return View(q, learner.values[index], learner.policy()[index], learner.pulls.counts[index][None], one, one)
-    mdp: MDP | None = experiment.mdp
+    if not isinstance(experiment, TabularExperiment):
+        kind = type(experiment).__name__
+        raise TypeError(f"experiment is a {kind} of {experiment.settings.algorithm}, expected one of a table or bandit")
+    learner, mdp = experiment.learner, experiment.mdp
     known = learner.learns_values
     q = learner.q[index] if known and learner.learns_action_values else None
     ends, unreached = np.zeros((2, learner.states), np.bool_)
-    layout = {}
+    mapped: Mapped | None = None
     if mdp is not None:
         ends[mdp.successors[mdp.terminates]] = True
         unreached = ~ends & ~reachable_states(mdp)
         settings = experiment.settings
         mapped = read(settings.task, env_kwargs=settings.env_kwargs) if mdp.states <= LARGEST_MAP else None
-        layout = {} if mapped is None else {"shape": mapped.shape, "symbols": mapped.symbols, "arrows": mapped.arrows}
     return View(
         q=q,
         values=learner.values[index] if known else None,
@@ -86,5 +88,7 @@ def view_of(experiment: Any, index: int) -> View:
         visits=learner.visits[index] if known else None,
         ends=ends,
         unreached=unreached,
-        **layout,
+        shape=None if mapped is None else mapped.shape,
+        symbols=None if mapped is None else mapped.symbols,
+        arrows="" if mapped is None else mapped.arrows,
     )

@@ -11,7 +11,7 @@ from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from operant.language.chat import ChatModel, Conversation, find_chat_model, score
 from operant.language.engines.protocol import Sampling
@@ -123,8 +123,11 @@ def _check(prompt: Any, before: Any, seed: Any, seed_index: Any) -> None:
     for name, value in (("seed", seed), ("seed_index", seed_index)):
         if type(value) is not int or not 0 <= value < 1 << 53:
             raise ValueError(f"{name} must be a whole number of at least 0, got {value!r}")
-    turns = before if isinstance(before, list) else [None]
-    texts = [prompt, *(turn.get(name) if isinstance(turn, Mapping) else None for turn in turns for name in _SIDES)]
+    turns = cast(list[Any], before) if isinstance(before, list) else [None]
+    sides: list[Mapping[str, Any]] = [
+        cast(Mapping[str, Any], turn) if isinstance(turn, Mapping) else {} for turn in turns
+    ]
+    texts: list[Any] = [prompt, *(turn.get(name) for turn in sides for name in _SIDES)]
     if not all(isinstance(text, str) for text in texts):
         raise ValueError("the prompt, and prompt and answer of each turn before it, must be texts")
     if not prompt:

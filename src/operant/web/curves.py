@@ -10,7 +10,7 @@ from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -95,7 +95,7 @@ def _record(line: bytes) -> dict[str, Any] | None:
         record = json.loads(line)
     except (ValueError, RecursionError):
         return None
-    return record if isinstance(record, dict) else None
+    return cast(dict[str, Any], record) if isinstance(record, dict) else None
 
 
 def last_record(path: Path) -> dict[str, Any] | None:
@@ -151,7 +151,7 @@ def decimated(column: Column, metric: str | None) -> dict[str, Any]:
 
 def table(rows: Sequence[Any]) -> Floats:
     """Return records of numbers or lists as `[n, S]`; missing or non-numeric ones are NaN."""
-    lists = [row if isinstance(row, list) else [row] for row in rows]
+    lists = [cast(list[Any], row) if isinstance(row, list) else [row] for row in rows]
     found = np.full((len(lists), max(map(len, lists))), np.nan)
     for i, row in enumerate(lists):
         found[i, : len(row)] = [_float(value) for value in row]

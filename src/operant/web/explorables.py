@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from operant import ops
+from operant.tensors import floats, integers
 from operant.web.workers import NotFoundError
 
 POINTS = 241
@@ -51,7 +52,7 @@ class Drawing(NamedTuple):
         code: the same in Python.
     """
 
-    x: list[float]
+    x: Sequence[float]
     curves: Mapping[str, Tensor]
     facts: Mapping[str, float]
     code: str
@@ -110,7 +111,7 @@ def draw(_: Path, explorable: str, values: dict[str, float]) -> dict[str, Any]:
         raise NotFoundError(f"there is no explorable {explorable!r}")
     entry = EXPLORABLES[explorable]
     found = entry.draw(**_checked(entry.knobs, values))
-    curves = [{"name": title, "x": found.x, "y": curve.double().tolist()} for title, curve in found.curves.items()]
+    curves = [{"name": title, "x": found.x, "y": floats(curve.double())} for title, curve in found.curves.items()]
     return {"curves": curves, "facts": dict(found.facts), "code": found.code}
 
 
@@ -139,7 +140,7 @@ def _clip(epsilon: float, epsilon_high: float, dual_clip: float) -> Drawing:
     curves = {"advantage 1": objective(1.0), "advantage −1": objective(-1.0)}
     ranges = f"clip_low={epsilon:g}, clip_high={epsilon_high:g}, dual_clip={dual}"
     code = f"-ops.clipped_surrogate(log_ratios, zeros, advantages, {ranges})"
-    return Drawing(ratios.tolist(), curves, {}, code)
+    return Drawing(floats(ratios), curves, {}, code)
 
 
 def _estimators(p: float) -> Drawing:
@@ -151,7 +152,7 @@ def _estimators(p: float) -> Drawing:
         samples = ops.kl_estimate(own.flatten(), ref.flatten(), kind).view(POINTS, 2)
         curves[f"mean of {kind}"] = (own.exp() * samples).sum(-1)
     return Drawing(
-        others.tolist(), curves, {}, "ops.kl_estimate(log_probs, ref_log_probs, kind), ops.categorical_kl(p, q)"
+        floats(others), curves, {}, "ops.kl_estimate(log_probs, ref_log_probs, kind), ops.categorical_kl(p, q)"
     )
 
 
@@ -159,7 +160,7 @@ def _overlong(buffer: float) -> Drawing:
     lengths = torch.arange(0, 1201, 10)
     penalty = ops.overlong_penalty(lengths, max_length=1000, buffer=int(buffer))
     code = f"ops.overlong_penalty(lengths, max_length=1000, buffer={int(buffer)})"
-    return Drawing(lengths.tolist(), {"penalty": penalty}, {}, code)
+    return Drawing(integers(lengths), {"penalty": penalty}, {}, code)
 
 
 def _group(size: float, eps: float) -> Drawing:
@@ -173,18 +174,18 @@ def _group(size: float, eps: float) -> Drawing:
     curves = {f"{name}, right": rows[:, 0] for name, rows in found.items()}
     curves |= {f"{name}, wrong": rows[:, -1] for name, rows in found.items()}
     code = f"ops.group_advantages(rewards, eps={eps:g}), ops.leave_one_out(rewards)"
-    return Drawing(rewards.mean(1).tolist(), curves, {}, code)
+    return Drawing(floats(rewards.mean(1)), curves, {}, code)
 
 
 def _lambda(gamma: float, lam: float) -> Drawing:
     rewards, values = (torch.tensor(row, dtype=torch.float64) for row in (REWARDS, VALUES))
     following = torch.cat([values[1:], values.new_zeros(1)])
     terminated = torch.arange(len(rewards)) == len(rewards) - 1
-    flags = {"terminated": terminated, "truncated": torch.zeros_like(terminated), "gamma": gamma}
+    ends = {"terminated": terminated, "truncated": torch.zeros_like(terminated)}
     curves = {
-        f"λ = {lam:g}": ops.gae(rewards, values, following, lam=lam, **flags),
-        "λ = 0": ops.gae(rewards, values, following, lam=0.0, **flags),
-        "λ = 1": ops.gae(rewards, values, following, lam=1.0, **flags),
+        f"λ = {lam:g}": ops.gae(rewards, values, following, gamma=gamma, lam=lam, **ends),
+        "λ = 0": ops.gae(rewards, values, following, gamma=gamma, lam=0.0, **ends),
+        "λ = 1": ops.gae(rewards, values, following, gamma=gamma, lam=1.0, **ends),
         "reward": rewards,
     }
     code = f"ops.gae(rewards, values, next_values, terminated=..., truncated=..., gamma={gamma:g}, lam={lam:g})"

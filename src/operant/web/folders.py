@@ -45,7 +45,7 @@ def names_of(runs: Path, files: Sequence[str] = RUN) -> Iterator[str]:
         level = below
 
 
-def folder_of(runs: Path, name: str, files: Sequence[str] = RUN) -> Path:
+def folder_of(runs: Path, name: object, files: Sequence[str] = RUN) -> Path:
     """Return the folder of a run, or another one with one of some files.
 
     Raises:

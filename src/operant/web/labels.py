@@ -104,7 +104,7 @@ def undo(runs: Path, run: str, annotator: str, event_id: str) -> dict[str, Any]:
     return {"undone": True, **_state(store, annotator, store.present(event.item_id, annotator, round=event.round))}
 
 
-def _check_name(annotator: str) -> None:
+def _check_name(annotator: object) -> None:
     if not isinstance(annotator, str) or not 1 <= len(annotator) <= LONGEST_NAME:
         raise ValueError(f"annotator must be a name of at most {LONGEST_NAME} characters, got {annotator!r}")
 

@@ -25,7 +25,7 @@ MOST_FILES = 64
 SECONDS = 0.5
 """Between two looks at the files."""
 SILENCE = 15.0
-"""Seconds without news after which a comment shows that the stream is alive, and that the page is."""
+"""Seconds without events after which a comment shows that the stream is alive, and that the page is."""
 FILES: Mapping[str, str] = {"metrics": "metrics.jsonl", "evaluations": "eval/evaluations.jsonl"}
 """What can be followed."""
 _TAIL = 1 << 16

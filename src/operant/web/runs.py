@@ -7,7 +7,7 @@ import tomllib
 from collections.abc import Sequence
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from operant import catalog, doors
 from operant.runtime.files import read_regular
@@ -130,7 +130,7 @@ def _entry(runs: Path, name: str) -> dict[str, Any]:
         facts = _facts(path)
     except (OSError, ValueError, RecursionError) as error:
         return {"name": name, "outcome": "damaged", "problem": str(error)}
-    sessions = facts.get("sessions") or [{}]
+    sessions: list[dict[str, Any]] = facts.get("sessions") or [{}]
     outcome, reason = described(sessions)
     if outcome == UNFINISHED and _alive(sessions[-1]):
         outcome = "running"
@@ -195,7 +195,7 @@ def _settings(path: Path, _stamp: tuple[int, int, int]) -> dict[str, Any]:
         settings = tomllib.loads(text).get("settings") if cut else None
     if not isinstance(settings, dict):
         raise ValueError(f"{path} has no table [settings]")
-    return settings
+    return cast(dict[str, Any], settings)
 
 
 def tables_of(path: Path) -> dict[str, Any]:
@@ -223,7 +223,7 @@ def _json(path: Path, _: tuple[int, int, int]) -> dict[str, Any]:
     facts = json.loads(read_regular(path))
     if not isinstance(facts, dict):
         raise ValueError(f"{path} must hold an object")
-    return facts
+    return cast(dict[str, Any], facts)
 
 
 def _metrics(path: Path) -> list[str]:
@@ -255,7 +255,7 @@ def _number(value: Any) -> float | None:
 def _plain(value: Any) -> Any:
     """Return a TOML value as JSON."""
     if isinstance(value, dict):
-        return {str(key): _plain(item) for key, item in value.items()}
+        return {str(key): _plain(item) for key, item in cast(dict[str, Any], value).items()}
     if isinstance(value, Sequence) and not isinstance(value, str):
-        return [_plain(item) for item in value]
+        return [_plain(item) for item in cast(Sequence[Any], value)]
     return value if value is None or isinstance(value, str | int | float | bool) else str(value)

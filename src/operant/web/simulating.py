@@ -179,4 +179,5 @@ def uniform(model: MDP) -> Floats:
 
 def bits(policy: NDArray[np.bool_]) -> NDArray[np.int64]:
     """Return the actions of a policy `[S, A]` as bits `[S]`."""
-    return policy @ (1 << np.arange(policy.shape[1]))
+    count: int = policy.shape[1]
+    return policy @ (1 << np.arange(count))

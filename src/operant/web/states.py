@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from operant import doors
 from operant.catalog import ALGORITHMS
@@ -55,10 +55,10 @@ def _texts(value: Any) -> Iterator[str]:
         if "\n" not in value:
             yield value
     elif isinstance(value, Mapping):
-        for item in value.values():
+        for item in cast(Mapping[str, Any], value).values():
             yield from _texts(item)
     elif isinstance(value, list | tuple):
-        for item in value:
+        for item in cast(list[Any], value):
             yield from _texts(item)
 
 

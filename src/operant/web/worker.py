@@ -13,7 +13,7 @@ import traceback
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, cast
 
 from operant.web.workers import HEADER, NotFoundError
 
@@ -91,9 +91,9 @@ def _error(message: str) -> bytes:
 def _plain(value: Any) -> Any:
     """Return a value with null in place of NaN and Inf, which JSON lacks."""
     if isinstance(value, Mapping):
-        return {str(key): _plain(item) for key, item in value.items()}
+        return {str(key): _plain(item) for key, item in cast(Mapping[Any, Any], value).items()}
     if isinstance(value, list | tuple):
-        return [_plain(item) for item in value]
+        return [_plain(item) for item in cast(list[Any], value)]
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 

@@ -83,11 +83,11 @@ class Dreamer(Resumable):
         config: hyperparameters.
         env: `S * config.num_envs` rows, made with the same seeds.
         seeds: one non-negative integer for each of the S runs; each owns its streams of random numbers.
-        budget: environment steps a seed.
+        budget: environment steps per seed.
         algorithm: its name in the catalog, for messages.
 
     Attributes:
-        consumed: environment steps a seed so far.
+        consumed: environment steps per seed so far.
         updates: gradient steps so far.
         collector: holds the environments.
         replay: what happened in them.

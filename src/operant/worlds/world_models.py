@@ -71,12 +71,12 @@ class WorldModels(Resumable):
         config: hyperparameters.
         env: `S * config.num_envs` rows of a task with images, made with the same seeds.
         seeds: one non-negative integer for each of the S runs; each owns its streams of random numbers.
-        budget: environment steps a seed.
+        budget: environment steps per seed.
         algorithm: its name in the catalog, for messages.
 
     Attributes:
-        consumed: environment steps a seed so far. Those of a round count as V, M and C learn from them, and all of them
-            when it ends.
+        consumed: environment steps per seed so far. Those of a round count as V, M and C learn from them, and all of
+            them when it ends.
         vision: parameters `[S, P]` of V.
         model: parameters `[S, P]` of M.
         controller: weights `[S, F, A]` of C, with F = Z + H + 1 features, of which the last is 1.

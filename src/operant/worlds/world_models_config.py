@@ -32,7 +32,7 @@ class WorldModelsConfig:
     vae_learning_rate: PositiveFloat = 1e-3
     """Step size of Adam for V."""
     free_nats: NonNegativeFloat = 1.5
-    """KL divergence of each number of a latent vector that costs nothing; with none, V may learn to say nothing."""
+    """KL divergence of each number of a latent vector that costs nothing; with 0, V may learn to ignore the image."""
     rnn_hidden_size: PositiveInt = 32
     """Numbers that M remembers, H."""
     mixture_components: PositiveInt = 5

@@ -2,9 +2,10 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
+from copy import copy
 from functools import partial
 from types import MappingProxyType
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
 import gymnasium
 import numpy as np
@@ -313,6 +314,17 @@ class TensorEnv(ABC):
         self._seed(state["seeds"])
         self.set_parameters(**state["parameters"])
         return self._seen(self._library.tensor(self._observation(self._state)))
+
+    def resized(self, rows: int) -> Self:
+        """Return environments of the same task and options in another number, which have no state yet.
+
+        Load one of them, in which every tensor but parameters of 0 dimensions has its `rows` along the last one.
+        """
+        env = copy(self)
+        env.rows = rows
+        env._allocate()
+        env._format = ActionFormat.of(env.action_space, rows)
+        return env
 
     def close(self) -> None:  # noqa: B027
         """Do nothing: there is nothing to release."""

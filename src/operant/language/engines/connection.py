@@ -6,7 +6,7 @@ import os
 import time
 import warnings
 from ipaddress import ip_address
-from typing import Any
+from typing import Any, cast
 from urllib.parse import urlsplit
 
 KEY = "VLLM_API_KEY"
@@ -123,10 +123,11 @@ def loopback(host: str) -> bool:
 def _reason(text: str) -> str:
     """Return the message of an error response, in the formats that servers use."""
     try:
-        found = json.loads(text)
+        found: object = json.loads(text)
     except json.JSONDecodeError:
         found = text
     for name in ("error", "message", "detail"):
-        if isinstance(found, dict) and found.get(name):
-            found = found[name]
+        if isinstance(found, dict):
+            parts = cast(dict[str, object], found)
+            found = parts.get(name) or parts
     return str(found)[:_SHOWN]

@@ -125,7 +125,7 @@ class Fleet:
         """Call a function for all running servers in parallel."""
         running = self.running
         with ThreadPoolExecutor(len(running)) as pool:
-            list(pool.map(lambda engine: self._try(engine, call), running))
+            list(pool.map(partial(self._try, call=call), running))
 
     def _try(self, engine: VLLMEngine, call: Callable[[VLLMEngine], None]) -> None:
         """Call a function for a server, and leave the server out if it fails."""

@@ -6,6 +6,7 @@ import shutil
 import time
 from collections.abc import Generator
 from pathlib import Path
+from typing import Any, cast
 
 from operant.language.engines.connection import Connection, ServerError
 from operant.language.models import LanguageModel
@@ -73,7 +74,7 @@ def _drop_cached(server: Connection) -> None:
     """Reset the server's prefix cache of earlier weights."""
     for _ in range(CACHE_ATTEMPTS):
         answer = server.post("/reset_prefix_cache")
-        if not isinstance(answer, dict) or answer.get("success", True):
+        if not isinstance(answer, dict) or cast(dict[str, Any], answer).get("success", True):
             return
         time.sleep(CACHE_PAUSE)
     raise ServerError(

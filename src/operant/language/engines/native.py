@@ -15,6 +15,7 @@ from operant.language.engines.cache import Slots
 from operant.language.engines.protocol import Completion, Sampling
 from operant.language.models import LanguageModel
 from operant.runtime.evaluation import StoppedError
+from operant.tensors import booleans, integers, rows_of_floats, rows_of_integers
 
 ROWS = 256
 """Default maximum of parallel sequences."""
@@ -81,7 +82,7 @@ class NativeEngine:
         while batch.busy:
             with torch.no_grad():
                 batch.step()
-            yield batch.ids[0, seen : batch.lengths[0]].tolist()
+            yield integers(batch.ids[0, seen : batch.lengths[0]])
             seen = batch.lengths[0]
 
     def update(self, model: LanguageModel) -> None:
@@ -138,7 +139,7 @@ class _Batch:
 
     def completions(self) -> list[Completion]:
         """Return the completions of all sequences."""
-        ids, log_probs = self.ids.tolist(), self.log_probs.tolist()
+        ids, log_probs = rows_of_integers(self.ids), rows_of_floats(self.log_probs)
         return [
             Completion(tokens[:n], logs[:n], cut)
             for tokens, logs, n, cut in zip(ids, log_probs, self.lengths, self.truncated, strict=True)
@@ -175,7 +176,7 @@ class _Batch:
         chance = None if self.chance is None else self.chance[at, column]
         tokens, log_probs = draw(logits, self.sampling, chance)
         self.ids[at, column], self.log_probs[at, column] = tokens, log_probs
-        ended = torch.isin(tokens, self.stop).tolist()
+        ended = booleans(torch.isin(tokens, self.stop))
         over: list[int] = []
         offset = len(self.active) - len(sequences)
         for row, (sequence, stopped) in enumerate(zip(sequences, ended, strict=True)):
@@ -202,7 +203,7 @@ class Prefill(Segments):
     @classmethod
     def of(cls, prompts: Sequence[Sequence[int]], device: torch.device) -> tuple["Prefill", list[int]]:
         """Return the layout of some prompts, and their start positions."""
-        starts, ids, positions = [], [], []
+        starts, ids, positions = list[int](), list[int](), list[int]()
         for prompt in prompts:
             starts.append(len(ids))
             ids += prompt

@@ -10,6 +10,7 @@ import tempfile
 import weakref
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -21,6 +22,7 @@ from operant.language.engines.native import NativeEngine
 from operant.language.engines.protocol import Completion, Sampling
 from operant.language.models import LanguageModel
 from operant.language.packing import Sample, pack
+from operant.tensors import floats, integers
 
 GAPS: Mapping[torch.dtype, float] = {torch.float32: 1e-3, torch.bfloat16: 0.1, torch.float16: 0.03}
 """Maximum mean error of the server's log-probabilities of the probes, in nats, by precision of the trainer."""
@@ -54,7 +56,13 @@ def requests_of(prompts: Sequence[Sequence[int]], count: int, generator: torch.G
     """
     if count < 1 or not all(prompts):
         raise ValueError("every prompt needs at least one token and one completion")
-    return list(map(Request, prompts, torch.randint(_SEEDS, (len(prompts),), generator=generator).tolist()))
+    return list(map(Request, prompts, integers(torch.randint(_SEEDS, (len(prompts),), generator=generator))))
+
+
+def _likelihoods(choice: Mapping[str, Any]) -> list[float] | None:
+    """Return the log-probabilities of the tokens of a response; None without them."""
+    given: Mapping[str, list[float] | None] = choice.get("logprobs") or {}
+    return given.get("token_logprobs")
 
 
 class VLLMEngine:
@@ -145,7 +153,7 @@ class VLLMEngine:
             return []
         self.prepare(sampling, max(map(len, prompts)))
         with ThreadPoolExecutor(min(self.connections, len(requests))) as pool:
-            return list(pool.map(lambda request: self.complete(request, count, sampling), requests))
+            return list(pool.map(partial(self.complete, count=count, sampling=sampling), requests))
 
     def prepare(self, sampling: Sampling, longest: int) -> None:
         """Ensure that the server has the weights of the last update, and can sample as `Engine` requires.
@@ -238,7 +246,7 @@ class VLLMEngine:
     def _read(self, choice: Mapping[str, Any]) -> Completion:
         """Return a completion, without the last log-probability if the server omits the stop token."""
         ids, reason, stop = choice.get("token_ids"), choice.get("finish_reason"), choice.get("stop_reason")
-        log_probs = (choice.get("logprobs") or {}).get("token_logprobs")
+        log_probs = _likelihoods(choice)
         if ids is None or log_probs is None:
             raise ServerError(
                 f"{self.address} gives no token ids or no log-probabilities: it needs a newer vLLM (0.32 works)"
@@ -280,7 +288,7 @@ class VLLMEngine:
             handover.send(self._server, self.model, Path(self._folder.name) / f"version-{self.version}")
         _HOLDERS[self.address] = self
         likelihoods = self.model.likelihoods(self._probes, tokens=PROBES * (PROBE_TOKENS + 1))
-        self._expected = torch.cat(likelihoods).tolist()
+        self._expected = floats(torch.cat(likelihoods))
         self._verify()
 
     def _verify(self) -> None:
@@ -314,7 +322,7 @@ class VLLMEngine:
         log_probs = self.model.logits(self.model.read(packed).index_select(0, packed.before)).log_softmax(-1).squeeze(0)
         token = int(log_probs.argmin())
         (choice,) = self._ask(prompt=prompt, max_tokens=1, temperature=2.0, allowed_token_ids=[token])
-        (value,) = (choice.get("logprobs") or {}).get("token_logprobs") or [math.nan]
+        (value,) = _likelihoods(choice) or [math.nan]
         if abs(value) < _CERTAIN:
             return True
         if abs(value - float(log_probs[token])) < _ALIKE:

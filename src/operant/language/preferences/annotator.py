@@ -117,8 +117,12 @@ class SimulatedAnnotator:
 
     def _rewards(self, prompt: Text, completions: Sequence[Text], columns: dict[str, Any]) -> list[float] | None:
         count = len(completions)
-        repeated = {name: [value] * count for name, value in columns.items()}
-        given = {"prompts": [prompt] * count, "completions": list(completions), "completion_ids": [[]] * count}
+        repeated: dict[str, list[Any]] = {name: [value] * count for name, value in columns.items()}
+        given: dict[str, list[Any]] = {
+            "prompts": [prompt] * count,
+            "completions": list(completions),
+            "completion_ids": [[]] * count,
+        }
         rewards = list(self.reward(**(repeated | given)))
         if len(rewards) != count:
             raise ValueError(f"the reward function gave {len(rewards)} rewards for {count} completions")

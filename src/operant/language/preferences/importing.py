@@ -5,7 +5,7 @@ import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from operant.language.data import Row, compare
 from operant.language.encoding import shared_length
@@ -120,7 +120,8 @@ def _labeled(row: Row, who: str) -> tuple[Item, Event]:
     if "context" in row and texts is not None:
         return _label(row["context"], [c["completion"] for c in texts], [c["rank"] for c in texts], who, held)
     if "prompt" in row and isinstance(texts, list):
-        return _label(row["prompt"], texts, row.get("ranks") or list(range(len(texts))), who, held)
+        listed = cast(list[Any], texts)
+        return _label(row["prompt"], listed, row.get("ranks") or list(range(len(listed))), who, held)
     raise ValueError(
         "a row must have chosen and rejected (and prompt), or prompt (or context) and completions with ranks, or come "
         f"from a log; this one has {sorted(row)}"

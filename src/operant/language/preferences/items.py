@@ -47,7 +47,7 @@ class Completion:
     """
 
     text: Text
-    provenance: Mapping[str, Any] = field(default_factory=dict)
+    provenance: Mapping[str, Any] = field(default_factory=dict[str, Any])
 
 
 @dataclass(frozen=True)
@@ -68,7 +68,7 @@ class Item:
     prompt: Text
     completions: tuple[Completion, ...]
     gold: tuple[int, ...] | None = None
-    provenance: Mapping[str, Any] = field(default_factory=dict)
+    provenance: Mapping[str, Any] = field(default_factory=dict[str, Any])
 
     @classmethod
     def of(

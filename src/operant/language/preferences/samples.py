@@ -151,6 +151,7 @@ def groups(
         provenance: of the prompt.
     """
     generator = np.random.Generator(np.random.PCG64(seed_sequence(seed, f"groups {encode(prompt)}")))
-    mixed = [completions[i] for i in generator.permutation(len(completions))]
+    order: list[int] = generator.permutation(len(completions)).tolist()
+    mixed = [completions[i] for i in order]
     parts = [mixed[i : i + size] for i in range(0, len(mixed), size)]
     return [Item.of(prompt, part, provenance=provenance) for part in parts if len(part) > 1]

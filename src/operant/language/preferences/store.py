@@ -2,7 +2,7 @@
 
 Guarantees:
 
-- An answer that `record` has returned is on the disk; one whose `record` has raised `StoreError` was not stored.
+- An answer that `record` has returned is on disk; one whose `record` has raised `StoreError` was not stored.
 - The same event id is the same event: a client without a response just sends it again.
 - An annotator has at most one label of an item (and round). Undoing and correcting are events that supersede another;
   nothing is changed or removed. The view `labels` has the valid labels.
@@ -231,7 +231,7 @@ class PreferenceStore:
                 "ON CONFLICT DO UPDATE SET assigned_at = excluded.assigned_at RETURNING shown",
                 row,
             ).fetchone()
-        shown = tuple(json.loads(kept))
+        shown: tuple[int, ...] = tuple(json.loads(kept))
         texts = tuple(item.completions[place].text for place in shown)
         return Presentation(item_id, annotator, round, item.prompt, texts, shown)
 

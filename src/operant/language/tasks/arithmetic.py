@@ -46,7 +46,8 @@ def arithmetic(*, digits: int = 2, steps: int = 1, operators: str = "") -> Task:
 
 def draw_numbers(generator: np.random.Generator, digits: Sequence[int]) -> list[int]:
     """Draw a number of each of these numbers of digits."""
-    return [int(generator.integers(0 if d == 1 else 10 ** (d - 1), 10**d)) for d in digits]
+    ranges: list[tuple[int, int]] = [(0 if d == 1 else 10 ** (d - 1), 10**d) for d in digits]
+    return [int(generator.integers(low, high)) for low, high in ranges]
 
 
 def chain(numbers: Sequence[int], signs: Sequence[str]) -> str:

@@ -1,0 +1,76 @@
+"""What plots use of matplotlib, whose own annotations leave the styles open, under typed names (extra: `plots`)."""
+
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import Any, Literal, Protocol, cast, overload
+
+
+class Axes(Protocol):
+    """One panel of a plot. The methods are those of `matplotlib.axes.Axes`."""
+
+    figure: Any
+    images: Sequence[Any]
+    spines: Any
+    xaxis: Any
+    add_collection: Callable[..., object]
+    add_patch: Callable[..., object]
+    annotate: Callable[..., object]
+    axhline: Callable[..., object]
+    axvline: Callable[..., object]
+    errorbar: Callable[..., object]
+    fill_between: Callable[..., object]
+    get_legend_handles_labels: Callable[[], tuple[list[Any], list[str]]]
+    grid: Callable[..., object]
+    imshow: Callable[..., object]
+    label_outer: Callable[[], None]
+    legend: Callable[..., object]
+    plot: Callable[..., object]
+    scatter: Callable[..., object]
+    set_axisbelow: Callable[[bool], None]
+    set_facecolor: Callable[[str], None]
+    set_title: Callable[..., object]
+    set_xlabel: Callable[[str], object]
+    set_xlim: Callable[[float, float], object]
+    set_xticks: Callable[..., object]
+    set_ylabel: Callable[[str], object]
+    set_ylim: Callable[[float, float], object]
+    set_yticks: Callable[..., object]
+    sharey: Callable[["Axes"], None]
+    step: Callable[..., object]
+    text: Callable[..., object]
+    tick_params: Callable[..., object]
+
+
+class Grid(Protocol):
+    """Panels in rows and columns."""
+
+    @property
+    def flat(self) -> Iterable[Axes]:
+        """All of them, row by row."""
+        ...
+
+
+class Figure(Protocol):
+    """A plot. The methods are those of `matplotlib.figure.Figure`."""
+
+    legend: Callable[..., object]
+    savefig: Callable[[Path], None]
+    set_size_inches: Callable[[float, float], None]
+    suptitle: Callable[..., object]
+
+    @overload
+    def subplots(self, rows: int, columns: int, /, *, squeeze: Literal[False]) -> Grid: ...
+    @overload
+    def subplots(
+        self, rows: Literal[1], columns: int, /, *, width_ratios: Sequence[float], sharey: bool = False
+    ) -> Iterable[Axes]: ...
+
+
+def new_figure(size: tuple[float, float] | None = None, *, dpi: int) -> Figure:
+    """Return an empty plot of a size in inches, which needs no display."""
+    from matplotlib import figure
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+
+    made = figure.Figure(figsize=size, dpi=dpi, layout="constrained")
+    FigureCanvasAgg(made)
+    return cast(Figure, made)

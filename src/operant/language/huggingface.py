@@ -1,0 +1,187 @@
+"""What is used of transformers, peft and safetensors, whose own annotations are open, under typed names.
+
+They are imported at the first call of a function: transformers takes seconds.
+"""
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, Protocol, cast
+
+from torch import Tensor
+
+__all__ = [
+    "AdapterConfig",
+    "Tokenizer",
+    "adapter_state",
+    "cached_file",
+    "load_adapter_config",
+    "load_config",
+    "load_network",
+    "load_tensors",
+    "load_tokenizer",
+    "network_of",
+    "new_tokenizer",
+    "register_attention",
+    "sdpa_attention",
+    "set_adapter_state",
+    "wrapped_network",
+]
+
+
+class Tokenizer(Protocol):
+    """A tokenizer of transformers.
+
+    Attributes:
+        name_or_path: of the model it came with.
+        chat_template: a Jinja template, several by name, or None.
+        split_special_tokens: whether special tokens in a text are plain characters.
+        bos_token_id: of the token before a text, or None.
+        eos_token_id: of the token after a text, or None.
+    """
+
+    name_or_path: str
+    chat_template: Any
+    split_special_tokens: bool
+    bos_token_id: Any
+    eos_token_id: Any
+
+    @property
+    def all_special_tokens(self) -> list[str]:
+        """The texts of special tokens."""
+        ...
+
+    def __len__(self) -> int:
+        """Return the number of tokens."""
+        ...
+
+    def encode(self, text: str, *, add_special_tokens: bool = True, **options: Any) -> list[int]:
+        """Return the ids of a text."""
+        ...
+
+    def decode(self, token_ids: list[int], *, skip_special_tokens: bool = False, **options: Any) -> Any:
+        """Return the text of some ids."""
+        ...
+
+    def apply_chat_template(self, conversation: list[Any], **options: Any) -> Any:
+        """Return a conversation as text or as ids."""
+        ...
+
+    def convert_tokens_to_ids(self, tokens: str) -> Any:
+        """Return the id of a token."""
+        ...
+
+    def get_vocab(self) -> dict[str, int]:
+        """Return the ids of all tokens."""
+        ...
+
+    def save_pretrained(self, save_directory: Path | str) -> Any:
+        """Write its files to a folder."""
+        ...
+
+
+class AdapterConfig(Protocol):
+    """The configuration of an adapter of peft."""
+
+    base_model_name_or_path: str | None
+    inference_mode: bool
+
+
+def load_config(name: str, *, trust_remote_code: bool) -> Any:
+    """Return the configuration of a folder or hub model, whose fields depend on the architecture."""
+    from transformers import AutoConfig
+
+    load = cast(Callable[..., Any], AutoConfig.from_pretrained)  # pyright: ignore[reportUnknownMemberType]
+    return load(name, trust_remote_code=trust_remote_code)
+
+
+def load_network(name: str, **options: Any) -> tuple[Any, Mapping[str, Any]]:
+    """Return the causal language model of a folder or the hub, and the report of its weights."""
+    from transformers import AutoModelForCausalLM
+
+    load = cast(Callable[..., Any], AutoModelForCausalLM.from_pretrained)  # pyright: ignore[reportUnknownMemberType]
+    network, report = load(name, output_loading_info=True, **options)
+    return network, report
+
+
+def network_of(config: object) -> Any:
+    """Return a causal language model with random weights."""
+    from transformers import AutoModelForCausalLM
+
+    return cast(Any, AutoModelForCausalLM).from_config(config)
+
+
+def load_tokenizer(name: str, *, trust_remote_code: bool) -> Tokenizer:
+    """Return the tokenizer of a folder or hub model."""
+    from transformers import AutoTokenizer
+
+    load = cast(Callable[..., Tokenizer], AutoTokenizer.from_pretrained)  # pyright: ignore[reportUnknownMemberType]
+    return load(name, trust_remote_code=trust_remote_code)
+
+
+def new_tokenizer(**options: Any) -> Tokenizer:
+    """Return a tokenizer of one's own."""
+    import transformers
+
+    return cast(Any, transformers).PreTrainedTokenizerFast(**options)
+
+
+def cached_file(name: str, file: str, **options: bool) -> str | None:
+    """Return the path of a file of a hub model."""
+    from transformers.utils import hub
+
+    found = cast(Callable[..., str | None], hub.cached_file)  # pyright: ignore[reportUnknownMemberType]
+    return found(name, file, **options)
+
+
+def load_tensors(file: Path) -> dict[str, Tensor]:
+    """Return the tensors of a safetensors file."""
+    from safetensors import torch as safetensors
+
+    load = cast(Callable[[Path], dict[str, Tensor]], safetensors.load_file)  # pyright: ignore[reportUnknownMemberType]
+    return load(file)
+
+
+def load_adapter_config(folder: Path) -> AdapterConfig:
+    """Return the configuration of an adapter in a folder."""
+    from peft import PeftConfig
+
+    load = cast(Callable[[str], AdapterConfig], PeftConfig.from_pretrained)  # pyright: ignore[reportUnknownMemberType]
+    return load(str(folder))
+
+
+def wrapped_network(network: Any, config: Any) -> Any:
+    """Return a network with a new adapter."""
+    import peft
+
+    return cast(Any, peft).get_peft_model(network, config)
+
+
+def adapter_state(network: Any) -> dict[str, Tensor]:
+    """Return the tensors of the adapter of a network, without embedding layers."""
+    import peft
+
+    return cast(Any, peft).get_peft_model_state_dict(network, save_embedding_layers=False)
+
+
+def set_adapter_state(network: Any, tensors: dict[str, Tensor]) -> None:
+    """Set the tensors of the adapter of a network."""
+    import peft
+
+    cast(Any, peft).set_peft_model_state_dict(network, tensors)
+
+
+def register_attention(name: str, attention: Callable[..., Any]) -> None:
+    """Let networks attend by a function under a name, with the masks of scaled dot-product attention."""
+    import transformers
+    from transformers import masking_utils
+
+    given, masks = cast(Any, transformers), cast(Any, masking_utils)
+    given.AttentionInterface.register(name, attention)
+    given.AttentionMaskInterface.register(name, masks.sdpa_mask)
+
+
+def sdpa_attention(module: Any, *rows: Tensor | None, **options: Any) -> tuple[Tensor, None]:
+    """Attend as transformers does by scaled dot-product attention."""
+    from transformers.integrations import sdpa_attention as integration
+
+    return cast(Any, integration).sdpa_attention_forward(module, *rows, **options)
