@@ -31,17 +31,15 @@ def ours(batch: int) -> Callable[[], None]:
 
     torch.set_num_threads(1)
     draw = torch.Generator().manual_seed(0)
-    first, second, last = (
-        torch.randn(shape, generator=draw) / shape[0] ** 0.5
-        for shape in ((STATE + ACTIONS, HIDDEN), (HIDDEN, HIDDEN), (HIDDEN, STATE + ACTIONS + 2))
-    )
-    chosen = torch.eye(ACTIONS)
+    shapes = (STATE, HIDDEN), (ACTIONS, HIDDEN), (HIDDEN, HIDDEN), (HIDDEN, STATE + ACTIONS + 2)
+    of_state, of_action, second, last = (torch.randn(shape, generator=draw) / shape[0] ** 0.5 for shape in shapes)
+    discount = torch.full((batch,), 0.99)
 
     def model(states: tuple[torch.Tensor, ...], actions: torch.Tensor) -> Expansion:
-        inputs = torch.cat([states[0], chosen[actions]], 1)
-        outputs = (((inputs @ first).relu() @ second).relu() @ last).tanh()
-        state, logits, value, reward = outputs.split([STATE, ACTIONS, 1, 1], 1)
-        return Expansion((state,), logits, value[:, 0], reward[:, 0], torch.full((len(actions),), 0.99))
+        hidden = torch.addmm(of_action.index_select(0, actions), states[0], of_state).relu_()
+        outputs = ((hidden @ second).relu_() @ last).tanh_()
+        state, logits, value, reward = outputs.split_with_sizes((STATE, ACTIONS, 1, 1), 1)
+        return Expansion((state,), logits, value.squeeze(1), reward.squeeze(1), discount)
 
     states = torch.randn(batch, STATE, generator=draw)
     root = model((states,), torch.zeros(batch, dtype=torch.int64))
@@ -49,8 +47,7 @@ def ours(batch: int) -> Callable[[], None]:
     planner = Planner(simulations=SIMULATIONS, considered=ACTIONS, scale=0.1)
 
     def run() -> None:
-        with torch.no_grad():
-            search(planner, root, model, noise)
+        search(planner, root, model, noise)
 
     return run
 
@@ -61,14 +58,14 @@ def theirs(batch: int) -> Callable[[], None]:
     import jax.numpy as jnp
     import mctx
 
-    keys = jax.random.split(jax.random.PRNGKey(0), 4)
-    shapes = (STATE + ACTIONS, HIDDEN), (HIDDEN, HIDDEN), (HIDDEN, STATE + ACTIONS + 2)
+    keys = jax.random.split(jax.random.PRNGKey(0), 5)
+    shapes = (STATE, HIDDEN), (ACTIONS, HIDDEN), (HIDDEN, HIDDEN), (HIDDEN, STATE + ACTIONS + 2)
     weights = [jax.random.normal(key, shape) / shape[0] ** 0.5 for key, shape in zip(keys, shapes, strict=False)]
 
     def model(weights, states, actions):
-        inputs = jnp.concatenate([states, jax.nn.one_hot(actions, ACTIONS)], 1)
-        first, second, last = weights
-        outputs = jnp.tanh(jax.nn.relu(jax.nn.relu(inputs @ first) @ second) @ last)
+        of_state, of_action, second, last = weights
+        hidden = jax.nn.relu(states @ of_state + of_action[actions])
+        outputs = jnp.tanh(jax.nn.relu(hidden @ second) @ last)
         return jnp.split(outputs, [STATE, STATE + ACTIONS, STATE + ACTIONS + 1], 1)
 
     def follow(weights, key, actions, states):
@@ -85,9 +82,9 @@ def theirs(batch: int) -> Callable[[], None]:
             weights, key, root, follow, SIMULATIONS, max_num_considered_actions=ACTIONS
         ).action
 
-    states = jax.random.normal(keys[3], (batch, STATE))
-    plan(weights, keys[3], states).block_until_ready()
-    return lambda: plan(weights, keys[3], states).block_until_ready()
+    states = jax.random.normal(keys[4], (batch, STATE))
+    plan(weights, keys[4], states).block_until_ready()
+    return lambda: plan(weights, keys[4], states).block_until_ready()
 
 
 def speed(run: Callable[[], None], seconds: float = 1.0) -> float:

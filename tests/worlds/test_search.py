@@ -39,7 +39,7 @@ class World:
 
 
 def visits(tree):
-    return tree.at(torch.zeros_like(tree.rows)).visits
+    return tree.action_visits[:, 0]
 
 
 @pytest.mark.parametrize("case", GOLDEN["cases"], ids=lambda case: f"{case['kind']}-{case['simulations']}")
@@ -128,3 +128,29 @@ def test_no_simulation_is_the_network_alone():
     found = search(Planner(simulations=0), world.root(torch.arange(6)), world, None)
     assert torch.equal(found.actions, world.tables["logits"][:6].argmax(1))
     assert_close(found.policy, world.tables["logits"][:6].softmax(1))
+
+
+def test_a_model_may_have_no_states_and_outputs_of_other_types():
+    """Rewards alone tell the actions apart: float64 outputs, and views that are not contiguous."""
+    reward = torch.tensor([0.0, 1.0, 0.5], dtype=torch.float64)
+
+    def model(states, actions):
+        nothing = torch.zeros(1, dtype=torch.float64).expand(len(actions))
+        return Expansion(states, torch.zeros(3, len(actions), dtype=torch.float64).T, nothing, reward[actions], nothing)
+
+    root = model((), torch.zeros(2, dtype=torch.int64))
+    found = search(Planner(simulations=8), root, model, None)
+    assert found.actions.tolist() == [1, 1]
+    assert found.tree.states == ()
+    assert found.tree.visits[:, 0].tolist() == [9, 9]
+
+
+def test_the_mean_of_a_node_is_that_of_its_children():
+    """Visits of a node are those of its actions and its own; its value is the mean of theirs and the model's."""
+    world = World(GOLDEN["tables"])
+    tree = search(Planner(simulations=40, considered=4), world.root(torch.arange(6)), world, None).tree
+    assert torch.equal(tree.visits, tree.action_visits.sum(2) + 1)
+    mean = (tree.raw_values + (tree.action_visits * tree.action_values).sum(2)) / tree.visits
+    assert_close(tree.values, mean, atol=1e-5, rtol=0)
+    rows = torch.arange(6).unsqueeze(1)
+    assert torch.equal(tree.children[rows, tree.parents[:, 1:], tree.actions[:, 1:]], torch.arange(1, 41).expand(6, -1))

@@ -271,8 +271,9 @@ class AlphaZero(BoardGamePlayer, Resumable):
     def _expanded(self, states: States, reward: Tensor, discount: Tensor) -> Expansion:
         own, opponent, over = states
         obs = self._seen(Positions(own, opponent)).view(len(self.agent.parameters), -1, self._inputs)
-        logits = self.agent.networks.policy(obs).flatten(0, 1)
-        value = self.agent.networks.value(obs).flatten().tanh()
+        forward = Pass(self.agent.networks, obs)  # hidden layers once for both
+        logits = forward.outputs.detach().flatten(0, 1)
+        value = forward.values.detach().flatten().tanh()
         return Expansion(
             (own, opponent, over),
             logits.masked_fill(over.unsqueeze(1), 0.0),

@@ -1,21 +1,25 @@
 """Batched Monte Carlo tree search: `search`, by pUCT or with Gumbel noise.
 
-Trees are arrays: node 0 of each is its root, and every simulation adds one node to every tree, so B searches take as
-many tensor operations as one. Trees are independent. The rules, or a learned model, are a function (`Model`) from the
-state of a node and an action to the state that follows; equations are those of `operant.ops.search`.
+Trees are arrays: node 0 of each is its root, and every simulation adds one node to every tree. The rules, or a learned
+model, are a function (`Model`) from the state of a node and an action to the state that follows. A simulation of B
+searches is one call of it, and one of a compiled kernel (`operant.worlds.tree_kernels`), which expands the new nodes,
+backs them up and chooses actions down to the next ones. Trees are independent, and on the CPU; states stay where the
+model is, and from another device only its outputs of single nodes are copied.
 """
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cache, partial
 from typing import Literal, NamedTuple
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from operant import ops
-
-UNSEEN = -1
-"""The child of an unvisited action."""
+from operant.tensors import from_numpy
+from operant.worlds import tree_kernels as kernels
 
 States = tuple[Tensor, ...]
 """A model's states of nodes: tensors `[B, ...]`."""
@@ -40,12 +44,12 @@ class Expansion(NamedTuple):
 
 
 Model = Callable[[States, Tensor], Expansion]
-"""Maps states and actions `[B]` to outputs."""
+"""Maps states and actions `[B]` to outputs. The actions are overwritten after the call."""
 
 
 @dataclass(frozen=True)
 class Tree:
-    """B search trees of at most M nodes.
+    """B search trees of at most M nodes, on the CPU; states stay on the model's device.
 
     Attributes:
         children: `[B, M, A]` index of the child of each action, or `UNSEEN`.
@@ -55,8 +59,11 @@ class Tree:
         values: `[B, M]` mean backed-up values.
         raw_values: `[B, M]` values by the model.
         logits: `[B, M, A]` of the policy.
+        priors: `[B, M, A]` probabilities of the policy.
         rewards: `[B, M]` of the transition to the node.
         discounts: `[B, M]` of its value, as seen from its parent.
+        action_visits: `[B, M, A]` visit counts of the actions.
+        action_values: `[B, M, A]` their mean values; 0 if unvisited.
         states: of the nodes, `[B, M, ...]` each.
     """
 
@@ -67,84 +74,12 @@ class Tree:
     values: Tensor
     raw_values: Tensor
     logits: Tensor
+    priors: Tensor
     rewards: Tensor
     discounts: Tensor
+    action_visits: Tensor
+    action_values: Tensor
     states: States
-
-    @classmethod
-    def of(cls, root: Expansion, nodes: int) -> "Tree":
-        """Return trees with their roots, and capacity for all nodes."""
-        batch, actions = root.logits.shape
-        integers = root.value.new_zeros((batch, nodes), dtype=torch.int64)
-        numbers = root.value.new_zeros((batch, nodes))
-        found = cls(
-            children=torch.full((batch, nodes, actions), UNSEEN, device=root.value.device),
-            parents=integers,
-            actions=integers.clone(),
-            visits=numbers,
-            values=numbers.clone(),
-            raw_values=numbers.clone(),
-            logits=root.logits.new_zeros((batch, nodes, actions)),
-            rewards=numbers.clone(),
-            discounts=numbers.clone(),
-            states=tuple(part.new_zeros((batch, nodes, *part.shape[1:])) for part in root.states),
-        )
-        found.put(0, root)
-        found.values[:, 0], found.visits[:, 0] = root.value, 1
-        return found
-
-    @property
-    def rows(self) -> Tensor:
-        """`[B]` the index of each tree."""
-        return torch.arange(len(self.parents), device=self.parents.device)
-
-    def put(self, node: int, found: Expansion) -> None:
-        """Store the model's outputs for one node of every tree."""
-        self.logits[:, node], self.raw_values[:, node] = found.logits, found.value
-        self.rewards[:, node], self.discounts[:, node] = found.reward, found.discount
-        for kept, part in zip(self.states, found.states, strict=True):
-            kept[:, node] = part
-
-    def at(self, nodes: Tensor) -> "Node":
-        """Return the statistics of one node `[B]` of every tree."""
-        rows = self.rows
-        children = self.children[rows, nodes]
-        seen, index = children != UNSEEN, children.clamp(min=0)
-        across = rows.unsqueeze(1)
-        q = self.rewards[across, index] + self.discounts[across, index] * self.values[across, index]
-        return Node(
-            logits=self.logits[rows, nodes],
-            value=self.values[rows, nodes],
-            raw_value=self.raw_values[rows, nodes],
-            total=self.visits[rows, nodes],
-            visits=self.visits[across, index] * seen,
-            q=q * seen,
-        )
-
-
-class Node(NamedTuple):
-    """A node of every tree.
-
-    Attributes:
-        logits: `[B, A]` of the policy.
-        value: `[B]` mean of all visits.
-        raw_value: `[B]` value by the model.
-        total: `[B]` its visits.
-        visits: `[B, A]` visit counts of the actions.
-        q: `[B, A]` mean values; 0 if unvisited.
-    """
-
-    logits: Tensor
-    value: Tensor
-    raw_value: Tensor
-    total: Tensor
-    visits: Tensor
-    q: Tensor
-
-    @property
-    def allowed(self) -> Tensor:
-        """`[B, A]` action mask."""
-        return self.logits > -torch.inf
 
 
 @dataclass(frozen=True)
@@ -199,6 +134,7 @@ class Found(NamedTuple):
     tree: Tree
 
 
+@torch.no_grad()
 def search(planner: Planner, root: Expansion, model: Model, noise: Tensor | None) -> Found:
     """Search from `B` roots.
 
@@ -209,65 +145,86 @@ def search(planner: Planner, root: Expansion, model: Model, noise: Tensor | None
         noise: `[B, A]`; for "gumbel" draws of the standard Gumbel distribution, for "puct" of a Dirichlet distribution.
             None: no noise, for the strongest play.
     """
-    gumbel = planner.kind == "gumbel"
-    if noise is None:
-        noise = torch.zeros_like(root.logits)
-    elif not gumbel:
+    if noise is not None and planner.kind == "puct":
         root = root._replace(logits=_mixed(root.logits, noise, planner.exploration))
-    tree = Tree.of(root, planner.simulations + 1)
-    schedule = _schedule(planner, root.logits) if gumbel and planner.simulations else None
+    (batch, width), nodes, device = root.logits.shape, planner.simulations + 1, root.value.device
+    trees, outputs = _empty(batch, width, nodes)
+    rules, steps = _rules(planner, root.logits.shape, noise), np.empty((2, batch), np.int64)
+    advance = partial(kernels.advance, *trees, *rules, *outputs, steps)
+    states = tuple(part.new_empty(len(part), nodes, *part.shape[1:]) for part in root.states)
+    flat, slots = [part.flatten(0, 1) for part in states], [part.unbind(1) for part in states]
+    received, edges = list(map(from_numpy, outputs)), from_numpy(steps)
+    places, actions = edges.unbind()
 
-    for simulation in range(planner.simulations):
-        node = torch.zeros_like(tree.rows)
-        path: list[tuple[Tensor, Tensor]] = []  # node, and the trees still descending
-        walking, taken = torch.ones_like(node, dtype=torch.bool), node
-        first = True
-        while bool(walking.any()):
-            here = tree.at(node)
-            if schedule is not None and first:
-                action = _halved(planner, here, noise, schedule[simulation])
-            elif gumbel:
-                action = _lagging(planner, here)
-            else:
-                action = _upper_bound(planner, here)
-            path.append((node, walking))
-            child = tree.children[tree.rows, node, action]
-            taken = torch.where(walking, action, taken)
-            walking = walking & (child != UNSEEN)
-            node, first = torch.where(walking, child, node), False
-        _expand(tree, simulation + 1, node, taken, model)
-        _back_up(tree, simulation + 1, path)
+    found = root
+    for new in range(nodes):
+        if new:
+            if device.type != "cpu":
+                places, actions = edges.to(device).unbind()
+            found = model(tuple([part.index_select(0, places) for part in flat]), actions)
+        kept = [slot[new] for slot in slots] + received
+        torch._foreach_copy_(kept, [*found.states, *found[1:]])  # pyright: ignore[reportPrivateImportUsage, reportPrivateUsage] - half the time of single copies
+        advance(new)
 
-    here = tree.at(torch.zeros_like(tree.rows))
-    mixed = ops.mixed_value(here.raw_value, here.q, here.logits.softmax(1), here.visits)
-    if not gumbel:
-        policy = here.visits / here.visits.sum(1, keepdim=True)
-        return Found(here.visits.masked_fill(~here.allowed, -1).argmax(1), policy, here.value, mixed, tree)
-    policy = (here.logits + _sigma(planner, here)).softmax(1)
-    return Found(_halved(planner, here, noise, here.visits.amax(1)), policy, here.value, mixed, tree)
+    results = _results(batch, width)
+    kernels.conclude(trees, rules, results)
+    shared = {name: from_numpy(part) for name, part in trees._asdict().items()}
+    returned = {name: from_numpy(part).to(device) for name, part in results._asdict().items()}
+    return Found(**returned, tree=Tree(**shared, states=states))
 
 
-def _expand(tree: Tree, new: int, parents: Tensor, actions: Tensor, model: Model) -> None:
-    """Add one node to every tree, as a child."""
-    rows = tree.rows
-    found = model(tuple(part[rows, parents] for part in tree.states), actions)
-    tree.put(new, found)
-    tree.parents[:, new], tree.actions[:, new] = parents, actions
-    tree.children[rows, parents, actions] = new
-    tree.values[:, new], tree.visits[:, new] = found.value, 1
+def _empty(batch: int, actions: int, nodes: int) -> tuple[kernels.Arrays, kernels.Outputs]:
+    """Return trees without nodes, and where the outputs of the model go."""
+    numbers = np.zeros((5, batch, nodes), np.float32)
+    visits, values, raw_values, rewards, discounts = numbers
+    logits, priors, action_visits, action_values = np.zeros((4, batch, nodes, actions), np.float32)
+    parents, steps = np.zeros((2, batch, nodes), np.int64)
+    trees = kernels.Arrays(
+        children=np.full((batch, nodes, actions), kernels.UNSEEN),
+        parents=parents,
+        actions=steps,
+        visits=visits,
+        values=values,
+        raw_values=raw_values,
+        logits=logits,
+        priors=priors,
+        rewards=rewards,
+        discounts=discounts,
+        action_visits=action_visits,
+        action_values=action_values,
+    )
+    return trees, kernels.Outputs(np.empty((batch, actions), np.float32), *np.empty((3, batch), np.float32))
 
 
-def _back_up(tree: Tree, leaf: int, path: list[tuple[Tensor, Tensor]]) -> None:
-    """Back up the value of the new nodes to all their ancestors."""
-    rows = tree.rows
-    below = torch.full_like(rows, leaf)
-    value = tree.values[:, leaf]
-    for node, on_path in reversed(path):
-        value = torch.where(on_path, tree.rewards[rows, below] + tree.discounts[rows, below] * value, value)
-        visits, mean = tree.visits[rows, node], tree.values[rows, node]
-        tree.values[rows, node] = torch.where(on_path, mean + (value - mean) / (visits + 1), mean)
-        tree.visits[rows, node] = visits + on_path
-        below = torch.where(on_path, node, below)
+def _results(batch: int, actions: int) -> kernels.Results:
+    """Return where the results go."""
+    value, prior_value = np.empty((2, batch), np.float32)
+    return kernels.Results(np.empty(batch, np.int64), np.empty((batch, actions), np.float32), value, prior_value)
+
+
+def _rules(planner: Planner, shape: torch.Size, noise: Tensor | None) -> kernels.Rules:
+    """Return how to choose actions."""
+    gumbel = planner.kind == "gumbel"
+    least, greatest = planner.value_range or (0.0, 1.0)
+    drawn = torch.zeros(shape) if noise is None else noise.to("cpu", torch.float32).contiguous()
+    return kernels.Rules(
+        gumbel=gumbel,
+        scale=planner.scale,
+        ranged=planner.value_range is not None,
+        least=least,
+        greatest=greatest,
+        noise=drawn.numpy(),
+        schedule=_halvings(planner.considered if gumbel else 0, planner.simulations),
+        scores=np.empty(shape[1]),
+    )
+
+
+@cache
+def _halvings(considered: int, simulations: int) -> NDArray[np.int64]:
+    """Return the visits of the root actions to choose from, `[considered + 1, simulations]`."""
+    if not simulations:
+        return np.zeros((considered + 1, 0), np.int64)
+    return np.array([ops.sequential_halving(max(1, m), simulations) for m in range(considered + 1)])
 
 
 def _mixed(logits: Tensor, noise: Tensor, share: float) -> Tensor:
@@ -276,51 +233,3 @@ def _mixed(logits: Tensor, noise: Tensor, share: float) -> Tensor:
     noise = noise * allowed
     noise = noise / noise.sum(1, keepdim=True).clamp(min=1e-12)
     return ((1 - share) * logits.softmax(1) + share * noise).log().masked_fill(~allowed, -torch.inf)
-
-
-def _schedule(planner: Planner, logits: Tensor) -> list[Tensor]:
-    """Return for each simulation the visits `[B]` of the root actions that it may take."""
-    counts = (logits > -torch.inf).sum(1).clamp(max=planner.considered)
-    table = torch.tensor(
-        [ops.sequential_halving(max(1, m), planner.simulations) for m in range(planner.considered + 1)],
-        device=logits.device,
-    )
-    return list(table[counts].T)
-
-
-def _scaled(planner: Planner, q: Tensor, low: Tensor, high: Tensor) -> Tensor:
-    """Return values in [0, 1]: by their possible range, or the observed one."""
-    if planner.value_range is not None:
-        least, greatest = planner.value_range
-        return (q - least) / (greatest - least)
-    return (q - low.unsqueeze(1)) / (high - low).clamp(min=1e-8).unsqueeze(1)
-
-
-def _sigma(planner: Planner, node: Node) -> Tensor:
-    q = ops.completed_q(node.raw_value, node.q, node.logits.softmax(1), node.visits)
-    return ops.sigma(_scaled(planner, q, q.amin(1), q.amax(1)), node.visits, scale=planner.scale)
-
-
-def _halved(planner: Planner, node: Node, gumbel: Tensor, visits: Tensor) -> Tensor:
-    """Return the best actions `[B]` among those with the given visits, by prior, noise and value."""
-    score = (gumbel + node.logits + _sigma(planner, node)).clamp(min=-1e9)
-    left = (node.visits == visits.unsqueeze(1)) & node.allowed
-    return score.masked_fill(~left, -torch.inf).argmax(1)
-
-
-def _lagging(planner: Planner, node: Node) -> Tensor:
-    """Return the actions `[B]` with the largest deficit against the improved policy, below the root."""
-    policy = (node.logits + _sigma(planner, node)).softmax(1)
-    return ops.least_visited_for(policy, node.visits).masked_fill(~node.allowed, -torch.inf).argmax(1)
-
-
-def _upper_bound(planner: Planner, node: Node) -> Tensor:
-    """Return the actions `[B]` of the greatest upper bounds; unvisited ones count as the worst visited one."""
-    tried = node.visits > 0
-    known = torch.where(tried, node.q, node.value.unsqueeze(1))
-    low, high = torch.minimum(node.value, known.amin(1)), torch.maximum(node.value, known.amax(1))
-    if planner.value_range is not None:
-        low = torch.full_like(low, planner.value_range[0])
-    q = _scaled(planner, torch.where(tried, node.q, low.unsqueeze(1)), low, high)
-    bound = ops.puct(q, node.logits.softmax(1), node.visits, node.total)
-    return bound.masked_fill(~node.allowed, -torch.inf).argmax(1)

@@ -1,0 +1,374 @@
+# pyright: standard
+# (Kernels have no types here: numba infers them at every call.)
+"""The inner loops of the tree search, compiled: expansion, backup, and action selection down the trees.
+
+Between two calls of the model there is one call of `advance`. Formulas are those of `operant.ops.search`, one function
+each; they compute in float64 over float32 arrays. Kernels allocate nothing (`_nrt=False`), and trees never meet.
+"""
+
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from numba import njit
+from numpy.typing import NDArray
+
+from operant.mdp.caching import keyed_by_sources
+
+_compile: Any = njit(cache=True, error_model="numpy", _nrt=False, forceinline=True)  # pyright: ignore[reportCallIssue]
+compiled: Any = keyed_by_sources(_compile, Path(__file__).parent)
+"""Decorator of every kernel and every called function."""
+
+UNSEEN = -1
+"""The child of an unvisited action."""
+
+TINY = float(np.finfo(np.float32).tiny)
+"""Least prior probability of a visited action."""
+
+Integers = NDArray[np.int64]
+Numbers = NDArray[np.float32]
+
+
+class Arrays(NamedTuple):
+    """B trees of at most M nodes, with A actions each.
+
+    Attributes:
+        children: `[B, M, A]` index of the child of each action, or `UNSEEN`.
+        parents: `[B, M]` index of the parent.
+        actions: `[B, M]` that led here.
+        visits: `[B, M]` visit counts, including the first.
+        values: `[B, M]` mean backed-up values.
+        raw_values: `[B, M]` values by the model.
+        logits: `[B, M, A]` of the policy; -inf for masked actions.
+        priors: `[B, M, A]` probabilities of the policy.
+        rewards: `[B, M]` of the transition to the node.
+        discounts: `[B, M]` of its value, as seen from its parent.
+        action_visits: `[B, M, A]` visit counts of the actions.
+        action_values: `[B, M, A]` their mean values; 0 if unvisited.
+    """
+
+    children: Integers
+    parents: Integers
+    actions: Integers
+    visits: Numbers
+    values: Numbers
+    raw_values: Numbers
+    logits: Numbers
+    priors: Numbers
+    rewards: Numbers
+    discounts: Numbers
+    action_visits: Numbers
+    action_values: Numbers
+
+
+class Rules(NamedTuple):
+    """How a search chooses actions.
+
+    Attributes:
+        gumbel: with Gumbel noise and sequential halving; else by pUCT.
+        scale: c_scale of σ.
+        ranged: whether the range of values is known.
+        least: the lower end of that range.
+        greatest: its upper end.
+        noise: `[B, A]` of the Gumbel distribution at the roots.
+        schedule: `[considered + 1, simulations]` visits of the root actions to choose from, by their number.
+        scores: `[A]`, overwritten for every node.
+    """
+
+    gumbel: bool
+    scale: float
+    ranged: bool
+    least: float
+    greatest: float
+    noise: Numbers
+    schedule: Integers
+    scores: NDArray[np.float64]
+
+
+class Outputs(NamedTuple):
+    """Outputs of a model for one new node of every tree, without its states.
+
+    Attributes:
+        logits: `[B, A]` of the policy.
+        value: `[B]`.
+        reward: `[B]` of the transition to it.
+        discount: `[B]` of its value.
+    """
+
+    logits: Numbers
+    value: Numbers
+    reward: Numbers
+    discount: Numbers
+
+
+class Results(NamedTuple):
+    """Results at the roots.
+
+    Attributes:
+        actions: `[B]` to take.
+        policy: `[B, A]`, the improved policy (Gumbel) or the visit distribution (pUCT).
+        value: `[B]`, the mean over all simulations.
+        prior_value: `[B]`, the mixed value.
+    """
+
+    actions: Integers
+    policy: Numbers
+    value: Numbers
+    prior_value: Numbers
+
+
+@compiled
+def advance(  # noqa: PLR0917 - see its docstring  # pragma: no cover
+    children,
+    parents,
+    actions,
+    visits,
+    values,
+    raw_values,
+    logits,
+    priors,
+    rewards,
+    discounts,
+    action_visits,
+    action_values,
+    gumbel,
+    scale,
+    ranged,
+    least,
+    greatest,
+    noise,
+    schedule,
+    scores,
+    new_logits,
+    new_values,
+    new_rewards,
+    new_discounts,
+    edges,
+    new,
+):
+    """Add node `new` to every tree, back it up, and descend to the edge where the next node will be.
+
+    Arguments are the fields of `Arrays`, `Rules` and `Outputs` one by one: a call with named tuples takes three
+    microseconds, and this one a third of it. `edges`, int64 `[2, B]`, receives the index b M + parent of the parents of
+    the next nodes, and their actions; `new` is 0 for the roots.
+    """
+    trees = Arrays(
+        children,
+        parents,
+        actions,
+        visits,
+        values,
+        raw_values,
+        logits,
+        priors,
+        rewards,
+        discounts,
+        action_visits,
+        action_values,
+    )
+    rules = Rules(gumbel, scale, ranged, least, greatest, noise, schedule, scores)
+    outputs = Outputs(new_logits, new_values, new_rewards, new_discounts)
+    batch, nodes = parents.shape
+    for b in range(batch):
+        expand(trees, outputs, b, new)
+        if new > 0:
+            back_up(trees, b, new)
+        if new + 1 < nodes:
+            parent, action = descend(trees, rules, b, new)
+            parents[b, new + 1], actions[b, new + 1] = parent, action
+            edges[0, b], edges[1, b] = b * nodes + parent, action
+
+
+@compiled
+def expand(trees, outputs, b, new):  # pragma: no cover
+    """Store the model's outputs for a new node."""
+    softmax(outputs.logits[b], trees.priors[b, new])
+    for a in range(outputs.logits.shape[1]):
+        trees.logits[b, new, a] = outputs.logits[b, a]
+    trees.raw_values[b, new], trees.rewards[b, new] = outputs.value[b], outputs.reward[b]
+    trees.discounts[b, new] = outputs.discount[b]
+    trees.values[b, new], trees.visits[b, new] = outputs.value[b], 1
+
+
+@compiled
+def back_up(trees, b, new):  # pragma: no cover
+    """Link a new node to its parent, and back up its value to all its ancestors."""
+    trees.children[b, trees.parents[b, new], trees.actions[b, new]] = new
+    value, node = np.float64(trees.values[b, new]), new
+    while node > 0:
+        parent, action = trees.parents[b, node], trees.actions[b, node]
+        value = trees.rewards[b, node] + trees.discounts[b, node] * value
+        trees.action_visits[b, parent, action] = trees.visits[b, node]
+        trees.action_values[b, parent, action] = (
+            trees.rewards[b, node] + np.float64(trees.discounts[b, node]) * trees.values[b, node]
+        )
+        mean, visits = np.float64(trees.values[b, parent]), trees.visits[b, parent]
+        trees.values[b, parent] = mean + (value - mean) / (visits + 1)
+        trees.visits[b, parent] = visits + 1
+        node = parent
+
+
+@compiled
+def descend(trees, rules, b, simulation):  # pragma: no cover
+    """Follow the chosen actions from the root to an unvisited one; return its node and the action."""
+    node = 0
+    while True:
+        if not rules.gumbel:
+            action = upper_bound(trees, rules, b, node)
+        elif node == 0:
+            action = halved(trees, rules, b, rules.schedule[considered(trees, rules, b), simulation])
+        else:
+            action = lagging(trees, rules, b, node)
+        child = trees.children[b, node, action]
+        if child == UNSEEN:
+            return node, action
+        node = child
+
+
+@compiled
+def considered(trees, rules, b):  # pragma: no cover
+    """Return how many root actions sequential halving begins with."""
+    allowed = 0
+    for a in range(trees.logits.shape[2]):
+        allowed += trees.logits[b, 0, a] > -np.inf
+    return min(allowed, len(rules.schedule) - 1)
+
+
+@compiled
+def halved(trees, rules, b, visits):  # pragma: no cover
+    """Return the best root action among those with the given visits, by prior, noise and value."""
+    improve(trees, rules, b, 0, rules.scores)
+    best, action = -np.inf, 0
+    for a in range(len(rules.scores)):
+        if trees.action_visits[b, 0, a] == visits and trees.logits[b, 0, a] > -np.inf:
+            score = max(rules.noise[b, a] + rules.scores[a], -1e9)
+            if score > best:
+                best, action = score, a
+    return action
+
+
+@compiled
+def lagging(trees, rules, b, node):  # pragma: no cover
+    """Return the action with the largest deficit against the improved policy, below the root."""
+    improve(trees, rules, b, node, rules.scores)
+    softmax(rules.scores, rules.scores)
+    visits = trees.action_visits[b, node]
+    total, best, action = visits.sum(), -np.inf, 0
+    for a in range(len(visits)):
+        if trees.logits[b, node, a] > -np.inf:
+            score = least_visited_for(rules.scores[a], visits[a], total)
+            if score > best:
+                best, action = score, a
+    return action
+
+
+@compiled
+def upper_bound(trees, rules, b, node):  # pragma: no cover
+    """Return the action of the greatest upper bound; unvisited ones count as the worst visited one."""
+    q, visits, priors = trees.action_values[b, node], trees.action_visits[b, node], trees.priors[b, node]
+    low = high = np.float64(trees.values[b, node])
+    for a in range(len(q)):
+        if visits[a] > 0:
+            low, high = min(low, q[a]), max(high, q[a])
+    if rules.ranged:
+        low, high = rules.least, rules.greatest
+    best, action = -np.inf, 0
+    for a in range(len(q)):
+        if trees.logits[b, node, a] > -np.inf:
+            known = scaled(q[a] if visits[a] > 0 else low, low, high)
+            bound = puct(known, priors[a], visits[a], trees.visits[b, node])
+            if bound > best:
+                best, action = bound, a
+    return action
+
+
+@compiled
+def conclude(trees, rules, results):  # pragma: no cover
+    """Write the results at the roots."""
+    for b in range(trees.parents.shape[0]):
+        visits = trees.action_visits[b, 0]
+        results.value[b] = trees.values[b, 0]
+        results.prior_value[b] = mixed_value(
+            trees.raw_values[b, 0], trees.action_values[b, 0], trees.priors[b, 0], visits
+        )
+        if rules.gumbel:
+            results.actions[b] = halved(trees, rules, b, visits[most_visited(trees, b)])
+            softmax(rules.scores, results.policy[b])
+        else:
+            results.actions[b] = most_visited(trees, b)
+            for a in range(len(visits)):
+                results.policy[b, a] = visits[a] / visits.sum()
+
+
+@compiled
+def most_visited(trees, b):  # pragma: no cover
+    """Return the root action with the most visits."""
+    best, action = -1.0, 0
+    for a in range(trees.logits.shape[2]):
+        if trees.logits[b, 0, a] > -np.inf and trees.action_visits[b, 0, a] > best:
+            best, action = trees.action_visits[b, 0, a], a
+    return action
+
+
+@compiled
+def improve(trees, rules, b, node, scores):  # pragma: no cover
+    """Write the logits of the improved policy of a node: its logits + σ(completed values) (equation 11)."""
+    q, visits = trees.action_values[b, node], trees.action_visits[b, node]
+    mixed = mixed_value(trees.raw_values[b, node], q, trees.priors[b, node], visits)
+    logits, low, high, most = trees.logits[b, node], np.inf, -np.inf, 0.0
+    for a in range(len(q)):
+        scores[a] = q[a] if visits[a] > 0 else mixed
+        low, high, most = min(low, scores[a]), max(high, scores[a]), max(most, visits[a])
+    if rules.ranged:
+        low, high = rules.least, rules.greatest
+    for a in range(len(q)):
+        scores[a] = logits[a] + sigma(scaled(scores[a], low, high), most, 50.0, rules.scale)
+
+
+@compiled
+def scaled(q, low, high):  # pragma: no cover
+    """Return a value in [0, 1]."""
+    return (q - low) / max(high - low, 1e-8)
+
+
+@compiled
+def puct(q, prior, visits, total):  # pragma: no cover
+    """Return the upper bound of an action's value (`operant.ops.puct`)."""
+    weight = 1.25 + np.log((total + 19652.0 + 1.0) / 19652.0)
+    return q + prior * np.sqrt(np.float64(total)) * weight / (1.0 + visits)
+
+
+@compiled
+def mixed_value(value, q, prior, visits):  # pragma: no cover
+    """Return a node's value by its network and by its visited actions `[A]` (`operant.ops.mixed_value`)."""
+    total, mass, weighted = 0.0, 0.0, 0.0
+    for a in range(len(q)):
+        if visits[a] > 0:
+            probability = max(np.float64(prior[a]), TINY)
+            total, mass, weighted = total + visits[a], mass + probability, weighted + probability * q[a]
+    return (value + total * weighted / mass) / (1.0 + total) if total > 0 else np.float64(value)
+
+
+@compiled
+def sigma(q, most, visit_offset, scale):  # pragma: no cover
+    """Return σ(q), where the most visited action has `most` visits (`operant.ops.sigma`)."""
+    return (visit_offset + most) * scale * q
+
+
+@compiled
+def least_visited_for(probability, visits, total):  # pragma: no cover
+    """Return the deficit of an action's visits against its probability (`operant.ops.least_visited_for`)."""
+    return probability - visits / (1.0 + total)
+
+
+@compiled
+def softmax(logits, out):  # pragma: no cover
+    """Write the probabilities of logits `[A]`, in the same array or another."""
+    top, total = -np.inf, 0.0
+    for a in range(len(logits)):
+        top = max(top, logits[a])
+    for a in range(len(logits)):
+        out[a] = np.exp(logits[a] - top)
+        total += out[a]
+    for a in range(len(logits)):
+        out[a] /= total
