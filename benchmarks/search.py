@@ -3,9 +3,9 @@
 The model is a network of two hidden layers of 128 units from a state of 32 numbers and one of 7 actions to the next
 state, a reward, a prior and a value, the same shapes on both sides; a search has 32 simulations. One thread; medians
 over rounds in which all have their turn. mctx compiles a whole search for one batch size before it is timed; operant
-compiles nothing.
+has compiled kernels for the trees, and calls the network in torch.
 
-    python benchmarks/search.py [--rounds 7] [--mctx-python PATH] [--json]
+    python benchmarks/search.py [--rounds 7] [--mctx-python PATH] [--processor-time] [--json]
 
 mctx needs JAX, which operant does not: give it an environment of its own (`pip install mctx`) and name its Python.
 """
@@ -87,20 +87,20 @@ def theirs(batch: int) -> Callable[[], None]:
     return lambda: plan(weights, keys[4], states).block_until_ready()
 
 
-def speed(run: Callable[[], None], seconds: float = 1.0) -> float:
-    """Return searches a second."""
+def speed(run: Callable[[], None], clock: Callable[[], float], seconds: float = 1.0) -> float:
+    """Return searches a second of a clock."""
     run()
-    begin, count = time.perf_counter(), 0
-    while time.perf_counter() - begin < seconds:
+    end, begin, count = time.perf_counter() + seconds, clock(), 0
+    while time.perf_counter() < end:
         run()
         count += 1
-    return count / (time.perf_counter() - begin)
+    return count / (clock() - begin)
 
 
-def peer(python: str, batch: int) -> float:
+def peer(python: str, batch: int, *options: str) -> float:
     """Return mctx's searches a second, in a process of its own with one thread."""
     threads = {"OMP_NUM_THREADS": "1", "XLA_FLAGS": "--xla_cpu_multi_thread_eigen=false intra_op_parallelism_threads=1"}
-    command = [python, __file__, "--peer", str(batch)]
+    command = [python, __file__, "--peer", str(batch), *options]
     found = subprocess.run(command, env=os.environ | threads, check=True, capture_output=True, text=True)
     return float(found.stdout)
 
@@ -112,17 +112,20 @@ def main() -> None:
     parser.add_argument("--mctx-python", help="the Python of an environment that has mctx")
     parser.add_argument("--json", action="store_true", help="print JSON")
     parser.add_argument("--peer", type=int, help=argparse.SUPPRESS)
+    parser.add_argument("--processor-time", action="store_true", help="for a machine that has other work")
     options = parser.parse_args()
+    clock = time.process_time if options.processor_time else time.perf_counter
     if options.peer:
-        print(speed(theirs(options.peer)))
+        print(speed(theirs(options.peer), clock))
         return
+    also = ["--processor-time"] if options.processor_time else []
     runs = {batch: ours(batch) for batch in BATCHES}
     measured: dict[int, tuple[list[float], list[float]]] = {batch: ([], []) for batch in BATCHES}
     for _ in range(options.rounds):
         for batch, run in runs.items():
-            measured[batch][0].append(speed(run) * batch * SIMULATIONS)
+            measured[batch][0].append(speed(run, clock) * batch * SIMULATIONS)
             if options.mctx_python:
-                measured[batch][1].append(peer(options.mctx_python, batch) * batch * SIMULATIONS)
+                measured[batch][1].append(peer(options.mctx_python, batch, *also) * batch * SIMULATIONS)
     table = {batch: [statistics.median(part) for part in parts if part] for batch, parts in measured.items()}
     if options.json:
         json.dump({"simulations_per_second": table}, sys.stdout)
