@@ -14,7 +14,7 @@ from operant.language.sharded import gathered
 from operant.runtime.encoding import flatten
 from operant.runtime.settings import Settings
 from operant.runtime.shards import group
-from operant.scale import follow, joined
+from operant.scale import follow, joined, leave
 
 SMALL = {"held_out": 8, "train_examples": 64, "micro_batch_tokens": 96, "max_grad_norm": 0.05}
 DRAWN = SMALL | {"prompts_per_batch": 3, "num_generations": 4, "max_completion_length": 8, "learning_rate": 1e-4}
@@ -72,6 +72,7 @@ def main(folder, run):
             operant.resume(run, progress="silent")
         else:
             follow(processes)
+    leave(0)
 
 
 if __name__ == "__main__":

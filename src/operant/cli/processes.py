@@ -38,8 +38,12 @@ def in_processes(command: Sequence[str], options: "Training", work: Callable[[],
 
     if not several:
         return scale.launch(command, processes)
+    status = 0
     with scale.joined(sharded=options.shard) as group:
         if group is None or group.rank == 0:
-            return work()
-        scale.follow(group)
-    return 0
+            status = work()
+        else:
+            scale.follow(group)
+    if options.shard:
+        scale.leave(status)
+    return status

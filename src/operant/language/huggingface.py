@@ -5,9 +5,10 @@ They are imported at the first call of a function: transformers takes seconds.
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, Protocol, cast
+from typing import TYPE_CHECKING, Any, Protocol, cast
 
-from torch import Tensor
+if TYPE_CHECKING:  # labels of people are read without torch
+    from torch import Tensor
 
 __all__ = [
     "AdapterConfig",
@@ -133,11 +134,11 @@ def cached_file(name: str, file: str, **options: bool) -> str | None:
     return found(name, file, **options)
 
 
-def load_tensors(file: Path) -> dict[str, Tensor]:
+def load_tensors(file: Path) -> "dict[str, Tensor]":
     """Return the tensors of a safetensors file."""
     from safetensors import torch as safetensors
 
-    load = cast(Callable[[Path], dict[str, Tensor]], safetensors.load_file)  # pyright: ignore[reportUnknownMemberType]
+    load = cast("Callable[[Path], dict[str, Tensor]]", safetensors.load_file)  # pyright: ignore[reportUnknownMemberType]
     return load(file)
 
 
@@ -156,14 +157,14 @@ def wrapped_network(network: Any, config: Any) -> Any:
     return cast(Any, peft).get_peft_model(network, config)
 
 
-def adapter_state(network: Any) -> dict[str, Tensor]:
+def adapter_state(network: Any) -> "dict[str, Tensor]":
     """Return the tensors of the adapter of a network, without embedding layers."""
     import peft
 
     return cast(Any, peft).get_peft_model_state_dict(network, save_embedding_layers=False)
 
 
-def set_adapter_state(network: Any, tensors: dict[str, Tensor]) -> None:
+def set_adapter_state(network: Any, tensors: "dict[str, Tensor]") -> None:
     """Set the tensors of the adapter of a network."""
     import peft
 
@@ -180,7 +181,7 @@ def register_attention(name: str, attention: Callable[..., Any]) -> None:
     given.AttentionMaskInterface.register(name, masks.sdpa_mask)
 
 
-def sdpa_attention(module: Any, *rows: Tensor | None, **options: Any) -> tuple[Tensor, None]:
+def sdpa_attention(module: Any, *rows: "Tensor | None", **options: Any) -> "tuple[Tensor, None]":
     """Attend as transformers does by scaled dot-product attention."""
     from transformers.integrations import sdpa_attention as integration
 

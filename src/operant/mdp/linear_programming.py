@@ -16,6 +16,10 @@ from operant.mdp.solution import Solution
 __all__ = ["linear_programming"]
 
 
+INFINITE = 1e20
+"""Numbers that HiGHS takes for infinite."""
+
+
 class _Result(Protocol):
     """What the solver returns: `x` is None if it failed."""
 
@@ -42,7 +46,7 @@ def linear_programming(mdp: MDP, *, gamma: float, tolerance: float = 1e-6) -> So
         The solution, `iterations` counting those of HiGHS.
 
     Raises:
-        ValueError: an argument is out of range; or `gamma` is 1 and from some state no policy ends the episode, or
+        ValueError: an argument is out of range; rewards are too large for HiGHS; or `gamma` is 1 and from some state no policy ends the episode, or
             values are infinite.
         RuntimeError: HiGHS failed for another reason, named in the message.
     """
@@ -61,6 +65,12 @@ def linear_programming(mdp: MDP, *, gamma: float, tolerance: float = 1e-6) -> So
         bounds=(None, None),
         method="highs",
     )
+    largest = float(np.abs(rows.rewards[feasible]).max(initial=0.0))
+    if result.x is None and largest >= INFINITE:
+        raise ValueError(
+            f"HiGHS takes numbers of {INFINITE:g} or more for infinite, and there are rewards of {largest:g}: divide the "
+            "rewards by a constant, or use another method"
+        )
     if result.x is None and gamma == 1:
         raise ValueError(
             "gamma is 1 and rewards can be collected forever, so values are infinite; "

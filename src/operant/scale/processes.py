@@ -7,11 +7,12 @@ results of shards; as tensors, or encoded as in checkpoints.
 
 import json
 import os
+import sys
 from collections.abc import Callable, Generator, Sequence
 from contextlib import closing, contextmanager
 from datetime import timedelta
 from functools import wraps
-from typing import Any, cast
+from typing import Any, NoReturn, cast
 
 import torch
 import torch.distributed as dist
@@ -209,6 +210,17 @@ def joined(*, sharded: bool = False) -> Generator[Processes | None]:
         except LostError:
             if processes.rank == 0:  # the status of the ended process explains the others
                 raise
+
+
+def leave(status: int) -> NoReturn:
+    """End this process with an exit status, once it has left its group.
+
+    The interpreter is not finalized: threads of torch.distributed that want it then, rarely after FSDP2, abort the
+    process ("terminate called without an active exception"), although all its work is done.
+    """
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(status)
 
 
 def follow(processes: Processes) -> None:
