@@ -31,7 +31,7 @@ RUN_QUICK = OMP_NUM_THREADS=1 $(1)/bin/python -m pytest $(IN_PROCESSES) -m "not 
 	$(QUICK_TESTS) $(PYTEST_ARGS)
 
 # What each environment consists of; all of them share one .venv.
-demo := --editable '.[language,render,plots]'
+demo := --editable '.[language,render,plots,web]'
 dev := --editable '.[language,render,plots,web,tune,scale]' --group dev
 docs := --editable '.[language]' --group docs
 envpool := --editable '.[language,render,plots,web,tune,envpool]' --group dev

@@ -1,8 +1,9 @@
 """Runs with workers on Ray, of which something is killed all the time, and starts and stops of Ray.
 
-`python benchmarks/ray_churn.py` trains PPO with environments and GRPO with reward functions on a cluster of four nodes
-on this machine, while actors are killed and stopped, and nodes removed and added; compares the final checkpoints with
-those of undisturbed runs without Ray; and lists what is left behind. `--starts 50` starts and stops a cluster 50 times.
+`python benchmarks/ray_churn.py` trains PPO with environments, IMPALA with actors and GRPO with reward functions on a
+cluster of four nodes on this machine, while actors are killed and stopped, and nodes removed and added; compares the
+final checkpoints with those of undisturbed runs without Ray; and lists what is left behind. `--starts 50` starts and
+stops a cluster 50 times.
 Needs the extra `scale`, and /proc.
 """
 
@@ -50,17 +51,23 @@ def shaped(completions, answer, **_):
 '''
 COMMON = ["--seeds", "1", "--progress", "silent", "--checkpoint-seconds", "2"]
 PPO = ["--num-envs", "4", "--num-steps", "32", "--num-minibatches", "2", "--evaluate-episodes", "2"]
-WORKERS = ["--vectorization", "async", "--num-workers", "2", "--lost-workers", "replay"]
+IMPALA = ["--num-actors", "4", "--num-envs", "1", "--num-steps", "32", "--evaluate-episodes", "2"]
+WORKERS = {
+    "ppo": ["--vectorization", "async", "--num-workers", "2", "--lost-workers", "replay"],
+    "impala": ["--workers", "2"],
+    "grpo": [],
+}
 GRPO = ["--reward-workers", "2", "--prompts-per-batch", "8", "--num-generations", "4", "--held-out", "8"]
 GRPO += ["--train-examples", "32", "--max-completion-length", "4"]
 
 
 def commands(folder, budget):
-    """Return the two commands; flags of PPO's workers apart."""
+    """Return the commands; flags of workers apart."""
     file = folder / "own.py"
     file.write_text(SLOW, encoding="utf-8")
     return {
         "ppo": ["train", "ppo", f"{file}:Slow", *COMMON, *PPO, "--budget", str(32 * budget)],
+        "impala": ["train", "impala", f"{file}:Slow", *COMMON, *IMPALA, "--budget", str(32 * budget)],
         "grpo": ["train", "grpo", "arithmetic", "--rewards", f"{file}:shaped", *COMMON, *GRPO, "--budget", str(budget)],
     }
 
@@ -192,15 +199,14 @@ def churn(budget, pause, seed):
     before, generator, well = left(), random.Random(seed), True
     with tempfile.TemporaryDirectory(prefix="operant-churn-") as place:
         words = commands(Path(place), budget)
-        kinds = {"ppo": "Groups", "grpo": "SandboxWorker"}
+        kinds = {"ppo": "Groups", "impala": "RolloutWorker", "grpo": "SandboxWorker"}
         for name in words:
             plain = operant([*words[name], "--run", f"{place}/{name}-plain"])
             assert plain.wait() == 0, text_of(plain)
         for name in words:
             begin = time.perf_counter()
             with nodes(NODES) as (cluster, folder):
-                more = WORKERS if name == "ppo" else []
-                call = [*words[name], *more, "--run", f"{place}/{name}-ray", "--ray-address", cluster.address]
+                call = [*words[name], *WORKERS[name], "--run", f"{place}/{name}-ray", "--ray-address", cluster.address]
                 process = operant(call)
                 chances = {"generator": generator, "pause": pause}
                 done = disturb(process, cluster, folder, run=Path(place, f"{name}-ray"), kind=kinds[name], **chances)
@@ -222,7 +228,7 @@ def churn(budget, pause, seed):
 def killed_driver(words, place):
     """Kill a driver with a cluster of its own, continue without Ray, and compare."""
     run = place / "ppo-killed"
-    driver = operant([*words, *WORKERS, "--run", run, "--ray"])
+    driver = operant([*words, *WORKERS["ppo"], "--run", run, "--ray"])
     while driver.poll() is None and not list((run / "checkpoints").glob("step_*")):
         time.sleep(0.2)
     time.sleep(3.0)
@@ -264,7 +270,9 @@ def main():
     """Run what the arguments say."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--starts", type=int, default=0, help="start and stop a cluster this often, and nothing else")
-    parser.add_argument("--budget", type=int, default=128, help="prompts of GRPO; PPO takes 32 steps for each")
+    parser.add_argument(
+        "--budget", type=int, default=128, help="prompts of GRPO; PPO and IMPALA take 32 steps for each"
+    )
     parser.add_argument("--pause", type=float, default=4.0, help="seconds between two disturbances")
     parser.add_argument("--seed", type=int, default=0, help="of the disturbances")
     options = parser.parse_args()

@@ -8,18 +8,24 @@
   and GRPO. The clock is on the wall, so that the machine must be quiet and have two cores; two processes should be 1.5
   times as fast. The processor's time of the busiest process is printed, too: what two cores can gain at most.
 - `gather`: seconds a call, and a megabyte, of both exchanges between two processes.
+- `memory`: megabytes of a process that trains a language model of 78 million parameters, alone and as one of two that
+  share it (`--shard`): the tensors by purpose, and the peak of the process during two steps, above what it took before
+  the model was loaded. A process of two should take at most 0.6 of one.
 
-    python benchmarks/scale.py [--tasks overhead speed gather] [--rounds 15] [--json]
+    python benchmarks/scale.py [--tasks overhead speed gather memory] [--rounds 15] [--json]
 """
 
 import argparse
+import gc
 import json
 import os
 import statistics
 import subprocess
 import sys
+import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -64,6 +70,18 @@ SLOW: dict[str, tuple[str, str, int, dict[str, Any]]] = {
     ),
     "grpo, 32 prompts x 16": CASES["grpo, 32 prompts x 16"],
 }
+
+LAYERS, WIDTH, HEADS, INNER = 24, 512, 8, 1408
+"""Size of the model whose memory is measured: many layers, as in models that do not fit into a device."""
+MODELS: dict[str, tuple[str, str, dict[str, Any]]] = {
+    "sft": ("sft", "arithmetic", {"batch_size": 16}),
+    "sft, recomputed": ("sft", "arithmetic", {"batch_size": 16, "gradient_checkpointing": True}),
+    "dpo": ("dpo", "preference", {"batch_size": 8}),
+    "grpo": ("grpo", "preference", {"prompts_per_batch": 4, "num_generations": 4, "max_completion_length": 16}),
+}
+"""Algorithms whose memory is measured, with at most 128 tokens in a forward pass."""
+SHARE = 0.6
+"""Largest share of the memory of one process."""
 
 
 class Busy(gymnasium.Env[np.ndarray, np.int64]):
@@ -119,15 +137,15 @@ def overhead(rounds: int) -> dict[str, dict[str, float]]:
     return found
 
 
-def workers(count: int, work: str, rounds: int) -> list[dict[str, float]]:
+def workers(count: int, work: str, rounds: int, folder: str = "") -> list[dict[str, float]]:
     """Run `worker` in several processes, and return what each has measured."""
-    program = [str(Path(__file__).resolve()), "--worker", work, "--rounds", str(rounds), "--json"]
+    program = [str(Path(__file__).resolve()), "--worker", work, "--rounds", str(rounds), "--model", folder, "--json"]
     launcher = ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={count}"] if count > 1 else []
     done = subprocess.run(
         [sys.executable, *launcher, *program],
         capture_output=True,
         text=True,
-        env=os.environ | {"OMP_NUM_THREADS": "1"},
+        env=os.environ | {"OMP_NUM_THREADS": "1", "MALLOC_MMAP_THRESHOLD_": "65536"},  # freed memory is given back
         check=False,
     )
     if done.returncode:
@@ -135,15 +153,16 @@ def workers(count: int, work: str, rounds: int) -> list[dict[str, float]]:
     return [json.loads(line[line.index("{") :]) for line in done.stdout.splitlines() if line.startswith("measured")]
 
 
-def worker(work: str, rounds: int) -> dict[str, float]:
+def worker(work: str, rounds: int, folder: str) -> dict[str, float]:
     """Measure one case in this process, which may be one of a group."""
     from operant.scale.processes import Processes, started
 
+    measure = partial(model_memory, work, folder) if work in MODELS else partial(iterations, work, rounds)
     if not started():
-        return iterations(work, rounds)
-    processes = Processes()
+        return measure()
+    processes = Processes(sharded=work in MODELS)
     with within(processes):
-        found = exchanges(rounds) if work == "gather" else iterations(work, rounds)
+        found = exchanges(rounds) if work == "gather" else measure()
     if processes.rank:
         processes.hear()  # the leading process is finished
     processes.close()
@@ -202,7 +221,64 @@ def gather(rounds: int) -> dict[str, float]:
     return found
 
 
-TASKS: dict[str, Callable[[int], Any]] = {"overhead": overhead, "speed": speed, "gather": gather}
+def model_memory(work: str, folder: str) -> dict[str, float]:
+    """Return megabytes of this process that trains the model in a folder: of tensors by purpose, and at the peak."""
+    _trainer(work, "tiny").iterate()  # what is imported, and allocated once, does not count
+    gc.collect()
+    before = _resident("VmRSS")
+    made = _trainer(work, folder)
+    Path("/proc/self/clear_refs").write_text("5")  # the peak begins anew
+    for _ in range(2):
+        made.iterate()
+    peak = _resident("VmHWM") - before
+    moments = [value for own in made.stepper.state_dict()["moments"].values() for value in own.values()]
+    trained = _megabytes(made.model.trained().values())
+    return {"weights": trained, "gradients": trained, "moments": _megabytes(moments), "peak": peak}
+
+
+def _trainer(work: str, model: str) -> Any:
+    """Return the learner of a case with a model."""
+    name, task, values = MODELS[work]
+    entry = catalog.find(name)
+    common = {"model": model, "micro_batch_tokens": 128, "held_out": 8, "train_examples": 64}
+    config = operant.configure(name, task, **common, **values)
+    settings = Settings(name, task, seeds=(0,), budget=10**6)
+    return package(entry).assemble(entry, settings, config, device="cpu").learner.learners[0]
+
+
+def _megabytes(values: Iterable[Any]) -> float:
+    """Return the size of the parts of tensors in this process."""
+    return sum(getattr(value, "to_local", lambda value=value: value)().nbytes for value in values) / 2**20
+
+
+def _resident(name: str) -> float:
+    """Return megabytes of memory of this process, now (VmRSS) or at most (VmHWM)."""
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return next(int(line.split()[1]) for line in lines if line.startswith(name)) / 2**10
+
+
+def memory(_: int) -> dict[str, dict[str, float]]:
+    """Return megabytes of one process, of the larger of two, and their ratio."""
+    from operant.language.models import random_network
+    from operant.language.tokenizer import character_tokenizer
+
+    found: dict[str, dict[str, float]] = {}
+    with tempfile.TemporaryDirectory() as folder:
+        random_network("llama", WIDTH, LAYERS, HEADS, inner=INNER, seed=0).save_pretrained(folder)
+        character_tokenizer().save_pretrained(folder)
+        for work in MODELS:
+            (one,), two = workers(1, work, 1, folder), workers(PROCESSES, work, 1, folder)
+            for part in one:
+                alone, most = one[part], max(each[part] for each in two)
+                found[f"{work}: {part}"] = {"one": alone, "several": most, "ratio": most / alone, "bound": SHARE}
+                print(
+                    f"{work + ': ' + part:28}{alone:10.0f}{most:10.0f}{most / alone:8.2f}   at most {SHARE}", flush=True
+                )
+    return found
+
+
+TASKS: dict[str, Callable[[int], Any]] = {"overhead": overhead, "speed": speed, "gather": gather, "memory": memory}
+UNITS = {"memory": "megabytes"}
 
 
 def main() -> None:
@@ -211,15 +287,16 @@ def main() -> None:
     parser.add_argument("--tasks", nargs="+", choices=TASKS, default=list(TASKS))
     parser.add_argument("--rounds", type=int, default=15, help="iterations of each, after the first ones")
     parser.add_argument("--json", action="store_true", help="print one line with all numbers at the end")
-    parser.add_argument("--worker", choices=[*SLOW, "gather"], help=argparse.SUPPRESS)
+    parser.add_argument("--worker", choices=[*SLOW, *MODELS, "gather"], help=argparse.SUPPRESS)
+    parser.add_argument("--model", default="", help=argparse.SUPPRESS)
     args = parser.parse_args()
     torch.set_num_threads(1)
     if args.worker:
-        print("measured", json.dumps(worker(args.worker, args.rounds)), flush=True)
+        print("measured", json.dumps(worker(args.worker, args.rounds, args.model)), flush=True)
         return
     found: dict[str, Any] = {}
     for task in args.tasks:
-        print(f"\n{task}: milliseconds of one and of several, and their ratio" if task != "gather" else f"\n{task}:")
+        print(f"\n{task}: {UNITS.get(task, 'milliseconds')} of one and of several, and their ratio")
         found[task] = TASKS[task](args.rounds)
     if args.json:
         print(json.dumps(found))

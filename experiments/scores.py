@@ -58,7 +58,9 @@ WIDE = ("sac", "td3", "ddpg")
 
 BUDGETS: dict[str, dict[str, int]] = {
     **dict.fromkeys(("ppo", "ppo-penalty", "trpo", "npg"), ON_POLICY),
-    **dict.fromkeys(("a2c", "reinforce", "reinforce-to-go", "reinforce-baseline", "vpg", "a3c", "actor-critic"), LONG),
+    **dict.fromkeys(
+        ("a2c", "reinforce", "reinforce-to-go", "reinforce-baseline", "vpg", "a3c", "impala", "actor-critic"), LONG
+    ),
     "recurrent-ppo": ON_POLICY,
     **dict.fromkeys(("dqn", "double-dqn", "dueling-dqn", "prioritized-dqn"), REPLAYED),
     "sac-discrete": {**REPLAYED, "CartPole-v1": 50_000},

@@ -290,6 +290,7 @@ TEACHERS = pytest.mark.parametrize(
         ("recurrent-ppo", "CartPole-v1", {"num_envs": 2, "num_steps": 16, "num_minibatches": 2, "rnn_hidden_size": 8}),
         ("a2c", "Pendulum-v1", {"num_envs": 2, "hidden_sizes": (8,)}),
         ("a3c", "CartPole-v1", {"num_envs": 2, "hidden_sizes": (8,), "workers": 1}),
+        ("impala", "CartPole-v1", {"num_envs": 2, "num_steps": 16, "hidden_sizes": (8,)}),
         ("trpo", "CartPole-v1", {"num_envs": 2, "num_steps": 32, "hidden_sizes": (8,), "critic_minibatches": 2}),
         ("reinforce-baseline", "CartPole-v1", {"num_envs": 2, "hidden_sizes": (8,)}),
         ("dueling-dqn", "CartPole-v1", OFF_POLICY),

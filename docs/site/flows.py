@@ -148,6 +148,28 @@ FLOWS: Mapping[str, Callable[[], Drawing]] = {
             Arrow("steps", "model", "model learning", "under"),
         ],
     ),
+    "impala": partial(
+        flow,
+        "Actors and learner of IMPALA",
+        "Each actor copies the latest parameters, plays a rollout in its own environments, and sends it with the "
+        "version of the parameters. The learner corrects rollouts of older versions by V-trace, and updates the "
+        "parameters.",
+        {
+            "learned": Box(1, 0, "learner\nθ, version v", "learned"),
+            "vtrace": Box(2.2, 0, "V-trace\nρ = min(ρ̄, π / μ)"),
+            "a1": Box(0, 1, "actor 1\nμ ← π", "learned"),
+            "a2": Box(1, 1, "actor 2\nμ ← π", "learned"),
+            "a3": Box(2.2, 1, "rollouts\nof versions w ≤ v"),
+        },
+        [
+            Arrow("learned", "a1", "θ, v"),
+            Arrow("learned", "a2", "θ, v"),
+            Arrow("a2", "a3", "rollout, w"),
+            Arrow("a1", "a3", "rollout, w", "under"),
+            Arrow("a3", "vtrace", "v - w ≤ max"),
+            Arrow("vtrace", "learned", "gradient"),
+        ],
+    ),
     "iterative-grpo": partial(
         flow,
         "The loop of iterative GRPO",

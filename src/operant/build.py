@@ -23,6 +23,7 @@ from operant.runtime.learner import HasAgent, HasCriticKind, NetworkAgent
 from operant.runtime.machine import cores, present, threads_sleep
 from operant.runtime.run import Run
 from operant.runtime.settings import Settings
+from operant.runtime.shards import group
 from operant.runtime.weights import Weights, load_weights
 
 logger = logging.getLogger(__name__)
@@ -121,8 +122,9 @@ def resolve(entry: catalog.Algorithm, settings: Settings, config: Any) -> dict[s
         device = "cuda" if large and torch.cuda.is_available() else "cpu"
     if not present(device):
         raise ValueError(f"device {device!r} is not on this machine; `operant doctor` lists those that are")
-    available = max(1, cores() // settings.shards)  # whatever the number of processes, on which no bit may depend
-    few = min(2, available) if language and threads_sleep() and settings.shards == 1 else 1
+    parts = group().size if group().sharded else settings.shards  # on the number of processes no bit may depend else
+    available = max(1, cores() // parts)
+    few = min(2, available) if language and threads_sleep() and parts == 1 else 1
     threads = settings.threads or (available if large else few)
     return {"device": device, "threads": threads, "precision": settings.precision}
 
@@ -164,6 +166,8 @@ def assemble(entry: catalog.Algorithm, settings: Settings, config: Any, resolved
     Raises:
         ValueError: the algorithm does not support the settings, or not with this task.
     """
+    if group().sharded and entry.package != "language":
+        raise ValueError(f"--shard divides a language model, but {entry.name} has none: leave it out")
     torch.set_num_threads(resolved["threads"])
     set_precision(resolved["precision"], torch.device(resolved["device"]), stacked=entry.package == "control")
     torch.backends.cudnn.allow_tf32 = resolved["precision"] != "highest"  # of convolutions, which it does not affect

@@ -7,10 +7,13 @@ names are independent, and adding one never shifts another.
 
 import zlib
 from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
-import torch
-from torch import Tensor
+
+if TYPE_CHECKING:  # torch takes seconds to import, and numbers of NumPy do without
+    import torch
+    from torch import Tensor
 
 
 def seed_sequence(seed: int, purpose: str, *index: int) -> np.random.SeedSequence:
@@ -36,18 +39,24 @@ def integer(seed: int, purpose: str, *index: int, bits: int = 31) -> int:
     return word >> (64 - bits)
 
 
-def torch_generator(seed: int, purpose: str, *index: int, device: str | torch.device = "cpu") -> torch.Generator:
+def torch_generator(seed: int, purpose: str, *index: int, device: "str | torch.device" = "cpu") -> "torch.Generator":
     """Return a `torch.Generator` on `device` that starts the stream `(seed, purpose, *index)`."""
+    import torch  # noqa: PLC0415 - see above
+
     return torch.Generator(device=device).manual_seed(integer(seed, purpose, *index, bits=63))
 
 
-def of_seeds(seeds: Sequence[int], purpose: str, *, device: str | torch.device = "cpu") -> list[torch.Generator]:
+def of_seeds(seeds: Sequence[int], purpose: str, *, device: "str | torch.device" = "cpu") -> "list[torch.Generator]":
     """Return the stream `(seed, purpose)` of each of S seeds."""
     return [torch_generator(seed, purpose, device=device) for seed in seeds]
 
 
-def draw(generators: Sequence[torch.Generator], sample: Callable[[torch.Generator], Tensor], dim: int = 0) -> Tensor:
+def draw(
+    generators: "Sequence[torch.Generator]", sample: "Callable[[torch.Generator], Tensor]", dim: int = 0
+) -> "Tensor":
     """Return the draws of each seed from its own stream, stacked at the dimension `dim`."""
+    import torch  # noqa: PLC0415 - see above
+
     return torch.stack([sample(generator) for generator in generators], dim)
 
 

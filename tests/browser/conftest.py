@@ -1,13 +1,14 @@
-"""The pages in a real browser, against a real server; skipped where there is no Chromium."""
+"""The pages in a real browser, served by the installed wheel; skipped where there is no Chromium."""
 
 import json
 import shutil
-import subprocess
-import sys
 
 import pytest
 
+from browser.installed import Server, build, install  # type: ignore[import-not-found]
+
 pytest.importorskip("starlette")
+pytest.importorskip("hatchling")
 sync_api = pytest.importorskip("playwright.sync_api")
 
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
@@ -47,29 +48,22 @@ def runs(tmp_path_factory):
     return path
 
 
-class Server:
-    """`operant serve`, which can be killed and started again at the same address."""
+@pytest.fixture(scope="session")
+def built(tmp_path_factory):
+    """Give the wheel of the sources."""
+    return build(tmp_path_factory.mktemp("wheel"))
 
-    def __init__(self, runs):
-        self.runs, self.port, self.process = runs, 0, None
-        self.start()
 
-    def start(self):
-        command = [sys.executable, "-m", "operant", "serve", "--no-browser", "--port", str(self.port)]
-        self.process = subprocess.Popen([*command, "--runs", str(self.runs)], stdout=subprocess.PIPE, text=True)
-        self.address = self.process.stdout.readline().strip().rstrip("/")
-        self.port = int(self.address.rpartition(":")[2])
-
-    def kill(self):
-        self.process.kill()
-        self.process.wait()
-        self.process.stdout.close()
+@pytest.fixture(scope="session")
+def installed(built, tmp_path_factory):
+    """Give the environment variables of processes that use the installed wheel."""
+    return install(built, tmp_path_factory.mktemp("installed"))
 
 
 @pytest.fixture(scope="module")
-def server(runs):
+def server(runs, installed):
     """Give a server of the runs, which are those of the file if it has its own."""
-    found = Server(runs)
+    found = Server(runs, installed)
     yield found
     found.kill()
 

@@ -16,7 +16,8 @@ def answers(page, count):
     return page.locator(".said").all_inner_texts()
 
 
-def test_a_conversation_by_keys_is_that_of_the_command(page, runs, capfd):
+def test_a_conversation_by_keys_is_that_of_the_command(page, runs, capfd, monkeypatch):
+    monkeypatch.chdir(runs.parent)  # where the server was started: the command names runs from there
     page.goto("/runs#runs=words")
     page.get_by_role("link", name="Talk to it here").press("Enter")
     page.locator("main[data-ready]").wait_for()
@@ -40,7 +41,7 @@ def test_a_conversation_by_keys_is_that_of_the_command(page, runs, capfd):
     assert command[:2] == ["operant", "chat"]
     capfd.readouterr()
     assert main(command[1:]) == 0
-    label = f"[{runs / 'words'}] "
+    label = "[runs/words] "
     lines = [line.removeprefix(label) for line in capfd.readouterr().out.splitlines()]
     # a page shows the answers of one model after the other, the command those to one prompt
     order = (0, 2, 1, 3)

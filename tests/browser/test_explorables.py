@@ -1,3 +1,4 @@
+import math
 import re
 
 import pytest
@@ -6,10 +7,21 @@ from playwright.sync_api import expect
 pytestmark = pytest.mark.slow
 
 
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory):
+    """Give a folder with a run of PPO."""
+    from operant import api
+
+    path = tmp_path_factory.mktemp("explorables") / "runs"
+    small = {"num_envs": 4, "num_steps": 32, "num_minibatches": 2, "hidden_sizes": (8,)}
+    api.train("ppo", "CartPole-v1", seeds=1, budget=1024, run=path / "pole", progress="silent", **small)
+    return path
+
+
 def test_knobs_are_turned_by_keys_and_the_address_remembers_them(page):
     page.goto("/explorables")
     page.locator("main[data-ready]").wait_for()
-    expect(page.locator(".explorable")).to_have_count(6)
+    expect(page.locator(".explorable")).to_have_count(7)
     code = page.locator("#clip .command code")
     expect(code).to_contain_text("clip_high=0.2,")
     page.get_by_label("ε above", exact=True).focus()
@@ -21,3 +33,48 @@ def test_knobs_are_turned_by_keys_and_the_address_remembers_them(page):
     page.reload()
     page.locator("main[data-ready]").wait_for()
     expect(code).to_contain_text("clip_high=0.21,")
+
+
+def test_distributions_are_dragged(page):
+    page.goto("/explorables")
+    page.locator("main[data-ready]").wait_for()
+    entropy = page.locator("[data-name='entropy of q, bits']")
+    bar = page.get_by_role("slider", name="q, outcome 1")
+    bar.focus()
+    page.keyboard.press("PageUp")
+    expect(bar).to_have_attribute("aria-valuenow", "0.350")
+    expect(bar).to_be_focused()
+    expect(page).to_have_url(re.compile(r"bits\.q1=0\.35&bits\.q2=0\.2167"))
+    expect(entropy).not_to_have_attribute("data-value", "2")
+    shares = [0.35, *[0.65 / 3] * 3]
+    assert float(entropy.get_attribute("data-value")) == pytest.approx(-sum(p * math.log2(p) for p in shares), abs=1e-3)
+    box = page.get_by_role("slider", name="p, outcome 4").locator(".reach").bounding_box()
+    page.mouse.move(box["x"] + box["width"] / 2, box["y"] + box["height"] * 0.8)
+    page.mouse.down()
+    page.mouse.move(box["x"] + box["width"] / 2, box["y"] + box["height"] * 0.5)
+    page.mouse.up()
+    found = float(page.get_by_role("slider", name="p, outcome 4").get_attribute("aria-valuenow"))
+    assert found == pytest.approx(0.5, abs=0.02)
+
+
+def test_the_ratios_of_a_batch_are_dots_and_its_rollout_a_curve(page):
+    page.goto("/explorables")
+    page.locator("main[data-ready]").wait_for()
+    page.get_by_label("Batch of a run").select_option("pole")
+    expect(page.locator("#clip .dots")).to_have_count(2)
+    expect(page.get_by_role("status").filter(has_text="samples")).to_have_text("the update from 896 on, 128 samples")
+    expect(page.locator("#lambda svg .tick").filter(has_text="30")).to_have_count(1)
+    beyond = page.locator("[data-name='KL of the update, nats']")
+    assert float(beyond.get_attribute("data-value")) > 0
+    page.get_by_label("Update, by the budget used").focus()
+    page.keyboard.press("ArrowLeft")
+    expect(page.get_by_role("status").filter(has_text="samples")).to_contain_text("from 768 on")
+    expect(page.get_by_label("Update, by the budget used")).to_be_focused()
+    page.reload()
+    page.locator("main[data-ready]").wait_for()
+    expect(page.get_by_role("status").filter(has_text="samples")).to_contain_text("from 768 on")
+    page.locator("#clip summary").press("Enter")
+    expect(page.locator("#clip tbody th").filter(has_text="samples to be raised")).to_be_visible()
+    page.get_by_label("Batch of a run").select_option("none")
+    expect(page.locator("#clip .dots")).to_have_count(0)
+    expect(page).to_have_url(re.compile(r"/explorables$"))

@@ -1,68 +1,31 @@
-"""The app as users install it: built into a wheel, installed into a folder of its own, and opened in a browser."""
+"""The wheel: what is in it, how much it weighs, and what it shows where there are no runs."""
 
 import importlib.metadata
-import os
 import re
-import subprocess
-import sys
 import zipfile
-from pathlib import Path
 
 import pytest
 from playwright.sync_api import expect
 
+from browser.installed import Server  # type: ignore[import-not-found]
 from operant.web.app import STATIC
 
 pytestmark = pytest.mark.slow
-pytest.importorskip("hatchling")
 
-ROOT = Path(__file__).parents[2]
 APP_BYTES = 1_000_000
 EXTRA_BYTES = 10_000_000
 
 
 @pytest.fixture(scope="module")
-def wheel(tmp_path_factory):
-    """Build the wheel, without a network."""
-    folder = tmp_path_factory.mktemp("wheel")
-    command = [sys.executable, "-m", "hatchling", "build", "--target", "wheel", "--directory", str(folder)]
-    subprocess.run(command, cwd=ROOT, check=True, capture_output=True)
-    (found,) = folder.glob("*.whl")
-    return found
+def server(installed, tmp_path_factory):
+    """Serve without a folder of runs, with an address of the documentation."""
+    found = Server(tmp_path_factory.mktemp("empty") / "runs", installed, ("--docs", "https://docs.example.org/operant"))
+    yield found
+    found.kill()
 
 
-@pytest.fixture(scope="module")
-def server(wheel, tmp_path_factory):
-    """Serve from the installed wheel, in a folder without runs."""
-    target = tmp_path_factory.mktemp("installed")
-    command = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--no-index", "--target", str(target)]
-    subprocess.run([*command, str(wheel)], check=True, env=os.environ | {"PIP_DISABLE_PIP_VERSION_CHECK": "1"})
-    environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(target), *_others()])}
-    where = [sys.executable, "-P", "-c", "import operant; print(operant.__file__)"]
-    here = tmp_path_factory.mktemp("empty")
-    found = subprocess.run(where, env=environment, cwd=here, capture_output=True, text=True, check=True).stdout
-    assert Path(found.strip()).is_relative_to(target)
-    flags = ["--no-browser", "--port", "0", "--docs", "https://docs.example.org/operant"]
-    command = [sys.executable, "-P", "-m", "operant", "serve", *flags]
-    process = subprocess.Popen(command, env=environment, cwd=here, stdout=subprocess.PIPE, text=True)
-
-    class Served:
-        address = process.stdout.readline().strip().rstrip("/")
-
-    yield Served
-    process.kill()
-    process.wait()
-    process.stdout.close()
-
-
-def _others():
-    """Return the folders that this process itself was given, but for the sources."""
-    given = os.environ.get("PYTHONPATH", "").split(os.pathsep)
-    return [path for path in given if path and Path(path).resolve() != ROOT / "src"]
-
-
-def test_every_file_of_the_app_is_in_the_wheel(wheel):
-    with zipfile.ZipFile(wheel) as archive:
+def test_every_file_of_the_app_is_in_the_wheel(built):
+    with zipfile.ZipFile(built) as archive:
         sizes = {one.filename: one.file_size for one in archive.infolist()}
     files = {f"operant/web/static/{path.relative_to(STATIC).as_posix()}" for path in STATIC.rglob("*.*")}
     assert len(files) > 20

@@ -9,6 +9,7 @@ import sys
 
 import pytest
 
+from operant.cli import serving
 from operant.cli.labeling import keys, read_answer, show
 from operant.language.preferences import Item, PreferenceStore, SimulatedAnnotator, add_samples, new_event_id
 from operant.language.preferences.items import Presentation
@@ -151,6 +152,16 @@ def test_several_completions_are_ranked(tmp_path, session):
             ("ranking", (2, 2, 1)),
             ("ranking", (1, 2, 3)),
         ]
+
+
+def test_the_page_shows_as_many_completions_as_asked_for(tmp_path, cli, monkeypatch):
+    opened = []
+    monkeypatch.setattr(serving, "start", lambda *given, page: opened.append((*given, page)) or 0)
+    write_samples(tmp_path / "run", 2, ["one", "two", "three", "four"])
+    assert cli("label", tmp_path / "run", "--web", "--completions", 4, "--annotator", "ann b", "--repeat")[0] == 0
+    assert opened == [(tmp_path, 0, "/labels#run=run&as=ann+b&overlap=1&repeat=1")]
+    with PreferenceStore(tmp_path / "run" / "preferences.sqlite") as store:
+        assert [len(item.completions) for item in store.items()] == [4, 4]
 
 
 def test_asking_again(labeled, session):

@@ -88,6 +88,7 @@ def test_the_tour_visits_every_stop(statuses, expected, cli, tmp_path, monkeypat
     assert status == expected
     assert visited == [tmp_path] * 2
     assert f"2/2  stop {statuses[1]}" in out
+    assert out.endswith(f"\n  operant serve --runs {tmp_path}\n")
 
 
 def test_stops_say_what_happens():

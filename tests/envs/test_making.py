@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 import torch
 
-from operant.envs import CartPole, GymnasiumEnv, make, maker_like
+from operant import doors
+from operant.envs import CartPole, GymnasiumEnv, make, maker_like, only_here
 from operant.streams import row_seeds
 
 
@@ -162,6 +163,18 @@ def test_a_task_that_only_a_function_can_make_is_left_to_whoever_registers_it():
     del gymnasium.registry["OperantTestLocal-v0"]
     with pytest.raises(ValueError, match="not a registered environment"):
         again(7)
+
+
+def test_a_task_in_a_file_is_made_by_its_name_and_registers_nothing(tmp_path):
+    (tmp_path / "own.py").write_text(f"from {__name__} import Peculiar\nclass Mine(Peculiar): pass\n", encoding="utf-8")
+    env = make(f"{tmp_path}/own.py:Mine", 2, [0])
+    known = set(gymnasium.registry)
+    made = ForkingPickler.loads(ForkingPickler.dumps(maker_like(env, 3)))(7, 8, first_row=3)
+    assert (made.task, made.rows) == (env.task, 6)
+    assert set(gymnasium.registry) == known
+    assert not only_here(env)
+    local = make(doors.hold(lambda: Peculiar(), "local"), 1, [0])  # noqa: PLW0108 - a class could be found again
+    assert only_here(local)
 
 
 @pytest.mark.skipif(not importlib.util.find_spec("mujoco"), reason="mujoco is not installed")

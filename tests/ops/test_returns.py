@@ -1,4 +1,6 @@
 import inspect
+from itertools import product
+from math import inf, log, prod
 
 import pytest
 import torch
@@ -13,6 +15,7 @@ from operant.ops.returns import (
     gae,
     lambda_returns,
     n_step_returns,
+    vtrace,
 )
 
 FAST = settings(max_examples=30, deadline=None)
@@ -288,6 +291,155 @@ def test_bad_input_is_named():
         unchecked[n_step_returns](
             rewards, next_values, terminated=rewards, truncated=flags["truncated"], gamma=0.9, n=2
         )
+
+
+# V-trace
+
+
+def actions(seed: int, *shape: int, dtype: torch.dtype = torch.float64) -> tuple[Tensor, Tensor, Tensor]:
+    """Values, and log-probabilities of actions under π and μ."""
+    generator = torch.Generator().manual_seed(seed + 1)
+    values, log_probs, behavior = torch.randn(3, *shape, generator=generator, dtype=dtype)
+    return values, -log_probs.abs(), -behavior.abs()
+
+
+def brute_vtrace(flags, rewards, values, next_values, ratios, *, t, gamma, lam, rho_bar, c_bar) -> float:
+    """The target of step t by equation 1, written out."""
+    total = float(values[t])
+    for k in range(t, t + brute_steps_left(flags, t)):
+        bootstrap = 0.0 if flags["terminated"][k] else float(next_values[k])
+        delta = min(rho_bar, ratios[k]) * (float(rewards[k]) + gamma * bootstrap - float(values[k]))
+        total += gamma ** (k - t) * prod(lam * min(c_bar, ratio) for ratio in ratios[t:k]) * delta
+    return total
+
+
+def test_vtrace_worked_by_hand():
+    rewards, values, next_values = torch.tensor([[1.0, 2.0], [1.0, 2.0], [2.0, 4.0]])
+    ratio = {"log_probs": torch.tensor([log(0.8), log(0.2)]), "behavior_log_probs": torch.tensor([0.4, 0.4]).log()}
+    options = {**running(2), **ratio, "gamma": 0.5}
+    for caps, targets, advantages in (
+        ({}, [2.5, 3.0], [1.5, 1.0]),
+        ({"rho_bar": inf}, [3.5, 3.0], [3.0, 1.0]),
+        ({"rho_bar": inf, "c_bar": 0.5}, [3.25, 3.0], [3.0, 1.0]),
+        ({"lam": 0.0}, [2.0, 3.0], [1.0, 1.0]),
+    ):
+        found = vtrace(rewards, values, next_values, **options, **caps)
+        torch.testing.assert_close(found.targets, torch.tensor(targets))
+        torch.testing.assert_close(found.advantages, torch.tensor(advantages))
+
+
+@FAST
+@given(SEEDS, STEPS, UNIT, UNIT, st.tuples(st.floats(0.1, 3.0), st.floats(0.1, 3.0)))
+def test_vtrace_equals_its_sum(seed: int, steps: int, gamma: float, lam: float, caps: tuple[float, float]):
+    flags, rewards, next_values = rollout(seed, steps)
+    values, log_probs, behavior = actions(seed, steps)
+    rho_bar, c_bar = caps
+    options = {"gamma": gamma, "lam": lam, "rho_bar": rho_bar, "c_bar": c_bar}
+    found = vtrace(rewards, values, next_values, log_probs, behavior, **flags, **options)
+    ratios = (log_probs - behavior).exp().tolist()
+    targets = [brute_vtrace(flags, rewards, values, next_values, ratios, t=t, **options) for t in range(steps)]
+    torch.testing.assert_close(found.targets, torch.tensor(targets, dtype=torch.float64))
+    for t, ratio in enumerate(ratios):
+        after = 0.0 if flags["terminated"][t] else float(next_values[t])
+        if brute_steps_left(flags, t) > 1:
+            after += lam * (targets[t + 1] - float(values[t + 1]))
+        expected = min(rho_bar, ratio) * (float(rewards[t]) + gamma * after - float(values[t]))
+        assert float(found.advantages[t]) == pytest.approx(expected, rel=1e-9, abs=1e-9)
+
+
+@FAST
+@given(SEEDS, STEPS, UNIT, UNIT)
+def test_on_policy_vtrace_is_the_lambda_return_and_gae(seed: int, steps: int, gamma: float, lam: float):
+    flags, rewards, next_values = rollout(seed, steps, 2)
+    values, log_probs, _ = actions(seed, steps, 2)
+    continues = ~(flags["terminated"] | flags["truncated"])[:-1]
+    next_values[:-1] = torch.where(continues, values[1:], next_values[:-1])
+    options = {**flags, "gamma": gamma, "lam": lam}
+    found = vtrace(rewards, values, next_values, log_probs, log_probs, **options)
+    torch.testing.assert_close(found.targets, lambda_returns(rewards, next_values, **options))
+    torch.testing.assert_close(found.advantages, gae(rewards, values, next_values, **options))
+    if lam == 1.0:
+        n_step = n_step_returns(rewards, next_values, **flags, gamma=gamma, n=steps)
+        torch.testing.assert_close(found.targets, n_step)
+
+
+def test_without_truncation_the_mean_over_actions_of_mu_is_the_return_of_pi():
+    steps, gamma = 3, 0.9
+    generator = torch.Generator().manual_seed(5)
+    rewards, values = torch.randn(2, steps, 2, generator=generator, dtype=torch.float64)
+    values = values[:, 0]
+    next_values = torch.cat((values[1:], torch.tensor([0.7], dtype=torch.float64)))
+    policy, behavior = torch.rand(2, steps, 2, generator=generator, dtype=torch.float64).softmax(-1)
+    mean = 0.0
+    for chosen in product((0, 1), repeat=steps):
+        index = (torch.arange(steps), torch.tensor(chosen))
+        log_probs, old = policy[index].log(), behavior[index].log()
+        options = {**running(steps), "gamma": gamma, "rho_bar": inf, "c_bar": inf}
+        found = vtrace(rewards[index], values, next_values, log_probs, old, **options)
+        mean += float(old.sum().exp() * found.targets[0])
+    expected = sum(gamma**t * float((policy[t] * rewards[t]).sum()) for t in range(steps)) + gamma**steps * 0.7
+    assert mean == pytest.approx(expected)
+
+
+@pytest.mark.parametrize("rho_bar", [0.5, 1.0, 2.0])
+def test_the_fixed_point_is_the_value_of_the_policy_between_pi_and_mu(rho_bar: float):
+    """Equation 3: with one state, the policy that is proportional to min(rho_bar μ, π)."""
+    policy, behavior, rewards = torch.tensor([[0.7, 0.2, 0.1], [0.2, 0.2, 0.6], [1.0, -1.0, 0.5]])
+    between = torch.minimum(rho_bar * behavior, policy)
+    value = (between / between.sum() * rewards).sum() / (1 - 0.9)
+    still = value.expand(1, 3)
+    flags = {name: flag[:, None].expand(1, 3) for name, flag in running(1).items()}
+    options = {**flags, "gamma": 0.9, "rho_bar": rho_bar}
+    found = vtrace(rewards[None], still, still, policy.log()[None], behavior.log()[None], **options)
+    torch.testing.assert_close((behavior * found.targets).sum(), value)
+
+
+@FAST
+@given(SEEDS, STEPS)
+def test_vtrace_of_parts_and_of_other_precision(seed: int, steps: int):
+    flags, rewards, next_values = rollout(seed, steps, 2, 3)
+    values, log_probs, behavior = actions(seed, steps, 2, 3)
+    gamma, lam = torch.tensor([[0.9], [0.5]], dtype=torch.float64), torch.tensor([[1.0], [0.8]], dtype=torch.float64)
+    poisoned = next_values.masked_fill(flags["terminated"], torch.nan)
+    whole = vtrace(rewards, values, poisoned, log_probs, behavior, **flags, gamma=gamma, lam=lam)
+    for s, b in product(range(2), range(3)):
+        alone = {name: flag[:, s, b] for name, flag in flags.items()}
+        inputs = [tensor[:, s, b] for tensor in (rewards, values, next_values, log_probs, behavior)]
+        part = vtrace(*inputs, **alone, gamma=float(gamma[s, 0]), lam=float(lam[s, 0]))
+        torch.testing.assert_close(part, type(part)(*(tensor[:, s, b] for tensor in whole)), rtol=1e-12, atol=1e-12)
+    order = torch.tensor([2, 0, 1])
+    moved = [tensor[..., order] for tensor in (rewards, values, poisoned, log_probs, behavior)]
+    flags_moved = {name: flag[..., order] for name, flag in flags.items()}
+    assert torch.equal(vtrace(*moved, **flags_moved, gamma=gamma, lam=lam).targets, whole.targets[..., order])
+    single = [tensor.float() for tensor in (rewards, values, poisoned, log_probs, behavior)]
+    found = vtrace(*single, **flags, gamma=gamma.float(), lam=lam.float())
+    assert found.advantages.dtype == torch.float32
+    torch.testing.assert_close(found.advantages, whole.advantages.float(), rtol=1e-4, atol=1e-4)
+
+
+def test_no_gradient_flows_through_the_weights_of_vtrace():
+    flags, rewards, next_values = rollout(3, 6, 2)
+    values, log_probs, behavior = actions(3, 6, 2)
+    found = vtrace(
+        rewards, values.requires_grad_(), next_values, log_probs.requires_grad_(), behavior, **flags, gamma=0.9
+    )
+    assert torch.autograd.grad(found.targets.sum() + found.advantages.sum(), log_probs, allow_unused=True) == (None,)
+    inputs = (values, next_values.requires_grad_())
+    options = {**flags, "gamma": 0.9, "lam": 0.7}
+    assert torch.autograd.gradcheck(lambda v, n: vtrace(rewards, v, n, log_probs, behavior, **options), inputs)
+
+
+@pytest.mark.parametrize("caps", [{"rho_bar": 0.0}, {"c_bar": -1.0}, {"rho_bar": float("nan")}])
+def test_caps_of_vtrace_must_be_positive(caps):
+    flags, rewards, next_values = rollout(0, 4)
+    values, log_probs, behavior = actions(0, 4)
+    with pytest.raises(ValueError, match="expected positive numbers: they cap weights"):
+        vtrace(rewards, values, next_values, log_probs, behavior, **flags, gamma=0.9, **caps)
+    with pytest.raises(ValueError, match=r"behavior_log_probs has shape \(5,\), expected \(4,\)"):
+        inspect.unwrap(vtrace)(rewards, values, next_values, log_probs, torch.zeros(5), **flags, gamma=0.9)
+
+
+# Windows
 
 
 def test_windows_reach_to_the_first_end_by_hand():

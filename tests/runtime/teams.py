@@ -11,6 +11,8 @@ from operant.state import clone
 class Rank:
     """One member of a team; exchanges go through a list that all of them see."""
 
+    sharded = False
+
     def __init__(self, rank, size, board, barrier):
         self.rank, self.size, self.board, self.barrier = rank, size, board, barrier
 

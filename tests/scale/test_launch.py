@@ -16,8 +16,17 @@ def ends(monkeypatch, tmp_path):
 
 
 @pytest.mark.parametrize("status", [0, 2, 75])
-def test_the_status_is_that_of_the_processes(status):
+def test_the_status_is_that_of_the_processes_and_no_folder_is_left(status, tmp_path, monkeypatch):
+    (tmp_path / "temporary").mkdir()
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "temporary"))
     assert launch([str(status)], 1, module="ends") == status
+    assert not list((tmp_path / "temporary").iterdir())
+
+
+def test_an_error_of_the_first_process_ends_the_others(monkeypatch, tmp_path):
+    code = "import os, sys, time\nsys.exit(2) if os.environ['RANK'] == '0' else time.sleep(60)"
+    (tmp_path / "leads.py").write_text(code)
+    assert launch([], 2, module="leads") == 2
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="signals are of POSIX")

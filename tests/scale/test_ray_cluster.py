@@ -227,6 +227,38 @@ def test_ppo_with_environments_on_ray_has_the_bytes_of_one_process_though_an_act
     assert config[0] == config[1], "where workers run is no part of a run"
 
 
+@needs_ray
+def test_impala_with_actors_on_ray_has_the_bytes_of_one_process_though_one_dies(tmp_path):
+    (tmp_path / "own.py").write_text(OWN, encoding="utf-8")
+    words = ["train", "impala", f"{tmp_path}/own.py:Noise", "--seeds", 2, "--num-actors", 3, "--num-envs", 1]
+    words += [
+        "--num-steps",
+        16,
+        "--rollouts-per-batch",
+        3,
+        "--hidden-sizes",
+        8,
+        "--budget",
+        480,
+        "--progress",
+        "silent",
+    ]
+    words += ["--evaluate-episodes", 2, "--env-kwargs", f"folder={tmp_path}"]
+    done = operant(*words, "--run", tmp_path / "here")
+    assert done.returncode == 0, done.stderr
+    done = operant(*words, "--workers", 2, "--run", tmp_path / "ray", "--ray")
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "killed").exists()
+    assert "is lost (an actor on Ray is lost" in done.stderr
+    assert digests(tmp_path / "ray") == digests(tmp_path / "here")
+    done = operant(*words, "--workers", 3, "--max-staleness", 1, "--run", tmp_path / "stale", "--ray")
+    assert done.returncode == 0, done.stderr
+    records = (tmp_path / "stale" / "metrics.jsonl").read_text(encoding="utf-8")
+    staleness = [json.loads(line)["staleness/most"] for line in records.splitlines()]
+    assert max(staleness) <= 1
+    assert digests(tmp_path / "stale") != digests(tmp_path / "here")
+
+
 GRID = """
 algorithm = "q-learning"
 task = "FrozenLake-v1"
@@ -349,5 +381,7 @@ def test_the_loopback_interface(address, expected):
 def test_ray_needs_workers(capfd):
     assert main(["train", "ppo", "CartPole-v1", "--ray"]) == 2
     assert "add --vectorization async" in capfd.readouterr().err
+    assert main(["train", "impala", "CartPole-v1", "--ray", "--num-actors", "6"]) == 2
+    assert "add --workers 6" in capfd.readouterr().err
     assert main(["sweep", "grid.toml", "--ray-address", "auto"]) == 2
     assert "need --executor ray" in capfd.readouterr().err

@@ -3,9 +3,13 @@ import re
 from pathlib import Path
 
 import pytest
+from starlette.testclient import TestClient
 
 from operant.web import app
-from operant.web.app import PAGES, STATIC, TYPES
+from operant.web.app import PAGES, STATIC, TYPES, make_app
+from operant.web.safety import Hosts
+from operant.web.workers import Worker
+from web.conftest import ADDRESS  # type: ignore[import-not-found]
 
 KILOBYTES = 300
 
@@ -88,3 +92,18 @@ def test_a_body_that_takes_too_long_is_given_up(client, monkeypatch):
     response = client.post("/api/chat/answer", content=b"{}", headers=PAGE)
     assert response.status_code == 408
     assert "longer than 0.05 seconds" in response.json()["error"]
+
+
+def test_the_playground_wakes_its_worker(monkeypatch, runs):
+    called = []
+
+    async def call(self, function, arguments):
+        called.append(function)
+        return 200, b"[]"
+
+    monkeypatch.setattr(Worker, "call", call)
+    with TestClient(make_app(runs, Hosts("127.0.0.1", 8421)), base_url=ADDRESS) as client:
+        client.get("/runs")
+        assert called == ["runs.index"]
+        client.get("/")
+        assert called == ["runs.index", "playground.presets"]

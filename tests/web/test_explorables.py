@@ -1,10 +1,13 @@
+import itertools
 import json
 import math
 
 import pytest
 
+from operant.tabular.bandits import Arms, lai_robbins
+from operant.tabular.strategies import UCB1, UCBConfig
 from operant.web import explorables
-from operant.web.explorables import EXPLORABLES
+from operant.web.explorables import EXPLORABLES, GAMBLERS
 from operant.web.workers import NotFoundError
 
 
@@ -72,6 +75,18 @@ def test_entropy_in_bits():
     assert facts["entropy of p, bits"] == pytest.approx(1.75)
     assert facts["KL(p‖q), bits"] == pytest.approx(0.25)
     assert facts["cross-entropy of p and q, bits"] == pytest.approx(2)
+
+
+def test_the_regret_of_bandits_is_that_of_the_library():
+    curves, facts = drawn("bandits", best=0.9, gap=0.1, arms=2, epsilon=0.2, pulls=500)
+    arms = Arms.paying_one([0.9, 0.8], GAMBLERS)
+    learner = UCB1(UCBConfig(steps_per_iteration=500), arms, seeds=range(GAMBLERS))
+    assert facts["regret of UCB1"] == pytest.approx(float(learner.iterate()["bandit/regret"].mean()))
+    times, bound = curves["C ln T (Lai and Robbins)"]
+    assert (times[0], times[-1], len(times)) == (10, 500, 50)
+    assert bound[-1] == pytest.approx(float(lai_robbins(arms)[0]) * math.log(500))
+    assert all(a <= b for a, b in itertools.pairwise(curves["KL-UCB"][1]))
+    assert facts["regret of ε-greedy, ε = 0.2"] == pytest.approx(500 * 0.2 / 2 * 0.1, rel=0.9)
 
 
 @pytest.mark.parametrize("values", [{"p": 2}, {"p": "x"}, {"p": None}, {"nothing": 1}, {"p": float("nan")}], ids=str)

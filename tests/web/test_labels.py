@@ -3,7 +3,14 @@ import threading
 
 import pytest
 
-from operant.language.preferences import ConflictError, PreferenceStore, StoreError, new_event_id
+from operant.language.preferences import (
+    ConflictError,
+    PreferenceStore,
+    StoreError,
+    agreement,
+    export,
+    new_event_id,
+)
 from operant.web import labels
 from operant.web.worker import answer
 from operant.web.workers import NotFoundError
@@ -38,7 +45,7 @@ def stored(folder):
 
 def test_runs_with_answers_are_offered(folder):
     make_run(folder / "silent", [[0.5]])
-    assert labels.index(folder) == {"runs": ["spoken"]}
+    assert labels.index(folder) == {"runs": ["spoken"], "folder": str(folder)}
 
 
 def test_every_item_is_asked_once_and_every_answer_is_on_the_disk(folder):
@@ -127,6 +134,65 @@ def test_an_answer_that_makes_no_sense(folder, change, error):
     with pytest.raises(error):
         labels.record(folder, **(arguments | change), seconds=1.0)
     assert stored(folder) == []
+
+
+def label_all(folder, annotator, outcomes, **more):
+    state = labels.following(folder, "spoken", annotator, overlap=2, **more)
+    for outcome in outcomes:
+        chosen = outcome(state["item"]) if callable(outcome) else outcome
+        state = record(folder, state["item"], chosen, annotator=annotator, overlap=2, round=state["item"]["round"])
+    assert state["item"] is None
+    return state
+
+
+def right(item):
+    return "AB"[[text.endswith("right") for text in item["completions"]].index(True)]
+
+
+def wrong(item):
+    return "AB"[[text.endswith("wrong") for text in item["completions"]].index(True)]
+
+
+def test_agreement_is_that_of_the_library(folder):
+    assert labels.overview(folder, "spoken")["annotators"] == []
+    label_all(folder, "ann", [right, right, wrong])
+    label_all(folder, "bob", [right, right, right])
+    found = labels.overview(folder, "spoken")
+    with PreferenceStore(folder / "spoken" / "preferences.sqlite") as store:
+        report = agreement(store.items(), store.labels())
+    assert found["items"] == 3
+    assert found["annotators"] == [{"name": "ann", "labels": 3}, {"name": "bob", "labels": 3}]
+    values = {one["name"]: one["value"] for one in found["statistics"]}
+    assert values["percent agreement"] == pytest.approx(2 / 3)
+    assert values["Krippendorff's alpha"] == report.alpha.value
+    assert "Cohen's kappa, ann and bob" in values
+    assert sum(found["outcomes"].values()) == 6
+
+
+def test_what_was_labeled_can_be_asked_again(folder):
+    label_all(folder, "ann", [right] * 3)
+    state = label_all(folder, "ann", [right] * 3, repeat=True)
+    assert state["answered"] == 6
+    found = labels.overview(folder, "spoken")
+    assert found["annotators"] == [{"name": "ann", "labels": 3}]
+    (steady,) = [one for one in found["statistics"] if one["name"] == "same answer to repeated questions, ann"]
+    assert (steady["value"], steady["count"]) == (1.0, 3)
+
+
+@pytest.mark.parametrize("form", ["pairs", "rankings", "events"])
+@pytest.mark.parametrize("held_out", ["with", "without", "only"])
+def test_the_file_is_that_of_the_command(folder, tmp_path, form, held_out):
+    label_all(folder, "ann", [right, "tie", right])
+    found = labels.exported(folder, "spoken", form, held_out)
+    with PreferenceStore(folder / "spoken" / "preferences.sqlite") as store:
+        written = export(store, tmp_path / "file.jsonl", form=form, held_out=held_out)
+    assert found["text"] == written.path.read_text()
+    assert (found["rows"], found["left_out"]) == (written.rows, written.left_out)
+
+
+def test_another_form_of_file_is_an_error(folder):
+    with pytest.raises(ValueError, match="form must be one of pairs, rankings, events"):
+        labels.exported(folder, "spoken", "csv")
 
 
 def test_a_run_without_answers(folder):

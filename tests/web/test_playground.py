@@ -1,5 +1,7 @@
 import base64
 import json
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -117,3 +119,10 @@ def test_what_makes_no_sense_is_refused(arguments, message):
 def test_tokens_keep_their_numbers():
     described = playground.read(HERE, "S . +0.1 -2.5e-3 (+7) #")
     assert described["cells"] == [["S", ".", "+0.1", "-0.0025", "(+7)", "#"]]
+
+
+def test_planning_and_labels_do_without_torch():
+    code = "import sys; from operant.web import labels, playground as p; from operant.web.worlds import WORLDS"
+    code += "; p.presets(None); p.frames(None, WORLDS[0].drawing, 'policy-iteration', 0.9)"
+    code += "; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

@@ -65,7 +65,7 @@ def test_an_update_is_gone_to_with_its_hash(runs):
 def test_a_call_ends_after_a_moment_and_the_next_one_goes_on(runs, monkeypatch):
     go(runs, "walk", 0)
     monkeypatch.setattr(travel, "MOMENT", 0.0)
-    travel._opened(runs / "ppo").close()
+    travel.opened(runs / "ppo").close()
     monkeypatch.setattr(travel, "_open", None)
     steps = []
     while not (answer := travel.go(runs, "ppo", 500))["done"]:

@@ -98,13 +98,35 @@ def test_what_is_searched_anew_takes_the_place_of_what_was_found():
     found.parameters.add_(torch.randn(found.parameters.shape, generator=torch.Generator().manual_seed(0)) * 0.1)
     found.reanalyze()
     changed = {name for name, field in found.replay.fields.items() if not torch.equal(field, before[name])}
-    assert changed == {"extras.policy", "extras.value"}
+    assert changed == {"extras.policy"}
     assert_close(found.replay.fields["extras.policy"][:6].sum(-1), torch.ones(6, 2, 4))
     none = learner(replace(SMALL, reanalyze_ratio=0.0))
     none.collect()
     drawn = none.streams[0].get_state()
     none.reanalyze()
     assert torch.equal(none.streams[0].get_state(), drawn)
+
+
+def test_values_are_scaled_by_the_range_of_returns():
+    """The same difference of values moves the policy less where returns differ more; boards keep their range."""
+    found = learner(seeds=(3,))
+    for _ in range(4):
+        found.iterate()
+    assert 1.0 < float(found.spread) < 30.0, "returns of falls within some ten steps"
+    found.parameters.add_(torch.randn(found.parameters.shape, generator=torch.Generator().manual_seed(0)) * 0.1)
+    obs = found.replay.fields["obs"][:6, :, 0].movedim(1, 0)
+    prior = found.model.predict(found.model.represent(obs))[0].softmax(-1).flatten(0, 1)
+    far = [(found.search(obs, None).policy - prior).abs().max()]
+    found.spread.mul_(1000.0)
+    searched = found.search(obs, None)
+    far.append((searched.policy - prior).abs().max())
+    assert far[1] < 0.1 * far[0]
+    raw = found.model.number(found.model.predict(found.model.represent(obs))[1])
+    assert_close(searched.tree.raw_values[:, 0] * found.spread.squeeze(), raw.flatten())
+    game = learner(task="operant/TicTacToe-v0")
+    for _ in range(3):
+        game.iterate()
+    assert game.spread.tolist() == [[1.0], [1.0]]
 
 
 def test_windows_are_drawn_by_the_error_of_their_value():

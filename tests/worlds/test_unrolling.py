@@ -18,7 +18,7 @@ def parameters():
     return found + 0.1 * torch.randn(found.shape, generator=torch.Generator().manual_seed(5))
 
 
-def window(rewards, *, terminated=(), truncated=(), values=None, final=0.0):
+def window(rewards, *, terminated=(), truncated=(), policy=None, behavior=None):
     """Return one window of one seed, whose ends are at these steps."""
     steps = len(rewards)
 
@@ -26,7 +26,7 @@ def window(rewards, *, terminated=(), truncated=(), values=None, final=0.0):
         return torch.tensor(numbers, dtype=dtype).view(steps, 1, 1)
 
     flags = [column([t in ends for t in range(steps)], torch.bool) for ends in (terminated, truncated)]
-    policy = torch.tensor([[0.25 + t / 20, 0.75 - t / 20] for t in range(steps)]).view(steps, 1, 1, 2)
+    policy = torch.tensor(policy or [[0.25 + t / 20, 0.75 - t / 20] for t in range(steps)]).view(steps, 1, 1, 2)
     obs = torch.arange(steps * 4, dtype=torch.float32).view(steps, 1, 1, 4) / 10
     return Sequences(
         obs=obs,
@@ -39,36 +39,48 @@ def window(rewards, *, terminated=(), truncated=(), values=None, final=0.0):
         weights=None,
         extras={
             "policy": policy,
-            "value": column(values or [0.0] * steps),
-            "final_value": column([final] * steps),
+            "behavior": column(behavior or [0.5] * steps),
         },
         index=torch.zeros(1, 1, dtype=torch.int64),
     )
 
 
-def returns(steps, *, turn=1.0, gamma=1.0, lam=1.0):
-    return returns_of(steps, turn=turn, gamma=gamma, lam=lam).flatten().tolist()
+def returns(steps, values=None, *, off_policy=False, turn=1.0, gamma=1.0, lam=1.0):
+    worth = torch.tensor(values or [0.0] * len(steps.obs)).view(-1, 1, 1)
+    return returns_of(steps, worth, off_policy=off_policy, turn=turn, gamma=gamma, lam=lam).flatten().tolist()
 
 
 def sample(steps, k=3):
     """Return a window as a sample without a discount."""
     made = torch.Generator().manual_seed(0)
-    found = returns_of(steps, turn=1.0, gamma=1.0, lam=1.0)
+    found = returns_of(steps, torch.zeros(len(steps.obs), 1, 1), off_policy=False, turn=1.0, gamma=1.0, lam=1.0)
     return unrolled(steps, found, torch.ones(1, 1), k=k, actions=2, generators=[made])
 
 
 def test_returns_look_to_the_end_of_the_window_the_episode_or_the_cut():
-    goes_on = returns(window([1, 2, 3, 9], values=[0, 0, 0, 8]), gamma=0.5)
+    goes_on = returns(window([1, 2, 3, 9]), [0.0, 0, 0, 8], gamma=0.5)
     assert goes_on == [1 + 0.5 * (2 + 0.5 * (3 + 0.5 * 8)), 2 + 0.5 * (3 + 4), 7]
-    assert returns(window([1, 2, 3, 9], terminated=(1,), values=[0, 0, 5, 8]), gamma=0.5) == [2, 2, 7]
-    cut = returns(window([1, 2, 3, 9], truncated=(1,), values=[0, 0, 5, 8], final=6), gamma=0.5)
-    assert cut == [1 + 0.5 * 5, 5, 7]
-    assert returns(window([1, 2, 3, 9], values=[0, 4, 6, 8]), gamma=0.5, lam=0.0) == [3, 5, 7]
+    assert returns(window([1, 2, 3, 9], terminated=(1,)), [0.0, 0, 5, 8], gamma=0.5) == [2, 2, 7]
+    cut = returns(window([1, 2, 3, 9], truncated=(1,)), [0.0, 6, 5, 8], gamma=0.5)
+    assert cut == [1 + 0.5 * 6, 6, 7], "a step whose successor nobody has seen is worth what the model says"
+    assert returns(window([1, 2, 3, 9]), [0.0, 4, 6, 8], gamma=0.5, lam=0.0) == [3, 5, 7]
+
+
+def test_returns_follow_old_actions_as_far_as_the_last_policy_takes_them():
+    """Action 1 of the second step had a half, and has a quarter now: half of its surprise counts."""
+    policy = [[0.5, 0.5], [0.75, 0.25], [0.5, 0.5], [0.5, 0.5]]
+    second = 4 + 0.5 * (2 + 0.5 * (3 + 0.5 * 8) - 4)
+    found = returns(window([1, 2, 3, 9], policy=policy), [0.0, 4, 6, 8], off_policy=True, gamma=0.5)
+    assert found == [1 + 0.5 * second, second, 7]
+    never = [[1.0, 0.0]] * 4
+    assert returns(window([1, 2, 3, 9], policy=never), [0.0, 4, 6, 8], off_policy=True) == [5, 4, 11]
+    rarely = window([1, 2, 3, 9], policy=[[1.0, 0.0]] * 4, behavior=[0.5, 0.0, 0.5, 0.5])
+    assert returns(rarely, [0.0, 4, 6, 8], off_policy=True) == [5, 4, 11]
 
 
 def test_returns_of_games_change_their_sign_with_the_turn():
     assert returns(window([0, 0, 1, 0], terminated=(2,)), turn=-1.0) == [1, -1, 1]
-    goes_on = returns(window([0, 0, 0, 0], values=[0.1, 0.2, 0.3, 0.5]), turn=-1.0)
+    goes_on = returns(window([0, 0, 0, 0]), [0.125, 0.25, 0.375, 0.5], turn=-1.0)
     assert goes_on == [-0.5, 0.5, -0.5]
 
 
@@ -82,9 +94,9 @@ def test_after_the_end_nothing_is_worth_anything_and_after_a_cut_nobody_knows():
     assert ended.returns.flatten().tolist() == [3, 2, 0, 0]
     assert ended.rewards.flatten().tolist() == [1, 2, 0]
     assert ended.actions[:2].flatten().tolist() == [0, 1]
-    cut = sample(window([1, 2, 3, 4, 5, 6], truncated=(1,), terminated=(3,), final=10.0))
+    cut = sample(window([1, 2, 3, 4, 5, 6], truncated=(1,), terminated=(3,)))
     assert cut.acting.flatten().tolist() == cut.known.flatten().tolist() == [1, 1, 0, 0]
-    assert cut.returns.flatten().tolist() == [13, 12, 0, 0]
+    assert cut.returns.flatten().tolist() == [1, 0, 0, 0]
 
 
 def plain_losses(model, batch, place):
@@ -108,7 +120,7 @@ def plain_losses(model, batch, place):
 def test_the_losses_are_those_of_the_samples_one_by_one():
     model = SHAPE.bind(parameters())
     windows = [window([1, 2, 3, 4, 5, 6]), window([1, 2, 3, 4, 5, 6], terminated=(1,))]
-    windows.append(window([1, 2, 3, 4, 5, 6], truncated=(0,), final=3.0))
+    windows.append(window([1, 2, 3, 4, 5, 6], truncated=(0,)))
     samples = [sample(one) for one in windows]
     names = vars(samples[0])
     dims = {name: 1 if name in ("obs", "weights") else 2 for name in names}

@@ -234,6 +234,16 @@ CONTROL: tuple[Algorithm, ...] = (
         seeds=1,
     ),
     _ROLLOUT(
+        name="impala",
+        title="Importance-weighted actor-learner architecture",
+        on_policy=False,
+        idea="Actors do not wait for the learner; V-trace corrects for what the policy has learned since they acted.",
+        paper="Espeholt et al. 2018, arXiv:1802.01561",
+        module="operant.control.impala",
+        config="IMPALAConfig",
+        learner="IMPALA",
+    ),
+    _ROLLOUT(
         name="ppo",
         title="Proximal policy optimization",
         model="none",

@@ -6,22 +6,15 @@ from typing import TYPE_CHECKING, Any
 from operant.cli.output import table
 
 if TYPE_CHECKING:
-    from operant.language.preferences.agreement import Agreement, Estimate
+    from operant.language.preferences.agreement import Agreement
 
 
 def agreement_text(report: "Agreement") -> str:
     """Return a table of the annotators' agreement, after counts of their labels."""
-    names: dict[str, Estimate] = {
-        "percent agreement": report.percent,
-        "Krippendorff's alpha": report.alpha,
-        **{f"Cohen's kappa, {a} and {b}": kappa for (a, b), kappa in report.kappas.items()},
-        "preferred the first shown": report.first_shown,
-        **{f"same answer to repeated questions, {name}": estimate for name, estimate in report.repeats.items()},
-        **{f"known answer given, {name}": estimate for name, estimate in report.gold.items()},
-    }
     rows = [["statistic", "value", "95 % interval", "comparisons"]]
     rows += [
-        [name, _number(e.value), f"[{_number(e.low)}, {_number(e.high)}]", str(e.count)] for name, e in names.items()
+        [name, _number(e.value), f"[{_number(e.low)}, {_number(e.high)}]", str(e.count)]
+        for name, e in report.statistics.items()
     ]
     labels = ", ".join(f"{count} {outcome}" for outcome, count in report.labels.items()) or "none"
     return f"labels: {labels}\n\n{table(rows, '<>>>')}"

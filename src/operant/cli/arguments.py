@@ -63,6 +63,11 @@ class Training(Answering):
     """Processes on this machine that train together, at most as many as the run has shards (see --shards). Their number
     may change on resume."""
 
+    shard: tyro.conf.FlagCreatePairsOff[bool] = False
+    """Divide a language model among the processes (FSDP2), for models larger than a device: each holds a part of its
+    parameters, gradients and moments, of sft, dpo, grpo and reward-model. Equal to one process up to rounding, and each
+    resume may choose again."""
+
     ray: tyro.conf.FlagCreatePairsOff[bool] = False
     """Run the worker processes of environments and of your own reward functions on Ray, started for this command alone
     (extra: scale). It changes no bit of a run."""

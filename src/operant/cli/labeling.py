@@ -163,7 +163,15 @@ def _browse(options: LabelOptions) -> int:
     from operant.cli.serving import start
 
     run = options.run.resolve()
+    samples = run / "eval" / "samples.jsonl"
+    if samples.exists():  # the page by itself would make pairs
+        from operant.language.preferences import PreferenceStore
+
+        with PreferenceStore(run / "preferences.sqlite", seed=options.seed) as store:
+            _add(store, options, samples)
     asked = {"run": run.name, "as": options.annotator or _login(), "overlap": options.overlap}
+    if options.repeat:
+        asked["repeat"] = 1
     return start(run.parent, 0, page=f"/labels#{urlencode(asked)}")
 
 

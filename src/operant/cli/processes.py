@@ -13,7 +13,8 @@ def in_processes(command: Sequence[str], options: "Training", work: Callable[[],
 
     Args:
         command: arguments after `operant`, for the started processes.
-        options: of the command: the number of processes, under torchrun its own number; and where workers run.
+        options: of the command: the number of processes, under torchrun its own number, and whether they share a model;
+            and where workers run.
         work: the command, in this process or in the leading one.
     """
     processes, ray = options.processes, options.ray or bool(options.ray_address)
@@ -30,12 +31,14 @@ def in_processes(command: Sequence[str], options: "Training", work: Callable[[],
         with cluster(options.ray_address, unauthenticated=options.ray_unauthenticated):
             return work()
     if processes == 1 and not several:
+        if options.shard:
+            raise ValueError("--shard divides a model among several processes: add --processes 2, or leave out --shard")
         return work()
     from operant import scale
 
     if not several:
         return scale.launch(command, processes)
-    with scale.joined() as group:
+    with scale.joined(sharded=options.shard) as group:
         if group is None or group.rank == 0:
             return work()
         scale.follow(group)

@@ -1,5 +1,6 @@
 """`operant tour`: a guided tour, one stop per package."""
 
+import shlex
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -59,6 +60,8 @@ def tour(arguments: list[str]) -> int:
             print(flush=True)
             if interrupted():
                 break
+    chosen = "" if options.keep == TourOptions.keep else f" --runs {shlex.quote(str(options.keep))}"
+    print(f"See these runs, and a playground of such worlds, in the browser:\n  operant serve{chosen}")
     return max(statuses)
 
 

@@ -32,11 +32,8 @@ def train(arguments: list[str]) -> int:
         options, config = parse_training(arguments)
         from operant import api
 
-        if (options.ray or options.ray_address) and options.vectorization == "sync" and not _answers(options.algorithm):
-            raise ValueError(
-                "Ray runs workers of environments, but these are in this process: add --vectorization async, or leave "
-                "out --ray and --ray-address"
-            )
+        if options.ray or options.ray_address:
+            _require_workers(options, config)
         work = partial(
             api.train,
             **options.settings(),
@@ -66,9 +63,24 @@ class ResumeOptions(Training, Opening):
     """Other trackers for now. Default: those of the run."""
 
 
-def _answers(algorithm: str) -> bool:
-    """Whether an algorithm trains a language model."""
-    return catalog.find(algorithm).package == "language"
+def _require_workers(options: Any, config: Any) -> None:
+    """Check that a run has workers, which can be on Ray.
+
+    Raises:
+        ValueError: all is in this process.
+    """
+    from operant.runtime.rollout_workers import RolloutWorkersConfig
+
+    if isinstance(config, RolloutWorkersConfig):
+        here, add = config.workers == 0, f"--workers {config.num_actors}"
+    else:
+        language = catalog.find(options.algorithm).package == "language"
+        here, add = options.vectorization == "sync" and not language, "--vectorization async"
+    if here:
+        raise ValueError(
+            f"Ray runs workers of environments, but these are in this process: add {add}, or leave out --ray and "
+            "--ray-address"
+        )
 
 
 def resume(arguments: list[str]) -> int:

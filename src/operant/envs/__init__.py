@@ -1,47 +1,52 @@
 """Environments: batched tensor environments, Gymnasium's environments, wrappers of both, and small worlds."""
 
-from operant.envs.adapter import GymnasiumEnv, RestoreError, without_episodes
-from operant.envs.atari import Atari
-from operant.envs.base import BatchEnv, EndlessError, Step, Tree, begins_anew
+import importlib
+from typing import TYPE_CHECKING, Any
+
 from operant.envs.cells import Grid, Rules
-from operant.envs.conformance import ContractError, check_batch_env
 from operant.envs.drawing import DrawingError, parse_grid
-from operant.envs.envpool import EnvPool
-from operant.envs.features import Features, is_picture
 from operant.envs.finite import FiniteEnv, Transitions
-from operant.envs.goals import GoalEnd, GoalEnv, GoalReward, goal_end, goal_reward
 from operant.envs.grid import GridWorld, grid_transitions
-from operant.envs.making import make, maker_like, only_here, resolve_backend
-from operant.envs.noisy_tv import NoisyTV
-from operant.envs.normalize import Normalize
-from operant.envs.randomize import Randomize, randomizer
-from operant.envs.registry import own_files
-from operant.envs.tensor import (
-    TENSOR_ENVS,
-    Acrobot,
-    CartPole,
-    CartPoleSwingUp,
-    ContinuousCartPole,
-    MountainCar,
-    MountainCarContinuous,
-    Pendulum,
-    TensorEnv,
-)
-from operant.envs.worker_pool import WorkerPool
 from operant.envs.workers import EnvError, WorkerError
 from operant.envs.worlds import WORLDS, register_worlds
-from operant.envs.wrapper import (
-    Wrapper,
-    changes_observations,
-    deferring,
-    for_evaluation,
-    learned,
-    reporting,
-    start,
-    unwrapped,
-    wrapped,
-    wrappers,
-)
+
+if TYPE_CHECKING:
+    from operant.envs.adapter import GymnasiumEnv, RestoreError, without_episodes
+    from operant.envs.atari import Atari
+    from operant.envs.base import BatchEnv, EndlessError, Step, Tree, begins_anew
+    from operant.envs.conformance import ContractError, check_batch_env
+    from operant.envs.envpool import EnvPool
+    from operant.envs.features import Features, is_picture
+    from operant.envs.goals import GoalEnd, GoalEnv, GoalReward, goal_end, goal_reward
+    from operant.envs.making import EnvMaker, make, maker_like, only_here, resolve_backend
+    from operant.envs.noisy_tv import NoisyTV
+    from operant.envs.normalize import Normalize
+    from operant.envs.randomize import Randomize, randomizer
+    from operant.envs.registry import own_files
+    from operant.envs.tensor import (
+        TENSOR_ENVS,
+        Acrobot,
+        CartPole,
+        CartPoleSwingUp,
+        ContinuousCartPole,
+        MountainCar,
+        MountainCarContinuous,
+        Pendulum,
+        TensorEnv,
+    )
+    from operant.envs.worker_pool import WorkerPool
+    from operant.envs.wrapper import (
+        Wrapper,
+        changes_observations,
+        deferring,
+        for_evaluation,
+        learned,
+        reporting,
+        start,
+        unwrapped,
+        wrapped,
+        wrappers,
+    )
 
 __all__ = [
     "TENSOR_ENVS",
@@ -56,6 +61,7 @@ __all__ = [
     "DrawingError",
     "EndlessError",
     "EnvError",
+    "EnvMaker",
     "EnvPool",
     "Features",
     "FiniteEnv",
@@ -105,5 +111,55 @@ __all__ = [
     "wrapped",
     "wrappers",
 ]
+
+
+_HOMES = {
+    "adapter": ("GymnasiumEnv", "RestoreError", "without_episodes"),
+    "atari": ("Atari",),
+    "base": ("BatchEnv", "EndlessError", "Step", "Tree", "begins_anew"),
+    "conformance": ("ContractError", "check_batch_env"),
+    "envpool": ("EnvPool",),
+    "features": ("Features", "is_picture"),
+    "goals": ("GoalEnd", "GoalEnv", "GoalReward", "goal_end", "goal_reward"),
+    "making": ("EnvMaker", "make", "maker_like", "only_here", "resolve_backend"),
+    "noisy_tv": ("NoisyTV",),
+    "normalize": ("Normalize",),
+    "randomize": ("Randomize", "randomizer"),
+    "registry": ("own_files",),
+    "tensor": (
+        "TENSOR_ENVS",
+        "Acrobot",
+        "CartPole",
+        "CartPoleSwingUp",
+        "ContinuousCartPole",
+        "MountainCar",
+        "MountainCarContinuous",
+        "Pendulum",
+        "TensorEnv",
+    ),
+    "worker_pool": ("WorkerPool",),
+    "wrapper": (
+        "Wrapper",
+        "changes_observations",
+        "deferring",
+        "for_evaluation",
+        "learned",
+        "reporting",
+        "start",
+        "unwrapped",
+        "wrapped",
+        "wrappers",
+    ),
+}
+"""Modules that need torch, and their names here."""
+
+
+def __getattr__(name: str) -> Any:
+    """Import what needs torch only when it is used: models, drawings and planners of finite worlds do without."""
+    for module, names in _HOMES.items():
+        if name in names:
+            return getattr(importlib.import_module(f"operant.envs.{module}"), name)
+    raise AttributeError(f"module 'operant.envs' has no attribute {name!r}")
+
 
 register_worlds()

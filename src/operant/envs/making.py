@@ -3,10 +3,10 @@
 import importlib
 import importlib.util
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from copy import copy
 from functools import lru_cache, partial
-from typing import Any, Literal, get_args
+from typing import Any, Literal, Protocol, get_args
 
 import gymnasium
 import torch
@@ -14,7 +14,7 @@ from gymnasium.envs.registration import EnvSpec
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from gymnasium.wrappers import TimeLimit
 
-from operant import streams
+from operant import doors, streams
 from operant.envs.adapter import GymnasiumEnv
 from operant.envs.atari import Atari, is_atari
 from operant.envs.base import BatchEnv
@@ -143,8 +143,16 @@ def resolve_backend(
     return "tensor" if backend != "gymnasium" and task in TENSOR_ENVS else "gymnasium"
 
 
-def maker_like(env: BatchEnv, rows: int) -> Callable[[int], BatchEnv]:
-    """Return a function that makes `rows` environments of the task of `env` from a seed, also in another process.
+class EnvMaker(Protocol):
+    """Makes environments in any process."""
+
+    def __call__(self, *seeds: int, first_row: int = 0) -> BatchEnv:
+        """Return as many environments for each seed (see `make`)."""
+        ...
+
+
+def maker_like(env: BatchEnv, rows: int) -> EnvMaker:
+    """Return a function that makes `rows` environments of the task of `env` for each seed, also in another process.
 
     The registering module need not be imported there if the entry point is a name, or a class or function of a module.
 
@@ -159,12 +167,20 @@ def maker_like(env: BatchEnv, rows: int) -> Callable[[int], BatchEnv]:
     game = {"clip_rewards": env.clip_rewards, "episodic_life": env.episodic_life} if isinstance(env, Atari) else {}
     own = {"env_kwargs": env.env_kwargs} if isinstance(env, GymnasiumEnv | TensorEnv) else {}
     backend = "tensor" if isinstance(env, TensorEnv) else "envpool" if isinstance(env, EnvPool) else "gymnasium"
-    return partial(_make_registered, env.task, _registration(env.task), rows, backend, **game, **own)
+    return partial(_make_registered, _name(env), _registration(env.task), rows, backend, **game, **own)
 
 
-def only_here(task: str) -> bool:
+def only_here(env: BatchEnv) -> bool:
     """Return whether another process may be unable to make a task: its class is in a script, or a function makes it."""
-    return task in gymnasium.registry and _registration(task) is None
+    if env.task in gymnasium.registry:
+        return _registration(env.task) is None
+    return doors.is_object(_name(env))
+
+
+def _name(env: BatchEnv) -> str:
+    """Return the name by which processes make the task of an environment: of a registration, or of its class."""
+    spec = env.spec if isinstance(env, GymnasiumEnv) and env.task not in gymnasium.registry else None
+    return env.task if spec is None else doors.named(spec.entry_point)
 
 
 def _registration(task: str) -> EnvSpec | None:
@@ -179,12 +195,12 @@ def _registration(task: str) -> EnvSpec | None:
 
 
 def _make_registered(
-    task: str, spec: EnvSpec | None, rows: int, backend: Backend, seed: int, **options: Any
+    task: str, spec: EnvSpec | None, rows: int, backend: Backend, *seeds: int, **options: Any
 ) -> BatchEnv:
     if spec is not None:
         importlib.import_module(str(spec.entry_point).partition(":")[0])  # importing it may register the task
         gymnasium.registry.setdefault(task, spec)
-    return make(task, rows, [seed], backend=backend, **options)
+    return make(task, rows, seeds, backend=backend, **options)
 
 
 class _Plain(gymnasium.Wrapper[Any, Any, Any, Any]):

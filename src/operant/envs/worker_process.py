@@ -190,7 +190,7 @@ class Groups:
         try:
             return Answer(getattr(group, command)(*payload))
         except Exception as error:
-            return Answer(error=_sendable(error), row=group.row)
+            return Answer(error=sendable(error), row=group.row)
 
     def close(self) -> None:
         """Close all environments."""
@@ -207,7 +207,7 @@ def serve(pipe: Connection, inherited: Sequence[Connection]) -> None:
     """
     for connection in inherited:
         connection.close()
-    lonely = _ignoring_signals()
+    lonely = ignoring_signals()
     groups = Groups()
     try:
         while (question := _question(pipe, lonely)) is not None:
@@ -221,7 +221,7 @@ def serve(pipe: Connection, inherited: Sequence[Connection]) -> None:
         groups.close()
 
 
-def _ignoring_signals() -> Callable[[], bool]:
+def ignoring_signals() -> Callable[[], bool]:
     """Ignore signals, which the parent handles, and return a check whether the parent has ended."""
     parent, asked_to_end = os.getppid(), False
 
@@ -245,7 +245,7 @@ def _question(pipe: Connection, lonely: Callable[[], bool]) -> tuple[int, str, i
     return None if question[1] == "stop" else question
 
 
-def _sendable(error: Exception) -> Exception:
+def sendable(error: Exception) -> Exception:
     """Return an error with its traceback; one of the same text if it cannot be pickled."""
     try:
         _loads(ForkingPickler.dumps(error))

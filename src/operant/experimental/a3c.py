@@ -16,7 +16,6 @@ not with the same numbers: resumption is statistical. The CPU only.
 """
 
 import math
-import multiprocessing
 import signal
 import time
 import traceback
@@ -34,12 +33,13 @@ from torch import Tensor
 from operant import streams
 from operant.control.a2c import A2C, DIAGNOSTICS, A2CConfig
 from operant.envs import BatchEnv, WorkerError, maker_like, only_here
-from operant.experimental.trial import require_makeable
 from operant.nets import OPTIMIZERS
 from operant.runtime.bounds import PositiveFloat, PositiveInt
 from operant.runtime.budget import remaining, scheduled
 from operant.runtime.learner import Metrics
+from operant.runtime.local_hosts import start_method
 from operant.runtime.metrics_window import told_by_environments, update_metrics
+from operant.runtime.trial import require_makeable
 from operant.state import State, all_or_nothing, clone, copy_into, restore
 from operant.tensors import in_shared_memory, integers, rows_of_floats
 
@@ -199,10 +199,6 @@ def work(make_worker: Callable[[], Worker], connection: Connection) -> None:
             connection.send(traceback.format_exc())
 
 
-def _start_method() -> str:
-    return "forkserver" if "forkserver" in multiprocessing.get_all_start_methods() else "spawn"
-
-
 class Crew:
     """The worker processes, never waited for without a deadline.
 
@@ -215,7 +211,7 @@ class Crew:
     def __init__(self, config: A3CConfig, shared: Shared, makers: Sequence[Callable[[], Worker]]) -> None:
         self.config, self.shared = config, shared
         # A server that has imported everything makes workers quickly; where there is none each imports for itself.
-        context: Any = torch.multiprocessing.get_context(_start_method())
+        context: Any = torch.multiprocessing.get_context(start_method())
         context.set_forkserver_preload([__name__])
         self.connections: list[Connection] = []
         self.processes: list[Any] = []
@@ -355,8 +351,8 @@ class A3C:
             parameters, {name: in_shared_memory(tensor) for name, tensor in moments.items()}, in_shared_memory(counts)
         )
         self.make_env = make_env or maker_like(env, config.num_envs)
-        if make_env is None and only_here(env.task):
-            require_makeable(env.task, self.make_env, method=_start_method(), deadline=config.deadline)
+        if make_env is None and only_here(env):
+            require_makeable(env.task, self.make_env, deadline=config.deadline, algorithm="a3c", instead="a2c")
         self.crew: Crew | None = None
 
     @property

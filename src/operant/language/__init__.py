@@ -1,16 +1,20 @@
 """Language models: from supervised fine-tuning to reinforcement learning from verifiers and preferences."""
 
-from operant.language.dpo import DPO, DPOConfig
-from operant.language.factory import Experiment, assemble
-from operant.language.grpo import GRPO, GRPOConfig
-from operant.language.inputs import pin
-from operant.language.iterative import IterativeGRPO, IterativeGRPOConfig
-from operant.language.objects import stored
-from operant.language.presets import configuration
-from operant.language.reward_model import RewardModel, RewardModelConfig
-from operant.language.rlhf import RLHF, RLHFConfig
-from operant.language.runs import built_in, check_code
-from operant.language.sft import SFT, SFTConfig
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from operant.language.dpo import DPO, DPOConfig
+    from operant.language.factory import Experiment, assemble
+    from operant.language.grpo import GRPO, GRPOConfig
+    from operant.language.inputs import pin
+    from operant.language.iterative import IterativeGRPO, IterativeGRPOConfig
+    from operant.language.objects import stored
+    from operant.language.presets import configuration
+    from operant.language.reward_model import RewardModel, RewardModelConfig
+    from operant.language.rlhf import RLHF, RLHFConfig
+    from operant.language.runs import built_in, check_code
+    from operant.language.sft import SFT, SFTConfig
 
 __all__ = [
     "DPO",
@@ -33,3 +37,26 @@ __all__ = [
     "pin",
     "stored",
 ]
+
+_HOMES = {
+    "dpo": ("DPO", "DPOConfig"),
+    "factory": ("Experiment", "assemble"),
+    "grpo": ("GRPO", "GRPOConfig"),
+    "inputs": ("pin",),
+    "iterative": ("IterativeGRPO", "IterativeGRPOConfig"),
+    "objects": ("stored",),
+    "presets": ("configuration",),
+    "reward_model": ("RewardModel", "RewardModelConfig"),
+    "rlhf": ("RLHF", "RLHFConfig"),
+    "runs": ("built_in", "check_code"),
+    "sft": ("SFT", "SFTConfig"),
+}
+"""Modules that need torch, and their names here."""
+
+
+def __getattr__(name: str) -> Any:
+    """Import the algorithms, and torch with them, only when they are used: labels of people do without."""
+    for module, names in _HOMES.items():
+        if name in names:
+            return getattr(importlib.import_module(f"operant.language.{module}"), name)
+    raise AttributeError(f"module 'operant.language' has no attribute {name!r}")

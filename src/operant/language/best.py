@@ -31,7 +31,7 @@ class ModelWeights:
     @property
     def learned(self) -> Weights:
         """The parameters, `[1, ...]` each."""
-        found: dict[str, Tensor] = {f"{MODEL}.{name}": value for name, value in self.learner.model.trained().items()}
+        found: dict[str, Tensor] = {f"{MODEL}.{name}": value for name, value in self.learner.model.whole().items()}
         if scorer := getattr(self.learner, "scorer", None):
             found |= {f"{HEAD}.{name}": value for name, value in scorer.head.named_parameters()}
         return {name: value.detach().unsqueeze(0) for name, value in found.items()}

@@ -112,7 +112,7 @@ class SamplingConfig(LanguageConfig):
     http://127.0.0.1:8000; several addresses, separated by commas, divide the prompts among them."""
     engine_batch_size: PositiveInt = 256
     """Sequences that the native engine completes in parallel. More are faster and need more memory."""
-    max_staleness: Literal[0, 1] = 0
+    max_staleness: Annotated[int, Interval("[0, 1]")] = 0
     """1: a server samples the next batch while this one is learned from, with weights that are one update older then;
     importance_sampling_correction weighs the difference. 0: sampling and learning take turns."""
     importance_sampling_correction: Correction = "truncate"

@@ -113,6 +113,8 @@ class DPO(DeclaredState):
 
     def update(self, batch: Sequence[int]) -> dict[str, Any]:
         """Take one step on the pairs at some positions, by micro-batches with one common denominator."""
+        if self.reference is None and self.precomputed is None:
+            self.precomputed = self._precompute()
 
         def differentiate(part: Sequence[int]) -> tuple[Tensor, Tensor, Tensor]:
             packed = self._packed(part)
@@ -165,17 +167,19 @@ class DPO(DeclaredState):
     def accuracies(self, count: int | None = None) -> list[float]:
         """Return for each held-out pair whether its chosen answer has the higher implicit reward β log(π/ref).
 
-        Ties count as half, so a policy equal to its reference has 0.5.
+        Ties count as half, so a policy equal to its reference, as before the first step, has 0.5.
 
         Args:
             count: of the first pairs only; None: all.
         """
         wanted = [len(self.pairs) + i for i in range(len(self.held_out))][:count]
+        if not self.stepper.steps:
+            return [0.5] * len(wanted)
         found: list[Tensor] = []
         for part in self._parts(wanted):
             packed = self._packed(part)
             ref = self._under_reference(part, packed)
-            policy = self._sums(self.model.log_probs(packed)[0], packed) if self.stepper.steps else ref
+            policy = self._sums(self.model.log_probs(packed)[0], packed)
             chosen, rejected = (policy - ref).unbind(1)
             found.append((1 + (chosen - rejected).sign()) / 2)
         return floats(torch.cat(found)) if found else []
@@ -184,15 +188,18 @@ class DPO(DeclaredState):
         """Return the reference log-probabilities of the pairs at some positions, `[n, 2]`."""
         if self.reference is not None:
             return self._sums(self.reference.log_probs(packed), packed)
-        if self.precomputed is None:
-            self.precomputed = self._precompute()
+        assert self.precomputed is not None  # noqa: S101 - since the first step
         return self.precomputed[list(part)].to(self.model.device)
 
     @torch.no_grad()
     def _precompute(self) -> Tensor:
         everything = range(len(self.pairs) + len(self.held_out))
-        packed = (self._packed(part) for part in self._parts(everything))
-        return torch.cat([self._sums(self.model.log_probs(batch)[0], batch).cpu() for batch in packed])
+
+        def sums(part: Sequence[int]) -> Tensor:
+            packed = self._packed(part)
+            return self._sums(self.model.log_probs(packed)[0], packed).cpu()
+
+        return torch.cat(self.shards.map(sums, self._parts(everything)))
 
     def _sums(self, log_probs: Tensor, batch: Packed) -> Tensor:
         """Return the loss inputs of each pair, `[n, 2]`: log-probabilities of the answers, for IPO per token."""

@@ -4,7 +4,6 @@ import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from inspect import signature
 from typing import Any
 
 from operant import catalog
@@ -21,8 +20,9 @@ from operant.language.engines.protocol import Engine
 from operant.language.evaluation import Sampled, Scored, deciding, greedy, sampled
 from operant.language.iterative import companions, reward_run
 from operant.language.ledger import take_ledger
-from operant.language.models import LanguageModel, load
+from operant.language.models import LanguageModel
 from operant.language.process_rewards import StepRewards, step_judge
+from operant.language.processes import loaded, shards_of
 from operant.language.rewards import combine
 from operant.language.rollouts import Judge
 from operant.language.runs import check_policy
@@ -32,7 +32,7 @@ from operant.runtime.evaluation import Evaluation, StoppedError
 from operant.runtime.ledger import Ledger
 from operant.runtime.sequential_seeds import InTurn
 from operant.runtime.settings import Settings
-from operant.runtime.shards import Shards
+from operant.runtime.shards import group
 
 logger = logging.getLogger(__name__)
 
@@ -177,30 +177,11 @@ def assemble(algorithm: catalog.Algorithm, settings: Settings, config: Any, *, d
         TypeError: the configuration is of another class.
     """
     learner = learner_kind(algorithm, config)
-    if settings.shards > 1:
-        learner = partial(learner, shards=_shards(learner, algorithm, settings, config, device))
+    if settings.shards > 1 or group().sharded:
+        learner = partial(learner, shards=shards_of(learner, algorithm, settings, config, device))
     build = BUILDERS[catalog.find(algorithm.root).learner]
     members = [build(learner, settings, config, seed, device) for seed in settings.seeds]
     return Experiment(members, settings, config.held_out, notes=(_memory_note(members, settings, config),))
-
-
-def _shards(kind_: Any, algorithm: catalog.Algorithm, settings: Settings, config: Any, device: str) -> Shards:
-    """Return the shards of a run.
-
-    Raises:
-        ValueError: the algorithm does not support them with this configuration.
-    """
-    shards, leave = Shards(settings.shards), f"leave out --shards {settings.shards}"
-    if "shards" not in signature(kind_).parameters:
-        raise ValueError(f"{algorithm.name} does not support shards: {leave}")
-    if shards.group.size > 1 and device != "cpu":
-        raise ValueError(f"several processes need the CPU, got device {device!r}: leave it out, or --processes")
-    if isinstance(config, SamplingConfig) and config.engine != "native":
-        raise ValueError(f"the server {config.engine} samples all prompts together: {leave}, or --engine")
-    for name in ("prompts_per_batch", "batch_size"):
-        if (size := getattr(config, name, shards.count)) < shards.count:
-            raise ValueError(f"{name} is {size}, less than the {shards.count} shards: raise it, or use fewer shards")
-    return shards
 
 
 def _memory_note(members: Sequence[Member], settings: Settings, config: LanguageConfig) -> str:
@@ -267,7 +248,7 @@ def engine_for(config: SamplingConfig, model: LanguageModel) -> Engine:
 def _policy(config: LanguageConfig, *, seed: int, device: str) -> LanguageModel:
     """Return the initial model of a policy."""
     check_policy(config.init)
-    return load(config, seed=seed, device=device)
+    return loaded(config, seed=seed, device=device)
 
 
 def _sft(kind_: Any, settings: Settings, config: Any, seed: int, device: str) -> Member:
@@ -312,7 +293,7 @@ def _iterative(kind_: Any, settings: Settings, config: Any, seed: int, device: s
 def _reward_learner(kind_: Any, settings: Settings, config: Any, seed: int, device: str) -> Member:
     process = config.supervision == "process"
     data = material(settings, config, ACCEPTS["reward-model of steps" if process else "reward-model"], seed=seed)
-    model = load(config, seed=seed, device=device)
+    model = loaded(config, seed=seed, device=device)
 
     def encoded(rows: list[Row]) -> Sequence[Any]:
         common: dict[str, Any] = {"eos_ids": model.stop, **data.limits}

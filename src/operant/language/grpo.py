@@ -417,7 +417,7 @@ class GRPO(DeclaredState):
         config, device = self.config, self.model.device
         factor = math.sqrt(config.num_generations) if config.group_loss_scale == "1/sqrt(G)" else 1.0
         packed, new, entropy = self._forward(batch, part)
-        before = new.detach() if old is None else old
+        before = new.detach() if old is None else old.to(device)
         advantages, behavior = (torch.cat(take(r, part)).to(device) for r in (batch.advantages, batch.behavior))
         if not self.stepper.steps:
             check_start(new, before, behavior, dtype=self.model.dtype)

@@ -119,7 +119,7 @@ def load_tokenizer(name: str, *, trust_remote_code: bool) -> Tokenizer:
 
 
 def new_tokenizer(**options: Any) -> Tokenizer:
-    """Return a tokenizer of one's own."""
+    """Return a tokenizer built from its parts."""
     import transformers
 
     return cast(Any, transformers).PreTrainedTokenizerFast(**options)

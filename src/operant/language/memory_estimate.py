@@ -26,6 +26,7 @@ from torch import nn
 
 from operant.language.configs import LanguageConfig
 from operant.language.engines.native import Prefill
+from operant.language.in_step import is_sharded
 from operant.language.models import LanguageModel
 from operant.language.optimizer import OptimizerStep
 from operant.language.packing import Sample, pack
@@ -68,10 +69,10 @@ def estimate(learners: Sequence[Any], *, tokens: int, cached: int = 0) -> Memory
     parts = list(_parts(learners, set()))
     steppers = [part for part in parts if isinstance(part, OptimizerStep)]
     trained = _unique(value for stepper in steppers for value in stepper.parameters.values())
-    count = sum(value.numel() for value in trained)
-    narrow = sum(value.numel() for value in trained if value.itemsize < 4)
+    count = sum(_own(value).numel() for value in trained)
+    narrow = sum(_own(value).numel() for value in trained if value.itemsize < 4)
     model: LanguageModel = learners[0].model
-    kept, stored = _probe(model)
+    kept, stored = model.probed or probe(model)
     layers = max(1, int(getattr(model.config, "num_hidden_layers", 1)))
     each = kept * (1 + 1 / layers)
     if _checkpointed(model):
@@ -149,14 +150,19 @@ def _held(thing: Any) -> Iterable[Any]:
 
 
 def _unique(values: Iterable[torch.Tensor]) -> list[torch.Tensor]:
-    return list({value.untyped_storage().data_ptr(): value for value in values}.values())
+    return list({_own(value).untyped_storage().data_ptr(): value for value in values}.values())
 
 
 def _size(values: Iterable[torch.Tensor]) -> int:
-    return sum(value.untyped_storage().nbytes() for value in _unique(values))
+    return sum(_own(value).untyped_storage().nbytes() for value in _unique(values))
 
 
-def _probe(model: LanguageModel) -> tuple[float, int]:
+def _own(value: Any) -> torch.Tensor:
+    """Return the part of a parameter in this process."""
+    return value.to_local() if is_sharded(value) else value
+
+
+def probe(model: LanguageModel) -> tuple[float, int]:
     """Return the graph's bytes per token without checkpointing, and those of its keys and values."""
     own = {value.untyped_storage().data_ptr() for value in model.network.parameters()}
     found: dict[int, int] = {}
@@ -165,7 +171,7 @@ def _probe(model: LanguageModel) -> tuple[float, int]:
         storage = tensor.untyped_storage()
         if storage.data_ptr() not in own:
             found[storage.data_ptr()] = storage.nbytes()
-        return tensor
+        return tensor.detach()  # with its graph it would be part of a cycle, which is never freed
 
     prompts = [[0] * (PROBE // 4)] * 4
     batch = pack([Sample(prompt[:1], prompt[1:]) for prompt in prompts], share=False, device=model.device)

@@ -53,7 +53,10 @@ class LanguageModel:
         stop: ids that end a sequence.
         fresh_adapter: whether it has an adapter that was initialized to zero, so that the model without it is the
             initial one.
+        probed: memory of a token, if measured before (`operant.language.memory_estimate`).
     """
+
+    probed: tuple[float, int] | None = None
 
     def __init__(self, network: Any, tokenizer: Tokenizer, *, stop: frozenset[int], fresh_adapter: bool = False):
         self.network, self.tokenizer, self.stop, self.fresh_adapter = network, tokenizer, stop, fresh_adapter
@@ -90,12 +93,28 @@ class LanguageModel:
         limit = getattr(self.config, "max_position_embeddings", None)
         return int(limit) if limit else None
 
+    def named(self) -> dict[str, nn.Parameter]:
+        """Return all parameters, by name."""
+        return dict(self.network.named_parameters())
+
     def trained(self) -> dict[str, nn.Parameter]:
         """Return the trained parameters, by name."""
-        return {name: value for name, value in self.network.named_parameters() if value.requires_grad}
+        return {name: value for name, value in self.named().items() if value.requires_grad}
+
+    def whole(self) -> Mapping[str, Tensor]:
+        """Return the trained parameters by name, also of a model that is sharded among processes."""
+        return self.trained()
+
+    def uneven(self) -> contextlib.AbstractContextManager[None]:
+        """Allow processes that share a model different numbers of passes without gradients."""
+        return contextlib.nullcontext()
 
     def hidden(self, ids: Tensor, positions: Tensor, layout: Any) -> Tensor:
         """Return the last hidden state of each token, `[n, H]`, for ids and positions `[n]`."""
+        return self._states(ids, positions, layout).squeeze(0)
+
+    def _states(self, ids: Tensor, positions: Tensor, layout: Any) -> Tensor:
+        """Return the same as one row, `[1, n, H]`."""
         answer = self._trunk(
             input_ids=ids.unsqueeze(0),
             position_ids=positions.unsqueeze(0),
@@ -103,7 +122,7 @@ class LanguageModel:
             use_cache=False,
             layout=layout,
         )
-        return answer.last_hidden_state.squeeze(0)
+        return answer.last_hidden_state
 
     def read(self, batch: Packed) -> Tensor:
         """Return the hidden state of every token of a batch, `[n, H]`."""
@@ -251,7 +270,7 @@ class Reference:
 
     def _parameters(self, model: LanguageModel) -> dict[str, nn.Parameter]:
         """Return a copy of the policy's trained parameters."""
-        parameters = dict(model.network.named_parameters())
+        parameters = model.named()
         return {name: parameters[name] for name in self._model.trained()}
 
 

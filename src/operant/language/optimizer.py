@@ -10,9 +10,10 @@ import torch
 from torch import Tensor, nn
 
 from operant.language.configs import LanguageConfig
+from operant.language.in_step import InStep, is_sharded
 from operant.runtime.shards import Shards, total
-from operant.state import State, copy_into
-from operant.tensors import booleans, split
+from operant.state import State, clone, copy_into
+from operant.tensors import booleans, linalg, split
 
 T = TypeVar("T")
 
@@ -51,9 +52,12 @@ class OptimizerStep:
             if self._masters[name] is not value:
                 after_gradient = value.register_post_accumulate_grad_hook  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]
                 cast(_Register, after_gradient)(partial(_widen, weakref.ref(self), name))
-        matrices = [value for value in self._masters.values() if value.ndim >= 2]
-        others = [value for value in self._masters.values() if value.ndim < 2]
-        groups = [{"params": matrices, "weight_decay": config.weight_decay}, {"params": others, "weight_decay": 0.0}]
+        masters = self._masters.values()
+        self._kinds = [[v for v in masters if is_sharded(v) is sharded] for sharded in (False, True)]
+        matrices = [[value for value in values if value.ndim >= 2] for values in self._kinds]
+        others = [[value for value in values if value.ndim < 2] for values in self._kinds]
+        groups = [{"params": values, "weight_decay": config.weight_decay} for values in matrices]
+        groups += [{"params": values, "weight_decay": 0.0} for values in others]
         self._optimizer = torch.optim.AdamW(
             [group for group in groups if group["params"]], lr=self.learning_rate, betas=config.betas, fused=True
         )
@@ -68,11 +72,12 @@ class OptimizerStep:
         Returns:
             The norm of the gradient before clipping, and 1 if it was NaN or Inf, so that the step was skipped, else 0.
         """
-        gradients = [value.grad for value in self._masters.values() if value.grad is not None]
-        norm = nn.utils.get_total_norm(gradients) if gradients else torch.zeros(())
+        kinds = [[value.grad for value in values if value.grad is not None] for values in self._kinds]
+        norm = _joined([nn.utils.get_total_norm(gradients) for gradients in kinds if gradients])
         finite = bool(norm.isfinite())
-        if finite and gradients:
-            nn.utils.clip_grads_with_norm_(self._masters.values(), self.config.max_grad_norm, norm)
+        if finite and any(kinds):
+            for values in self._kinds:
+                nn.utils.clip_grads_with_norm_(values, self.config.max_grad_norm, norm)
             for group in self._optimizer.param_groups:
                 group["lr"] = self.learning_rate * scheduled(self.config, progress)
             cast(Callable[[], None], self._optimizer.step)()  # pyright: ignore[reportUnknownMemberType]
@@ -107,6 +112,16 @@ class OptimizerStep:
         parts = split(gradient, [master.numel() for master in masters])
         for master, part, there in zip(masters, parts, booleans(present), strict=True):
             master.grad = part.view_as(master).to(master.dtype, copy=True) if there else None
+
+    def widen_sharded(self) -> None:
+        """Add the gradients of sharded parameters of 16 bits to those of their 32-bit copies."""
+        for name, value in self.parameters.items():
+            if is_sharded(value) and self._masters[name] is not value:
+                self.widen(name, value)
+
+    def unsharded(self) -> list[nn.Parameter]:
+        """Return the parameters that every process has whole."""
+        return self._kinds[False]
 
     def reset(self) -> None:
         """Reset the moments; the current parameters are a new start (ProRL)."""
@@ -160,6 +175,8 @@ def backward(
     """
     if shards.count == 1:
         return [differentiate(part) for part in parts]
+    if isinstance(shards, InStep):
+        return _in_step(steppers, parts, differentiate, shards)
     rows, own = list[Tensor](), list[State]()
     for number in shards.mine:
         own.append({"records": [differentiate(part) for part in parts[shards.rows(number, len(parts))]]})
@@ -172,6 +189,35 @@ def backward(
     for stepper, gradient, present in zip(steppers, pieces, pieces[len(steppers) :], strict=False):
         stepper.set_gradient(gradient, present > 0)
     return [record for state in shards.gather(own) for record in state["records"]]
+
+
+def _in_step(
+    steppers: Sequence[OptimizerStep], parts: Sequence[T], differentiate: Callable[[T], Any], shards: InStep
+) -> list[Any]:
+    """Do the same with sharded models, which add up the gradients of all processes in each backward pass."""
+    whole = [value for stepper in steppers for value in stepper.unsharded()]
+    own = list[Any]()
+    for part, counts in shards.turns(parts):
+        if counts:
+            own.append(differentiate(part))
+        else:
+            kept = [clone(value.grad) for value in whole]
+            with shards.silent():
+                differentiate(part)
+            for value, gradient in zip(whole, kept, strict=True):
+                value.grad = gradient
+        for stepper in steppers:
+            stepper.widen_sharded()
+    for value in whole:
+        value.grad = torch.zeros_like(value) if value.grad is None else value.grad
+        shards.models.add_up(value.grad)
+    return [record for state in shards.gather([{"records": own}]) for record in state["records"]]
+
+
+def _joined(norms: Sequence[Tensor]) -> Tensor:
+    """Return the norm of several vectors together, given those of each."""
+    whole = [getattr(norm, "full_tensor", lambda norm=norm: norm)() for norm in norms]
+    return whole[0] if len(whole) == 1 else linalg.vector_norm(torch.tensor([*whole]))
 
 
 def _widen(owner: "weakref.ref[OptimizerStep]", name: str, value: Tensor) -> None:

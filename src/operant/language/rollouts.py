@@ -13,9 +13,11 @@ from torch import Tensor
 
 from operant import streams
 from operant.language.data import Row, compare, order
+from operant.language.engines.native import chances
 from operant.language.engines.protocol import Completion, Engine, Sampling
 from operant.language.examples import Prompt
 from operant.language.huggingface import Tokenizer
+from operant.language.in_step import InStep
 from operant.language.models import LanguageModel
 from operant.language.packing import Sample
 from operant.language.process_rewards import StepRewards, Steps, join_steps
@@ -199,14 +201,28 @@ class Sampler(DeclaredState):
         prompts = self.next_prompts(count)
         self.asked += count
         parts = [prompts[self.shards.rows(number, count)] for number in range(self.shards.count)]
-        own: list[State] = [
-            rewarded(self.ask(parts[k], group, streams.torch_generator(self.seed, "sampling", start, k))).state_dict()
-            if parts[k]
-            else {}
-            for k in self.shards.mine
-        ]
+        chances = self._chances(start, [len(part) * group for part in parts])
+        own = list[State]()
+        for k in self.shards.mine:
+            answers = self.ask(parts[k], group, chances[k])  # also without prompts, as processes may sample in step
+            own.append(rewarded(answers).state_dict() if parts[k] else {})
         found = zip(self.shards.gather(own), parts, strict=True)
         return Rollout.join([Rollout.of(s, [p for p in part for _ in range(group)]) for s, part in found if part])
+
+    def _chances(self, start: int, sizes: Sequence[int]) -> list[torch.Generator]:
+        """Return the random numbers of each shard: streams of their own; with sharded models those of one process.
+
+        Args:
+            start: prompts so far.
+            sizes: sequences of each shard.
+        """
+        if not isinstance(self.shards, InStep):
+            return [streams.torch_generator(self.seed, "sampling", start, k) for k in range(self.shards.count)]
+        found = list[torch.Generator]()
+        for size in sizes:
+            found.append(self._chance.clone_state())
+            chances(size, self.sampling, self._chance)
+        return found
 
     def answers(self, count: int, group: int) -> Answers:
         """Sample answers to the next `count` prompts, `group` each, which remain the next ones."""
@@ -275,6 +291,8 @@ def complete(
 
 def answers_of(prompts: Sequence[Prompt], completions: list[Completion], *, tokenizer: Tokenizer) -> Answers:
     """Return completions, of which there are as many to each prompt, as answers."""
+    if not prompts:
+        return Answers([], [], [])
     count, texts = len(completions) // len(prompts), [decode(tokenizer, completion.ids) for completion in completions]
     return Answers([prompt for prompt in prompts for _ in range(count)], completions, texts)
 

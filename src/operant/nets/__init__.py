@@ -13,7 +13,7 @@ from operant.nets.gru import Memory, StackedGRU
 from operant.nets.heads import CategoricalHead, GaussianHead, Head, MultiCategoricalHead, head_for
 from operant.nets.image_coder import StackedImageDecoder, StackedImageEncoder
 from operant.nets.jacobian import Jacobian, NetworkJacobian, jacobian
-from operant.nets.matmul import set_precision
+from operant.nets.matmul import precision, set_precision
 from operant.nets.mlp import Activation, StackedMLP
 from operant.nets.module import MakeModule, StackedModule
 from operant.nets.network import MakeNetwork, StackedNetwork
@@ -74,6 +74,7 @@ __all__ = [
     "network_of_vectors",
     "normed",
     "one_by_one",
+    "precision",
     "programs",
     "set_precision",
     "shares",

@@ -78,12 +78,14 @@ from operant.ops.preference import (
     plackett_luce,
 )
 from operant.ops.returns import (
+    VTrace,
     discounted_returns,
     episode_totals,
     first_episode_mask,
     gae,
     lambda_returns,
     n_step_returns,
+    vtrace,
 )
 from operant.ops.search import (
     completed_q,
@@ -136,6 +138,7 @@ from operant.ops.weights import (
 
 __all__ = [
     "LineSearch",
+    "VTrace",
     "adapt_horizon",
     "adapt_penalty",
     "aggregate",
@@ -236,6 +239,7 @@ __all__ = [
     "two_hot_mean",
     "unimix",
     "value_loss",
+    "vtrace",
     "weighted_mean",
     "whiten",
 ]

@@ -16,11 +16,13 @@ Flags, the same in every function:
 dimensions: `[S, 1]` with rewards `[T, S, N]` is one value per seed.
 """
 
-from typing import TypedDict
+from typing import NamedTuple, TypedDict
 
 import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
+
+from operant.ops.policy import truncated_weights
 
 
 class Ends(TypedDict):
@@ -179,6 +181,84 @@ def discounted_returns(
     if next_values is None:
         next_values = torch.zeros_like(rewards)
     return lambda_returns(rewards, next_values, terminated=terminated, truncated=truncated, gamma=gamma, lam=1.0)
+
+
+class VTrace(NamedTuple):
+    """Targets and advantages of V-trace, each `[T, ...]`.
+
+    Attributes:
+        targets: of the critic, `v_t`.
+        advantages: of the actions, with their truncated importance weight.
+    """
+
+    targets: Tensor
+    advantages: Tensor
+
+
+def vtrace(
+    rewards: Float[Tensor, " T *B"],
+    values: Float[Tensor, " T *B"],
+    next_values: Float[Tensor, " T *B"],
+    log_probs: Float[Tensor, " T *B"],
+    behavior_log_probs: Float[Tensor, " T *B"],
+    *,
+    terminated: Bool[Tensor, " T *B"],
+    truncated: Bool[Tensor, " T *B"],
+    gamma: float | Float[Tensor, "..."],
+    lam: float | Float[Tensor, "..."] = 1.0,
+    rho_bar: float = 1.0,
+    c_bar: float = 1.0,
+) -> VTrace:
+    r"""V-trace: returns of a policy π from the actions of another one, μ (Espeholt et al. 2018, arXiv 1802.01561).
+
+    With `ρ_t = min(rho_bar, π/μ)` and `c_t = λ min(c_bar, π/μ)` the target is, by equation 1 and remark 2,
+    `v_t = V(s_t) + Σ_{k>=t} γ^{k-t} (Π_{i=t}^{k-1} c_i) ρ_k (r_k + γ V(s_{k+1}) - V(s_k))`, summed to the end of the
+    episode or of the data. `rho_bar` decides which policy's values the targets estimate: without truncation that of π,
+    with 1 that of a policy between π and μ; `c_bar` decides only how fast. The paper assumes `c_bar <= rho_bar`.
+
+    The advantage is `ρ_t (r_t + γ [(1 - λ) V(s_{t+1}) + λ v_{t+1}] - V(s_t))`: with λ = 1 that of the paper
+    (section 4.2). On-policy the target is the λ-return, and the advantage that of `gae`.
+
+    Args:
+        rewards: `[T, ...]` rewards.
+        values: `[T, ...]` values `V(s_t)` of the states acted in.
+        next_values: `[T, ...]` values of the true successors.
+        log_probs: `[T, ...]` log-probabilities of the actions under π, the policy to evaluate.
+        behavior_log_probs: `[T, ...]` those under μ, the policy that drew the actions.
+        terminated: `[T, ...]` true where the successor is terminal.
+        truncated: `[T, ...]` true where the episode was cut short.
+        gamma: discount in [0, 1].
+        lam: trace decay in [0, 1]; lower means less variance and more reliance on the critic.
+        rho_bar: largest weight of a TD error and of an advantage, positive; `inf` for no truncation.
+        c_bar: largest weight of the trace to the next step, positive.
+
+    Returns:
+        Targets and advantages; no gradient flows through the weights.
+
+    Raises:
+        ValueError: if there is no step, shapes differ, a cap is not positive, or a numeric `gamma` or `lam` lies
+            outside [0, 1].
+        TypeError: if a flag is not a bool tensor.
+    """
+    _check(
+        rewards,
+        terminated,
+        truncated,
+        values=values,
+        next_values=next_values,
+        log_probs=log_probs,
+        behavior_log_probs=behavior_log_probs,
+    )
+    _check_unit(gamma=gamma, lam=lam)
+    if not (rho_bar > 0.0 and c_bar > 0.0):
+        raise ValueError(f"rho_bar is {rho_bar} and c_bar is {c_bar}, expected positive numbers: they cap weights")
+    rho = truncated_weights(log_probs, behavior_log_probs, cap=rho_bar)
+    deltas = rho * (rewards + gamma * next_values.masked_fill(terminated, 0.0) - values)
+    decay = _trace_decay(rewards, terminated, truncated, gamma * lam)
+    trace = decay * truncated_weights(log_probs, behavior_log_probs, cap=c_bar)
+    corrections = _reverse_scan(deltas, trace, torch.zeros_like(deltas[-1]))
+    following = torch.cat((corrections[1:], torch.zeros_like(corrections[:1])))
+    return VTrace(values + corrections, deltas + rho * decay * following)
 
 
 def episode_totals(

@@ -24,10 +24,12 @@ class Group(Protocol):
     Attributes:
         rank: index of this process.
         size: number of processes.
+        sharded: whether each process has a part of a language model (`--shard`), in place of all of it.
     """
 
     rank: int
     size: int
+    sharded: bool
 
     def gather(self, states: Sequence[State], count: int) -> list[State]:
         """Return the states of all `count` shards in their order, given those of this process."""
@@ -51,7 +53,7 @@ class Group(Protocol):
 class Alone:
     """The group of one process."""
 
-    rank, size = 0, 1
+    rank, size, sharded = 0, 1, False
 
     def gather(self, states: Sequence[State], count: int) -> list[State]:
         """Return the states."""

@@ -1,11 +1,13 @@
 """Launch of a run's processes on this machine, by torchrun's own launcher: `launch`."""
 
 import logging
+import signal
 import sys
+import tempfile
 import uuid
 from collections.abc import Sequence
 
-from torch.distributed.elastic.multiprocessing import SignalException
+from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs, SignalException
 from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
 from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
@@ -30,6 +32,11 @@ def launch(arguments: Sequence[str], processes: int, *, module: str = "operant")
         LostError: a process has died.
     """
     logging.getLogger("torch.distributed.elastic").setLevel(logging.ERROR)
+    with tempfile.TemporaryDirectory(prefix="operant-launch-") as folder:  # torchrun would leave one of its own behind
+        return _launch(arguments, processes, module=module, folder=folder)
+
+
+def _launch(arguments: Sequence[str], processes: int, *, module: str, folder: str) -> int:
     config = LaunchConfig(
         min_nodes=1,
         max_nodes=1,
@@ -39,6 +46,7 @@ def launch(arguments: Sequence[str], processes: int, *, module: str = "operant")
         rdzv_endpoint="localhost:0",
         max_restarts=0,
         monitor_interval=0.2,
+        logs_specs=DefaultLogsSpecs(log_dir=folder),
         shutdown_timeout=GRACE,
         signals_to_handle="SIGTERM,SIGINT,SIGHUP,SIGQUIT,SIGUSR1",
     )
@@ -48,7 +56,8 @@ def launch(arguments: Sequence[str], processes: int, *, module: str = "operant")
         return EXIT_REQUEUE
     except ChildFailedError as error:
         failures = {rank: failure.exitcode for rank, failure in error.failures.items()}
-        if failures.get(0, -1) > 0 and min(failures.values()) > 0:
+        ended = [code for code in failures.values() if code != -signal.SIGTERM]  # by the launcher, after the first one
+        if failures.get(0, -1) > 0 and min(ended) > 0:
             return failures[0]
         raise LostError(
             f"of {processes} processes these have died, with their status: {failures}; `operant resume RUN` continues "

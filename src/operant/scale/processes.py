@@ -17,6 +17,7 @@ import torch
 import torch.distributed as dist
 from safetensors.torch import load, save
 from torch import Tensor
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 
 from operant.build import reassemble
 from operant.runtime.encoding import flatten, unflatten
@@ -30,9 +31,12 @@ LONGEST = timedelta(days=7)
 """Timeout for a living process, such as one that evaluates. A dead one is detected immediately."""
 
 END = "end"
+_LOST = "gloo", "NCCL"
+"""Words in errors of a sharded model that are about other processes."""
 
 # PyTorch has no types for these.
 _all_gather = cast(Callable[[list[Tensor], Tensor], None], dist.all_gather)  # pyright: ignore[reportUnknownMemberType]
+_all_reduce = cast(Callable[[Tensor], None], dist.all_reduce)  # pyright: ignore[reportUnknownMemberType]
 _barrier = cast(Callable[[], None], dist.barrier)  # pyright: ignore[reportUnknownMemberType]
 
 
@@ -43,15 +47,23 @@ class LostError(ConnectionError):
 class Processes:
     """The group of this process, from torchrun's environment variables.
 
+    Args:
+        sharded: whether language models are sharded among the processes.
+
     Attributes:
         rank: index of this process; 0 leads.
         size: number of processes.
+        sharded: as given.
+        models: sharded models of this process.
     """
 
-    def __init__(self) -> None:
-        dist.init_process_group("gloo", timeout=LONGEST)
+    def __init__(self, *, sharded: bool = False) -> None:
+        cuda = sharded and torch.cuda.is_available()
+        dist.init_process_group("cpu:gloo,cuda:nccl" if cuda else "gloo", timeout=LONGEST)
         self.rank, self.size = dist.get_rank(), dist.get_world_size()
-        self._calling = False
+        self.sharded, self.models = sharded, list[Any]()
+        self._meshes = {kind: init_device_mesh(kind, (self.size,)) for kind in ("cpu", "cuda")[: sharded + cuda]}
+        self._calling = self._leads = False
 
     def gather(self, states: Sequence[State], count: int) -> list[State]:
         """Return the states of all `count` shards in order, given those of this process."""
@@ -75,6 +87,29 @@ class Processes:
         _talk(_all_gather, every, tensors)
         return torch.cat([each[:number] for each, number in zip(every, counts, strict=True)])
 
+    def mesh(self, kind: str) -> DeviceMesh:
+        """Return the devices of the processes, of a kind such as `cuda`."""
+        return self._meshes[kind]
+
+    def together(self) -> bool:
+        """Whether all processes make the same call."""
+        return self._calling or not self._leads
+
+    def announce(self, model: int, method: str) -> None:
+        """Let the others call a method of a model, unless all processes make the same call already."""
+        if not self.together():
+            self.tell({"call": method, "model": model})
+
+    def some(self, busy: bool) -> bool:
+        """Return whether any process is busy."""
+        count = torch.tensor([int(busy)])
+        self.add_up(count)
+        return bool(count)
+
+    def add_up(self, tensor: Tensor) -> None:
+        """Add a tensor of all processes, in place."""
+        _talk(_all_reduce, tensor)
+
     def tell(self, state: State) -> None:
         """Send a message to the followers."""
         message = encoded(state)
@@ -92,28 +127,53 @@ class Processes:
     def lead(self, run: str, budget: int, learner: Learner) -> None:
         """Let the others follow (see `operant.runtime.shards.Group`)."""
         self.tell({"run": run, "budget": budget})
+        self._leads = True
         for name in ("iterate", "state_dict", "load_state_dict"):
             setattr(learner, name, self._announced(name, getattr(learner, name)))
-        learner.load_state_dict(learner.state_dict())  # weights may be initialized from another run
+        if not self.sharded:
+            learner.load_state_dict(learner.state_dict())  # weights may be initialized from another run
 
     def _announced(self, name: str, method: Callable[..., Any]) -> Callable[..., Any]:
         @wraps(method)
         def call(*args: Any) -> Any:
             if self._calling:  # some methods call another, which the others then do as well
                 return method(*args)
-            self.tell({"call": name, "args": list(args)})
+            marked, tensors = self._divided(list(args))
+            self.tell({"call": name, "args": marked})
             self._calling = True
             try:
-                return method(*args)
+                return self._together(method, marked if self.sharded else args, tensors)
             finally:
                 self._calling = False
 
         return call
 
+    def _divided(self, args: list[Any]) -> tuple[list[Any], list[Tensor]]:
+        """Return the arguments of a call as the others get them, and the tensors that are divided among all."""
+        if not self.sharded:
+            return args, []
+        from operant.scale.sharded_states import divide  # noqa: PLC0415 - it needs the language extra
+
+        return divide(args, self.models)
+
+    def _together(self, method: Callable[..., Any], args: Sequence[Any], tensors: Sequence[Tensor] = ()) -> Any:
+        """Make a call that all processes make."""
+        if not self.sharded:
+            return method(*args)
+        from operant.scale.sharded_states import collect, receive  # noqa: PLC0415 - it needs the language extra
+
+        if not self.models:
+            return method(*args)
+        mesh = self.mesh(self.models[0].device.type)
+        return collect(_call(method, *receive(args, tensors, mesh)), self)
+
     def follow(self, learner: Learner) -> None:
         """Run the methods that the leading process names, until it ends."""
         while (name := (told := self.hear())["call"]) != END:
-            getattr(learner, name)(*told["args"])
+            if "model" in told:
+                _call(getattr(self.models[told["model"]], name))
+            else:
+                self._together(getattr(learner, name), told["args"])
 
     def close(self) -> None:
         """Leave the group; the leading process tells the others that it is finished."""
@@ -129,8 +189,11 @@ def started() -> bool:
 
 
 @contextmanager
-def joined() -> Generator[Processes | None]:
+def joined(*, sharded: bool = False) -> Generator[Processes | None]:
     """Join the processes that torchrun has started; None without several.
+
+    Args:
+        sharded: whether language models are sharded among them.
 
     Raises:
         LostError: another process has ended, and this one leads.
@@ -138,7 +201,7 @@ def joined() -> Generator[Processes | None]:
     if not started():
         yield None
         return
-    processes = Processes()
+    processes = Processes(sharded=sharded)
     with within(processes):
         try:
             yield processes
@@ -179,11 +242,25 @@ def decoded(message: Tensor) -> State:
     return unflatten(json.loads(header["__metadata__"]["structure"]), load(data))
 
 
+def _call(method: Callable[..., Any], *args: Any) -> Any:
+    """Make a call in which sharded models communicate."""
+    try:
+        return method(*args)
+    except RuntimeError as error:
+        if isinstance(error, dist.DistError) or any(word in str(error) for word in _LOST):
+            raise LostError(_lost(error)) from error
+        raise
+
+
 def _talk(operation: Callable[..., Any], *args: Any) -> None:
     try:
         operation(*args)
     except RuntimeError as error:
-        raise LostError(
-            f"another process of the run has ended ({str(error).splitlines()[0]:.120}); `operant resume RUN` continues "
-            "from its latest checkpoint, on any number of processes"
-        ) from error
+        raise LostError(_lost(error)) from error
+
+
+def _lost(error: Exception) -> str:
+    return (
+        f"another process of the run has ended ({str(error).splitlines()[0]:.120}); `operant resume RUN` continues "
+        "from its latest checkpoint, on any number of processes"
+    )

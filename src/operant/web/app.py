@@ -97,7 +97,8 @@ def make_app(runs: Path, hosts: Hosts, token: str | None = None, documentation: 
         await workers.close()
 
     routes = [
-        *(Route(page, _shell, methods=["GET"]) for page in PAGES),
+        Route("/", _first(workers), methods=["GET"]),
+        *(Route(page, _shell, methods=["GET"]) for page in PAGES[1:]),
         Route("/static/{name:path}", _file(files), methods=["GET"]),
         Route("/media/{run:path}/{name}", _medium(workers), methods=["GET"]),
         Route("/events", streams.answer, methods=["GET"]),
@@ -110,6 +111,19 @@ def make_app(runs: Path, hosts: Hosts, token: str | None = None, documentation: 
 
 async def _shell(_: Request) -> Response:
     return _response(STATIC / "index.html")
+
+
+def _first(workers: Workers) -> Any:
+    waking = set[asyncio.Task[Any]]()
+
+    async def answer(request: Request) -> Response:
+        """Serve the playground's shell, and start its worker while the browser starts."""
+        task = asyncio.create_task(workers.computing.call("playground.presets", {}))
+        waking.add(task)
+        task.add_done_callback(waking.discard)
+        return await _shell(request)
+
+    return answer
 
 
 def _file(files: Mapping[str, Path]) -> Any:

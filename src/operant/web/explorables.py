@@ -1,4 +1,4 @@
-"""Plots of the equations: every curve is the result of `operant.ops` for the numbers chosen on a page."""
+"""Plots of the equations: every curve is the result of the library for the numbers chosen on a page."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -19,6 +19,15 @@ VALUES = (1.6, 1.9, 2.0, 2.6, 1.1, 1.0, 1.4, 1.2, 1.7, 1.5, 1.8, 2.1)
 """An episode of 12 steps, and a critic's values of its states."""
 BITS = 0.6931471805599453
 """Nats in a bit."""
+GAMBLERS = 30
+"""Seeds of a bandit strategy; its regret is their mean."""
+
+Batch = Mapping[str, Tensor]
+"""Samples of an update of a run, or steps of its rollout, by name (`operant.web.batches`)."""
+SAMPLES = ("log_probs", "old_log_probs", "advantages")
+ROLLOUT = ("rewards", "values", "next_values", "terminated", "truncated")
+MOST_NUMBERS = 10_000
+"""Maximum samples of a batch."""
 
 
 @dataclass(frozen=True)
@@ -50,12 +59,14 @@ class Drawing(NamedTuple):
         curves: by name.
         facts: numbers below the curves, by name.
         code: the same in Python.
+        dots: samples by name, with x and y.
     """
 
     x: Sequence[float]
     curves: Mapping[str, Tensor]
     facts: Mapping[str, float]
     code: str
+    dots: Mapping[str, tuple[Tensor, Tensor]] = {}
 
 
 @dataclass(frozen=True)
@@ -69,6 +80,8 @@ class Explorable:
         knobs: the numbers to choose.
         draw: from the knobs' values, by name, to the drawing.
         page: of the documentation.
+        batch: names of the columns of a run's batch that it can show; none: it shows no batches.
+        kind: `lines`, or `bars`: probabilities that one drags, each a knob.
     """
 
     title: str
@@ -77,6 +90,8 @@ class Explorable:
     knobs: Sequence[Knob]
     draw: Callable[..., Drawing]
     page: str
+    batch: Sequence[str] = ()
+    kind: str = "lines"
 
 
 def index(_: Path) -> dict[str, Any]:
@@ -89,6 +104,8 @@ def index(_: Path) -> dict[str, Any]:
                 "idea": one.idea,
                 "xLabel": one.x_label,
                 "page": one.page,
+                "batch": list(one.batch),
+                "kind": one.kind,
                 "knobs": list(map(asdict, one.knobs)),
             }
             for name, one in EXPLORABLES.items()
@@ -96,23 +113,43 @@ def index(_: Path) -> dict[str, Any]:
     }
 
 
-def draw(_: Path, explorable: str, values: dict[str, float]) -> dict[str, Any]:
-    """Return curves, facts and code of an explorable.
+def draw(
+    _: Path, explorable: str, values: dict[str, float], batch: dict[str, list[float]] | None = None
+) -> dict[str, Any]:
+    """Return curves, dots, facts and code of an explorable.
 
     Args:
         explorable: its name.
         values: of its knobs; others keep their initial values.
+        batch: columns of a batch of a run, for explorables that show them. Default: none.
 
     Raises:
         NotFoundError: there is no such explorable.
-        ValueError: a value is out of range, or there is no such knob.
+        ValueError: a value is out of range, there is no such knob, or the batch has other columns.
     """
     if explorable not in EXPLORABLES:
         raise NotFoundError(f"there is no explorable {explorable!r}")
     entry = EXPLORABLES[explorable]
-    found = entry.draw(**_checked(entry.knobs, values))
+    given = {"batch": None if batch is None else _columns(entry.batch, batch)} if entry.batch else {}
+    found = entry.draw(**_checked(entry.knobs, values), **given)
     curves = [{"name": title, "x": found.x, "y": floats(curve.double())} for title, curve in found.curves.items()]
-    return {"curves": curves, "facts": dict(found.facts), "code": found.code}
+    dots = [{"name": title, "x": floats(x), "y": floats(y)} for title, (x, y) in found.dots.items()]
+    return {"curves": curves, "dots": dots, "facts": dict(found.facts), "code": found.code}
+
+
+def _columns(names: Sequence[str], batch: Mapping[str, Any]) -> Batch:
+    """Return the columns of a batch, in double precision."""
+    try:
+        columns = {name: torch.tensor(batch[name], dtype=torch.float64) for name in names}
+    except (KeyError, TypeError, ValueError) as error:
+        raise ValueError(f"a batch must have numbers in the columns {', '.join(names)}") from error
+    sizes = {tuple(column.shape) for column in columns.values()}
+    (size,) = sizes if len(sizes) == 1 else [()]
+    if len(size) != 1 or not 1 <= size[0] <= MOST_NUMBERS:
+        raise ValueError(f"the columns of a batch must be equally long, with 1 to {MOST_NUMBERS} numbers")
+    if not all(bool(column.isfinite().all()) for column in columns.values()):
+        raise ValueError("a batch has NaN or Inf")
+    return columns
 
 
 def _checked(knobs: Sequence[Knob], values: Mapping[str, Any]) -> dict[str, float]:
@@ -126,21 +163,30 @@ def _checked(knobs: Sequence[Knob], values: Mapping[str, Any]) -> dict[str, floa
     return {name: float(values.get(name, knob.value)) for name, knob in known.items()}
 
 
-def _clip(epsilon: float, epsilon_high: float, dual_clip: float) -> Drawing:
-    ratios = torch.linspace(0.01, 4, POINTS, dtype=torch.float64)
-    old, log_ratios = torch.zeros_like(ratios), ratios.log()
+def _clip(epsilon: float, epsilon_high: float, dual_clip: float, batch: Batch | None) -> Drawing:
     dual = dual_clip if dual_clip > 1 else None
+    clip: dict[str, Any] = {"clip_low": epsilon, "clip_high": epsilon_high}
 
-    def objective(advantage: float) -> Tensor:
-        advantages = torch.full_like(ratios, advantage)
-        return -ops.clipped_surrogate(
-            log_ratios, old, advantages, clip_low=epsilon, clip_high=epsilon_high, dual_clip=dual
-        )
+    def objective(log_probs: Tensor, old: Tensor, advantages: Tensor) -> Tensor:
+        return -ops.clipped_surrogate(log_probs, old, advantages, **clip, dual_clip=dual)
 
-    curves = {"advantage 1": objective(1.0), "advantage −1": objective(-1.0)}
+    facts: dict[str, float] = {}
+    dots: dict[str, tuple[Tensor, Tensor]] = {}
+    most = 4.0
+    if batch is not None:
+        new, old, advantages = (batch[name] for name in SAMPLES)
+        ratios, heights = (new - old).exp(), objective(new, old, advantages.sign())
+        most = min(most, max(2.0, float(ratios.max())))
+        for name, chosen in (("raised", advantages > 0), ("lowered", advantages < 0)):
+            dots[f"samples to be {name}"] = (ratios[chosen & (ratios <= most)], heights[chosen & (ratios <= most)])
+        facts["ratios beyond the range"] = float(ops.clip_fraction(new, old, **clip))
+        facts["KL of the update, nats"] = float(ops.approximate_kl(new, old))
+    ratios = torch.linspace(0.01, most, POINTS, dtype=torch.float64)
+    signs = {"advantage 1": torch.ones_like(ratios), "advantage −1": -torch.ones_like(ratios)}
+    curves = {name: objective(ratios.log(), torch.zeros_like(ratios), sign) for name, sign in signs.items()}
     ranges = f"clip_low={epsilon:g}, clip_high={epsilon_high:g}, dual_clip={dual}"
     code = f"-ops.clipped_surrogate(log_ratios, zeros, advantages, {ranges})"
-    return Drawing(floats(ratios), curves, {}, code)
+    return Drawing(floats(ratios), curves, facts, code, dots)
 
 
 def _estimators(p: float) -> Drawing:
@@ -177,11 +223,15 @@ def _group(size: float, eps: float) -> Drawing:
     return Drawing(floats(rewards.mean(1)), curves, {}, code)
 
 
-def _lambda(gamma: float, lam: float) -> Drawing:
-    rewards, values = (torch.tensor(row, dtype=torch.float64) for row in (REWARDS, VALUES))
-    following = torch.cat([values[1:], values.new_zeros(1)])
-    terminated = torch.arange(len(rewards)) == len(rewards) - 1
-    ends = {"terminated": terminated, "truncated": torch.zeros_like(terminated)}
+def _lambda(gamma: float, lam: float, batch: Batch | None) -> Drawing:
+    if batch is None:
+        rewards, values = (torch.tensor(row, dtype=torch.float64) for row in (REWARDS, VALUES))
+        following = torch.cat([values[1:], values.new_zeros(1)])
+        terminated = torch.arange(len(rewards)) == len(rewards) - 1
+        truncated = torch.zeros_like(terminated)
+    else:
+        rewards, values, following, terminated, truncated = (batch[name] for name in ROLLOUT)
+    ends = {"terminated": terminated.bool(), "truncated": truncated.bool()}
     curves = {
         f"λ = {lam:g}": ops.gae(rewards, values, following, gamma=gamma, lam=lam, **ends),
         "λ = 0": ops.gae(rewards, values, following, gamma=gamma, lam=0.0, **ends),
@@ -189,7 +239,37 @@ def _lambda(gamma: float, lam: float) -> Drawing:
         "reward": rewards,
     }
     code = f"ops.gae(rewards, values, next_values, terminated=..., truncated=..., gamma={gamma:g}, lam={lam:g})"
-    return Drawing(list(map(float, range(len(REWARDS)))), curves, {}, code)
+    return Drawing(list(map(float, range(len(rewards)))), curves, {}, code)
+
+
+def _bandits(best: float, gap: float, arms: float, epsilon: float, pulls: float) -> Drawing:
+    from operant.tabular import strategies, thompson  # noqa: PLC0415 - numba takes a second, and is for bandits alone
+    from operant.tabular.bandits import Arms  # noqa: PLC0415 - as above
+
+    every, seeds = int(pulls) // 50, range(GAMBLERS)
+    pays = [best, *[max(0.01, best - gap)] * (int(arms) - 1)]
+    problems = Arms.paying_one(pays, GAMBLERS)
+    greedy = strategies.EpsilonGreedyConfig(exploration_rate=epsilon, steps_per_iteration=every)
+    ucb, kl_ucb = strategies.UCBConfig(steps_per_iteration=every), strategies.KLUCBConfig(steps_per_iteration=every)
+    sampling = thompson.ThompsonConfig(steps_per_iteration=every)
+    learners = {
+        f"ε-greedy, ε = {epsilon:g}": strategies.EpsilonGreedy(greedy, problems, seeds=seeds),
+        "UCB1": strategies.UCB1(ucb, problems, seeds=seeds),
+        "KL-UCB": strategies.KLUCB(kl_ucb, problems, seeds=seeds),
+        "Thompson sampling": thompson.Thompson(sampling, problems, seeds=seeds),
+    }
+    reports = {name: [learner.iterate() for _ in range(50)] for name, learner in learners.items()}
+    regret = {name: _means(metrics, "bandit/regret") for name, metrics in reports.items()}
+    bound = _means(next(iter(reports.values())), "bandit/lai_robbins")
+    facts = {f"regret of {name}": float(curve[-1]) for name, curve in regret.items()} | {"C ln T": float(bound[-1])}
+    code = f"KLUCB(KLUCBConfig(), Arms.paying_one({pays}, {GAMBLERS}), seeds=range({GAMBLERS})).iterate()"
+    times = [float(every * (i + 1)) for i in range(50)]
+    return Drawing(times, {"C ln T (Lai and Robbins)": bound, **regret}, facts, code)
+
+
+def _means(reports: Sequence[Mapping[str, Any]], name: str) -> Tensor:
+    """Return the mean over seeds of a metric of each iteration."""
+    return torch.stack([report[name].mean() for report in reports])
 
 
 def _bits(**weights: float) -> Drawing:
@@ -210,7 +290,7 @@ EXPLORABLES: Mapping[str, Explorable] = {
     "clip": Explorable(
         "The clipped surrogate",
         "What PPO maximizes, against the probability ratio. It is flat where the ratio has moved too far in the "
-        "direction of the advantage. DAPO uses 0.28 above.",
+        "direction of the advantage. DAPO uses 0.28 above. Dots are samples of a run's batch after its update.",
         "ratio of the new to the old probability",
         [
             Knob("epsilon", "ε below", 0.01, 1, 0.01, 0.2),
@@ -219,6 +299,7 @@ EXPLORABLES: Mapping[str, Explorable] = {
         ],
         _clip,
         "ops/policy",
+        SAMPLES,
     ),
     "kl": Explorable(
         "Estimators of the KL divergence",
@@ -249,16 +330,17 @@ EXPLORABLES: Mapping[str, Explorable] = {
     ),
     "lambda": Explorable(
         "λ on a rollout",
-        "Advantages of an episode of 12 steps with two rewards and an inaccurate critic. At λ = 0 they look one step "
-        "ahead, at λ = 1 to the end.",
+        "Advantages of an episode of 12 steps with two rewards and an inaccurate critic, or of a run's rollout. At λ = "
+        "0 they look one step ahead, at λ = 1 to the end.",
         "step",
         [Knob("gamma", "γ", 0, 1, 0.01, 0.99), Knob("lam", "λ", 0, 1, 0.01, 0.95)],
         _lambda,
         "ops/returns",
+        ROLLOUT,
     ),
     "bits": Explorable(
         "Entropy and divergence in bits",
-        "Two distributions of four outcomes, from normalized weights. The cross-entropy is the "
+        "Two distributions of four outcomes: drag a bar, and the others share the rest. The cross-entropy is the "
         "entropy of p plus the divergence, and the divergence is not symmetric.",
         "outcome",
         [
@@ -268,6 +350,22 @@ EXPLORABLES: Mapping[str, Explorable] = {
         ],
         _bits,
         "ops/distributions",
+        kind="bars",
+    ),
+    "bandits": Explorable(
+        "Regret of bandits",
+        f"Arms that pay 1 or 0: what strategies lose against always pulling the best one, mean of {GAMBLERS} seeds. In "
+        "the long run no strategy that is good on every problem grows more slowly than the line of Lai and Robbins.",
+        "pulls",
+        [
+            Knob("best", "the best arm pays with probability", 0.05, 0.95, 0.01, 0.6),
+            Knob("gap", "the others with so much less", 0.01, 0.9, 0.01, 0.1),
+            Knob("arms", "arms", 2, 5, 1, 4),
+            Knob("epsilon", "ε of ε-greedy", 0, 1, 0.01, 0.1),
+            Knob("pulls", "pulls", 500, 5000, 50, 2000),
+        ],
+        _bandits,
+        "algorithms/kl-ucb",
     ),
 }
 """By name."""

@@ -3,10 +3,12 @@
 Names of models and runs stay here: the page gets a prompt and its completions in the order of the presentation.
 """
 
+import tempfile
 import time
+from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, cast, get_args
 
 from operant.language.preferences import (
     ConflictError,
@@ -15,8 +17,12 @@ from operant.language.preferences import (
     Presentation,
     StoreError,
     add_samples,
+    agreement,
+    export,
 )
+from operant.language.preferences.exporting import Form, HeldOut
 from operant.web.folders import folder_of, names_of
+from operant.web.runs import shown_path
 from operant.web.workers import NotFoundError
 
 MOST_SECONDS = 86_400.0
@@ -29,8 +35,9 @@ _open: dict[Path, PreferenceStore] = {}
 
 
 def index(runs: Path) -> dict[str, Any]:
-    """Return the runs with items to label."""
-    return {"runs": [name for name in names_of(runs) if _is_labelable(folder_of(runs, name))]}
+    """Return the runs with items to label, and the folder of runs as a shell names it."""
+    names = [name for name in names_of(runs) if _is_labelable(folder_of(runs, name))]
+    return {"runs": names, "folder": shown_path(runs)}
 
 
 def following(runs: Path, run: str, annotator: str, overlap: int = 1, repeat: bool = False) -> dict[str, Any]:
@@ -102,6 +109,49 @@ def undo(runs: Path, run: str, annotator: str, event_id: str) -> dict[str, Any]:
     if event is None:
         return {"undone": False}
     return {"undone": True, **_state(store, annotator, store.present(event.item_id, annotator, round=event.round))}
+
+
+def overview(runs: Path, run: str) -> dict[str, Any]:
+    """Return who has labeled how many items of a run, and the annotators' agreement.
+
+    Returns:
+        `annotators`, `{"name", "labels"}` each; `outcomes`, the number of labels by outcome; `statistics`, `{"name",
+        "value", "low", "high", "count"}` each, of which undefined ones are NaN; and `items`, their number.
+    """
+    store = _store(runs, run)
+    items, labels = store.items(), store.labels()
+    report = agreement(items, labels)
+    counts = Counter(event.annotator for event in labels if event.round == 0)
+    return {
+        "items": len(items),
+        "annotators": [{"name": name, "labels": count} for name, count in sorted(counts.items())],
+        "outcomes": report.labels,
+        "statistics": [{"name": name, **vars(estimate)} for name, estimate in report.statistics.items()],
+    }
+
+
+def exported(runs: Path, run: str, form: str = "pairs", held_out: str = "without") -> dict[str, Any]:
+    """Return the labels of a run as the text of a JSON Lines file, as `operant label RUN --export` writes it.
+
+    Args:
+        runs: the folder of runs.
+        run: source of the samples.
+        form: `pairs` as TRL reads them, `rankings`, or `events`, the whole log.
+        held_out: labels on held-out prompts: `with`, `without`, or `only`.
+
+    Returns:
+        `text`, `rows`, `left_out`, and `held_out`, the number of lines on held-out prompts.
+    """
+    if form not in get_args(Form) or held_out not in get_args(HeldOut):
+        raise ValueError(
+            f"form must be one of {', '.join(get_args(Form))} and held_out one of {', '.join(get_args(HeldOut))}, got "
+            f"{form!r} and {held_out!r}"
+        )
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "labels.jsonl"
+        found = export(_store(runs, run), path, form=cast(Form, form), held_out=cast(HeldOut, held_out))
+        text = path.read_text(encoding="utf-8")
+    return {"text": text, "rows": found.rows, "left_out": found.left_out, "held_out": found.held_out}
 
 
 def _check_name(annotator: object) -> None:

@@ -175,7 +175,7 @@ def load(runs: Path, run: str) -> dict[str, str]:
     """Open a run, so that going to an update of it does not wait for that; `problem` says why it cannot be opened."""
     path = folder_of(runs, run)
     try:
-        _opened(path)
+        opened(path)
     except Exception as error:  # not requested yet; the next request reports it
         return {"problem": f"{type(error).__name__}: {error}"}
     return {"problem": ""}
@@ -200,7 +200,7 @@ def go(runs: Path, run: str, at: int, way: Way = "to") -> dict[str, Any]:
     """
     if way not in ("to", "back", "confirm") or isinstance(at, bool) or not isinstance(at, int):  # pyright: ignore[reportUnnecessaryIsInstance] - from JSON
         raise ValueError(f"way must be to, back or confirm, and at a whole number, got {way!r} and {at!r}")
-    place = _opened(folder_of(runs, run))
+    place = opened(folder_of(runs, run))
     if not place.walk(way, at):
         return {"done": False, "consumed": place.here}
     return {"done": True, **_arrived(place)}
@@ -223,7 +223,7 @@ def scenes(  # noqa: PLR0917 - by name, from JSON
         `scenes`, with frames as PNG in base64, or none if the task cannot be rendered; and `rate`, per second. `away`:
         the run is at another update, so call `go` first.
     """
-    place = _opened(folder_of(runs, run))
+    place = opened(folder_of(runs, run))
     if place.here != at:
         return {"away": True}
     if not 0 <= start <= MOST_STEPS:
@@ -234,13 +234,13 @@ def scenes(  # noqa: PLR0917 - by name, from JSON
 
 def table(runs: Path, run: str, at: int, seed_index: int = 0) -> dict[str, Any]:
     """Return the table of an update, next to the exact solution if the model is known; empty for networks."""
-    place = _opened(folder_of(runs, run))
+    place = opened(folder_of(runs, run))
     if place.here != at:
         return {"away": True}
     return {"away": False, **({"table": False} if place.tables is None else place.tables.show(seed_index))}
 
 
-def _opened(path: Path) -> _Open:
+def opened(path: Path) -> _Open:
     """Return a run, opened; close the one before it."""
     global _open  # noqa: PLW0603 - one process, one open run
     if _open is None or _open.path != path:

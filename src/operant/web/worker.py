@@ -37,6 +37,8 @@ FUNCTIONS: Mapping[str, str] = {
     "travel.go": "operant.web.travel:go",
     "travel.scenes": "operant.web.travel:scenes",
     "travel.table": "operant.web.travel:table",
+    "travel.batch": "operant.web.batches:batch",
+    "runs.batches": "operant.web.batches:index",
     "completions.index": "operant.web.completions:index",
     "completions.steps": "operant.web.completions:steps",
     "completions.batch": "operant.web.completions:batch",
@@ -44,6 +46,8 @@ FUNCTIONS: Mapping[str, str] = {
     "labels.following": "operant.web.labels:following",
     "labels.record": "operant.web.labels:record",
     "labels.undo": "operant.web.labels:undo",
+    "labels.overview": "operant.web.labels:overview",
+    "labels.exported": "operant.web.labels:exported",
 }
 """Functions by name, with their modules; each takes the folder of runs first."""
 

@@ -5,10 +5,13 @@ predict the next latent state and reward, and predict policy and value. Training
 for a few steps, with search policies, returns and rewards as targets. Latent states have no other target.
 
 What differs from the paper: the search is that of Gumbel MuZero by default (Danihelka et al. 2022, ICLR), and pUCT as
-in the paper by choice; perceptrons take the place of residual networks, all seeds in one program; values learn
-λ-returns of a window, and bootstrap from the value of the present policy by the actions that a search tried, not from
-the mean over its simulations, which poor actions pull down; positions are searched again in the replay buffer
-(Reanalyse, appendix H), so that policies and values to learn from are those of recent networks.
+in the paper by choice; perceptrons take the place of residual networks, all seeds in one program; positions are
+searched again in the replay buffer (Reanalyse, appendix H), and values bootstrap from the current network: from one
+that lags, or from stored values, they travel a few steps of an episode per refresh. For one player, returns are
+those of V-trace (Espeholt et al. 2018, arXiv:1802.01561): a replay buffer is full of actions of poorer policies, and
+plain n-step returns are the values of these. Values are scaled by the range of returns, not by that of the values in
+one node: of two actions, that always makes one the best and one the worst, however little they differ, and the policy
+follows the errors of the values.
 """
 
 from collections.abc import Mapping, Sequence
@@ -57,7 +60,7 @@ class MuZeroConfig:
     """Actions considered at the root."""
     search: Literal["gumbel", "puct"] = "gumbel"
     """Action selection in a tree: with Gumbel noise and sequential halving, or by pUCT with Dirichlet noise."""
-    value_scale: PositiveFloat = 0.1
+    value_scale: PositiveFloat = 1.0
     """c_scale: weight of values relative to the prior. Higher trusts them more."""
     dirichlet_alpha: Annotated[float, Interval("(0, inf)")] = 0.3
     """Concentration of the noise of pUCT."""
@@ -66,9 +69,9 @@ class MuZeroConfig:
     unroll_steps: PositiveInt = 5
     """Unroll steps of the model in training."""
     td_steps: PositiveInt = 10
-    """Steps of the returns after the last of these, before bootstrapping from a search value."""
+    """Steps of the returns after the last of these, before bootstrapping from a value."""
     td_lambda: UnitFloat = 1.0
-    """λ of the returns: 1 uses all rewards of the window, 0 the search value one step later."""
+    """λ of the returns: 1 uses all rewards of the window, 0 the value one step later."""
     reanalyze_ratio: NonNegativeFloat = 4.0
     """Steps of the replay buffer that are searched again per environment step."""
     random_openings: UnitFloat = 0.8
@@ -118,7 +121,17 @@ class MuZeroConfig:
 LEAST_RATE = 0.05
 """Share of the learning rate that is left in the end where it falls."""
 
-PRESETS: Mapping[str, Mapping[str, Any]] = {}
+SPREAD_SHARE = 0.1
+"""Least weight of the last batch in the range of returns."""
+
+LEAST_SPREAD = 1e-3
+"""Least range of returns, so that equal returns are no division by 0."""
+
+PRESETS: Mapping[str, Mapping[str, Any]] = {
+    "CartPole-v1": {"reanalyze_ratio": 16.0},
+    "operant/TicTacToe-v0": {"value_scale": 0.1},
+    "operant/ConnectFour-v0": {"value_scale": 0.1},
+}
 """Configuration by task, which selects its own, or by name; other fields keep their defaults."""
 
 
@@ -139,12 +152,13 @@ class MuZero(BoardGamePlayer, Resumable):
         collector: holds the environments.
         replay: steps with search results.
         parameters: `[S, P]`.
+        spread: `[S, 1]` range of returns, between percentiles, that values are scaled by; 1 in board games.
 
     Raises:
         ValueError: unsupported spaces, or a wrong number of environments.
     """
 
-    STATE = ("consumed", "parameters", "optimizer", "collector", "replay", "priorities", "streams")
+    STATE = ("consumed", "parameters", "optimizer", "collector", "replay", "priorities", "spread", "streams")
 
     def __init__(
         self, config: MuZeroConfig, env: BatchEnv, *, seeds: Sequence[int], budget: int, algorithm: str = "muzero"
@@ -186,10 +200,18 @@ class MuZero(BoardGamePlayer, Resumable):
             simulations=config.simulations,
             considered=min(config.max_considered_actions, self.shape.actions),
             scale=config.value_scale,
-            value_range=None if self.game is None else (-1.0, 1.0),
+            value_range=self._value_range,
             concentration=config.dirichlet_alpha,
         )
+        self.spread = torch.ones(len(seeds), 1, device=env.device)
         self.consumed = 0
+
+    @property
+    def _value_range(self) -> tuple[float, float] | None:
+        """Range of the values in a search; pUCT, which needs their least, takes it from each node."""
+        if self.game is not None:
+            return -1.0, 1.0
+        return (0.0, 1.0) if self.config.search == "gumbel" else None
 
     @property
     def turn(self) -> float:
@@ -203,8 +225,8 @@ class MuZero(BoardGamePlayer, Resumable):
 
     @property
     def learned(self) -> Weights:
-        """The networks of all seeds, and the learned state of wrappers."""
-        return {"parameters": self.parameters, **learned(self.collector.env)}
+        """The networks and ranges of returns of all seeds, and the learned state of wrappers."""
+        return {"parameters": self.parameters, "spread": self.spread, **learned(self.collector.env)}
 
     @property
     def gradient_steps(self) -> int:
@@ -242,15 +264,10 @@ class MuZero(BoardGamePlayer, Resumable):
         }
 
     def _remember(self, rollout: Rollout) -> None:
-        """Store steps and search results; for truncated episodes also the network's value of the end."""
-        actions, policy, value = rollout.kept
-        final = torch.zeros_like(value)
-        if bool(rollout.truncated.any()):
-            seen = rollout.final_obs.movedim(0, 1).flatten(1, 2)
-            said = self.model.number(self.model.predict(self.model.represent(seen))[1])
-            final = torch.unflatten(said, 1, value.shape[:1] + value.shape[2:]).movedim(1, 0)
-        extras = {"policy": policy, "value": value, "final_value": final}
-        self.replay.add(replace(rollout, extras=extras), actions)
+        """Store steps, policies of their searches, and the probabilities of the actions at that time."""
+        actions, policy, _ = rollout.kept
+        behavior = policy.gather(-1, actions.unsqueeze(-1)).squeeze(-1)
+        self.replay.add(replace(rollout, extras={"policy": policy, "behavior": behavior}), actions)
         if self.priorities is None:
             return
         replay, steps = self.replay, len(actions)
@@ -262,7 +279,7 @@ class MuZero(BoardGamePlayer, Resumable):
 
     @torch.no_grad()
     def reanalyze(self) -> None:
-        """Search from samples of the replay buffer with the current networks, and store the results."""
+        """Search from samples of the replay buffer with the current networks, and store the policies."""
         config, replay = self.config, self.replay
         count = round(config.reanalyze_ratio * config.num_steps * config.num_envs)
         if not count:
@@ -270,13 +287,7 @@ class MuZero(BoardGamePlayer, Resumable):
         index = replay.draw(count, self.streams)
         obs = replay.read("obs", index)
         found = self.search(obs, self._drawn(count))
-        replay.amend(
-            index,
-            {
-                "policy": torch.unflatten(found.policy, 0, index.shape),
-                "value": torch.unflatten(found.prior_value, 0, index.shape),
-            },
-        )
+        replay.amend(index, {"policy": torch.unflatten(found.policy, 0, index.shape)})
 
     def _drawn(self, rows: int) -> Tensor:
         """Return the noise `[S * M, A]` of a search."""
@@ -284,16 +295,20 @@ class MuZero(BoardGamePlayer, Resumable):
         return streams.draw(self.streams, lambda stream: self.planner.noise(shape, stream)).flatten(0, 1)
 
     def search(self, obs: Tensor, noise: Tensor | None) -> Found:
-        """Search from observations `[S, M, D]`, with the networks of each seed; results are `[S * M]`."""
+        """Search from observations `[S, M, D]`, with the networks of each seed; results are `[S * M]`.
+
+        Within the tree values are divided by the range of returns.
+        """
         latent = self.model.represent(obs)
         logits, value = self.model.predict(latent)
         if masked := self.features.masked:
             logits = logits.masked_fill(obs[..., -masked:] == 0, -torch.inf)
-        nothing = torch.zeros_like(self.model.number(value).flatten())
-        root = Expansion(
-            (latent.flatten(0, 1),), logits.flatten(0, 1), self.model.number(value).flatten(), nothing, nothing
-        )
-        return search(self.planner, root, self._model, noise)
+        scaled = (self.model.number(value) / self.spread).flatten()
+        nothing = torch.zeros_like(scaled)
+        root = Expansion((latent.flatten(0, 1),), logits.flatten(0, 1), scaled, nothing, nothing)
+        found = search(self.planner, root, self._model, noise)
+        unit = self.spread.expand(obs.shape[:2]).flatten()
+        return found._replace(value=found.value * unit, prior_value=found.prior_value * unit)
 
     def _model(self, states: States, actions: Tensor) -> Expansion:
         """The predictions of the networks; after the end of an episode they have learned to predict 0."""
@@ -302,7 +317,7 @@ class MuZero(BoardGamePlayer, Resumable):
             torch.unflatten(states[0], 0, (seeds, -1)), actions.view(seeds, -1)
         )
         discount = torch.full_like(value, self.gamma * self.turn)
-        parts = (part.flatten(0, 1) for part in (logits, value, reward, discount))
+        parts = (part.flatten(0, 1) for part in (logits, value / self.spread, reward / self.spread, discount))
         return Expansion((latent.flatten(0, 1),), *parts)
 
     @compilable
@@ -318,10 +333,18 @@ class MuZero(BoardGamePlayer, Resumable):
         left = remaining(self.consumed, self.budget)
         learning_rate = scheduled(config.learning_rate, config.lr_schedule, left, least=LEAST_RATE)
         metrics: dict[str, Tensor | float] = {}
-        for _ in range(config.gradient_steps):
-            metrics = self.update(*self.sample(), learning_rate)
+        for step in range(config.gradient_steps):
+            batch, index = self.sample()
+            if not step and self.game is None:
+                self._rescale(batch.returns[0])
+            metrics = self.update(batch, index, learning_rate)
         metrics["schedule/learning_rate"] = learning_rate
         return metrics | update_metrics(self.optimizer.counts - counts)
+
+    def _rescale(self, returns: Tensor) -> None:
+        """Update the range of returns by samples `[S, M]`: its mean at first, then that of recent batches."""
+        share = max(SPREAD_SHARE, self.rollout_steps / self.consumed)
+        self.spread.lerp_(ops.percentile_range(returns).unsqueeze(1).clamp(min=LEAST_SPREAD), share)
 
     def sample(self) -> tuple[Unroll, Tensor]:
         """Return training samples, and their start indices `[S, M]` in the replay buffer."""
@@ -335,10 +358,15 @@ class MuZero(BoardGamePlayer, Resumable):
             weights = weights / weights.amax(1, keepdim=True)
         return self.unroll(replay.take_sequences(index, config.window), weights), index
 
+    @torch.no_grad()
     def unroll(self, steps: Sequences, weights: Tensor) -> Unroll:
-        """Return windows `[window, S, M]` as samples."""
+        """Return windows `[window, S, M]` as samples, with values of the current network."""
         k, actions = self.config.unroll_steps, self.shape.actions
-        returns = returns_of(steps, turn=self.turn, gamma=self.gamma, lam=self.config.td_lambda)
+        seen = steps.obs.movedim(0, 1)
+        said = self.model.number(self.model.predict(self.model.represent(seen.flatten(1, 2)))[1])
+        values = said.view(seen.shape[:3]).movedim(1, 0)
+        off_policy, lam = self.game is None, self.config.td_lambda
+        returns = returns_of(steps, values, off_policy=off_policy, turn=self.turn, gamma=self.gamma, lam=lam)
         return unrolled(steps, returns, weights, k=k, actions=actions, generators=self.streams)
 
     def update(self, batch: Unroll, index: Tensor, learning_rate: float) -> dict[str, Tensor | float]:
@@ -380,6 +408,6 @@ class MuZero(BoardGamePlayer, Resumable):
         """Return the player of a single seed."""
         twin = copy(self)
         twin.parameters = self.parameters[seed : seed + 1]
-        twin.model = self.shape.bind(twin.parameters)
+        twin.model, twin.spread = self.shape.bind(twin.parameters), self.spread[seed : seed + 1]
         vars(twin).pop("foresee", None)  # a program of the networks of all seeds
         return twin

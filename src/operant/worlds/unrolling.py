@@ -36,29 +36,40 @@ class Unroll:
     weights: Tensor
 
 
-def returns_of(steps: Sequences, *, turn: float, gamma: float, lam: float) -> Tensor:
+def returns_of(steps: Sequences, values: Tensor, *, off_policy: bool, turn: float, gamma: float, lam: float) -> Tensor:
     """Return the λ-returns `[L - 1, S, M]` of windows of L steps, those of games for the player to move.
 
-    If players alternate, values of the other player change their sign.
+    If players alternate, values of the other player change their sign. The successor of a truncated step is not
+    evaluated: returns bootstrap from the step itself.
 
     Args:
-        steps: with extra tensors `value` of each step, and `final_value` of the successor at a truncation.
+        steps: with extra tensors `policy`, of the last search of each step, and `behavior`, the probability of its
+            action at that time.
+        values: `[L, S, M]` of the observations.
+        off_policy: whether returns are those of the last policies (V-trace), or of the actions as they are.
         turn: sign of the next step's value, 1 or -1.
         gamma: discount per step.
         lam: λ.
     """
     cut = steps.truncated[:-1]
-    following = torch.where(cut, steps.extras["final_value"][:-1], steps.extras["value"][1:])
-    turns = turn ** torch.arange(len(cut), device=cut.device).view(-1, 1, 1)
-    seen = ops.lambda_returns(
-        turns * steps.rewards[:-1],
-        turn * turns * following,
+    taken = drawn = torch.zeros_like(steps.rewards[:-1])
+    if off_policy:
+        taken = steps.extras["policy"][:-1].gather(-1, steps.actions[:-1].unsqueeze(-1)).squeeze(-1).log()
+        drawn = steps.extras["behavior"][:-1].clamp(min=torch.finfo(drawn.dtype).tiny).log()
+    turns = turn ** torch.arange(len(values), device=cut.device).view(-1, 1, 1)
+    signed = turns * values
+    found = ops.vtrace(
+        turns[:-1] * steps.rewards[:-1],
+        signed[:-1],
+        signed[1:],
+        taken.masked_fill(cut, -torch.inf),
+        drawn,
         terminated=steps.terminated[:-1],
         truncated=cut,
         gamma=gamma,
         lam=lam,
     )
-    return turns * seen
+    return turns[:-1] * found.targets
 
 
 def unrolled(

@@ -57,13 +57,14 @@ class NativeEngine:
         """
         if count < 1 or not all(prompts):
             raise ValueError("every prompt needs at least one token and one completion")
-        if not prompts:
-            return []
-        batch = _Batch(self.model, prompts, count, sampling, generator=generator, rows=self.rows)
-        while batch.busy:
-            if self.interrupted():
-                raise StoppedError("interrupted in the middle of an answer")
-            batch.step()
+        with self.model.uneven():
+            if not prompts:
+                return []
+            batch = _Batch(self.model, prompts, count, sampling, generator=generator, rows=self.rows)
+            while batch.busy:
+                if self.interrupted():
+                    raise StoppedError("interrupted in the middle of an answer")
+                batch.step()
         found = batch.completions()
         return [found[i : i + count] for i in range(0, len(found), count)]
 
@@ -110,7 +111,7 @@ class _Batch:
         self.model, self.prompts, self.count, self.sampling = model, prompts, count, sampling
         total = len(prompts) * count
         device = model.device
-        chance = torch.rand(total, sampling.max_tokens, generator=generator, dtype=torch.float64)
+        chance = chances(total, sampling, generator)
         self.chance = chance.to(device) if sampling.temperature else None
         self.ids = torch.zeros(total, sampling.max_tokens, dtype=torch.int64, device=device)
         self.log_probs = torch.zeros(total, sampling.max_tokens, device=device)
@@ -217,6 +218,11 @@ class Prefill(Segments):
         """Store keys and values; see `Layout`."""
         self.stored.append((keys, values))
         return super().attend(layer, queries, keys, values, scale=scale, window=window)
+
+
+def chances(sequences: int, sampling: Sampling, generator: torch.Generator) -> Tensor:
+    """Return the random numbers `[sequences, max_tokens]` of all tokens, in [0, 1)."""
+    return torch.rand(sequences, sampling.max_tokens, generator=generator, dtype=torch.float64)
 
 
 def draw(logits: Tensor, sampling: Sampling, chance: Tensor | None) -> tuple[Tensor, Tensor]:

@@ -66,6 +66,18 @@ class Agreement:
     repeats: dict[str, Estimate]
     gold: dict[str, Estimate]
 
+    @property
+    def statistics(self) -> dict[str, Estimate]:
+        """All estimates by a name for people."""
+        return {
+            "percent agreement": self.percent,
+            "Krippendorff's alpha": self.alpha,
+            **{f"Cohen's kappa, {a} and {b}": kappa for (a, b), kappa in self.kappas.items()},
+            "preferred the first shown": self.first_shown,
+            **{f"same answer to repeated questions, {name}": estimate for name, estimate in self.repeats.items()},
+            **{f"known answer given, {name}": estimate for name, estimate in self.gold.items()},
+        }
+
 
 def percent_agreement(table: ArrayLike, groups: ArrayLike | None = None, *, seed: int = 0) -> Estimate:
     """Return the share of agreeing pairs of ratings among all pairs of ratings of the same unit.

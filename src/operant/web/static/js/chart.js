@@ -1,6 +1,6 @@
 // Lines over an axis: linear or logarithmic, with bands, a cursor, and a table that says the same.
 
-import { h, s, short, whole } from "./dom.js";
+import { h, put, s, short, whole } from "./dom.js";
 
 const PAD = { left: 46, right: 12, top: 12, bottom: 36 };
 
@@ -40,7 +40,7 @@ export class Chart {
     new ResizeObserver(() => this.draw()).observe(this.element);
   }
 
-  /** Show series: {name, color (1..6), x, y, low?, high?, faint?, dashed?}; y may hold null. */
+  /** Show series: {name, color (1..6), x (ascending, but for dots), y, low?, high?, faint?, dashed?, dots?}; y may hold null. */
   show(series, extent = null) {
     this.series = series.filter((one) => one.x.length);
     this.extent = extent;
@@ -59,7 +59,7 @@ export class Chart {
     this.svg.setAttribute("viewBox", `0 0 ${width} ${height}`);
     this.svg.style.height = `${height}px`;
     const ys = this.series.flatMap((one) => [...one.y, ...(one.low ?? []), ...(one.high ?? [])]).filter((y) => this.usable(y));
-    const xs = this.extent ?? this.series.flatMap((one) => [one.x[0], one.x[one.x.length - 1]]);
+    const xs = this.extent ?? this.series.flatMap((one) => (one.dots ? [] : [one.x[0], one.x[one.x.length - 1]]));
     if (!ys.length) {
       this.scale = null;
       this.svg.replaceChildren(s("text", { class: "empty", x: width / 2, y: height / 2 }, this.options.empty ?? "nothing to show yet"));
@@ -91,17 +91,22 @@ export class Chart {
     const across = ticksOf(left, right, Math.max(2, Math.floor(inner.w / 80))).map((value) =>
       s("text", { class: "tick", x: x(value), y: height - 20, "text-anchor": x(value) > width - PAD.right - 14 ? "end" : "middle" }, compact(value)));
     const label = s("text", { class: "tick axis", x: width - PAD.right, y: height - 5, "text-anchor": "end" }, this.options.xLabel ?? "");
-    const marks = this.series.flatMap((one) => [
+    const marks = this.series.flatMap((one) => (one.dots ? [s("path", { class: `dots c${one.color}`, d: this.points(one) })] : [
       one.low ? s("path", { class: `band c${one.color}`, d: this.band(one) }) : null,
       ...(one.x.length <= 3 ? [...one.x].map((at, i) => (this.usable(one.y[i]) ? s("circle", { class: `point c${one.color}`, cx: x(at), cy: y(one.y[i]), r: 3.5 }) : null)) : []),
       s("path", { class: `curve c${one.color}${one.faint ? " faint" : ""}${one.dashed ? " dashed" : ""}`, d: this.path(one.x, one.y) }),
-    ].filter(Boolean));
+    ].filter(Boolean)));
     this.cursorLine = s("line", { class: "cursor", y1: PAD.top, y2: height - PAD.bottom, visibility: "hidden" });
     this.svg.replaceChildren(...grid.flat(), ...across, label, ...marks, this.cursorLine);
     const named = new Map(this.series.filter((one) => one.name).map((one) => [one.name, one]));
     this.legend.replaceChildren(...[...named.values()].map((one) =>
-      h("span", { className: `key c${one.color}${one.dashed ? " dashed" : ""}` }, one.name)));
+      h("span", { className: `key c${one.color}${one.dashed ? " dashed" : ""}${one.dots ? " dotted" : ""}` }, one.name)));
     this.cursor(this.at);
+  }
+
+  /** Return a path of points, which are lines of no length with round ends. */
+  points({ x, y }) {
+    return x.map((at, i) => (this.usable(y[i]) ? `M${this.scale.x(at).toFixed(1)} ${this.scale.y(y[i]).toFixed(1)}h0` : "")).join("");
   }
 
   path(xs, ys) {
@@ -148,23 +153,27 @@ export class Chart {
   hover(event) {
     if (!this.scale) return;
     const at = this.xAt(event);
-    const parts = this.series.filter((one) => one.name && !one.faint).map((one) => {
+    const lines = this.series.filter((one) => !one.dots);
+    const parts = lines.filter((one) => one.name && !one.faint).map((one) => {
       const i = nearest(one.x, at);
       return `${this.series.length > 1 ? `${one.name} ` : ""}${short(one.y[i], 4)}`;
     });
-    const one = this.series[0];
+    const one = lines[0];
     this.readout.textContent = one ? `${whole(one.x[nearest(one.x, at)])}: ${parts.slice(0, 4).join(" · ")}` : "";
   }
 
   fillTable() {
     if (!this.details.open) return;
-    const named = this.series.filter((one) => one.name);
+    const named = this.series.filter((one) => one.name && !one.dots);
+    const dots = this.series.filter((one) => one.dots);
     const xs = [...new Set(named.flatMap((one) => [...one.x]))].sort((a, b) => a - b);
     const kept = xs.length > 200 ? xs.filter((_, i) => i % Math.ceil(xs.length / 200) === 0 || i === xs.length - 1) : xs;
     const maps = named.map((one) => new Map([...one.x].map((x, i) => [x, one.y[i]])));
-    this.table.replaceChildren(
+    put(this.table,
       h("thead", {}, h("tr", {}, h("th", { scope: "col" }, this.options.xLabel ?? "x"), named.map((one) => h("th", { scope: "col" }, one.name)))),
       h("tbody", {}, kept.map((x) => h("tr", {}, h("th", { scope: "row" }, whole(x)), maps.map((map) => h("td", {}, short(map.get(x), 6)))))),
+      dots.map((one) => h("tbody", {}, h("tr", {}, h("th", { scope: "rowgroup", colSpan: named.length + 1 }, `${one.name}: ${this.options.xLabel ?? "x"}, height`)),
+        [...one.x].slice(0, 200).map((x, i) => h("tr", {}, h("th", { scope: "row" }, short(x, 6)), h("td", {}, short(one.y[i], 6)))))),
     );
   }
 }

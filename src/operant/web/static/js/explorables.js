@@ -1,5 +1,7 @@
-// Explorables: equations to turn knobs on. Every curve comes from operant.ops on the server; nothing is computed here.
+// Explorables: equations to turn knobs on. Every curve comes from the library on the server; nothing is computed here.
 
+import { Bars } from "./bars.js";
+import { BatchPicker } from "./batches.js";
 import { Chart } from "./chart.js";
 import { call, commandLine, debounced, documentation, fragment, h, put, setFragment, short } from "./dom.js";
 
@@ -9,19 +11,22 @@ class Explorable {
   constructor(about, given, onchange) {
     this.about = about;
     this.onchange = onchange;
+    this.batch = null;
     this.values = Object.fromEntries(about.knobs.map((knob) => {
       const text = given.get(`${about.name}.${knob.name}`);
       const value = Number(text);
       return [knob.name, text !== null && value >= knob.least && value <= knob.most ? value : knob.value];
     }));
-    this.chart = new Chart({ title: about.title, xLabel: about.xLabel, height: 280 });
+    this.ask = debounced(() => this.draw(), WAIT_MILLISECONDS);
+    const bars = about.kind === "bars";
+    const options = { title: about.title, xLabel: about.xLabel, height: 280 };
+    this.chart = bars ? new Bars({ ...options, ondrag: (name, levels) => this.drag(name, levels) }) : new Chart(options);
     this.facts = h("dl", { className: "facts" });
     this.problem = h("p", { className: "notice bad", role: "alert", hidden: true });
     this.code = commandLine("The same in Python");
-    this.ask = debounced(() => this.draw(), WAIT_MILLISECONDS);
     this.element = h("section", { className: "card explorable", id: about.name, "aria-label": about.title },
       h("h2", {}, about.title), h("p", { className: "hint" }, about.idea, " ", documentation(about.page, "Documentation")),
-      h("div", { className: "knobs" }, about.knobs.map((knob) => this.knob(knob))), this.problem, this.chart.element, this.facts, this.code);
+      bars ? null : h("div", { className: "knobs" }, about.knobs.map((knob) => this.knob(knob))), this.problem, this.chart.element, this.facts, this.code);
   }
 
   knob({ name, title, least, most, step }) {
@@ -35,6 +40,22 @@ class Explorable {
     return h("div", { className: "knob" }, h("label", { htmlFor: id }, title), inputs[1], inputs[0]);
   }
 
+  /** Take the levels of bars, which follow at once: the server's answer has the same, and what follows from them. */
+  drag(name, levels) {
+    levels.forEach((level, i) => (this.values[`${name}${i + 1}`] = Number(level.toFixed(4))));
+    this.chart.show(this.chart.series.map((one) => (one.name === name ? { ...one, y: levels } : one)));
+    this.ask();
+  }
+
+  /** Show a batch of a run, or none (null). */
+  take(batch) {
+    const { batch: names } = this.about;
+    const found = [batch, batch?.rollout].find((one) => one && names.length && names.every((name) => name in one));
+    if (!found && !this.batch) return null;
+    this.batch = found ? Object.fromEntries(names.map((name) => [name, found[name].map(Number)])) : null;
+    return this.draw();
+  }
+
   /** What differs from the beginning. */
   get changed() {
     return this.about.knobs.filter(({ name, value }) => this.values[name] !== value).map(({ name }) => [`${this.about.name}.${name}`, this.values[name]]);
@@ -43,10 +64,10 @@ class Explorable {
   async draw() {
     const turn = (this.turn = (this.turn ?? 0) + 1);
     try {
-      const { curves, facts, code } = await call("explorables/draw", { explorable: this.about.name, values: this.values });
+      const { curves, dots, facts, code } = await call("explorables/draw", { explorable: this.about.name, values: this.values, batch: this.batch });
       if (turn !== this.turn) return;
       this.problem.hidden = true;
-      this.chart.show(curves.map((curve, i) => ({ ...curve, color: (i % 6) + 1, dashed: i > 2 })));
+      this.chart.show([...curves.map((curve, i) => ({ ...curve, color: (i % 6) + 1, dashed: i > 2 })), ...dots.map((one, i) => ({ ...one, color: i + 1, dots: true }))]);
       put(this.facts, Object.entries(facts).map(([name, value]) => h("div", {}, h("dt", {}, name), h("dd", { "data-name": name, "data-value": String(value) }, short(value, 5)))));
       this.code.show(code);
       this.onchange();
@@ -58,13 +79,19 @@ class Explorable {
 }
 
 export async function show(root) {
-  const { explorables } = await call("explorables/index");
+  const [{ explorables }, { runs }] = await Promise.all([call("explorables/index"), call("runs/batches")]);
   const given = fragment();
-  const remember = () => setFragment(new URLSearchParams(shown.flatMap((one) => one.changed)));
+  const remember = () => setFragment(new URLSearchParams([...picker.changed, ...shown.flatMap((one) => one.changed)]));
   const shown = explorables.map((about) => new Explorable(about, given, remember));
-  put(root, h("p", { className: "hint" }, documentation("web#explorables", "Documentation of this page")), h("div", { className: "explorables" }, shown.map((one) => one.element)));
+  const picker = new BatchPicker(runs, given, (batch) => {
+    remember();
+    return Promise.all(shown.map((one) => one.take(batch)));
+  });
+  put(root, h("div", { className: "bar" }, picker.element, h("p", { className: "hint" }, documentation("web#explorables", "Documentation of this page"))),
+    h("div", { className: "explorables" }, shown.map((one) => one.element)));
   await Promise.all(shown.map((one) => one.draw()));
+  await picker.load();
   addEventListener("hashchange", () => location.reload());
   root.dataset.ready = "1";
-  return [["Tab", "next knob"], ["← →", "turn it"]];
+  return [["Tab", "next knob"], ["← →", "turn it"], ["↑ ↓", "drag a bar"]];
 }

@@ -1,20 +1,27 @@
-// Labels: one prompt, two completions, one key. An answer counts once the server says that it is on the disk.
+// Labels: one prompt, two completions or more, one key. An answer counts once the server says that it is on the disk.
 
-import { announce, call, commandLine, fragment, h, isForPage, put, setFragment, whole } from "./dom.js";
+import { announce, call, commandLine, fragment, h, isForPage, put, quoted, setFragment, whole } from "./dom.js";
+import { Overview } from "./labeled.js";
 
 const RETRY_SECONDS = 2;
+const MANY = { tie: "All equal", "both-bad": "All bad" };
 const OUTCOMES = [["A", "A is better", "A"], ["B", "B is better", "B"], ["tie", "Tie", "T"], ["both-bad", "Both bad", "N"], ["skip", "Skip", "S"]];
 const KEYS = [["A 1 ←", "A is better"], ["B 2 →", "B is better"], ["T 3", "tie"], ["N 4", "both bad"], ["S", "skip"], ["U Ctrl z", "undo the last answer"]];
+const RANKING_KEYS = [["1 2 3 …", "the next best answer"], ["T", "all equal"], ["N", "all bad"], ["S", "skip"], ["Backspace", "take the last place back"], ["U Ctrl z", "undo the last answer"]];
 const LETTERS = "ABCDEFGHI";
+const MOST_ANNOTATORS = 20;
 
 class Labels {
-  constructor(root, runs) {
+  constructor(root, { runs, folder }, keys) {
     this.root = root;
     this.runs = runs;
+    this.folder = folder;
+    this.keys = keys;
     const given = fragment();
     this.run = given.get("run") ?? "";
     this.annotator = given.get("as") ?? remembered();
     this.overlap = Number(given.get("overlap") ?? 1) || 1;
+    this.repeat = given.has("repeat");
     document.addEventListener("keydown", (event) => this.key(event));
     addEventListener("hashchange", () => location.reload());
     addEventListener("beforeunload", (event) => {
@@ -27,6 +34,7 @@ class Labels {
   /** Ask which run, and who labels. */
   ask(problem = "") {
     const run = h("select", { id: "run" }, this.runs.map((name) => h("option", { value: name, selected: name === this.run }, name)));
+    const overlap = h("input", { id: "overlap", type: "number", min: 1, max: MOST_ANNOTATORS, step: 1, value: this.overlap, required: true });
     const name = h("input", { id: "annotator", type: "text", value: this.annotator, required: true, maxLength: 60, autocomplete: "off" });
     put(this.root, h("section", { className: "card empty-page" }, h("h2", { className: "title" }, "Which answer is better?"),
       h("p", { className: "hint" }, "Compare what a language model has answered. Sides are shuffled, and what wrote them stays hidden."),
@@ -36,15 +44,17 @@ class Labels {
           event.preventDefault();
           this.run = run.value;
           this.annotator = name.value.trim();
+          this.overlap = Number(overlap.value);
           if (this.annotator) this.begin();
         } }, h("div", { className: "knob pair" }, h("label", { htmlFor: "run" }, "Run"), run), h("div", { className: "knob pair" }, h("label", { htmlFor: "annotator" }, "Your name"), name),
+          h("div", { className: "knob pair" }, h("label", { htmlFor: "overlap" }, "Annotators of each prompt"), overlap),
           h("button", { className: "main", type: "submit" }, "Begin"))
         : h("div", {}, h("p", {}, "No run has answers to compare yet. Language models keep theirs when they are scored; to begin with:"), line("operant train sft arithmetic"))));
     this.root.dataset.ready = "1";
   }
 
   async begin() {
-    setFragment(new URLSearchParams({ run: this.run, as: this.annotator, ...(this.overlap > 1 ? { overlap: this.overlap } : {}) }));
+    setFragment(new URLSearchParams({ run: this.run, as: this.annotator, ...(this.overlap > 1 ? { overlap: this.overlap } : {}), ...(this.repeat ? { repeat: 1 } : {}) }));
     try {
       localStorage.setItem("operant-annotator", this.annotator);
     } catch { /* private windows keep nothing */ }
@@ -57,7 +67,7 @@ class Labels {
   }
 
   who() {
-    return { run: this.run, annotator: this.annotator, overlap: this.overlap };
+    return { run: this.run, annotator: this.annotator, overlap: this.overlap, repeat: this.repeat };
   }
 
   build() {
@@ -68,11 +78,13 @@ class Labels {
     this.sides = h("div", { className: "sides" });
     this.buttons = h("div", { className: "answers" });
     this.undoButton = h("button", { type: "button", className: "quiet", onclick: () => this.undo() }, "Undo ", h("kbd", {}, "U"));
-    this.command = line(`operant label ${this.run} --annotator ${this.annotator}`);
+    const path = quoted(`${this.folder}/${this.run}`);
+    this.command = line(`operant label ${path} --annotator ${quoted(this.annotator)}${this.overlap > 1 ? ` --overlap ${this.overlap}` : ""}${this.repeat ? " --repeat" : ""}`);
+    this.overview = new Overview(this.run, path);
     put(this.root, h("div", { className: "labels" },
       h("div", { className: "bar" }, h("strong", {}, this.run), h("span", { className: "hint" }, this.annotator), this.progress, this.count, this.state),
       h("section", { className: "card", "aria-label": "Prompt" }, h("h2", {}, "Prompt"), this.prompt),
-      this.sides, this.buttons, this.command));
+      this.sides, this.buttons, this.overview.element, this.command));
   }
 
   show(answer) {
@@ -82,37 +94,65 @@ class Labels {
     this.count.textContent = `${whole(answer.answered)} of ${whole(answer.items)}`;
     this.since = performance.now();
     this.ranked = [];
+    this.overview.refresh();
     if (!this.item) {
       put(this.prompt, h("p", {}, answer.waiting ? `What is left (${answer.waiting}) is shown to you in another window.` : "Nothing is left to label here. Thank you."));
       put(this.sides);
-      put(this.buttons, this.undoButton);
+      put(this.buttons, this.repeat || !answer.answered ? null : h("button", { type: "button", onclick: () => this.again() }, "Answer again, to measure how steady you are"), this.undoButton);
       this.root.dataset.ready = "end";
       return;
     }
     put(this.prompt, text(this.item.prompt));
     const many = this.item.completions.length > 2;
+    this.keys.splice(0, this.keys.length, ...(many ? RANKING_KEYS : KEYS));
     put(this.sides, this.item.completions.map((completion, i) => h("section", { className: "card side-card", "aria-label": `Answer ${LETTERS[i]}` },
-      h("header", {}, h("h2", {}, LETTERS[i]), h("button", { type: "button", onclick: () => (many ? this.rank(i) : this.answer(LETTERS[i])) }, many ? "Next best" : `${LETTERS[i]} is better`)),
+      h("header", {}, h("h2", {}, LETTERS[i]), h("button", { type: "button", onclick: () => (many ? this.rank(i) : this.answer(LETTERS[i])) }, many ? ["Next best ", h("kbd", {}, i + 1)] : `${LETTERS[i]} is better`)),
       h("div", { className: "text" }, text(completion)))));
     put(this.buttons, OUTCOMES.filter(([outcome]) => !(many && outcome.length === 1)).map(([outcome, title, key]) =>
-      h("button", { type: "button", onclick: () => this.answer(outcome) }, `${title} `, h("kbd", {}, key))), this.undoButton);
+      h("button", { type: "button", onclick: () => this.answer(outcome) }, `${many ? MANY[outcome] ?? title : title} `, h("kbd", {}, key))), this.undoButton);
     this.root.dataset.ready = this.item.id;
   }
 
-  /** Take the next best of more than two completions; the last one ends the ranking. */
+  /** Take the next best of more than two completions; the last one but one decides the last. */
   rank(i) {
-    if (this.ranked.includes(i)) return;
+    if (this.ranked.includes(i) || this.pending) return;
     this.ranked.push(i);
-    this.sides.children[i].querySelector("button").textContent = `Place ${this.ranked.length}`;
-    if (this.ranked.length < this.item.completions.length) return;
-    this.answer("ranking", this.item.completions.map((_, k) => this.ranked.indexOf(k) + 1));
+    const { length } = this.item.completions;
+    if (this.ranked.length === length - 1) this.ranked.push([...Array(length).keys()].find((k) => !this.ranked.includes(k)));
+    this.places();
+    announce(`${LETTERS[i]} is number ${this.ranked.indexOf(i) + 1}`);
+    if (this.ranked.length === length) this.answer("ranking", this.item.completions.map((_, k) => this.ranked.indexOf(k) + 1));
+  }
+
+  /** Take the last place of a ranking back. */
+  unrank() {
+    this.ranked.pop();
+    this.places();
+  }
+
+  places() {
+    [...this.sides.children].forEach((side, k) => {
+      const place = this.ranked.indexOf(k);
+      put(side.querySelector("button"), ...(place < 0 ? ["Next best ", h("kbd", {}, k + 1)] : [`Place ${place + 1}`]));
+    });
+  }
+
+  /** Ask what was answered again, in another order. */
+  async again() {
+    this.repeat = true;
+    await this.begin();
   }
 
   async answer(outcome, ranks = undefined) {
     if (!this.item || this.pending) return;
     const body = { ...this.who(), item_id: this.item.id, round: this.item.round, outcome, ranks: ranks ?? null, event_id: identifier(), seconds: (performance.now() - this.since) / 1000 };
+    delete body.repeat; // the round of the item says it
     const answer = await this.send("labels/record", body);
-    if (!answer) return;
+    if (!answer) {
+      this.ranked = [];
+      if (ranks) this.places();
+      return;
+    }
     this.say(`Saved: ${OUTCOMES.find(([name]) => name === outcome)?.[1] ?? "ranking"}`, "good");
     this.show(answer);
   }
@@ -169,6 +209,10 @@ class Labels {
       this.rank(digit);
       return;
     }
+    if (many && event.key === "Backspace") {
+      this.unrank();
+      return;
+    }
     const outcomes = { a: "A", 1: "A", ArrowLeft: "A", b: "B", 2: "B", ArrowRight: "B", t: "tie", 3: "tie", n: "both-bad", 4: "both-bad", s: "skip" };
     const key = event.key.length === 1 ? event.key.toLowerCase() : event.key;
     if (key === "u") this.undo();
@@ -203,7 +247,7 @@ function identifier() {
 }
 
 export async function show(root) {
-  const { runs } = await call("labels/index");
-  new Labels(root, runs);
-  return KEYS;
+  const keys = [...KEYS];
+  new Labels(root, await call("labels/index"), keys);
+  return keys;
 }

@@ -7,9 +7,18 @@ from multiprocessing.connection import Connection
 from typing import Any
 
 from operant.envs import BatchEnv
+from operant.runtime.local_hosts import start_method
 
 
-def require_makeable(task: str, make_env: Callable[[int], BatchEnv], *, method: str, deadline: float) -> None:
+def require_makeable(
+    task: str,
+    make_env: Callable[[int], BatchEnv],
+    *,
+    deadline: float,
+    algorithm: str,
+    instead: str,
+    method: str | None = None,
+) -> None:
     """Make environments in another process, and check that it works.
 
     A class of a script, or a function, is registered by the process that runs it. Another one knows it only if it
@@ -18,13 +27,15 @@ def require_makeable(task: str, make_env: Callable[[int], BatchEnv], *, method: 
     Args:
         task: what the message calls it.
         make_env: makes environments from a seed.
-        method: how processes start, such as "forkserver".
         deadline: seconds that it may take.
+        algorithm: what needs that.
+        instead: what does not.
+        method: how the process starts. Default: as workers do.
 
     Raises:
         ValueError: it failed; the message says why.
     """
-    context: Any = multiprocessing.get_context(method)
+    context: Any = multiprocessing.get_context(method or start_method())
     ours, theirs = context.Pipe()
     process = context.Process(target=_make, args=(make_env, theirs), daemon=True)
     process.start()
@@ -41,8 +52,8 @@ def require_makeable(task: str, make_env: Callable[[int], BatchEnv], *, method: 
         ours.close()
     if found:
         raise ValueError(
-            f"{task} cannot be made in a process of its own, which a3c needs: {found}. Put its class in a module, and "
-            "register it as 'module:Class'; or take a2c, which runs in this process"
+            f"{task} cannot be made in a process of its own, which {algorithm} needs: {found}. Put its class in a "
+            f"module, and register it as 'module:Class'; or use {instead}, in this process"
         )
 
 

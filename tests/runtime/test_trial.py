@@ -9,17 +9,17 @@ import gymnasium
 import pytest
 
 from operant import train
-from operant.envs import only_here
+from operant.envs import make, only_here
 from operant.envs.worlds.hidden import HiddenCartPole
-from operant.experimental.trial import require_makeable
+from operant.runtime.trial import require_makeable
 
 
 def test_a_function_that_only_this_process_has_registered_is_refused_before_anything_is_written(tmp_path):
     gymnasium.register("OperantTestOnlyHere-v0", partial(HiddenCartPole))
     try:
-        assert only_here("OperantTestOnlyHere-v0")
-        assert not only_here("CartPole-v1")
-        with pytest.raises(ValueError, match=r"OperantTestOnlyHere-v0 cannot be made .*'module:Class'; or take a2c"):
+        assert only_here(make("OperantTestOnlyHere-v0", 1, [0]))
+        assert not only_here(make("CartPole-v1", 1, [0]))
+        with pytest.raises(ValueError, match=r"OperantTestOnlyHere-v0 cannot be made .*'module:Class'; or use a2c"):
             train("a3c", "OperantTestOnlyHere-v0", run=tmp_path / "run", workers=1, progress="silent")
         assert not (tmp_path / "run").exists()
     finally:
@@ -36,11 +36,12 @@ def test_a_class_of_a_script_that_registers_it_when_it_is_imported_is_fine(tmp_p
             pass
         gymnasium.register("Mine-v0", Mine, max_episode_steps=9)
         if __name__ == "__main__":
-            from operant.experimental.trial import require_makeable
+            from operant.runtime.trial import require_makeable
             from operant.envs import make, maker_like, only_here
-            assert only_here("Mine-v0")
-            maker = maker_like(make("Mine-v0", 1, [0]), 1)
-            require_makeable("Mine-v0", maker, method="forkserver", deadline=100.0)
+            env = make("Mine-v0", 1, [0])
+            assert only_here(env)
+            maker = maker_like(env, 1)
+            require_makeable("Mine-v0", maker, method="forkserver", deadline=100.0, algorithm="a3c", instead="")
         """)
     )
     subprocess.run([sys.executable, script], check=True, env=os.environ, timeout=200)
@@ -57,4 +58,4 @@ def _die(seed):
 @pytest.mark.parametrize(("make_env", "message"), [(_hang, "did not answer in time"), (_die, "the process died")])
 def test_processes_that_do_not_answer_are_named(make_env, message):
     with pytest.raises(ValueError, match=message):
-        require_makeable("X-v0", make_env, method="fork", deadline=1.0)
+        require_makeable("X-v0", make_env, method="fork", deadline=1.0, algorithm="a3c", instead="a2c")

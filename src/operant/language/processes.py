@@ -1,0 +1,89 @@
+"""Division of a run among processes: its batches, or its model as well: `shards_of`, `loaded`."""
+
+from importlib import import_module
+from inspect import signature
+from typing import Any
+
+from operant import catalog
+from operant.language import memory_estimate
+from operant.language.configs import LanguageConfig, SamplingConfig
+from operant.language.in_step import InStep
+from operant.language.models import LanguageModel, load
+from operant.runtime.settings import Settings
+from operant.runtime.shards import Shards, group
+
+SHARED = ("SFT", "RewardModel", "DPO", "GRPO")
+"""Learner classes whose model may be sharded among processes."""
+
+
+def shards_of(
+    kind: Any, algorithm: catalog.Algorithm, settings: Settings, config: LanguageConfig, device: str
+) -> Shards:
+    """Return the shards of a run's batches: those of its settings, or one for each process that shares its model.
+
+    Args:
+        kind: class of the learner.
+        algorithm: its entry in the catalog.
+        settings: of the run.
+        config: of the algorithm.
+        device: of the models.
+
+    Raises:
+        ValueError: the algorithm does not support them with this configuration.
+    """
+    if group().sharded:
+        return _of_models(kind, algorithm, settings, config)
+    return _of_batches(kind, algorithm, settings, config, device)
+
+
+def _of_batches(kind: Any, algorithm: catalog.Algorithm, settings: Settings, config: Any, device: str) -> Shards:
+    """Return the logical shards of batches."""
+    shards, leave = Shards(settings.shards), f"leave out --shards {settings.shards}"
+    if "shards" not in signature(kind).parameters:
+        raise ValueError(f"{algorithm.name} does not support shards: {leave}")
+    if shards.group.size > 1 and device != "cpu":
+        raise ValueError(f"several processes need the CPU, got device {device!r}: leave it out, or --processes")
+    if isinstance(config, SamplingConfig) and config.engine != "native":
+        raise ValueError(f"the server {config.engine} samples all prompts together: {leave}, or --engine")
+    _require_enough(config, shards.count, "shards")
+    return shards
+
+
+def _of_models(kind: Any, algorithm: catalog.Algorithm, settings: Settings, config: Any) -> InStep:
+    """Return the shares of the processes in every batch, where they share the model."""
+    shares = InStep(group().size)
+    if catalog.find(algorithm.root).learner not in SHARED or "shards" not in signature(kind).parameters:
+        raise ValueError(f"{algorithm.name} does not support --shard; sft, dpo, grpo and reward-model do: leave it out")
+    if settings.shards > 1:
+        raise ValueError(f"--shard divides the model, and --shards {settings.shards} batches: leave out one of them")
+    if config.lora_r:
+        raise ValueError(f"--shard trains all weights, but --lora-r {config.lora_r} an adapter: leave out one of them")
+    if isinstance(config, SamplingConfig) and config.engine != "native":
+        raise ValueError(f"the server {config.engine} needs the whole model: leave out --shard, or --engine")
+    _require_enough(config, shares.count, "processes")
+    return shares
+
+
+def _require_enough(config: Any, count: int, what: str) -> None:
+    for name in ("prompts_per_batch", "batch_size"):
+        if (size := getattr(config, name, count)) < count:
+            raise ValueError(f"{name} is {size}, less than the {count} {what}: raise it, or use fewer {what}")
+
+
+def loaded(config: LanguageConfig, *, seed: int, device: str) -> LanguageModel:
+    """Return the initial model of a learner, sharded if processes share it.
+
+    Args:
+        config: the model, and how to load it.
+        seed: of built-in weights.
+        device: of the model.
+
+    Raises:
+        ValueError: it cannot be loaded, or not be sharded.
+    """
+    if not group().sharded:
+        return load(config, seed=seed, device=device)
+    sharded: Any = import_module("operant.language.sharded")  # which imports torch.distributed
+    place = sharded.device_of(device)
+    model = load(config, seed=seed)  # a GPU need not hold all of it
+    return sharded.divided(model, memory_estimate.probe(model), device=place)

@@ -1,0 +1,252 @@
+"""Language models that are sharded among processes (FSDP2): `ShardedModel`.
+
+Zhao et al. 2023 (arXiv:2304.11277): each process holds a part of every parameter, gradient and moment. A block of the
+network is gathered when a pass needs it, and freed again; its gradient is added up and divided among the processes. So
+every pass needs all processes. They run in step:
+
+* items of a batch are divided among them; whoever has none left repeats one, without any effect
+  (`operant.language.in_step`);
+* while they sample, which takes each of them another number of passes, they agree before every pass, and whoever is
+  finished runs one token (`ShardedModel.uneven`);
+* a pass of the leading process alone, as in evaluations, is announced to the others, which run one token.
+
+Sums are in another order than in one process, so results are equal up to rounding.
+"""
+
+import contextlib
+import copy
+import os
+from collections.abc import Callable, Generator
+from typing import Any, cast
+
+import torch
+from torch import Tensor, nn
+from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
+from torch.distributed.tensor import DTensor
+
+from operant.language.attention import Segment, Segments
+from operant.language.in_step import ModelGroup
+from operant.language.models import LanguageModel
+from operant.runtime.shards import Group, group
+
+
+class ShardedModel(LanguageModel):
+    """A language model whose parameters are sharded: each block of layers, and the rest together.
+
+    Args:
+        network: a causal model of transformers, whole, or without data (on the device `meta`).
+        tokenizer: its tokenizer.
+        stop: ids that end a sequence.
+        group: the processes.
+        device: of this process.
+
+    Raises:
+        ValueError: the network has no list of blocks.
+    """
+
+    def __init__(
+        self, network: Any, tokenizer: Any, *, stop: frozenset[int], group: ModelGroup, device: torch.device | str
+    ):
+        super().__init__(network, tokenizer, stop=stop)
+        blocks, self._group, self._place = blocks_of(network), group, torch.device(device)
+        empty = {id(value): nn.Parameter(value.detach().to("meta"), False) for value in network.parameters()}
+        self._skeleton = copy.deepcopy(network, empty)
+        self._root: Any = _Root(network, super()._states)
+        narrow = self.dtype.itemsize < torch.float32.itemsize
+        policy = MixedPrecisionPolicy(reduce_dtype=torch.float32) if narrow else MixedPrecisionPolicy()
+        for module in (*blocks, self._root):
+            fully_shard(module, mesh=group.mesh(self._place.type), mp_policy=policy)
+            cast(FSDPModule, module).set_gradient_divide_factor(1.0)  # weights in the loss are of the whole step
+            cast(FSDPModule, module).set_force_sum_reduction_for_comms(True)  # gloo has no mean
+        self._uneven = self._silent = False
+        self._number = len(group.models)
+        group.models.append(self)
+
+    @property
+    def device(self) -> torch.device:
+        """Device of this process."""
+        return self._place
+
+    def named(self) -> dict[str, nn.Parameter]:
+        """Return all parameters, each with the part of this process, by name."""
+        self._root.reshard()
+        return super().named()
+
+    def whole(self) -> dict[str, Tensor]:
+        """Return the trained parameters by name, in the leading process gathered; the others must make the same call.
+
+        Outside a common call they are asked to.
+        """
+        self._group.announce(self._number, "whole")
+        return {name: gathered(value.detach(), self._group) for name, value in self.trained().items()}
+
+    def _states(self, ids: Tensor, positions: Tensor, layout: Any) -> Tensor:
+        """Return the last hidden states, `[1, n, H]`, in a pass of all processes."""
+        if self._uneven:
+            self._group.some(True)
+        else:
+            self._group.announce(self._number, "attend")
+        if not torch.is_grad_enabled():
+            self._root.reshard()
+        self._has_graph = torch.is_grad_enabled()
+        return self._quiet(self._root(ids, positions, layout))
+
+    def logits(self, hidden: Tensor) -> Tensor:
+        """See `LanguageModel`."""
+        found = super().logits(hidden)
+        self._free()
+        return found
+
+    def judge(self, hidden: Tensor, targets: Tensor, *, temperature: float = 1.0) -> tuple[Tensor, Tensor]:
+        """See `LanguageModel`."""
+        log_probs, entropies = super().judge(hidden, targets, temperature=temperature)
+        self._free()
+        return self._quiet(log_probs), self._quiet(entropies)
+
+    @torch.no_grad()
+    def attend(self) -> None:
+        """Take part in a pass of other processes, by one token."""
+        one = torch.zeros(1, dtype=torch.int64, device=self.device)
+        self._root(one, one, Segments([Segment(0, 1)], self.device))
+        self._root.reshard()
+
+    @contextlib.contextmanager
+    def uneven(self) -> Generator[None]:
+        """Allow the processes different numbers of passes without gradients."""
+        if not self._group.together():
+            yield
+            return
+        self._uneven = True
+        try:
+            yield
+        finally:
+            self._uneven = False
+        while self._group.some(False):
+            self.attend()
+
+    @contextlib.contextmanager
+    def silent(self) -> Generator[None]:
+        """Set the gradients of all passes to 0."""
+        self._silent = True
+        try:
+            yield
+        finally:
+            self._silent = False
+
+    def frozen(self) -> "ShardedModel":
+        """Return a frozen copy, which is never gathered."""
+        network = copy.deepcopy(self._skeleton)
+        made = ShardedModel(network, self.tokenizer, stop=self.stop, group=self._group, device=self.device)
+        buffers = dict(self.network.named_buffers())
+        made._root.to_empty(device=self.device)
+        with torch.no_grad():
+            for name, buffer in network.named_buffers():
+                buffer.copy_(buffers[name])
+            own = self.named()
+            for name, value in made.named().items():
+                value.copy_(own[name])
+        return made
+
+    def save(self, folder: Any) -> None:
+        """Raise an error: a checkpoint is opened by one process.
+
+        Raises:
+            RuntimeError: always.
+        """
+        raise RuntimeError(f"a sharded model cannot be saved in {folder}: export its run by `operant export RUN`")
+
+    def _free(self) -> None:
+        """Free the gathered embeddings, unless a backward pass needs them."""
+        if not self._has_graph:
+            self._root.reshard()
+
+    def _quiet(self, tensor: Tensor) -> Tensor:
+        if not (self._silent and tensor.requires_grad):
+            return tensor
+        return cast(Tensor, _Zero.apply(tensor))  # pyright: ignore[reportUnknownMemberType]
+
+
+class _Root(nn.Module):
+    """The network as one unit, called for its hidden states."""
+
+    def __init__(self, network: nn.Module, read: Callable[[Tensor, Tensor, Any], Tensor]):
+        super().__init__()
+        self.network, self._read = network, read
+
+    def forward(self, ids: Tensor, positions: Tensor, layout: Any) -> Tensor:
+        return self._read(ids, positions, layout)
+
+
+class _Zero(torch.autograd.Function):
+    """The identity, with gradient 0."""
+
+    @staticmethod
+    def forward(ctx: Any, tensor: Tensor) -> Tensor:  # pyright: ignore[reportIncompatibleMethodOverride]
+        return tensor.view_as(tensor)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> Tensor:  # pyright: ignore[reportIncompatibleMethodOverride]
+        return torch.zeros_like(gradient)
+
+
+def divided(model: LanguageModel, probed: tuple[float, int], *, device: str) -> ShardedModel:
+    """Return a model, which every process has loaded, with the part of this process alone.
+
+    Args:
+        model: on the CPU; it cannot be used afterwards.
+        probed: its memory of a token (`operant.language.memory_estimate`).
+        device: of this process.
+
+    Raises:
+        ValueError: it has an adapter, or no list of blocks.
+    """
+    if hasattr(model.network, "get_base_model"):
+        raise ValueError("--shard trains all weights, but the model is an adapter: merge it, or leave out --shard")
+    found = ShardedModel(
+        model.network, model.tokenizer, stop=model.stop, group=cast(ModelGroup, group()), device=device
+    )
+    found.probed = probed
+    return found
+
+
+def blocks_of(network: Any) -> list[nn.Module]:
+    """Return the blocks of layers of a causal model of transformers.
+
+    Raises:
+        ValueError: it has no list of as many blocks as its configuration says.
+    """
+    trunk = network.base_model
+    layers = getattr(trunk.config, "num_hidden_layers", None)
+    found = [part for part in trunk.modules() if isinstance(part, nn.ModuleList) and len(part) == layers]
+    if not found:
+        raise ValueError(
+            f"{type(trunk).__name__} has no list of num_hidden_layers ({layers}) blocks, so that --shard cannot divide "
+            "it: leave out --shard, or use a plain transformer (Llama, Qwen, Mistral, Gemma, GPT-2, ...)"
+        )
+    return list(found[0])
+
+
+def device_of(kind: str) -> str:
+    """Return the device of this process: the CPU, or the GPU of its index on this machine.
+
+    Raises:
+        ValueError: there is none, or it is of another kind.
+    """
+    name, _, number = kind.partition(":")
+    if name not in ("cpu", "cuda") or number:
+        raise ValueError(f"--shard takes the CPU, or one GPU for each process, got device {kind!r}: give cpu or cuda")
+    local = int(os.environ.get("LOCAL_RANK", "0"))
+    if name == "cuda" and local >= torch.cuda.device_count():
+        raise ValueError(
+            f"--shard takes one GPU for each process, but process {local} of this machine has only "
+            f"{torch.cuda.device_count()} GPUs to choose from: use fewer processes, or --device cpu"
+        )
+    return "cpu" if name == "cpu" else f"cuda:{local}"
+
+
+def gathered(value: Tensor, group: Group) -> Tensor:
+    """Return a tensor whole and on the CPU in the leading process, in the others an empty one; a call of all."""
+    if not isinstance(value, DTensor):
+        return value
+    whole = value.full_tensor()
+    return whole.cpu() if group.rank == 0 else whole.new_empty(0, device="cpu")

@@ -1,0 +1,146 @@
+"""Hosts on this machine (`operant.hosts`): actors in processes, `ProcessHost`, or in this one, `InlineHost`."""
+
+import multiprocessing
+import queue
+import threading
+from concurrent.futures import Future
+from multiprocessing.connection import Connection
+from multiprocessing.reduction import ForkingPickler
+from typing import Any
+
+from operant.envs.worker_process import ignoring_signals, sendable
+
+IDLE = 1.0
+"""Seconds after which an idle process checks whether it has been asked to end."""
+
+
+def start_method() -> str:
+    """Return how processes that share nothing with this one start quickly."""
+    return "forkserver" if "forkserver" in multiprocessing.get_all_start_methods() else "spawn"
+
+
+class LocalReply:
+    """See `operant.hosts.Reply`."""
+
+    def __init__(self, future: "Future[Any]") -> None:
+        self._future = future
+
+    def done(self) -> bool:
+        """See `operant.hosts.Reply`."""
+        return self._future.done()
+
+    def result(self, seconds: float | None = None) -> Any:
+        """See `operant.hosts.Reply`."""
+        return self._future.result(seconds)
+
+
+class InlineActor:
+    """An object of this process (see `operant.hosts.Actor`); a call returns when it is done."""
+
+    def __init__(self, kind: type, *args: Any) -> None:
+        self._object = kind(*args)
+
+    def call(self, method: str, *args: Any) -> LocalReply:
+        """See `operant.hosts.Actor`."""
+        future: Future[Any] = Future()
+        try:
+            future.set_result(getattr(self._object, method)(*args))
+        except Exception as error:
+            future.set_exception(error)
+        return LocalReply(future)
+
+    def kill(self) -> None:
+        """Do nothing: there is no process."""
+
+
+class InlineHost:
+    """Makes actors in this process (see `operant.hosts.Host`)."""
+
+    def actor(self, kind: type, *args: Any, threads: int = 1) -> InlineActor:
+        """See `operant.hosts.Host`."""
+        return InlineActor(kind, *args)
+
+
+class ProcessActor:
+    """A process of this machine (see `operant.hosts.Actor`). A thread of this process exchanges the messages.
+
+    Attributes:
+        process: that of the object.
+    """
+
+    def __init__(self, context: Any, kind: type, *args: Any) -> None:
+        self._pipe, theirs = context.Pipe()
+        self.process = context.Process(target=_serve, args=(theirs, kind, args), daemon=True)
+        self.process.start()
+        theirs.close()
+        self._calls: queue.SimpleQueue[tuple[Future[Any], str, Any] | None] = queue.SimpleQueue()
+        threading.Thread(target=self._exchange, name="actor", daemon=True).start()
+
+    def call(self, method: str, *args: Any) -> LocalReply:
+        """See `operant.hosts.Actor`."""
+        future: Future[Any] = Future()
+        self._calls.put((future, method, args))
+        return LocalReply(future)
+
+    def _exchange(self) -> None:
+        """Send one call after another, and wait for its result."""
+        while (task := self._calls.get()) is not None:
+            future, *call = task
+            try:
+                self._pipe.send(call)
+                value, failed = self._pipe.recv()
+            except (EOFError, OSError) as error:
+                self.process.join(1.0)
+                lost = ConnectionError(f"process {self.process.pid} ended with exit code {self.process.exitcode}")
+                lost.__cause__ = error
+                value, failed = lost, True
+            except Exception as error:  # it cannot be pickled
+                value, failed = error, True
+            if failed:
+                future.set_exception(value)
+            else:
+                future.set_result(value)
+        self._pipe.close()
+
+    def kill(self) -> None:
+        """See `operant.hosts.Actor`."""
+        self.process.kill()  # SIGKILL also ends a stopped process
+        self.process.join()
+        self._calls.put(None)
+
+
+class ProcessHost:
+    """Makes actors in processes of this machine, which end with this one (see `operant.hosts.Host`)."""
+
+    def actor(self, kind: type, *args: Any, threads: int = 1) -> ProcessActor:
+        """See `operant.hosts.Host`; calls are executed one by one.
+
+        Raises:
+            ValueError: several calls are to run in parallel.
+        """
+        if threads != 1:
+            raise ValueError(f"threads must be 1 for a process of this machine, got {threads}")
+        # A server that has imported the class makes processes quickly; where there is none each imports it itself.
+        context = multiprocessing.get_context(start_method())
+        context.set_forkserver_preload([__name__, kind.__module__])
+        return ProcessActor(context, kind, *args)
+
+
+def _serve(pipe: Connection, kind: type, args: tuple[Any, ...]) -> None:
+    """Make an object and call its methods, until the pipe is closed or the process is asked to end."""
+    asked_to_end = ignoring_signals()
+    made: Any = None
+    try:
+        while True:
+            while not pipe.poll(IDLE):
+                if asked_to_end():
+                    return
+            method, values = pipe.recv()
+            try:
+                made = kind(*args) if made is None else made
+                answer = ForkingPickler.dumps((getattr(made, method)(*values), False))
+            except Exception as error:
+                answer = ForkingPickler.dumps((sendable(error), True))
+            pipe.send_bytes(answer)
+    except (EOFError, OSError):
+        return  # the other process has ended

@@ -1,0 +1,122 @@
+"""Batches of runs for the explorables: the samples of one update, and how far it has moved their probabilities.
+
+An update of PPO is computed again from its state, as in time travel; of language models, the ledger has the tokens.
+"""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, cast
+
+import numpy as np
+
+from operant.runtime.ledger import Ledger, ledgers_of, read_ledger
+from operant.web.folders import folder_of, names_of
+from operant.web.runs import settings_of
+
+if TYPE_CHECKING:  # the list of runs is read in a process without torch
+    from operant.control.ppo import PPO
+
+LEARNERS = ("ppo", "ppo-penalty")
+"""Algorithms whose updates are computed again."""
+MOST_SAMPLES = 400
+"""Maximum samples of a batch; of larger ones an even part is shown."""
+
+
+def index(runs: Path) -> dict[str, Any]:
+    """Return the runs with batches to show."""
+    return {"runs": [name for name in names_of(runs) if _has_batches(folder_of(runs, name))]}
+
+
+def _has_batches(path: Path) -> bool:
+    try:
+        return settings_of(path).get("algorithm") in LEARNERS or bool(ledgers_of(path))
+    except (OSError, ValueError):
+        return False
+
+
+def batch(runs: Path, run: str, at: int | None = None) -> dict[str, Any]:
+    """Return the batch of an update of the first seed of a run, computed for a moment per call.
+
+    Args:
+        runs: the folder of runs.
+        run: its name.
+        at: used budget at which the update begins. Default: that of the last update.
+
+    Returns:
+        `done`, `at`, and `end` and `every`: the last update begins at `end`, and they come `every` so much of the
+        budget. Once done also `samples`, their number; `log_probs`, `old_log_probs` and `advantages` of
+        (some of) them, after and before the update; and the `rollout` of one environment, by the names of the arguments
+        of `operant.ops.gae`, None for language models.
+
+    Raises:
+        ValueError: the run has no such update.
+        RunError: it cannot be computed again.
+    """
+    path = folder_of(runs, run)
+    if at is not None and (isinstance(at, bool) or not isinstance(at, int)):  # pyright: ignore[reportUnnecessaryIsInstance] - from JSON
+        raise ValueError(f"at must be a whole number, got {at!r}")
+    if pairs := ledgers_of(path):
+        found = max((pair for pair in pairs if at is None or pair[0] <= at), default=pairs[0])
+        return {"done": True, "at": found[0], "end": pairs[-1][0], "every": 1, **_of_ledger(read_ledger(path, *found))}
+    if settings_of(path).get("algorithm") not in LEARNERS:
+        raise ValueError(f"{run} has no batches to show: those are kept by {', '.join(LEARNERS)} and GRPO with its kin")
+    return _of_learner(path, at)
+
+
+def _of_learner(path: Path, at: int | None) -> dict[str, Any]:
+    from operant.web.travel import opened  # noqa: PLC0415 - torch takes seconds, and lists of runs do without
+
+    place = opened(path)
+    learner = cast("PPO", place.trained.experiment.learner)
+    every = learner.rollout_steps
+    end = max(0, place.travel.end - every)
+    at = end if at is None else min(at, end)
+    if not place.walk("to", at):
+        return {"done": False, "at": at, "end": end, "every": every}
+    return {"done": True, "at": learner.consumed, "end": end, "every": every, **_updated(learner)}
+
+
+def _updated(learner: "PPO") -> dict[str, Any]:
+    """Make an update, return its batch, and take the update back."""
+    from operant.runtime.budget import remaining  # noqa: PLC0415 - as above
+    from operant.state import clone  # noqa: PLC0415 - as above
+    from operant.tensors import floats, nested  # noqa: PLC0415 - as above
+
+    agent, before = learner.agent, clone(learner.state_dict())
+    try:
+        rollout = agent.collect(learner.config.num_steps)
+        seen = learner.channels.read(rollout, agent.networks.value)
+        samples = learner.estimate_advantages(rollout)
+        learner.update(samples, remaining(learner.consumed, learner.budget))
+        log_probs = agent.head.log_prob(agent.networks.policy(samples.obs), agent.networks.free, samples.actions)
+    finally:
+        learner.load_state_dict(before)
+    if learner.config.normalize_advantage == "minibatch":  # as the loss sees them, except the choice of minibatches
+        samples = samples.standardized()
+    chosen = _even(samples.advantages.shape[1])
+    columns = {"log_probs": log_probs, "old_log_probs": samples.old_log_probs, "advantages": samples.advantages}
+    one = {"rewards": seen.rewards, "values": seen.values, "next_values": seen.next_values}
+    ends = {"terminated": rollout.terminated, "truncated": rollout.truncated}
+    return {
+        "samples": samples.advantages.shape[1],
+        **{name: floats(column[0][chosen]) for name, column in columns.items()},
+        "rollout": {
+            name: nested(column[:, 0, 0].reshape(len(column), -1)[:, 0]) for name, column in (one | ends).items()
+        },
+    }
+
+
+def _of_ledger(ledger: Ledger) -> dict[str, Any]:
+    ratios, advantages = ledger.columns["ratio"], ledger.columns["advantage"]
+    chosen = _even(len(ratios))
+    return {
+        "samples": len(ratios) + int(ledger.rest.get("tokens", 0)),
+        "log_probs": np.log(ratios[chosen].astype(np.float64)).tolist(),
+        "old_log_probs": np.zeros(len(chosen)).tolist(),
+        "advantages": advantages[chosen].tolist(),
+        "rollout": None,
+    }
+
+
+def _even(count: int) -> list[int]:
+    """Return the places of an even part of the samples."""
+    return np.unique(np.linspace(0, count - 1, min(count, MOST_SAMPLES)).round().astype(int)).tolist()

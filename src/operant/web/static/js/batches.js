@@ -1,0 +1,79 @@
+// A batch of a run for the explorables: which run, and at which of its updates. A run that is training is followed.
+
+import { call, debounced, h, put, whole } from "./dom.js";
+
+const FOLLOW_SECONDS = 5;
+const WAIT_MILLISECONDS = 80;
+
+export class BatchPicker {
+  /** Tells onbatch(batch) what is shown: the columns of `travel/batch`, or null. */
+  constructor(runs, given, onbatch) {
+    this.runs = runs;
+    this.onbatch = onbatch;
+    this.run = runs.includes(given.get("run")) ? given.get("run") : "";
+    this.at = this.run && given.has("at") ? Number(given.get("at")) : null;
+    this.status = h("span", { className: "hint", role: "status" });
+    this.place = h("span", { className: "picker" });
+    this.asked = debounced(() => this.load(), WAIT_MILLISECONDS);
+    const choices = [["", "none"], ...runs.map((name) => [name, name])];
+    const select = h("select", { onchange: (event) => {
+      [this.run, this.at] = [event.target.value, null];
+      put(this.place);
+      this.load();
+    } }, choices.map(([value, text]) => h("option", { value, selected: value === this.run }, text)));
+    this.element = runs.length
+      ? h("div", { className: "bar batch" }, h("label", { className: "picker" }, h("span", {}, "Batch of a run"), select), this.place, this.status)
+      : h("p", { className: "hint" }, "Runs of PPO and of GRPO in the folder would show their batches here.");
+  }
+
+  /** What differs from the beginning. */
+  get changed() {
+    return this.run ? [["run", this.run], ...(this.at === null ? [] : [["at", this.at]])] : [];
+  }
+
+  async load() {
+    const turn = (this.turn = (this.turn ?? 0) + 1);
+    clearTimeout(this.timer);
+    if (!this.run) {
+      this.status.textContent = "";
+      await this.onbatch(null);
+      return;
+    }
+    try {
+      let answer = { done: false, at: this.at };
+      while (!answer.done) {
+        answer = await call("travel/batch", { run: this.run, at: answer.at });
+        if (turn !== this.turn) return;
+        if (!answer.done) this.status.textContent = "computing the update again…";
+      }
+      this.slide(answer);
+      this.status.textContent = `the update from ${whole(answer.at)} on, ${whole(answer.samples)} samples${answer.samples > answer.advantages.length ? `, ${whole(answer.advantages.length)} of them shown` : ""}`;
+      await this.onbatch(answer);
+      if (this.at === null) this.timer = setTimeout(() => this.follow(answer.end), FOLLOW_SECONDS * 1000);
+    } catch (error) {
+      if (turn !== this.turn) return;
+      this.status.textContent = error.message;
+      await this.onbatch(null);
+    }
+  }
+
+  /** Load the latest update again once the run has come further; a run that has ended is left alone. */
+  async follow(end) {
+    const { runs } = await call("runs/index").catch(() => ({ runs: [] }));
+    const entry = runs.find(({ name }) => name === this.run);
+    if (this.at !== null || entry?.outcome !== "running") return;
+    if (document.hidden || entry.consumed <= end) this.timer = setTimeout(() => this.follow(end), FOLLOW_SECONDS * 1000);
+    else await this.load();
+  }
+
+  slide({ at, end, every }) {
+    if (!end) return;
+    if (!this.place.firstChild) {
+      put(this.place, h("input", { type: "range", min: 0, "aria-label": "Update, by the budget used", oninput: (event) => {
+        this.at = Number(event.target.value);
+        this.asked();
+      } }));
+    }
+    Object.assign(this.place.firstChild, { max: end, step: every, value: at });
+  }
+}

@@ -1,0 +1,78 @@
+"""Learners of language models after some iterations, in this process or, as a program, in several that share them."""
+
+import sys
+from pathlib import Path
+
+import torch
+from safetensors.torch import save_file
+
+import operant
+from operant import catalog
+from operant.build import assemble, resolve
+from operant.language.in_step import is_sharded
+from operant.language.sharded import gathered
+from operant.runtime.encoding import flatten
+from operant.runtime.settings import Settings
+from operant.runtime.shards import group
+from operant.scale import follow, joined
+
+SMALL = {"held_out": 8, "train_examples": 64, "micro_batch_tokens": 96, "max_grad_norm": 0.05}
+DRAWN = SMALL | {"prompts_per_batch": 3, "num_generations": 4, "max_completion_length": 8, "learning_rate": 1e-4}
+CASES = {
+    "sft": ("sft", "arithmetic", SMALL | {"batch_size": 7, "validations": 2}),
+    "sft, recomputed": ("sft", "arithmetic", SMALL | {"batch_size": 7, "gradient_checkpointing": True}),
+    "sft, 16 bits": ("sft", "arithmetic", SMALL | {"batch_size": 7, "dtype": "bfloat16", "learning_rate": 1e-3}),
+    "dpo": ("dpo", "preference", SMALL | {"batch_size": 5}),
+    "dpo, with a reference": ("dpo", "preference", SMALL | {"batch_size": 5, "precompute_ref_log_probs": False}),
+    "grpo": ("grpo", "preference", DRAWN | {"num_minibatches": 2, "num_iterations": 2}),
+    "grpo, filtered": ("grpo", "preference", DRAWN | {"filter": "refill", "max_rounds": 2, "beta": 0.04}),
+    "reward model": ("reward-model", "preference", SMALL | {"batch_size": 5, "lm_coef": 0.5}),
+    "reward model of steps": (
+        *("reward-model", "steps"),
+        SMALL | {"batch_size": 5, "supervision": "process", "lm_coef": 1.0, "step_log_probs": True},
+    ),
+}
+
+
+def trained(name, iterations=2):
+    """Return everything that a case computes, by name: losses, gradients and the state at the end."""
+    algorithm, task, values = CASES[name]
+    entry = catalog.find(algorithm)
+    settings = Settings(entry.name, task, seeds=(1000,), budget=10**4, threads=1)
+    config = operant.configure(algorithm, task, **values)
+    learner = assemble(entry, settings, config, resolve(entry, settings, config)).learner.learners[0]
+    found, step = {}, learner.stepper.step
+
+    def stepped(progress):
+        gradients = {name: value.grad for name, value in learner.stepper._masters.items() if value.grad is not None}
+        for key, gradient in gradients.items():
+            found[f"gradient {len(found)} {key}"] = gathered(gradient, group()).clone()
+        return step(progress)
+
+    learner.stepper.step = stepped
+    for number in range(iterations):
+        for key, value in learner.iterate().items():
+            found[f"metric {number} {key}"] = torch.as_tensor(value, dtype=torch.float64).clone()
+    _, tensors = flatten(learner.state_dict())
+    shares = [value.to_local() for value in tensors.values() if is_sharded(value)]
+    found |= {f"state {key}": gathered(value, group()).clone() for key, value in tensors.items()}
+    return found | {"bytes": torch.tensor([sum(value.nbytes for value in (shares or tensors.values()))])}
+
+
+def main(folder, run):
+    """Write what the leading process has found of each case, and continue a run."""
+    torch.set_num_threads(1)
+    with joined(sharded=True) as processes:
+        for number, name in enumerate(CASES):
+            found = trained(name)
+            if processes.rank == 0:
+                tensors = {key: value.contiguous() for key, value in found.items()}
+                save_file(tensors, Path(folder, f"{number}.safetensors"))
+        if processes.rank == 0:
+            operant.resume(run, progress="silent")
+        else:
+            follow(processes)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
