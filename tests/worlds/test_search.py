@@ -154,3 +154,22 @@ def test_the_mean_of_a_node_is_that_of_its_children():
     assert_close(tree.values, mean, atol=1e-5, rtol=0)
     rows = torch.arange(6).unsqueeze(1)
     assert torch.equal(tree.children[rows, tree.parents[:, 1:], tree.actions[:, 1:]], torch.arange(1, 41).expand(6, -1))
+
+
+def test_what_is_found_can_be_learned_from():
+    """Results and states are ordinary tensors, which autograd may save."""
+    world = World(GOLDEN["tables"])
+    root = world.root(torch.arange(4))
+    root = root._replace(states=(torch.randn(4, 3),))
+
+    def model(states, actions):
+        after = world((torch.arange(4),), actions)
+        return after._replace(states=states)
+
+    found = search(Planner(simulations=4, considered=4), root, model, None)
+    weights = torch.ones(4, 4, requires_grad=True)
+    (found.policy * weights).sum().backward()
+    assert torch.equal(weights.grad, found.policy)
+    scale = torch.ones(3, requires_grad=True)
+    (found.tree.states[0] * scale).sum().backward()
+    assert_close(scale.grad, found.tree.states[0].sum((0, 1)))

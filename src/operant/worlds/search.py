@@ -44,7 +44,7 @@ class Expansion(NamedTuple):
 
 
 Model = Callable[[States, Tensor], Expansion]
-"""Maps states and actions `[B]` to outputs. The actions are overwritten after the call."""
+"""Maps states and actions `[B]` to outputs, without gradients. The actions are overwritten after the call."""
 
 
 @dataclass(frozen=True)
@@ -157,14 +157,15 @@ def search(planner: Planner, root: Expansion, model: Model, noise: Tensor | None
     places, actions = edges.unbind()
 
     found = root
-    for new in range(nodes):
-        if new:
-            if device.type != "cpu":
-                places, actions = edges.to(device).unbind()
-            found = model(tuple([part.index_select(0, places) for part in flat]), actions)
-        kept = [slot[new] for slot in slots] + received
-        torch._foreach_copy_(kept, [*found.states, *found[1:]])  # pyright: ignore[reportPrivateImportUsage, reportPrivateUsage] - half the time of single copies
-        advance(new)
+    with torch.inference_mode(device.type == "cpu"):  # an eighth of the time of a search of one small network
+        for new in range(nodes):
+            if new:
+                if device.type != "cpu":
+                    places, actions = edges.to(device).unbind()
+                found = model(tuple([part.index_select(0, places) for part in flat]), actions)
+            kept = [slot[new] for slot in slots] + received
+            torch._foreach_copy_(kept, [*found.states, *found[1:]])  # pyright: ignore[reportPrivateImportUsage, reportPrivateUsage] - half the time of single copies
+            advance(new)
 
     results = _results(batch, width)
     kernels.conclude(trees, rules, results)
