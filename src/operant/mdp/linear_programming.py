@@ -46,8 +46,8 @@ def linear_programming(mdp: MDP, *, gamma: float, tolerance: float = 1e-6) -> So
         The solution, `iterations` counting those of HiGHS.
 
     Raises:
-        ValueError: an argument is out of range; rewards are too large for HiGHS; or `gamma` is 1 and from some state no policy ends the episode, or
-            values are infinite.
+        ValueError: an argument is out of range; rewards are too large for HiGHS; or `gamma` is 1 and from some state no
+            policy ends the episode, or values are infinite.
         RuntimeError: HiGHS failed for another reason, named in the message.
     """
     solver = Iteration.begin(mdp, gamma=gamma, tolerance=tolerance, limit=1_000)
@@ -65,11 +65,10 @@ def linear_programming(mdp: MDP, *, gamma: float, tolerance: float = 1e-6) -> So
         bounds=(None, None),
         method="highs",
     )
-    largest = float(np.abs(rows.rewards[feasible]).max(initial=0.0))
-    if result.x is None and largest >= INFINITE:
+    if result.x is None and np.abs(rows.rewards[feasible]).max(initial=0.0) >= INFINITE:
         raise ValueError(
-            f"HiGHS takes numbers of {INFINITE:g} or more for infinite, and there are rewards of {largest:g}: divide the "
-            "rewards by a constant, or use another method"
+            f"HiGHS takes numbers of {INFINITE:g} or more for infinite, and the rewards of this model are as large: "
+            "divide the rewards by a constant, or use another method"
         )
     if result.x is None and gamma == 1:
         raise ValueError(
