@@ -1,5 +1,6 @@
 """A host whose actors are objects of this process, each with threads of its own, and can be lost like others."""
 
+import threading
 from concurrent.futures import Future, ThreadPoolExecutor
 from concurrent.futures import TimeoutError as LateError
 
@@ -63,3 +64,18 @@ class HostHere:
     def actor(self, kind, *args, threads=1):
         self.actors.append(ActorHere(kind, args, threads))
         return self.actors[-1]
+
+
+class Uneven(HostHere):
+    """The calls of its first actor wait until they are released."""
+
+    def __init__(self):
+        super().__init__()
+        self.release = threading.Event()
+
+    def actor(self, kind, *args, threads=1):
+        actor = super().actor(kind, *args, threads=threads)
+        if actor is self.actors[0]:
+            run = actor._run
+            actor._run = lambda *task: (self.release.wait(60), run(*task))
+        return actor

@@ -18,7 +18,7 @@ from control.learners import (
     same,
 )
 from control.probes import PROBES, Aimed, Chosen, Delayed, Matched, Pendular
-from host_here import HostHere
+from host_here import HostHere, Uneven
 from operant import catalog, hosts, ops
 from operant.control.a2c import A2C, A2CConfig
 from operant.control.impala import DROPPED, IMPALA, LOST, PRESETS, Actor, IMPALAConfig
@@ -271,24 +271,14 @@ def test_actors_in_processes_that_do_not_wait_are_replaced_and_learn(started):
     assert_solved(impala, impala.agent.networks.value, Matched.solution(0.5), atol=0.2)
 
 
-class Sometimes(HostHere):
-    """The first actor is slow."""
-
-    def actor(self, kind, makers, *arguments, **options):
-        slow = not self.actors
-        actor = super().actor(kind, makers, *arguments, **options)
-        if slow:
-            run = actor._run
-            actor._run = lambda *task: (time.sleep(0.2), run(*task))
-        return actor
-
-
 def test_what_is_too_stale_is_dropped_and_counted(started):
     config = {"num_actors": 3, "workers": 3, "rollouts_per_batch": 1, "max_staleness": 3}
-    impala = started(host=Sometimes(), **config)
+    host = Uneven()
+    impala = started(host=host, **config)
     reports, taken = [], 0
-    until = time.monotonic() + 60
-    while not sum(report[DROPPED] for report in reports) and time.monotonic() < until:
+    while not sum(report[DROPPED] for report in reports):
+        if len(reports) == 6:
+            host.release.set()
         before = impala.consumed
         reports.append(impala.iterate())
         taken += 1 + int(reports[-1][DROPPED])

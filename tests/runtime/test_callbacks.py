@@ -208,7 +208,8 @@ def test_one_that_blocks_does_not_stall_training(make_run, monkeypatch, caplog):
         release.set()
     assert outcome.consumed == 400
     assert listener.told("end")
-    texts = [record.getMessage() for record in caplog.records]
+    # On a busy machine the other one may fall four events behind too, and say so in between.
+    texts = [record.getMessage() for record in caplog.records if "callback Slow" in record.getMessage()]
     assert texts[0].startswith("callback Slow is 4 events behind: further events are dropped")
     assert texts[1].startswith("callback Slow is still busy 0.1 seconds after the end of training")
     assert len(texts) == 2
