@@ -8,7 +8,7 @@ Every cell is a separate run that resumes where it stopped, so the table can be 
 
 A score is the mean over 100 greedy episodes of Gymnasium's own environment, of the final policy. Results of single
 cells lie in `experiments/scores/`, each with its whole configuration: the preset of the task where there is one, else
-the defaults. The cells are all algorithms of the catalog that can choose a task's actions; those that were not run are
+the defaults. The cells are all algorithms of the catalog that can be trained on a task; those that were not run are
 named below the table.
 """
 
@@ -66,7 +66,7 @@ BUDGETS: dict[str, dict[str, int]] = {
     "sac-discrete": {**REPLAYED, "CartPole-v1": 50_000},
     **dict.fromkeys(WIDE, ACTOR_CRITIC),
 }
-"""Environment steps per seed, by algorithm and task."""
+"""Environment steps per seed, by algorithm and task; of others those of the catalog (`budget`)."""
 
 MEDIUM = {(name, task) for name in WIDE for task in ("HalfCheetah-v5", "Hopper-v5")}
 """Cells whose matrix products are taken at medium precision (see `precision.py`)."""
@@ -139,20 +139,25 @@ def _random_episode(env: gymnasium.Env) -> float:
     return total
 
 
+def budget(algorithm: str, task: str) -> int:
+    """Return the environment steps per seed of a cell."""
+    return BUDGETS.get(algorithm, {}).get(task) or catalog.find(algorithm).budget_for(task)
+
+
 def run(algorithm: str, task: str) -> None:
     """Train or resume a cell, and write its result."""
     path = RESULTS / f"{algorithm}_{task}.json"
     if algorithm == "random":
         result = random_agent(task)
     elif algorithm == "a3c":
-        result = one_by_one(algorithm, task, SEEDS, BUDGETS[algorithm][task])
+        result = one_by_one(algorithm, task, SEEDS, budget(algorithm, task))
     else:
-        folder, budget = RUNS / f"{algorithm}-{task}", BUDGETS[algorithm][task]
+        folder, steps = RUNS / f"{algorithm}-{task}", budget(algorithm, task)
         if (folder / "run.json").exists():
-            trained = operant.resume(folder, budget=budget)
+            trained = operant.resume(folder, budget=steps)
         else:
             precision = "medium" if (algorithm, task) in MEDIUM else "highest"
-            trained = operant.train(algorithm, task, seeds=SEEDS, budget=budget, precision=precision, run=folder)
+            trained = operant.train(algorithm, task, seeds=SEEDS, budget=steps, precision=precision, run=folder)
         result = describe(trained, algorithm, task, episodes=EPISODES)
         trained.close()
     RESULTS.mkdir(exist_ok=True)
@@ -168,16 +173,18 @@ def results() -> dict[str, dict[str, Any]]:
     for path in [*others, *sorted(RESULTS.glob("*.json"))]:
         for result in _cells(json.loads(path.read_text())) if path.exists() else ():
             name, task = result["algorithm"], result["task"]
-            if name == "random" or result["budget"] == BUDGETS.get(name, {}).get(task):
+            if name == "random" or (task in TASKS and result["budget"] == budget(name, task)):
                 place = path.relative_to(RESULTS.parent).as_posix()
                 table.setdefault(name, {}).setdefault(task, {**result, "file": place})
     return table
 
 
 def applicable(task: str) -> list[str]:
-    """Return the algorithms of deep control that can choose the actions of a task, in the order of the table."""
+    """Return the algorithms of deep control that can be trained on a task, in the order of the table."""
     kind = "discrete" if task in DISCRETE else "continuous"
-    names = {algorithm.name for algorithm in catalog.CONTROL if kind in algorithm.actions}
+    # none of the tasks is a board game, whose rules those with a known model need, or shows pictures
+    able = [a for a in catalog.CONTROL if kind in a.actions and a.vectors and a.model != "known"]
+    names = {algorithm.name for algorithm in able}
     return [*(name for name in BUDGETS if name in names), *sorted(names - set(BUDGETS))]
 
 
@@ -197,7 +204,7 @@ def missing() -> list[tuple[str, str]]:
     """Return the cells that were not run, those with the fewest steps first."""
     table = results()
     cells = [(0, "random", task) for task in TASKS]
-    cells += [(BUDGETS[name][task], name, task) for task in TASKS for name in applicable(task)]
+    cells += [(budget(name, task), name, task) for task in TASKS for name in applicable(task)]
     return [(name, task) for _, name, task in sorted(cells) if task not in table.get(name, {})]
 
 
@@ -254,7 +261,7 @@ def draw() -> None:
     for axis in axes.flat[len(tasks) :]:
         axis.set_axis_off()
     for axis, task in zip(axes.flat, tasks, strict=False):
-        names = [name for name in BUDGETS if task in table.get(name, {})]
+        names = [name for name in applicable(task) if task in table.get(name, {})]
         for row, name in enumerate(names):
             scores = np.array(table[name][task]["final"]["scores"])
             axis.plot(scores, np.full(len(scores), row) + np.linspace(-0.2, 0.2, len(scores)), "o", color=BLUE, ms=3.5)

@@ -128,6 +128,7 @@ def test_every_cell_of_the_scores_was_run_or_is_named_as_not_run():
         for task in {task for task, _ in run}
         for algorithm in catalog.CONTROL
         if algorithm.vectors
+        and algorithm.model != "known"  # no task is a board game
         and ("continuous" if task in ("Pendulum-v1", "HalfCheetah-v5", "Hopper-v5") else "discrete")
         in algorithm.actions
     ]
