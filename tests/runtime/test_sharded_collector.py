@@ -113,22 +113,38 @@ def inner(state):
 
 
 @pytest.mark.parametrize("factor", [1.0, 1.0 + 1e-6])
-def test_policies_are_stacked_only_where_that_changes_no_bit(factor):
+def test_policies_are_stacked_only_where_that_changes_no_bit(factor, monkeypatch):
+    monkeypatch.setattr("operant.runtime.shards.ENOUGH", 1)
     calls = []
 
     def stacked(obs, t):
+        assert obs.is_contiguous()
         calls.append(t)
         return (obs * factor,), torch.zeros(obs.shape[:2], dtype=torch.int64)
 
     def alone(rows):
         return lambda obs, t: ((obs.clone(),), torch.zeros(obs.shape[:2], dtype=torch.int64))
 
-    own = collector(2)
+    def make_stacked():
+        made.append(1)
+        return stacked
+
+    own, made = collector(2), []
     own.collect(3, alone)
-    rollout, exact = own.collect(5, alone, stacked), collector(2)
+    rollout, exact = own.collect(5, alone, make_stacked), collector(2)
     exact.collect(3, alone)
     assert calls == (list(range(5)) if factor == 1.0 else [0])
     assert torch.equal(rollout.kept[0], exact.collect(5, alone).kept[0])
+    own.collect(1, alone, make_stacked)
+    assert len(made) == (2 if factor == 1.0 else 1), "networks of the shards are copied only where they are used"
+
+
+def test_a_process_with_one_shard_makes_no_stacked_policies():
+    def made():
+        pytest.fail("there is nothing to stack")
+
+    for rollout in team(2, lambda rank: collector(2, rank).collect(3, script, made)):
+        assert len(rollout.rewards) == 3
 
 
 def test_a_state_of_other_shards_is_refused():
@@ -136,3 +152,20 @@ def test_a_state_of_other_shards_is_refused():
         collector(4).load_state_dict(collector(2).state_dict())
     with pytest.raises(StateError, match="'shards' is missing"):
         collector(4).load_state_dict({})
+
+
+def test_every_policy_gets_its_observations_in_memory_of_the_same_layout():
+    """Kernels may round by strides and alignment, which a view of the observations of all shards would change."""
+    places = []
+
+    def act(rows):
+        def decide(obs, t):
+            places.append((obs.is_contiguous(), obs.storage_offset()))
+            return (obs,), torch.zeros(obs.shape[:2], dtype=torch.int64)
+
+        return decide
+
+    shards = Shards(4, Alone())
+    envs = [make("CartPole-v1", 1, (3,), first_row=number) for number in range(4)]
+    ShardedCollector(envs, seeds=1, shards=shards).collect(3, act)
+    assert places == [(True, 0)] * 12

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, fields, replace
-from functools import cached_property
+from functools import cached_property, partial
 from operator import itemgetter
 from typing import Any, Self
 
@@ -158,9 +158,7 @@ class Agent(DeclaredState):
             return self.collector.rollout(**self.collector.play(self.collector.obs, steps, self._acting(smooth)))
         noise = streams.draw(self.streams, lambda stream: self.head.noise((steps, self.rows), stream), dim=1)
         if isinstance(self.experience, ShardedCollector):
-            own = noise[:, :, self.shards.own_rows(self.rows)]
-            stacks = len(self.seeds) * len(self.shards.mine)
-            stacked = self.of_shards()._acting(own.reshape(steps, stacks, -1, *own.shape[3:]))
+            stacked = partial(self._acting_of_shards, noise)
             return self.experience.collect(steps, lambda rows: self._acting(noise[:, :, rows]), stacked)
         play = self._play if self.graph is None else self.graph
         return self.collector.rollout(**play(self.collector.obs, noise))
@@ -185,6 +183,12 @@ class Agent(DeclaredState):
             return (actions, outputs), self.head.to_env(actions)
 
         return act
+
+    def _acting_of_shards(self, noise: Tensor) -> Act:
+        """Return an actor of the shards of this process together, with the noise `[T, S, N, ...]` of all."""
+        own = noise[:, :, self.shards.own_rows(self.rows)]
+        stacks = len(self.seeds) * len(self.shards.mine)
+        return self.of_shards()._acting(own.reshape(len(own), stacks, -1, *own.shape[3:]))
 
     def capture(self) -> None:
         """Capture rollouts as a CUDA graph, for tensor environments on a CUDA device."""

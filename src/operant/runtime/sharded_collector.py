@@ -9,7 +9,7 @@ from torch import Tensor
 
 from operant.envs import BatchEnv, TensorEnv
 from operant.runtime.rollouts import Act, Collector, Decision, Play, Rollout, joined
-from operant.runtime.shards import Shards
+from operant.runtime.shards import Agreement, Shards
 from operant.state import MissingError, State, StateError, load_part
 
 
@@ -32,40 +32,45 @@ class ShardedCollector:
         self.rows = self.collectors[0].rows * shards.count
         tensors = [env for env in envs if isinstance(env, TensorEnv)]
         self._joint = Joint(self.collectors, tensors) if len(tensors) == len(envs) > 1 else None
-        self._stacks: bool | None = None
+        self._agreement = Agreement()
 
-    def collect(self, steps: int, act: Callable[[slice], Act], stacked: Act | None = None) -> Rollout:
+    def collect(self, steps: int, act: Callable[[slice], Act], stacked: Callable[[], Act] | None = None) -> Rollout:
         """Take `steps` steps in every environment.
 
         Args:
             steps: T.
             act: returns the policy of a shard, given its slice of the N environments of a seed.
-            stacked: the policies of the K' shards of this process together, each treated as further seeds: from
-                observations `[S * K', N / K, ...]`. It takes K' times fewer calls, and is used if it changes no bit,
-                which is tested at the first step.
+            stacked: returns the policies of the K' shards of this process together, each treated as further seeds:
+                from observations `[S * K', N / K, ...]`. They take K' times fewer calls, and are used if they change
+                no bit, which is tested at the first steps (see `operant.runtime.shards.Agreement`).
         """
         acts = [act(self.shards.rows(number, self.rows)) for number in self.shards.mine]
+        together = stacked() if stacked is not None and len(acts) > 1 and not self._agreement.differs else None
         obs = torch.cat([collector.obs for collector in self.collectors], 1)
 
         def decide(obs: Tensor, t: int) -> Decision:
-            return self._decide(obs, t, acts, stacked)
+            return self._decide(obs, t, acts, together)
 
         parts = self._joint.play(obs, steps, decide) if self._joint else self._play(obs, steps, decide)
         own = [vars(collector.rollout(**part)) for collector, part in zip(self.collectors, parts, strict=True)]
         return joined(self.shards.gather(own))
 
     def _decide(self, obs: Tensor, t: int, acts: Sequence[Act], stacked: Act | None) -> Decision:
-        """Return the outputs of the policies for observations `[S, K' * N / K, ...]` of the shards of this process."""
+        """Return the outputs of the policies for observations `[S, K' * N / K, ...]` of the shards of this process.
+
+        Kernels may depend on strides and alignment: every policy gets the same ones in whatever process.
+        """
         together = list[Tensor]()
-        if stacked is not None and len(acts) > 1 and self._stacks is not False:
-            kept, actions = stacked(obs.reshape(len(obs) * len(acts), -1, *obs.shape[2:]), t)
+        if stacked is not None and not self._agreement.differs:
+            kept, actions = stacked(obs.reshape(len(obs) * len(acts), -1, *obs.shape[2:]).contiguous(), t)
             together = [column.reshape(*obs.shape[:2], *column.shape[2:]) for column in (*kept, actions)]
-            if self._stacks:
+            if self._agreement.certain:
                 return tuple(together[:-1]), together[-1]
-        decisions = [act(part.contiguous(), t) for act, part in zip(acts, obs.chunk(len(acts), 1), strict=True)]
+        parts = [part.clone(memory_format=torch.contiguous_format) for part in obs.chunk(len(acts), 1)]
+        decisions = [act(part, t) for act, part in zip(acts, parts, strict=True)]
         apart = [torch.cat(column, 1) for column in zip(*((*kept, own) for kept, own in decisions), strict=True)]
         if together:
-            self._stacks = all(map(torch.equal, together, apart))
+            self._agreement.compare(together, apart)
         return tuple(apart[:-1]), apart[-1]
 
     def _play(self, obs: Tensor, steps: int, act: Act) -> list[dict[str, Any]]:

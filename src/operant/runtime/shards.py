@@ -106,6 +106,37 @@ Mean = Callable[[B], tuple[Tensor, Sequence[Tensor]]]
 """Returns means over samples: a gradient `[S, P]`, and further numbers `[S]`."""
 
 
+ENOUGH = 10_000
+"""Equal numbers, other than 0, after which two computations count as the same."""
+
+
+@dataclass
+class Agreement:
+    """Whether a faster computation gives the same bits as another one, by comparing their results.
+
+    Kernels differ by shape and processor, and two that add in another order round most of their results alike: some
+    equal numbers are no proof. So the results are compared until `ENOUGH` numbers were equal, and never again after a
+    difference.
+
+    Attributes:
+        equal: how many numbers were.
+        differs: whether some number was not.
+    """
+
+    equal: int = 0
+    differs: bool = False
+
+    @property
+    def certain(self) -> bool:
+        """Whether the faster computation alone is enough."""
+        return not self.differs and self.equal >= ENOUGH
+
+    def compare(self, faster: Sequence[Tensor], other: Sequence[Tensor]) -> None:
+        """Compare the results of both."""
+        self.differs = not all(map(torch.equal, faster, other))
+        self.equal += sum(int(result.count_nonzero()) for result in other)
+
+
 def share(count: int, rank: int, size: int) -> range:
     """Return the shards of one process: consecutive and nearly equal in number."""
     return range(rank * count // size, (rank + 1) * count // size)
@@ -139,7 +170,7 @@ class Shards:
 
     count: int = 1
     group: Group = field(default_factory=group)
-    _stacks: dict[Hashable, bool] = field(default_factory=dict[Hashable, bool], compare=False, repr=False)
+    _stacks: dict[Hashable, Agreement] = field(default_factory=dict[Hashable, Agreement], compare=False, repr=False)
 
     def __post_init__(self) -> None:
         if self.group.size > self.count:
@@ -203,18 +234,19 @@ class Shards:
             batch: M samples a seed, a multiple of K.
             stacked: the same for the K' shards of this process together, each treated as further seeds: from
                 samples `[S * K', M / K, ...]` to `[S * K', P]` and `[S * K']`. It takes K' times fewer calls, and is
-                used if it changes no bit, which is tested at the first batch of every kind.
+                used if it changes no bit, which is tested with the first batches of every kind (see `Agreement`).
             kind: distinguishes functions with different computations.
         """
         if self.count == 1:
             return function(batch)
-        if stacked is None or len(self.mine) == 1 or self._stacks.get(kind) is False:
+        agreement = self._stacks.setdefault(kind, Agreement())
+        if stacked is None or len(self.mine) == 1 or agreement.differs:
             own = self._one_by_one(function, batch)
         else:
             own = self._at_once(stacked, batch)
-            if kind not in self._stacks:
+            if not agreement.certain:
                 exact = self._one_by_one(function, batch)
-                self._stacks[kind] = all(map(torch.equal, own, exact))
+                agreement.compare(own, exact)
                 own = exact
         if self.group.size > 1:
             gathered = self.gather_tensors(torch.cat([*own], dim=2))
