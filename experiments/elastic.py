@@ -34,6 +34,8 @@ KILLS = 20
 SIZES = (1, 2, 4)
 WAIT = 2
 """Most seconds between the first checkpoint of a start and a kill."""
+PATIENCE, END = 5400, 600
+"""Most seconds of a whole run, and of the end of a launcher whose process was killed, on a busy machine."""
 COMMON = ("--shards", "4", "--checkpoint-seconds", "0", "--progress", "silent")
 COMMANDS = {
     "PPO": (
@@ -83,7 +85,7 @@ def kill(process: subprocess.Popen[bytes], chance: np.random.Generator) -> str:
     ranks = trainers(process.pid)
     if len(ranks) > 1 and chance.random() < 0.5:
         os.kill(int(chance.choice(ranks)), signal.SIGKILL)
-        process.wait(timeout=120)
+        process.wait(timeout=END)
         return "one"
     os.killpg(process.pid, signal.SIGKILL)
     for pid in ranks:  # torchrun gives each of its processes a group of its own
@@ -91,7 +93,7 @@ def kill(process: subprocess.Popen[bytes], chance: np.random.Generator) -> str:
             os.kill(pid, signal.SIGKILL)
         except ProcessLookupError:
             continue
-    process.wait(timeout=120)
+    process.wait(timeout=END)
     return "all"
 
 
@@ -101,7 +103,7 @@ def learn(name: str, seed: int) -> dict[str, Any]:
     chance, events = np.random.default_rng(seed), list[dict[str, Any]]()
     with tempfile.TemporaryDirectory() as folder:
         whole, killed = Path(folder) / "whole", Path(folder) / "killed"
-        assert start(["train", *command, "--run", str(whole)]).wait(timeout=1200) == 0
+        assert start(["train", *command, "--run", str(whole)]).wait(timeout=PATIENCE) == 0
         began = time.monotonic()
         for _ in range(KILLS):
             size, (reached, _) = int(chance.choice(SIZES)), newest(killed)
@@ -119,7 +121,7 @@ def learn(name: str, seed: int) -> dict[str, Any]:
             event = {"processes": size, "killed": how, "from": reached, "to": newest(killed)[0]}
             events.append({**event, "seconds": [from_, time.monotonic() - began]})
             print(name, events[-1], flush=True)
-        assert start(["resume", str(killed), "--progress", "silent"]).wait(timeout=1200) == 0
+        assert start(["resume", str(killed), "--progress", "silent"]).wait(timeout=PATIENCE) == 0
         return {"events": events, "whole": newest(whole), "killed": newest(killed)}
 
 
