@@ -5,4 +5,9 @@ import sys
 from operant.cli import main
 
 if __name__ == "__main__":
-    sys.exit(main())
+    status = main()
+    if "operant.language.sharded" in sys.modules:  # a process that shares a model, whatever its end
+        from operant.scale import leave
+
+        leave(status)
+    sys.exit(status)

@@ -5,11 +5,15 @@ import subprocess
 import sys
 import time
 from contextlib import contextmanager
+from pathlib import Path
 
 import pytest
 import torch
+import torch.distributed as dist
 
-from operant.scale.processes import decoded, encoded, started
+from operant.runtime.checkpoints import load
+from operant.runtime.shards import group
+from operant.scale.processes import LostError, decoded, encoded, joined, started
 
 RUN = (
     *("ppo", "CartPole-v1", "--seeds", "1", "--num-envs", "4", "--num-steps", "16", "--num-epochs", "1"),
@@ -39,6 +43,33 @@ def test_one_process_is_no_group(monkeypatch):
     monkeypatch.setenv("RANK", "0")
     monkeypatch.setenv("MASTER_ADDR", "127.0.0.1")
     assert started()
+
+
+@pytest.mark.parametrize("sharded", [False, True])
+def test_a_group_is_left_after_an_error(sharded, monkeypatch):
+    values = {"RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "0"}
+    for name, value in values.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr("operant.scale.processes.started", lambda: True)
+
+    def fail(error):
+        with joined(sharded=sharded) as processes:
+            assert group() is processes
+            raise error
+
+    lost = RuntimeError("[gloo/transport/tcp/pair.cc:537] Read error [127.0.0.1]:911: Connection reset by peer")
+    for error, raised in (
+        (ZeroDivisionError(), ZeroDivisionError),
+        (RuntimeError("other"), RuntimeError),
+        (lost, LostError),
+    ):
+        with pytest.raises(raised, match="`operant resume RUN` continues" if error is lost else None):
+            fail(error)
+        assert not dist.is_initialized()
+        assert group().size == 1
+    with joined(sharded=sharded):
+        assert dist.is_initialized()
+    assert not dist.is_initialized()
 
 
 def digests(run):
@@ -74,6 +105,15 @@ def _listed(*options):
     return subprocess.run(["ps", *options], check=True, text=True, capture_output=True).stdout.splitlines()
 
 
+def first_checkpoint(process, run):
+    """Wait until a run has saved a checkpoint since the call."""
+    before, deadline = set((run / "checkpoints").glob("step_*/manifest.json")), time.monotonic() + 200
+    while not set((run / "checkpoints").glob("step_*/manifest.json")) - before:
+        assert time.monotonic() < deadline
+        assert process.poll() is None, process.communicate()
+        time.sleep(0.05)
+
+
 @pytest.mark.skipif(os.name != "posix", reason="kill -9 is of POSIX")
 def test_killed_on_two_processes_and_resumed_on_one_it_ends_in_the_same_bytes(tmp_path):
     """Slow, as each of three commands imports torch in every process: the one proof with real processes."""
@@ -81,11 +121,7 @@ def test_killed_on_two_processes_and_resumed_on_one_it_ends_in_the_same_bytes(tm
     killed = tmp_path / "killed"
     divided = (*RUN, "--budget", "4096", "--shards", "2", "--processes", "2", "--checkpoint-seconds", "0")
     with operant("train", *divided, "--run", killed) as process:
-        deadline = time.monotonic() + 200
-        while not list((killed / "checkpoints").glob("step_*/manifest.json")):
-            assert time.monotonic() < deadline
-            assert process.poll() is None
-            time.sleep(0.05)
+        first_checkpoint(process, killed)
         os.kill(workers(process)[-1], signal.SIGKILL)
         _, told = process.communicate(timeout=120)
         assert process.returncode == 1
@@ -93,3 +129,57 @@ def test_killed_on_two_processes_and_resumed_on_one_it_ends_in_the_same_bytes(tm
     assert digests(killed) != digests(tmp_path / "whole")
     finished("resume", killed, "--progress", "silent")
     assert digests(killed) == digests(tmp_path / "whole")
+
+
+SHARED = ("--batch-size", "6", "--train-examples", "64", "--held-out", "8", "--micro-batch-tokens", "64")
+
+
+@pytest.mark.skipif(os.name != "posix", reason="kill -9 is of POSIX")
+def test_processes_that_share_a_model_are_killed_one_after_another_and_the_run_is_resumed_by_two_and_by_one(tmp_path):
+    """The whole run is equal up to rounding: gradients of two processes are added in another order."""
+    common = ("sft", "arithmetic", "--seeds", "1", "--budget", "240", "--threads", "1", "--progress", "silent", *SHARED)
+    finished("train", *common, "--run", tmp_path / "whole")
+    killed, shared = tmp_path / "killed", ("--processes", "2", "--shard")
+    calls = ("train", *common, "--checkpoint-seconds", "0", "--run", killed), ("resume", killed, "--progress", "silent")
+    for place, call in zip((-1, 0), calls, strict=True):
+        with operant(*call, *shared) as process:
+            first_checkpoint(process, killed)
+            os.kill(workers(process)[place], signal.SIGKILL)
+            _, told = process.communicate(timeout=200)
+        assert process.returncode == 1
+        assert "processes these have died" in told
+        assert "`operant resume RUN` continues from the latest checkpoint, on any number of processes" in told
+        assert "Traceback" not in told
+    assert digests(killed)[0] < digests(tmp_path / "whole")[0]
+    finished("resume", killed, "--progress", "silent")
+    assert digests(killed)[0] == digests(tmp_path / "whole")[0]
+    one, two = (load(sorted((run / "checkpoints").glob("step_*"))[-1]) for run in (tmp_path / "whole", killed))
+    one, two = (state["learners"][0]["model"] for state in (one, two))
+    assert one.keys() == two.keys()
+    for name, value in one.items():
+        torch.testing.assert_close(two[name], value, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.skipif(not Path("/proc").exists(), reason="needs /proc")
+def test_the_processes_of_a_killed_launcher_save_and_end(tmp_path):
+    run = tmp_path / "run"
+    words = (*RUN, "--budget", "100000000", "--shards", "2", "--processes", "2", "--checkpoint-seconds", "0")
+    with operant("train", *words, "--run", run) as process:
+        first_checkpoint(process, run)
+        trainers = workers(process)
+        assert len(trainers) == 2
+        process.kill()
+    deadline = time.monotonic() + 200
+    while not all(map(ended, trainers)):
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    session = json.loads((run / "run.json").read_text(encoding="utf-8"))["sessions"][-1]
+    assert session["outcome"] == "interrupted"
+
+
+def ended(pid):
+    """Whether a process has ended; its status may be left to be asked for."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()[0] == "Z"
+    except OSError:
+        return True

@@ -44,6 +44,4 @@ def in_processes(command: Sequence[str], options: "Training", work: Callable[[],
             status = work()
         else:
             scale.follow(group)
-    if options.shard:
-        scale.leave(status)
     return status

@@ -1,6 +1,7 @@
 """Launch of a run's processes on this machine, by torchrun's own launcher: `launch`."""
 
 import logging
+import os
 import signal
 import sys
 import tempfile
@@ -12,7 +13,7 @@ from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
 from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
 from operant.runtime.signals import EXIT_REQUEUE
-from operant.scale.processes import LostError
+from operant.scale.processes import LAUNCHED, LostError
 
 GRACE = 300
 """Seconds for the processes to save their state after a request to stop."""
@@ -31,7 +32,7 @@ def launch(arguments: Sequence[str], processes: int, *, module: str = "operant")
     Raises:
         LostError: a process has died.
     """
-    logging.getLogger("torch.distributed.elastic").setLevel(logging.ERROR)
+    logging.getLogger("torch.distributed.elastic").setLevel(logging.CRITICAL)  # the error below says it
     with tempfile.TemporaryDirectory(prefix="operant-launch-") as folder:  # torchrun would leave one of its own behind
         return _launch(arguments, processes, module=module, folder=folder)
 
@@ -41,7 +42,7 @@ def _launch(arguments: Sequence[str], processes: int, *, module: str, folder: st
         min_nodes=1,
         max_nodes=1,
         nproc_per_node=processes,
-        run_id=uuid.uuid4().hex,
+        run_id=f"{LAUNCHED}-{os.getpid()}-{uuid.uuid4().hex}",
         rdzv_backend="c10d",
         rdzv_endpoint="localhost:0",
         max_restarts=0,

@@ -7,7 +7,9 @@ results of shards; as tensors, or encoded as in checkpoints.
 
 import json
 import os
+import signal
 import sys
+import threading
 from collections.abc import Callable, Generator, Sequence
 from contextlib import closing, contextmanager
 from datetime import timedelta
@@ -30,6 +32,12 @@ from operant.state import State, clone
 
 LONGEST = timedelta(days=7)
 """Timeout for a living process, such as one that evaluates. A dead one is detected immediately."""
+
+LAUNCHED = "operant"
+"""First part of torchrun's name for processes that `launch` has started; the second one is its own process."""
+
+PAUSE = 0.5
+"""Seconds between two looks at the launcher."""
 
 END = "end"
 _LOST = "gloo", "NCCL"
@@ -165,8 +173,12 @@ class Processes:
 
         if not self.models:
             return method(*args)
-        mesh = self.mesh(self.models[0].device.type)
-        return collect(_call(method, *receive(args, tensors, mesh)), self)
+
+        def work() -> Any:
+            mesh = self.mesh(self.models[0].device.type)
+            return collect(method(*receive(args, tensors, mesh)), self)
+
+        return _call(work)
 
     def follow(self, learner: Learner) -> None:
         """Run the methods that the leading process names, until it ends."""
@@ -182,6 +194,12 @@ class Processes:
             self.tell({"call": END, "args": []})
         _talk(_barrier)  # no connection closes while another process reads from it
         dist.destroy_process_group()
+
+    def break_off(self) -> None:
+        """Leave the group after an error, without the others, which notice that their connections have closed."""
+        if dist.is_initialized():
+            cast(Any, dist.group.WORLD).abort()  # what is in flight waits for nobody
+            dist.destroy_process_group()
 
 
 def started() -> bool:
@@ -203,17 +221,44 @@ def joined(*, sharded: bool = False) -> Generator[Processes | None]:
         yield None
         return
     processes = Processes(sharded=sharded)
-    with within(processes):
+    with within(processes), _with_launcher(processes.rank):
         try:
-            yield processes
-            processes.close()  # after an error the followers detect it themselves
+            with _explained():  # also what the leading process computes with sharded models by itself
+                yield processes
+            processes.close()
         except LostError:
             if processes.rank == 0:  # the status of the ended process explains the others
                 raise
+        finally:
+            processes.break_off()
+
+
+@contextmanager
+def _with_launcher(rank: int) -> Generator[None]:
+    """Stop the run as SIGTERM does when the process that has started it is gone, also if it was killed."""
+    words = os.environ.get("TORCHELASTIC_RUN_ID", "").split("-")
+    launcher, ended = int(words[1]) if words[0] == LAUNCHED else os.getppid(), threading.Event()
+
+    def watch() -> None:
+        while not ended.wait(PAUSE):
+            if os.getppid() != launcher:
+                os.kill(os.getpid(), signal.SIGTERM)
+                return
+
+    watching = rank == 0 and os.name == "posix"  # the others end with the first
+    thread = threading.Thread(target=watch, name="launcher", daemon=True)
+    if watching:
+        thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        if watching:
+            thread.join()
 
 
 def leave(status: int) -> NoReturn:
-    """End this process with an exit status, once it has left its group.
+    """End this process with an exit status, once it has left its group, also after an error.
 
     The interpreter is not finalized: threads of torch.distributed that want it then, rarely after FSDP2, abort the
     process ("terminate called without an active exception"), although all its work is done.
@@ -256,8 +301,15 @@ def decoded(message: Tensor) -> State:
 
 def _call(method: Callable[..., Any], *args: Any) -> Any:
     """Make a call in which sharded models communicate."""
-    try:
+    with _explained():
         return method(*args)
+
+
+@contextmanager
+def _explained() -> Generator[None]:
+    """Raise LostError where the communication of sharded models fails."""
+    try:
+        yield
     except RuntimeError as error:
         if isinstance(error, dist.DistError) or any(word in str(error) for word in _LOST):
             raise LostError(_lost(error)) from error
