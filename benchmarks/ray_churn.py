@@ -20,6 +20,8 @@ import tempfile
 import time
 from pathlib import Path
 
+import leftovers
+
 NODES = 4
 SLOW = '''
 import time
@@ -95,23 +97,15 @@ def digests(run):
 
 
 def left():
-    """Return what clusters leave: processes, ports that are listened at, shared memory, and temporary folders."""
-    names = ("raylet", "gcs_server", "ray::", "ray/_private", "ray/dashboard", "ray_janitor", "operant.scale.cell")
-    processes = set()
-    for place in Path("/proc").glob("[0-9]*"):
-        with contextlib.suppress(OSError):
-            text = (place / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
-            if any(name in text for name in names) and int(place.name) != os.getpid():
-                processes.add((int(place.name), text[:60]))
-    ports = set()
-    for table in ("tcp", "tcp6"):
-        for line in Path(f"/proc/net/{table}").read_text(encoding="utf-8").splitlines()[1:]:
-            local, _, state = line.split()[1:4]
-            if state == "0A":
-                ports.add((table, local))
-    shared = {path.name for path in Path("/dev/shm").iterdir()}  # noqa: S108 - only listed
-    folders = {str(path) for path in Path(tempfile.gettempdir()).glob("operant-ray-*")}
-    return {"processes": processes, "ports": ports, "shm": shared, "folders": folders}
+    """Return what commands and clusters leave: processes, ports, shared memory, and temporary folders."""
+    mark = os.environ[leftovers.MARK]
+    processes = leftovers.marked(mark)
+    return {
+        "processes": {(number, command[:60]) for number, command in processes.items()},
+        "ports": leftovers.ports(processes),
+        "shm": leftovers.shared(mark),
+        "folders": {str(path) for path in Path(tempfile.gettempdir()).glob("operant-ray-*")},
+    }
 
 
 def new(before, seconds=20.0):
@@ -254,6 +248,7 @@ def starts(count):
         begin = time.perf_counter()
         with cluster() as host:
             assert host.actor(Counter, "hello").call("most_common", 1).result(60) == [("l", 2)]
+            assert all(left().values()), "it is found while it runs"
         seconds.append(time.perf_counter() - begin)
     print(f"{count} starts and stops, median {sorted(seconds)[count // 2]:.1f} s")
     return report(before)
@@ -276,6 +271,7 @@ def main():
     parser.add_argument("--pause", type=float, default=4.0, help="seconds between two disturbances")
     parser.add_argument("--seed", type=int, default=0, help="of the disturbances")
     options = parser.parse_args()
+    os.environ[leftovers.MARK] = str(os.getpid())  # of everything that is started
     if importlib.util.find_spec("ray") is None:
         print('Ray is not installed: pip install "operant[scale]"')
         return 0

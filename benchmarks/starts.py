@@ -5,13 +5,12 @@
 
 Each start is a short run of the command line: PPO in two processes of torchrun, or IMPALA with actors in two worker
 processes that do not wait. Every third is stopped by SIGTERM and every third by SIGKILL, wherever it is; the others end
-by themselves. Looked for are processes with the mark of a start in their environment (ports belong to them), shared
-memory, and files in its temporary folder, where nothing was killed. `ray_churn.py --starts` does the same for Ray.
+by themselves. Looked for are processes with the mark of a start in their environment, ports, shared memory, and files
+in its temporary folder, where nothing was killed. `ray_churn.py --starts` does the same for Ray.
 Needs /proc.
 """
 
 import argparse
-import contextlib
 import os
 import random
 import signal
@@ -21,32 +20,21 @@ import tempfile
 import time
 from pathlib import Path
 
+from leftovers import MARK, marked, ports, shared
+
 COMMON = ["--seeds", "1", "--evaluate-episodes", "1", "--progress", "silent", "--hidden-sizes", "8"]
 KINDS = {
     "torchrun": ["ppo", "CartPole-v1", *COMMON, "--shards", "2", "--processes", "2", "--budget", "4096"],
     "actors": ["impala", "CartPole-v1", *COMMON, "--workers", "2", "--max-staleness", "2", "--budget", "8192"],
 }
-MARK = "OPERANT_START"
 
-
-def marked(mark):
-    """Return the processes with a mark in their environment."""
-    found = []
-    for place in Path("/proc").glob("[0-9]*"):
-        with contextlib.suppress(OSError):
-            if f"{MARK}={mark}".encode() in (place / "environ").read_bytes().split(b"\0"):
-                found.append(place.name)
-    return found
-
-
-def shared():
-    """Return the names of shared memory on this machine."""
-    return {path.name for path in Path("/dev/shm").iterdir()}  # noqa: S108 - only listed
+SECONDS = 60.0
+"""After which something counts as left behind; a process that is importing torch on a busy machine takes a while."""
 
 
 def start(kind, how, mark, folder, chance):
     """Start a run, stop it in some way, and return what it leaves behind for longer than some seconds."""
-    before, temporary = shared(), Path(folder) / "tmp"
+    before, temporary = shared(mark), Path(folder) / "tmp"
     temporary.mkdir()
     environment = {**os.environ, MARK: mark, "TMPDIR": str(temporary)}
     command = [sys.executable, "-m", "operant", "train", *KINDS[kind], "--run", str(Path(folder) / "run")]
@@ -56,10 +44,11 @@ def start(kind, how, mark, folder, chance):
         time.sleep(1.0 + 6.0 * chance.random())
         process.send_signal(how)
     process.wait(timeout=300)
-    end = time.monotonic() + 20.0
+    end = time.monotonic() + SECONDS
     while True:
         names = [path.name for path in temporary.iterdir()] if how != signal.SIGKILL else []
-        found = {"processes": marked(mark), "memory": sorted(shared() - before), "files": names}
+        processes, memory = marked(mark), sorted(shared(mark) - before)
+        found = {"processes": processes, "ports": sorted(ports(processes)), "memory": memory, "files": names}
         if not any(found.values()) or time.monotonic() > end:
             return {name: items for name, items in found.items() if items}
         time.sleep(0.2)

@@ -220,22 +220,26 @@ def joined(*, sharded: bool = False) -> Generator[Processes | None]:
     if not started():
         yield None
         return
-    processes = Processes(sharded=sharded)
-    with within(processes), _with_launcher(processes.rank):
-        try:
-            with _explained():  # also what the leading process computes with sharded models by itself
-                yield processes
-            processes.close()
-        except LostError:
-            if processes.rank == 0:  # the status of the ended process explains the others
-                raise
-        finally:
-            processes.break_off()
+    with _with_launcher():
+        processes = Processes(sharded=sharded)
+        with within(processes):
+            try:
+                with _explained():  # also what the leading process computes with sharded models by itself
+                    yield processes
+                processes.close()
+            except LostError:
+                if processes.rank == 0:  # the status of the ended process explains the others
+                    raise
+            finally:
+                processes.break_off()
 
 
 @contextmanager
-def _with_launcher(rank: int) -> Generator[None]:
-    """Stop the run as SIGTERM does when the process that has started it is gone, also if it was killed."""
+def _with_launcher() -> Generator[None]:
+    """Send this process SIGTERM when the one that has started it is gone, also if that was killed.
+
+    It ends at once while it waits for the others; later the leading process saves, and ends the others.
+    """
     words = os.environ.get("TORCHELASTIC_RUN_ID", "").split("-")
     launcher, ended = int(words[1]) if words[0] == LAUNCHED else os.getppid(), threading.Event()
 
@@ -245,15 +249,14 @@ def _with_launcher(rank: int) -> Generator[None]:
                 os.kill(os.getpid(), signal.SIGTERM)
                 return
 
-    watching = rank == 0 and os.name == "posix"  # the others end with the first
     thread = threading.Thread(target=watch, name="launcher", daemon=True)
-    if watching:
+    if os.name == "posix":
         thread.start()
     try:
         yield
     finally:
         ended.set()
-        if watching:
+        if thread.is_alive():
             thread.join()
 
 
