@@ -315,6 +315,26 @@ def test_a_replaced_worker_may_be_lost_in_a_reset_as_well(pool):
     assert made.restarts == 1
 
 
+@pytest.mark.parametrize("lost_workers", ["replay", "restart"])
+def test_a_worker_that_was_lost_is_replaced_where_more_environments_are_made(lost_workers, pool):
+    """As at the first evaluation of a run."""
+    made = pool(lost_workers=lost_workers)
+    env = wrapped(made, Drifting, rows=5)
+    course(env, steps=7)
+    os.kill(made.processes[1].pid, signal.SIGKILL)
+    other = wrapped(made, Drifting, rows=5)
+    assert made.restarts == 1
+    expected = wrapped(pool(), Drifting, rows=5)
+    assert all(torch.equal(*pair) for pair in zip(course(other), course(expected), strict=True))
+    course(env, steps=2)
+
+
+def test_a_replaced_worker_whose_environments_end_it_again_ends_training(pool):
+    made = pool(lost_workers="replay")
+    with pytest.raises(WorkerError, match="replaced 3 times and lost again"):
+        made.make(partial(Begun, die), 3, task="Begun")
+
+
 def test_a_replayed_worker_that_is_lost_again_and_again_ends_training(pool):
     env = wrapped(pool(lost_workers="replay"), Fatal)
     with pytest.raises(WorkerError, match="replaced 3 times and lost again"):

@@ -38,6 +38,7 @@ class PooledVectorEnv(VectorEnv[Any, Any, Any]):
         maker: function that makes one, pickled.
         places: environments of each worker.
         task: name in messages.
+        made: what each worker has said of its environments.
     """
 
     metadata: dict[str, Any] = {"autoreset_mode": AutoresetMode.DISABLED}  # noqa: RUF012 - as Gymnasium declares it
@@ -49,6 +50,7 @@ class PooledVectorEnv(VectorEnv[Any, Any, Any]):
     ) -> None:
         self.pool, self.number, self.maker, self.places, self.task = pool, number, maker, places, task
         self.num_envs = sum(map(len, places))
+        self.made = dict[int, Made]()
         self._memory: SharedMemory | None = None
         self._gone = np.zeros(self.num_envs, np.bool_)
         self._obs: Any = None
@@ -57,10 +59,10 @@ class PooledVectorEnv(VectorEnv[Any, Any, Any]):
         self._log: deque[Any] = deque()
         self.owns_pool = False
 
-    def open(self, made: Mapping[int, Made]) -> None:
+    def open(self) -> None:
         """Check the workers' environments, and share memory for observations with them."""
-        common = made[0]
-        for index, other in made.items():
+        common = self.made[0]
+        for index, other in self.made.items():
             if other.spaces != common.spaces:
                 ours, others = other.spaces, common.spaces
                 row = self.places[index][0]

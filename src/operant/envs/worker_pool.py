@@ -14,7 +14,7 @@ from gymnasium.vector.utils import CloudpickleWrapper
 from operant import hosts
 from operant.envs.pool_workers import Lost, ProcessWorker, RemoteWorker, Worker
 from operant.envs.pooled_env import PooledVectorEnv
-from operant.envs.worker_process import Answer, Made
+from operant.envs.worker_process import Answer
 from operant.envs.workers import CLOSING, DEADLINE, WorkerError, env_error, require_positive
 
 logger = logging.getLogger(__name__)
@@ -96,7 +96,8 @@ class WorkerPool:
         env = PooledVectorEnv(self, self._serial, _pickled(make), places, task)
         self._envs[env.number] = env
         try:
-            env.open(self._made(env, range(len(places))))
+            self._make_all(env)
+            env.open()
         except BaseException:
             env.close()
             raise
@@ -157,9 +158,9 @@ class WorkerPool:
                 answers[index] = answer
         return answers, lost
 
-    def _made(self, env: PooledVectorEnv, indices: Sequence[int]) -> dict[int, Made]:
-        """Make the environments of some workers."""
-        made, lost = self.ask(env, "make", {index: (env.maker, len(env.places[index])) for index in indices})
+    def _make_all(self, env: PooledVectorEnv) -> None:
+        """Make the environments of all workers; a worker that was lost before is replaced like others."""
+        lost = self._make(env, range(len(env.places)))
         late = [index for index, why in lost.items() if why.error is None]
         if late:
             self._fail(
@@ -167,9 +168,16 @@ class WorkerPool:
                 f"{self.deadline:g} seconds. If that takes so long, raise the deadline (--worker-seconds); otherwise "
                 "the constructor hangs"
             )
-        if lost:
+        if lost and self.lost_workers == "end":
             self._fail(_dead(env, lost))
-        return made
+        if lost:
+            self.replace(env, lost)
+
+    def _make(self, env: PooledVectorEnv, indices: Sequence[int]) -> dict[int, Lost]:
+        """Make the environments of some workers, and return the lost ones."""
+        made, lost = self.ask(env, "make", {index: (env.maker, len(env.places[index])) for index in indices})
+        env.made.update(made)
+        return lost
 
     def replace(self, env: PooledVectorEnv, lost: Mapping[int, Lost]) -> None:
         """Replace lost workers, with new environments; or raise, depending on `lost_workers`.
@@ -214,8 +222,7 @@ class WorkerPool:
 
     def _prepare(self, env: PooledVectorEnv, index: int) -> bool:
         """Make the environments of a replaced worker, and return whether it was not lost again."""
-        payload = (env.maker, len(env.places[index]))
-        if self.ask(env, "make", {index: payload})[1] or env.share([index]):
+        if self._make(env, [index]) or env.share([index]):
             return False
         if self.lost_workers == "replay":
             return env.replay(index)
