@@ -137,7 +137,7 @@ SHARED = ("--batch-size", "6", "--train-examples", "64", "--held-out", "8", "--m
 @pytest.mark.skipif(os.name != "posix", reason="kill -9 is of POSIX")
 def test_processes_that_share_a_model_are_killed_one_after_another_and_the_run_is_resumed_by_two_and_by_one(tmp_path):
     """The whole run is equal up to rounding: gradients of two processes are added in another order."""
-    common = ("sft", "arithmetic", "--seeds", "1", "--budget", "240", "--threads", "1", "--progress", "silent", *SHARED)
+    common = ("sft", "arithmetic", "--seeds", "1", "--budget", "120", "--threads", "1", "--progress", "silent", *SHARED)
     finished("train", *common, "--run", tmp_path / "whole")
     killed, shared = tmp_path / "killed", ("--processes", "2", "--shard")
     calls = ("train", *common, "--checkpoint-seconds", "0", "--run", killed), ("resume", killed, "--progress", "silent")
