@@ -182,7 +182,7 @@ def results() -> dict[str, dict[str, Any]]:
 def applicable(task: str) -> list[str]:
     """Return the algorithms of deep control that can be trained on a task, in the order of the table."""
     kind = "discrete" if task in DISCRETE else "continuous"
-    # none of the tasks is a board game, whose rules those with a known model need, or shows pictures
+    # none of the tasks is a board game, whose rules those with a known model need, or shows images
     able = [a for a in catalog.CONTROL if kind in a.actions and a.vectors and a.model != "known"]
     names = {algorithm.name for algorithm in able}
     return [*(name for name in BUDGETS if name in names), *sorted(names - set(BUDGETS))]

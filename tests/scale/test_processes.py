@@ -1,6 +1,7 @@
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -175,6 +176,22 @@ def test_the_processes_of_a_killed_launcher_save_and_end(tmp_path):
         time.sleep(0.05)
     session = json.loads((run / "run.json").read_text(encoding="utf-8"))["sessions"][-1]
     assert session["outcome"] == "interrupted"
+
+
+@pytest.mark.skipif(os.name != "posix", reason="the parent of a process is of POSIX")
+def test_a_process_whose_launcher_was_killed_does_not_look_for_the_others():
+    code = """
+from operant.runtime.signals import Interruption
+from operant.scale import joined
+with Interruption(), joined():
+    pass
+"""
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    values = {"RANK": "1", "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+    other = {"TORCHELASTIC_RUN_ID": "operant-1-0", "TORCHELASTIC_USE_AGENT_STORE": "True"}
+    done = subprocess.run([sys.executable, "-c", code], env={**os.environ, **values, **other}, check=False, timeout=200)
+    assert done.returncode == 1
 
 
 def ended(pid):

@@ -220,8 +220,9 @@ def joined(*, sharded: bool = False) -> Generator[Processes | None]:
     if not started():
         yield None
         return
-    with _with_launcher():
+    with _with_launcher() as complete:
         processes = Processes(sharded=sharded)
+        complete.set()
         with within(processes):
             try:
                 with _explained():  # also what the leading process computes with sharded models by itself
@@ -235,25 +236,30 @@ def joined(*, sharded: bool = False) -> Generator[Processes | None]:
 
 
 @contextmanager
-def _with_launcher() -> Generator[None]:
-    """Send this process SIGTERM when the one that has started it is gone, also if that was killed.
+def _with_launcher() -> Generator[threading.Event]:
+    """End this process when the one that has started it is gone, also if that was killed.
 
-    It ends at once while it waits for the others; later the leading process saves, and ends the others.
+    Until the yielded event says that the group is complete, it exits: it would look for the others for days, and not
+    look at signals. Later it gets SIGTERM: the leading process saves, and ends the others.
     """
     words = os.environ.get("TORCHELASTIC_RUN_ID", "").split("-")
-    launcher, ended = int(words[1]) if words[0] == LAUNCHED else os.getppid(), threading.Event()
+    launcher = int(words[1]) if words[0] == LAUNCHED else os.getppid()
+    complete, ended = threading.Event(), threading.Event()
 
     def watch() -> None:
         while not ended.wait(PAUSE):
-            if os.getppid() != launcher:
-                os.kill(os.getpid(), signal.SIGTERM)
-                return
+            if os.getppid() == launcher:
+                continue
+            if not complete.is_set():
+                os._exit(1)
+            os.kill(os.getpid(), signal.SIGTERM)
+            return
 
     thread = threading.Thread(target=watch, name="launcher", daemon=True)
     if os.name == "posix":
         thread.start()
     try:
-        yield
+        yield complete
     finally:
         ended.set()
         if thread.is_alive():
