@@ -381,7 +381,8 @@ class GRPO(DeclaredState):
             for index, (step, before) in enumerate(rounds)
         ]
         clip = config.epsilon, config.epsilon_high
-        self._learned = Learned(batch, steps, found, config.num_generations, clip, bool(self.reference))
+        taken = [step for step, _ in rounds]
+        self._learned = Learned(batch, taken, found, config.num_generations, clip, bool(self.reference))
         metrics = measured(found, clip_low=config.epsilon, clip_high=config.epsilon_high)
         if found:
             metrics["policy/kl_old"] = kl_of_batch(self.model, *log_probs_before(batch, steps, found), config)

@@ -42,7 +42,7 @@ class Map_ {
     more.show(leaf.paper ? `operant list ${leaf.name}` : "");
     const facts = [leaf.on_policy === undefined ? "" : leaf.on_policy ? "on-policy" : "off-policy", leaf.actions ? `${leaf.actions.join(", ")} actions` : ""].filter(Boolean).join(" · ");
     put(this.detail, h("p", { className: "hint" }, `${branch.title} › ${family.title}`), h("h2", { className: "title" }, leaf.title), h("p", {}, leaf.idea),
-      facts ? h("p", { className: "hint" }, facts) : null, leaf.paper ? h("p", { className: "hint" }, leaf.paper) : null, h("p", {}, documentation(leaf.page, "Documentation")), line, more);
+      facts ? h("p", { className: "hint" }, facts) : null, leaf.paper ? h("p", { className: "hint" }, leaf.paper) : null, h("p", {}, documentation(leaf.page, "Documentation", { how: true })), line, more);
     if (push) setFragment(new URLSearchParams({ at: id }), true);
   }
 
