@@ -61,9 +61,9 @@ def prepare(page, name):
         page.keyboard.press("2")
         expect(page.get_by_role("button", name="Place 1")).to_be_visible()
     elif name == "agreement":
-        expect(page.locator(".overview table")).to_be_visible()
+        expect(page.locator(".overview table").first).to_be_visible()
     elif name.startswith("batch"):
-        expect(page.locator("#clip .dots").first).to_be_attached()
+        expect(page.locator("#clip [data-name='ratios beyond the range']")).to_be_visible()
 
 
 def label_as(page, name):
@@ -72,7 +72,7 @@ def label_as(page, name):
     for key, said in (("a", "A is better"), ("t", "Tie")):
         expect(page.get_by_role("button", name="Tie")).to_be_visible()
         page.keyboard.press(key)
-        expect(page.get_by_role("status")).to_have_text(f"Saved: {said}")
+        expect(page.get_by_role("status").first).to_have_text(f"Saved: {said}")
 
 
 @pytest.mark.parametrize("name", PAGES)

@@ -380,8 +380,7 @@ class GRPO(DeclaredState):
             self._step(batch, step, before, (began + asked * (index + 0.5) / len(rounds)) / self.budget)
             for index, (step, before) in enumerate(rounds)
         ]
-        clip = config.epsilon, config.epsilon_high
-        taken = [step for step, _ in rounds]
+        clip, taken = (config.epsilon, config.epsilon_high), steps * config.num_iterations
         self._learned = Learned(batch, taken, found, config.num_generations, clip, bool(self.reference))
         metrics = measured(found, clip_low=config.epsilon, clip_high=config.epsilon_high)
         if found:
