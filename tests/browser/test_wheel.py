@@ -144,7 +144,9 @@ def test_the_app_serves_the_documentation(browser, installed, site, tmp_path):
         read.get_by_role("link", name="Documentation").press("Enter")
         expect(read).to_have_url(f"{server.address}/docs/algorithms/ppo/")
         expect(read.get_by_role("heading", name="A page")).to_be_visible()
-        read.get_by_role("textbox", name="Search").fill("highlighted")
+        read.get_by_role("textbox", name="Search").click()
+        expect(read.get_by_text("Type to start searching")).to_be_attached()  # its index is there
+        read.keyboard.type("highlighted")
         expect(read.locator(".md-search-result__item").first).to_be_visible()
         read.goto("/explorables")
         read.locator("main[data-ready]").wait_for()
