@@ -63,7 +63,7 @@ def drawn(task: Any, env_kwargs: Mapping[str, Any]) -> tuple[Any, Mapping[str, A
     if "drawing" in env_kwargs:
         raise ValueError(f"{task} is a drawing, and env_kwargs hold another one: remove one of them")
     try:
-        text = Path(task).read_text(encoding="utf-8")
+        text = Path(task).read_text(encoding="utf-8-sig")
     except (OSError, ValueError) as error:
         raise ValueError(f"the drawing {task} cannot be read: {getattr(error, 'strerror', None) or error}") from error
     return "operant/Grid-v0", {**env_kwargs, "drawing": text}
