@@ -81,6 +81,9 @@ def test_an_existing_run_is_refused_with_advice(run):
     with pytest.raises(RunError, match=r"exists already .*operant resume .*/one.*--run"):
         Run.create(run.path, SETTINGS, Config())
     assert before == {p: p.stat().st_mtime_ns for p in run.path.rglob("*")}
+    (run.path / "config.toml").unlink()  # now it is another folder, which cannot be resumed
+    with pytest.raises(RunError, match=r"is not empty; name another folder"):
+        Run.create(run.path, SETTINGS, Config())
     assert list(run.path.parent.iterdir()) == [run.path]
 
 

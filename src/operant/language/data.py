@@ -130,7 +130,7 @@ def kind(rows: Sequence[Row], *, accept: Sequence[Kind] = ()) -> Kind:
     if found is None or (accept and found not in accept):
         what = "of no known kind" if found is None else f"of the kind {found}"
         wanted = "; ".join(f"{name} takes {', '.join(kinds)}" for name, kinds in ACCEPTS.items())
-        forms = "; ".join(f"{name} has {_columns(name)}" for name in accept or COLUMNS)
+        forms = "; ".join(f"{name} has {_columns(name)}" for name in dict.fromkeys(accept or COLUMNS))
         raise ValueError(
             f"the rows have the columns {sorted(map(str, _present(rows[0])))}, which are {what}. Expected: {forms}. "
             f"Rename the columns, or use another algorithm ({wanted})"

@@ -17,6 +17,7 @@ import contextlib
 import errno
 import json
 import logging
+import shlex
 import tomllib
 from collections.abc import Callable, Container, Generator, Mapping, Sequence
 from dataclasses import replace
@@ -145,9 +146,10 @@ class Run:
             make_folder(path, _FOLDERS, {"config.toml": tomli_w.dumps(tables).encode(), "run.json": _json(facts)})
         except OSError as error:
             if error.errno in (errno.ENOTEMPTY, errno.EEXIST) and path.is_dir():
+                known = (path / "config.toml").is_file()
+                resume = f"continue it with `operant resume {shlex.quote(str(path))}`, or " if known else ""
                 raise TakenError(
-                    f"{path} exists already and is not empty; continue it with `operant resume {path}`, "
-                    "or name another folder with --run"
+                    f"{path} exists already and is not empty; {resume}name another folder with --run"
                 ) from error
             raise RunError(
                 f"cannot make the run folder {path}: {error.strerror}; name another folder with --run"
