@@ -61,6 +61,13 @@ def test_dashes_and_underscores_are_the_same():
     assert (options.env_backend, config.learning_rate) == ("gymnasium", 0.5)
 
 
+@pytest.mark.parametrize("flags", [["--total-timesteps", "5e3"], ["--total_timesteps=5000"]])
+def test_total_timesteps_is_the_budget_of_what_counts_steps(flags):
+    assert parse_training(["ppo", TASK, *flags])[0].budget == 5000
+    with pytest.raises(ValueError, match="unknown flag --total.timesteps"):
+        parse_training(["grpo", "arithmetic", *flags])
+
+
 def test_a_named_preset():
     assert parse_training(["ppo", TASK, "--preset", "paper"])[1] == PPOConfig()
 

@@ -89,6 +89,7 @@ def test_environments_without_end_are_cut_where_that_is_asked_for():
         ("operant/Grid-v0", {}, "operant/Grid-v0 needs drawing"),
         ("operant/Grid-v0", {"drawing": "S?G"}, "line 1, column 2: .* is not a cell"),
         ("FrozenLake-v1", {"is_slipery": False}, "did you mean is_slippery"),
+        ("FrozenLake-v1", {"map_name": "9x9"}, "constructor of FrozenLake-v1 raised KeyError: '9x9'"),
     ],
 )
 @pytest.mark.parametrize("vectorization", ["sync", "async"])

@@ -325,6 +325,8 @@ def parse_training(
     entry = catalog.find(algorithm)
     config_class = cast(type[Any], type(config))
     flags = old_names.current_flags(config_class, flags)
+    if entry.unit == "environment steps":
+        flags = [re.sub(r"^--total[-_]timesteps(?==|$)", "--budget", flag) for flag in flags]
     own = re.sub(r"\W", "_", entry.label)
     both: type[Any] = make_dataclass("Both", [("run", type(options)), (own, config_class)])
     note = (

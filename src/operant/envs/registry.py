@@ -111,7 +111,7 @@ def make_single(spec: EnvSpec, *, render_mode: str | None = None) -> gymnasium.E
         raise ModuleNotFoundError(f"{spec.id} needs a package that is not installed: {error}{_hint(spec)}") from error
     except (Exception, SystemExit) as error:
         what = f"the constructor of {spec.id} raised {type(error).__name__}: {error}{place(error)}"
-        if isinstance(error, ValueError | TypeError | gymnasium.error.Error):
+        if isinstance(error, ValueError | TypeError | LookupError | gymnasium.error.Error):
             raise ValueError(what) from error
         raise EnvError(what) from error
     for name in ("observation_space", "action_space"):
