@@ -64,7 +64,7 @@ def test_dashes_and_underscores_are_the_same():
 @pytest.mark.parametrize("flags", [["--total-timesteps", "5e3"], ["--total_timesteps=5000"]])
 def test_total_timesteps_is_the_budget_of_what_counts_steps(flags):
     assert parse_training(["ppo", TASK, *flags])[0].budget == 5000
-    with pytest.raises(ValueError, match="unknown flag --total.timesteps"):
+    with pytest.raises(ValueError, match=r"unknown flag --total.timesteps"):
         parse_training(["grpo", "arithmetic", *flags])
 
 
