@@ -94,7 +94,10 @@ MEANT = {
 }
 
 # Old names that something else is rightly called, and what.
-KEPT = {"target_entropy": "an entropy in SAC; the factor that discrete SAC called so has another name now"}
+KEPT = {
+    "target_entropy": "an entropy in SAC; the factor that discrete SAC called so has another name now",
+    "temperature": "of sampling from a language model; those of plans and dreams have other names now",
+}
 
 
 def configurations():

@@ -50,7 +50,7 @@ class PETSConfig(ModelConfig):
     """Elite plans of the cross-entropy method."""
     planning_iterations: PositiveInt = 3
     """Rounds of sampling and refitting for each action."""
-    temperature: PositiveFloat = 0.5
+    planning_temperature: PositiveFloat = 0.5
     """Temperature of path integrals, in standard deviations of the returns. Lower follows only the best plans."""
     planning_momentum: UnitFloat = 0.1
     """Share of the previous distribution kept in a refit."""
@@ -184,7 +184,7 @@ class PETS(Resumable):
             if config.planner == "cem":
                 better = ops.cross_entropy_refit(candidates, returns, elites=config.num_elites)
             else:
-                better = ops.path_integral_refit(candidates, returns, temperature=config.temperature)
+                better = ops.path_integral_refit(candidates, returns, temperature=config.planning_temperature)
             mean, std = (new.lerp(old, config.planning_momentum) for new, old in zip(better, (mean, std), strict=True))
         return mean.view_as(plan), std.view_as(plan)
 

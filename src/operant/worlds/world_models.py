@@ -57,7 +57,7 @@ PRESETS: Mapping[str, Mapping[str, Any]] = {
         "generations": 1800,
         "population_size": 64,
         "rollouts": 16,
-        "temperature": 1.15,
+        "dream_temperature": 1.15,
         "max_dream_steps": 2100,
     },
 }
@@ -125,7 +125,7 @@ class WorldModels(Resumable):
     def _make_networks(self) -> None:
         config = self.config
         actions = self.controllers.actions
-        self.vae = StackedVAE(self.features.shape, config.latent_size, config.vae_hidden_sizes, config.vae_torso)
+        self.vae = StackedVAE(self.features.shape, config.latent_size, config.vae_hidden_sizes, config.vae_encoder)
         self.rnn = MixtureRNNShape(
             latent=config.latent_size,
             actions=actions,
@@ -338,7 +338,7 @@ class WorldModels(Resumable):
         drawn = [Noise.draw(shape, config.mixture_components, config.latent_size, s) for s in self.streams]
         noise = Noise(*(torch.stack(part, 1) for part in zip(*drawn, strict=True)))
         returns, lengths = dream(
-            self.bound_model, self.controllers, weights, latent, noise=noise, temperature=config.temperature
+            self.bound_model, self.controllers, weights, latent, noise=noise, temperature=config.dream_temperature
         )
         return returns, {"dream/episode_length": lengths}
 
