@@ -158,12 +158,15 @@ class Agent(DeclaredState):
             return self.collector.rollout(**self.collector.play(self.collector.obs, steps, self._acting(smooth)))
         noise = streams.draw(self.streams, lambda stream: self.head.noise((steps, self.rows), stream), dim=1)
         if isinstance(self.experience, ShardedCollector):
-            own = noise[:, :, self.shards.own_rows(self.rows)]
-            stacks = len(self.seeds) * len(self.shards.mine)
-            stacked = self.of_shards()._acting(own.reshape(steps, stacks, -1, *own.shape[3:]))
-            return self.experience.collect(steps, lambda rows: self._acting(noise[:, :, rows]), stacked)
+            return self._collect_by_shard(self.experience, noise)
         play = self._play if self.graph is None else self.graph
         return self.collector.rollout(**play(self.collector.obs, noise))
+
+    def _collect_by_shard(self, experience: ShardedCollector, noise: Tensor) -> Rollout:
+        steps, own = len(noise), noise[:, :, self.shards.own_rows(self.rows)]
+        stacks = len(self.seeds) * len(self.shards.mine)
+        stacked = self.of_shards()._acting(own.reshape(steps, stacks, -1, *own.shape[3:]))
+        return experience.collect(steps, lambda rows: self._acting(noise[:, :, rows]), stacked)
 
     def _play(self, obs: Tensor, noise: Tensor) -> dict[str, Any]:
         return self.collector.play(obs, len(noise), self._acting(noise))

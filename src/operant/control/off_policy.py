@@ -278,6 +278,11 @@ class Networks(Resumable, Generic[C]):
         """
         if self.shards.count == 1:
             return differentiate(self, batch, noise)
+        return self._mean_of_shards(differentiate, NoisyBatch(batch, noise))
+
+    def _mean_of_shards(
+        self, differentiate: "Callable[[Self, Transitions, Tensor], Descent]", parts: "NoisyBatch"
+    ) -> Descent:
         sizes, names = dict[str, int](), list[str]()
 
         def rows(learner: Self, part: NoisyBatch) -> tuple[Tensor, Sequence[Tensor]]:
@@ -290,7 +295,6 @@ class Networks(Resumable, Generic[C]):
         def stacked(parts: NoisyBatch) -> tuple[Tensor, Sequence[Tensor]]:
             return rows(self.of_shards(), parts)
 
-        parts = NoisyBatch(batch, noise)
         gradient, numbers = self.shards.mean(partial(rows, self), parts, stacked, kind=differentiate)
         columns: Sequence[Tensor] = torch.split(gradient, [*sizes.values()], dim=1)
         return dict(zip(sizes, columns, strict=True)), dict(zip(names, numbers, strict=True))
