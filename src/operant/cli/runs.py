@@ -111,7 +111,7 @@ def _list(arguments: list[str]) -> int:
 
 
 def listing(entries: "Sequence[Entry]", now: datetime) -> str:
-    """Return runs as a table that fits the terminal: long names and tasks are shortened in the middle."""
+    """Return runs as a table that fits the terminal: algorithms, tasks, then names are shortened in the middle."""
     heading = ["run", "algorithm", "task", "state", "score", "used", "size", "age"]
     rows = [
         [
@@ -127,7 +127,7 @@ def listing(entries: "Sequence[Entry]", now: datetime) -> str:
         for entry in entries
     ]
     widths = [max(map(len, column)) for column in zip(heading, *rows, strict=True)]
-    for column in (2, 0, 1):
+    for column in (1, 2, 0):
         over = sum(widths) + 2 * (len(widths) - 1) - width()
         widths[column] = max(min(widths[column], _LEAST_CELL), widths[column] - max(0, over))
         for row in rows:
