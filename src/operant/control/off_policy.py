@@ -171,12 +171,13 @@ class OffPolicyConfig(ReplayConfig):
             )
         if self.buffer_size < self.num_envs:
             raise ValueError(
-                f"buffer_size must hold one step of all {self.num_envs} environments of a seed, got {self.buffer_size}"
+                f"buffer_size must hold one step of all {self.num_envs} environments of each seed, "
+                f"got {self.buffer_size}"
             )
 
     @property
     def rollout_steps(self) -> int:
-        """Environment steps of a seed between two training phases."""
+        """Environment steps per seed between two training phases."""
         return self.train_freq * self.num_envs
 
     def updates(self, budget: int) -> int:
@@ -273,7 +274,7 @@ class Networks(Resumable, Generic[C]):
 
         Args:
             differentiate: function of a learner with these networks, and of some samples and their noise.
-            batch: M samples a seed.
+            batch: M samples per seed.
             noise: of them, `[S, M, ...]`.
         """
         if self.shards.count == 1:

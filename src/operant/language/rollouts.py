@@ -294,7 +294,7 @@ def complete(
 
 
 def answers_of(prompts: Sequence[Prompt], completions: list[Completion], *, tokenizer: Tokenizer) -> Answers:
-    """Return completions, of which there are as many to each prompt, as answers."""
+    """Return completions, as many to each prompt, as answers."""
     if not prompts:
         return Answers([], [], [])
     count, texts = len(completions) // len(prompts), [decode(tokenizer, completion.ids) for completion in completions]

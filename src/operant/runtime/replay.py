@@ -44,7 +44,7 @@ class Replay:
 
     def __init__(self, *, seeds: int, rows: int, capacity: int, device: str | torch.device = "cpu") -> None:
         if capacity < rows:
-            raise ValueError(f"capacity must hold one step of all {rows} environments of a seed, got {capacity}")
+            raise ValueError(f"capacity must hold one step of all {rows} environments of each seed, got {capacity}")
         self.seeds, self.rows, self.length = seeds, rows, capacity // rows
         self.device, self.added = torch.device(device), 0
         self.fields: dict[str, Tensor] = {}

@@ -26,7 +26,7 @@ class DreamerConfig:
     train_ratio: PositiveFloat = 64.0
     """Frames of replay that are learned from for each environment step. More learn from fewer steps, in more time."""
     learning_starts: NonNegativeInt = 1000
-    """Environment steps of a seed before learning begins."""
+    """Environment steps per seed before learning begins."""
     buffer_size: PositiveInt = 500_000
     """Steps of each seed that are kept."""
     batch_size: PositiveInt = 16
@@ -38,7 +38,7 @@ class DreamerConfig:
     imagined_frames: PositiveInt | None = 6
     """Frames at the end of each sequence that imagination begins from; None: all of them."""
     gamma: UnitFloat = 0.997
-    """Discount a step."""
+    """Discount per step."""
     td_lambda: UnitFloat = 0.95
     """λ of the returns."""
     learning_rate: PositiveFloat = 1e-3

@@ -98,7 +98,7 @@ def dream(
 def episode_returns(rollout: Rollout, fresh: Tensor) -> tuple[Tensor, Tensor]:
     """Return mean return and number `[S, N]` of the episodes that begin and end in a rollout.
 
-    Where there is none, the rewards since the last beginning, or of the whole rollout, count as those of one.
+    If there is none, the rewards since the last beginning, or of the whole rollout, count as those of one.
 
     Args:
         rollout: some steps.

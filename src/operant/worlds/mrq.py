@@ -45,7 +45,7 @@ from operant.worlds.representation import (
 __all__ = ["MRQ", "PRESETS", "MRQConfig"]
 
 CRITICS = 2
-"""Critics of a seed; the smaller one gives the targets."""
+"""Critics per seed; the smaller one gives the targets."""
 
 
 class Gradients(NamedTuple):

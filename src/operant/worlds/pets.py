@@ -37,7 +37,7 @@ class PETSConfig(ModelConfig):
     """Hyperparameters of PETS."""
 
     num_envs: PositiveInt = 1
-    """Environments a seed, N."""
+    """Environments per seed, N."""
     buffer_size: PositiveInt = 100_000
     """Transitions of each seed in the replay buffer."""
     planner: Literal["cem", "mppi"] = "cem"
@@ -68,7 +68,8 @@ class PETSConfig(ModelConfig):
             raise ValueError("learning_starts must be at least 1, got 0: there must be data to fit")
         if self.buffer_size < self.num_envs:
             raise ValueError(
-                f"buffer_size must hold one step of all {self.num_envs} environments of a seed, got {self.buffer_size}"
+                f"buffer_size must hold one step of all {self.num_envs} environments of each seed, "
+                f"got {self.buffer_size}"
             )
 
 

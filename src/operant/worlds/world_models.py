@@ -40,7 +40,7 @@ STEPS = 50
 """Gradient steps of V or M in one iteration."""
 
 AT_ONCE = 2048
-"""Images of a seed that are encoded together."""
+"""Images per seed that are encoded together."""
 
 Stage = Literal["collect", "see", "predict", "control"]
 """What an iteration does: act, or train V, M or C."""

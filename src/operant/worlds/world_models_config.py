@@ -16,9 +16,9 @@ class WorldModelsConfig:
     num_steps: PositiveInt = 64
     """Steps of each in one iteration of collecting."""
     collect_steps: PositiveInt = 20_000
-    """Steps of a seed that are collected before V, M and C are trained; a larger budget is for more such rounds."""
+    """Steps per seed that are collected before V, M and C are trained; a larger budget is for more such rounds."""
     buffer_size: PositiveInt = 100_000
-    """Steps of a seed that are kept."""
+    """Steps per seed that are kept."""
     vae_encoder: TorsoName = "auto"
     """Convolutions of V, which its decoder mirrors: `nature` or `small`; `auto` chooses by the size of the images."""
     latent_size: PositiveInt = 8
