@@ -118,7 +118,7 @@ class StackedOptimizer(DeclaredState, ABC):
         return torch.stack((self._apart + self._together, self.skipped))
 
     def adopt(self, moments: State) -> None:
-        """Use these tensors, of the shapes that `state_dict` gives, in place of its own, to share them."""
+        """Use these tensors, of the shapes that `state_dict` gives, instead of its own, to share them."""
         for name, tensor in moments.items():
             setattr(self, name, tensor)
 
@@ -157,7 +157,7 @@ class StackedAdam(StackedOptimizer):
         self._columns = [tensor.unbind(0) for tensor in (self.parameters, self.first, self.second, self.steps)]
 
     def adopt(self, moments: State) -> None:
-        """Use these tensors, of the shapes that `state_dict` gives, in place of its own, to share them."""
+        """Use these tensors, of the shapes that `state_dict` gives, instead of its own, to share them."""
         super().adopt(moments)
         self._split()
 

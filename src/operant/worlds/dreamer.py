@@ -1,4 +1,4 @@
-"""DreamerV3: a policy that is learned in what a recurrent world model imagines (Hafner et al. 2023, arXiv:2301.04104).
+"""DreamerV3: a policy learned in the imagination of a recurrent world model (Hafner et al. 2023, arXiv:2301.04104).
 
 Learn a world model from sequences of what happened: states that a recurrent network carries on, from which the next
 ones, observations, rewards and ends are predicted. Imagine from the states of these sequences what the present policy

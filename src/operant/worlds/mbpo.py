@@ -83,7 +83,7 @@ class MBPO(SAC):
 
     Attributes:
         model: of the environment.
-        imagined: the replay buffer of what it imagined.
+        imagined: the replay buffer of imagined transitions.
     """
 
     STATE = (*SAC.STATE, "model", "imagined", "rollout_streams")

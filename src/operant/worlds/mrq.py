@@ -49,7 +49,7 @@ CRITICS = 2
 
 
 class Gradients(NamedTuple):
-    """Result of one pass of the critics, and what the policy's pass needs of it."""
+    """Result of one pass of the critics, and its parts for the policy's pass."""
 
     critics: Tensor
     """`[S, 2 P]`, the gradient."""

@@ -99,7 +99,7 @@ class PETS(Resumable):
     Attributes:
         consumed: environment steps per seed so far.
         experience: the environments and their replay buffer.
-        model: what is learned.
+        model: the learned model.
         plan: `[S, N, horizon, A]`, the mean of the plan that every environment is in.
 
     Raises:

@@ -1,4 +1,4 @@
-"""World Models: a controller that is trained in what a model dreams (Ha & Schmidhuber 2018, arXiv:1803.10122).
+"""World Models: a controller trained in the dreams of a model (Ha & Schmidhuber 2018, arXiv:1803.10122).
 
 Act at random and learn to see (V): a variational autoencoder turns images into latent vectors. Learn what follows what
 (M): a recurrent network predicts a mixture of Gaussians over the next latent vector and the reward, and the end of
