@@ -157,6 +157,17 @@ def test_opening_what_is_no_run(tmp_path):
             Run.open(path)
 
 
+def test_opening_a_run_by_its_bare_or_misspelled_name_names_the_folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    Run.create("runs/ppo-CartPole-v1-1", SETTINGS, Config())
+    for given in ("ppo-CartPole-v1-1", "ppo-cartpole-v1-1", "runs/ppo-CartPole-v1-2"):
+        with pytest.raises(RunError, match=r"did you mean runs.ppo-CartPole-v1-1\?$"):
+            Run.open(given)
+    (tmp_path / "runs" / "empty").mkdir()
+    with pytest.raises(RunError, match=r"No such file or directory$"):
+        Run.open("runs/empty")
+
+
 @pytest.mark.parametrize(
     ("old", "new", "message"),
     [

@@ -158,12 +158,15 @@ class Agent(DeclaredState):
             return self.collector.rollout(**self.collector.play(self.collector.obs, steps, self._acting(smooth)))
         noise = streams.draw(self.streams, lambda stream: self.head.noise((steps, self.rows), stream), dim=1)
         if isinstance(self.experience, ShardedCollector):
-            own = noise[:, :, self.shards.own_rows(self.rows)]
-            stacks = len(self.seeds) * len(self.shards.mine)
-            stacked = self.of_shards()._acting(own.reshape(steps, stacks, -1, *own.shape[3:]))
-            return self.experience.collect(steps, lambda rows: self._acting(noise[:, :, rows]), stacked)
+            return self._collect_by_shard(self.experience, noise)
         play = self._play if self.graph is None else self.graph
         return self.collector.rollout(**play(self.collector.obs, noise))
+
+    def _collect_by_shard(self, experience: ShardedCollector, noise: Tensor) -> Rollout:
+        steps, own = len(noise), noise[:, :, self.shards.own_rows(self.rows)]
+        stacks = len(self.seeds) * len(self.shards.mine)
+        stacked = self.of_shards()._acting(own.reshape(steps, stacks, -1, *own.shape[3:]))
+        return experience.collect(steps, lambda rows: self._acting(noise[:, :, rows]), stacked)
 
     def _play(self, obs: Tensor, noise: Tensor) -> dict[str, Any]:
         return self.collector.play(obs, len(noise), self._acting(noise))
@@ -209,7 +212,7 @@ class Agent(DeclaredState):
         )
 
     def order(self, samples: int, parts: int, stream: torch.Generator) -> Tensor:
-        """Return a random order `[M]` of the samples of a seed, to be cut into equal parts."""
+        """Return a random order `[M]` of the samples of one seed, to be cut into equal parts."""
         return torch.randperm(samples, generator=stream, device=self.device)
 
     def minibatches(
@@ -264,7 +267,7 @@ class Agent(DeclaredState):
 
 
 def require_apart(env: BatchEnv, *options: str) -> None:
-    """Check that nothing learns from all environments of a seed if they are in several shards.
+    """Check that nothing learns from all environments of each seed if they are in several shards.
 
     Args:
         env: some of them.
@@ -275,8 +278,8 @@ def require_apart(env: BatchEnv, *options: str) -> None:
     """
     if found := [*options, *learned(env)]:
         raise ValueError(
-            f"{', '.join(found)} on {env.task} needs all environments of a seed, which are in several shards: leave it "
-            "out, or --shards"
+            f"{', '.join(found)} on {env.task} needs all environments of each seed, which are in several shards: "
+            "leave it out, or --shards"
         )
 
 

@@ -110,7 +110,7 @@ def kind(rows: Sequence[Row], *, accept: Sequence[Kind] = ()) -> Kind:
     | kind | columns (each a string or messages, unless said otherwise) |
     |---|---|
     | `preference` | `chosen`, `rejected`, and `prompt` unless both start with it; a number `margin` is allowed |
-    | `stepwise` | `prompt`, `completions` (the steps, strings), `labels` (a boolean or number a step) |
+    | `stepwise` | `prompt`, `completions` (the steps, strings), `labels` (a boolean or number per step) |
     | `ranking` | `prompt`, `completions`, best first unless `ranks` has an integer for each, 1 the best |
     | `unpaired` | `prompt`, `completion`, `label` (a boolean) |
     | `prompt-completion` | `prompt`, `completion` |

@@ -309,7 +309,7 @@ class GRPO(DeclaredState):
             self.reference.reset()
 
     def collect(self) -> tuple[Rollout, dict[str, Any]]:
-        """Sample answers to P prompts, of groups with signal alone where there is a filter."""
+        """Sample answers to P prompts; with a filter, keep only groups with a signal."""
         if self.config.filter != "none":
             return self.collect_filtered()
         rollout = self.draw(self.config.prompts_per_batch)

@@ -39,7 +39,7 @@ class ShardedCollector:
 
         Args:
             steps: T.
-            act: returns the policy of a shard, given its slice of the N environments of a seed.
+            act: returns the policy of a shard, given its slice of the N environments of each seed.
             stacked: the policies of the K' shards of this process together, each treated as further seeds: from
                 observations `[S * K', N / K, ...]`. It takes K' times fewer calls, and is used if it changes no bit,
                 which is tested at the first step.

@@ -76,7 +76,7 @@ class Guard:
     Args:
         app: what answers.
         hosts: the names under which it is asked for.
-        token: that requests need; None where only this machine can reach it.
+        token: that requests need; None if only this machine can reach it.
         end: ends endless answers.
     """
 
