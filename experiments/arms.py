@@ -54,7 +54,7 @@ def interval(values: ArrayLike) -> tuple[float, float]:
 
 
 def over_seeds(values: np.ndarray) -> dict[str, Any]:
-    """Return mean, interval and the numbers themselves, one a seed."""
+    """Return mean, interval and the numbers themselves, one per seed."""
     return {"mean": values.mean(), "interval": interval(values), "seeds": values}
 
 

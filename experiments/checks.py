@@ -69,7 +69,7 @@ def standard_error(samples: ArrayLike) -> float:
 
 
 def summary(samples: ArrayLike, *, keep: int = 200, digits: int = 4) -> dict[str, Any]:
-    """Return mean, standard error and the first `keep` numbers, one a seed."""
+    """Return mean, standard error and the first `keep` numbers, one per seed."""
     values = np.asarray(samples, dtype=np.float64).ravel()
     finals = [float(f"{value:.{digits}g}") for value in values[:keep]]
     return {"mean": values.mean(), "error": standard_error(values), "runs": values.size, "seeds": finals}

@@ -30,10 +30,10 @@ DREAM: dict[str, Any] = {"train_in": "dream", "num_envs": 32}
 TEMPERATURES = (0.5, 1.0, 1.5)
 REAL: dict[str, Any] = {**DREAM, "train_in": "environment", "rollouts": 8, "max_dream_steps": 9}
 ARMS: dict[str, tuple[dict[str, Any], int]] = {
-    "dream, τ = 1": ({**DREAM, "temperature": 1.0}, 200),
+    "dream, τ = 1": ({**DREAM, "dream_temperature": 1.0}, 200),
     "environment": (REAL, 60),
-    "dream, τ = 0.5": ({**DREAM, "temperature": 0.5}, 200),
-    "dream, τ = 1.5": ({**DREAM, "temperature": 1.5}, 200),
+    "dream, τ = 0.5": ({**DREAM, "dream_temperature": 0.5}, 200),
+    "dream, τ = 1.5": ({**DREAM, "dream_temperature": 1.5}, 200),
 }
 """What is particular to each arm, and its generations."""
 

@@ -22,8 +22,8 @@ REFERENCE = {
 }
 CHANGING_RUNS, EVERY = 200, 50
 MAZES: dict[str, dict[str, Any]] = {
-    "BlockingMaze": {"steps": 3000, "change": 1000, "planning": 10, "kappa": 1e-4},
-    "ShortcutMaze": {"steps": 6000, "change": 3000, "planning": 50, "kappa": 1e-3},
+    "BlockingMaze": {"steps": 3000, "change": 1000, "planning": 10, "bonus_coef": 1e-4},
+    "ShortcutMaze": {"steps": 6000, "change": 3000, "planning": 50, "bonus_coef": 1e-3},
 }
 OLD_WAY = 16
 """Steps of the shortest way before the shortcut opens; only a shorter one earns more than a reward every 16 steps."""
@@ -57,7 +57,9 @@ def changing(name: str) -> dict[str, NDArray[np.int64]]:
     }
     learners = {
         "Dyna-Q": DynaQ(DynaQConfig(**common), before, seeds=range(CHANGING_RUNS)),
-        "Dyna-Q+": DynaQPlus(DynaQPlusConfig(kappa=settings["kappa"], **common), before, seeds=range(CHANGING_RUNS)),
+        "Dyna-Q+": DynaQPlus(
+            DynaQPlusConfig(bonus_coef=settings["bonus_coef"], **common), before, seeds=range(CHANGING_RUNS)
+        ),
     }
     earned = {}
     for label, learner in learners.items():

@@ -58,7 +58,7 @@ UNITS = {"PPO": "environment steps", "SAC": "environment steps", "GRPO": "prompt
 
 
 def newest(run: Path) -> tuple[int, dict[str, str]]:
-    """Return the steps of the newest whole checkpoint, and the hashes of its files; 0 where there is none."""
+    """Return the steps of the newest whole checkpoint, and the hashes of its files; 0 if there is none."""
     for folder in sorted((run / "checkpoints").glob("step_*"), reverse=True):
         try:
             files = json.loads((folder / "manifest.json").read_bytes())["files"]

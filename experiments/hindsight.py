@@ -34,7 +34,7 @@ class Case(NamedTuple):
         algorithm: its name.
         task: the environment.
         kwargs: its parameters.
-        budget: environment steps of a seed.
+        budget: environment steps per seed.
         evaluations: while it learns; the arm takes longer for one than to learn.
         seeds: number of seeds, from 0.
         arms: with hindsight and without.

@@ -7,7 +7,7 @@ gradients, two moments), one that is not 4 P: 40 P for PPO, 20 P and 16 P for GR
 reward model is one of that size.
 
 Each algorithm takes three steps in a process of its own, on the same Llama of 25 million parameters with random
-weights, with short answers, so that weights dominate. What is measured is the peak of the resident memory less that of
+weights, with short answers, so that weights dominate. The measure is the peak of the resident memory minus that of
 the same process before it has built its first model; it is compared with the estimate of
 `operant.language.memory_estimate` before the first step. Five seeds.
 """

@@ -141,7 +141,7 @@ def follow(
 
     Returns:
         The consumed `steps` and the `curve` of the returns of the episodes that ended in each rollout, not a number
-        where none did; its `mean` over the training; the `final` greedy scores of 50 episodes, one a seed; and the
+        where none did; its `mean` over the training; the `final` greedy scores of 50 episodes, one per seed; and the
         metrics that were asked for, by name.
     """
     settings = Settings("ppo", task, seeds=tuple(seeds), budget=budget, evaluate_episodes=50)

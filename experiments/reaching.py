@@ -24,7 +24,7 @@ class Reach(NamedTuple):
         algorithm: its name in the catalog.
         task: name of the environment.
         budget: environment steps of each seed.
-        bar: the mean final score to reach; None where it is only reported.
+        bar: the mean final score to reach; None if it is only reported.
     """
 
     algorithm: str

@@ -8,7 +8,7 @@ steps each greedy policy plays 20 episodes, and the value that its network gives
 with the discounted return that follows: `(1 - γ^L) / (1 - γ)` for an episode of L steps, at most 100. Whether Double
 DQN overestimates less is reported; with two actions there is little to gain.
 
-Consecutive samples of a minibatch are correlated where there is no replay: their lag-1 autocorrelation is the mean of
+Consecutive samples of a minibatch are correlated without replay: their lag-1 autocorrelation is the mean of
 `(x_i - μ)(x_{i+1} - μ) / σ²` over minibatches, samples and the four observed numbers, with the mean and variance of all
 samples of the run.
 

@@ -142,7 +142,7 @@ def draw(found: dict[str, Any], best: float) -> None:
                 label = f"{'no bonus' if bonus == 'none' else bonus}, {len(curves)} seeds"
                 band(axis, np.array(cell["steps"]) / 1000, curves, color=color, label=label, style=style)
         axis.axhline(best, color=COLORS[6], linestyle="--", linewidth=1, label="shortest ways")
-        axis.set(xlabel="thousand environment steps of a seed", xlim=(0, 255), ylim=(-0.02, 0.85))
+        axis.set(xlabel="thousand environment steps per seed", xlim=(0, 255), ylim=(-0.02, 0.85))
     axes[0].set(title="MultiRoom-N4-S5-v0", ylabel="return of episodes in training")
     axes[1].set(title="with a noisy television")
     save(figure, __file__, axes)

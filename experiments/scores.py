@@ -7,7 +7,7 @@ Every cell is a separate run that resumes where it stopped, so the table can be 
     python experiments/scores.py --table                   # print and plot the results so far
 
 A score is the mean over 100 greedy episodes of Gymnasium's own environment, of the final policy. Results of single
-cells lie in `experiments/scores/`, each with its whole configuration: the preset of the task where there is one, else
+cells lie in `experiments/scores/`, each with its whole configuration: the preset of the task if there is one, else
 the defaults. The cells are all algorithms of the catalog that can be trained on a task; those that were not run are
 named below the table.
 """

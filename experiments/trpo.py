@@ -25,7 +25,7 @@ CASES = {
     "trpo Acrobot-v1": (500_000, -90.0),
     "npg CartPole-v1": (100_000, None),
 }
-"""Budget and the mean to reach, None where it is only reported."""
+"""Budget and the mean to reach, None if it is only reported."""
 
 
 def results() -> dict[str, Any]:

@@ -1,12 +1,19 @@
-"""No findings of axe-core on any page, in both themes and three widths; no page is wider than its window."""
+"""No findings of axe-core on any page, in both themes and four widths; no page is wider than its window."""
+
+import json
+import shutil
 
 import pytest
+from playwright.sync_api import expect
+
+from operant import api
+from operant.language.preferences import PreferenceStore, add_samples
 
 sync_playwright = pytest.importorskip("axe_playwright_python.sync_playwright")
 
 pytestmark = pytest.mark.slow
 
-WIDTHS = (360, 768, 1440)
+WIDTHS = (360, 768, 1280, 1440)
 PAGES = {
     "playground": "/",
     "two algorithms": "/#a=q-learning&b=sarsa&view=q",
@@ -14,20 +21,70 @@ PAGES = {
     "travel": "/runs#runs=low",
     "completions": "/completions#run=words&source=training&seed=0&at=4&with=8",
     "chat": "/chat#a=words&b=words&reward=judge&max_tokens=8&say=1%2B1%3D&say=caf%C3%A9",
+    "ledger": "/completions#run=words&source=training&seed=0&at=8",
     "labels": "/labels",
     "labeling": "/labels#run=low&as=axe",
+    "agreement": "/labels#run=low&as=bob&overlap=2",
+    "ranking": "/labels#run=many&as=axe",
     "explorables": "/explorables",
+    "batch of a run": "/explorables#run=pole&seed=1&env=2&bandits.x=log",
+    "batch of tokens": "/explorables#run=words",
     "map": "/map",
 }
+
+
+@pytest.fixture(scope="module")
+def runs(runs, tmp_path_factory):
+    """Give the folder of runs with one of PPO, and one with answers to be ranked."""
+    path = tmp_path_factory.mktemp("axe") / "runs"
+    shutil.copytree(runs, path, ignore=shutil.ignore_patterns("preferences*"))
+    small = {"num_envs": 4, "num_steps": 32, "num_minibatches": 2, "hidden_sizes": (8,)}
+    api.train("ppo", "CartPole-v1", seeds=2, budget=512, run=path / "pole", progress="silent", **small)
+    (path / "many" / "eval").mkdir(parents=True)
+    shutil.copy(path / "low" / "config.toml", path / "many")
+    samples = path / "many" / "eval" / "samples.jsonl"
+    same = {"consumed": 5, "seed": 0, "prompt": "rank these", "reward": 0.0, "truncated": False, "temperature": 0.0}
+    samples.write_text("".join(json.dumps(same | {"completion": f"answer {i}"}) + "\n" for i in range(4)), "utf-8")
+    with PreferenceStore(path / "many" / "preferences.sqlite") as store:
+        add_samples(store, samples, run="many", completions=4)
+    return path
+
+
+def prepare(page, name):
+    """Bring a page into the state that its name says."""
+    for summary in page.locator("main summary").all():
+        summary.evaluate("(one) => (one.parentElement.open = true)")
+    if name == "ledger":
+        page.locator("button.open").first.press("Enter")
+        expect(page.locator(".ledger table").first).to_be_visible()
+    elif name == "ranking":
+        page.keyboard.press("2")
+        expect(page.get_by_role("button", name="Place 1")).to_be_visible()
+    elif name == "agreement":
+        expect(page.locator(".overview table").first).to_be_visible()
+    elif name.startswith("batch"):
+        expect(page.locator("#clip [data-name='ratios beyond the range']")).to_be_visible()
+
+
+def label_as(page, name):
+    """Label two prompts."""
+    page.goto(f"/labels#run=low&as={name}&overlap=2")
+    for key, said in (("a", "A is better"), ("t", "Tie")):
+        expect(page.get_by_role("button", name="Tie")).to_be_visible()
+        page.keyboard.press(key)
+        expect(page.get_by_role("status").first).to_have_text(f"Saved: {said}")
 
 
 @pytest.mark.parametrize("name", PAGES)
 def test_axe_finds_nothing(page, name):
     page.emulate_media(reduced_motion="reduce")
+    if name == "agreement":
+        for annotator in ("ann", "bob"):
+            label_as(page, annotator)
+            page.goto("about:blank")
     page.goto(PAGES[name])
     page.locator("main[data-ready]").wait_for()
-    for summary in page.locator("main summary").all():
-        summary.evaluate("(one) => (one.parentElement.open = true)")
+    prepare(page, name)
     axe, found = sync_playwright.Axe(), {}
     for theme in ("light", "dark"):
         page.emulate_media(color_scheme=theme)

@@ -14,7 +14,7 @@ def runs(tmp_path_factory):
 
     path = tmp_path_factory.mktemp("explorables") / "runs"
     small = {"num_envs": 4, "num_steps": 32, "num_minibatches": 2, "hidden_sizes": (8,)}
-    api.train("ppo", "CartPole-v1", seeds=1, budget=1024, run=path / "pole", progress="silent", **small)
+    api.train("ppo", "CartPole-v1", seeds=2, budget=1024, run=path / "pole", progress="silent", **small)
     return path
 
 
@@ -73,8 +73,42 @@ def test_the_ratios_of_a_batch_are_dots_and_its_rollout_a_curve(page):
     page.reload()
     page.locator("main[data-ready]").wait_for()
     expect(page.get_by_role("status").filter(has_text="samples")).to_contain_text("from 768 on")
+    shown = page.locator("#clip .dots").first.get_attribute("d")
+    page.get_by_label("Seed", exact=True).select_option("1")
+    expect(page.locator("#clip .dots").first).not_to_have_attribute("d", shown)
+    page.get_by_label("Rollout of environment").select_option("3")
+    expect(page).to_have_url(re.compile(r"seed=1&env=3"))
+    page.reload()
+    page.locator("main[data-ready]").wait_for()
+    expect(page.get_by_label("Seed", exact=True)).to_have_value("1")
+    expect(page.get_by_label("Rollout of environment")).to_have_value("3")
     page.locator("#clip summary").press("Enter")
     expect(page.locator("#clip tbody th").filter(has_text="samples to be raised")).to_be_visible()
     page.get_by_label("Batch of a run").select_option("none")
     expect(page.locator("#clip .dots")).to_have_count(0)
     expect(page).to_have_url(re.compile(r"/explorables$"))
+
+
+def test_the_line_of_lai_and_robbins_is_straight_on_a_logarithmic_axis(page):
+    page.goto("/explorables")
+    page.locator("main[data-ready]").wait_for()
+    line = page.locator("#bandits .curve").first
+    before = places(line)
+    page.get_by_label("Logarithmic axis").press("Space")
+    expect(line).not_to_have_attribute("d", path_of(before))
+    points = places(line)
+    slopes = [(b[1] - a[1]) / (b[0] - a[0]) for a, b in zip(points, points[5::5], strict=False)]
+    assert slopes == pytest.approx([slopes[0]] * len(slopes), rel=0.1)
+    expect(page).to_have_url(re.compile(r"bandits\.x=log"))
+    page.reload()
+    page.locator("main[data-ready]").wait_for()
+    expect(page.get_by_label("Logarithmic axis")).to_be_checked()
+    expect(line).to_have_attribute("d", path_of(points))
+
+
+def places(line):
+    return [tuple(map(float, point.split())) for point in line.get_attribute("d")[1:].split("L")]
+
+
+def path_of(points):
+    return "M" + "L".join(f"{x:.1f} {y:.1f}" for x, y in points)

@@ -61,6 +61,13 @@ def test_dashes_and_underscores_are_the_same():
     assert (options.env_backend, config.learning_rate) == ("gymnasium", 0.5)
 
 
+@pytest.mark.parametrize("flags", [["--total-timesteps", "5e3"], ["--total_timesteps=5000"]])
+def test_total_timesteps_is_the_budget_of_what_counts_steps(flags):
+    assert parse_training(["ppo", TASK, *flags])[0].budget == 5000
+    with pytest.raises(ValueError, match=r"unknown flag --total.timesteps"):
+        parse_training(["grpo", "arithmetic", *flags])
+
+
 def test_a_named_preset():
     assert parse_training(["ppo", TASK, "--preset", "paper"])[1] == PPOConfig()
 
@@ -105,7 +112,8 @@ def test_flags_win_over_the_seeds_of_a_file_even_where_they_repeat_its_number_or
     [
         ("[config]\ngama = 1.0", "config.gama: there is no such key; did you mean gamma"),
         ("[config]\nlr = 1.0", "config.lr: there is no such key: PPO calls it learning_rate"),
-        ("[confg]", r"must hold a table \[config\]"),
+        ("[confg]", r"must have a table \[config\], \[settings\] or both; it has also confg: put hyper"),
+        ("", "or both; it has no such table"),
         ("nonsense", "is not TOML"),
         ("[config]\n[settings]\nalgorithm = 'dqn'\ntask = 'x'", "configures dqn, not ppo"),
     ],
@@ -113,6 +121,19 @@ def test_flags_win_over_the_seeds_of_a_file_even_where_they_repeat_its_number_or
 def test_a_wrong_file(text, message, file):
     with pytest.raises(ValueError, match=message):
         parse_training(["ppo", TASK, "--config", file(text)])
+
+
+def test_settings_in_a_file_leave_the_rest_to_the_algorithm(file):
+    """Algorithm and task come from the command line, and seeds and budget from the algorithm, not from `Settings`."""
+    options, _ = parse_training(["ppo", TASK, "--config", file("[settings]\nevaluate_episodes = 3\n")])
+    plain, _ = parse_training(["ppo", TASK])
+    assert options.evaluate_episodes == 3
+    assert (options.chosen_seeds(), options.budget) == (plain.chosen_seeds(), plain.budget)
+    assert len(plain.chosen_seeds()) > 1
+
+
+def test_a_file_may_begin_with_a_byte_order_mark(file):
+    assert parse_training(["ppo", TASK, "--config", file("\ufeff[config]\ngamma = 0.5\n")])[1].gamma == 0.5
 
 
 def test_a_missing_file(tmp_path):

@@ -28,13 +28,23 @@ def entry(**changes):
     return Entry(**{**values, **changes})
 
 
-def test_a_list_fits_eighty_columns(monkeypatch):
-    monkeypatch.setenv("COLUMNS", "80")
-    lines = listing([entry(), entry(path=Path("short"), score=None, consumed=0)], NOW).splitlines()
+def test_a_list_fits_eighty_columns():
+    lines = listing([entry(), entry(path=Path("short"), score=None, consumed=0)], NOW, columns=80).splitlines()
     assert max(map(len, lines)) <= 80
     assert lines[0].split() == ["run", "algorithm", "task", "state", "score", "used", "size", "age"]
     assert lines[1].split()[-7:] == ["-12346", "99", "%", "118", "MiB", "399", "d"]
     assert "5-17 " in lines[1]
+
+
+def test_names_are_shortened_last_and_in_a_pipe_not_at_all(cli, folder, monkeypatch):
+    narrow = listing([entry(path=Path("my-first-run"))], NOW, columns=80)
+    assert "my-first-run " in narrow
+    assert "with-a-long-name" not in narrow
+    name = entry().path.name
+    assert name in listing([entry()], NOW, columns=None)
+    (folder / "one").rename(folder / name)
+    monkeypatch.delenv("COLUMNS", raising=False)
+    assert name in cli("runs")[1]
 
 
 def test_ages():

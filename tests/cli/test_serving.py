@@ -26,7 +26,7 @@ def test_without_the_extra_it_says_how_to_install_it():
         (["--runs", "nowhere"], "there is no folder nowhere"),
         (["--port", "many"], "invalid int value"),
         (["--prot", "3"], "unknown flag --prot"),
-        (["--no-browser", "--port", "0", "--docs", "docs"], "must begin with https:// or http://, got docs"),
+        (["--no-browser", "--port", "0", "--docs", "docs"], "such as site/ of `make docs`; got docs"),
     ],
 )
 def test_what_is_wrong_is_said(cli, tmp_path, monkeypatch, arguments, message):

@@ -135,7 +135,7 @@ def test_other_folders_are_left_alone(cli, grid, tmp_path):
     for words, message in (
         ([grid, "--out", tmp_path / "full"], "is no sweep, and not empty"),
         ([tmp_path / "full"], "is no sweep, and not empty"),
-        ([tmp_path / "nothing.toml"], "the grid cannot be read"),
+        ([tmp_path / "nothing.toml"], "nothing.toml cannot be read: No such file or directory"),
         ([grid, "--workers", 0], "must be at least 1"),
     ):
         status, _, err = cli("sweep", *words)

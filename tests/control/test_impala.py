@@ -82,7 +82,7 @@ def test_probes_are_solved(probe):
 
 
 VARIANTS = [
-    {"trace_lambda": 0.5, "share_features": True},
+    {"td_lambda": 0.5, "share_features": True},
     {"optimizer": "rmsprop", "learning_rate": 0.1, "adam_eps": 1e-5, "num_actors": 3},
     {"rho_bar": 2.0, "c_bar": 0.5, "rollouts_per_batch": 1, "num_envs": 16},
 ]
@@ -119,7 +119,7 @@ def slow_vtrace(impala, rollout, parameters):
     now = torch.stack(
         [head.log_prob(bound.policy(obs), bound.free, a) for obs, a in zip(rollout.obs, actions, strict=True)]
     )
-    rho, lam = (now - old).exp(), config.trace_lambda
+    rho, lam = (now - old).exp(), config.td_lambda
     targets, advantages = torch.zeros(steps, seeds, rows), torch.zeros(steps, seeds, rows)
     for s in range(seeds):
         for n in range(rows):
@@ -134,7 +134,7 @@ def slow_vtrace(impala, rollout, parameters):
     return targets, advantages, rho
 
 
-@pytest.mark.parametrize("config", [{}, {"trace_lambda": 0.7, "rho_bar": 1.5, "c_bar": 0.8, "gamma": 0.9}], ids=str)
+@pytest.mark.parametrize("config", [{}, {"td_lambda": 0.7, "rho_bar": 1.5, "c_bar": 0.8, "gamma": 0.9}], ids=str)
 @pytest.mark.parametrize("task", [Pendular, "CartPole-v1", "Pendulum-v1"])
 def test_targets_and_advantages_are_those_of_vtrace(task, config):
     impala = learner(task, num_steps=12, **config)
@@ -156,7 +156,7 @@ def test_targets_and_advantages_are_those_of_vtrace(task, config):
 @pytest.mark.parametrize("share", [False, True])
 def test_the_first_update_is_that_of_a2c_summed_over_samples(task, share):
     """On-policy V-trace is generalized advantage estimation; the actor is the same, with other random numbers."""
-    impala = learner(task, ent_coef=0.02, trace_lambda=0.9, share_features=share)
+    impala = learner(task, ent_coef=0.02, td_lambda=0.9, share_features=share)
     config = A2CConfig(num_envs=8, num_steps=8, hidden_sizes=(8, 8), ent_coef=0.02, estimator="gae", gae_lambda=0.9)
     a2c = build(A2C, A2CConfig(**{**vars(config), "share_features": share}), task)
     assert torch.equal(impala.agent.parameters, a2c.agent.parameters)
@@ -405,7 +405,7 @@ def test_invalid_transitions_take_no_part():
         ),
         ({"num_steps": 0}, "num_steps must be .*, got 0"),
         ({"rho_bar": 0.0}, r"rho_bar must be .*, got 0\.0"),
-        ({"trace_lambda": 1.5}, r"trace_lambda must be .*, got 1\.5"),
+        ({"td_lambda": 1.5}, r"td_lambda must be .*, got 1\.5"),
     ],
 )
 def test_values_that_cannot_work_are_refused_by_name(values, message):

@@ -401,7 +401,7 @@ def test_a_run_goes_on_exactly_on_another_number_of_processes():
     [
         (3, {}, "3 shards must divide num_envs, which is 8"),
         (8, {"num_steps": 1, "num_minibatches": 2}, "8 shards must divide minibatch, which is 4"),
-        (2, {"normalize_obs": True}, "normalize_obs on CartPole-v1 needs all environments of a seed"),
+        (2, {"normalize_obs": True}, "normalize_obs on CartPole-v1 needs all environments of each seed"),
     ],
 )
 def test_what_shards_cannot_do_is_said(count, config, message):

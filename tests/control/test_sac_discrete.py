@@ -239,7 +239,7 @@ def test_values_that_cannot_work_are_refused_by_name(name, value):
 
 
 def test_a_memory_smaller_than_a_step_is_refused():
-    with pytest.raises(ValueError, match="buffer_size must hold one step of all 8 environments of a seed, got 7"):
+    with pytest.raises(ValueError, match="buffer_size must hold one step of all 8 environments of each seed, got 7"):
         DiscreteSACConfig(num_envs=8, buffer_size=7)
 
 

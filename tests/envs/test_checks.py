@@ -5,7 +5,7 @@ import torch
 from gymnasium import spaces
 
 from operant.envs import EnvError, make
-from operant.envs.checks import blocked_rows, first_problem, needs_check
+from operant.envs.checks import blocked_rows, first_problem, needs_check, saying_once
 
 BOX = spaces.Box(-1.0, 1.0, (2,))
 
@@ -55,6 +55,17 @@ def test_numbers_outside_the_box_and_nan_are_said_once_each(scripted, caplog):
     assert "OperantTestScripted-v0: observation[1] is 1.5, but its space says [-1, 1]" in texts[0]
     assert "(environment 0, 1 steps after reset(seed=" in texts[0]
     assert "observation[1] is nan (environment 0, 3 steps after" in texts[1]
+
+
+@pytest.mark.parametrize(("reward", "said"), [(float("nan"), "nan"), (None, "nan"), (-float("inf"), "-inf")])
+def test_a_reward_that_is_not_finite_is_said_once(reward, said, scripted, caplog, monkeypatch):
+    step = Scripted.step
+    monkeypatch.setattr(Scripted, "step", lambda self, action: (step(self, action)[0], reward, False, False, {}))
+    with saying_once():  # of training and an evaluation
+        scripted(BOX, box(0, 1), box(0, 1), box(0, 1))
+        scripted(BOX, box(0, 1), box(0, 1), box(0, 1))
+    (text,) = (record.getMessage() for record in caplog.records)
+    assert f"OperantTestScripted-v0: the reward is {said} (environment 0, 1 steps after reset(seed=" in text
 
 
 def test_observations_that_keep_to_their_space_are_left_alone(scripted, caplog):

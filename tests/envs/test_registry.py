@@ -1,4 +1,5 @@
 import sys
+import textwrap
 
 import gymnasium
 import numpy as np
@@ -88,6 +89,7 @@ def test_environments_without_end_are_cut_where_that_is_asked_for():
         ("operant/Grid-v0", {}, "operant/Grid-v0 needs drawing"),
         ("operant/Grid-v0", {"drawing": "S?G"}, "line 1, column 2: .* is not a cell"),
         ("FrozenLake-v1", {"is_slipery": False}, "did you mean is_slippery"),
+        ("FrozenLake-v1", {"map_name": "9x9"}, "constructor of FrozenLake-v1 raised KeyError: '9x9'"),
     ],
 )
 @pytest.mark.parametrize("vectorization", ["sync", "async"])
@@ -108,6 +110,19 @@ def test_another_mistake_of_a_constructor_names_it_and_its_line():
     )
     with pytest.raises(EnvError, match=message):
         make_single(specified("OperantTestField-v0", {"size": 101}))
+
+
+@pytest.mark.parametrize("missing", ["observation_space", "action_space"])
+def test_an_environment_without_a_space_names_it(missing, tmp_path):
+    there = {"observation_space", "action_space"} - {missing}
+    text = f"""
+        import gymnasium
+        class Mine(gymnasium.Env):
+            {there.pop()} = gymnasium.spaces.Discrete(2)
+    """
+    (tmp_path / "spaceless.py").write_text(textwrap.dedent(text))
+    with pytest.raises(ValueError, match=f"Mine has no {missing}: set it"):
+        make(f"{tmp_path / 'spaceless.py'}:Mine", 1, [0])
 
 
 def test_the_files_of_ones_own_environments(tmp_path, monkeypatch):

@@ -122,6 +122,55 @@ def test_a_mistake_in_this_process_is_told_from_wrong_use(error):
     assert f"({__file__}, line {Failing.reset.__code__.co_firstlineno + 1})" in str(caught.value)
 
 
+class Exits(Still):
+    """Ends the program, as some simulators do."""
+
+    def step(self, action):
+        raise SystemExit(0)
+
+
+class OldReset(Still):
+    """The interface before Gymnasium 0.26."""
+
+    def reset(self, *, seed=None, options=None):
+        return np.zeros(2, np.float32)
+
+
+class OldStep(Still):
+    """The interface before Gymnasium 0.26."""
+
+    def step(self, action):
+        return np.zeros(2, np.float32), 0.0, False, {}
+
+
+class ListReward(Still):
+    """A reward in an array."""
+
+    def step(self, action):
+        return np.zeros(2, np.float32), np.zeros(1), False, False, {}
+
+
+@pytest.mark.parametrize(
+    ("kind", "message"),
+    [
+        (Exits, "step\\(\\) of the environment raised SystemExit: 0 .*test_workers.py, line"),
+        (OldReset, r"no attribute 'items': reset\(\) must return \(observation, info\)\. Fix"),
+        (OldStep, r"not enough values .*: step\(\) must return \(observation, reward, terminated, truncated, info\)"),
+        (ListReward, r"sequence: the reward that step\(\) returns must be a number\. Fix"),
+    ],
+)
+def test_another_interface_and_an_exit_are_explained(kind, message):
+    env = GymnasiumEnv(SyncVectorEnv([kind], autoreset_mode=AutoresetMode.DISABLED), [1], task="Mine")
+
+    def play():
+        env.reset()
+        env.step(torch.zeros(1, 1))
+
+    with pytest.raises(EnvError, match=message):
+        play()
+    env.close()
+
+
 def test_a_mistake_that_cannot_be_pickled_is_not_waited_for():
     vector, env = workers(Locked, deadline=0.5)
     with pytest.raises(RuntimeError, match="Still: the environment of a worker process raised an error that cannot be"):

@@ -26,6 +26,7 @@ pytestmark = pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="
 
 PROMPTS = 12
 SECONDS = 120
+ANNOTATORS, LABELS, KILLS = 8, 1000, 10
 
 
 def spoken(runs, prompts=PROMPTS):
@@ -41,8 +42,8 @@ def spoken(runs, prompts=PROMPTS):
 class Server:
     """`operant serve` in a process group of its own."""
 
-    def __init__(self, runs):
-        command = [sys.executable, "-m", "operant", "serve", "--no-browser", "--port", "0", "--runs", str(runs)]
+    def __init__(self, runs, port=0):
+        command = [sys.executable, "-m", "operant", "serve", "--no-browser", "--port", str(port), "--runs", str(runs)]
         self.process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
         self.address = self.process.stdout.readline().strip().rstrip("/")
         self.port = int(self.address.rpartition(":")[2])
@@ -85,8 +86,8 @@ def serve():
     """Start servers; what still runs at the end of the test is killed."""
     started = []
 
-    def begin(runs):
-        started.append(Server(runs))
+    def begin(runs, port=0):
+        started.append(Server(runs, port))
         return started[-1]
 
     yield begin
@@ -187,6 +188,58 @@ def test_f22_eight_annotators_at_once_and_undo_in_between(tmp_path, serve):
     assert len({event.event_id for event in events}) == len(events)
     assert {name: sum(event.annotator == name for event in labels) for name in kept} == dict.fromkeys(kept, 6)
     assert repr(found) == repr(again)
+
+
+class Annotator(threading.Thread):
+    """A page that labels everything, and sends a label again, with its id, until it is acknowledged."""
+
+    def __init__(self, server, name, acknowledged):
+        super().__init__(daemon=True)
+        self.server, self.acknowledged, self.again = server, acknowledged, 0
+        self.asked = {"run": "spoken", "annotator": name, "overlap": ANNOTATORS}
+        self.name_ = name
+
+    def patiently(self, action):
+        while True:
+            with suppress(OSError, ValueError):
+                status, answer = action()
+                if status == 200:
+                    return answer
+            self.again += 1
+            time.sleep(0.05)
+
+    def run(self):
+        state = self.patiently(lambda: self.server.ask("labels/following", **self.asked))
+        while (item := state["item"]) is not None:
+            known = {"item": item}, new_event_id(), self.name_
+            self.patiently(lambda known=known: label(self.server, *known))
+            self.acknowledged.append((item["id"], *known[1:]))
+            state = self.patiently(lambda: self.server.ask("labels/following", **self.asked))
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1200)
+def test_f20_a_thousand_labels_of_eight_people_while_the_server_is_killed_ten_times(tmp_path, serve):
+    spoken(tmp_path / "runs", prompts=LABELS // ANNOTATORS)
+    server = serve(tmp_path / "runs")
+    acknowledged: list[tuple[str, str, str]] = []
+    people = [Annotator(server, f"person {i}", acknowledged) for i in range(ANNOTATORS)]
+    for person in people:
+        person.start()
+    for killed in range(KILLS):
+        while len(acknowledged) < (killed + 1) * LABELS // (KILLS + 2):
+            time.sleep(0.01)
+        server.kill()
+        server = serve(tmp_path / "runs", server.port)
+    for person in people:
+        person.join(1000)
+    with PreferenceStore(tmp_path / "runs" / "spoken" / "preferences.sqlite") as store:
+        found = sorted((event.item_id, event.event_id, event.annotator) for event in store.labels())
+        events = store.events()
+    assert found == sorted(acknowledged)
+    assert len(found) == LABELS
+    assert len(set(events_of := [event.event_id for event in events])) == len(events_of) == LABELS
+    assert sum(person.again for person in people) >= KILLS
 
 
 def test_f22_two_browsers_of_one_annotator_store_one_label(tmp_path, serve):

@@ -73,6 +73,11 @@ DIALECT = {
     r"what there is": "the results so far",
     r"where it was left": "where it stopped",
     r"says? nothing": "is not informative",
+    r"None where": "None if",
+    r"where there (?:is|are)": "if there is",
+    rf"{COUNTED} of a seed": "steps per seed",
+    r"(?:one|two|integers?|characters?) an? (?:answer|cell|environment|row|seed|state|step)": "one per row",
+    r"less that of": "difference from",
     rf"{COUNTED} an? {UNITS}": "per: 10 steps per second",
 }
 PHRASES = re.compile("|".join(rf"\b(?:{pattern})\b" for pattern in DIALECT), re.IGNORECASE)
@@ -94,7 +99,10 @@ MEANT = {
 }
 
 # Old names that something else is rightly called, and what.
-KEPT = {"target_entropy": "an entropy in SAC; the factor that discrete SAC called so has another name now"}
+KEPT = {
+    "target_entropy": "an entropy in SAC; the factor that discrete SAC called so has another name now",
+    "temperature": "of sampling from a language model; those of plans and dreams have other names now",
+}
 
 
 def configurations():

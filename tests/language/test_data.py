@@ -74,6 +74,9 @@ def test_a_kind_that_an_algorithm_does_not_take_is_refused():
         kind([ROWS["prompt-completion"]], accept=("preference",))
     assert "Expected: preference has `chosen` + `rejected`." in str(error.value)
     assert "sft takes language-modeling, prompt-completion" in str(error.value)
+    with pytest.raises(ValueError, match="Expected: ranking has") as error:
+        kind([ROWS["prompt-completion"]], accept=("ranking", "preference", "ranking"))
+    assert str(error.value).count("ranking has") == 1
     assert kind([ROWS["preference"]], accept=("ranking", "preference")) == "preference"
 
 

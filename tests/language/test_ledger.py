@@ -6,11 +6,13 @@ import torch
 
 import operant
 from operant.language import ledger as ledgers
+from operant.language.critic import Critic
 from operant.language.engines.native import NativeEngine
 from operant.language.examples import Prompt
 from operant.language.grpo import GRPO, PRESETS, GRPOConfig
 from operant.language.ledger import take_ledger
 from operant.language.rewards import combine
+from operant.language.rlhf import RLHF, RLHFConfig
 from operant.runtime.ledger import ledgers_of, read_ledger
 
 PROMPTS = [Prompt([1, *ids], {"prompt": str(ids)}) for ids in ([3], [4, 5], [6, 3, 4], [7], [5, 5], [6, 7])]
@@ -142,4 +144,119 @@ def test_a_run_keeps_the_batch_before_each_evaluation(tmp_path):
     assert ledgers_of(run.path) == [(at, seed) for at in (8, 16, 24) for seed in (3, 4)]
     found = read_ledger(run.path, 16, 4)
     assert (found.consumed, found.seed, len(found.prompts), len(found.answers)) == (16, 4, 4, 16)
+    assert total(found, "policy") == pytest.approx(found.loss["losses/policy"], abs=1e-6)
+
+
+def by_step(found, column):
+    """Return the mean over optimizer steps of the mean of a column over their tokens."""
+    rows = [found.columns[column][visit.start : visit.start + visit.length] for visit in found.visits]
+    steps = [
+        [row for row, visit in zip(rows, found.visits, strict=True) if visit.step == k] for k in range(found.steps)
+    ]
+    return float(np.mean([np.concatenate(step).mean() for step in steps]))
+
+
+@pytest.fixture
+def make_rlhf(make_model, characters):
+    def make(reward=varied, **values):
+        with torch.random.fork_rng():
+            torch.manual_seed(0)
+            model = make_model(vocab_size=8)
+        model.tokenizer = characters
+        values = {"learning_rate": 0.05, "prompts_per_batch": 4, "num_generations": 2, "beta": 0.1} | values
+        config = RLHFConfig(**values)
+        critic = Critic.sharing(model) if config.critic == "shared" else Critic.copy_of(model)
+        limits = {"max_tokens": 6, "seed": 0, "budget": 100}
+        return RLHF(config, model, NativeEngine(model), PROMPTS, combine([reward]), critic=critic, **limits)
+
+    return make
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        {"num_minibatches": 2, "num_iterations": 3},
+        {"loss_aggregation": "sequence_mean", "micro_batch_tokens": 10},
+        {"loss_aggregation": "constant", "objective": "penalty", "critic": "shared"},
+        {"step": "vpg", "num_minibatches": 2},
+        {
+            "importance_sampling_correction": "mask",
+            "importance_sampling_cap": 1.0001,
+            "temperature": 0.7,
+            "ent_coef": 0.1,
+        },
+    ],
+)
+def test_the_column_of_rlhf_sums_to_the_logged_loss(make_rlhf, values):
+    learner = make_rlhf(**values)
+    count = 1 if "step" in values else learner.config.num_iterations * learner.config.num_minibatches
+    for _ in range(2):
+        metrics = learner.iterate()
+        found = take_ledger(learner, consumed=learner.consumed, seed=0)
+        assert found.steps == count
+        assert total(found, "policy") == pytest.approx(float(metrics["losses/policy"]), abs=1e-6)
+        assert found.loss["losses/policy"] == pytest.approx(float(metrics["losses/policy"]), abs=1e-6)
+        for column, metric in (("entropy", "policy/entropy_avg"), ("ratio", "val/ratio")):
+            assert by_step(found, column) == pytest.approx(float(metrics[metric]), rel=1e-4)
+        assert "reference" not in found.columns
+        assert (len(found.prompts), len(found.answers)) == (4, 8)
+
+
+def test_a_row_of_rlhf_goes_from_the_reward_to_the_term(make_rlhf):
+    learner = make_rlhf(num_iterations=2, normalize_advantage="none", gae_lambda=1.0)
+    learner.iterate()
+    learner.take_learned()
+    learner.iterate()
+    found = take_ledger(learner, consumed=8, seed=3)
+    c = found.columns
+    surrogate = np.minimum(c["ratio"] * c["advantage"], c["ratio"].clip(0.8, 1.2) * c["advantage"])
+    np.testing.assert_allclose(c["policy"], -c["weight"] * c["importance"] * surrogate / 2, atol=1e-7)
+    clipped = ((c["ratio"] < 0.8) & (c["advantage"] < 0)) | ((c["ratio"] > 1.2) & (c["advantage"] > 0))
+    assert (c["clipped"] == clipped).all()
+    assert clipped.any()
+    assert np.abs(c["kl"]).max() > 1e-3
+    for visit in found.visits:
+        rows = slice(visit.start, visit.start + visit.length)
+        reward, value, score = c["reward"][rows], c["value"][rows], found.answers[visit.answer]["reward"]
+        price = -0.1 * c["kl"][rows]
+        np.testing.assert_allclose(reward, price + score * (np.arange(visit.length) == visit.length - 1), atol=1e-6)
+        np.testing.assert_allclose(c["advantage"][rows], reward[::-1].cumsum()[::-1] - value, atol=1e-5)
+        assert "".join(found.pieces[i] for i in c["piece"][rows]) == found.answers[visit.answer]["text"]
+
+
+@pytest.mark.filterwarnings("ignore:no reward function applies")
+def test_answers_that_rlhf_drops_are_in_no_ledger(make_rlhf):
+    learner = make_rlhf(lambda completion_ids, **_: [None if ids[0] % 2 else float(len(ids)) for ids in completion_ids])
+    learner.iterate()
+    found = take_ledger(learner, consumed=4, seed=0)
+    assert 0 < len(found.answers) < 8
+    assert {answer["prompt"] for answer in found.answers} == set(range(len(found.prompts)))
+    assert all(answer["counts"] and answer["reward"] is not None for answer in found.answers)
+
+
+def test_what_is_too_much_of_rlhf_is_a_sum(make_rlhf, monkeypatch):
+    monkeypatch.setattr(ledgers, "MOST_TOKENS", 50)
+    learner = make_rlhf(num_iterations=3)
+    metrics = learner.iterate()
+    found = take_ledger(learner, consumed=4, seed=0)
+    assert len(found.columns["policy"]) <= 50
+    assert found.rest["tokens"] > 0
+    assert total(found, "policy") == pytest.approx(float(metrics["losses/policy"]), abs=1e-6)
+
+
+def test_there_is_no_ledger_without_a_step_on_tokens(make_rlhf):
+    warming, natural = make_rlhf(critic_warmup=1), make_rlhf(step="trpo")
+    warming.iterate()
+    natural.iterate()
+    assert take_ledger(warming, consumed=4, seed=0) is None
+    assert take_ledger(natural, consumed=4, seed=0) is None
+    warming.iterate()
+    assert take_ledger(warming, consumed=8, seed=0) is not None
+
+
+def test_a_run_of_rlhf_keeps_its_batches(tmp_path):
+    sizes = SMALL | {"num_generations": 1, "critic_warmup": 0}
+    run = operant.train("rlhf", "arithmetic", seeds=1, budget=16, run=tmp_path / "run", progress="silent", **sizes).run
+    assert ledgers_of(run.path) == [(8, 0), (16, 0)]
+    found = read_ledger(run.path, 16, 0)
     assert total(found, "policy") == pytest.approx(found.loss["losses/policy"], abs=1e-6)

@@ -1,3 +1,4 @@
+import copy
 import json
 import warnings
 
@@ -174,6 +175,49 @@ def test_a_model_that_changes_its_logits_is_refused(make_network, characters):
     network.lm_head.register_forward_hook(lambda module, given, logits: logits * 2)
     with pytest.raises(ValueError, match="changes its logits afterwards"):
         finish(network, characters, ModelOptions(), seed=0)
+
+
+def test_weights_that_are_nan_are_named(make_network, characters):
+    network = make_network()
+    network.model.layers[0].mlp.up_proj.weight.data[0, 0] = float("nan")
+    with pytest.raises(ValueError, match=r"NaN: its weights hold NaN or Inf, first in model\.layers\.0\.mlp\.up_proj"):
+        finish(network, characters, ModelOptions(), seed=0)
+
+
+def test_a_tokenizer_of_another_model_is_refused(make_network, characters):
+    network = make_network()
+    network.resize_token_embeddings(50)
+    with pytest.raises(ValueError, match=r"tokens up to 98, but the model has embeddings of 50 tokens: get both"):
+        finish(network, characters, ModelOptions(), seed=0)
+
+
+def test_added_tokens_without_an_embedding_are_no_mistake(make_network, characters):
+    characters = copy.deepcopy(characters)
+    characters.add_special_tokens({"pad_token": "[PAD]"})  # as one does for other libraries, without a new embedding
+    assert finish(make_network(), characters, ModelOptions(), seed=0).stop == {2}
+
+
+def test_weights_that_are_cut_off_are_named(folder):
+    weights = folder / "model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:-100])
+    with pytest.raises(ValueError, match=r"cannot be loaded: its safetensors are damaged \(.*get them again"):
+        load(ModelOptions(model=str(folder)), seed=0)
+
+
+def test_a_model_without_a_tokenizer_is_refused(folder):
+    for file in folder.glob("tokenizer*"):
+        file.unlink()
+    with pytest.raises(ValueError, match="cannot be loaded"):
+        load(ModelOptions(model=str(folder)), seed=0)
+
+
+def test_gpt2_without_a_tokenizer_is_refused(tmp_path):
+    from transformers import GPT2Config, GPT2LMHeadModel
+
+    config = GPT2Config(vocab_size=99, n_positions=64, n_embd=8, n_layer=1, n_head=1, bos_token_id=0, eos_token_id=0)
+    GPT2LMHeadModel(config).save_pretrained(tmp_path)  # for which transformers makes up an empty tokenizer
+    with pytest.raises(ValueError, match="cannot be loaded: it comes without the files of a tokenizer"):
+        load(ModelOptions(model=str(tmp_path)), seed=0)
 
 
 def test_pickled_weights_are_refused(folder):

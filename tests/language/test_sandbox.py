@@ -302,7 +302,7 @@ def test_leaving_the_interpreter_ends_the_workers(tmp_path):
 
 def test_start_finds_mistakes_before_the_first_call(sandbox, tmp_path):
     sandbox("double").start()
-    with pytest.raises(SandboxError, match=r"cannot be loaded(.|\n)*no attribute 'missing'"):
+    with pytest.raises(SandboxError, match=r"cannot be loaded(.|\n)*has no 'missing'; it defines .*double"):
         sandbox("missing").start()
     broken = tmp_path / "broken.py"
     broken.write_text("def f(:\n")

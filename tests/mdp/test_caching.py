@@ -1,5 +1,6 @@
 import importlib.util
 import sys
+from pathlib import Path
 
 import numba
 import pytest
@@ -109,3 +110,19 @@ def test_types_of_a_file_that_is_gone_leave_the_cache_readable(tmp_path):
     kernel = load("kernel", tmp_path, compiled=decorator).kernel
     del sys.modules["kernel"]
     assert index._load_index() == {}
+
+
+def test_without_a_folder_for_machine_code_a_temporary_one_is_used(tmp_path, answer, monkeypatch, caplog):
+    """As in a container whose installation and home folder belong to someone else."""
+    from numba.core import caching
+
+    monkeypatch.setattr(numba.config, "CACHE_DIR", "")
+    for name in ("InTreeCacheLocator", "UserWideCacheLocator"):  # with an underscore in earlier versions of numba
+        locator = getattr(caching, name, None) or getattr(caching, f"_{name}")
+        monkeypatch.setattr(locator, "from_function", lambda function, file: None)
+    (tmp_path / "kernel.py").write_text(KERNEL)
+    (tmp_path / "helper.py").write_text(HELPER.format(1))
+    assert answer() == (2, 0)
+    assert answer() == (2, 1), "the same process finds it again"
+    assert Path(numba.config.CACHE_DIR).stat().st_mode & 0o777 == 0o700
+    assert [record.getMessage() for record in caplog.records if "NUMBA_CACHE_DIR" in record.getMessage()] != []

@@ -28,6 +28,15 @@ def test_a_model_without_a_map_has_none():
     assert model.arrows == ""
 
 
+def test_a_drawing_may_begin_with_a_byte_order_mark_and_a_wrong_one_names_its_file(tmp_path):
+    drawing = tmp_path / "grid.txt"
+    drawing.write_text("slip: 0.2\n\nS . +1\n", encoding="utf-8-sig")
+    assert maps.read(drawing=drawing).mdp.states == 3
+    drawing.write_text("slop: 0.2\n\nS . +1\n")
+    with pytest.raises(ValueError, match=r"grid\.txt: line 1, column 1: 'slop' is not a setting"):
+        maps.read(drawing=drawing)
+
+
 def test_a_drawing_is_read(tmp_path):
     path = tmp_path / "grid.txt"
     path.write_text(DRAWING)

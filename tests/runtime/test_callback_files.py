@@ -40,6 +40,10 @@ number = 3
 
 def nothing():
     return None
+
+
+class Other:
+    pass
 """
 SMALL = {"num_envs": 2, "num_steps": 25, "num_minibatches": 2, "num_epochs": 1, "hidden_sizes": (8,)}
 QUICK = {"budget": 400, "evaluate_every": 100, "evaluate_episodes": 2, "progress": "silent", **SMALL}
@@ -82,7 +86,8 @@ def test_a_class_or_a_function_in_a_file_makes_one(home):
         (["stop.py:Stop(2)"], "parameters are given by name"),
         (["stop.py:Stop(seen=open('x'))"], r"such as my.py:Bonus\(scale=0.1\), got"),
         (["stop.py:Stop(seen=)"], r"such as my.py:Bonus\(scale=0.1\), got"),
-        (["stop.py:nothing"], "must be or make an operant.Callback, got None"),
+        (["stop.py:nothing"], "must be or make an operant.Callback, got None: inherit from that class"),
+        (["stop.py:Other"], "must be or make an operant.Callback, got an object of Other"),
         (["broken.py:Stop"], "broken.py.* line 2.*: ZeroDivisionError: division by zero"),
         (["torn.py:Stop"], "torn.py, line 1: "),
     ],

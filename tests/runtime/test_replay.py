@@ -325,7 +325,7 @@ def test_a_state_of_another_shape_is_refused(shape):
 
 
 def test_a_capacity_below_one_step_is_refused():
-    with pytest.raises(ValueError, match="capacity must hold one step of all 4 environments of a seed, got 3"):
+    with pytest.raises(ValueError, match="capacity must hold one step of all 4 environments of each seed, got 3"):
         Replay(seeds=1, rows=4, capacity=3)
 
 

@@ -81,6 +81,9 @@ def test_an_existing_run_is_refused_with_advice(run):
     with pytest.raises(RunError, match=r"exists already .*operant resume .*/one.*--run"):
         Run.create(run.path, SETTINGS, Config())
     assert before == {p: p.stat().st_mtime_ns for p in run.path.rglob("*")}
+    (run.path / "config.toml").unlink()  # now it is another folder, which cannot be resumed
+    with pytest.raises(RunError, match=r"is not empty; name another folder"):
+        Run.create(run.path, SETTINGS, Config())
     assert list(run.path.parent.iterdir()) == [run.path]
 
 
@@ -152,6 +155,17 @@ def test_opening_what_is_no_run(tmp_path):
     for path in (tmp_path, tmp_path / "nowhere"):
         with pytest.raises(RunError, match=r"is not the folder of a run: config\.toml"):
             Run.open(path)
+
+
+def test_opening_a_run_by_its_bare_or_misspelled_name_names_the_folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    Run.create("runs/ppo-CartPole-v1-1", SETTINGS, Config())
+    for given in ("ppo-CartPole-v1-1", "ppo-cartpole-v1-1", "runs/ppo-CartPole-v1-2"):
+        with pytest.raises(RunError, match=r"did you mean runs.ppo-CartPole-v1-1\?$"):
+            Run.open(given)
+    (tmp_path / "runs" / "empty").mkdir()
+    with pytest.raises(RunError, match=r"No such file or directory$"):
+        Run.open("runs/empty")
 
 
 @pytest.mark.parametrize(

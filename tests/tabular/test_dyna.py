@@ -40,7 +40,7 @@ class TwinDyna(TwinAgent):
 @pytest.mark.parametrize("name", ["dyna-q", "dyna-q-plus"])
 def test_the_kernel_is_the_algorithm_in_plain_python(name):
     mdp = forest(seed=1)
-    plus = {"kappa": 0.05} if name == "dyna-q-plus" else {}
+    plus = {"bonus_coef": 0.05} if name == "dyna-q-plus" else {}
     learner = learner_for(
         name,
         mdp,
@@ -55,7 +55,7 @@ def test_the_kernel_is_the_algorithm_in_plain_python(name):
     learner.iterate()
     for i, seed in enumerate((7, 8)):
         agent = TwinDyna(mdp, seed, gamma=0.9, alpha=0.2, epsilon=0.3)
-        agent.kappa, agent.imagines = plus.get("kappa", 0.0), bool(plus)
+        agent.kappa, agent.imagines = plus.get("bonus_coef", 0.0), bool(plus)
         play(mdp, agent, seed, 300)
         np.testing.assert_allclose(learner.q[i], agent.q, rtol=1e-10, atol=1e-12)
 
@@ -99,7 +99,7 @@ def shortcut(*, opened):
 
 def test_the_bonus_finds_a_shortcut_that_opens_later():
     found = {}
-    for name, values in (("dyna-q", {}), ("dyna-q-plus", {"kappa": 1e-3})):
+    for name, values in (("dyna-q", {}), ("dyna-q-plus", {"bonus_coef": 1e-3})):
         learner = learner_for(
             name,
             shortcut(opened=False),
@@ -127,5 +127,5 @@ def test_another_world_is_refused():
 def test_values_out_of_range_are_refused():
     with pytest.raises(ValueError, match=r"planning_steps must be in .0, inf., got -1"):
         DynaQConfig(planning_steps=-1)
-    with pytest.raises(ValueError, match=r"kappa must be in .0, inf., got -0\.1"):
-        DynaQPlusConfig(kappa=-0.1)
+    with pytest.raises(ValueError, match=r"bonus_coef must be in .0, inf., got -0\.1"):
+        DynaQPlusConfig(bonus_coef=-0.1)

@@ -261,5 +261,5 @@ def test_wrappers_that_a_table_cannot_have_are_named(wrappers):
         experiment("FrozenLake-v1", wrappers=("mine.py:Continuous",))
     with pytest.raises(ValueError, match="env_backend='tensor' simulates the model of FrozenLake-v1 inside the kernel"):
         experiment("FrozenLake-v1", wrappers=("mine.py:Rows",), env_backend="tensor")
-    with pytest.raises(ValueError, match="the arms of a bandit are pulled inside the kernel, where there is no place"):
+    with pytest.raises(ValueError, match="the arms of a bandit are pulled inside the kernel, which has no place"):
         api.train("ucb1", "operant/Testbed-v0", wrappers=["mine.py:Rows"], progress="silent")

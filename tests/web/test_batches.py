@@ -23,15 +23,15 @@ def runs(tmp_path_factory):
     path = tmp_path_factory.mktemp("batches") / "runs"
     silent = {"progress": "silent"}
     api.train("ppo", "CartPole-v1", seeds=2, budget=1024, run=path / "ppo", keep_checkpoints=4, **SMALL, **silent)
-    api.train("grpo", "arithmetic", seeds=1, budget=8, run=path / "words", num_iterations=2, **WORDS, **silent)
+    api.train("grpo", "arithmetic", seeds=2, budget=8, run=path / "words", num_iterations=2, **WORDS, **silent)
     api.train("q-learning", "FrozenLake-v1", seeds=1, budget=100, run=path / "lake", **silent)
     return path
 
 
-def batch(runs, run, at=None):
-    answer = batches.batch(runs, run, at)
+def batch(runs, run, at=None, **which):
+    answer = batches.batch(runs, run, at, **which)
     while not answer["done"]:
-        answer = batches.batch(runs, run, answer["at"])
+        answer = batches.batch(runs, run, answer["at"], **which)
     return answer
 
 
@@ -60,6 +60,28 @@ def test_the_batch_of_an_update_is_that_of_the_training(runs):
     assert found["log_probs"] != found["old_log_probs"]
     assert found["rollout"]["rewards"] == rollout.rewards[:, 0, 0].tolist()
     assert set(found["rollout"]) == set(ROLLOUT)
+
+
+def test_seed_and_environment_are_chosen(runs):
+    found = batch(runs, "ppo", 3 * EVERY, seed=1, environment=2)
+    assert (found["seeds"], found["seed"], found["environments"], found["environment"]) == ([0, 1], 1, 4, 2)
+    learner = learner_at(runs / "ppo", 3 * EVERY)
+    rollout = learner.agent.collect(32)
+    samples = learner.estimate_advantages(rollout)
+    assert found["old_log_probs"] == samples.old_log_probs[1].tolist()
+    assert found["rollout"]["terminated"] == rollout.terminated[:, 1, 2].tolist()
+    assert found["old_log_probs"] != batch(runs, "ppo", 3 * EVERY)["old_log_probs"]
+    assert batch(runs, "ppo", 3 * EVERY, environment=99)["environment"] == 3
+    words = batch(runs, "words", seed=1)
+    assert (words["seeds"], words["seed"], words["environments"]) == ([0, 1], 1, 0)
+    ratios = read_ledger(runs / "words", words["at"], 1).columns["ratio"]
+    assert words["samples"] == len(ratios)
+
+
+def test_a_seed_that_was_not_trained_is_an_error(runs):
+    for run in ("ppo", "words"):
+        with pytest.raises(ValueError, match="the run has the seeds 0, 1, got 7"):
+            batches.batch(runs, run, seed=7)
 
 
 def test_the_rollout_gives_the_advantages_of_the_training(runs):
@@ -121,5 +143,7 @@ def test_what_has_no_batch_is_an_error(runs):
         batches.batch(runs, "lake")
     with pytest.raises(ValueError, match="at must be a whole number, got '3'"):
         batches.batch(runs, "ppo", "3")
+    with pytest.raises(ValueError, match="environment must be a whole number, got True"):
+        batches.batch(runs, "ppo", environment=True)
     with pytest.raises(NotFoundError):
         batches.batch(runs, "../x")

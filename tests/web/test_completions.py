@@ -60,6 +60,17 @@ def test_every_step_is_there(folder):
     assert found["steps"]["training"] == [{"consumed": at, "seed": seed} for at in (10, 20) for seed in (3, 4)]
     assert found["steps"]["held-out"] == [{"consumed": 0, "seed": 3}, {"consumed": 10, "seed": 3}]
     assert found["command"] == f"operant show {folder / 'words'}"
+    assert found["note"] == ""
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "reason"),
+    [("sft", "learns from given answers"), ("dpo", "learns from given pairs"), ("rlhf", "at every evaluation")],
+)
+def test_why_there_are_no_training_batches_is_said(tmp_path, algorithm, reason):
+    settings = Settings(algorithm=algorithm, task="arithmetic", seeds=(0,), budget=20)
+    Run.create(tmp_path / "run", settings, GRPOConfig(), command=["operant", "train"])
+    assert reason in completions.steps(tmp_path, "run")["note"]
 
 
 def test_a_batch_has_its_columns_and_what_they_sum_to(folder):

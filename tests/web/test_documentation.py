@@ -6,7 +6,7 @@ import pytest
 
 from operant import catalog
 from operant.web import documentation, explorables, playground
-from operant.web.documentation import address_of, page_of
+from operant.web.documentation import Documentation, find_documentation, page_of
 from operant.web.simulating import LEARNERS
 from operant.web.taxonomy import taxonomy
 
@@ -31,8 +31,8 @@ def naming(*urls):
 )
 def test_the_address_is_the_one_that_the_package_names(monkeypatch, urls, expected):
     monkeypatch.setattr(documentation, "metadata", naming(*urls))
-    assert address_of() == expected
-    assert address_of("http://127.0.0.1:8000") == "http://127.0.0.1:8000/"
+    assert find_documentation() == Documentation(expected)
+    assert find_documentation("http://127.0.0.1:8000") == Documentation("http://127.0.0.1:8000/")
 
 
 def test_a_package_that_is_not_installed_names_none(monkeypatch):
@@ -40,13 +40,20 @@ def test_a_package_that_is_not_installed_names_none(monkeypatch):
         raise PackageNotFoundError
 
     monkeypatch.setattr(documentation, "metadata", missing)
-    assert address_of() == ""
+    assert find_documentation() == Documentation()
 
 
 @pytest.mark.parametrize("address", ["javascript:alert(1)", "docs", "//example.org", "file:///docs"])
-def test_an_address_is_of_a_web_site(address):
-    with pytest.raises(ValueError, match="must begin with https:// or http://"):
-        address_of(address)
+def test_an_address_is_of_a_web_site(address, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "docs").mkdir()  # without a first page
+    with pytest.raises(ValueError, match=r"begin with https:// or http://, or be a folder with an index\.html"):
+        find_documentation(address)
+
+
+def test_a_folder_of_a_built_site_is_served_by_the_app(tmp_path):
+    (tmp_path / "index.html").write_text("site", encoding="utf-8")
+    assert find_documentation(str(tmp_path)) == Documentation("/docs/", tmp_path)
 
 
 def leaves(node):

@@ -10,7 +10,7 @@ from operant.web.safety import COOKIE, MOST_BYTES, Hosts
 from operant.web.worker import FUNCTIONS
 from web.conftest import ADDRESS, PAGE  # type: ignore[import-not-found]
 
-ADDRESSES = [*PAGES, "/static/style.css", "/static/js/main.js", "/events", "/media/run/film.mp4"]
+ADDRESSES = [*PAGES, "/static/style.css", "/static/js/main.js", "/events", "/media/run/film.mp4", "/docs", "/docs/"]
 ADDRESSES += [f"/api/{name}" for name in ("about", "map", *(name.replace(".", "/") for name in FUNCTIONS))]
 EVERY = "0.0.0.0"  # noqa: S104 - nothing is bound
 METHODS = ["PUT", "DELETE", "PATCH", "OPTIONS", "TRACE", "CONNECT", "PROPFIND", "BREW"]
@@ -111,7 +111,7 @@ def guarded(runs):
         yield found
 
 
-@pytest.mark.parametrize("address", ["/", "/?token=wrong", "/static/style.css", "/?token="])
+@pytest.mark.parametrize("address", ["/", "/?token=wrong", "/static/style.css", "/docs/", "/?token="])
 def test_nothing_is_served_without_the_token(guarded, address):
     guarded.cookies.clear()
     assert guarded.get(address).status_code == 403

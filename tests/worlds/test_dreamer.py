@@ -27,7 +27,7 @@ SMALL = DreamerConfig(
     learning_starts=32,
     buffer_size=1000,
     batch_size=3,
-    batch_length=8,
+    sequence_length=8,
     imagination_horizon=4,
     imagined_frames=3,
     learning_rate=1e-3,
@@ -68,10 +68,10 @@ def learner(config=SMALL, seeds=SEEDS, task="CartPole-v1"):
 def batch(found):
     """Return frames of a learner that has collected, and noise for a gradient step."""
     config = found.config
-    while found.replay.filled < config.batch_length:
+    while found.replay.filled < config.sequence_length:
         found.collect()
-    index = found.replay.draw_sequences(config.batch_size, config.batch_length, found.streams)
-    return frames_of(found.replay.take_sequences(index, config.batch_length)), found._draws()
+    index = found.replay.draw_sequences(config.batch_size, config.sequence_length, found.streams)
+    return frames_of(found.replay.take_sequences(index, config.sequence_length)), found._draws()
 
 
 def test_a_cue_is_remembered_and_acted_on():
@@ -292,7 +292,7 @@ def test_a_seed_that_diverges_leaves_the_others_alone():
 
 
 def test_the_model_of_the_paper_has_the_size_of_its_name():
-    config = DreamerConfig(**{**PRESETS["size12m"], "buffer_size": 10_000, "batch_length": 4, "batch_size": 2})
+    config = DreamerConfig(**{**PRESETS["size12m"], "buffer_size": 10_000, "sequence_length": 4, "batch_size": 2})
     found = learner(replace(config, imagination_horizon=2), seeds=(3,))
     assert 9e6 < found.networks.size < 13e6
     found.update(*batch(found))
@@ -316,7 +316,7 @@ def test_a_run_is_trained_and_evaluated(tmp_path):
 
 def test_a_gradient_is_a_program_that_looks_at_no_numbers():
     """Traced at some frames, it is the same function of others, in which other episodes end."""
-    config = replace(SMALL, batch_length=5, imagined_frames=1, imagination_horizon=1)
+    config = replace(SMALL, sequence_length=5, imagined_frames=1, imagination_horizon=1)
     found = learner(config, task="operant/PixelCatch-v0", seeds=(3,))
     for _ in range(3):
         found.collect()

@@ -6,7 +6,7 @@ import pytest
 
 from operant.worlds.dreamer_config import PRESETS, DreamerConfig
 
-SMALL = DreamerConfig(num_envs=4, buffer_size=1000, batch_length=8, imagined_frames=3, deter=16)
+SMALL = DreamerConfig(num_envs=4, buffer_size=1000, sequence_length=8, imagined_frames=3, deter=16)
 
 
 @pytest.mark.parametrize(
@@ -14,8 +14,8 @@ SMALL = DreamerConfig(num_envs=4, buffer_size=1000, batch_length=8, imagined_fra
     [
         ({"bins": 20}, "bins must be odd, so that one atom is 0, got 20"),
         ({"blocks": 3}, "blocks must divide deter, which is 16, got 3"),
-        ({"imagined_frames": 9}, "imagined_frames must be at most batch_length, which is 8, got 9"),
-        ({"buffer_size": 31}, r"buffer_size must hold num_envs \* batch_length = 32 steps, got 31"),
+        ({"imagined_frames": 9}, "imagined_frames must be at most sequence_length, which is 8, got 9"),
+        ({"buffer_size": 31}, r"buffer_size must hold num_envs \* sequence_length = 32 steps, got 31"),
     ],
 )
 def test_a_configuration_that_cannot_be(options, message):

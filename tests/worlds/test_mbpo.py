@@ -27,7 +27,7 @@ SMALL = MBPOConfig(
     rollout_batch_size=4,
     rollout_length=2,
     rollout_length_final=4,
-    imagined_size=40,
+    model_buffer_size=40,
     real_ratio=0.25,
 )
 
@@ -147,7 +147,7 @@ def test_it_takes_the_gradient_steps_that_it_says():
     ("options", "message"),
     [
         ({"rollout_batch_size": 7}, "rollout_batch_size must be a multiple of ensemble_size, which is 2, got 7"),
-        ({"imagined_size": 15}, "imagined_size must hold all steps of 4 rollouts, 16, got 15"),
+        ({"model_buffer_size": 15}, "model_buffer_size must hold all steps of 4 rollouts, 16, got 15"),
         ({"hindsight": "future"}, "hindsight must be 'none'"),
         ({"learning_starts": 0}, "learning_starts must be at least 1, got 0"),
     ],

@@ -74,7 +74,9 @@ def test_members_are_averaged_and_rows_kept_apart():
 
 @pytest.mark.parametrize("planner", ["cem", "mppi"])
 def test_plans_reach_what_is_best_in_a_known_world(planner):
-    config = replace(SMALL, planner=planner, population_size=200, num_elites=20, planning_iterations=8, temperature=0.2)
+    config = replace(
+        SMALL, planner=planner, population_size=200, num_elites=20, planning_iterations=8, planning_temperature=0.2
+    )
     found = learner(config)
     found.model.predict = walk()
     stream = [torch.Generator().manual_seed(seed) for seed in (0, 1)]
@@ -97,7 +99,7 @@ def test_worthless_plans_are_those_without_a_number():
 def test_worthless_plans_do_not_hide_the_good_ones(planner):
     """The best first action is 0.5, and beyond 0.9 nothing is a number."""
     config = replace(SMALL, planner=planner, population_size=100, num_elites=10, planning_iterations=8, horizon=1)
-    found = learner(replace(config, temperature=0.2))
+    found = learner(replace(config, planning_temperature=0.2))
     found.model.predict = lambda obs, actions, noise: Prediction(
         obs,
         torch.where(actions[..., 0] > 0.9, torch.nan, -(actions[..., 0] - 0.5).square()),

@@ -16,7 +16,7 @@ from operant.worlds.world_models_config import WorldModelsConfig
             {"train_in": "environment", "num_envs": 96},
             "rollouts must be a multiple of num_envs / population_size = 3 .* got 32",
         ),
-        ({"temperature": 0.0}, "temperature"),
+        ({"dream_temperature": 0.0}, "dream_temperature"),
         ({"free_nats": -1.0}, "free_nats"),
     ],
 )

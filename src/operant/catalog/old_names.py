@@ -82,8 +82,15 @@ FIELDS: Mapping[str, Mapping[str, str]] = {
         "target_entropy": "target_entropy_scale",
         "alpha": "ent_coef",
     },
+    "DreamerConfig": {
+        "batch_length": "sequence_length",
+        "gae_lambda": "td_lambda",
+    },
     "DynaQConfig": {
         "planning": "planning_steps",
+    },
+    "DynaQPlusConfig": {
+        "kappa": "bonus_coef",
     },
     "EpsilonGreedyConfig": {
         "epsilon": "exploration_rate",
@@ -108,6 +115,9 @@ FIELDS: Mapping[str, Mapping[str, str]] = {
         "kl_coefficient": "beta",
         "reset_every": "ref_reset_interval",
     },
+    "IMPALAConfig": {
+        "trace_lambda": "td_lambda",
+    },
     "IterativeGRPOConfig": {
         "weights": "loss_aggregation",
         "kl_coefficient": "beta",
@@ -127,6 +137,9 @@ FIELDS: Mapping[str, Mapping[str, str]] = {
     "MBIEEBConfig": {
         "beta": "bonus_coef",
     },
+    "MBPOConfig": {
+        "imagined_size": "model_buffer_size",
+    },
     "ModelOptions": {
         "lora_rank": "lora_r",
         "lora_targets": "lora_target_modules",
@@ -139,6 +152,9 @@ FIELDS: Mapping[str, Mapping[str, str]] = {
     },
     "OneStepConfig": {
         "bonus": "bonus_coef",
+    },
+    "PETSConfig": {
+        "temperature": "planning_temperature",
     },
     "PPOConfig": {
         "environments": "num_envs",
@@ -257,6 +273,10 @@ FIELDS: Mapping[str, Mapping[str, str]] = {
     },
     "UCBConfig": {
         "scale": "bonus_coef",
+    },
+    "WorldModelsConfig": {
+        "temperature": "dream_temperature",
+        "vae_torso": "vae_encoder",
     },
 }
 """New names of fields by the declaring configuration and their old names."""

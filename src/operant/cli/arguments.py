@@ -109,7 +109,8 @@ class TrainOptions(Training, Settings):
     """A preset (`operant list ALGORITHM` lists them). Default: the one for the task, if there is one."""
 
     config: Path | None = None
-    """A file with a table [config], such as a run's config.toml; it overrides presets, and flags override it."""
+    """A file with a table [config], [settings] or both, such as a run's config.toml; it overrides presets, and flags
+    override it."""
 
     run: Path | None = None
     """Folder of the run, new or empty. Default: runs/<algorithm>-<task>-<n>, with the first free number."""
@@ -223,7 +224,7 @@ def parameters(words: Sequence[str]) -> dict[str, Any]:
 def _value(word: str) -> Any:
     if word.startswith("@"):
         try:
-            return Path(word[1:]).read_text(encoding="utf-8")
+            return Path(word[1:]).read_text(encoding="utf-8-sig")
         except (OSError, ValueError) as error:
             raise ValueError(f"{word[1:]} cannot be read: {getattr(error, 'strerror', None) or error}") from error
     try:
@@ -324,6 +325,8 @@ def parse_training(
     entry = catalog.find(algorithm)
     config_class = cast(type[Any], type(config))
     flags = old_names.current_flags(config_class, flags)
+    if entry.unit == "environment steps":
+        flags = [re.sub(r"^--total[-_]timesteps(?==|$)", "--budget", flag) for flag in flags]
     own = re.sub(r"\W", "_", entry.label)
     both: type[Any] = make_dataclass("Both", [("run", type(options)), (own, config_class)])
     note = (
@@ -379,7 +382,8 @@ def _defaults(
     config = from_table(config_class, tables["config"], base=config, where=where, algorithm=entry)
     if "settings" not in tables:
         return options, config
-    settings = from_table(Settings, tables["settings"], where=f"{named.config}: settings", algorithm=entry)
+    base = Settings(**{field.name: getattr(options, field.name) for field in fields(Settings)})
+    settings = from_table(Settings, tables["settings"], base=base, where=f"{named.config}: settings", algorithm=entry)
     if settings.algorithm != entry.name:
         raise ValueError(f"{named.config} configures {settings.algorithm}, not {entry.name}; train the former")
     values = {field.name: getattr(settings, field.name) for field in fields(Settings)} | {"task": task}
@@ -402,14 +406,17 @@ def _read(path: Path) -> dict[str, Any]:
     from operant.runtime.run import SCHEMA
 
     try:
-        tables = tomllib.loads(path.read_text(encoding="utf-8"))
+        tables = tomllib.loads(path.read_text(encoding="utf-8-sig"))  # editors of Windows put a BOM first
     except OSError as error:
         raise ValueError(f"--config {path} cannot be read: {error.strerror}") from error
     except (ValueError, RecursionError) as error:
         raise ValueError(f"--config {path} is not TOML: {error}") from error
     unknown = sorted(tables.keys() - {"schema_version", "settings", "config"})
+    if "settings" in tables:
+        tables.setdefault("config", {})
     if unknown or not isinstance(tables.get("config"), dict) or not isinstance(tables.get("settings", {}), dict):
-        raise ValueError(f"--config {path} must hold a table [config], may hold [settings], and no others {unknown}")
+        found = f"also {', '.join(unknown)}: put hyperparameters below [config]" if unknown else "no such table"
+        raise ValueError(f"--config {path} must have a table [config], [settings] or both; it has {found}")
     version = tables.get("schema_version", SCHEMA)
     if type(version) is not int or version > SCHEMA:
         raise ValueError(f"--config {path} has schema_version {version}; this operant reads versions up to {SCHEMA}")

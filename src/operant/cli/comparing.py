@@ -180,10 +180,9 @@ def _print_report(names: Sequence[str], standings: Sequence["Standing"]) -> None
     print(_score_table(names, standings))
     print("\nIQM: interquartile mean over the seeds, with its 95 % bootstrap interval.")
     if len(standings) > 1:
-        print(
-            f"P: probability that a seed scores higher than one of {names[0]}; difference: IQM less that of {names[0]}."
-        )
-        print("Both with their 95 % bootstrap intervals, the seeds of both runs drawn again.")
+        print(f"P: probability that a seed scores higher than a seed of {names[0]}.")
+        print(f"difference: IQM difference from {names[0]}.")
+        print("Both have 95 % bootstrap intervals, which resample the seeds of both runs.")
         print(_settings_table(names, standings))
     print()
     for name, standing in zip(names, standings, strict=True):

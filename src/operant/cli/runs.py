@@ -1,5 +1,6 @@
 """`operant runs`: list and manage runs."""
 
+import os
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -106,12 +107,19 @@ def _list(arguments: list[str]) -> int:
     elif not entries:
         print(f"There is no run in {location(options.folder)} yet.")
     else:
-        print(listing(entries, datetime.now(UTC)))
+        piped = not sys.stdout.isatty() and "COLUMNS" not in os.environ
+        print(listing(entries, datetime.now(UTC), columns=None if piped else width()))
     return 0
 
 
-def listing(entries: "Sequence[Entry]", now: datetime) -> str:
-    """Return runs as a table that fits the terminal: long names and tasks are shortened in the middle."""
+def listing(entries: "Sequence[Entry]", now: datetime, *, columns: int | None) -> str:
+    """Return runs as a table that fits the terminal: long tasks, algorithms and names are shortened in the middle.
+
+    Args:
+        entries: the runs.
+        now: the time for ages.
+        columns: width of the terminal; None: nothing is shortened.
+    """
     heading = ["run", "algorithm", "task", "state", "score", "used", "size", "age"]
     rows = [
         [
@@ -127,8 +135,8 @@ def listing(entries: "Sequence[Entry]", now: datetime) -> str:
         for entry in entries
     ]
     widths = [max(map(len, column)) for column in zip(heading, *rows, strict=True)]
-    for column in (2, 0, 1):
-        over = sum(widths) + 2 * (len(widths) - 1) - width()
+    for column in (2, 1, 0):  # names last: they are typed
+        over = 0 if columns is None else sum(widths) + 2 * (len(widths) - 1) - columns
         widths[column] = max(min(widths[column], _LEAST_CELL), widths[column] - max(0, over))
         for row in rows:
             row[column] = _cut(row[column], widths[column])

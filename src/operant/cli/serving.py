@@ -26,7 +26,11 @@ def serve(arguments: list[str]) -> int:
         help="address to listen on; other machines reach all but the default, and need the printed token",
     )
     parser.add_argument(
-        "--docs", default="", metavar="ADDRESS", help="address of the documentation, for the links to it"
+        "--docs",
+        default="",
+        metavar="FOLDER|ADDRESS",
+        help="where links to the documentation lead: to the site that `make docs` has built in a folder, which is "
+        "served too, or to an address",
     )
     parser.add_argument(
         "--train",
@@ -57,11 +61,11 @@ def start(
         host: the address.
         browser: whether to open a page.
         page: which page.
-        docs: address of the documentation; empty: the one that the package names, if it names one.
+        docs: address of the documentation, or folder of a built site; empty: the address that the package names.
 
     Raises:
         ModuleNotFoundError: the extra `web` is not installed.
-        ValueError: the port is in use, or the documentation has no address of a web site.
+        ValueError: the port is in use, or the documentation is neither an address nor the folder of a site.
     """
     require_extra("web", "the web app", ["starlette", "uvicorn"])
     from operant.web.serving import Options, serve

@@ -81,9 +81,10 @@ def _opened(given: Path, out: Path | None) -> "Sweep":
         found = Sweep(given)
     else:
         try:
-            grid = tomllib.loads(given.read_text(encoding="utf-8"))
-        except (OSError, tomllib.TOMLDecodeError) as error:
-            raise ValueError(f"the grid cannot be read: {given}: {error}") from error
+            grid = tomllib.loads(given.read_text(encoding="utf-8-sig"))
+        except (OSError, ValueError) as error:
+            problem = getattr(error, "strerror", None) or error
+            raise ValueError(f"the grid {given} cannot be read: {problem}") from error
         found = Sweep(out or Path("runs") / f"sweep-{given.stem}", grid)
     found.check(parse_training)
     return found

@@ -131,7 +131,7 @@ def _new(options: TuneOptions, config: Any, arguments: Sequence[str]) -> "Study"
 
 def _read(path: Path) -> dict[str, Any]:
     try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
+        return tomllib.loads(path.read_text(encoding="utf-8-sig"))
     except ValueError as error:
         raise ValueError(f"{path} cannot be read: {error}") from error
 

@@ -213,7 +213,7 @@ class Agent(DeclaredState):
         )
 
     def order(self, samples: int, parts: int, stream: torch.Generator) -> Tensor:
-        """Return a random order `[M]` of the samples of a seed, to be cut into equal parts."""
+        """Return a random order `[M]` of the samples of one seed, to be cut into equal parts."""
         return torch.randperm(samples, generator=stream, device=self.device)
 
     def minibatches(
@@ -268,7 +268,7 @@ class Agent(DeclaredState):
 
 
 def require_apart(env: BatchEnv, *options: str) -> None:
-    """Check that nothing learns from all environments of a seed if they are in several shards.
+    """Check that nothing learns from all environments of each seed if they are in several shards.
 
     Args:
         env: some of them.
@@ -279,8 +279,8 @@ def require_apart(env: BatchEnv, *options: str) -> None:
     """
     if found := [*options, *learned(env)]:
         raise ValueError(
-            f"{', '.join(found)} on {env.task} needs all environments of a seed, which are in several shards: leave it "
-            "out, or --shards"
+            f"{', '.join(found)} on {env.task} needs all environments of each seed, which are in several shards: "
+            "leave it out, or --shards"
         )
 
 

@@ -110,7 +110,8 @@ class DQNConfig(ReplayConfig):
         require(self, encoder=encoders(self.encoder), network=modules(self.network))
         if self.buffer_size < self.num_envs:
             raise ValueError(
-                f"buffer_size must hold one step of all {self.num_envs} environments of a seed, got {self.buffer_size}"
+                f"buffer_size must hold one step of all {self.num_envs} environments of each seed, "
+                f"got {self.buffer_size}"
             )
         if self.hindsight != "none" and self.n_step > 1:
             raise ValueError(

@@ -30,50 +30,50 @@ GRADIENT_STEPS_TO_REPAY = 50_000
 
 
 class ControlLearner(Learner, Policy, Protocol):
-    """A learner that acts in environments of its own."""
+    """A learner with its own environments."""
 
     @property
     def config(self) -> Any:
-        """Its hyperparameters, of the algorithm's own kind."""
+        """Its hyperparameters, an instance of the algorithm's configuration class."""
         ...
 
     @property
     def device(self) -> torch.device:
-        """Where it computes."""
+        """The device of networks and tensor environments."""
         ...
 
     @property
     def gradient_steps(self) -> int:
-        """How many the whole run takes at least."""
+        """Minimum number of gradient steps of the whole run."""
         ...
 
     def close(self) -> None:
-        """Close the environments. Twice does no harm."""
+        """Close the environments. Can be called twice."""
         ...
 
 
 @runtime_checkable
 class HasRolloutSteps(Protocol):
-    """A learner whose rollouts are of other lengths than its configuration says."""
+    """A learner whose rollout length is not `num_steps` of its configuration."""
 
     @property
     def rollout_steps(self) -> int:
-        """Environment steps of a seed in one of them."""
+        """Environment steps per seed in one rollout."""
         ...
 
 
 @runtime_checkable
 class RolloutConfig(Protocol):
-    """A configuration of what collects rollouts."""
+    """A configuration with rollouts of fixed length."""
 
     @property
     def num_envs(self) -> int:
-        """Environments of a seed."""
+        """Environments per seed."""
         ...
 
     @property
     def num_steps(self) -> int:
-        """Steps of every environment in one of them."""
+        """Steps per environment in one rollout."""
         ...
 
 
@@ -82,8 +82,8 @@ class Experiment:
     """A learner, and the evaluation of its policies.
 
     Attributes:
-        learner: what learns, all seeds as one.
-        settings: what it was made from.
+        learner: the learner of all seeds.
+        settings: of the run.
         pool: the worker processes of its environments, in training and in evaluations.
         env: what it learns in; evaluations are played in those of its wrappers that hold there
             (`operant.envs.Wrapper`). None: they are played without.
@@ -150,7 +150,7 @@ class Experiment:
 
     @property
     def rollout_steps(self) -> int:
-        """Environment steps of a seed in one rollout, which is never cut short; 0 where there is no such thing."""
+        """Environment steps per seed in one rollout, which is never cut short; 0 if not applicable."""
         if isinstance(self.learner, HasRolloutSteps):
             return self.learner.rollout_steps
         config: Any = self.learner.config

@@ -63,7 +63,7 @@ class IMPALAConfig:
     """Largest importance weight of a TD error and of a gradient. Higher corrects more, with more variance."""
     c_bar: PositiveFloat = 1.0
     """Largest importance weight of the trace to the next step. Higher carries corrections further back."""
-    trace_lambda: UnitFloat = 1.0
+    td_lambda: UnitFloat = 1.0
     """λ of V-trace: 0 trusts the critic (bias), 1 the rewards (variance)."""
     gamma: UnitFloat = 0.99
     """Discount per step. Higher looks further ahead and has more variance."""
@@ -322,7 +322,7 @@ class IMPALA(Resumable):
             terminated=rollout.terminated,
             truncated=rollout.truncated,
             gamma=config.gamma,
-            lam=config.trace_lambda,
+            lam=config.td_lambda,
             rho_bar=config.rho_bar,
             c_bar=config.c_bar,
         )

@@ -171,12 +171,13 @@ class OffPolicyConfig(ReplayConfig):
             )
         if self.buffer_size < self.num_envs:
             raise ValueError(
-                f"buffer_size must hold one step of all {self.num_envs} environments of a seed, got {self.buffer_size}"
+                f"buffer_size must hold one step of all {self.num_envs} environments of each seed, "
+                f"got {self.buffer_size}"
             )
 
     @property
     def rollout_steps(self) -> int:
-        """Environment steps of a seed between two training phases."""
+        """Environment steps per seed between two training phases."""
         return self.train_freq * self.num_envs
 
     def updates(self, budget: int) -> int:
@@ -273,11 +274,16 @@ class Networks(Resumable, Generic[C]):
 
         Args:
             differentiate: function of a learner with these networks, and of some samples and their noise.
-            batch: M samples a seed.
+            batch: M samples per seed.
             noise: of them, `[S, M, ...]`.
         """
         if self.shards.count == 1:
             return differentiate(self, batch, noise)
+        return self._mean_of_shards(differentiate, NoisyBatch(batch, noise))
+
+    def _mean_of_shards(
+        self, differentiate: "Callable[[Self, Transitions, Tensor], Descent]", parts: "NoisyBatch"
+    ) -> Descent:
         sizes, names = dict[str, int](), list[str]()
 
         def rows(learner: Self, part: NoisyBatch) -> tuple[Tensor, Sequence[Tensor]]:
@@ -290,7 +296,6 @@ class Networks(Resumable, Generic[C]):
         def stacked(parts: NoisyBatch) -> tuple[Tensor, Sequence[Tensor]]:
             return rows(self.of_shards(), parts)
 
-        parts = NoisyBatch(batch, noise)
         gradient, numbers = self.shards.mean(partial(rows, self), parts, stacked, kind=differentiate)
         columns: Sequence[Tensor] = torch.split(gradient, [*sizes.values()], dim=1)
         return dict(zip(sizes, columns, strict=True)), dict(zip(names, numbers, strict=True))

@@ -84,7 +84,7 @@ class PPOConfig(StateNoiseConfig):
     max_grad_norm: PositiveFloat | None = 0.5
     """Largest gradient norm of one seed; None: no clipping."""
     normalize_advantage: Literal["minibatch", "batch", "none"] = "minibatch"
-    """Samples of a seed over which advantages get mean 0 and standard deviation 1."""
+    """Samples per seed over which advantages get mean 0 and standard deviation 1."""
     clip_range_vf: PositiveFloat | None = None
     """Clip range of the value around its old estimate; None: no clipping, which usually works better."""
     target_kl: PositiveFloat | None = None
@@ -136,7 +136,7 @@ class PPOConfig(StateNoiseConfig):
 
     @property
     def minibatch(self) -> int:
-        """Samples of a seed in one gradient step."""
+        """Samples per seed in one gradient step."""
         return self.num_envs * self.num_steps // self.num_minibatches
 
     @property

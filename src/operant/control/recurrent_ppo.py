@@ -170,7 +170,7 @@ class RecurrentAgent(Agent):
         return found | {"value": self.networks.value(seen)}
 
     def order(self, samples: int, parts: int, stream: torch.Generator) -> Tensor:
-        """Return a random order `[M]` of the samples of a seed, in equal parts of whole sequences."""
+        """Return a random order `[M]` of the samples of one seed, in equal parts of whole sequences."""
         rows = torch.randperm(self.rows, generator=stream, device=self.device).view(parts, 1, -1)
         times = torch.arange(samples // self.rows, device=self.device).view(1, -1, 1)
         return (times * self.rows + rows).flatten()

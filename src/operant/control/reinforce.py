@@ -106,7 +106,7 @@ class ReinforceConfig:
     critic_learning_rate: PositiveFloat = 1e-3
     """Step size of the critic's Adam."""
     normalize_advantage: Literal["batch", "none"] = "none"
-    """Whether Ψ gets mean 0 and standard deviation 1 over all steps of a seed's batch, never within an episode."""
+    """Whether Ψ gets mean 0 and standard deviation 1 over all steps of the seed's batch, never within an episode."""
     ent_coef: NonNegativeFloat = 0.0
     """Weight of the entropy bonus, summed over steps like Ψ. Higher explores more and commits later."""
     max_grad_norm: PositiveFloat | None = None

@@ -138,7 +138,7 @@ class Experience(DeclaredState):
         return self.collect_by(steps, lambda _: act)
 
     def collect_by(self, steps: int, acting: Callable[[slice], Act]) -> Metrics:
-        """Collect by an actor for some of the N environments of a seed, given their slice (see `collect`)."""
+        """Collect by an actor for some of the N environments of each seed, given their slice (see `collect`)."""
 
         def keeping(envs: slice) -> KeepingAct:
             act = acting(envs)

@@ -46,7 +46,7 @@ class Place:
 
     @property
     def path(self) -> Path | None:
-        """The absolute path of the file; None where it is a module. Links stay: what they lead to may change."""
+        """The absolute path of the file; None if it is a module. Links stay: what they lead to may change."""
         if not self.where.endswith(".py"):
             return None
         return Path(os.path.abspath(Path(self.where).expanduser()))  # noqa: PTH100 - see above

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from operant import streams
 from operant.envs.base import Step, Tree, is_array, is_mapping
-from operant.envs.checks import ObservationCheck
+from operant.envs.checks import ObservationCheck, RewardCheck
 from operant.envs.features import MASK
 from operant.envs.infos import final_infos
 from operant.envs.pooled_env import PooledVectorEnv
@@ -103,6 +103,7 @@ class GymnasiumEnv:
         self._actions = ActionFormat.of(self.action_space, self.rows)
         looks = ObservationCheck(self.task, spaces_of(env).single_observation_space, self.action_space, whole=check)
         self._check = None if looks.idle else looks
+        self._check_rewards = RewardCheck(self.task)
         self._reward, self._flags = reader(self.device, np.float32), reader(self.device, np.bool_)
         self._seeds = self._checked_seeds(seeds)
         self._episode, self._age = np.zeros(self.rows, np.int64), np.zeros(self.rows, np.int64)
@@ -183,8 +184,10 @@ class GymnasiumEnv:
             self._log.append(chosen.copy())  # an environment may modify its inputs
             self._age += 1
         observed, rewards, terminations, truncations, info = self._workers.ask(self._env.step, chosen)
-        if self._check is not None and "lost" not in info:
-            self._check(observed, self._where)
+        if "lost" not in info:
+            self._check_rewards(rewards, self._where)
+            if self._check is not None:
+                self._check(observed, self._where)
         ended = terminations | truncations
         reward, terminated, truncated = self._reward(rewards), self._flags(terminations), self._flags(truncations)
         self._obs, final_obs, valid = self._ends(self._observations.read(observed), ended, info)

@@ -118,7 +118,7 @@ class Atari:
 
         Args:
             spec: of the game, as registered by `ale_py`.
-            seeds: one non-negative integer a row.
+            seeds: one non-negative integer per row.
             device: where observations go.
             clip_rewards: whether rewards are clipped to [-1, 1].
             episodic_life: whether losing a life is terminal for the learner; the game continues, and only its end

@@ -85,7 +85,7 @@ class Grid:
     """A grid world before it is an environment. Cell `(r, c)` is state `r * columns + c`; walls are states as well.
 
     Attributes:
-        symbols: `[R, C]`, one character a cell: those of the drawing, `+` or `-` for an end with a reward of its own,
+        symbols: `[R, C]`, one character per cell: those of the drawing, `+` or `-` for an end with a reward of its own,
             `*` for floor that pays one.
         rewards: float64 `[R, C]`, of entering a cell.
         rules: the settings.

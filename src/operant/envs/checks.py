@@ -1,4 +1,4 @@
-"""Checks of observations against their spaces: `ObservationCheck`, for every batch."""
+"""Checks of what environments return, for every batch: `ObservationCheck`, `RewardCheck`."""
 
 import contextlib
 import logging
@@ -153,6 +153,27 @@ class ObservationCheck:
                 )
 
         return check
+
+
+class RewardCheck:
+    """Warns about rewards `[B]` that are NaN or Inf, once.
+
+    Args:
+        task: name of the environment in messages.
+    """
+
+    def __init__(self, task: str) -> None:
+        self._task = task
+        self._said = False
+
+    def __call__(self, rewards: NDArray[np.floating[Any]], where: Where) -> None:
+        """Check a batch of rewards."""
+        if self._said or np.isfinite(rewards).all():
+            return
+        self._said = True
+        row = int(np.flatnonzero(~np.isfinite(rewards))[0])
+        value = f"{rewards[row]:g}"  # text, because NaN would differ from itself in `saying_once`
+        logger.warning("%s: the reward is %s (%s); this is said once", self._task, value, where(row))
 
 
 def blocked_rows(mask: NDArray[Any], actions: gymnasium.Space[Any]) -> Sequence[int]:

@@ -110,7 +110,7 @@ class EnvPool(GymnasiumEnv):
 
         Args:
             spec: of the task, as Gymnasium registers it.
-            seeds: one non-negative integer a row.
+            seeds: one non-negative integer per row.
             device: where observations go.
 
         Raises:

@@ -161,7 +161,7 @@ class Normalize(Wrapper):
         """Start episode 0 of every environment; the first observations enter the statistics.
 
         Args:
-            seeds: one non-negative integer a row; default: those of the environment.
+            seeds: one non-negative integer per row; default: those of the environment.
         """
         obs = self.env.reset(seeds)
         self.forget()

@@ -63,7 +63,7 @@ def drawn(task: Any, env_kwargs: Mapping[str, Any]) -> tuple[Any, Mapping[str, A
     if "drawing" in env_kwargs:
         raise ValueError(f"{task} is a drawing, and env_kwargs hold another one: remove one of them")
     try:
-        text = Path(task).read_text(encoding="utf-8")
+        text = Path(task).read_text(encoding="utf-8-sig")
     except (OSError, ValueError) as error:
         raise ValueError(f"the drawing {task} cannot be read: {getattr(error, 'strerror', None) or error}") from error
     return "operant/Grid-v0", {**env_kwargs, "drawing": text}
@@ -98,7 +98,7 @@ def make_single(spec: EnvSpec, *, render_mode: str | None = None) -> gymnasium.E
         render_mode: of the environment, or None.
 
     Raises:
-        ValueError: its constructor rejects a parameter.
+        ValueError: its constructor rejects a parameter, or it has no spaces.
         ModuleNotFoundError: it needs a package that is not installed.
         EnvError: its constructor raised another error.
     """
@@ -109,11 +109,16 @@ def make_single(spec: EnvSpec, *, render_mode: str | None = None) -> gymnasium.E
         env = gymnasium.make(spec, disable_env_checker=True, **rendering)
     except (gymnasium.error.DependencyNotInstalled, ModuleNotFoundError) as error:
         raise ModuleNotFoundError(f"{spec.id} needs a package that is not installed: {error}{_hint(spec)}") from error
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         what = f"the constructor of {spec.id} raised {type(error).__name__}: {error}{place(error)}"
-        if isinstance(error, ValueError | TypeError | gymnasium.error.Error):
+        if isinstance(error, ValueError | TypeError | LookupError | gymnasium.error.Error):
             raise ValueError(what) from error
         raise EnvError(what) from error
+    for name in ("observation_space", "action_space"):
+        if not isinstance(getattr(env, name, None), gymnasium.Space):
+            raise ValueError(
+                f"{spec.id} has no {name}: set it in its class or constructor, to a gymnasium.spaces.Space"
+            )
     if any(package.symbols for package in packages_of(spec)):
         env.observation_space = with_symbols(env.observation_space, spec)
     return env

@@ -24,6 +24,10 @@ CLOSING = 5.0
 """Seconds that workers have to close their environments, if the deadline is not shorter; then they are killed."""
 
 
+_RETURNS = {"reset": "(observation, info)", "step": "(observation, reward, terminated, truncated, info)"}
+"""The results of an environment's methods in Gymnasium's interface."""
+
+
 class EnvError(RuntimeError):
     """An environment raised an error when it was reset or stepped."""
 
@@ -69,10 +73,10 @@ class Workers:
             return function(*args, **kwargs)
         except (EnvError, WorkerError):  # of a pool, already explained
             raise
-        except Exception as error:
+        except (Exception, SystemExit) as error:  # an environment that exits must not end the training without a word
             raise self._explained(error, function.__name__) from error
 
-    def _explained(self, error: Exception, call: str) -> RuntimeError:
+    def _explained(self, error: BaseException, call: str) -> RuntimeError:
         """Return the explained error of `reset` or `step`."""
         pipes = _pipes(self._workers) if self._workers is not None else ()
         if self._workers is not None and isinstance(error, multiprocessing.TimeoutError):
@@ -123,7 +127,7 @@ def require_positive(deadline: float) -> None:
         raise ValueError(f"deadline must be a positive number of seconds, got {deadline}")
 
 
-def env_error(task: str, call: str, error: Exception, rows: Iterable[int] = ()) -> EnvError:
+def env_error(task: str, call: str, error: BaseException, rows: Iterable[int] = ()) -> EnvError:
     """Return the explained error of `reset` or `step` of an environment, with the original as its cause.
 
     Args:
@@ -135,11 +139,22 @@ def env_error(task: str, call: str, error: Exception, rows: Iterable[int] = ()) 
     failed = _listed(rows)
     where = f" in environments {failed}" if failed else ""
     found = EnvError(
-        f"{task}: {call}() of the environment raised {type(error).__name__}{where}: {error}{place(error)}. "
+        f"{task}: {call}() of the environment raised {type(error).__name__}{where}: {str(error).rstrip('.')}"
+        f"{place(error) or _contract(call, error)}. "
         "Fix the environment; `operant resume` then continues from the last checkpoint, if there is one"
     )
     found.__cause__ = error
     return found
+
+
+def _contract(call: str, error: BaseException) -> str:
+    """Return the part of Gymnasium's interface that an error points to; empty if there is none."""
+    said = str(error)
+    if call in _RETURNS and ("to unpack" in said or "has no attribute 'items'" in said):  # the latter of an info
+        return f": {call}() must return {_RETURNS[call]}"
+    if "array element with a sequence" in said and call == "step":
+        return ": the reward that step() returns must be a number"
+    return ""
 
 
 def _silent(pipes: Sequence[Connection | None]) -> str:
@@ -169,7 +184,7 @@ def exit_code(process: Any) -> int | None:
     return process.exitcode
 
 
-def place(error: Exception) -> str:
+def place(error: BaseException) -> str:
     """Return the line of the environment that raised an error, if known."""
     frames = traceback.extract_tb(error.__traceback__)
     foreign = ("site-packages", sysconfig.get_path("stdlib"), str(Path(__file__).resolve().parents[1]))

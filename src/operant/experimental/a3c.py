@@ -210,7 +210,7 @@ class Crew:
 
     def __init__(self, config: A3CConfig, shared: Shared, makers: Sequence[Callable[[], Worker]]) -> None:
         self.config, self.shared = config, shared
-        # A server that has imported everything makes workers quickly; where there is none each imports for itself.
+        # A server that has imported everything makes workers quickly; if there is none each imports for itself.
         context: Any = torch.multiprocessing.get_context(start_method())
         context.set_forkserver_preload([__name__])
         self.connections: list[Connection] = []

@@ -19,7 +19,8 @@ from operant import ops
 from operant.language.logprobs import flat
 from operant.language.models import LanguageModel
 from operant.language.packing import Packed, pack, step_weights, take
-from operant.language.rlhf import RLHF, RLHFBatch
+from operant.language.rlhf import RLHF
+from operant.language.rlhf_batch import RLHFBatch
 from operant.tensors import linalg
 
 
@@ -64,7 +65,7 @@ def improve(learner: RLHF, batch: RLHFBatch) -> dict[str, Tensor | float]:
     weight = step_weights(batch.samples, batch.parts, how=config.loss_aggregation, longest=longest, device=device)
     for part in batch.parts:
         packed = pack(take(batch.samples, part), device=device)
-        parts.append(Part(packed, weight[part][packed.owner], flat(part, batch.old), flat(part, batch.advantages)))
+        parts.append(Part(packed, weight[part][packed.owner], flat(part, batch.old), batch.weighted(part)))
     return natural_step(learner.model, parts, Region(config.target_kl, config.cg_damping, config.temperature))
 
 

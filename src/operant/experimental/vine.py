@@ -65,7 +65,7 @@ class VineCollector:
 
     Attributes:
         vine: how it branches.
-        rollout_steps: environment steps of a seed in one rollout, those of branches included.
+        rollout_steps: environment steps per seed in one rollout, those of branches included.
 
     Raises:
         ValueError: the environments cannot branch, or `critic_minibatches` does not divide the samples.
@@ -114,7 +114,7 @@ def require_branching(env: BatchEnv, *, masked: int) -> None:
     if isinstance(unwrapped(env), GymnasiumEnv):
         raise ValueError(
             f"vine sampling puts environments back to where they branched, but {env.task} of Gymnasium can only play "
-            "its episode again from the start: take env_backend='tensor', where there is one, or sampling='single-path'"
+            "its episode again from the start: take env_backend='tensor', if available, or sampling='single-path'"
         )
     if masked:
         raise ValueError(f"vine sampling tries every action, but {env.task} masks some: take sampling='single-path'")

@@ -210,7 +210,9 @@ class Counts(_Visits):
         super().start(seeds)
         space = self.observation_space
         if not isinstance(space, spaces.Discrete):
-            raise ValueError(f"exact counts need observations of Discrete, got {space}: use HashedCounts")
+            raise ValueError(
+                f"exact counts need observations of Discrete, got {space}: use HashedCounts (--bonus hashed)"
+            )
         self._make_counts(int(space.n))
 
     def place(self, seen: Tensor) -> Tensor:

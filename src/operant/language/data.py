@@ -110,7 +110,7 @@ def kind(rows: Sequence[Row], *, accept: Sequence[Kind] = ()) -> Kind:
     | kind | columns (each a string or messages, unless said otherwise) |
     |---|---|
     | `preference` | `chosen`, `rejected`, and `prompt` unless both start with it; a number `margin` is allowed |
-    | `stepwise` | `prompt`, `completions` (the steps, strings), `labels` (a boolean or number a step) |
+    | `stepwise` | `prompt`, `completions` (the steps, strings), `labels` (a boolean or number per step) |
     | `ranking` | `prompt`, `completions`, best first unless `ranks` has an integer for each, 1 the best |
     | `unpaired` | `prompt`, `completion`, `label` (a boolean) |
     | `prompt-completion` | `prompt`, `completion` |
@@ -130,7 +130,7 @@ def kind(rows: Sequence[Row], *, accept: Sequence[Kind] = ()) -> Kind:
     if found is None or (accept and found not in accept):
         what = "of no known kind" if found is None else f"of the kind {found}"
         wanted = "; ".join(f"{name} takes {', '.join(kinds)}" for name, kinds in ACCEPTS.items())
-        forms = "; ".join(f"{name} has {_columns(name)}" for name in accept or COLUMNS)
+        forms = "; ".join(f"{name} has {_columns(name)}" for name in dict.fromkeys(accept or COLUMNS))
         raise ValueError(
             f"the rows have the columns {sorted(map(str, _present(rows[0])))}, which are {what}. Expected: {forms}. "
             f"Rename the columns, or use another algorithm ({wanted})"

@@ -37,11 +37,10 @@ def kl_of_batch(
     count = min(ANSWERS, max(1, len(samples) // SHARE))
     chosen = [len(samples) * k // count for k in range(count)]
     own, before = take(samples, chosen), take(old, chosen)
-    found: list[Tensor] = []
-    for part in micro_batches(own, tokens=config.micro_batch_tokens):
-        new, _ = model.log_probs(pack(take(own, part), device=model.device), temperature=config.temperature)
-        found.append(ops.kl_estimate(torch.cat(take(before, part)).to(new.device), new, "k3"))
-    return torch.cat(found).mean()
+    parts = micro_batches(own, tokens=config.micro_batch_tokens)
+    packed = [pack(take(own, part), device=model.device) for part in parts]
+    new = torch.cat([model.log_probs(batch, temperature=config.temperature)[0] for batch in packed])
+    return ops.approximate_kl(new, torch.cat(before).to(new.device))
 
 
 class Start:

@@ -309,7 +309,7 @@ class GRPO(DeclaredState):
             self.reference.reset()
 
     def collect(self) -> tuple[Rollout, dict[str, Any]]:
-        """Sample answers to P prompts, of groups with signal alone where there is a filter."""
+        """Sample answers to P prompts; with a filter, keep only groups with a signal."""
         if self.config.filter != "none":
             return self.collect_filtered()
         rollout = self.draw(self.config.prompts_per_batch)
@@ -380,8 +380,8 @@ class GRPO(DeclaredState):
             self._step(batch, step, before, (began + asked * (index + 0.5) / len(rounds)) / self.budget)
             for index, (step, before) in enumerate(rounds)
         ]
-        clip = config.epsilon, config.epsilon_high
-        self._learned = Learned(batch, steps, found, config.num_generations, clip, bool(self.reference))
+        clip, taken = (config.epsilon, config.epsilon_high), steps * config.num_iterations
+        self._learned = Learned(batch, taken, found, config.num_generations, clip, bool(self.reference))
         metrics = measured(found, clip_low=config.epsilon, clip_high=config.epsilon_high)
         if found:
             metrics["policy/kl_old"] = kl_of_batch(self.model, *log_probs_before(batch, steps, found), config)

@@ -2,6 +2,7 @@
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import torch
@@ -136,11 +137,13 @@ class Learned(NamedTuple):
 
     Attributes:
         batch: the answers and advantages.
-        steps: the optimizer steps of one pass.
-        found: metrics and micro-batch records of every step of every pass, in order.
+        steps: the optimizer steps of all passes, in order.
+        found: their metrics and micro-batch records.
         group: answers to each prompt, G.
         clip: how far a ratio may fall below 1, and rise above it.
-        reference: whether the divergence from a reference was estimated.
+        reference: whether the loss has a term of the divergence from a reference.
+        owners: numbers of the prompts of the answers. Default: each prompt has the next G answers.
+        columns: further numbers of the tokens of every answer, `[l]` each, by name.
     """
 
     batch: GRPOBatch
@@ -149,6 +152,8 @@ class Learned(NamedTuple):
     group: int
     clip: tuple[float, float]
     reference: bool
+    owners: Sequence[int] | None = None
+    columns: Mapping[str, Sequence[Tensor]] = MappingProxyType({})
 
 
 def plan(

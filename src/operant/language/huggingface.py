@@ -71,6 +71,10 @@ class Tokenizer(Protocol):
         """Return the id of a token."""
         ...
 
+    def get_added_vocab(self) -> dict[str, int]:
+        """Return the ids of the tokens that were added to the vocabulary."""
+        ...
+
     def get_vocab(self) -> dict[str, int]:
         """Return the ids of all tokens."""
         ...

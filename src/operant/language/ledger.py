@@ -61,8 +61,10 @@ def ledger_of(learned: Learned, tokenizer: Tokenizer, *, consumed: int, seed: in
         consumed: prompts used after it.
         seed: of the learner.
     """
-    samples, group, count = learned.batch.samples, learned.group, len(learned.found)
-    table, kept = _columns(learned), _kept(learned)
+    samples, count, owners = learned.batch.samples, len(learned.found), _owners(learned)
+    table, kept = _columns(learned), _kept(learned, owners)
+    firsts = {owner: i for i, owner in reversed([*enumerate(owners[:kept])])}
+    prompts = {owner: place for place, owner in enumerate(sorted(firsts, key=firsts.__getitem__))}
     visits, places = list[Visit](), list[Tensor]()
     for visit in _visits(learned):
         if visit.answer < kept:
@@ -78,11 +80,11 @@ def ledger_of(learned: Learned, tokenizer: Tokenizer, *, consumed: int, seed: in
     return Ledger(
         consumed=consumed,
         seed=seed,
-        group=group,
+        group=learned.group,
         steps=count,
         loss={logged[name]: sum(float(report[logged[name]]) for report, _ in learned.found) / count for name in names},
-        prompts=[text(tokenizer, samples[i].prompt) for i in range(0, kept, group)],
-        answers=_answers(learned, tokenizer, kept),
+        prompts=[text(tokenizer, samples[firsts[owner]].prompt) for owner in prompts],
+        answers=_answers(learned, tokenizer, [prompts[owner] for owner in owners[:kept]]),
         pieces=[text(tokenizer, [token]) for token in distinct.tolist()],
         visits=visits,
         columns={"piece": piece.astype(np.int32)} | {name: row[chosen].numpy() for name, row in table.items()},
@@ -90,17 +92,22 @@ def ledger_of(learned: Learned, tokenizer: Tokenizer, *, consumed: int, seed: in
     )
 
 
-def _answers(learned: Learned, tokenizer: Tokenizer, kept: int) -> list[dict[str, Any]]:
+def _answers(learned: Learned, tokenizer: Tokenizer, prompts: Sequence[int]) -> list[dict[str, Any]]:
     batch, rewards = learned.batch, floats(learned.batch.rewards)
     return [
         {
-            "prompt": i // learned.group,
+            "prompt": prompt,
             "text": text(tokenizer, batch.samples[i].completion),
             "reward": rewards[i] if math.isfinite(rewards[i]) else None,
             "counts": bool(batch.counts[i]),
         }
-        for i in range(kept)
+        for i, prompt in enumerate(prompts)
     ]
+
+
+def _owners(learned: Learned) -> Sequence[int]:
+    """Return the number of each answer's prompt."""
+    return learned.owners or [i // learned.group for i in range(len(learned.batch.samples))]
 
 
 def text(tokenizer: Tokenizer, ids: Sequence[int]) -> str:
@@ -110,9 +117,8 @@ def text(tokenizer: Tokenizer, ids: Sequence[int]) -> str:
 
 def _visits(learned: Learned) -> list[Visit]:
     """Return the owners of the tokens, in the order of training."""
-    batch, count = learned.batch, len(learned.steps)
-    seen = [(i, k) for k in range(len(learned.found)) for part in learned.steps[k % count].parts for i in part]
-    lengths = [len(batch.samples[i].completion) for i, _ in seen]
+    seen = [(i, k) for k, step in enumerate(learned.steps) for part in step.parts for i in part]
+    lengths = [len(learned.batch.samples[i].completion) for i, _ in seen]
     starts = accumulate(lengths, initial=0)
     return [Visit(i, k, start, length) for (i, k), start, length in zip(seen, starts, lengths, strict=False)]
 
@@ -134,12 +140,15 @@ def _columns(learned: Learned) -> dict[str, Tensor]:
         "entropy": tokens.entropy,
         "policy": tokens.policy / count,
     }
+    order = [visit.answer for visit in _visits(learned)]
+    found |= {name: torch.cat([rows[i] for i in order]).float().cpu() for name, rows in learned.columns.items()}
     return found | ({"kl": tokens.kl, "reference": tokens.reference / count} if learned.reference else {})
 
 
-def _kept(learned: Learned) -> int:
-    """Return how many answers fit: those of the first group, and of more groups while they have few tokens."""
-    passes = len(learned.found) // len(learned.steps)
-    lengths = [passes * len(sample.completion) for sample in learned.batch.samples]
-    groups = [sum(lengths[i : i + learned.group]) for i in range(0, len(lengths), learned.group)]
-    return learned.group * max(1, sum(total <= MOST_TOKENS for total in accumulate(groups)))
+def _kept(learned: Learned, owners: Sequence[int]) -> int:
+    """Return how many answers fit: those of the first prompt, and of more prompts while they have few tokens."""
+    sizes = dict.fromkeys(owners, 0)
+    for visit in _visits(learned):
+        sizes[owners[visit.answer]] += visit.length
+    count = max(1, sum(total <= MOST_TOKENS for total in accumulate(sizes.values())))
+    return sum(owner in [*sizes][:count] for owner in owners)

@@ -6,6 +6,7 @@ ratios compare policies, not dropout masks.
 
 import contextlib
 import copy
+import math
 from collections.abc import Generator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -193,11 +194,12 @@ class LanguageModel:
         return LanguageModel(network, self.tokenizer, stop=self.stop)
 
     def check(self) -> None:
-        """Compare a packed batch with its single sequences.
+        """Compare a packed batch with its single sequences, and the tokenizer with the embeddings.
 
         Raises:
-            ValueError: they differ, so this kind of model cannot be trained here.
+            ValueError: they differ, so this model cannot be trained here.
         """
+        self._check_tokenizer()
         size = self._output.weight.shape[0]
         words = [[(7 * i + 3 * j) % size for j in range(sum(lengths))] for i, lengths in enumerate(_PROBES)]
         prompt = words[0][: _PROBES[0][0]]
@@ -207,12 +209,28 @@ class LanguageModel:
             packed, _ = self.log_probs(pack(samples, device=self.device))
             alone = torch.cat([self._alone(sample) for sample in samples])
         difference = float((packed - alone).abs().max())
+        if math.isnan(difference):
+            bad = [name for name, value in self.network.named_parameters() if not value.isfinite().all()]
+            what = f"its weights hold NaN or Inf, first in {bad[0]}" if bad else "they overflow; try another dtype"
+            raise ValueError(f"{type(self._trunk).__name__} gives log-probabilities that are NaN: {what}")
         bound = MISMATCH if self._output.weight.dtype == torch.float32 else 0.3
         if not difference <= bound:
             raise ValueError(
                 f"{type(self._trunk).__name__} gives log-probabilities that are {difference:.2g} nats off when "
                 "sequences share a batch: it mixes tokens outside attention, or changes its "
                 "logits afterwards; use a plain transformer (Llama, Qwen, Mistral, Gemma, GPT-2, ...)"
+            )
+
+    def _check_tokenizer(self) -> None:
+        """Raise an error if the tokenizer has tokens without an embedding; added ones may, except for BOS and EOS."""
+        size = self.network.get_input_embeddings().weight.shape[0]
+        added = self.tokenizer.get_added_vocab()
+        ids = [index for token, index in self.tokenizer.get_vocab().items() if token not in added]
+        ids += [index for index in (self.tokenizer.bos_token_id, self.tokenizer.eos_token_id) if index is not None]
+        if ids and max(ids) >= size:
+            raise ValueError(
+                f"the tokenizer has tokens up to {max(ids)}, but the model has embeddings of {size} tokens: get both "
+                "from one source, or resize the embeddings (resize_token_embeddings)"
             )
 
     def _alone(self, sample: Sample) -> Tensor:

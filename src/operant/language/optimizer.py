@@ -177,6 +177,13 @@ def backward(
         return [differentiate(part) for part in parts]
     if isinstance(shards, InStep):
         return _in_step(steppers, parts, differentiate, shards)
+    return _by_shard(steppers, parts, differentiate, shards)
+
+
+def _by_shard(
+    steppers: Sequence[OptimizerStep], parts: Sequence[T], differentiate: Callable[[T], Any], shards: Shards
+) -> list[Any]:
+    """Do the same with several shards, whose gradients are exchanged between the processes."""
     rows, own = list[Tensor](), list[State]()
     for number in shards.mine:
         own.append({"records": [differentiate(part) for part in parts[shards.rows(number, len(parts))]]})

@@ -125,6 +125,8 @@ def fingerprint(network: Any) -> str:
 
 def _network(options: ModelOptions, others: Sequence[str] = ()) -> Any:
     """Load the network of a folder or hub model, with all of its weights."""
+    from safetensors import SafetensorError
+
     try:
         config = load_config(options.model, trust_remote_code=options.remote_code)
         config._attn_implementation = _ATTENTION  # also of the parts; the argument alone loses to some config.json
@@ -136,6 +138,10 @@ def _network(options: ModelOptions, others: Sequence[str] = ()) -> Any:
             attn_implementation=_ATTENTION,
             ignore_mismatched_sizes=True,  # the report names them
         )
+    except SafetensorError as error:
+        raise ValueError(
+            f"--model {options.model} cannot be loaded: its safetensors are damaged ({error}); get them again"
+        ) from error
     except (OSError, ValueError, RuntimeError) as error:
         raise _unloadable(options, error, others) from error
     _check_report(options.model, report)
@@ -144,9 +150,12 @@ def _network(options: ModelOptions, others: Sequence[str] = ()) -> Any:
 
 def _tokenizer(options: ModelOptions, others: Sequence[str]) -> Tokenizer:
     try:
-        return load_tokenizer(options.model, trust_remote_code=options.remote_code)
+        found = load_tokenizer(options.model, trust_remote_code=options.remote_code)
     except (OSError, ValueError) as error:
         raise _unloadable(options, error, others) from error
+    if not found.get_vocab().keys() - set(found.all_special_tokens):  # what transformers makes of no files
+        raise _unloadable(options, ValueError("it comes without the files of a tokenizer"), others)
+    return found
 
 
 def _unloadable(options: ModelOptions, error: Exception, others: Sequence[str]) -> ValueError:

@@ -56,7 +56,7 @@ class Rewards(NamedTuple):
 
 
 class RewardError(RuntimeError):
-    """A reward function raised an exception, the cause of this one."""
+    """A reward function raised an exception, the cause of this one, or returned no rewards."""
 
 
 class Combined:
@@ -93,9 +93,9 @@ class Combined:
             **columns: other columns of the examples, one entry per completion.
 
         Raises:
-            RewardError: a function raises an exception.
-            TypeError: the result of a function is not a list of numbers and None.
-            ValueError: lengths differ, or a reward is NaN or Inf; the message names function, index and value.
+            RewardError: a function raises an exception, or its result is not a list of one finite number or None per
+                completion; the message names function, index and value.
+            ValueError: the lengths of the columns differ.
         """
         given: dict[str, Any] = {"prompts": prompts, "completion_ids": completion_ids, **columns}
         for name, column in given.items():
@@ -163,14 +163,14 @@ def check_columns(functions: Iterable[RewardFunction], rows: Sequence[Mapping[st
     Raises:
         ValueError: a column is missing; the message names the function.
     """
-    present = set[str]().union(*rows)
+    present = set[str]().union(*rows) - {"prompt", "completion"}
     for function in functions:
         missing = [name for name in required(function) if name not in present]
         if missing:
+            there = ", ".join(sorted(present)) or "none besides prompt and completion, which are not passed on"
             raise ValueError(
-                f"the reward function {name_of(function)} needs the column {missing[0]!r}, but the data has "
-                f"{', '.join(sorted(present - {'prompt', 'completion'})) or 'none besides the prompt'}: add it to the "
-                "data, or give the parameter a default"
+                f"the reward function {name_of(function)} needs the column {missing[0]!r}, but the data has {there}: "
+                "add it to the data, or give the parameter a default"
             )
 
 
@@ -276,10 +276,10 @@ def _checked(name: str, result: Any, count: int) -> list[float]:
     if hasattr(result, "tolist"):
         result = result.tolist()
     if not isinstance(result, list | tuple):
-        raise TypeError(f"the reward function {name} must return a list of {count} rewards, got {result!r}")
+        raise RewardError(f"the reward function {name} must return a list of {count} rewards, got {result!r}")
     found = cast(Sequence[Any], result)
     if len(found) != count:
-        raise ValueError(
+        raise RewardError(
             f"the reward function {name} must return {count} rewards, one per completion, got {len(found)}"
         )
     return [math.nan if value is None else _number(name, row, value) for row, value in enumerate(found)]
@@ -289,9 +289,9 @@ def _number(name: str, row: int, value: Any) -> float:
     if hasattr(value, "item"):
         value = value.item()
     if not isinstance(value, numbers.Real):
-        raise TypeError(f"the reward of {name} for row {row} must be a number or None, got {value!r}")
+        raise RewardError(f"the reward of {name} for row {row} must be a number or None, got {value!r}")
     if not math.isfinite(value):
-        raise ValueError(
+        raise RewardError(
             f"the reward of {name} for row {row} is {value}, expected a finite number, or None if it does not apply"
         )
     return float(value)

@@ -18,7 +18,7 @@ optimizers and gradient clipping. Answers to which no reward function applies ar
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal, NamedTuple
+from typing import Annotated, Any, Literal
 
 import torch
 from torch import Tensor
@@ -28,11 +28,13 @@ from operant.language.critic import Critic, CriticConfig
 from operant.language.divergence import kl_of_batch
 from operant.language.engines.protocol import Engine
 from operant.language.examples import Prompt
+from operant.language.grpo_batch import Learned, Step, TokenStats
 from operant.language.importance import check_start, corrections, mismatch_metrics
 from operant.language.logprobs import check_reference, flat, measure, plans, read
 from operant.language.models import LanguageModel, Reference
 from operant.language.optimizer import OptimizerStep, backward
-from operant.language.packing import Plan, Sample, pack, step_weights, take
+from operant.language.packing import pack, step_weights, take
+from operant.language.rlhf_batch import RLHFBatch
 from operant.language.rollouts import Judge, Rollout, length_metrics, reward_metrics
 from operant.language.sampling_ahead import sampler_of
 from operant.language.token_rewards import outcome_metrics, shaped, token_advantages, token_rewards, whitened
@@ -140,33 +142,6 @@ PENALIZED = ("penalty", "clip-and-penalty")
 """Objectives with an adaptive β."""
 
 
-class RLHFBatch(NamedTuple):
-    """N answers for training, token by token: lists of N tensors `[l]`.
-
-    Attributes:
-        samples: the sequences.
-        plans: the minibatches of each epoch.
-        behavior: log-probabilities by the engine.
-        old: log-probabilities by the policy before any step.
-        values: of the states in which the tokens were chosen, before any step.
-        advantages: of the tokens, times importance weights of the engine's samples.
-        targets: of the critic.
-    """
-
-    samples: list[Sample]
-    plans: list[Plan]
-    behavior: list[Tensor]
-    old: list[Tensor]
-    values: list[Tensor]
-    advantages: list[Tensor]
-    targets: list[Tensor]
-
-    @property
-    def parts(self) -> list[list[int]]:
-        """The micro-batches of the first epoch."""
-        return [part for step in self.plans[0] for part in step]
-
-
 class RLHF(DeclaredState):
     """Learner of RLHF.
 
@@ -225,6 +200,7 @@ class RLHF(DeclaredState):
             group="operant.objectives",
         )
         self.beta, self.kl_coef, self.iterations = config.beta, config.kl_coef, 0
+        self._learned: Learned | None = None
 
     @property
     def consumed(self) -> int:
@@ -285,9 +261,10 @@ class RLHF(DeclaredState):
         )
         metrics |= mismatch_metrics(torch.cat(old), torch.cat(behavior), trust)
         advantages = whitened(advantages) if config.normalize_advantage == "batch" else advantages
-        advantages = [w * a for w, a in zip(split(trust, integers(lengths)), advantages, strict=True)]
         self._adapt_price(outcome["objective/kl"], len(samples))
-        return RLHFBatch(samples, planned, behavior, old, values, advantages, targets), metrics
+        trusts = list(split(trust, integers(lengths)))
+        made = (samples, planned, behavior, old, values, advantages, trusts, targets, rewards, kl, scores)
+        return RLHFBatch(*made, owners, rollout.group), metrics
 
     def _adapt_price(self, kl: Tensor, answers: int) -> None:
         """Adapt β to KL(policy‖reference) in nats per answer, over this many answers (Ziegler et al., section 2.2)."""
@@ -303,6 +280,8 @@ class RLHF(DeclaredState):
         for part, new in zip(first, self.shards.map(lambda part: self._log_probs(batch, part), first), strict=True):
             check_start(new, flat(part, batch.old), flat(part, batch.behavior), dtype=self.model.dtype)
         together = warm and config.step == "ppo"
+        clips = config.step == "ppo" and config.objective in ("clip", "clip-and-penalty")
+        self._learned = batch.record((config.epsilon, config.epsilon_high) if clips else None)
         reports: list[dict[str, Any]] = []
         if warm and config.step == "vpg":
             reports = [self._step(batch, batch.parts, critic=False)]
@@ -328,29 +307,40 @@ class RLHF(DeclaredState):
         found = backward(
             steppers, parts, lambda part: self._differentiate(batch, part, weight, policy, critic), self.shards
         )
+        seen = [TokenStats(*share.pop("tokens")) for share in found if policy]
         totals = {name: sum((share[name] for share in found), torch.zeros(())) for name in found[0]}
         tokens, progress = sum(len(batch.old[i]) for part in parts for i in part), self.consumed / self.budget
         metrics, skipped = {name: total / tokens for name, total in totals.items()}, 0.0
         if policy:
+            metrics["losses/policy"] = torch.stack([one.policy.sum() for one in seen]).sum()
             metrics["losses/gradient_norm"], skipped = self.stepper.step(progress)
         if critic:
             metrics["losses/critic_gradient_norm"], missed = self.critic_stepper.step(progress)
             skipped += missed
+        if policy and self._learned:
+            self._learned.steps.append(Step(parts, len(batch.samples)))
+            self._learned.found.append((metrics, seen))
         updates = float(policy) + float(critic)
         return metrics | {"health/updates": torch.tensor(updates), "health/skipped_updates": torch.tensor(skipped)}
 
     def _differentiate(
         self, batch: RLHFBatch, part: Sequence[int], weight: Tensor, policy: bool, critic: bool
-    ) -> dict[str, Tensor]:
-        """Add the gradients of a micro-batch, with `weight[i]` for every token of sample i; return sums of metrics."""
+    ) -> dict[str, Tensor | list[Tensor]]:
+        """Add the gradients of a micro-batch, with `weight[i]` for every token of sample i.
+
+        Returns:
+            Sums of metrics; and `tokens`, the fields of a `TokenStats`, if the policy is trained.
+        """
         config, device = self.config, self.model.device
         packed, hidden = pack(take(batch.samples, part), device=device), None
-        loss, share = torch.zeros((), device=device), dict[str, Tensor]()
+        loss, share, tokens = torch.zeros((), device=device), dict[str, Tensor](), list[Tensor]()
         if policy:
             packed, hidden, new, entropy = read(self.model, batch.samples, part, temperature=config.temperature)
             losses, share = self._policy_losses(batch, part, new)
-            loss = (weight[part][packed.owner] * (losses - config.ent_coef * entropy)).sum()
+            spread = weight[part][packed.owner]
+            loss = (spread * (losses - config.ent_coef * entropy)).sum()
             share["policy/entropy_avg"] = entropy.detach()
+            tokens = batch.token_stats(part, new, entropy, spread, spread * losses)
         elif self.critic.trunk is None:
             with torch.no_grad():
                 hidden = self.model.read(packed)
@@ -361,11 +351,17 @@ class RLHF(DeclaredState):
             loss = loss + config.vf_coef * (weight[part][packed.owner] * errors).sum()
             share["losses/value"] = errors.detach()
         backpropagate(loss)
-        return {name: value.sum() for name, value in share.items()}
+        sums: dict[str, Tensor | list[Tensor]] = {name: value.sum() for name, value in share.items()}
+        return sums | ({"tokens": tokens} if policy else {})
+
+    def take_learned(self) -> Learned | None:
+        """Return the last training batch once; None if there is none since the last call."""
+        learned, self._learned = self._learned, None
+        return learned
 
     def _policy_losses(self, batch: RLHFBatch, part: Sequence[int], new: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
         """Return the losses `[m]` of the tokens of a micro-batch, and metrics of each."""
-        config, old, advantages = self.config, flat(part, batch.old), flat(part, batch.advantages)
+        config, old, advantages = self.config, flat(part, batch.old), batch.weighted(part)
         losses = self.objective(new, old, advantages, self.kl_coef, config)
         if getattr(losses, "shape", None) != new.shape:
             raise ValueError(
@@ -373,7 +369,6 @@ class RLHF(DeclaredState):
             )
         rho = (new.detach() - old).exp()
         return losses, {
-            "losses/policy": losses.detach(),
             "policy/approxkl_avg": ops.kl_estimate(old, new.detach(), "k3"),
             "policy/clipfrac_avg": ((rho < 1 - config.epsilon) | (rho > 1 + config.epsilon_high)).float(),
             "val/ratio": rho,

@@ -188,17 +188,21 @@ class Sampler(DeclaredState):
             group: answers to each.
             steps: rewards of the steps of the answers, too.
         """
-        state, start = self._trainer_state(count), self.asked
+        state = self._trainer_state(count)
 
         def rewarded(answers: Answers) -> Rollout:
             found = None if steps is None else steps(answers.prompts, answers.completions)
             return Rollout(answers, judge(self.judge, answers, state), group, found)
 
-        if self.shards.count == 1:
-            answers = self.answers(count, group)
-            self.asked += count
-            return rewarded(answers)
-        prompts = self.next_prompts(count)
+        if self.shards.count > 1:
+            return self._draw_by_shard(count, group, rewarded)
+        answers = self.answers(count, group)
+        self.asked += count
+        return rewarded(answers)
+
+    def _draw_by_shard(self, count: int, group: int, rewarded: Callable[[Answers], Rollout]) -> Rollout:
+        """Sample the answers of each shard separately."""
+        prompts, start = self.next_prompts(count), self.asked
         self.asked += count
         parts = [prompts[self.shards.rows(number, count)] for number in range(self.shards.count)]
         chances = self._chances(start, [len(part) * group for part in parts])
@@ -290,7 +294,7 @@ def complete(
 
 
 def answers_of(prompts: Sequence[Prompt], completions: list[Completion], *, tokenizer: Tokenizer) -> Answers:
-    """Return completions, of which there are as many to each prompt, as answers."""
+    """Return completions, as many to each prompt, as answers."""
     if not prompts:
         return Answers([], [], [])
     count, texts = len(completions) // len(prompts), [decode(tokenizer, completion.ids) for completion in completions]

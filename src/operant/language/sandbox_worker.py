@@ -51,7 +51,10 @@ def load(target: str) -> Callable[..., Any]:
         spec.loader.exec_module(module)
     else:
         module = importlib.import_module(where)
-    function = getattr(module, name)
+    function = getattr(module, name, None)
+    if function is None:
+        there = [key for key, value in vars(module).items() if inspect.isfunction(value) and key[0] != "_"]
+        raise AttributeError(f"{where} has no {name!r}; it defines {', '.join(there) or 'no function'}")
     if not callable(function):
         raise TypeError(f"{name} in {where} is {function!r}, not a function")
     return function

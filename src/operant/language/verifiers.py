@@ -373,6 +373,7 @@ def _comparing(name: str, column: str, judge: Callable[[str, Any], float]) -> Re
             for completion, gold in zip(completions, golds, strict=True)
         ]
 
+    vars(reward)["required_columns"] = (column,)
     return _named(name, reward)
 
 
@@ -385,7 +386,7 @@ def _matching(name: str, expression: re.Pattern[str]) -> RewardFunction:
 
 def _gold(name: str, column: str, columns: Mapping[str, Any]) -> Sequence[Any]:
     if column not in columns:
-        others = ", ".join(key for key in columns if key not in ("prompts", "completion_ids")) or "none"
+        others = ", ".join(key for key in columns if key not in GIVEN) or "none"
         raise ValueError(
             f"the verifier {name} reads the column {column!r}, which the examples lack; their columns: {others}"
         )

@@ -5,7 +5,11 @@ functions from other files are inlined. So the cache key here is a digest of all
 functions: after an edit, or a new version of operant, everything is compiled again, and old code is removed.
 """
 
+import atexit
 import hashlib
+import logging
+import shutil
+import tempfile
 from collections.abc import Callable
 from contextlib import suppress
 from functools import cache, partial
@@ -15,6 +19,8 @@ from typing import Any, Protocol, TypeVar, cast
 import numba
 
 from operant.runtime.files import replace_durably
+
+logger = logging.getLogger(__name__)
 
 Kernel = TypeVar("Kernel", bound=Callable[..., object])
 """A function that is compiled: its type stays that of the Python function."""
@@ -46,7 +52,7 @@ def keyed_by_sources(compile_: Compile, *folders: Path) -> Callable[[Kernel], Ke
     """
 
     def decorate(function: Kernel) -> Kernel:
-        dispatcher: Any = compile_(function)
+        dispatcher: Any = _compiled(compile_, function)
         digest = digest_of(*folders)
         kept = dispatcher._cache
         # numba has no public way to add to its key; without this attribute it fails here, not silently.
@@ -58,6 +64,24 @@ def keyed_by_sources(compile_: Compile, *folders: Path) -> Callable[[Kernel], Ke
         return cast(Kernel, dispatcher)
 
     return decorate
+
+
+def _compiled(compile_: Compile, function: Callable[..., object]) -> object:
+    """Compile a function; where neither its folder nor the home folder can be written, cache in a temporary folder."""
+    try:
+        return compile_(function)
+    except RuntimeError as error:
+        if "no locator available" not in str(error):
+            raise
+    # Not a folder of a known name: machine code from a folder that others may write would run as this user.
+    folder = tempfile.mkdtemp(prefix="operant-kernels-")
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    cast(Any, numba).config.CACHE_DIR = folder
+    logger.warning(
+        "The compiled kernels cannot be stored next to operant or in the home folder, so that every program compiles "
+        "them again: set NUMBA_CACHE_DIR to a folder of yours that can be written"
+    )
+    return compile_(function)
 
 
 def python_of(kernel: Kernel) -> Kernel:

@@ -74,12 +74,21 @@ def read(
         table = read_csv(path, separator)
         return Mapped(path.name, MDP.from_table(table.columns), states=table.states, actions=table.actions)
     if drawing is not None:
-        return _of_env(GridWorld(Path(drawing).read_text(encoding="utf-8")), Path(drawing).name)
+        return _drawn(Path(drawing))
     env = make_single(specified(str(task), env_kwargs))
     try:
         return _of_env(env, str(task))
     finally:
         env.close()
+
+
+def _drawn(path: Path) -> Mapped:
+    """Return the model of a drawing in a file."""
+    text = path.read_text(encoding="utf-8-sig")
+    try:
+        return _of_env(GridWorld(text), path.name)
+    except ValueError as error:
+        raise ValueError(f"{path}: {error}") from error
 
 
 def _of_env(env: gymnasium.Env[Any, Any], name: str) -> Mapped:

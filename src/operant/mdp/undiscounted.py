@@ -58,7 +58,7 @@ def _attract(
 
 
 def reach(indptr: NDArray[Any], successors: NDArray[Any], exits: Bools, states: int) -> Actions:
-    """Return in every state an action on a shortest path to a row that can end, -1 where there is none."""
+    """Return in every state an action on a shortest path to a row that can end, -1 if there is none."""
     graph = sparse.csr_matrix((np.ones(successors.size, np.int8), successors, indptr), shape=(exits.size, states))
     back = graph.tocsc()
     policy = np.full(states, -1)
@@ -73,7 +73,7 @@ def exits(mdp: MDP) -> Bools:
 
 
 def shortest_way(mdp: MDP) -> Actions:
-    """Return in every state an action on a shortest path to an end, `[S]`; -1 where there is none."""
+    """Return in every state an action on a shortest path to an end, `[S]`; -1 if there is none."""
     indptr, successors, _ = mdp.continuation
     return reach(indptr, successors, exits(mdp), mdp.states)
 

@@ -72,7 +72,7 @@ class ActorCritic:
 
     Args:
         inputs: shape of an observation, `(D,)` or `(C, H, W)`; D alone is allowed.
-        head: what the policy's outputs mean.
+        head: the action distribution of the policy's outputs.
         spec: the shape of the networks.
         masked: length of the action mask at the end of an observation: the networks do not see it, and logits of masked
             actions become -inf. A choice with no allowed alternative is unmasked. 0: no mask.

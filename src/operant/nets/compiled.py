@@ -101,7 +101,7 @@ class Program(Generic[P, R]):
         return self._compiled(*args, **kwargs) if self.compiled else self.function(*args, **kwargs)
 
     def _compiled(self, *args: P.args, **kwargs: P.kwargs) -> R:
-        """Return the result of a compiled program, which is made where there is none for such arguments."""
+        """Return the result of a compiled program, which is made if there is none for such arguments."""
         self.calls += 1
         if rows := self._row_by_row():
             given = _rows(args, kwargs, len(rows))

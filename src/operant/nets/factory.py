@@ -104,7 +104,7 @@ def whole_network(
         beside: how many numbers of an action follow the observation, which its `forward` takes, too.
 
     Raises:
-        ValueError: the name leads to nothing that makes a module, or the module is no such network.
+        ValueError: the name is not that of a module or its factory, or the module does not fit.
     """
     expected = "a torch.nn.Module class, or a function that makes one"
     make = doors.load(network, expected=expected, group=NETWORKS) if isinstance(network, str) else network

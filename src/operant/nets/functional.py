@@ -16,7 +16,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 
 class ModuleError(ValueError):
-    """A module cannot be what it is to be."""
+    """A module does not fit its use."""
 
 
 class FunctionalModule(ABC):
@@ -26,7 +26,7 @@ class FunctionalModule(ABC):
 
     Args:
         make: makes a module, such as a class.
-        arguments: what it is called with.
+        arguments: of its calls.
         inputs: shapes of one sample of each argument of `forward`.
         trials: numbers of samples with which `forward` is tried.
 
@@ -34,7 +34,7 @@ class FunctionalModule(ABC):
         module: one of them, whose parameters are not used.
         names: of its parameters, in the order in which they lie.
         parameters: n, how many numbers they are.
-        tried: what the module has made of random inputs, for each of the trials.
+        tried: outputs of the module for random inputs, one per trial.
         at_once: whether all seeds are computed by one call; if not, one after another.
 
     Raises:
@@ -164,7 +164,7 @@ class FunctionalModule(ABC):
         return self.flat(self._made(generator))
 
     def initial_copy(self) -> nn.Module:
-        """Return a module of this kind, with parameters of its own."""
+        """Return a module of this kind, with its own parameters."""
         return self._made(torch.Generator().manual_seed(0))
 
     def by_name(self, parameters: Tensor) -> dict[str, Tensor]:

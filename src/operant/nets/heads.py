@@ -1,4 +1,4 @@
-"""Policy heads: what the last layer of an actor means, for each kind of action space."""
+"""Policy heads: the action distribution of an actor's outputs, for each kind of action space."""
 
 from collections.abc import Sequence
 from typing import Any, Protocol

@@ -58,7 +58,7 @@ class StackedLookup(StackedMLP):
         return slice(self.entries * self.width, self._own)
 
     def trace(self, layers: Layers, inputs: Tensor, buffers: Sequence[Tensor] = ()) -> list[Tensor]:
-        """Return the numbers `inputs [S, M, 1]` and what every layer makes of them, as `pullback` needs it."""
+        """Return the numbers `inputs [S, M, 1]` and the outputs of every layer, for `pullback`."""
         (weight, bias), *rest = layers
         hidden = rows_of(weight, inputs).add_(bias)
         hidden = hidden.relu_() if self.activation == "relu" else hidden.tanh_()

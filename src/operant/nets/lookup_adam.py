@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from operant.nets.lookup import RowGradient, StackedLookup
-from operant.nets.optim import StackedOptimizer, adam
+from operant.nets.optim import StackedOptimizer, fused_adam
 from operant.tensors import integers, linalg
 
 
@@ -60,6 +60,8 @@ class StackedLookupAdam(StackedOptimizer):
     ) -> None:
         super().__init__(parameters, epsilon=epsilon, max_grad_norm=max_grad_norm)
         self.lookup, self.betas = lookup, betas
+        self._adam = fused_adam(betas=betas, epsilon=epsilon)
+        self._adam_of_rows = fused_adam(betas=(0.0, betas[1]), epsilon=epsilon)
         seeds, self.networks = len(parameters), parameters.numel() // lookup.size
         self.each = self.networks // seeds
         self._rows = parameters.view(-1, lookup.width)
@@ -125,9 +127,9 @@ class StackedLookupAdam(StackedOptimizer):
 
     def _update_rest(self, seeds: Sequence[int], gradient: _Merged, learning_rate: float) -> None:
         own = self._rest.clone(memory_format=torch.contiguous_format).flatten(1)
-        columns = own, self.first, self.second, self.steps, gradient.rest
-        chosen = [[column[seed] for seed in seeds] for column in columns]
-        adam(*chosen, learning_rate=learning_rate, betas=self.betas, epsilon=self.epsilon)
+        columns = own, gradient.rest, self.first, self.second, self.steps
+        parameters, gradients, first, second, steps = ([column[seed] for seed in seeds] for column in columns)
+        self._adam(parameters, gradients, first, second, [], steps, lr=learning_rate)
         self._rest.copy_(own.view_as(self._rest))
 
     def _update_rows(self, seed: int, gradient: _Merged, part: slice, learning_rate: float) -> None:
@@ -139,16 +141,7 @@ class StackedLookupAdam(StackedOptimizer):
         second = row_second.index_select(0, places).mul_((self.betas[1] ** idle).unsqueeze(1))
         there = places + networks * (lookup.size // lookup.width - lookup.entries)
         own = self._rows.index_select(0, there)
-        adam(
-            [own],
-            [torch.zeros_like(own)],
-            [second],
-            [step],
-            [slope],
-            learning_rate=learning_rate,
-            betas=(0.0, self.betas[1]),
-            epsilon=self.epsilon,
-        )
+        self._adam_of_rows([own], [slope], [torch.zeros_like(own)], [second], [], [step], lr=learning_rate)
         self._rows.index_copy_(0, there, own)
         self._stepped.append(there)
         row_second.index_copy_(0, places, second)

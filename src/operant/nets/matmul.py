@@ -6,7 +6,7 @@ products use oneDNN, PyTorch's library for convolutions: up to twice as fast and
 
 from collections.abc import Mapping
 from functools import cache
-from typing import Any, Literal, cast
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -68,10 +68,10 @@ def product(
         out: buffer for the result.
     """
     way = _way(left, right)
-    if way == "plain" and bias is None:
-        return torch.bmm(left, right, out=out)
     if way == "plain":
-        return torch.baddbmm(cast(Tensor, bias), left, right, beta=scale, alpha=scale, out=out)
+        if bias is None:
+            return torch.bmm(left, right, out=out)
+        return torch.baddbmm(bias, left, right, beta=scale, alpha=scale, out=out)
     if way == "onednn" and not (out is None and tracing()):
         return _by_onednn(left, right, out, bias=bias, scale=scale)
     # A compiled program would use MKL for PyTorch's product, and so gets an operator of oneDNN's.

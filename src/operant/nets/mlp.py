@@ -138,7 +138,10 @@ class StackedMLP:
 
     def _weight_gradient(self, layers: Layers, trace: list[Tensor], gradient: Tensor, index: int) -> Tensor:
         """Return the gradient `[S, in, out]` of the weights of layer `index`."""
-        return _transposed_product(trace[index], gradient)
+        inputs = trace[index]
+        if gradient.shape[2] < NARROW and inputs.shape[1] >= MANY:
+            return torch.bmm(gradient.mT, inputs).mT
+        return product(inputs.mT, gradient)
 
     def input_gradient(
         self, layers: Layers, trace: list[Tensor], gradient: Tensor, buffers: Sequence[Tensor] = ()
@@ -180,13 +183,6 @@ def _affine(bias: Tensor, inputs: Tensor, weight: Tensor) -> Tensor:
     if weight.shape[2] < NARROW and inputs.shape[1] >= MANY:
         return torch.baddbmm(bias.mT, weight.mT, inputs.mT).mT
     return product(inputs, weight, bias=bias)
-
-
-def _transposed_product(inputs: Tensor, gradient: Tensor) -> Tensor:
-    """Return `inputs.mT @ gradient`, the gradient of a weight."""
-    if gradient.shape[2] < NARROW and inputs.shape[1] >= MANY:
-        return torch.bmm(gradient.mT, inputs).mT
-    return product(inputs.mT, gradient)
 
 
 def _back(gradient: Tensor, weight: Tensor, out: Tensor | None = None) -> Tensor:

@@ -18,8 +18,8 @@ MakeNetwork = Callable[[Any, int], nn.Module]
 class StackedNetwork(FunctionalModule):
     """`S` networks of one kind, with the interface of `operant.nets.StackedMLP`.
 
-    What `forward` takes and returns depends on what the network is to be. M is the number of samples; observations are
-    `[M, D]`, images `[M, C, H, W]` with numbers from 0 to 1.
+    The arguments and results of `forward` depend on the use of the network. M is the number of samples; observations
+    are `[M, D]`, images `[M, C, H, W]` with numbers from 0 to 1.
 
     | network | made from | `forward` takes | and returns |
     |---|---|---|---|

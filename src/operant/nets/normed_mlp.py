@@ -22,7 +22,7 @@ TRUNCATED = 0.87962566103423978
 
 @dataclass(frozen=True)
 class Slot:
-    """A tensor of parameters of one seed, and what it begins with.
+    """A tensor of parameters of one seed, and its initial value.
 
     Attributes:
         shape: of the tensor.
@@ -51,7 +51,7 @@ class Slots:
 
     Attributes:
         sizes: how many numbers each tensor has.
-        size: P, how many all of them have.
+        size: P, the total number of parameters.
     """
 
     def __init__(self, slots: Sequence[Slot]) -> None:

@@ -2,8 +2,9 @@
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Generator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from typing import Any, Literal
 
 import torch
@@ -117,7 +118,7 @@ class StackedOptimizer(DeclaredState, ABC):
         return torch.stack((self._apart + self._together, self.skipped))
 
     def adopt(self, moments: State) -> None:
-        """Use these tensors, of the shapes that `state_dict` gives, in place of its own, to share them."""
+        """Use these tensors, of the shapes that `state_dict` gives, instead of its own, to share them."""
         for name, tensor in moments.items():
             setattr(self, name, tensor)
 
@@ -149,57 +150,37 @@ class StackedAdam(StackedOptimizer):
         super().__init__(parameters, epsilon=epsilon, max_grad_norm=max_grad_norm)
         self.betas, self.weight_decay = betas, weight_decay
         self.first = torch.zeros_like(parameters)
+        self._adam = fused_adam(betas=betas, epsilon=epsilon, weight_decay=weight_decay)
         self._split()
 
     def _split(self) -> None:
         self._columns = [tensor.unbind(0) for tensor in (self.parameters, self.first, self.second, self.steps)]
 
     def adopt(self, moments: State) -> None:
-        """Use these tensors, of the shapes that `state_dict` gives, in place of its own, to share them."""
+        """Use these tensors, of the shapes that `state_dict` gives, instead of its own, to share them."""
         super().adopt(moments)
         self._split()
 
     def _update(self, seeds: Sequence[int], gradient: Tensor, learning_rate: float) -> None:
-        columns = (*self._columns, gradient.unbind(0))
-        chosen = [[column[seed] for seed in seeds] for column in columns]
-        how = {"betas": self.betas, "epsilon": self.epsilon, "weight_decay": self.weight_decay}
-        adam(*chosen, learning_rate=learning_rate, **how)
+        columns = (self._columns[0], gradient.unbind(0), *self._columns[1:])
+        parameters, gradients, first, second, steps = ([column[seed] for seed in seeds] for column in columns)
+        self._adam(parameters, gradients, first, second, [], steps, lr=learning_rate)
 
 
-def adam(
-    parameters: list[Tensor],
-    first: list[Tensor],
-    second: list[Tensor],
-    steps: list[Tensor],
-    gradients: list[Tensor],
-    *,
-    learning_rate: float,
-    betas: tuple[float, float],
-    epsilon: float,
-    weight_decay: float = 0.0,
-) -> None:
-    """Step parameters in place by Adam, tensor by tensor.
+def fused_adam(*, betas: tuple[float, float], epsilon: float, weight_decay: float = 0.0) -> Callable[..., None]:
+    """Return a function that steps tensors in place by Adam, which torch.optim.AdamW(fused=True) calls, too.
+
+    It does without the bookkeeping of that class, which takes longer than the step itself. Its arguments are lists with
+    an entry for each tensor, `(parameters, gradients, first, second, [], steps, lr=learning_rate)`: the two moments are
+    updated in place, and the numbers of steps include this one.
 
     Args:
-        parameters: to be stepped.
-        first: first moments, in place.
-        second: second moments, in place.
-        steps: numbers of steps, which include this one.
-        gradients: of the loss to be minimized.
-        learning_rate: step size.
         betas: decay rates of the moments.
         epsilon: added to the root of the second moment.
         weight_decay: share of a parameter that is taken away, times the step size (AdamW).
     """
-    # What torch.optim.AdamW(fused=True) calls, without the bookkeeping that takes longer than the step itself.
-    torch._fused_adamw_(  # pyright: ignore[reportPrivateImportUsage, reportPrivateUsage]
-        parameters,
-        gradients,
-        first,
-        second,
-        [],
-        steps,
-        lr=learning_rate,
+    return partial(
+        torch._fused_adamw_,  # pyright: ignore[reportPrivateImportUsage, reportPrivateUsage, reportUnknownArgumentType]
         beta1=betas[0],
         beta2=betas[1],
         weight_decay=weight_decay,

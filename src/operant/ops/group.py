@@ -256,7 +256,7 @@ def _require_finite(rewards: Real[Tensor, "..."], valid: Bool[Tensor, "..."]) ->
         at = _first_true(bad)
         raise ValueError(
             f"the reward at {axes} = {at} is {rewards[at]}, expected a finite number; set valid (or step_mask) to "
-            "False where there is no reward"
+            "False if there is no reward"
         )
 
 

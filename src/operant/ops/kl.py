@@ -70,13 +70,18 @@ def kl_estimate(
         case "k2":
             estimate = 0.5 * difference.square()
         case "k3":
-            log_ratio = (-difference).clamp(max=_MAX_LOG_RATIO)
-            estimate = log_ratio.expm1() - log_ratio
+            estimate = k3(-difference)
         case _:
             raise ValueError(f"kind is {kind!r}, expected 'k1', 'k2' or 'k3'")
     if old_log_probs is None:
         return estimate
     return (log_probs - old_log_probs.detach()).clamp(max=_MAX_LOG_RATIO).exp() * estimate
+
+
+def k3(log_ratio: Float[Tensor, "*B"]) -> Float[Tensor, "*B"]:
+    """Estimator k3 of KL(p‖q), `rho - 1 - log rho`, from `log rho = log q(x) - log p(x)` of samples x of p."""
+    log_ratio = log_ratio.clamp(max=_MAX_LOG_RATIO)
+    return log_ratio.expm1() - log_ratio
 
 
 def categorical_kl(logits_p: Float[Tensor, "*B A"], logits_q: Float[Tensor, "*B A"]) -> Float[Tensor, "*B"]:

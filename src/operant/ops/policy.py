@@ -13,7 +13,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from operant.ops.kl import kl_estimate
+from operant.ops.kl import k3
 from operant.ops.moments import weighted_mean
 from operant.ops.weights import segment_sum
 
@@ -344,7 +344,7 @@ def approximate_kl(
         ValueError: if shapes differ.
     """
     _check_shapes(log_probs, old_log_probs=old_log_probs)
-    return weighted_mean(kl_estimate(old_log_probs.detach(), log_probs.detach(), "k3"), weights)
+    return weighted_mean(k3(log_probs.detach() - old_log_probs.detach()), weights)
 
 
 def _ratio(log_probs: Tensor, old_log_probs: Tensor) -> Tensor:

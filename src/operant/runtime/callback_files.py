@@ -82,8 +82,12 @@ def _made(text: str) -> Callback:
         raise ValueError(f"{text!r} cannot be called: {error}") from error
     made = maker(**call.parameters)
     if not isinstance(made, Callback):
-        raise ValueError(f"{text!r} must be or make an operant.Callback, got {made!r:.120}")
+        raise ValueError(f"{text!r} must be or make an operant.Callback, got {_shown(made)}: inherit from that class")
     return made
+
+
+def _shown(made: object) -> str:
+    return "None" if made is None else f"an object of {type(made).__name__}"
 
 
 def _gone(text: str) -> bool:

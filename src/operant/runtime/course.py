@@ -123,7 +123,7 @@ class Course:
     def parting(self, hints: Hints) -> str | None:
         """The warning if the sampled reward rises while the held-out score falls, else None.
 
-        The score has fallen if it is below the start, or below the best by more than chance explains (99.9 %); the
+        The score has fallen if it is below the start, or significantly below the best (99.9 %); the
         reward rises if its last third is above its first one beyond noise.
         """
         rise, best = _rise(self.rewards), self.best
@@ -167,7 +167,7 @@ def change(before: Evaluation, after: Evaluation, *, confidence: float = CONFIDE
         confidence: of the interval.
 
     Returns:
-        The difference with its interval; None where fewer than 8 examples have a score in both.
+        The difference with its interval; None if fewer than 8 examples have a score in both.
     """
     tables = [np.asarray(one.episode_scores, np.float64) for one in (before, after)]
     if tables[0].shape != tables[1].shape or tables[0].shape[1] < FEWEST:

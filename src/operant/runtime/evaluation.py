@@ -77,10 +77,10 @@ class Evaluation:
 
     def __repr__(self) -> str:
         """Return a summary in one line."""
-        low, high = self.interval
+        (low, high), count = self.interval, len(self.scores)
         return (
             f"Evaluation(mean={self.mean:.5g}, iqm={self.iqm:.5g}, interval=({low:.5g}, {high:.5g}), "
-            f"{len(self.scores)} seeds, {self.episodes} episodes each)"
+            f"{count} seed{'s' * (count > 1)}, {self.episodes} episodes each)"
         )
 
     @classmethod

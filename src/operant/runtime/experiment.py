@@ -75,7 +75,7 @@ class Collecting(Protocol):
 
     @property
     def rollout_steps(self) -> int:
-        """Environment steps of a seed in one rollout, which is never shortened; 0 if not applicable."""
+        """Environment steps per seed in one rollout, which is never shortened; 0 if not applicable."""
         ...
 
     def evaluate(

@@ -56,7 +56,7 @@ class GreedyPolicy(nn.Module):
         return cast(Tensor, getattr(self, self.names[name]))
 
     def forward(self, observations: Tensor) -> tuple[Tensor, ...]:
-        """Return the actions, and the scores of choices `[N, all]` where there are choices."""
+        """Return the actions, and the scores of choices `[N, all]`, if there are any."""
         first, last = self.facts["outputs"]
         outputs = self.network(self._read(observations))[:, first:last]
         scores: tuple[Tensor, ...] = ()
@@ -154,7 +154,7 @@ def write_graph(
 
 
 def _observations(space: spaces.Space[Any], count: int) -> NDArray[Any]:
-    """Draw `count` observations at random: of unbounded numbers normal ones, cut to the bounds where there are some."""
+    """Draw `count` observations at random: of unbounded numbers normal ones, cut to the bounds if there are some."""
     rng, own = np.random.default_rng(count), cast(Any, space)
     if isinstance(space, spaces.Box) and np.issubdtype(own.dtype, np.floating):
         drawn: Any = rng.normal(0.0, 3.0, size=(count, *own.shape))

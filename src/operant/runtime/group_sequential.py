@@ -57,9 +57,9 @@ class Decision:
     Attributes:
         better: which run scores higher; None: that is undecided.
         looks: the looks up to the one that decided, or all that there are seeds for.
-        next_look: seeds of each run at the next look; None where it is decided.
+        next_look: seeds of each run at the next look; None if it is decided.
         needed: seeds of each run that decide with probability `POWER` if the difference is the one that was seen, a
-            look; None where it is decided, or no difference was seen.
+            look; None if it is decided, or no difference was seen.
     """
 
     better: Literal["first", "second"] | None
@@ -127,7 +127,7 @@ def _schedule(looks: Sequence[int] | None, seeds: int) -> list[int]:
 
 def _validate(first: Floats, second: Floats, alpha: float, permutations: int) -> None:
     if first.ndim != 1 or second.ndim != 1 or not np.isfinite(first).all() or not np.isfinite(second).all():
-        raise ValueError("scores must be one finite number a seed: leave out seeds that have none")
+        raise ValueError("scores must be one finite number per seed: leave out seeds that have none")
     if not 0 < alpha < 1:
         raise ValueError(f"alpha must be a probability between 0 and 1, got {alpha}")
     if permutations < 20 / alpha:
@@ -161,7 +161,7 @@ def _improvements(first: Floats, second: Floats, labels: Bools) -> Floats:
 
 
 def _boundary(distances: Floats, allowed: int) -> float:
-    """Return the lowest of some distances that at most `allowed` of them reach; infinity where none is so rare."""
+    """Return the lowest of some distances that at most `allowed` of them reach; infinity if none is so rare."""
     values, counts = np.unique(distances.round(12), return_counts=True)
     reach = counts[::-1].cumsum()[::-1]
     rare = values[reach <= allowed]

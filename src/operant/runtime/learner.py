@@ -61,11 +61,11 @@ class HasWeights(Protocol):
 
 @runtime_checkable
 class NetworkAgent(Protocol):
-    """Something that acts by networks, such as `operant.control.agent.Agent`."""
+    """An agent with networks, such as `operant.control.agent.Agent`."""
 
     @property
     def head(self) -> Head:
-        """What the policy's outputs mean."""
+        """The action distribution of the policy's outputs."""
         ...
 
     @property
@@ -80,17 +80,17 @@ class HasAgent(Protocol):
 
     @property
     def agent(self) -> object:
-        """What acts, such as a `NetworkAgent`."""
+        """The agent, such as a `NetworkAgent`."""
         ...
 
 
 @runtime_checkable
 class HasCriticKind(Protocol):
-    """A learner whose critic may predict something else than the values of states, or nothing."""
+    """A learner whose critic may predict something other than state values, or nothing."""
 
     @property
     def critic_kind(self) -> str:
-        """What it predicts: "none", "V" or "Q"."""
+        """Kind of predictions: "none", "V" or "Q"."""
         ...
 
 
@@ -104,7 +104,7 @@ class RenewableWeights(HasWeights, Protocol):
 
 @runtime_checkable
 class Describing(Protocol):
-    """Knows what its policies make of observations."""
+    """A learner that reports the outputs of its networks for observations."""
 
     def describe(self, obs: Tree, memory: Tree | None) -> Mapping[str, Tensor]:
         """Return the outputs of policies and critics for observations; nothing changes.
@@ -114,7 +114,7 @@ class Describing(Protocol):
             memory: as for `Policy.act`.
 
         Returns:
-            By name, those that there are: `probabilities` `[S, N, A]` of discrete actions (of several choices, one
+            By name, if available: `probabilities` `[S, N, A]` of discrete actions (of several choices, one
             after another), `mean` and `std` `[S, N, A]` of continuous ones (before what is out of bounds is clipped),
             `q` `[S, N, A]`, and `value` `[S, N]`.
         """

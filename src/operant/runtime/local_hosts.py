@@ -120,7 +120,7 @@ class ProcessHost:
         """
         if threads != 1:
             raise ValueError(f"threads must be 1 for a process of this machine, got {threads}")
-        # A server that has imported the class makes processes quickly; where there is none each imports it itself.
+        # A server that has imported the class makes processes quickly; if there is none each imports it itself.
         context = multiprocessing.get_context(start_method())
         context.set_forkserver_preload([__name__, kind.__module__])
         return ProcessActor(context, kind, *args)

@@ -172,7 +172,7 @@ class DropWatch:
         self._warned = False
 
     def check(self, reports: Mapping[str, NDArray[np.float64]], steps: int) -> None:
-        """Check the metrics from `Window.take`, over a number of environment steps of a seed.
+        """Check the metrics from `Window.take`, over a number of environment steps per seed.
 
         Raises:
             NonFiniteError: a seed has no valid transitions.

@@ -44,7 +44,7 @@ class Replay:
 
     def __init__(self, *, seeds: int, rows: int, capacity: int, device: str | torch.device = "cpu") -> None:
         if capacity < rows:
-            raise ValueError(f"capacity must hold one step of all {rows} environments of a seed, got {capacity}")
+            raise ValueError(f"capacity must hold one step of all {rows} environments of each seed, got {capacity}")
         self.seeds, self.rows, self.length = seeds, rows, capacity // rows
         self.device, self.added = torch.device(device), 0
         self.fields: dict[str, Tensor] = {}
@@ -233,16 +233,9 @@ class Replay:
         rewards, last = self._flat["rewards"].index_select(0, places), places
         discounts = torch.full_like(rewards, gamma)
         if n > 1:
-            slots, within = slots.flatten(), within.flatten()
-            left = (self.added - 1 - slots) % self.length  # newer steps than this one
-            running = ~self._flat["ended"][places]
-            for k in range(1, n):
-                following = (slots + k) % self.length * stride + within
-                running = running & (left >= k) & self._flat["valid"][following]
-                rewards = rewards + torch.where(running, discounts * self._flat["rewards"][following], 0.0)
-                discounts = torch.where(running, discounts * gamma, discounts)
-                last = torch.where(running, following, last)
-                running = running & ~self._flat["ended"][following]
+            following = [((slots + k) % self.length * stride + within).flatten() for k in range(1, n)]
+            newer = (self.added - 1 - slots.flatten()) % self.length
+            rewards, discounts, last = self._windows(rewards, discounts, places, following, newer)
         return Transitions(
             obs=self._at("obs", places),
             actions=self._at("actions", places),
@@ -253,6 +246,27 @@ class Replay:
             weights=self._at("valid", places).to(rewards.dtype) if self._gaps else None,
             index=index,
         )
+
+    def _windows(
+        self, rewards: Tensor, discounts: Tensor, places: Tensor, following: Sequence[Tensor], newer: Tensor
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Extend windows of one step; return sums of rewards, discounts of the values after them, and last places.
+
+        Args:
+            rewards: of the steps, `[n]`.
+            discounts: γ, `[n]`.
+            places: of the steps.
+            following: places of the first steps after them, of the second, ...
+            newer: numbers of stored steps after them.
+        """
+        gamma, last, running = discounts, places, ~self._flat["ended"][places]
+        for k, place in enumerate(following, 1):
+            running = running & (newer >= k) & self._flat["valid"][place]
+            rewards = rewards + torch.where(running, discounts * self._flat["rewards"][place], 0.0)
+            discounts = torch.where(running, discounts * gamma, discounts)
+            last = torch.where(running, place, last)
+            running = running & ~self._flat["ended"][place]
+        return rewards, discounts, last
 
     def draw_sequences(self, samples: int, length: int, streams: Sequence[torch.Generator]) -> Tensor:
         """Return the start indices `[S, M]` of `samples` sequences of each seed, drawn uniformly with replacement.

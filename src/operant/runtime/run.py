@@ -17,6 +17,7 @@ import contextlib
 import errno
 import json
 import logging
+import shlex
 import tomllib
 from collections.abc import Callable, Container, Generator, Mapping, Sequence
 from dataclasses import replace
@@ -48,7 +49,7 @@ from operant.runtime.inputs import (
 )
 from operant.runtime.locks import HeldError, held
 from operant.runtime.metrics import read_records
-from operant.runtime.run_paths import RunError, TakenError, absolute, check_name
+from operant.runtime.run_paths import RunError, TakenError, absolute, check_name, nearest_run
 from operant.runtime.settings import Settings
 from operant.runtime.tables import from_table, to_table
 
@@ -95,9 +96,9 @@ class Run:
 
     def __repr__(self) -> str:
         """Return a summary in one line."""
-        settings = self.settings
+        settings, count = self.settings, len(self.settings.seeds)
         return (
-            f"Run({str(self.path)!r}: {settings.algorithm} on {settings.task}, {len(settings.seeds)} seeds from "
+            f"Run({str(self.path)!r}: {settings.algorithm} on {settings.task}, {count} seed{'s' * (count > 1)} from "
             f"{settings.seeds[0]}, budget {settings.budget:,})"
         )
 
@@ -145,9 +146,10 @@ class Run:
             make_folder(path, _FOLDERS, {"config.toml": tomli_w.dumps(tables).encode(), "run.json": _json(facts)})
         except OSError as error:
             if error.errno in (errno.ENOTEMPTY, errno.EEXIST) and path.is_dir():
+                known = (path / "config.toml").is_file()
+                resume = f"continue it with `operant resume {shlex.quote(str(path))}`, or " if known else ""
                 raise TakenError(
-                    f"{path} exists already and is not empty; continue it with `operant resume {path}`, "
-                    "or name another folder with --run"
+                    f"{path} exists already and is not empty; {resume}name another folder with --run"
                 ) from error
             raise RunError(
                 f"cannot make the run folder {path}: {error.strerror}; name another folder with --run"
@@ -166,7 +168,9 @@ class Run:
         try:
             tables = tomllib.loads(read_regular(file).decode())
         except OSError as error:
-            raise RunError(f"{path} is not the folder of a run: config.toml: {error.strerror}") from error
+            near = nearest_run(path)
+            hint = "" if near is None or near.resolve() == path else f"; did you mean {near}?"
+            raise RunError(f"{path} is not the folder of a run: config.toml: {error.strerror}{hint}") from error
         except (ValueError, RecursionError) as error:
             raise RunError(f"{file} cannot be read: {error}") from error
         version = tables.pop("schema_version", None)

@@ -1,5 +1,6 @@
 """Names of run folders, and errors about them."""
 
+import difflib
 import re
 from pathlib import Path
 
@@ -14,6 +15,13 @@ class RunError(Exception):
 
 class TakenError(RunError):
     """The folder for a new run is not empty."""
+
+
+def nearest_run(path: Path, root: Path = Path("runs")) -> Path | None:
+    """Return the run in `root` whose name is the nearest to that of a path that is no run; None: none is near."""
+    names = [found.parent.name for found in root.glob("*/config.toml")]
+    near = difflib.get_close_matches(path.name.lower(), [name.lower() for name in names], 1)
+    return next((root / name for name in names if name.lower() == near[0]), None) if near else None
 
 
 def default_run_path(algorithm: str, task: str, root: str | Path = "runs") -> Path:

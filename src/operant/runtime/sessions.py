@@ -39,7 +39,7 @@ def ended(outcome: str, consumed: int, reason: str = "") -> dict[str, Any]:
     Args:
         outcome: `FINISHED`, `INTERRUPTED` or `FAILED`.
         consumed: budget used by then, per seed.
-        reason: why, where there is more to say.
+        reason: why, if there is more to say.
     """
     return {"ended": _now(), "outcome": outcome, "consumed": consumed, "reason": reason}
 

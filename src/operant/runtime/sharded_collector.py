@@ -39,7 +39,7 @@ class ShardedCollector:
 
         Args:
             steps: T.
-            act: returns the policy of a shard, given its slice of the N environments of a seed.
+            act: returns the policy of a shard, given its slice of the N environments of each seed.
             stacked: returns the policies of the K' shards of this process together, each treated as further seeds:
                 from observations `[S * K', N / K, ...]`. They take K' times fewer calls, and are used if they change
                 no bit, which is tested at the first steps (see `operant.runtime.shards.Agreement`).

@@ -231,7 +231,7 @@ class Shards:
 
         Args:
             function: the mean over the samples of a shard: a gradient `[S, P]`, and further numbers `[S]`.
-            batch: M samples a seed, a multiple of K.
+            batch: M samples per seed, a multiple of K.
             stacked: the same for the K' shards of this process together, each treated as further seeds: from
                 samples `[S * K', M / K, ...]` to `[S * K', P]` and `[S * K']`. It takes K' times fewer calls, and is
                 used if it changes no bit, which is tested with the first batches of every kind (see `Agreement`).

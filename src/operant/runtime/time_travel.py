@@ -1,9 +1,8 @@
-"""Going to any update of a run: the state of its learner there, bit for bit, and the hash that shows it.
+"""Restore the learner of a run as of any of its updates, bit for bit, and verify it by hashes.
 
-The nearest earlier state that is known (a checkpoint of the run, one that was passed before, or the start) is loaded,
-and the updates from there on are computed again. As they are deterministic, they give the same bits; where the training
-has recorded the SHA-256 of a state on the way (`operant.runtime.history`), it is compared. Nothing is written into the
-run.
+The nearest earlier state (a checkpoint of the run, a state in memory, or the start) is loaded, and the updates after it
+are computed again. They are deterministic, so they give the same bits. If training has recorded the SHA-256 of a state
+on the way (`operant.runtime.history`), the hashes are compared. Nothing is written into the run.
 """
 
 import json
@@ -32,21 +31,21 @@ Origin = Literal["checkpoint", "memory", "start", "here"]
 
 
 class DivergedError(RunError):
-    """Updates that were computed again have not led to the state of the training."""
+    """Recomputed updates led to another state than training did."""
 
 
 @dataclass(frozen=True)
 class Arrival:
-    """Where a learner stands after a journey.
+    """The state of a learner after a move to an update.
 
     Attributes:
         consumed: budget used, per seed.
-        sha256: of its state, as it is now (`operant.runtime.encoding.digest`).
-        recorded: that of the state of the training there; None where the training has recorded none.
+        sha256: of its current state (`operant.runtime.encoding.digest`).
+        recorded: the SHA-256 that training recorded at this update; None if there is none.
         origin: what was loaded: a checkpoint of the run, a state from memory, the start of training; or nothing, where
             the learner stood before.
         began: budget used at the origin.
-        updates: that were computed again from there.
+        updates: number of recomputed updates.
     """
 
     consumed: int
@@ -58,7 +57,7 @@ class Arrival:
 
     @property
     def verified(self) -> bool:
-        """Whether the state was compared with that of the training, and is the same."""
+        """Whether the state was compared with that of training, and equals it."""
         return self.recorded == self.sha256
 
 
@@ -108,16 +107,16 @@ class _Snapshots:
 
 
 class TimeTravel:
-    """Takes the learner of a run to any of its updates.
+    """Moves the learner of a run to any of its updates.
 
     Args:
         run: the run, which may continue training meanwhile.
         learner: of an experiment made of the run's configuration, before its first update
             (`operant.build.reassemble`).
-        memory: bytes of states that are kept in memory, so that one can go back and forth.
+        memory: bytes for states kept in memory, which make moves back and forth fast.
 
     Attributes:
-        learner: the same; between two journeys it stands where the last one has ended.
+        learner: the given learner, in the state of the last move.
     """
 
     def __init__(self, run: Run, learner: Learner, *, memory: int = MEMORY_BYTES) -> None:
@@ -134,12 +133,12 @@ class TimeTravel:
 
     @property
     def here(self) -> int | None:
-        """The budget used where the learner stands; None where an update was given up or has led elsewhere."""
+        """The budget used at the learner's state; None after an interrupted or diverged update."""
         return self._here
 
     @property
     def end(self) -> int:
-        """The budget that the run has used so far, which is as far as one can go."""
+        """The budget that the run has used so far, the last place to go to."""
         checkpoints = [_consumed(path) for path in [*self._run.checkpoints.paths(), *self._run.history.paths()]]
         records = [*read_records(self._run.metrics_path)[-1:], *read_records(self._run.evaluations_path)[-1:]]
         return max([0, *checkpoints, *(int(record.get("consumed", 0)) for record in records)])
@@ -148,16 +147,16 @@ class TimeTravel:
         """Go to the first update that has used a budget of `at`, or to the start (0).
 
         Raises:
-            ValueError: the run has not come that far, or `at` is negative.
-            DivergedError: the updates, computed again, have led to another state than the training.
-            RunError: there is nothing to compute them from.
+            ValueError: the run has not reached `at`, or it is negative.
+            DivergedError: the recomputed updates led to another state than training did.
+            RunError: there is no state to start from.
         """
         for _ in self.toward(at):
             pass
         return self.arrival()
 
     def toward(self, at: int) -> Iterator[int]:
-        """Go as `go` does, one update a step, yielding the budget used after each.
+        """Go as `go` does, one update per step, and yield the budget used after each.
 
         Raises:
             ValueError, DivergedError, RunError: as for `go`.
@@ -173,7 +172,7 @@ class TimeTravel:
             yield self.learner.consumed
 
     def back(self) -> Iterator[int]:
-        """Go to the update before the one where the learner stands, yielding as `toward` does."""
+        """Go to the previous update, yielding as `toward` does."""
         here = self.learner.consumed
         if here and here not in self._before:
             earlier = max((consumed for consumed in self._known() if consumed < here), default=0)
@@ -183,13 +182,13 @@ class TimeTravel:
         yield from self.toward(self._before.get(here, 0))
 
     def confirm(self) -> Iterator[int]:
-        """Continue to the next state whose hash the training has recorded, and come back, yielding as `toward` does.
+        """Continue to the next state with a recorded hash, compare, and return, yielding as `toward` does.
 
-        Where the hash there is the same, so is every state on the way: the next one follows from it alone.
+        If the hash there is equal, so are all states on the way, since each determines the next.
 
         Raises:
-            DivergedError: it is another one.
-            RunError: the training has recorded none from here on.
+            DivergedError: the hashes differ.
+            RunError: there is no recorded hash from here on.
         """
         here = self.learner.consumed
         later = self.next_recorded()
@@ -202,17 +201,17 @@ class TimeTravel:
         yield from self.toward(here)
 
     def next_recorded(self) -> int | None:
-        """Return the budget used at the next state, from here on, whose hash the training has recorded."""
+        """Return the budget used at the next state with a recorded hash."""
         return min((consumed for consumed in self._recorded if consumed >= self.learner.consumed), default=None)
 
     def arrival(self) -> Arrival:
-        """Return where the learner stands now."""
+        """Return the learner's current state."""
         consumed = self.learner.consumed
         sha256 = digest(self.learner.state_dict())
         return Arrival(consumed, sha256, self._recorded.get(consumed), *self._journey)
 
     def _known(self) -> set[int]:
-        """Return where there are states that can be loaded."""
+        """Return the places with states that can be loaded."""
         paths = [*self._run.history.paths(), *self._run.checkpoints.paths()]
         return {*self._snapshots, *map(_consumed, paths), *([] if self._start is None else [0])}
 

@@ -28,7 +28,7 @@ class TrainingFiles:
         evaluated: budget consumed at the last evaluation; None before the first one.
         course: the evaluations so far.
         seconds_before: of training in the sessions before.
-        history: of the states along the run; None where there is no run.
+        history: of the states along the run; None if there is no run.
 
     Args:
         run: the run.

@@ -41,7 +41,7 @@ class Scene(NamedTuple):
     """A moment of an episode, and what the policy makes of it.
 
     Attributes:
-        frame: the rendered image; None where a window shows it, or nothing does.
+        frame: the rendered image; None if a window shows it, or nothing does.
         obs: the observation as the environment gives it, its numbers in a row; of a dictionary its first part.
         step: actions taken so far.
         score: rewards so far, undiscounted.
@@ -64,7 +64,7 @@ class Scene(NamedTuple):
 
     @property
     def value(self) -> float | None:
-        """The value of the state, 0 after a termination; None where none is known."""
+        """The value of the state, 0 after a termination; None if none is known."""
         return 0.0 if self.terminated else self.told.get("value", [None])[0]
 
 

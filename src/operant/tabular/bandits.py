@@ -189,7 +189,7 @@ class StrategyConfig:
     """Hyperparameters of all strategies."""
 
     steps_per_iteration: PositiveInt = 100
-    """Pulls of a seed in one iteration, the interval of metrics; learning does not depend on it."""
+    """Pulls per seed in one iteration, the interval of metrics; learning does not depend on it."""
 
     def __post_init__(self) -> None:
         """Validate."""

@@ -21,7 +21,7 @@ class BaseConfig:
     gamma: UnitFloat = 0.99
     """Discount per step, in [0, 1]. Higher looks further ahead; 1 is for tasks whose episodes end."""
     steps_per_iteration: PositiveInt = 1000
-    """Environment steps of a seed in one iteration, the interval of metrics; learning does not depend on it.
+    """Environment steps per seed in one iteration, the interval of metrics; learning does not depend on it.
     """
 
     def __post_init__(self) -> None:

@@ -43,7 +43,7 @@ class DynaQConfig(ControlConfig):
 class DynaQPlusConfig(DynaQConfig):
     """Hyperparameters of Dyna-Q+."""
 
-    kappa: NonNegativeFloat = 1e-3
+    bonus_coef: NonNegativeFloat = 1e-3
     """κ of the bonus `κ sqrt(τ)`, in units of reward. Higher detects changes sooner."""
 
 
@@ -220,4 +220,4 @@ class DynaQPlus(Dyna):
 
     def make_rule(self, base: Rule) -> DynaRule:
         """Add the amount of planning, and the bonus."""
-        return DynaRule(base, self.config.planning_steps, float(self.config.kappa), imagines=True)
+        return DynaRule(base, self.config.planning_steps, float(self.config.bonus_coef), imagines=True)

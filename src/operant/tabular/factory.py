@@ -101,7 +101,7 @@ class Experiment:
 
     @property
     def env(self) -> BatchEnv | None:
-        """The environments that the learner steps, in their wrappers; None where it simulates a model."""
+        """The environments that the learner steps, in their wrappers; None if it simulates a model."""
         return self.learner.env
 
     def reach(self) -> None:
@@ -179,7 +179,7 @@ def _in_wrappers(settings: Settings) -> BatchEnv:
     """
     if settings.env_backend == "tensor":
         raise ValueError(
-            f"env_backend='tensor' simulates the model of {settings.task} inside the kernel, where there is no place "
+            f"env_backend='tensor' simulates the model of {settings.task} inside the kernel, which has no place "
             f"for wrappers={settings.wrappers}: leave env_backend at 'auto', which steps the environment"
         )
     bare = enumerated(settings.task, settings.seeds, env_kwargs=settings.env_kwargs)
@@ -203,7 +203,7 @@ def _in_wrappers(settings: Settings) -> BatchEnv:
 def _with_arms(kind: Any, settings: Settings, config: Any) -> BanditExperiment:
     if settings.wrappers:
         raise ValueError(
-            f"the arms of a bandit are pulled inside the kernel, where there is no place for wrappers="
+            f"the arms of a bandit are pulled inside the kernel, which has no place for wrappers="
             f"{settings.wrappers}: leave them out, or take an algorithm that steps its environment, such as q-learning"
         )
     if settings.env_backend == "gymnasium":

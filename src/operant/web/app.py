@@ -18,6 +18,8 @@ from starlette.responses import FileResponse, JSONResponse, PlainTextResponse, R
 from starlette.routing import Route
 
 from operant import __version__
+from operant.web.documentation import Documentation
+from operant.web.documentation_site import PREFIX, Site
 from operant.web.live import Streams
 from operant.web.safety import Guard, Hosts
 from operant.web.taxonomy import taxonomy
@@ -29,6 +31,8 @@ PAGES = ("/", "/runs", "/completions", "/chat", "/labels", "/explorables", "/map
 """Addresses of the pages."""
 BODY_SECONDS = 30.0
 """Seconds that the body of a request may take."""
+NOWHERE = Documentation()
+"""Documentation whose place is not known."""
 TYPES = {
     ".html": "text/html; charset=utf-8",
     ".js": "text/javascript; charset=utf-8",
@@ -75,17 +79,18 @@ class Workers:
             await worker.close()
 
 
-def make_app(runs: Path, hosts: Hosts, token: str | None = None, documentation: str = "") -> Guard:
+def make_app(runs: Path, hosts: Hosts, token: str | None = None, documentation: Documentation = NOWHERE) -> Guard:
     """Return the app.
 
     Args:
         runs: the folder of runs, which may be missing.
         hosts: valid host names of requests.
         token: required token; None for none.
-        documentation: address of the documentation; empty if none is known.
+        documentation: where the documentation is.
     """
     streams = Streams(runs)
     workers = Workers(*(Worker(runs) for _ in range(5)))
+    site = Site(documentation.folder)
     files = {path.relative_to(STATIC).as_posix(): path for path in STATIC.rglob("*") if path.is_file()}
 
     @asynccontextmanager
@@ -101,8 +106,10 @@ def make_app(runs: Path, hosts: Hosts, token: str | None = None, documentation: 
         *(Route(page, _shell, methods=["GET"]) for page in PAGES[1:]),
         Route("/static/{name:path}", _file(files), methods=["GET"]),
         Route("/media/{run:path}/{name}", _medium(workers), methods=["GET"]),
+        Route(PREFIX.rstrip("/"), site.answer, methods=["GET"]),
+        Route(f"{PREFIX}{{name:path}}", site.answer, methods=["GET"]),
         Route("/events", streams.answer, methods=["GET"]),
-        Route("/api/about", _about(runs, documentation), methods=["POST"]),
+        Route("/api/about", _about(runs, documentation.address), methods=["POST"]),
         Route("/api/map", _map, methods=["POST"]),
         Route("/api/{package}/{function}", _call(workers), methods=["POST"]),
     ]

@@ -3,6 +3,7 @@
 An update of PPO is computed again from its state, as in time travel; of language models, the ledger has the tokens.
 """
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
@@ -33,50 +34,67 @@ def _has_batches(path: Path) -> bool:
         return False
 
 
-def batch(runs: Path, run: str, at: int | None = None) -> dict[str, Any]:
-    """Return the batch of an update of the first seed of a run, computed for a moment per call.
+def batch(runs: Path, run: str, at: int | None = None, seed: int | None = None, environment: int = 0) -> dict[str, Any]:
+    """Return the batch of an update of a seed of a run, computed for a moment per call.
 
     Args:
         runs: the folder of runs.
         run: its name.
         at: used budget at which the update begins. Default: that of the last update.
+        seed: of the run. Default: the first.
+        environment: whose rollout is returned, from 0; the last one if there are fewer.
 
     Returns:
         `done`, `at`, and `end` and `every`: the last update begins at `end`, and they come `every` so much of the
-        budget. Once done also `samples`, their number; `log_probs`, `old_log_probs` and `advantages` of
-        (some of) them, after and before the update; and the `rollout` of one environment, by the names of the arguments
-        of `operant.ops.gae`, None for language models.
+        budget. Once done also `seeds`, all of the run, and `seed`; `environments`, their number, 0 for language models,
+        and `environment`; `samples`, their number; `log_probs`, `old_log_probs` and `advantages` of (some of) them,
+        after and before the update; and the `rollout` of the environment, by the names of the arguments of
+        `operant.ops.gae`, None for language models.
 
     Raises:
-        ValueError: the run has no such update.
+        ValueError: the run has no such update or seed.
         RunError: it cannot be computed again.
     """
     path = folder_of(runs, run)
-    if at is not None and (isinstance(at, bool) or not isinstance(at, int)):  # pyright: ignore[reportUnnecessaryIsInstance] - from JSON
-        raise ValueError(f"at must be a whole number, got {at!r}")
-    if pairs := ledgers_of(path):
+    for name, value in (("at", at), ("seed", seed), ("environment", environment)):
+        if value is not None and (isinstance(value, bool) or not isinstance(value, int)):  # pyright: ignore[reportUnnecessaryIsInstance] - from JSON
+            raise ValueError(f"{name} must be a whole number, got {value!r}")
+    if ledgers := ledgers_of(path):
+        seeds = sorted({own for _, own in ledgers})
+        seed = _chosen(seed, seeds)
+        pairs = [pair for pair in ledgers if pair[1] == seed]
         found = max((pair for pair in pairs if at is None or pair[0] <= at), default=pairs[0])
-        return {"done": True, "at": found[0], "end": pairs[-1][0], "every": 1, **_of_ledger(read_ledger(path, *found))}
+        place = {"done": True, "at": found[0], "end": pairs[-1][0], "every": 1, "seeds": seeds, "seed": seed}
+        return place | _of_ledger(read_ledger(path, *found))
     if settings_of(path).get("algorithm") not in LEARNERS:
         raise ValueError(f"{run} has no batches to show: those are kept by {', '.join(LEARNERS)} and GRPO with its kin")
-    return _of_learner(path, at)
+    return _of_learner(path, at, seed, environment)
 
 
-def _of_learner(path: Path, at: int | None) -> dict[str, Any]:
+def _chosen(seed: int | None, seeds: Sequence[int]) -> int:
+    if seed is not None and seed not in seeds:
+        raise ValueError(f"the run has the seeds {', '.join(map(str, seeds))}, got {seed}")
+    return seeds[0] if seed is None else seed
+
+
+def _of_learner(path: Path, at: int | None, seed: int | None, environment: int) -> dict[str, Any]:
     from operant.web.travel import opened  # noqa: PLC0415 - torch takes seconds, and lists of runs do without
 
     place = opened(path)
+    seeds = list(place.trained.run.settings.seeds)
+    seed = _chosen(seed, seeds)
     learner = cast("PPO", place.trained.experiment.learner)
     every = learner.rollout_steps
     end = max(0, place.travel.end - every)
     at = end if at is None else min(at, end)
     if not place.walk("to", at):
         return {"done": False, "at": at, "end": end, "every": every}
-    return {"done": True, "at": learner.consumed, "end": end, "every": every, **_updated(learner)}
+    there = {"done": True, "at": learner.consumed, "end": end, "every": every, "seeds": seeds, "seed": seed}
+    return there | _updated(learner, seeds.index(seed), environment)
 
 
-def _updated(learner: "PPO") -> dict[str, Any]:
-    """Make an update, return its batch, and take the update back."""
+def _updated(learner: "PPO", index: int, environment: int) -> dict[str, Any]:
+    """Make an update, return the batch of a seed, and take the update back."""
     from operant.runtime.budget import remaining  # noqa: PLC0415 - as above
     from operant.state import clone  # noqa: PLC0415 - as above
     from operant.tensors import floats, nested  # noqa: PLC0415 - as above
@@ -96,11 +114,16 @@ def _updated(learner: "PPO") -> dict[str, Any]:
     columns = {"log_probs": log_probs, "old_log_probs": samples.old_log_probs, "advantages": samples.advantages}
     one = {"rewards": seen.rewards, "values": seen.values, "next_values": seen.next_values}
     ends = {"terminated": rollout.terminated, "truncated": rollout.truncated}
+    count = rollout.terminated.shape[2]
+    environment = min(max(environment, 0), count - 1)
     return {
+        "environments": count,
+        "environment": environment,
         "samples": samples.advantages.shape[1],
-        **{name: floats(column[0][chosen]) for name, column in columns.items()},
+        **{name: floats(column[index][chosen]) for name, column in columns.items()},
         "rollout": {
-            name: nested(column[:, 0, 0].reshape(len(column), -1)[:, 0]) for name, column in (one | ends).items()
+            name: nested(column[:, index, environment].reshape(len(column), -1)[:, 0])
+            for name, column in (one | ends).items()
         },
     }
 
@@ -109,6 +132,8 @@ def _of_ledger(ledger: Ledger) -> dict[str, Any]:
     ratios, advantages = ledger.columns["ratio"], ledger.columns["advantage"]
     chosen = _even(len(ratios))
     return {
+        "environments": 0,
+        "environment": 0,
         "samples": len(ratios) + int(ledger.rest.get("tokens", 0)),
         "log_probs": np.log(ratios[chosen].astype(np.float64)).tolist(),
         "old_log_probs": np.zeros(len(chosen)).tolist(),

@@ -17,6 +17,18 @@ from operant.web.workers import NotFoundError
 
 KINDS: dict[str, str] = {"piece": "i4", "clipped": "u1"}
 """Types of columns; others are `f4`."""
+WITHOUT_BATCHES: dict[str, str] = {
+    "sft": "Supervised fine-tuning samples nothing while it trains: it learns from given answers, whose tokens count "
+    "alike. So there are no training batches, and no ledger.",
+    "dpo": "DPO samples nothing while it trains: it learns from given pairs, in which an answer counts as a whole. So "
+    "there are no training batches, and no ledger.",
+}
+"""Why an algorithm has no training batches to show."""
+NO_BATCHES = (
+    "No training batch was kept: one is at every evaluation (--evaluate-every), unless the critic was warming up or "
+    "the policy took a natural-gradient step, which have no loss of single tokens."
+)
+"""The reason for the others."""
 
 
 def index(runs: Path) -> dict[str, Any]:
@@ -34,7 +46,10 @@ def _answers(path: Path, language: set[str]) -> bool:
 
 
 def steps(runs: Path, run: str) -> dict[str, Any]:
-    """Return the steps of a run with answers: `consumed` and `seed` of training batches and evaluations."""
+    """Return the steps of a run with answers: `consumed` and `seed` of training batches and evaluations.
+
+    `note` says why there are no training batches; empty if there are.
+    """
     path = folder_of(runs, run)
     samples = dict.fromkeys((int(record["consumed"]), int(record["seed"])) for record in _samples(path))
     found = {"training": ledgers_of(path), "held-out": sorted(samples)}
@@ -42,7 +57,9 @@ def steps(runs: Path, run: str) -> dict[str, Any]:
         source: [{"consumed": consumed, "seed": seed} for consumed, seed in pairs] for source, pairs in found.items()
     }
     settings = settings_of(path)
-    about = {"algorithm": settings.get("algorithm", ""), "task": settings.get("task", "")}
+    algorithm = str(settings.get("algorithm", ""))
+    note = "" if found["training"] else WITHOUT_BATCHES.get(algorithm, NO_BATCHES)
+    about = {"algorithm": algorithm, "task": settings.get("task", ""), "note": note}
     return {"steps": steps, **about, "command": f"operant show {shown_path(path)}"}
 
 

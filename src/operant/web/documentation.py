@@ -1,6 +1,8 @@
 """Pages of the documentation: where they are, and which one is about an algorithm."""
 
 from importlib.metadata import PackageNotFoundError, metadata
+from pathlib import Path
+from typing import NamedTuple
 
 from operant import catalog
 
@@ -9,19 +11,36 @@ LABEL = "documentation"
 _NAMES = {entry.name for entry in catalog.ALGORITHMS}
 
 
-def address_of(given: str = "") -> str:
-    """Return the address of the documentation, which ends in a slash; empty if none is known.
+class Documentation(NamedTuple):
+    """Where the documentation is.
+
+    Attributes:
+        address: of its pages, which ends in a slash; empty if none is known.
+        folder: of a built site, which the app serves itself; None for none.
+    """
+
+    address: str = ""
+    folder: Path | None = None
+
+
+def find_documentation(given: str = "") -> Documentation:
+    """Return where the documentation is.
 
     Args:
-        given: the address; empty: the one that the installed package names.
+        given: an address, or the folder of a built site; empty: the address that the installed package names.
 
     Raises:
-        ValueError: the address is not of a web site.
+        ValueError: it is neither an address of a web site nor a folder with an `index.html`.
     """
     address = given or _named()
-    if address and not address.startswith(("https://", "http://")):
-        raise ValueError(f"the address of the documentation must begin with https:// or http://, got {address}")
-    return f"{address.rstrip('/')}/" if address else ""
+    if not address or address.startswith(("https://", "http://")):
+        return Documentation(f"{address.rstrip('/')}/" if address else "")
+    if given and (Path(given) / "index.html").is_file():
+        return Documentation("/docs/", Path(given))
+    raise ValueError(
+        "the documentation must begin with https:// or http://, or be a folder with an index.html, "
+        f"such as site/ of `make docs`; got {address}"
+    )
 
 
 def page_of(algorithm: str) -> str:

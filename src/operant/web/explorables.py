@@ -82,6 +82,7 @@ class Explorable:
         page: of the documentation.
         batch: names of the columns of a run's batch that it can show; none: it shows no batches.
         kind: `lines`, or `bars`: probabilities that one drags, each a knob.
+        log_x: whether the horizontal axis can be logarithmic.
     """
 
     title: str
@@ -92,6 +93,7 @@ class Explorable:
     page: str
     batch: Sequence[str] = ()
     kind: str = "lines"
+    log_x: bool = False
 
 
 def index(_: Path) -> dict[str, Any]:
@@ -106,6 +108,7 @@ def index(_: Path) -> dict[str, Any]:
                 "page": one.page,
                 "batch": list(one.batch),
                 "kind": one.kind,
+                "logX": one.log_x,
                 "knobs": list(map(asdict, one.knobs)),
             }
             for name, one in EXPLORABLES.items()
@@ -355,7 +358,8 @@ EXPLORABLES: Mapping[str, Explorable] = {
     "bandits": Explorable(
         "Regret of bandits",
         f"Arms that pay 1 or 0: what strategies lose against always pulling the best one, mean of {GAMBLERS} seeds. In "
-        "the long run no strategy that is good on every problem grows more slowly than the line of Lai and Robbins.",
+        "the long run no strategy that is good on every problem grows more slowly than the line of Lai and Robbins, "
+        "which is straight on a logarithmic axis.",
         "pulls",
         [
             Knob("best", "the best arm pays with probability", 0.05, 0.95, 0.01, 0.6),
@@ -366,6 +370,7 @@ EXPLORABLES: Mapping[str, Explorable] = {
         ],
         _bandits,
         "algorithms/kl-ucb",
+        log_x=True,
     ),
 }
 """By name."""

@@ -113,14 +113,14 @@ def event(offsets: Sequence[int]) -> bytes:
 
 
 def offsets_of(text: str, count: int) -> list[int] | None:
-    """Return the numbers in the id of an event of this many files; None where it is none."""
+    """Return the numbers in the id of an event of this many files; None if it is none."""
     parts = text.split("-")
     fits = len(parts) == count and all(part.isascii() and part.isdecimal() and len(part) < 20 for part in parts)
     return [int(part) for part in parts] if fits else None
 
 
 def whole_bytes(path: Path) -> int:
-    """Return how many bytes of a file are whole lines; 0 where there is no file."""
+    """Return how many bytes of a file are whole lines; 0 if there is no file."""
     try:
         with path.open("rb") as file:
             size = file.seek(0, os.SEEK_END)

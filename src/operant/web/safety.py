@@ -7,7 +7,8 @@ Every page in the browser can reach a server on this machine, so allow-lists dec
 - A POST is JSON, comes from a page of this server (`Origin`, `Sec-Fetch-Site`) and has a header that other sites cannot
   send, since no response allows it (CORS).
 - With a token, every request has it: first in the printed address, then in a cookie.
-- Pages load nothing from elsewhere and run no inline scripts (Content-Security-Policy).
+- Pages load nothing from elsewhere and run no inline scripts (Content-Security-Policy). Those of the documentation have
+  a policy of their own (`operant.web.documentation_site`).
 """
 
 import ipaddress
@@ -34,7 +35,7 @@ POLICY = (
     "default-src 'self'; img-src 'self' data: blob:; media-src 'self'; object-src 'none'; base-uri 'none'; "
     "form-action 'none'; frame-ancestors 'none'"
 )
-"""Content-Security-Policy of every response."""
+"""Content-Security-Policy of every response that has none of its own."""
 HEADERS = (
     (b"content-security-policy", POLICY.encode()),
     (b"x-content-type-options", b"nosniff"),
@@ -75,7 +76,7 @@ class Guard:
     Args:
         app: what answers.
         hosts: the names under which it is asked for.
-        token: that requests need; None where only this machine can reach it.
+        token: that requests need; None if only this machine can reach it.
         end: ends endless answers.
     """
 
@@ -166,7 +167,9 @@ async def _answer(send: Send, status: int, text: str, *headers: tuple[bytes, byt
 def _with_headers(send: Send) -> Send:
     async def forward(message: Message) -> None:
         if message["type"] == "http.response.start":
-            message = {**message, "headers": [*message.get("headers", ()), *HEADERS]}
+            own = list(message.get("headers", ()))
+            known = {name for name, _ in own}
+            message = {**message, "headers": [*own, *(entry for entry in HEADERS if entry[0] not in known)]}
         await send(message)
 
     return forward

@@ -15,7 +15,7 @@ import uvicorn
 
 from operant.runtime.http_server import Protocol, Server, listen
 from operant.web.app import make_app
-from operant.web.documentation import address_of
+from operant.web.documentation import find_documentation
 from operant.web.safety import LOOPBACK, Hosts
 
 logger = logging.getLogger(__name__)
@@ -31,7 +31,8 @@ class Options:
         runs: the folder of runs, which may be missing.
         browser: whether to open the page in a browser.
         page: path of the page, such as `"/labels"`, with an optional fragment.
-        documentation: address of the documentation; empty: the one that the package names, if it names one.
+        documentation: address of the documentation, or folder of a built site, which is served under `/docs/`; empty:
+            the address that the package names, if it names one.
     """
 
     host: str = "127.0.0.1"
@@ -50,10 +51,10 @@ def serve(options: Options, announce: Callable[[str], None]) -> None:
         announce: called with the address once it responds.
 
     Raises:
-        ValueError: the port is in use or not allowed, the host is not of this machine, or the documentation has no
-            address of a web site.
+        ValueError: the port is in use or not allowed, the host is not of this machine, or the documentation is
+            neither an address nor the folder of a site.
     """
-    documentation = address_of(options.documentation)
+    documentation = find_documentation(options.documentation)
     listening = listen(options.host, options.port)
     port = listening.getsockname()[1]
     shown = f"[{options.host}]" if ":" in options.host else options.host

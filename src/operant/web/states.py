@@ -30,7 +30,7 @@ def states(runs: Path, run: str) -> dict[str, Any]:
 
 
 def foreign(path: Path, settings: Mapping[str, Any], config: Mapping[str, Any]) -> str:
-    """Return why a page does not compute the updates of a run; empty where it does.
+    """Return why a page does not compute the updates of a run; empty if it does.
 
     It runs the code of operant and of environments that are registered, and none that the folder of a run names.
     """

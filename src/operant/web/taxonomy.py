@@ -6,6 +6,7 @@ from typing import Any
 from operant import catalog
 from operant.catalog import Algorithm
 from operant.web.documentation import page_of
+from operant.web.lineage import BUILDS_ON
 
 KNOWN: tuple[tuple[str, str, str], ...] = (
     ("policy-iteration", "Policy iteration", "Evaluate the policy exactly, make it greedy, repeat."),
@@ -47,6 +48,7 @@ def taxonomy() -> dict[str, Any]:
             "title": title,
             "idea": idea,
             "page": "mdp",
+            "builds_on": BUILDS_ON.get(f"solve:{name}", []),
             "command": f"operant solve FrozenLake-v1 --method {name}",
         }
         for name, title, idea in KNOWN
@@ -90,6 +92,7 @@ def _leaf(entry: Algorithm) -> dict[str, Any]:
         "on_policy": entry.on_policy,
         "actions": list(entry.actions),
         "module": entry.module,
+        "builds_on": BUILDS_ON.get(f"train:{entry.name}", []),
         "page": page_of(entry.name),
         "command": f"operant train {entry.name} {_task(entry)}",
     }

@@ -2,7 +2,7 @@
 
 Collect many games of a network against itself, where every move is found by a search under the true rules; estimate the
 return of each position from the rest of its game; update the network towards the policy that the search found and
-towards that return. The network guides the next searches, which are better for it.
+towards that return. The improved network guides the next searches.
 
 What differs from the paper: games are played on tensors, those of all seeds together, and perceptrons
 take the place of residual networks, since the boards are small. An unfinished game continues in

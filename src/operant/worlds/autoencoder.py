@@ -1,7 +1,7 @@
 """A variational autoencoder of images (Kingma & Welling 2014, arXiv:1312.6114), stacked along the seed axis.
 
 The encoder is a `StackedCNN`; the decoder mirrors it: dense layers in reverse order, then the same convolutions
-transposed, from the last to the first. Pixels are bits, or gray values between them, with log-odds of their own.
+transposed, from the last to the first. Pixels are bits, or gray values between them, each with its log-odds.
 """
 
 from collections.abc import Sequence

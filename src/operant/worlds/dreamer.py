@@ -1,4 +1,4 @@
-"""DreamerV3: a policy that is learned in what a recurrent world model imagines (Hafner et al. 2023, arXiv:2301.04104).
+"""DreamerV3: a policy learned in the imagination of a recurrent world model (Hafner et al. 2023, arXiv:2301.04104).
 
 Learn a world model from sequences of what happened: states that a recurrent network carries on, from which the next
 ones, observations, rewards and ends are predicted. Imagine from the states of these sequences what the present policy
@@ -174,14 +174,14 @@ class Dreamer(Resumable):
         """Return the gradient steps that belong to this many environment steps."""
         config = self.config
         return int(
-            max(steps - config.learning_starts, 0) * config.train_ratio / (config.batch_size * config.batch_length)
+            max(steps - config.learning_starts, 0) * config.train_ratio / (config.batch_size * config.sequence_length)
         )
 
     def iterate(self) -> Metrics:
         """Act for a while, and take the gradient steps that belong to it."""
         metrics = self.collect()
         self.consumed += self.config.num_steps * self.config.num_envs
-        if self.replay.filled < self.config.batch_length:
+        if self.replay.filled < self.config.sequence_length:
             return metrics
         return {**metrics, **self.train()}
 
@@ -232,8 +232,8 @@ class Dreamer(Resumable):
         config, counts = self.config, self.optimizer.counts
         metrics: dict[str, Tensor | float] = {}
         while self.updates < self._due(self.consumed):
-            index = self.replay.draw_sequences(config.batch_size, config.batch_length, self.streams)
-            frames = frames_of(self.replay.take_sequences(index, config.batch_length))
+            index = self.replay.draw_sequences(config.batch_size, config.sequence_length, self.streams)
+            frames = frames_of(self.replay.take_sequences(index, config.sequence_length))
             metrics = self.update(frames, self._draws())
         return metrics | update_metrics(self.optimizer.counts - counts) if metrics else metrics
 
@@ -241,7 +241,7 @@ class Dreamer(Resumable):
         config, rssm = self.config, self.networks.shape.world.rssm
         shape = config.imagination_horizon, config.batch_size * self.imagined_frames
         variables = rssm.stoch, rssm.classes
-        frames = config.batch_length, config.batch_size
+        frames = config.sequence_length, config.batch_size
         drawn = [
             (gumbel((*frames, *variables), s), gumbel((*shape, *variables), s), self.actions.noise(shape, s))
             for s in self.streams
@@ -251,7 +251,7 @@ class Dreamer(Resumable):
     @property
     def imagined_frames(self) -> int:
         """Frames at the end of each sequence that imagination begins from."""
-        return self.config.imagined_frames or self.config.batch_length
+        return self.config.imagined_frames or self.config.sequence_length
 
     def update(self, frames: Frames, draws: Draws) -> dict[str, Tensor | float]:
         """Take one gradient step."""
@@ -313,7 +313,7 @@ class Dreamer(Resumable):
         never = torch.zeros_like(imagined.rewards, dtype=torch.bool)
         discounts = config.gamma * imagined.continues
         returns = ops.lambda_returns(
-            imagined.rewards, values[1:], terminated=never, truncated=never, gamma=discounts, lam=config.gae_lambda
+            imagined.rewards, values[1:], terminated=never, truncated=never, gamma=discounts, lam=config.td_lambda
         )
         weights = merged(torch.cat((alive.unsqueeze(0), alive * discounts[:-1].cumprod(0))))
         seen = merged(imagined.features[:-1])
@@ -349,7 +349,7 @@ class Dreamer(Resumable):
             terminated=frames.terminal[1:],
             truncated=frames.last[1:] & ~frames.terminal[1:],
             gamma=self.config.gamma,
-            lam=self.config.gae_lambda,
+            lam=self.config.td_lambda,
         )
         targets = merged(torch.cat((returns, values[-1:])))
         loss = by_row(self._critic_loss(features.detach(), logits, targets), frames.rewards)

@@ -26,20 +26,20 @@ class DreamerConfig:
     train_ratio: PositiveFloat = 64.0
     """Frames of replay that are learned from for each environment step. More learn from fewer steps, in more time."""
     learning_starts: NonNegativeInt = 1000
-    """Environment steps of a seed before learning begins."""
+    """Environment steps per seed before learning begins."""
     buffer_size: PositiveInt = 500_000
     """Steps of each seed that are kept."""
     batch_size: PositiveInt = 16
     """Sequences of one gradient step."""
-    batch_length: Annotated[int, Interval("[2, inf)")] = 16
+    sequence_length: Annotated[int, Interval("[2, inf)")] = 16
     """Frames of a sequence. Longer ones teach to remember longer."""
     imagination_horizon: PositiveInt = 15
     """Steps of an imagined trajectory."""
     imagined_frames: PositiveInt | None = 6
     """Frames at the end of each sequence that imagination begins from; None: all of them."""
     gamma: UnitFloat = 0.997
-    """Discount a step."""
-    gae_lambda: UnitFloat = 0.95
+    """Discount per step."""
+    td_lambda: UnitFloat = 0.95
     """λ of the returns."""
     learning_rate: PositiveFloat = 1e-3
     """Step size of LaProp, for all networks."""
@@ -93,14 +93,14 @@ class DreamerConfig:
             raise ValueError(f"bins must be odd, so that one atom is 0, got {self.bins}")
         if self.deter % self.blocks:
             raise ValueError(f"blocks must divide deter, which is {self.deter}, got {self.blocks}")
-        if self.imagined_frames is not None and self.imagined_frames > self.batch_length:
+        if self.imagined_frames is not None and self.imagined_frames > self.sequence_length:
             raise ValueError(
-                f"imagined_frames must be at most batch_length, which is {self.batch_length}, "
+                f"imagined_frames must be at most sequence_length, which is {self.sequence_length}, "
                 f"got {self.imagined_frames}"
             )
-        if self.buffer_size < self.num_envs * self.batch_length:
+        if self.buffer_size < self.num_envs * self.sequence_length:
             raise ValueError(
-                f"buffer_size must hold num_envs * batch_length = {self.num_envs * self.batch_length} steps, "
+                f"buffer_size must hold num_envs * sequence_length = {self.num_envs * self.sequence_length} steps, "
                 f"got {self.buffer_size}"
             )
 
@@ -109,7 +109,7 @@ SIZE_12M: Mapping[str, Any] = {
     "num_steps": 1,
     "train_ratio": 512.0,
     "buffer_size": 1_000_000,
-    "batch_length": 64,
+    "sequence_length": 64,
     "imagined_frames": None,
     "learning_rate": 4e-5,
     "lr_warmup": 1000,

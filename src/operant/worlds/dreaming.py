@@ -1,4 +1,4 @@
-"""Linear controllers, and what they earn: in episodes that a model dreams, and in those of a rollout."""
+"""Linear controllers, and their returns in episodes dreamed by a model and in those of a rollout."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -68,7 +68,7 @@ def dream(
 ) -> tuple[Tensor, Tensor]:
     """Return the mean returns `[S, K]` of controllers in dreams, and the mean length `[S]` of these.
 
-    The dreams of different controllers differ in what the controllers do alone.
+    The dreams of different controllers use the same noise, so they differ only by the actions.
 
     Args:
         model: what happens.
@@ -98,7 +98,7 @@ def dream(
 def episode_returns(rollout: Rollout, fresh: Tensor) -> tuple[Tensor, Tensor]:
     """Return mean return and number `[S, N]` of the episodes that begin and end in a rollout.
 
-    Where there is none, the rewards since the last beginning, or of the whole rollout, count as those of one.
+    If there is none, the rewards since the last beginning, or of the whole rollout, count as those of one.
 
     Args:
         rollout: some steps.

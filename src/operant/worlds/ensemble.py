@@ -56,7 +56,7 @@ class ModelConfig:
     model_learning_rate: PositiveFloat = 1e-3
     """Step size of Adam for the model."""
     learning_starts: NonNegativeInt = 100
-    """Steps of a seed with random actions, before the first fit."""
+    """Steps per seed with random actions, before the first fit."""
 
 
 class Prediction(NamedTuple):

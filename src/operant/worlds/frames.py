@@ -24,7 +24,7 @@ class Frames:
         first: `[L, S, M]` bool, whether an episode or the sequence begins with the frame.
         last: `[L, S, M]` bool, whether the episode ends with the frame.
         terminal: `[L, S, M]` bool, whether it does so by termination.
-        weights: `[L, S, M]`, 0 where a frame is nothing to learn from, else 1.
+        weights: `[L, S, M]`, 1 for frames to learn from, else 0.
     """
 
     obs: Tensor

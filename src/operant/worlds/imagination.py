@@ -233,7 +233,7 @@ class BoundAgent:
 
         Args:
             start: `[S, I, ...]`, where trajectories begin.
-            actions: what the actor's outputs mean.
+            actions: the distribution of the actor's outputs.
             chance: `[H, S, I, G, K]` Gumbel noise of the states.
             noise: `[H, S, I, A]` of the actions.
         """

@@ -44,7 +44,7 @@ class MBPOConfig(ModelConfig, SACConfig):
     """Initial length of a model rollout, while the model is poor."""
     rollout_length_final: PositiveInt = 1
     """Length of a model rollout at the end of the budget; it grows linearly."""
-    imagined_size: PositiveInt = 50_000
+    model_buffer_size: PositiveInt = 50_000
     """Size of the buffer of model transitions per seed; older ones come from worse models and old policies."""
 
     def __post_init__(self) -> None:
@@ -56,10 +56,10 @@ class MBPOConfig(ModelConfig, SACConfig):
                 f"{self.rollout_batch_size}"
             )
         needed = self.rollout_batch_size * max(self.rollout_length, self.rollout_length_final)
-        if self.imagined_size < needed:
+        if self.model_buffer_size < needed:
             raise ValueError(
-                f"imagined_size must hold all steps of {self.rollout_batch_size} rollouts, {needed}, got "
-                f"{self.imagined_size}"
+                f"model_buffer_size must hold all steps of {self.rollout_batch_size} rollouts, {needed}, got "
+                f"{self.model_buffer_size}"
             )
         if self.hindsight != "none":
             raise ValueError(f"hindsight must be 'none': imagined transitions have one goal, got {self.hindsight!r}")
@@ -83,7 +83,7 @@ class MBPO(SAC):
 
     Attributes:
         model: of the environment.
-        imagined: the replay buffer of what it imagined.
+        imagined: the replay buffer of imagined transitions.
     """
 
     STATE = (*SAC.STATE, "model", "imagined", "rollout_streams")
@@ -97,7 +97,7 @@ class MBPO(SAC):
         width, dimensions = self.experience.collector.obs.shape[-1], self.bounds.dimensions
         self.model = LearnedModel(config, seeds=seeds, width=width, dimensions=dimensions, device=env.device)
         self.imagined = Replay(
-            seeds=len(seeds), rows=config.rollout_batch_size, capacity=config.imagined_size, device=env.device
+            seeds=len(seeds), rows=config.rollout_batch_size, capacity=config.model_buffer_size, device=env.device
         )
         self.model_gradient = self.model.gradient
         self.rollout_streams = streams.of_seeds(seeds, "imagination", device=env.device)

@@ -51,7 +51,7 @@ class Imagined(NamedTuple):
 
 
 class Steps(NamedTuple):
-    """What really happened in `L` steps of `M` rows, `[S, L, M, ...]`, with what to predict and how far it counts.
+    """Real experience in `L` steps of `M` rows, `[S, L, M, ...]`, with prediction targets and their weights.
 
     Attributes:
         latent: `[..., Z]` seen.
@@ -60,7 +60,7 @@ class Steps(NamedTuple):
         following: `[..., Z]` the latent vector after the step.
         rewards: of the step.
         ends: bool, whether the state after it is terminal.
-        weights: 0 where a step is nothing to learn from, else 1.
+        weights: 1 for steps to learn from, else 0.
     """
 
     latent: Tensor
@@ -139,7 +139,7 @@ class MixtureRNN:
         return logits, mean, ops.soft_clamp(log_std, *LOG_STD), end.squeeze(-1)
 
     def imagine(self, outputs: Tensor, noise: Noise, temperature: float) -> Imagined:
-        """Sample what follows, by a temperature above 0, from outputs `[..., O]`."""
+        """Sample the next latent vector, reward and end from outputs `[..., O]`, at a temperature above 0."""
         logits, mean, log_std, end = self.split(outputs)
         point = ops.gaussian_mixture_sample(logits, mean, log_std, noise.choice, noise.point, temperature=temperature)
         return Imagined(point[..., :-1], point[..., -1], noise.end < (end / temperature).sigmoid())

@@ -45,11 +45,11 @@ from operant.worlds.representation import (
 __all__ = ["MRQ", "PRESETS", "MRQConfig"]
 
 CRITICS = 2
-"""Critics of a seed; the smaller one gives the targets."""
+"""Critics per seed; the smaller one gives the targets."""
 
 
 class Gradients(NamedTuple):
-    """Result of one pass of the critics, and what the policy's pass needs of it."""
+    """Result of one pass of the critics, and its parts for the policy's pass."""
 
     critics: Tensor
     """`[S, 2 P]`, the gradient."""

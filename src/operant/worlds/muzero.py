@@ -220,7 +220,7 @@ class MuZero(BoardGamePlayer, Resumable):
 
     @property
     def gamma(self) -> float:
-        """Discount a step."""
+        """Discount per step."""
         return self.config.gamma if self.game is None else 1.0
 
     @property

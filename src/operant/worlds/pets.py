@@ -37,7 +37,7 @@ class PETSConfig(ModelConfig):
     """Hyperparameters of PETS."""
 
     num_envs: PositiveInt = 1
-    """Environments a seed, N."""
+    """Environments per seed, N."""
     buffer_size: PositiveInt = 100_000
     """Transitions of each seed in the replay buffer."""
     planner: Literal["cem", "mppi"] = "cem"
@@ -50,7 +50,7 @@ class PETSConfig(ModelConfig):
     """Elite plans of the cross-entropy method."""
     planning_iterations: PositiveInt = 3
     """Rounds of sampling and refitting for each action."""
-    temperature: PositiveFloat = 0.5
+    planning_temperature: PositiveFloat = 0.5
     """Temperature of path integrals, in standard deviations of the returns. Lower follows only the best plans."""
     planning_momentum: UnitFloat = 0.1
     """Share of the previous distribution kept in a refit."""
@@ -68,7 +68,8 @@ class PETSConfig(ModelConfig):
             raise ValueError("learning_starts must be at least 1, got 0: there must be data to fit")
         if self.buffer_size < self.num_envs:
             raise ValueError(
-                f"buffer_size must hold one step of all {self.num_envs} environments of a seed, got {self.buffer_size}"
+                f"buffer_size must hold one step of all {self.num_envs} environments of each seed, "
+                f"got {self.buffer_size}"
             )
 
 
@@ -98,7 +99,7 @@ class PETS(Resumable):
     Attributes:
         consumed: environment steps per seed so far.
         experience: the environments and their replay buffer.
-        model: what is learned.
+        model: the learned model.
         plan: `[S, N, horizon, A]`, the mean of the plan that every environment is in.
 
     Raises:
@@ -184,7 +185,7 @@ class PETS(Resumable):
             if config.planner == "cem":
                 better = ops.cross_entropy_refit(candidates, returns, elites=config.num_elites)
             else:
-                better = ops.path_integral_refit(candidates, returns, temperature=config.temperature)
+                better = ops.path_integral_refit(candidates, returns, temperature=config.planning_temperature)
             mean, std = (new.lerp(old, config.planning_momentum) for new, old in zip(better, (mean, std), strict=True))
         return mean.view_as(plan), std.view_as(plan)
 

@@ -28,7 +28,7 @@ def tabulated(
         states: how many there are.
         actions: how many there are.
         start: `[states]`, the distribution of the first state.
-        generators: one a seed; they draw the samples.
+        generators: one per seed; they draw the samples.
         samples: of each network for every state and action.
 
     Raises:

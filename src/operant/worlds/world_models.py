@@ -1,4 +1,4 @@
-"""World Models: a controller that is trained in what a model dreams (Ha & Schmidhuber 2018, arXiv:1803.10122).
+"""World Models: a controller trained in the dreams of a model (Ha & Schmidhuber 2018, arXiv:1803.10122).
 
 Act at random and learn to see (V): a variational autoencoder turns images into latent vectors. Learn what follows what
 (M): a recurrent network predicts a mixture of Gaussians over the next latent vector and the reward, and the end of
@@ -40,7 +40,7 @@ STEPS = 50
 """Gradient steps of V or M in one iteration."""
 
 AT_ONCE = 2048
-"""Images of a seed that are encoded together."""
+"""Images per seed that are encoded together."""
 
 Stage = Literal["collect", "see", "predict", "control"]
 """What an iteration does: act, or train V, M or C."""
@@ -57,7 +57,7 @@ PRESETS: Mapping[str, Mapping[str, Any]] = {
         "generations": 1800,
         "population_size": 64,
         "rollouts": 16,
-        "temperature": 1.15,
+        "dream_temperature": 1.15,
         "max_dream_steps": 2100,
     },
 }
@@ -125,7 +125,7 @@ class WorldModels(Resumable):
     def _make_networks(self) -> None:
         config = self.config
         actions = self.controllers.actions
-        self.vae = StackedVAE(self.features.shape, config.latent_size, config.vae_hidden_sizes, config.vae_torso)
+        self.vae = StackedVAE(self.features.shape, config.latent_size, config.vae_hidden_sizes, config.vae_encoder)
         self.rnn = MixtureRNNShape(
             latent=config.latent_size,
             actions=actions,
@@ -338,7 +338,7 @@ class WorldModels(Resumable):
         drawn = [Noise.draw(shape, config.mixture_components, config.latent_size, s) for s in self.streams]
         noise = Noise(*(torch.stack(part, 1) for part in zip(*drawn, strict=True)))
         returns, lengths = dream(
-            self.bound_model, self.controllers, weights, latent, noise=noise, temperature=config.temperature
+            self.bound_model, self.controllers, weights, latent, noise=noise, temperature=config.dream_temperature
         )
         return returns, {"dream/episode_length": lengths}
 

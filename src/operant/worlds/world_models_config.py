@@ -16,10 +16,10 @@ class WorldModelsConfig:
     num_steps: PositiveInt = 64
     """Steps of each in one iteration of collecting."""
     collect_steps: PositiveInt = 20_000
-    """Steps of a seed that are collected before V, M and C are trained; a larger budget is for more such rounds."""
+    """Steps per seed that are collected before V, M and C are trained; a larger budget is for more such rounds."""
     buffer_size: PositiveInt = 100_000
-    """Steps of a seed that are kept."""
-    vae_torso: TorsoName = "auto"
+    """Steps per seed that are kept."""
+    vae_encoder: TorsoName = "auto"
     """Convolutions of V, which its decoder mirrors: `nature` or `small`; `auto` chooses by the size of the images."""
     latent_size: PositiveInt = 8
     """Numbers of a latent vector, Z."""
@@ -51,7 +51,7 @@ class WorldModelsConfig:
     """Largest gradient norm of M of one seed; None: no clipping."""
     train_in: Literal["dream", "environment"] = "dream"
     """Where C is trained: in episodes that M imagines, or in the environment, whose steps the budget counts."""
-    temperature: PositiveFloat = 1.0
+    dream_temperature: PositiveFloat = 1.0
     """τ of the dream: above 1 it is less certain than M is, toward 0 the likeliest always happens."""
     generations: PositiveInt = 300
     """Generations of CMA-ES in a round; in the environment as many as the budget pays for."""

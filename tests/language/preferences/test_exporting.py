@@ -112,6 +112,20 @@ def test_what_is_asked_again_is_not_counted_twice(store, tmp_path):
     assert export(store, tmp_path / "pairs.jsonl").rows == 5
 
 
+def test_only_an_export_is_replaced(store, tmp_path):
+    theirs = tmp_path / "pairs.jsonl"
+    theirs.write_text('{"prompt": "p", "chosen": "a", "rejected": "b"}\n')
+    with pytest.raises(ValueError, match=r"pairs\.jsonl already exists, and is no export of labels: choose"):
+        export(store, theirs)
+    assert rows(theirs) == [{"prompt": "p", "chosen": "a", "rejected": "b"}]
+    ours = tmp_path / "ours.jsonl"
+    assert export(store, ours).rows == export(store, ours).rows == 5
+    ours.write_text(theirs.read_text())  # edited by hand
+    with pytest.raises(ValueError, match=r"ours\.jsonl was changed after its export"):
+        export(store, ours)
+    assert rows(ours) == rows(theirs)
+
+
 def test_datasets_reads_the_files(store, tmp_path, monkeypatch):
     monkeypatch.setenv("HF_DATASETS_OFFLINE", "1")
     datasets = pytest.importorskip("datasets")

@@ -58,7 +58,7 @@ def test_numbers_have_the_digits_asked_for():
     assert {second for _, second in drawn} == set(range(10, 100))
 
 
-@pytest.mark.parametrize("options", [{"digits": 0}, {"steps": 0}, {"operators": "+/"}])
+@pytest.mark.parametrize("options", [{"digits": 0}, {"digits": 19}, {"steps": 0}, {"operators": "+/"}])
 def test_options_out_of_range_are_refused(options):
     with pytest.raises(ValueError, match=f"{next(iter(options))}="):
         arithmetic(**options)

@@ -193,7 +193,7 @@ class TensorEnv(ABC):
         """Start episode 0 of every row and return the observations `[B, O]`.
 
         Args:
-            seeds: one non-negative integer a row; default: those in use.
+            seeds: one non-negative integer per row; default: those in use.
 
         Raises:
             ValueError: there is not one seed a row, or one is negative.

@@ -83,7 +83,7 @@ def percent_agreement(table: ArrayLike, groups: ArrayLike | None = None, *, seed
     """Return the share of agreeing pairs of ratings among all pairs of ratings of the same unit.
 
     Args:
-        table: `[raters, units]` codes 0, 1, ..., `MISSING` where there is none.
+        table: `[raters, units]` codes 0, 1, ..., `MISSING` if there is none.
         groups: `[units]` the item of each unit, which the bootstrap resamples. Default: every unit is its own.
         seed: of the bootstrap.
     """
@@ -101,7 +101,7 @@ def krippendorff_alpha(table: ArrayLike, groups: ArrayLike | None = None, *, see
     alpha-reliability"). 1 is perfect, 0 is chance. It is undefined if all ratings are equal.
 
     Args:
-        table: `[raters, units]` codes 0, 1, ..., `MISSING` where there is none.
+        table: `[raters, units]` codes 0, 1, ..., `MISSING` if there is none.
         groups: `[units]` the item of each unit, which the bootstrap resamples. Default: every unit is its own.
         seed: of the bootstrap.
     """
@@ -119,7 +119,7 @@ def cohen_kappa(first: ArrayLike, second: ArrayLike, groups: ArrayLike | None = 
     coefficient of agreement for nominal scales", equation 1). It is undefined if p_e is 1.
 
     Args:
-        first: `[units]` codes of one rater, `MISSING` where there is none.
+        first: `[units]` codes of one rater, `MISSING` if there is none.
         second: those of the other.
         groups: `[units]` the item of each unit, which the bootstrap resamples. Default: every unit is its own.
         seed: of the bootstrap.

@@ -6,6 +6,7 @@ the names of annotators; they are the same in all files of one store and cannot 
 
 import hashlib
 import hmac
+import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -55,14 +56,16 @@ def export(
 
     Args:
         store: with the labels.
-        path: of the file, which may exist and is replaced.
+        path: of the file. An earlier export is replaced; another file, or an edited one, is not.
         form: see `Form`.
         names: write the annotators' names instead of pseudonyms.
         held_out: see `HeldOut`; `events` always has all.
 
     Raises:
+        ValueError: the file exists, and is not an export.
         OSError: the file cannot be written; an old file stays.
     """
+    _require_export(path)
     key = store.pseudonym_key()
     alias: Callable[[str], str] = (lambda name: name) if names else (lambda name: pseudonym(key, name))
     rows, left_out = _events(store, alias) if form == "events" else _labels(store, form, alias)
@@ -87,6 +90,20 @@ def export(
     replace_durably(path, data)
     replace_durably(manifest_path(path), encode(manifest).encode() + b"\n")
     return Exported(path, len(rows), left_out, count)
+
+
+def _require_export(path: Path) -> None:
+    """Raise ValueError if a file exists and differs from the export that its manifest describes."""
+    if not path.exists():
+        return
+    try:
+        known = json.loads(manifest_path(path).read_text(encoding="utf-8"))["sha256"]
+    except (OSError, ValueError, KeyError, TypeError):
+        known = None
+    if known is None:
+        raise ValueError(f"{path} already exists, and is no export of labels: choose another file")
+    if known != hashlib.sha256(path.read_bytes()).hexdigest():
+        raise ValueError(f"{path} was changed after its export: choose another file, or remove it")
 
 
 def is_held_out(item: Item) -> bool:

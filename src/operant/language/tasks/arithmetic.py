@@ -8,6 +8,8 @@ from operant.language import verifiers
 from operant.language.tasks.task import Row, Task
 
 _OPERATORS = "+-*"
+MOST_DIGITS = 18
+"""Most digits of a number, of 64 bits."""
 
 
 def arithmetic(*, digits: int = 2, steps: int = 1, operators: str = "") -> Task:
@@ -22,9 +24,9 @@ def arithmetic(*, digits: int = 2, steps: int = 1, operators: str = "") -> Task:
         ValueError: an option is out of its range.
     """
     operators = operators or ("+" if steps == 1 else "+-")
-    if digits < 1 or steps < 1 or set(operators) - set(_OPERATORS):
+    if not 1 <= digits <= MOST_DIGITS or steps < 1 or set(operators) - set(_OPERATORS):
         raise ValueError(
-            f"arithmetic needs digits and steps of at least 1 and operators out of {_OPERATORS}, "
+            f"arithmetic needs digits from 1 to {MOST_DIGITS}, steps of at least 1 and operators out of {_OPERATORS}, "
             f"got digits={digits}, steps={steps} and operators={operators!r}"
         )
     longest = digits * (steps + 1) if "*" in operators else len(str((steps + 1) * (10**digits - 1)))

@@ -11,24 +11,27 @@ export class BatchPicker {
     this.runs = runs;
     this.onbatch = onbatch;
     this.run = runs.includes(given.get("run")) ? given.get("run") : "";
-    this.at = this.run && given.has("at") ? Number(given.get("at")) : null;
+    [this.at, this.seed, this.environment] = ["at", "seed", "env"].map((name) => (this.run && given.has(name) ? Number(given.get(name)) : null));
     this.status = h("span", { className: "hint", role: "status" });
     this.place = h("span", { className: "picker" });
+    this.choosers = h("span", { className: "bar" });
     this.asked = debounced(() => this.load(), WAIT_MILLISECONDS);
     const choices = [["", "none"], ...runs.map((name) => [name, name])];
     const select = h("select", { onchange: (event) => {
-      [this.run, this.at] = [event.target.value, null];
+      [this.run, this.at, this.seed, this.environment] = [event.target.value, null, null, null];
       put(this.place);
+      put(this.choosers);
       this.load();
     } }, choices.map(([value, text]) => h("option", { value, selected: value === this.run }, text)));
     this.element = runs.length
-      ? h("div", { className: "bar batch" }, h("label", { className: "picker" }, h("span", {}, "Batch of a run"), select), this.place, this.status)
+      ? h("div", { className: "bar batch" }, h("label", { className: "picker" }, h("span", {}, "Batch of a run"), select), this.choosers, this.place, this.status)
       : h("p", { className: "hint" }, "Runs of PPO and of GRPO in the folder would show their batches here.");
   }
 
   /** What differs from the beginning. */
   get changed() {
-    return this.run ? [["run", this.run], ...(this.at === null ? [] : [["at", this.at]])] : [];
+    const places = [["at", this.at], ["seed", this.seed], ["env", this.environment]];
+    return this.run ? [["run", this.run], ...places.filter(([, value]) => value !== null)] : [];
   }
 
   async load() {
@@ -42,11 +45,12 @@ export class BatchPicker {
     try {
       let answer = { done: false, at: this.at };
       while (!answer.done) {
-        answer = await call("travel/batch", { run: this.run, at: answer.at });
+        answer = await call("travel/batch", { run: this.run, at: answer.at, seed: this.seed, environment: this.environment ?? 0 });
         if (turn !== this.turn) return;
         if (!answer.done) this.status.textContent = "computing the update again…";
       }
       this.slide(answer);
+      this.choose(answer);
       this.status.textContent = `the update from ${whole(answer.at)} on, ${whole(answer.samples)} samples${answer.samples > answer.advantages.length ? `, ${whole(answer.advantages.length)} of them shown` : ""}`;
       await this.onbatch(answer);
       if (this.at === null) this.timer = setTimeout(() => this.follow(answer.end), FOLLOW_SECONDS * 1000);
@@ -75,5 +79,19 @@ export class BatchPicker {
       } }));
     }
     Object.assign(this.place.firstChild, { max: end, step: every, value: at });
+  }
+
+  /** Offer the seeds, and the environments whose rollout is shown, where there are more than one. */
+  choose({ seeds, seed, environments, environment }) {
+    const known = `${seeds} ${environments}`;
+    if (this.choosers.firstChild && known === this.known) return;
+    this.known = known;
+    const chooser = (label, values, chosen, take) => values.length > 1 && h("label", { className: "picker" }, h("span", {}, label),
+      h("select", { "aria-label": label, onchange: (event) => {
+        take(Number(event.target.value));
+        this.load();
+      } }, values.map((value) => h("option", { value, selected: value === chosen }, String(value)))));
+    put(this.choosers, chooser("Seed", seeds, seed, (value) => (this.seed = value)),
+      chooser("Rollout of environment", [...Array(environments).keys()], environment, (value) => (this.environment = value)));
   }
 }

@@ -13,10 +13,14 @@ function ticksOf(low, high, count) {
   return found;
 }
 
+/** Return the numbers 1, 2 and 5 of every power of ten between two. */
+const decades = (low, high) => Array.from({ length: Math.ceil(Math.log10(high)) - Math.floor(Math.log10(low)) + 1 }, (_, i) => 10 ** (Math.floor(Math.log10(low)) + i))
+  .flatMap((power) => [power, 2 * power, 5 * power]).filter((value) => value >= low && value <= high);
+
 const compact = (value) => (Math.abs(value) >= 1e6 ? `${short(value / 1e6)}M` : Math.abs(value) >= 1e4 ? `${short(value / 1e3)}k` : short(value));
 
 export class Chart {
-  /** Options: title, xLabel, log, onpick(x) while a point is pressed or dragged over, onpicked() when it is let go. */
+  /** Options: title, xLabel, log, logX (positive x on a logarithmic axis), onpick(x) while a point is pressed or dragged over, onpicked() when it is let go. */
   constructor(options) {
     this.options = options;
     this.svg = s("svg", { class: "chart", role: "img", "aria-label": options.title });
@@ -77,10 +81,13 @@ export class Chart {
       [low, high] = [low - margin, high + margin];
     }
     const inner = { w: width - PAD.left - PAD.right, h: height - PAD.top - PAD.bottom };
-    const x = (value) => PAD.left + ((value - left) / (right - left || 1)) * inner.w;
+    const across = this.options.logX && left > 0 ? [Math.log, Math.exp] : [Number, Number];
+    const [start, end] = [across[0](left), across[0](right)];
+    const x = (value) => PAD.left + ((across[0](value) - start) / (end - start || 1)) * inner.w;
     const level = (value) => (this.options.log ? Math.log10(Math.max(value, 10 ** low)) : value);
     const y = (value) => PAD.top + (1 - (level(value) - low) / (high - low)) * inner.h;
-    this.scale = { x, y, left, right, inner };
+    const back = (place) => across[1](start + ((place - PAD.left) / inner.w) * (end - start));
+    this.scale = { x, y, back, left, right, inner };
     const steps = this.options.log
       ? Array.from({ length: high - low + 1 }, (_, i) => low + i).filter((_, i) => i % Math.ceil((high - low + 1) / 6) === 0).map((power) => 10 ** power)
       : ticksOf(low, high, 5);
@@ -88,7 +95,8 @@ export class Chart {
       s("line", { class: "rule", x1: PAD.left, x2: width - PAD.right, y1: y(value), y2: y(value) }),
       s("text", { class: "tick", x: PAD.left - 6, y: y(value) + 4, "text-anchor": "end" }, this.options.log ? power10(value) : compact(value)),
     ]);
-    const across = ticksOf(left, right, Math.max(2, Math.floor(inner.w / 80))).map((value) =>
+    const marked = this.options.logX && left > 0 ? decades(left, right) : ticksOf(left, right, Math.max(2, Math.floor(inner.w / 80)));
+    const below = marked.map((value) =>
       s("text", { class: "tick", x: x(value), y: height - 20, "text-anchor": x(value) > width - PAD.right - 14 ? "end" : "middle" }, compact(value)));
     const label = s("text", { class: "tick axis", x: width - PAD.right, y: height - 5, "text-anchor": "end" }, this.options.xLabel ?? "");
     const marks = this.series.flatMap((one) => (one.dots ? [s("path", { class: `dots c${one.color}`, d: this.points(one) })] : [
@@ -97,7 +105,7 @@ export class Chart {
       s("path", { class: `curve c${one.color}${one.faint ? " faint" : ""}${one.dashed ? " dashed" : ""}`, d: this.path(one.x, one.y) }),
     ].filter(Boolean)));
     this.cursorLine = s("line", { class: "cursor", y1: PAD.top, y2: height - PAD.bottom, visibility: "hidden" });
-    this.svg.replaceChildren(...grid.flat(), ...across, label, ...marks, this.cursorLine);
+    this.svg.replaceChildren(...grid.flat(), ...below, label, ...marks, this.cursorLine);
     const named = new Map(this.series.filter((one) => one.name).map((one) => [one.name, one]));
     this.legend.replaceChildren(...[...named.values()].map((one) =>
       h("span", { className: `key c${one.color}${one.dashed ? " dashed" : ""}${one.dots ? " dotted" : ""}` }, one.name)));
@@ -136,7 +144,7 @@ export class Chart {
   xAt(event) {
     const box = this.svg.getBoundingClientRect();
     const at = ((event.clientX - box.left) / box.width) * this.size.width;
-    return this.scale.left + ((at - PAD.left) / this.scale.inner.w) * (this.scale.right - this.scale.left);
+    return this.scale.back(at);
   }
 
   /** Put the cursor at an x, or take it away (null). */

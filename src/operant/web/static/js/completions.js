@@ -49,6 +49,7 @@ class Completions {
       for (const panel of this.panels) panel.list();
     }, 150);
     this.double = h("button", { type: "button", onclick: () => this.compare() });
+    this.note = h("p", { className: "hint", hidden: true });
     this.stage = h("div", { className: "steps" });
     this.command = commandLine();
     put(this.root, h("div", { className: "completions" },
@@ -59,7 +60,7 @@ class Completions {
             this.remember();
             for (const panel of this.panels) panel.list();
           }), this.double),
-        h("div", { className: "bar filters" }, filters)),
+        h("div", { className: "bar filters" }, filters), this.note),
       this.stage, this.command));
   }
 
@@ -76,6 +77,8 @@ class Completions {
     put(this.sources, kinds.map(([name, title]) => h("button", { type: "button", role: "radio", "aria-checked": String(name === this.source), onclick: () => this.open(run, name, this.seed) }, title)));
     put(this.seeds, seeds.length > 1 ? h("label", { className: "picker" }, h("span", {}, "Seed"), h("select", { onchange: (event) => this.open(run, this.source, event.target.value) }, seeds.map((one) => h("option", { value: one, selected: one === this.seed }, one)))) : null);
     this.command.show(answer.command);
+    put(this.note, answer.note);
+    this.note.hidden = !answer.note;
     const found = places.map((at) => this.steps.findIndex((step) => step.consumed === at)).filter((i) => i >= 0);
     this.panels = (found.length ? found : [this.steps.length - 1]).filter((i) => i >= 0).map((i) => new Panel(this, i));
     if (!this.panels.length) put(this.stage, h("p", { className: "notice" }, "This run has kept no answers yet: they come with its next evaluation."));

@@ -117,14 +117,20 @@ export function commandLine(label = "The same on the command line") {
 }
 
 let about = null;
-/** Return a link to a page of the documentation; where its address is not known, the name of the page's file. */
-export function documentation(page, label) {
+/** Return what the server says of itself, asked for once. */
+export const facts = () => (about ??= call("about"));
+
+/** The command that builds the documentation and serves it here. */
+const READING = "make docs && operant serve --docs site";
+
+/** Return a link to a page of the documentation; where it has no address, nothing, or the command that gives it one. */
+export function documentation(page, label, { how = false } = {}) {
   const place = h("span", { className: "documentation" });
   const [file, part] = page.split("#");
-  about ??= call("about");
-  about.then(({ documentation: address }) => put(place, address
-    ? h("a", { href: `${address}${file}/${part ? `#${part}` : ""}`, rel: "noreferrer" }, label)
-    : h("span", { className: "hint" }, `${label}: `, h("code", {}, `docs/${file}.md`))), () => {});
+  facts().then(({ documentation: address }) => {
+    if (address) put(place, h("a", { href: `${address}${file}/${part ? `#${part}` : ""}`, rel: "noreferrer" }, label));
+    else if (how) put(place, h("span", { className: "hint" }, `${label}: `, h("code", {}, READING)));
+  }, () => {});
   return place;
 }
 

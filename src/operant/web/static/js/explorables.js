@@ -19,14 +19,14 @@ class Explorable {
     }));
     this.ask = debounced(() => this.draw(), WAIT_MILLISECONDS);
     const bars = about.kind === "bars";
-    const options = { title: about.title, xLabel: about.xLabel, height: 280 };
+    const options = { title: about.title, xLabel: about.xLabel, height: 280, logX: about.logX && given.get(`${about.name}.x`) === "log" };
     this.chart = bars ? new Bars({ ...options, ondrag: (name, levels) => this.drag(name, levels) }) : new Chart(options);
     this.facts = h("dl", { className: "facts" });
     this.problem = h("p", { className: "notice bad", role: "alert", hidden: true });
     this.code = commandLine("The same in Python");
     this.element = h("section", { className: "card explorable", id: about.name, "aria-label": about.title },
       h("h2", {}, about.title), h("p", { className: "hint" }, about.idea, " ", documentation(about.page, "Documentation")),
-      bars ? null : h("div", { className: "knobs" }, about.knobs.map((knob) => this.knob(knob))), this.problem, this.chart.element, this.facts, this.code);
+      bars ? null : h("div", { className: "knobs" }, about.knobs.map((knob) => this.knob(knob))), about.logX ? this.axis() : null, this.problem, this.chart.element, this.facts, this.code);
   }
 
   knob({ name, title, least, most, step }) {
@@ -38,6 +38,15 @@ class Explorable {
       this.ask();
     } }));
     return h("div", { className: "knob" }, h("label", { htmlFor: id }, title), inputs[1], inputs[0]);
+  }
+
+  axis() {
+    const box = h("input", { type: "checkbox", checked: this.chart.options.logX, onchange: () => {
+      this.chart.options.logX = box.checked;
+      this.chart.draw();
+      this.onchange();
+    } });
+    return h("label", { className: "check" }, box, "Logarithmic axis");
   }
 
   /** Take the levels of bars, which follow at once: the server's answer has the same, and what follows from them. */
@@ -58,7 +67,8 @@ class Explorable {
 
   /** What differs from the beginning. */
   get changed() {
-    return this.about.knobs.filter(({ name, value }) => this.values[name] !== value).map(({ name }) => [`${this.about.name}.${name}`, this.values[name]]);
+    const turned = this.about.knobs.filter(({ name, value }) => this.values[name] !== value).map(({ name }) => [`${this.about.name}.${name}`, this.values[name]]);
+    return this.chart.options.logX ? [...turned, [`${this.about.name}.x`, "log"]] : turned;
   }
 
   async draw() {
@@ -87,7 +97,7 @@ export async function show(root) {
     remember();
     return Promise.all(shown.map((one) => one.take(batch)));
   });
-  put(root, h("div", { className: "bar" }, picker.element, h("p", { className: "hint" }, documentation("web#explorables", "Documentation of this page"))),
+  put(root, h("div", { className: "bar" }, picker.element, h("p", { className: "hint" }, documentation("web#explorables", "Documentation of this page", { how: true }))),
     h("div", { className: "explorables" }, shown.map((one) => one.element)));
   await Promise.all(shown.map((one) => one.draw()));
   await picker.load();

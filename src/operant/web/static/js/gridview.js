@@ -9,7 +9,7 @@ const NAMES = ["up", "right", "down", "left", "up right", "down right", "down le
 const MANY = 900;
 const STRONGEST = 80;
 const TRIANGLES = [[0, 0, 1, 0], [1, 0, 1, 1], [1, 1, 0, 1], [0, 1, 0, 0]];
-const PLACES = [[0.5, 0.17], [0.8, 0.53], [0.5, 0.9], [0.2, 0.53]];
+const PLACES = [[0.5, 0.17, "middle"], [0.95, 0.53, "end"], [0.5, 0.9, "middle"], [0.05, 0.53, "start"]];
 
 /** The names of the actions in a mask of bits. */
 export const actionNames = (bits) => NAMES.filter((_, a) => bits & (1 << a));
@@ -17,7 +17,9 @@ export const actionNames = (bits) => NAMES.filter((_, a) => bits & (1 << a));
 /** Return a number with no more digits than a triangle has room for. */
 function tight(value) {
   const size = Math.abs(value);
-  return size >= 1000 ? cellNumber(value) : value.toFixed(size >= 10 ? 0 : size >= 1 ? 1 : 2).replace("-", "−");
+  if (size >= 1000) return cellNumber(value);
+  const text = value.toFixed(size >= 10 ? 0 : size >= 1 ? 1 : 2).replace("-", "−");
+  return /^−?0\.00$/.test(text) ? "0" : text.replace("0.", ".");
 }
 
 /** Return the strength of a value's color in percent, with its sign. */
@@ -167,7 +169,7 @@ export class GridView {
     const cell = { group, base, kind, token, row: r, column: c, reward };
     if (!this.plain && (kind === "floor" || kind === "start" || kind === "bonus" || kind === "jump")) {
       cell.triangles = TRIANGLES.map(([x1, y1, x2, y2]) => s("path", { class: "triangle", d: `M${SIDE / 2} ${SIDE / 2}L${x1 * SIDE} ${y1 * SIDE}L${x2 * SIDE} ${y2 * SIDE}Z` }));
-      cell.numbers = PLACES.map(([x, y]) => s("text", { class: "q", x: x * SIDE, y: y * SIDE }));
+      cell.numbers = PLACES.map(([x, y, side]) => s("text", { class: `q ${side}`, x: x * SIDE, y: y * SIDE }));
       cell.value = s("text", { class: "value", x: SIDE / 2, y: SIDE * 0.36 });
       cell.arrow = s("path", { class: "arrow", transform: `translate(${SIDE / 2} ${SIDE * 0.68})` });
       cell.exact = s("text", { class: "exact", x: SIDE / 2, y: SIDE * 0.54 });

@@ -10,9 +10,11 @@ export const COLORS = {
   kl: { title: "Divergence from the reference", middle: 0, span: null },
   entropy: { title: "Entropy", middle: 0, span: null },
   clipped: { title: "Clipped", middle: 0, span: 1 },
+  reward: { title: "Reward of the token", middle: 0, span: null },
+  value: { title: "Value by the critic", middle: 0, span: null },
 };
 const COLUMNS = [
-  ["advantage", "Advantage"], ["weight", "Weight"], ["importance", "Importance"], ["log_prob", "Log-prob."], ["ratio", "Ratio"], ["clipped", "Clipped"],
+  ["reward", "Reward"], ["value", "Value"], ["advantage", "Advantage"], ["weight", "Weight"], ["importance", "Importance"], ["log_prob", "Log-prob."], ["ratio", "Ratio"], ["clipped", "Clipped"],
   ["entropy", "Entropy"], ["kl", "KL to reference"], ["policy", "Policy term"], ["reference", "KL term"],
 ];
 

@@ -1,6 +1,6 @@
 // The shell: which page it is, colors, keys that hold everywhere.
 
-import { h, isForPage } from "./dom.js";
+import { facts, h, isForPage } from "./dom.js";
 
 const PAGES = {
   "/": ["Playground", () => import("./playground.js")],
@@ -34,6 +34,7 @@ function theme() {
 function showKeys(keys) {
   const dialog = document.getElementById("keys");
   const everywhere = [["g p", "Playground"], ["g r", "Runs"], ["g c", "Completions"], ["g t", "Chat"], ["g l", "Labels"], ["g e", "Explorables"], ["g m", "Map"], ["?", "these keys"]];
+  if (GO.d) everywhere.splice(-1, 0, ["g d", "Documentation"]);
   const rows = [...keys, ...everywhere].map(([key, what]) =>
     h("tr", {}, h("td", {}, key.split(" ").map((part) => [h("kbd", {}, part), " "])), h("td", {}, what)));
   dialog.replaceChildren(
@@ -43,6 +44,14 @@ function showKeys(keys) {
       h("button", { type: "submit" }, "Close")),
   );
   dialog.showModal();
+}
+
+/** Add the documentation to the pages, if it has an address. */
+async function addDocumentation() {
+  const { documentation: address } = await facts();
+  if (!address) return;
+  GO.d = address;
+  document.querySelector(".top nav").append(h("a", { href: address, rel: "noreferrer" }, "Docs"));
 }
 
 async function start() {
@@ -55,6 +64,7 @@ async function start() {
   }
   document.getElementById("theme").addEventListener("click", () =>
     setTheme(THEMES[(THEMES.indexOf(theme()) + 1) % THEMES.length]));
+  addDocumentation().catch(() => {}); // the page shows that the server does not answer
   const page = document.getElementById("page");
   let keys = [];
   document.getElementById("help").addEventListener("click", () => showKeys(keys));

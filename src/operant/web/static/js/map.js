@@ -42,8 +42,19 @@ class Map_ {
     more.show(leaf.paper ? `operant list ${leaf.name}` : "");
     const facts = [leaf.on_policy === undefined ? "" : leaf.on_policy ? "on-policy" : "off-policy", leaf.actions ? `${leaf.actions.join(", ")} actions` : ""].filter(Boolean).join(" · ");
     put(this.detail, h("p", { className: "hint" }, `${branch.title} › ${family.title}`), h("h2", { className: "title" }, leaf.title), h("p", {}, leaf.idea),
-      facts ? h("p", { className: "hint" }, facts) : null, leaf.paper ? h("p", { className: "hint" }, leaf.paper) : null, h("p", {}, documentation(leaf.page, "Documentation")), line, more);
+      facts ? h("p", { className: "hint" }, facts) : null, leaf.paper ? h("p", { className: "hint" }, leaf.paper) : null, h("p", {}, documentation(leaf.page, "Documentation", { how: true })), line, more);
+    this.relate(found);
     if (push) setFragment(new URLSearchParams({ at: id }), true);
+  }
+
+  /** Show what an algorithm builds on and what builds on it, in the detail and on the map. */
+  relate({ id, leaf }) {
+    const bases = leaf.builds_on.map((base) => this.leaves.find((one) => one.id === base));
+    const heirs = this.leaves.filter((one) => one.leaf.builds_on.includes(id));
+    for (const one of this.leaves) one.button.dataset.kin = bases.includes(one) ? "base" : heirs.includes(one) ? "heir" : "";
+    const rows = [["Builds on", bases], ["Basis of", heirs]].filter(([, all]) => all.length);
+    this.detail.querySelector(".command").before(...rows.map(([label, all]) => h("div", { className: "kin" }, h("span", { className: "hint" }, label),
+      h("span", { className: "leaves" }, all.map((one) => h("button", { type: "button", className: "leaf", onclick: () => this.open(one.id, true) }, one.leaf.title))))));
   }
 
   find() {

@@ -95,7 +95,7 @@ class Playground {
     const compare = h("button", { type: "button", className: "quiet", onclick: () => this.choose("b", state.a === "q-learning" ? "sarsa" : "q-learning") }, "Compare with another");
     this.root.replaceChildren(
       h("div", { className: "playground" },
-        h("aside", { className: "side" }, this.editor.element, this.knobs(), h("p", { className: "hint" }, documentation("web#playground", "Documentation of this page"))),
+        h("aside", { className: "side" }, this.editor.element, this.knobs(), h("p", { className: "hint" }, documentation("web#playground", "Documentation of this page", { how: true }))),
         h("div", { className: `stage ${state.b ? "two" : "one"}` },
           h("div", { className: "panels" }, this.panels.map((panel) => panel.element)),
           this.transport(),

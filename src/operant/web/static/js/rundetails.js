@@ -22,7 +22,7 @@ export function details(run) {
   });
   return h("section", { className: "card", "aria-label": run.name },
     h("h2", { className: "title" }, run.name), h("p", { className: "hint" }, `${run.algorithm} on ${run.task}, ${count(run.seeds, "seed")}, ${whole(run.consumed)} of ${whole(run.budget)} used by each; ${run.outcome}${run.reason ? `: ${run.reason}` : ""}`),
-    run.page ? h("p", {}, documentation(run.page, `Documentation of ${run.algorithm}`)) : null,
+    run.page ? h("p", {}, documentation(run.page, `Documentation of ${run.algorithm}`, { how: true })) : null,
     run.has_answers ? h("p", {}, h("a", { href: `/completions#${new URLSearchParams({ run: run.name })}` }, "Completions at every step")) : null,
     run.commands.chat ? h("p", {}, h("a", { href: `/chat#${new URLSearchParams({ a: run.name })}` }, "Talk to it here")) : null,
     media.length ? h("div", { className: "media" }, media) : null,
