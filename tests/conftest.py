@@ -1,6 +1,7 @@
 """Checks every call of ``operant.ops`` against its annotated shapes, and keeps small networks on one thread."""
 
 import os
+import signal
 from functools import partial
 
 import pytest
@@ -11,6 +12,8 @@ import graphs
 
 install_import_hook("operant.ops", "beartype.beartype")
 torch.set_num_threads(1)
+# A shell starts what it runs in the background with SIGINT ignored, which tests of Ctrl-C would inherit.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 # Films and workers are made by processes that are forked, of which tokenizers that were used before would say so.
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 

@@ -102,7 +102,7 @@ def test_a_file_that_is_nested_too_deeply(name, arguments, run, tmp_path, cli):
         ("raise RuntimeError('boom')\n", "RuntimeError: boom"),
         ("def f(:\n", "SyntaxError: invalid syntax"),
         ("import nothing_of_that_name\n", "No module named 'nothing_of_that_name'"),
-        ("x = 1\n", "has no attribute 'f'"),
+        ("x = 1\n", "has no 'f'; it defines no function"),
         ("def f(prompts, completions, **_):\n    return nonsense\n", "name 'nonsense' is not defined"),
     ],
 )

@@ -40,8 +40,8 @@ def test_what_is_left_over(words, said):
     [
         (["train", "ppo", "CartPole-v1", "--lr", "1"], "unknown flag --lr: PPO calls it --learning-rate"),
         (
-            ["train", "ppo", "CartPole-v1", "--total-timesteps", "1"],
-            "unknown flag --total-timesteps: PPO calls it --budget",
+            ["train", "ppo", "CartPole-v1", "--n-timesteps", "1"],
+            "unknown flag --n-timesteps: PPO calls it --budget",
         ),
         (
             ["train", "q-learning", "FrozenLake-v1", "--alpha", "1"],

@@ -219,7 +219,7 @@ def train(width, layers, size, length):
         learner.iterate()
     return expected
 
-train(16, 1, 50, 8)  # what PyTorch loads once
+train(16, 1, 100, 8)  # what PyTorch loads once
 before = most = resident()
 over = False
 def watch():

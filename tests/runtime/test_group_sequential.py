@@ -136,5 +136,5 @@ def test_runs_of_different_lengths_are_tested_as_far_as_both_go():
 def test_wrong_arguments_are_named(options, message):
     with pytest.raises(ValueError, match=message):
         enough_seeds([1.0] * 5, [2.0] * 5, **options)
-    with pytest.raises(ValueError, match="one finite number a seed"):
+    with pytest.raises(ValueError, match="one finite number per seed"):
         enough_seeds([math.nan] * 5, [2.0] * 5)

@@ -93,10 +93,16 @@ def test_noise_reaches_the_policy():
     assert score < 15, "it only pushes to the right"
 
 
+class Blind(CartPoleEnv):
+    """It shows nothing."""
+
+    metadata = {"render_modes": []}  # noqa: RUF012 - as Gymnasium declares it
+
+
 def test_wrong_requests_are_refused():
     with pytest.raises(ValueError, match="index must lie between 0 and 1, as there are 2 seeds; got 2"):
         Stage(Leaning(), "CartPole-v1", seeds=SEEDS, index=2)
-    gymnasium.register("Blind-v0", entry_point=gymnasium.Env)
+    gymnasium.register("Blind-v0", entry_point=Blind)
     try:
         with pytest.raises(ValueError, match="Blind-v0 cannot be rendered as 'rgb_array'; it supports"):
             Stage(Leaning(), "Blind-v0", seeds=SEEDS)
