@@ -6,7 +6,8 @@ import pytest
 from starlette.testclient import TestClient
 
 from operant.web import app
-from operant.web.app import PAGES, STATIC, TYPES, make_app
+from operant.web.app import PAGES, STATIC, make_app
+from operant.web.documentation_site import TYPES
 from operant.web.safety import Hosts
 from operant.web.workers import Worker
 from web.conftest import ADDRESS  # type: ignore[import-not-found]

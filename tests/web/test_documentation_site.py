@@ -4,8 +4,8 @@ import pytest
 from starlette.testclient import TestClient
 
 from operant.web.app import make_app
-from operant.web.documentation import Documentation
-from operant.web.documentation_site import PREFIX, TYPES, digest, inline_of, policy
+from operant.web.documentation import PREFIX, Documentation
+from operant.web.documentation_site import TYPES, digest, inline_of, policy
 from operant.web.safety import Hosts
 from web.conftest import ADDRESS, PAGE  # type: ignore[import-not-found]
 

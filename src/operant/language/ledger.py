@@ -62,11 +62,12 @@ def ledger_of(learned: Learned, tokenizer: Tokenizer, *, consumed: int, seed: in
         seed: of the learner.
     """
     samples, count, owners = learned.batch.samples, len(learned.found), _owners(learned)
-    table, kept = _columns(learned), _kept(learned, owners)
-    firsts = {owner: i for i, owner in reversed([*enumerate(owners[:kept])])}
-    prompts = {owner: place for place, owner in enumerate(sorted(firsts, key=firsts.__getitem__))}
+    everything = _visits(learned)
+    table, kept = _columns(learned, everything), _kept(everything, owners)
+    firsts = [owners.index(owner) for owner in dict.fromkeys(owners[:kept])]
+    prompts = {owners[i]: place for place, i in enumerate(firsts)}
     visits, places = list[Visit](), list[Tensor]()
-    for visit in _visits(learned):
+    for visit in everything:
         if visit.answer < kept:
             visits.append(visit._replace(start=sum(map(len, places))))
             places.append(torch.arange(visit.start, visit.start + visit.length))
@@ -83,7 +84,7 @@ def ledger_of(learned: Learned, tokenizer: Tokenizer, *, consumed: int, seed: in
         group=learned.group,
         steps=count,
         loss={logged[name]: sum(float(report[logged[name]]) for report, _ in learned.found) / count for name in names},
-        prompts=[text(tokenizer, samples[firsts[owner]].prompt) for owner in prompts],
+        prompts=[text(tokenizer, samples[i].prompt) for i in firsts],
         answers=_answers(learned, tokenizer, [prompts[owner] for owner in owners[:kept]]),
         pieces=[text(tokenizer, [token]) for token in distinct.tolist()],
         visits=visits,
@@ -123,7 +124,7 @@ def _visits(learned: Learned) -> list[Visit]:
     return [Visit(i, k, start, length) for (i, k), start, length in zip(seen, starts, lengths, strict=False)]
 
 
-def _columns(learned: Learned) -> dict[str, Tensor]:
+def _columns(learned: Learned, visits: Sequence[Visit]) -> dict[str, Tensor]:
     """Return a number for every token in the order of training, on the CPU."""
     seen = [tokens for _, parts in learned.found for tokens in parts]
     tokens = TokenStats(*(torch.cat(rows).float().cpu() for rows in zip(*seen, strict=True)))
@@ -140,15 +141,16 @@ def _columns(learned: Learned) -> dict[str, Tensor]:
         "entropy": tokens.entropy,
         "policy": tokens.policy / count,
     }
-    order = [visit.answer for visit in _visits(learned)]
-    found |= {name: torch.cat([rows[i] for i in order]).float().cpu() for name, rows in learned.columns.items()}
+    for name, rows in learned.columns.items():
+        found[name] = torch.cat([rows[visit.answer] for visit in visits]).float().cpu()
     return found | ({"kl": tokens.kl, "reference": tokens.reference / count} if learned.reference else {})
 
 
-def _kept(learned: Learned, owners: Sequence[int]) -> int:
+def _kept(visits: Sequence[Visit], owners: Sequence[int]) -> int:
     """Return how many answers fit: those of the first prompt, and of more prompts while they have few tokens."""
     sizes = dict.fromkeys(owners, 0)
-    for visit in _visits(learned):
+    for visit in visits:
         sizes[owners[visit.answer]] += visit.length
     count = max(1, sum(total <= MOST_TOKENS for total in accumulate(sizes.values())))
-    return sum(owner in [*sizes][:count] for owner in owners)
+    fitting = {*[*sizes][:count]}
+    return sum(owner in fitting for owner in owners)

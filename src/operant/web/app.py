@@ -18,8 +18,8 @@ from starlette.responses import FileResponse, JSONResponse, PlainTextResponse, R
 from starlette.routing import Route
 
 from operant import __version__
-from operant.web.documentation import Documentation
-from operant.web.documentation_site import PREFIX, Site
+from operant.web.documentation import PREFIX, Documentation
+from operant.web.documentation_site import TYPES, Site
 from operant.web.live import Streams
 from operant.web.safety import Guard, Hosts
 from operant.web.taxonomy import taxonomy
@@ -33,18 +33,6 @@ BODY_SECONDS = 30.0
 """Seconds that the body of a request may take."""
 NOWHERE = Documentation()
 """Documentation whose place is not known."""
-TYPES = {
-    ".html": "text/html; charset=utf-8",
-    ".js": "text/javascript; charset=utf-8",
-    ".css": "text/css; charset=utf-8",
-    ".svg": "image/svg+xml",
-    ".png": "image/png",
-    ".gif": "image/gif",
-    ".jpg": "image/jpeg",
-    ".mp4": "video/mp4",
-    ".webm": "video/webm",
-}
-"""Media types of served files, by suffix."""
 
 
 @dataclass(frozen=True)

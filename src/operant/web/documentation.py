@@ -8,6 +8,8 @@ from operant import catalog
 
 LABEL = "documentation"
 """Label of the address in `[project.urls]` of pyproject.toml."""
+PREFIX = "/docs/"
+"""Path under which the app serves a built site."""
 _NAMES = {entry.name for entry in catalog.ALGORITHMS}
 
 
@@ -36,7 +38,7 @@ def find_documentation(given: str = "") -> Documentation:
     if not address or address.startswith(("https://", "http://")):
         return Documentation(f"{address.rstrip('/')}/" if address else "")
     if given and (Path(given) / "index.html").is_file():
-        return Documentation("/docs/", Path(given))
+        return Documentation(PREFIX, Path(given))
     raise ValueError(
         "the documentation must begin with https:// or http://, or be a folder with an index.html, "
         f"such as site/ of `make docs`; got {address}"

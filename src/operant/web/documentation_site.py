@@ -14,8 +14,8 @@ from typing import NamedTuple
 from starlette.requests import Request
 from starlette.responses import FileResponse, PlainTextResponse, RedirectResponse, Response
 
-PREFIX = "/docs/"
-"""Path of the site."""
+from operant.web.documentation import PREFIX
+
 TYPES = {
     ".html": "text/html; charset=utf-8",
     ".js": "text/javascript; charset=utf-8",
@@ -31,7 +31,7 @@ TYPES = {
     ".woff2": "font/woff2",
     ".txt": "text/plain; charset=utf-8",
 }
-"""Media types of the files that are served, by suffix; no other file is."""
+"""Media types of the files that the app and the site serve, by suffix; no other file is."""
 
 
 class Inline(NamedTuple):

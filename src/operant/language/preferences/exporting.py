@@ -14,7 +14,7 @@ from typing import Any, Literal
 
 from operant.language.preferences.items import Completion, Event, Item, Text, encode
 from operant.language.preferences.store import PreferenceStore
-from operant.runtime.files import replace_durably
+from operant.runtime.files import replace_durably, sha256
 
 Form = Literal["pairs", "rankings", "events"]
 """`pairs`: `{prompt, chosen, rejected}`; `rankings`: `{context, completions: [{rank, completion}]}`; `events`: all
@@ -102,7 +102,7 @@ def _require_export(path: Path) -> None:
         known = None
     if known is None:
         raise ValueError(f"{path} already exists, and is no export of labels: choose another file")
-    if known != hashlib.sha256(path.read_bytes()).hexdigest():
+    if known != sha256(path):
         raise ValueError(f"{path} was changed after its export: choose another file, or remove it")
 
 
