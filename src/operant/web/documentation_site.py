@@ -66,8 +66,8 @@ class Site:
     def _is_inside(self, path: Path) -> bool:
         return self._root is not None and path.is_file() and path.resolve().is_relative_to(self._root)
 
-    async def answer(self, request: Request) -> Response:
-        """Serve a file by its name; a folder is its `index.html`."""
+    def answer(self, request: Request) -> Response:
+        """Serve a file by its name; a folder is its `index.html`. It runs in a thread, as large pages take a while."""
         if "name" not in request.path_params:  # relative addresses of a page need the slash
             return RedirectResponse(PREFIX) if self._files else _nothing()
         name = str(request.path_params["name"])
