@@ -208,7 +208,7 @@ def test_ipo_stays_finite_where_preferences_are_certain() -> None:
         ({"beta": float("nan")}, "beta must be above 0, got nan"),
         ({"beta": 0.1, "kind": "simpo"}, "got 'simpo'"),
         ({"beta": 0.1, "label_smoothing": 0.5}, r"\[0, 0.5\), got 0.5"),
-        ({"beta": 0.1, "label_smoothing": 0.1, "kind": "ipo"}, "label_smoothing=0.1 has a meaning"),
+        ({"beta": 0.1, "label_smoothing": 0.1, "kind": "ipo"}, "label_smoothing=0.1 requires kind='sigmoid'"),
     ],
 )
 def test_dpo_refuses_bad_arguments(arguments: dict[str, object], message: str) -> None:

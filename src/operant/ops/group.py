@@ -1,11 +1,11 @@
-"""Group-relative advantages: from several samples of one prompt, without a critic.
+"""Group-relative advantages from several samples per prompt, without a critic.
 
 Statistics are computed in float64, after subtracting the first valid reward of the group. So equal rewards give exactly
-0, in any dtype: a float32 mean of 64 rewards of 1.1 misses 1.1, and a division by a tiny standard deviation would scale
-that rounding error up to a full-sized advantage.
+0 in any dtype. (A float32 mean of 64 rewards of 1.1 is not exactly 1.1, and dividing by a tiny standard deviation would
+amplify this rounding error to an advantage of ordinary size.)
 
-The statistics cover the given tensors only. If a batch is spread over ranks or micro-batches, gather whole groups
-first, and the whole batch for `scale="batch"`.
+The statistics are those of the tensors passed. If a batch is distributed over ranks or micro-batches, gather whole
+groups first, and for `scale="batch"` the whole batch.
 """
 
 import math
@@ -24,26 +24,25 @@ def group_advantages(
     valid: Bool[Tensor, "P G"] | None = None,
     baseline: Float[Tensor, " P"] | Float[Tensor, "P G"] | None = None,
 ) -> Float[Tensor, "P G"]:
-    """Group-relative advantages: A_i = (r_i - mean(r)) / (std(r) + eps).
+    """Compute group-relative advantages: A_i = (r_i - mean(r)) / (std(r) + eps).
 
     GRPO, outcome supervision (Shao et al. 2024, arXiv 2402.03300, §4.1.2). `scale="none"` is Dr. GRPO (Liu et al. 2025,
     arXiv 2503.20783, §3): dividing by the group's standard deviation gives most weight to prompts that are almost
     always or almost never solved. With rewards 0 and 1, pass rate p, correction 0 and eps 0, a correct answer gets
     sqrt((1-p)/p) and a wrong one -sqrt(p/(1-p)).
 
-    A group without spread has no scale and gets exactly 0: all valid rewards equal, one valid reward, or none. With a
-    `baseline`, this holds for `scale="group"` only: a group of equals has a deviation from it, but no spread to divide
-    by.
+    A group with a standard deviation of 0 (all valid rewards equal, one valid reward, or none) gets exactly 0. With a
+    `baseline`, this holds for `scale="group"` only; with the other scales such a group keeps its difference from the
+    baseline.
 
     Args:
         rewards: Rewards of G answers to each of P prompts; integers are accepted.
-        scale: What to divide by: the standard deviation of the `group`, that of the whole `batch` (of the rewards, over
-            all prompts), or nothing (`none`).
-        correction: Degrees of freedom subtracted in the standard deviation, 0 or 1. The paper does not say; 1 is
+        scale: Divisor: the standard deviation of the `group`, that of all rewards of the `batch`, or 1 (`none`).
+        correction: Degrees of freedom subtracted in the standard deviation, 0 or 1. The paper does not specify it; 1 is
             torch's default. 0 makes advantages sqrt(G/(G-1)) times larger.
         eps: Added to the standard deviation, in units of the reward, at least 0.
-        valid: False where an answer has no reward; it counts in no statistic and gets 0. None: all count.
-        baseline: Replaces the mean of the group, per prompt or per answer, e.g. a mean over extra samples.
+        valid: False if an answer has no reward; it is excluded from the statistics and gets 0. Default: all valid.
+        baseline: Replacement of the group's mean, per prompt or per answer, e.g. a mean over extra samples.
 
     Returns:
         Advantages, in the dtype of the rewards (torch's default dtype for integers).
@@ -59,29 +58,29 @@ def group_advantages(
     if baseline is None:
         advantages = deviations
     else:
-        level = baseline.double() if baseline.ndim == rewards.ndim else baseline.double().unsqueeze(-1)
-        advantages = (rewards.double() - level).masked_fill(~valid, 0)
+        mean = baseline.double() if baseline.ndim == rewards.ndim else baseline.double().unsqueeze(-1)
+        advantages = (rewards.double() - mean).masked_fill(~valid, 0)
     if scale == "group":
         advantages = advantages / _divisor(deviations, valid, correction, eps)
     elif scale == "batch":
-        everyone = valid.reshape(1, -1)
-        advantages = advantages / _divisor(_deviations(rewards.reshape(1, -1), everyone), everyone, correction, eps)
+        all_valid = valid.reshape(1, -1)
+        advantages = advantages / _divisor(_deviations(rewards.reshape(1, -1), all_valid), all_valid, correction, eps)
     return advantages.to(_float_dtype(rewards))
 
 
 def leave_one_out(rewards: Real[Tensor, "P G"], *, valid: Bool[Tensor, "P G"] | None = None) -> Float[Tensor, "P G"]:
-    """Each reward minus the mean of the others: A_i = r_i - Σ_{j≠i} r_j/(G-1) = G/(G-1) (r_i - mean(r)).
+    """Compute each reward minus the mean of the others: A_i = r_i - Σ_{j≠i} r_j/(G-1) = G/(G-1) (r_i - mean(r)).
 
     RLOO (Kool et al. 2019; Ahmadian et al. 2024, arXiv 2402.14740). The baseline of an answer does not depend on that
     answer, so the policy gradient stays unbiased; the mean of the whole group scales it by (G-1)/G.
 
     Args:
         rewards: Rewards of G answers to each of P prompts, G >= 2; integers are accepted.
-        valid: False where an answer has no reward; it counts in no mean and gets 0. None: all count.
+        valid: False if an answer has no reward; it is excluded from the means and gets 0. Default: all valid.
 
     Returns:
-        Advantages, in the dtype of the rewards (torch's default dtype for integers); exactly 0 for a group of equals,
-        and for the only answer of a group that has a reward.
+        Advantages, in the dtype of the rewards (torch's default dtype for integers); exactly 0 for groups of equal
+        rewards and for groups with a single valid reward.
 
     Raises:
         ValueError: If G is 1 or a valid reward is NaN or Inf.
@@ -95,7 +94,7 @@ def leave_one_out(rewards: Real[Tensor, "P G"], *, valid: Bool[Tensor, "P G"] | 
 
 
 def pass_at_k(right: Int[Tensor, "*B"], *, total: int, k: int) -> Float[Tensor, "*B"]:
-    """Unbiased estimate of pass@k: the probability that at least one of k answers is correct, from `total` answers.
+    """Estimate pass@k without bias: the probability that at least one of k answers is correct, from `total` answers.
 
     1 - C(n-c, k)/C(n, k) with c correct answers among n (Chen et al. 2021, arXiv 2107.03374, equation 1), computed as
     the product of (n-c-i)/(n-i) for i < k. The estimate from the first k answers alone has more variance, and
@@ -125,15 +124,15 @@ def has_signal(rewards: Real[Tensor, "P G"], valid: Bool[Tensor, "P G"] | None =
     """Mask of the prompts with a training signal: those whose valid rewards are not all equal.
 
     The constraint 0 < |{i: answer i is correct}| < G of DAPO's dynamic sampling (Yu et al. 2025, arXiv 2503.14476,
-    eq. 8), for any reward. Apply it to the reward of the verifier, before shaping: a length penalty makes rewards
-    differ where the answers do not.
+    eq. 8), for any reward. Apply it to the reward of the verifier, before shaping: with a length
+    penalty, rewards differ even if all answers are equally correct.
 
     Args:
         rewards: Rewards of G answers to each of P prompts.
-        valid: False where an answer has no reward. None: all count.
+        valid: False if an answer has no reward. Default: all valid.
 
     Returns:
-        True where the group has a non-zero advantage.
+        True if the group has a non-zero advantage.
 
     Raises:
         ValueError: If a valid reward is NaN or Inf.
@@ -150,7 +149,7 @@ def process_advantages(
     correction: int = 1,
     eps: float = 1e-4,
 ) -> Float[Tensor, "P G {length}"]:
-    """Advantage of every token from rewards of reasoning steps: the normalized rewards of the steps not yet ended.
+    """Compute token advantages from rewards of reasoning steps: the sum of normalized rewards from the token onward.
 
     A_{i,t} = Σ_{j: end(j) >= t} (r_j - mean(R))/(std(R) + eps), where R holds all step rewards of all answers to the
     prompt (GRPO, process supervision; Shao et al. 2024, arXiv 2402.03300, §4.1.3).
@@ -158,7 +157,7 @@ def process_advantages(
     Args:
         step_rewards: Reward of each step of each answer; integers are accepted.
         step_ends: Index of the last token of the step within the answer, inclusive.
-        step_mask: True where the step exists; other slots may hold anything.
+        step_mask: True where the step exists; other entries are ignored.
         length: Number of tokens per answer in the result.
         correction: Degrees of freedom subtracted in the standard deviation, 0 or 1.
         eps: Added to the standard deviation, in units of the reward, at least 0.
@@ -191,7 +190,7 @@ def process_advantages(
 def overlong_penalty(
     lengths: Int[Tensor, "*B"], *, max_length: int, buffer: int, floor: float | None = -1.0
 ) -> Float[Tensor, "*B"]:
-    """Soft overlong penalty, one number per answer, to be added to its reward.
+    """Compute the soft overlong penalty, one number per answer, to be added to its reward.
 
     0 up to max_length - buffer, then (max_length - buffer - length)/buffer, never below `floor`: it falls by 1/buffer
     per token and reaches -1 at max_length (DAPO; Yu et al. 2025, arXiv 2503.14476, eq. 13).
@@ -217,14 +216,14 @@ def overlong_penalty(
 
 
 def _from_first(rewards: Real[Tensor, "P N"], valid: Bool[Tensor, "P N"]) -> Float[Tensor, "P N"]:
-    """Rewards minus the first valid one of their row, in float64; 0 where invalid."""
+    """Subtract the first valid reward of each row, in float64; 0 where invalid."""
     precise = rewards.double()
     first = valid.byte().argmax(-1, keepdim=True)
     return (precise - precise.gather(-1, first)).masked_fill(~valid, 0)
 
 
 def _deviations(rewards: Real[Tensor, "P N"], valid: Bool[Tensor, "P N"]) -> Float[Tensor, "P N"]:
-    """Valid rewards minus the mean of their row, in float64: exactly 0 for equal rewards, and 0 where invalid."""
+    """Subtract the mean of each row from its valid rewards, in float64: 0 where equal or invalid, exactly."""
     offsets = _from_first(rewards, valid)
     mean = offsets.sum(-1, keepdim=True) / valid.sum(-1, keepdim=True).clamp(min=1)
     return (offsets - mean).masked_fill(~valid, 0)
@@ -233,7 +232,7 @@ def _deviations(rewards: Real[Tensor, "P N"], valid: Bool[Tensor, "P N"]) -> Flo
 def _divisor(
     deviations: Float[Tensor, "P N"], valid: Bool[Tensor, "P N"], correction: int, eps: float
 ) -> Float[Tensor, "P 1"]:
-    """Standard deviation of each row plus eps; infinite for a row without spread, so that its quotients are 0."""
+    """Return the standard deviation of each row plus eps; infinite if it is 0, so that the quotients are 0."""
     freedom = (valid.sum(-1, keepdim=True) - correction).clamp(min=1)
     std = (deviations.square().sum(-1, keepdim=True) / freedom).sqrt()
     return torch.where(std > 0, std + eps, math.inf)

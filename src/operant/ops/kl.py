@@ -21,31 +21,30 @@ def kl_estimate(
     *,
     old_log_probs: Float[Tensor, "*B"] | None = None,
 ) -> Float[Tensor, "*B"]:
-    r"""One-sample estimates of KL(policy‖ref), one for each sampled action or token.
+    r"""Estimate KL(policy‖ref) from single samples, one estimate per sampled action or token.
 
     With `d = log π(x) - log π_ref(x)` (Schulman 2020, "Approximating KL divergence"; k3 is equation 4 of
     DeepSeekMath, Shao et al. 2024, arXiv 2402.03300):
 
-    * k1 = `d`: unbiased, of either sign, high variance.
+    * k1 = `d`: unbiased, positive or negative, high variance.
     * k2 = `d² / 2`: biased, never negative.
     * k3 = `exp(-d) - 1 + d`: unbiased, never negative, lower variance near the reference.
 
-    An unbiased *value* need not have an unbiased *gradient*. Minimizing the mean over samples drawn from the policy
-    follows, in expectation:
+    An estimate with an unbiased *value* can have a biased *gradient*. The expected gradient of the mean over samples of
+    the policy is:
 
     | kind | without `old_log_probs` | with `old_log_probs` |
     | --- | --- | --- |
-    | k1 | 0: no regularization at all | the gradient of KL(policy‖ref) |
-    | k2 | the gradient of KL(policy‖ref) | the gradient of E_policy[k2], which is no KL |
-    | k3 | the gradient of KL(ref‖policy) | the gradient of KL(policy‖ref) |
+    | k1 | 0: no regularization | that of KL(policy‖ref) |
+    | k2 | that of KL(policy‖ref) | that of E_policy[k2], which is not a KL |
+    | k3 | that of KL(ref‖policy) | that of KL(policy‖ref) |
 
     The right column holds for samples of any `old` policy with the same support: each estimate is multiplied by
-    `rho = π(x) / π_old(x)`, which keeps its gradient. The left column holds on-policy only; under samples of
-    another policy, k1 and k3 without the ratio estimate no KL. On-policy, `old_log_probs=log_probs.detach()` gives
-    the right column.
+    `rho = π(x) / π_old(x)`, with its gradient. The left column holds on-policy only; for samples of another policy, k1
+    and k3 without the ratio do not estimate a KL. On-policy, `old_log_probs=log_probs.detach()` gives the right column.
 
-    Both log-ratios are clamped to at most 20 before `exp`: a token that the policy has almost ruled out counts as e^20
-    instead of overflowing, and has no gradient through that factor.
+    Both log-ratios are clamped to at most 20 before `exp`: a token with a probability near 0 gives e^20 instead of
+    overflowing, without a gradient through that factor.
 
     Args:
         log_probs: log-probabilities of the samples under the policy.
@@ -79,13 +78,13 @@ def kl_estimate(
 
 
 def k3(log_ratio: Float[Tensor, "*B"]) -> Float[Tensor, "*B"]:
-    """Estimator k3 of KL(p‖q), `rho - 1 - log rho`, from `log rho = log q(x) - log p(x)` of samples x of p."""
+    """Compute the estimate k3 of KL(p‖q), `rho - 1 - log rho`, with `log rho = log q(x) - log p(x)` for x ~ p."""
     log_ratio = log_ratio.clamp(max=_MAX_LOG_RATIO)
     return log_ratio.expm1() - log_ratio
 
 
 def categorical_kl(logits_p: Float[Tensor, "*B A"], logits_q: Float[Tensor, "*B A"]) -> Float[Tensor, "*B"]:
-    """Exact KL(p‖q) of two categorical distributions, summed over the last dimension.
+    """Compute the exact KL(p‖q) of two categorical distributions, summed over the last dimension.
 
     An action with probability 0 under p (logit -inf) adds 0, with a gradient of 0; if only q excludes an action, the
     divergence is infinite.
@@ -102,7 +101,7 @@ def categorical_kl(logits_p: Float[Tensor, "*B A"], logits_q: Float[Tensor, "*B 
 
 
 def cross_entropy(logits_p: Float[Tensor, "*B A"], logits_q: Float[Tensor, "*B A"]) -> Float[Tensor, "*B"]:
-    """Cross-entropy `-Σ p log q` of two categorical distributions: the entropy of p plus KL(p‖q).
+    """Compute the cross-entropy `-Σ p log q` of two categorical distributions: the entropy of p plus KL(p‖q).
 
     Args:
         logits_p: `[..., A]` unnormalized log-probabilities of p, the target.
@@ -117,20 +116,19 @@ def cross_entropy(logits_p: Float[Tensor, "*B A"], logits_q: Float[Tensor, "*B A
 def balanced_kl(
     posterior: Float[Tensor, "*B G A"], prior: Float[Tensor, "*B G A"], *, free: float
 ) -> tuple[Float[Tensor, "*B"], Float[Tensor, "*B"]]:
-    r"""The two sides of KL(posterior‖prior), summed over G categorical variables: (dynamics, representation).
+    r"""Compute the balanced KL(posterior‖prior), summed over G categorical variables: (dynamics, representation).
 
-    Dynamics, `max(free, KL(sg(posterior)‖prior))`, draws the prior towards the posterior; representation,
-    `max(free, KL(posterior‖sg(prior)))`, the posterior towards the prior. Both have one value; their weights decide
-    which of the two follows more. Below `free` nats neither has a gradient (Hafner et al. 2023, arXiv 2301.04104,
-    eq. 3).
+    The dynamics loss, `max(free, KL(sg(posterior)‖prior))`, moves the prior towards the posterior. The representation
+    loss, `max(free, KL(posterior‖sg(prior)))`, moves the posterior towards the prior. They have the same value and
+    different gradients; below `free` nats both gradients are zero (Hafner et al. 2023, arXiv 2301.04104, eq. 3).
 
     Args:
-        posterior: `[..., G, A]` unnormalized log-probabilities.
-        prior: `[..., G, A]` those of the prior.
-        free: nats that cost nothing, at least 0.
+        posterior: `[..., G, A]` unnormalized log-probabilities of the posterior.
+        prior: `[..., G, A]` unnormalized log-probabilities of the prior.
+        free: free nats, at least 0.
 
     Raises:
-        ValueError: `free` is negative.
+        ValueError: if `free` is negative.
     """
     if not free >= 0:
         raise ValueError(f"free is {free}, expected at least 0 nats, such as 1.0")
@@ -145,11 +143,11 @@ def gaussian_kl(
     mean_q: Float[Tensor, "*#B A"],
     log_std_q: Float[Tensor, "*#B A"],
 ) -> Float[Tensor, "*B"]:
-    """Exact KL(p‖q) of two Gaussians with diagonal covariance, summed over the last dimension.
+    """Compute the exact KL(p‖q) of two Gaussians with diagonal covariance, summed over the last dimension.
 
     Args:
         mean_p: `[..., A]` mean of p.
-        log_std_p: log standard deviation of p; like the others it may broadcast, such as `[A]`.
+        log_std_p: log standard deviation of p. All four may broadcast, such as `[A]`.
         mean_q: `[..., A]` mean of q.
         log_std_q: log standard deviation of q.
 
@@ -164,15 +162,16 @@ def gaussian_kl(
 def adapt_penalty(beta: Number, kl: Number, *, target: float) -> Number:
     """Double or halve the weight of a KL penalty to steer KL to a target (Schulman et al. 2017, arXiv 1707.06347, §4).
 
-    Halved below `target / 1.5`, doubled above `1.5 target`, else kept. Called once after each policy update.
+    The weight is halved below `target / 1.5`, doubled above `1.5 target`, and unchanged otherwise. Call it once after
+    each policy update.
 
     Args:
         beta: weight of the penalty, a number or `[S]`.
-        kl: KL(old‖new) measured after the update, of the same kind as `beta`.
+        kl: KL(old‖new) measured after the update, of the same type as `beta`.
         target: the target divergence, in nats.
 
     Returns:
-        The new weight, of the kind of `beta`.
+        The new weight, of the type of `beta`.
 
     Raises:
         ValueError: if `target` is not positive.
@@ -188,13 +187,13 @@ def adapt_horizon(beta: Number, kl: Number, *, target: float, horizon: int, n: i
 
     Args:
         beta: weight of the penalty, a number or `[S]`.
-        kl: KL(policy‖ref) of the batch, of the same kind as `beta`; in sequence models summed over a sequence.
+        kl: KL(policy‖ref) of the batch, of the same type as `beta`; for sequence models summed over a sequence.
         target: the target divergence, in nats.
         horizon: samples after which a persistent error of 20 % has changed β by about 20 %.
         n: samples since the last call, in the unit of `horizon`.
 
     Returns:
-        The new weight, of the kind of `beta`.
+        The new weight, of the type of `beta`.
 
     Raises:
         ValueError: if `target`, `horizon` or `n` is not positive.
@@ -206,7 +205,7 @@ def adapt_horizon(beta: Number, kl: Number, *, target: float, horizon: int, n: i
 
 
 def _expectation(log_p: Float[Tensor, "*B A"], values: Float[Tensor, "*B A"]) -> Float[Tensor, "*B"]:
-    """`Σ p · values` over the last dimension, where outcomes of probability 0 count as 0 whatever their value."""
+    """Compute `Σ p · values` over the last dimension; outcomes of probability 0 add 0, whatever their value."""
     p = log_p.exp()
     return (p * values.masked_fill(p == 0.0, 0.0)).sum(-1)
 

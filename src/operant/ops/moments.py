@@ -1,7 +1,7 @@
 """Means and variances over the samples of a batch, the last dimension, with optional weights.
 
-Weights are 1 for samples that count and 0 for others; fractions are allowed. Leading dimensions (seeds)
-are independent problems. The values at weight 0 must be finite.
+Weights are usually 1 for valid samples and 0 for others; fractions are allowed. Leading dimensions (seeds) are
+independent problems. Values with weight 0 must be finite.
 """
 
 import torch
@@ -24,9 +24,9 @@ def weighted_mean(values: Float[Tensor, "*B M"], weights: Float[Tensor, "*B M"] 
 def standardize(
     values: Float[Tensor, "*B M"], weights: Float[Tensor, "*B M"] | None = None, *, eps: float = 1e-8
 ) -> Float[Tensor, "*B M"]:
-    """Shift and scale to mean 0 and standard deviation 1, as PPO does with advantages.
+    """Standardize to mean 0 and standard deviation 1, as PPO does with advantages.
 
-    The standard deviation is the population's, so a single sample gives 0 and not a division by zero.
+    It uses the population standard deviation, so a single sample gives 0, not a division by zero.
 
     Args:
         values: `[..., M]`.
@@ -47,19 +47,19 @@ def whiten(
 ) -> Float[Tensor, "*B M"]:
     """Scale to variance 1, and shift to mean 0 or keep the mean: `(values - mean) / sqrt(variance + eps)`.
 
-    RLHF with PPO whitens advantages this way, shifted, and rewards with their mean kept, because their sign has a
-    meaning (Huang et al. 2024, arXiv 2403.17031). `standardize` divides by the population's standard deviation plus eps
-    instead, as PPO on other tasks does.
+    RLHF with PPO whitens advantages with a shift, and rewards without one, because the sign of a reward is meaningful
+    (Huang et al. 2024, arXiv 2403.17031). `standardize` divides by the population standard deviation plus eps instead,
+    as PPO does on other tasks.
 
-    With a total weight of `correction` or less there is no scaling: a single sample gives 0 or, with the mean kept,
-    itself. Equal values give exactly 0 or themselves.
+    If the total weight is at most `correction`, values are not scaled: a single sample gives 0, or itself if the mean
+    is kept. Equal values give exactly 0, or themselves.
 
     Args:
         values: `[..., M]`.
         weights: `[..., M]`; None weighs all samples equally. Samples of weight 0 are shifted and scaled too.
-        shift_mean: False adds the mean again, unscaled.
-        correction: subtracted from the sum of the weights in the variance: 1 for the unbiased one, 0 for the
-            population's.
+        shift_mean: whether to shift to mean 0; False keeps the mean, unscaled.
+        correction: subtracted from the sum of the weights in the variance: 1 for the unbiased variance, 0 for the
+            population variance.
         eps: added to the variance.
     """
     centered = _centered(values, weights)
@@ -84,25 +84,25 @@ def explained_variance(
 
 
 def _centered(values: Float[Tensor, "*B M"], weights: Float[Tensor, "*B M"] | None) -> Float[Tensor, "*B M"]:
-    """Subtract the mean, after subtracting a sample that counts: equal values give exactly 0."""
-    live = values[..., :1] if weights is None else values.gather(-1, weights.argmax(-1, keepdim=True))
-    shifted = values - live
+    """Subtract the mean, after subtracting a valid sample, so that equal values give exactly 0."""
+    sample = values[..., :1] if weights is None else values.gather(-1, weights.argmax(-1, keepdim=True))
+    shifted = values - sample
     return shifted - weighted_mean(shifted, weights).unsqueeze(-1)
 
 
 def percentile_range(values: Float[Tensor, "*B M"], *, low: float = 0.05, high: float = 0.95) -> Float[Tensor, "*B"]:
     """Return the distance between two percentiles, interpolated linearly between samples.
 
-    The scale that DreamerV3 divides returns by, which outliers do not change (Hafner et al. 2023, arXiv 2301.04104,
+    DreamerV3 divides returns by it; it is robust to outliers (Hafner et al. 2023, arXiv 2301.04104,
     eq. 7).
 
     Args:
         values: `[..., M]`.
-        low: the lower percentile as a share, at least 0.
-        high: the upper one, at most 1.
+        low: lower percentile as a fraction, at least 0.
+        high: upper percentile as a fraction, at most 1.
 
     Raises:
-        ValueError: not `0 <= low < high <= 1`.
+        ValueError: unless `0 <= low < high <= 1`.
     """
     if not 0 <= low < high <= 1:
         raise ValueError(f"low is {low} and high is {high}, expected 0 <= low < high <= 1")

@@ -8,15 +8,15 @@ from torch import Tensor
 def soft_value(
     q: Float[Tensor, "*B A"], log_probs: Float[Tensor, "*B A"], *, alpha: float | Float[Tensor, "..."]
 ) -> Float[Tensor, "*B"]:
-    r"""The soft value of a state with finitely many actions, `Σ_a π(a|s) (Q(s, a) - α log π(a|s))`.
+    r"""Compute the soft value of a state with finitely many actions, `Σ_a π(a|s) (Q(s, a) - α log π(a|s))`.
 
-    It is the mean of `soft_q` over actions, computed and not sampled (Christodoulou 2019, arXiv 1910.07207,
-    equation 10). Minus it is the actor's loss there (equation 12), with `q` a constant and the gradient through
-    `log_probs`. At the policy `softmax(Q / α)` it is largest, and equal to `α log Σ_a exp(Q / α)`.
+    It is the expectation of `soft_q` over actions, computed instead of sampled (Christodoulou 2019, arXiv 1910.07207,
+    equation 10). Its negative is the actor's loss (equation 12), with constant `q` and the gradient through
+    `log_probs`. Its maximum, at the policy `softmax(Q / α)`, is `α log Σ_a exp(Q / α)`.
 
     Args:
         q: action values.
-        log_probs: log-probabilities of all actions; -inf for a masked one, whose value is not read.
+        log_probs: log-probabilities of all actions; -inf for masked actions, whose values are ignored.
         alpha: temperature, in units of reward per nat; a number or a tensor that broadcasts (`[S, 1, 1]` for one per
             seed).
 
@@ -36,16 +36,16 @@ def soft_value(
 def temperature_loss(
     log_alpha: Float[Tensor, "*#B"], log_probs: Float[Tensor, "*B"], *, target_entropy: float
 ) -> Float[Tensor, "*B"]:
-    r"""The loss `-α (log π(a|s) + H_target)` of a temperature `α = exp(log_alpha)`.
+    r"""Compute the loss `-α (log π(a|s) + H_target)` of a temperature `α = exp(log_alpha)`.
 
-    Haarnoja et al. 2018 (arXiv 1812.05905, equation 18). Its gradient raises the temperature while the policy's
-    entropy is below the target, and lowers it above; in a constrained problem α is the price of entropy.
+    Haarnoja et al. 2018 (arXiv 1812.05905, equation 18). Gradient descent raises the temperature while the
+    policy's entropy is below the target, and lowers it above. α is the Lagrange multiplier of the entropy constraint.
 
     Args:
         log_alpha: logarithm of the temperature; broadcasts (`[S, 1]` for one per seed).
-        log_probs: of actions drawn from the policy, or their mean over its actions, which is minus the entropy. They
-            are constants: no gradient flows to the policy.
-        target_entropy: the least entropy wanted, in nats.
+        log_probs: log-probabilities of actions sampled from the policy, or their mean over its actions, which is minus
+            the entropy. They are detached.
+        target_entropy: minimum entropy, in nats.
 
     Returns:
         Losses.
@@ -56,17 +56,17 @@ def temperature_loss(
 def perturbed_action(
     actions: Float[Tensor, "*B"], noise: Float[Tensor, "*B"], *, std: float, clip: float | None = None
 ) -> Float[Tensor, "*B"]:
-    r"""The action `clip(a + clip(std · noise, -c, c), -1, 1)` of a deterministic policy in [-1, 1].
+    r"""Perturb an action of a deterministic policy in [-1, 1]: `clip(a + clip(std · noise, -c, c), -1, 1)`.
 
-    With a clip `c` it smooths a target policy (Fujimoto et al. 2018, arXiv 1802.09477, equation 14: the noise is
-    clipped, then the action), so that a critic cannot reward a peak that is narrower than the noise. Without one it
-    explores.
+    With a clip `c`, this is target policy smoothing (Fujimoto et al. 2018, arXiv 1802.09477, equation 14: the noise is
+    clipped, then the action): the policy cannot exploit peaks of the critic that are narrower than the noise. Without
+    one, it is exploration noise.
 
     Args:
         actions: actions of the policy.
         noise: standard normal.
-        std: standard deviation, in half ranges of the action.
-        clip: largest absolute perturbation, in half ranges of the action; None for none.
+        std: standard deviation of the noise, in half ranges of the action.
+        clip: maximum absolute perturbation, in half ranges of the action; None for no clipping.
 
     Returns:
         Actions.

@@ -1,12 +1,12 @@
 r"""Policy-gradient losses, one per element, to be minimized.
 
-Shapes: every tensor of a call has the same shape, usually flat `[n]` with live elements only, or `[S, n]`; the
-caller weighs and sums: `loss = (weights * per_element).sum()`.
+Shapes: all tensors of a call have the same shape, usually flat `[n]` with unmasked elements only, or `[S, n]`. The
+caller computes the weighted sum: `loss = (weights * per_element).sum()`.
 
-`rho = π(a|s) / π_old(a|s)` is the probability ratio to the policy that drew the actions. Gradients flow through
-`log_probs` alone (and the penalty of `penalized_surrogate`): advantages and old log-probabilities are
-constants, so `surrogate(log_probs, log_probs, advantages)` is the on-policy loss. The ratio is not clamped before
-`exp`: in float32 it overflows only at a log-ratio of 88, where a non-finite gradient is the right answer.
+`rho = π(a|s) / π_old(a|s)` is the probability ratio to the policy that sampled the actions. Gradients flow only
+through `log_probs` (and the penalty of `penalized_surrogate`). Advantages and old log-probabilities are constants, so
+`surrogate(log_probs, log_probs, advantages)` is the on-policy loss. The ratio is not clamped before `exp`: in float32
+it overflows only at a log-ratio of 88, and the resulting Inf gradient should be noticed.
 """
 
 import torch
@@ -19,11 +19,11 @@ from operant.ops.weights import segment_sum
 
 
 def policy_gradient(log_probs: Float[Tensor, "*B"], psi: Float[Tensor, "*B"]) -> Float[Tensor, "*B"]:
-    r"""The score-function loss `-Ψ log π(a|s)` (Williams 1992; Schulman et al. 2016, arXiv 1506.02438, equation 1).
+    r"""Compute the score-function loss `-Ψ log π(a|s)` (Williams 1992; Schulman et al. 2016, arXiv 1506.02438, eq. 1).
 
     Args:
         log_probs: log-probabilities of the actions taken.
-        psi: how good each action was: such as a total return, a reward-to-go with or without a baseline, or an
+        psi: weight Ψ of each action, such as the total return, a reward-to-go with or without a baseline, or an
             advantage.
 
     Returns:
@@ -39,10 +39,10 @@ def policy_gradient(log_probs: Float[Tensor, "*B"], psi: Float[Tensor, "*B"]) ->
 def surrogate(
     log_probs: Float[Tensor, "*B"], old_log_probs: Float[Tensor, "*B"], advantages: Float[Tensor, "*B"]
 ) -> Float[Tensor, "*B"]:
-    r"""The importance-sampled surrogate `-rho A` (Schulman et al. 2015, arXiv 1502.05477, equation 14).
+    r"""Compute the importance-sampled surrogate `-rho A` (Schulman et al. 2015, arXiv 1502.05477, equation 14).
 
-    The ratio corrects for the actions, not for the states visited, so it equals the new policy's return to first order
-    around the old policy; there its gradient is REINFORCE's.
+    The ratio corrects for the actions, not for the states visited, so the surrogate equals the new policy's return only
+    to first order around the old policy. At the old policy its gradient is that of REINFORCE.
 
     Args:
         log_probs: log-probabilities of the actions under the policy being improved.
@@ -68,28 +68,29 @@ def clipped_surrogate(
     clip_high: float | Tensor,
     dual_clip: float | None = None,
 ) -> Float[Tensor, "*B"]:
-    r"""The clipped surrogate of PPO, `-min(rho A, clip(rho, 1 - clip_low, 1 + clip_high) A)`.
+    r"""Compute the clipped surrogate of PPO, `-min(rho A, clip(rho, 1 - clip_low, 1 + clip_high) A)`.
 
     Schulman et al. 2017 (arXiv 1707.06347, equation 7) with both ranges 0.2; a larger `clip_high` is the
-    "clip-higher" of DAPO (Yu et al. 2025, arXiv 2503.14476, equation 8). Never below `surrogate`.
+    "clip-higher" of DAPO (Yu et al. 2025, arXiv 2503.14476, equation 8). The loss is at least that of
+    `surrogate`.
 
-    Because of the min, the gradient vanishes only where the ratio has moved too far in the direction of the advantage:
-    `A > 0 and rho > 1 + clip_high`, or `A < 0 and rho < 1 - clip_low`. Beyond the range on the other side the full
-    gradient draws the ratio back. Neither the ratio nor the KL divergence is bounded.
+    Because of the min, the gradient is zero only if the ratio has moved too far in the direction of the advantage:
+    `A > 0 and rho > 1 + clip_high`, or `A < 0 and rho < 1 - clip_low`. Outside the range on the other side, the full
+    gradient moves the ratio back. Neither the ratio nor the KL divergence is bounded.
 
-    It is computed as `-min(rho A, (1 + clip_high) A)` for `A > 0` and `-min(rho A, (1 - clip_low) A)` otherwise, the
-    same number in fewer operations.
+    For `A < 0` and a ratio far above 1 the loss is unbounded. `dual_clip = c` bounds it to `c |A|`, with zero gradient
+    above the bound (Ye et al. 2020, arXiv 1912.09729, with c = 3).
 
-    For `A < 0` and a ratio far above 1 the loss is unbounded. `dual_clip = c` bounds it there to `c |A|`, with
-    no gradient beyond (Ye et al. 2020, arXiv 1912.09729, with c = 3).
+    The implementation computes `-min(rho A, (1 + clip_high) A)` for `A > 0` and `-min(rho A, (1 - clip_low) A)`
+    otherwise, which gives the same value with fewer operations.
 
     Args:
         log_probs: log-probabilities of the actions under the policy being improved.
         old_log_probs: those under the policy that drew them.
         advantages: advantages under the old policy.
-        clip_low: how far the ratio may fall below 1, in (0, 1]. A tensor of no dimension is not checked.
-        clip_high: how far it may rise above 1, positive.
-        dual_clip: bound on the ratio's weight where the advantage is negative, above 1; None for no bound.
+        clip_low: clip range below 1, in (0, 1]. A 0-dimensional tensor is not validated.
+        clip_high: clip range above 1, positive.
+        dual_clip: upper bound on the ratio for negative advantages, above 1; None for no bound.
 
     Returns:
         Losses.
@@ -101,8 +102,8 @@ def clipped_surrogate(
     _check_clip(clip_low, clip_high)
     costs = -advantages.detach()
     losses = _ratio(log_probs, old_log_probs) * costs
-    least = torch.minimum(costs * (1.0 + clip_high), costs * (1.0 - clip_low))
-    losses = torch.where(losses < least, least, losses)
+    clipped = torch.minimum(costs * (1.0 + clip_high), costs * (1.0 - clip_low))
+    losses = torch.where(losses < clipped, clipped, losses)
     if dual_clip is None:
         return losses
     if not dual_clip > 1.0:
@@ -118,13 +119,13 @@ def penalized_surrogate(
     *,
     beta: float | Float[Tensor, "..."],
 ) -> Float[Tensor, "*B"]:
-    r"""The surrogate with a KL penalty, `-rho A + β KL` (Schulman et al. 2017, arXiv 1707.06347, equation 8).
+    r"""Compute the surrogate with a KL penalty, `-rho A + β KL` (Schulman et al. 2017, arXiv 1707.06347, equation 8).
 
     Args:
         log_probs: log-probabilities of the actions under the policy being improved.
         old_log_probs: those under the policy that drew them.
         advantages: advantages under the old policy.
-        kl: KL(old‖new) at each state, with its graph.
+        kl: KL(old‖new) at each state, differentiable.
         beta: weight of the penalty, a number or a tensor that broadcasts (`[S, 1]` for one per seed); see
             `kl.adapt_penalty`.
 
@@ -141,13 +142,13 @@ def penalized_surrogate(
 def sequence_log_ratio(
     log_probs: Float[Tensor, " m"], old_log_probs: Float[Tensor, " m"], segments: Int[Tensor, " m"], count: int
 ) -> Float[Tensor, " m"]:
-    r"""The log-ratio of GSPO at each token: the mean of its sequence's, with the gradient of the token's own.
+    r"""Compute the log-ratio of GSPO for each token: the mean over its sequence, with the gradient of the token itself.
 
     `sg[log s_i] + log π_t - sg[log π_t]` with `log s_i = 1/|y_i| Σ_t (log π_t - log π_old,t)` and sg a stopped
     gradient (Zheng et al. 2025, arXiv 2507.18071, equations 7 and 14). It replaces the difference of log-probabilities
-    in the other losses: `clipped_surrogate(log_ratio, zeros, advantages, ...)`, with ranges of the order of 3e-4, since
-    a mean moves less than its terms. With one advantage for all tokens of a sequence and weights 1/|y_i| the gradient
-    is that of the ratio `s_i` itself; with an advantage for each token it is still right.
+    in the other losses: `clipped_surrogate(log_ratio, zeros, advantages, ...)`, with clip ranges of about 3e-4, because
+    a mean varies less than its terms. If all tokens of a sequence have the same advantage and the weight 1/|y_i|, the
+    gradient is that of the ratio `s_i`. Advantages per token are also supported.
 
     Args:
         log_probs: `[m]` log-probabilities of the tokens under the policy being improved.
@@ -175,20 +176,21 @@ def cispo(
     *,
     cap: float,
 ) -> Float[Tensor, "*B"]:
-    r"""The policy gradient with clipped importance weights, `-sg[min(rho, cap)] A log π(a|s)`, sg stopping gradients.
+    r"""Compute the policy gradient with clipped importance weights, `-sg[min(rho, cap)] A log π(a|s)`.
 
-    CISPO (MiniMax 2025, arXiv 2506.13585, §3.1). Where `clipped_surrogate` takes a token's gradient away, this bounds
-    its weight: every token keeps a gradient. There is no lower bound, as in the paper's runs. `cap` is the largest
-    weight itself, such as 5; where a setting is a distance from 1, the cap is `1 + epsilon_high`.
+    CISPO (MiniMax 2025, arXiv 2506.13585, §3.1); sg stops gradients. `clipped_surrogate` sets the gradient of clipped
+    tokens to zero; CISPO bounds their weight instead, so every token has a gradient. There is no lower bound, as in the
+    paper's runs. `cap` is the maximum weight, such as 5. For a setting that is a distance from 1, pass `1 +
+    epsilon_high`.
 
     Args:
         log_probs: log-probabilities of the actions under the policy being improved.
         old_log_probs: those under the policy that drew them.
         advantages: advantages under the old policy.
-        cap: largest weight, positive.
+        cap: maximum weight, positive.
 
     Returns:
-        Losses. Their gradient has a meaning; their value, unlike that of a surrogate, has none.
+        Losses. Only their gradient is meaningful, not their value.
 
     Raises:
         ValueError: if shapes differ or `cap` is not positive.
@@ -200,16 +202,17 @@ def cispo(
 def truncated_weights(
     log_probs: Float[Tensor, "*B"], behavior_log_probs: Float[Tensor, "*B"], *, cap: float
 ) -> Float[Tensor, "*B"]:
-    r"""Truncated importance weights `min(π(a|s) / μ(a|s), cap)`, detached (Ionides 2008).
+    r"""Compute truncated importance weights `min(π(a|s) / μ(a|s), cap)`, detached (Ionides 2008).
 
-    They correct a policy-gradient loss for actions drawn by another policy μ: a stale actor (ρ̄ in Espeholt et al.
+    They correct a policy-gradient loss for actions sampled by another policy μ: a stale actor (ρ̄ in Espeholt et al.
     2018, arXiv 1802.01561), or a sampling engine whose probabilities differ from the trainer's. The cap trades
-    variance for bias. They weigh the policy loss, not a KL penalty, and stay in the denominator of its mean.
+    variance for bias. Multiply the policy loss by them, not a KL penalty. They do not change the denominator of the
+    mean.
 
     Args:
         log_probs: log-probabilities under the policy to correct to.
         behavior_log_probs: those under the policy that drew the actions.
-        cap: largest weight, positive.
+        cap: maximum weight, positive.
 
     Returns:
         Weights in [0, cap].
@@ -226,21 +229,20 @@ def truncated_weights(
 def mismatch_mask(
     log_probs: Float[Tensor, "*B"], behavior_log_probs: Float[Tensor, "*B"], *, low: float, high: float
 ) -> Float[Tensor, "*B"]:
-    r"""Mask of the actions on which two policies agree, `1[low <= π(a|s) / μ(a|s) <= high]`, detached.
+    r"""Mask the actions on which two policies disagree, `1[low <= π(a|s) / μ(a|s) <= high]`, detached.
 
-    μ is a sampling engine whose probabilities differ from the trainer's. A ratio far from 1, on either side, is more
-    likely a numerical accident than information, and the token gets no gradient. Times `truncated_weights` it is the
-    two-sided mask of IcePop (Ling Team 2025, arXiv 2510.18855, with 0.5 and 5). What it masks stays in the
-    denominator of the loss.
+    μ is a sampling engine whose probabilities differ from the trainer's. A ratio far from 1 on either side is probably
+    a numerical error, so the token gets no gradient. The product with `truncated_weights` is the two-sided mask of
+    IcePop (Ling Team 2025, arXiv 2510.18855, with 0.5 and 5). Masked tokens still count in the denominator of the loss.
 
     Args:
         log_probs: log-probabilities under the policy to correct to.
         behavior_log_probs: those under the policy that drew the actions.
-        low: smallest ratio kept, not negative.
-        high: largest ratio kept, at least `low`.
+        low: minimum ratio, not negative.
+        high: maximum ratio, at least `low`.
 
     Returns:
-        1 where the ratio is in the range, 0 elsewhere.
+        1 if the ratio is in the range, else 0.
 
     Raises:
         ValueError: if shapes differ or the range is out of bounds.
@@ -261,21 +263,21 @@ def sequence_weights(
     cap: float,
     mask: bool,
 ) -> Float[Tensor, " m"]:
-    r"""Importance weights of whole sequences, the same for all tokens of one: `w(Π_t π_t / μ_t)`, detached.
+    r"""Compute importance weights of whole sequences, `w(Π_t π_t / μ_t)`, detached; all tokens of a sequence share one.
 
-    Truncated, `w(ρ) = min(ρ, cap)`; masked, `w(ρ) = ρ` up to the cap and 0 above it, so that a sequence that the engine
-    found far less likely has no gradient. TRL's `sequence_truncate` and `sequence_mask`. The product is the ratio that
-    makes the gradient of a whole answer unbiased, where ratios of single tokens are only a first order; its spread
-    grows with the length, so that long answers are masked often where the engines differ much. Weighed tokens stay in
-    the denominator of the loss.
+    With truncation, `w(ρ) = min(ρ, cap)`. With a mask, `w(ρ) = ρ` up to the cap and 0 above it, so a sequence that is
+    far less likely under the engine has no gradient. These are TRL's `sequence_truncate` and `sequence_mask`. The
+    product is the ratio that makes the gradient of a whole answer unbiased; ratios of single tokens are a first-order
+    approximation. The variance of the product grows with the length, so long answers are often masked if the engines
+    differ much. All tokens count in the denominator of the loss.
 
     Args:
         log_probs: `[m]` log-probabilities of the tokens under the policy to correct to.
         behavior_log_probs: `[m]` those under the policy that drew them.
         segments: `[m]` the sequence of each token, in 0 to `count - 1`; sequences must be complete.
         count: number of sequences.
-        cap: largest weight, positive.
-        mask: whether a ratio above the cap gives weight 0, instead of the cap.
+        cap: maximum weight, positive.
+        mask: whether a ratio above the cap gives the weight 0 instead of the cap.
 
     Returns:
         `[m]` weights in [0, cap].
@@ -301,7 +303,7 @@ def clip_fraction(
 ) -> Float[Tensor, "*S"]:
     r"""Share of the ratios outside `[1 - clip_low, 1 + clip_high]`, a diagnostic without a gradient.
 
-    Only those on the side of their advantage have lost their gradient.
+    A ratio outside the range has no gradient only if it moved in the direction of its advantage.
 
     Args:
         log_probs: `[..., n]` log-probabilities under the policy being improved.
@@ -328,7 +330,7 @@ def approximate_kl(
     *,
     weights: Float[Tensor, "*S n"] | None = None,
 ) -> Float[Tensor, "*S"]:
-    r"""Estimate of KL(old‖new) from samples of the old policy, a diagnostic without a gradient.
+    r"""Estimate KL(old‖new) from samples of the old policy, a diagnostic without a gradient.
 
     The mean of `(rho - 1) - log rho`: unbiased and never negative (Schulman 2020, "Approximating KL divergence").
 

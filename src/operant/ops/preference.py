@@ -1,13 +1,13 @@
 """Losses that learn from comparisons: reward models and direct preference optimization.
 
-A rater who prefers answer w to answer l of the same prompt is modeled by Bradley and Terry (1952),
-P(w ≻ l) = σ(r_w - r_l); a full ranking by Plackett (1975) and Luce (1959). Only differences of scores within a prompt
-enter, so a score is defined up to a constant per prompt.
+The model of Bradley and Terry (1952) gives the probability that answer w is preferred to answer l of the same prompt:
+P(w ≻ l) = σ(r_w - r_l). Plackett (1975) and Luce (1959) extend it to full rankings. Only differences of scores within a
+prompt matter, so scores are defined up to a constant per prompt.
 
-DPO inverts the solution of the regularized objective max_π E[r] - β KL(π‖ref), which is π* = ref·exp(r/β)/Z: it reads
-r = β log(π/ref) + β log Z as the score of an answer. Z depends on the prompt alone, so it cancels in the comparison.
+The regularized objective max_π E[r] - β KL(π‖ref) has the solution π* = ref·exp(r/β)/Z. DPO inverts it and uses
+r = β log(π/ref) + β log Z as the score of an answer. Z depends only on the prompt, so it cancels in the comparison.
 
-All losses are per comparison, natural logarithms, to be minimized.
+Losses are per comparison, in nats, to be minimized.
 """
 
 import torch
@@ -22,18 +22,18 @@ def bradley_terry(
     *,
     margin: float | Float[Tensor, "*#B"] | None = None,
 ) -> Float[Tensor, "*B"]:
-    """Negative log-likelihood of a preference, -log σ(chosen - rejected - margin).
+    """Compute the negative log-likelihood of a preference, -log σ(chosen - rejected - margin).
 
     Christiano et al. 2017 (arXiv 1706.03741, §2.2.3); Ouyang et al. 2022 (arXiv 2203.02155, eq. 1); the margin is that
     of Touvron et al. 2023 (arXiv 2307.09288, eq. 2). Equal scores give log 2.
 
-    A ranking of K answers can be used as all its C(K, 2) pairs, as Ouyang et al. do: weigh each pair by 1/C(K, 2) and
-    keep the pairs of one prompt in one batch. `plackett_luce` is the likelihood of the ranking as a whole.
+    A ranking of K answers can be used as all its C(K, 2) pairs, as Ouyang et al. do: weight each pair by 1/C(K, 2) and
+    keep the pairs of one prompt in one batch. `plackett_luce` uses the likelihood of the whole ranking.
 
     Args:
         chosen: Scores of the preferred answers.
         rejected: Scores of the other answers.
-        margin: By how much the scores should differ at least, in units of the score; None is 0.
+        margin: Minimum difference of the scores, in units of the score; None is 0.
 
     Returns:
         One loss per pair.
@@ -43,7 +43,7 @@ def bradley_terry(
 
 
 def plackett_luce(scores: Float[Tensor, "*B K"], ranking: Int64[Tensor, "*B K"]) -> Float[Tensor, "*B"]:
-    """Negative log-likelihood of a ranking: the best is drawn by softmax, then the best of the rest, and so on.
+    """Compute the negative log-likelihood of a ranking that is sampled by softmax, best first, without replacement.
 
     -log P = Σ_k [logsumexp_{j>=k} s_(j) - s_(k)], where s_(k) is the score of the answer ranked k-th (Plackett 1975;
     Luce 1959). With K = 2 this is `bradley_terry`; equal scores give log K!.
@@ -62,7 +62,7 @@ def plackett_luce(scores: Float[Tensor, "*B K"], ranking: Int64[Tensor, "*B K"])
     broken = (ranking.sort(-1).values != torch.arange(count, device=ranking.device)).any(-1)
     if broken.any():
         raise ValueError(
-            f"a ranking must hold every index 0 .. {count - 1} exactly once, best first, got {ranking[broken][0]}; "
+            f"a ranking must contain every index 0 .. {count - 1} exactly once, best first, got {ranking[broken][0]}; "
             "remove unranked answers from the scores"
         )
     best_first = scores.gather(-1, ranking)
@@ -80,7 +80,7 @@ def dpo(
     label_smoothing: float = 0.0,
     kind: str = "sigmoid",
 ) -> Float[Tensor, "*B"]:
-    """Direct preference optimization: a reward-model loss whose score is the policy's own log-ratio to a reference.
+    """Compute the loss of direct preference optimization: scores are log-ratios of the policy and a reference.
 
     With h = log(π_w/ref_w) - log(π_l/ref_l), w the chosen and l the rejected answer:
 
@@ -90,17 +90,17 @@ def dpo(
     - `ipo`: (h - 1/(2β))² (Azar et al. 2023, arXiv 2310.12036, eq. 17).
 
     `sigmoid` and `hinge` take log-probabilities summed over the tokens of the answer; `ipo` takes their mean per token,
-    since its target 1/(2β) does not grow with length. Tokens of the prompt never count. A policy that equals its
-    reference loses log 2 = 0.693147 (`sigmoid`), 1 (`hinge`) or 1/(4β²) (`ipo`): check the first step against it.
+    because its target 1/(2β) does not grow with the length. Tokens of the prompt are excluded. If the policy equals its
+    reference, as in the first step, the loss is log 2 = 0.693147 (`sigmoid`), 1 (`hinge`) or 1/(4β²) (`ipo`).
 
     Args:
         policy_chosen: log π of the chosen answers.
         policy_rejected: log π of the rejected answers.
         ref_chosen: log ref of the chosen answers, without gradient.
         ref_rejected: log ref of the rejected answers, without gradient.
-        beta: Strength of the pull to the reference, above 0; the paper has 0.1 to 0.5. Raising it keeps the policy
-            closer.
-        label_smoothing: Assumed rate of flipped labels, in [0, 0.5), for `sigmoid` alone: -(1-ε) log σ(βh) -
+        beta: Strength of the regularization towards the reference, above 0; 0.1 to 0.5 in the paper. Larger values keep
+            the policy closer to it.
+        label_smoothing: Assumed rate of flipped labels, in [0, 0.5), for `sigmoid` only: -(1-ε) log σ(βh) -
             ε log σ(-βh), conservative DPO (Mitchell 2023).
         kind: `sigmoid`, `ipo` or `hinge`.
 
@@ -124,10 +124,10 @@ def _check_dpo(beta: float, label_smoothing: float, kind: str) -> None:
     if kind not in {"sigmoid", "ipo", "hinge"}:
         raise ValueError(f"kind must be 'sigmoid', 'ipo' or 'hinge', got {kind!r}")
     if not beta > 0:
-        raise ValueError(f"beta must be above 0, got {beta}; without a pull to the reference there is no DPO")
+        raise ValueError(f"beta must be above 0, got {beta}; 0 would remove the reference from the loss")
     if not 0 <= label_smoothing < 0.5:
         raise ValueError(
             f"label_smoothing must lie in [0, 0.5), got {label_smoothing}; at 0.5 labels carry no information"
         )
     if label_smoothing and kind != "sigmoid":
-        raise ValueError(f"label_smoothing={label_smoothing} has a meaning for kind='sigmoid' alone, got {kind!r}")
+        raise ValueError(f"label_smoothing={label_smoothing} requires kind='sigmoid', got {kind!r}")

@@ -4,13 +4,13 @@ Shapes: rewards and values are `[T, ...]`, time first; every trailing index is a
 
 Flags, the same in every function:
 
-* `terminated[t]`: the transition of step t ended in a terminal state, whose value is 0. Nothing is bootstrapped.
-* `truncated[t]`: the episode was cut short after step t (a time limit). The trace stops there, and the return is
-  bootstrapped from `next_values[t]` (Pardo et al. 2018, arXiv 1712.00378). A step may carry both flags;
-  termination then wins.
-* `next_values[t]` is the value of the *true* successor of step t: at a truncation that of the final observation,
-  never that of the reset which follows. The last row bootstraps from `next_values[-1]` unless it is terminated.
-  Under a terminated flag the entry is never read, and may be NaN.
+* `terminated[t]`: the transition of step t ended in a terminal state, whose value is 0. There is no bootstrap.
+* `truncated[t]`: the episode was cut short after step t (a time limit). The trace stops there, and the return
+  bootstraps from `next_values[t]` (Pardo et al. 2018, arXiv 1712.00378). If both flags are set, termination takes
+  precedence.
+* `next_values[t]`: the value of the *true* successor of step t. At a truncation this is the value of the final
+  observation, not of the observation after the reset. The last step bootstraps from `next_values[-1]` unless it is
+  terminated. Entries of terminated steps are ignored and may be NaN.
 
 `gamma` (discount) and `lam` (trace decay) are numbers in [0, 1], or tensors that broadcast to the trailing
 dimensions: `[S, 1]` with rewards `[T, S, N]` is one value per seed.
@@ -26,7 +26,7 @@ from operant.ops.policy import truncated_weights
 
 
 class Ends(TypedDict):
-    """Where episodes end, and the discount, as every function here takes them."""
+    """Flags of episode ends, and the discount: the keyword arguments that all functions here share."""
 
     terminated: Tensor
     truncated: Tensor
@@ -42,7 +42,7 @@ def lambda_returns(
     gamma: float | Float[Tensor, "..."],
     lam: float | Float[Tensor, "..."],
 ) -> Float[Tensor, " T *B"]:
-    r"""The λ-return, the geometric mixture of all n-step returns.
+    r"""Compute the λ-return, the geometric mixture of all n-step returns.
 
     `G_t = r_t + γ [(1 - λ) V(s_{t+1}) + λ G_{t+1}]`: λ = 0 is the one-step target of TD(0), λ = 1 the discounted
     sum of rewards, bootstrapped only where the data ends or was truncated. Sutton and Barto (2018), equation 12.2.
@@ -79,11 +79,11 @@ def gae(
     gamma: float | Float[Tensor, "..."],
     lam: float | Float[Tensor, "..."],
 ) -> Float[Tensor, " T *B"]:
-    r"""Generalized advantage estimation (Schulman et al. 2016, arXiv 1506.02438, equations 16 to 18).
+    r"""Estimate advantages by GAE, generalized advantage estimation (Schulman et al. 2016, arXiv 1506.02438).
 
-    `Â_t = Σ_l (γλ)^l δ_{t+l}` with `δ_t = r_t + γ V(s_{t+1}) - V(s_t)`, summed to the end of the episode or of
-    the data. λ = 0 gives `δ_t`; λ = 1 the Monte Carlo return minus the value. `Â_t + V(s_t)`, the λ-return, is the
-    usual target of the critic, with the values of the rollout held fixed.
+    Equations 16 to 18: `Â_t = Σ_l (γλ)^l δ_{t+l}` with `δ_t = r_t + γ V(s_{t+1}) - V(s_t)`, summed to the end of the
+    episode or of the data. λ = 0 gives `δ_t`; λ = 1 the Monte Carlo return minus the value. `Â_t + V(s_t)`, the
+    λ-return, is the usual target of the critic, with the values of the rollout held fixed.
 
     Args:
         rewards: `[T, ...]` rewards.
@@ -117,7 +117,7 @@ def n_step_returns(
     gamma: float | Float[Tensor, "..."],
     n: int,
 ) -> Float[Tensor, " T *B"]:
-    r"""The n-step return: n real rewards, then the value (Sutton and Barto 2018, equation 7.1).
+    r"""Compute the n-step return: n real rewards, then the value (Sutton and Barto 2018, equation 7.1).
 
     `G_t = r_t + γ r_{t+1} + ... + γ^{n-1} r_{t+n-1} + γ^n V(s_{t+n})`. It stops earlier at a termination (no
     bootstrap), and at a truncation or the last row (bootstrap from `next_values` there). n = 1 is the target of
@@ -159,7 +159,7 @@ def discounted_returns(
     gamma: float | Float[Tensor, "..."],
     next_values: Float[Tensor, " T *B"] | None = None,
 ) -> Float[Tensor, " T *B"]:
-    r"""The discounted reward-to-go, `G_t = Σ_{k>=0} γ^k r_{t+k}` to the end of the episode.
+    r"""Compute the discounted reward-to-go, `G_t = Σ_{k>=0} γ^k r_{t+k}` to the end of the episode.
 
     It is the λ-return with λ = 1 (Sutton and Barto 2018, equation 3.8).
 
@@ -187,8 +187,8 @@ class VTrace(NamedTuple):
     """Targets and advantages of V-trace, each `[T, ...]`.
 
     Attributes:
-        targets: of the critic, `v_t`.
-        advantages: of the actions, with their truncated importance weight.
+        targets: targets of the critic, `v_t`.
+        advantages: advantages of the actions, times their truncated importance weights.
     """
 
     targets: Tensor
@@ -209,12 +209,13 @@ def vtrace(
     rho_bar: float = 1.0,
     c_bar: float = 1.0,
 ) -> VTrace:
-    r"""V-trace: returns of a policy π from the actions of another one, μ (Espeholt et al. 2018, arXiv 1802.01561).
+    r"""Compute V-trace: returns of a policy π from actions of a policy μ (Espeholt et al. 2018, arXiv 1802.01561).
 
     With `ρ_t = min(rho_bar, π/μ)` and `c_t = λ min(c_bar, π/μ)` the target is, by equation 1 and remark 2,
     `v_t = V(s_t) + Σ_{k>=t} γ^{k-t} (Π_{i=t}^{k-1} c_i) ρ_k (r_k + γ V(s_{k+1}) - V(s_k))`, summed to the end of the
-    episode or of the data. `rho_bar` decides which policy's values the targets estimate: without truncation that of π,
-    with 1 that of a policy between π and μ; `c_bar` decides only how fast. The paper assumes `c_bar <= rho_bar`.
+    episode or of the data. `rho_bar` determines which policy's values the targets estimate: without truncation those of
+    π, with 1 those of a policy between π and μ. `c_bar` affects only the speed of convergence. The paper assumes
+    `c_bar <= rho_bar`.
 
     The advantage is `ρ_t (r_t + γ [(1 - λ) V(s_{t+1}) + λ v_{t+1}] - V(s_t))`: with λ = 1 that of the paper
     (section 4.2). On-policy the target is the λ-return, and the advantage that of `gae`.
@@ -229,8 +230,8 @@ def vtrace(
         truncated: `[T, ...]` true where the episode was cut short.
         gamma: discount in [0, 1].
         lam: trace decay in [0, 1]; lower means less variance and more reliance on the critic.
-        rho_bar: largest weight of a TD error and of an advantage, positive; `inf` for no truncation.
-        c_bar: largest weight of the trace to the next step, positive.
+        rho_bar: maximum importance weight of TD errors and advantages, positive; `inf` for no truncation.
+        c_bar: maximum importance weight of the trace, positive.
 
     Returns:
         Targets and advantages; no gradient flows through the weights.
@@ -251,7 +252,7 @@ def vtrace(
     )
     _check_unit(gamma=gamma, lam=lam)
     if not (rho_bar > 0.0 and c_bar > 0.0):
-        raise ValueError(f"rho_bar is {rho_bar} and c_bar is {c_bar}, expected positive numbers: they cap weights")
+        raise ValueError(f"rho_bar is {rho_bar} and c_bar is {c_bar}, expected positive numbers: they bound weights")
     rho = truncated_weights(log_probs, behavior_log_probs, cap=rho_bar)
     deltas = rho * (rewards + gamma * next_values.masked_fill(terminated, 0.0) - values)
     decay = _trace_decay(rewards, terminated, truncated, gamma * lam)
@@ -268,12 +269,12 @@ def episode_totals(
     truncated: Bool[Tensor, " T *B"],
     gamma: float | Float[Tensor, "..."],
 ) -> Float[Tensor, " T *B"]:
-    r"""The return `R(τ)` of the whole episode, repeated at each of its steps.
+    r"""Compute the return `R(τ)` of the whole episode, repeated at each of its steps.
 
-    The weight of the plain policy gradient `Σ_t ∇log π(a_t|s_t) R(τ)` (Williams 1992): rewards from before an
-    action count too, which adds variance and no bias. The total is discounted from the first step of the episode
-    *in this array*: row 0 starts a segment although its episode may have begun earlier, and an episode that runs past
-    the last row is summed up to there.
+    The weight of the plain policy gradient `Σ_t ∇log π(a_t|s_t) R(τ)` (Williams 1992). It includes the rewards
+    before an action, which add variance but no bias. The total is discounted from the first step of the episode
+    *in this array*: step 0 starts a segment even if its episode began earlier, and an episode that continues after the
+    last step is summed up to that step.
 
     Args:
         rewards: `[T, ...]` rewards.
@@ -299,14 +300,14 @@ def episode_totals(
 def first_episode_mask(
     terminated: Bool[Tensor, " T *B"], truncated: Bool[Tensor, " T *B"], *, valid: Bool[Tensor, " T *B"] | None = None
 ) -> Bool[Tensor, " T *B"]:
-    r"""Which steps of windows belong to the episode that each window begins in: all up to its first end, included.
+    r"""Mask the steps of each window that belong to its first episode: all steps up to the first end, inclusive.
 
-    An unrolled model predicts the transition that ends an episode, and nothing after it.
+    An unrolled model predicts the transition that ends an episode, but nothing after it.
 
     Args:
         terminated: true where a transition ended in a terminal state.
         truncated: true where an episode was cut after the step.
-        valid: false for steps that cannot be used; such a step and all after it are masked out. Default: all valid.
+        valid: false for unusable steps; such a step and all later ones are masked out. Default: all valid.
     """
     ended = terminated | truncated
     running = torch.cat((torch.zeros_like(ended[:1]), ended[:-1])).cumsum(0) == 0
@@ -314,7 +315,7 @@ def first_episode_mask(
 
 
 def _trace_decay(rewards: Tensor, terminated: Tensor, truncated: Tensor, decay: float | Tensor) -> Tensor:
-    """`[T, ...]` factor by which step t+1 enters step t: `decay` within an episode, 0 across its end."""
+    """Return the factor `[T, ...]` by which step t+1 enters step t: `decay` within an episode, 0 at its end."""
     return (~(terminated | truncated)).to(rewards.dtype) * decay
 
 

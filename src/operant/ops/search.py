@@ -1,9 +1,9 @@
 """Action selection in a search tree: pUCT, and planning with Gumbel noise.
 
-A node has A actions, `[..., A]`, with their visit counts, `visits`, and mean values, `q`, which have no meaning at 0
-visits. AlphaZero chooses by pUCT (Silver et al. 2018, doi:10.1126/science.aar6404; MuZero, Schrittwieser et al. 2020,
+A node has A actions, `[..., A]`, with visit counts, `visits`, and mean values, `q`, which are undefined at 0 visits.
+AlphaZero selects actions by pUCT (Silver et al. 2018, doi:10.1126/science.aar6404; MuZero, Schrittwieser et al. 2020,
 arXiv 1911.08265, App. B). Gumbel AlphaZero (Danihelka et al. 2022, ICLR, "Policy improvement by planning with Gumbel")
-needs few simulations: its policy is better than the prior from two on.
+needs few simulations: its policy improves on the prior from two simulations on.
 """
 
 import math
@@ -22,14 +22,15 @@ def puct(
     base: float = 19652.0,
     init: float = 1.25,
 ) -> Float[Tensor, "*B A"]:
-    """Upper bounds of action values: q + P sqrt(N) / (1 + n) (c_1 + log((N + c_2 + 1) / c_2)) (MuZero, eq. 2).
+    """Compute upper bounds of action values: q + P sqrt(N) / (1 + n) (c_1 + log((N + c_2 + 1) / c_2)) (MuZero, eq. 2).
 
     Args:
         q: Values of the actions, scaled to [0, 1].
-        prior: Prior probabilities of the actions, by the network.
+        prior: Prior probabilities of the actions.
         visits: Visit counts, n.
-        total: Visits of the node, N. The paper has Σ n; adding the node's own visit makes the first choice by prior.
-        base: c_2, how slowly exploration grows with the visits.
+        total: Visits of the node, N. The paper uses Σ n; with the node's own visit added, the first choice depends on
+            the prior.
+        base: c_2; larger values make exploration grow more slowly with the visits.
         init: c_1, initial exploration.
     """
     weight = init + torch.log((total + base + 1) / base)
@@ -42,13 +43,13 @@ def mixed_value(
     prior: Float[Tensor, "*B A"],
     visits: Num[Tensor, "*B A"],
 ) -> Float[Tensor, "*B"]:
-    """The mixed value of a node: by its network and by its visited actions (Danihelka et al. 2022, eq. 33).
+    """Compute the mixed value of a node, from its network and its visited actions (Danihelka et al. 2022, eq. 33).
 
     v = (v̂ + ΣN · Σ_{tried} P q / Σ_{tried} P) / (1 + ΣN).
 
     Args:
-        value: Value by the network, v̂.
-        q: Values of the actions; read where they were visited.
+        value: Value predicted by the network, v̂.
+        q: Values of the actions; ignored for unvisited ones.
         prior: Probabilities of the actions.
         visits: Visit counts.
     """
@@ -65,9 +66,9 @@ def completed_q(
     prior: Float[Tensor, "*B A"],
     visits: Num[Tensor, "*B A"],
 ) -> Float[Tensor, "*B A"]:
-    """Completed values: q where an action was visited, and `mixed_value` elsewhere (Danihelka et al. 2022, eq. 10).
+    """Complete the action values: q for visited actions, `mixed_value` for others (Danihelka et al. 2022, eq. 10).
 
-    The advantage of an unvisited action is then zero.
+    So the advantage of an unvisited action is zero.
     """
     return torch.where(visits > 0, q, mixed_value(value, q, prior, visits).unsqueeze(-1))
 
@@ -75,9 +76,9 @@ def completed_q(
 def sigma(
     q: Float[Tensor, "*B A"], visits: Num[Tensor, "*B A"], *, visit_offset: float = 50.0, scale: float = 1.0
 ) -> Float[Tensor, "*B A"]:
-    """The transformation σ(q) = (c_visit + max_b n_b) c_scale q (Danihelka et al. 2022, eq. 8), which adds to logits.
+    """Transform values to logits by σ(q) = (c_visit + max_b n_b) c_scale q (Danihelka et al. 2022, eq. 8).
 
-    More visits give the values more weight against the prior.
+    The more visits, the more weight values have relative to the prior.
 
     Args:
         q: Values of the actions, scaled to [0, 1].
@@ -89,13 +90,13 @@ def sigma(
 
 
 def sequential_halving(considered: int, simulations: int) -> list[int]:
-    """Sequential halving: for each simulation, the visits of the actions to choose from (Karnin et al. 2013).
+    """Return the schedule of sequential halving: the visit count to select from, per simulation (Karnin et al. 2013).
 
-    The simulations are divided among log2(m) phases; each spends its share evenly on the remaining actions, and the
+    The simulations are divided among log2(m) phases. Each phase visits the remaining actions equally often, and the
     better half continues.
 
     Args:
-        considered: Initial actions, m, at least 1.
+        considered: Initial number of actions, m, at least 1.
         simulations: Number of simulations, at least 1.
 
     Raises:
@@ -116,8 +117,8 @@ def sequential_halving(considered: int, simulations: int) -> list[int]:
 
 
 def least_visited_for(policy: Float[Tensor, "*B A"], visits: Num[Tensor, "*B A"]) -> Float[Tensor, "*B A"]:
-    """Difference between a policy and the visits: π - n / (1 + Σ n) (Danihelka et al. 2022, eq. 14).
+    """Compute the difference between a policy and the visits: π - n / (1 + Σ n) (Danihelka et al. 2022, eq. 14).
 
-    Choosing the argmax at every visit distributes the visits like the policy, deterministically.
+    Selecting the argmax at every visit deterministically distributes the visits according to the policy.
     """
     return policy - visits / (1 + visits.sum(-1, keepdim=True))

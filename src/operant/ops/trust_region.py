@@ -1,12 +1,12 @@
 """Trust-region steps: conjugate gradients, Fisher-vector products, the natural step, the line search.
 
-TRPO (Schulman et al. 2015, arXiv 1502.05477, §6 and App. C): maximize a surrogate with gradient g while the mean KL
-from the old policy stays below δ. To second order KL(old‖θ) = ½ sᵀF s with F the Fisher matrix, so the best step is
-along F⁻¹g. F is never formed: only v -> F v is needed.
+TRPO (Schulman et al. 2015, arXiv 1502.05477, §6 and App. C) maximizes a surrogate with gradient g while the mean KL
+from the old policy stays below δ. To second order KL(old‖θ) = ½ sᵀF s, with F the Fisher matrix, so the optimal step
+has the direction F⁻¹g. F is not formed explicitly; the functions only compute products v -> F v.
 
 Leading dimensions are independent problems, e.g. the seeds of a run: parameters are flat vectors [..., D], and each
-problem converges, fails and stops independently. Only the early exit of `backtrack` moves data off the device. NaN or
-Inf in one problem does not affect the others.
+problem converges, fails and stops independently. NaN or Inf in one problem does not affect the others. Only the early
+exit of `backtrack` synchronizes with the device.
 """
 
 import math
@@ -26,15 +26,15 @@ _RELATIVE_RESIDUAL = 1e-10
 def conjugate_gradient(
     matvec: Operator, b: Float[Tensor, "*B D"], *, iterations: int, tolerance: float
 ) -> Float[Tensor, "*B D"]:
-    """Solves A x = b for symmetric positive definite A by conjugate gradients from x = 0 (Hestenes and Stiefel 1952).
+    """Solve A x = b for symmetric positive definite A by conjugate gradients from x = 0 (Hestenes and Stiefel 1952).
 
-    A problem stops once its squared residual norm is at most `tolerance`, or when it meets a direction d with
-    dᵀA d <= 0, where A has no inverse to follow; it keeps the x it has. D iterations solve it exactly up to rounding.
+    A problem stops with its current x once its squared residual norm is at most `tolerance`, or at a direction d with
+    dᵀA d <= 0, along which A is not positive definite. D iterations solve it exactly up to rounding.
 
     Args:
         matvec: v -> A v, for each problem independently.
         b: Right-hand sides.
-        iterations: Products with A at most, at least 1; the TRPO paper has 10. More come closer to A⁻¹b.
+        iterations: Maximum number of products with A, at least 1; 10 in the TRPO paper. More give a more accurate x.
         tolerance: Bound on ‖b - A x‖², in the squared units of b; at least 0.
 
     Returns:
@@ -70,9 +70,9 @@ def fisher_vector_product(
     *,
     damping: float,
 ) -> Float[Tensor, "*B D"]:
-    """(F + damping·I) v, with F the Hessian of a KL divergence, by differentiating twice.
+    """Compute (F + damping·I) v, with F the Hessian of a KL divergence, by double backpropagation.
 
-    To solve for many vectors at the same parameters use `fisher_operator`, which differentiates the first time once.
+    For several vectors at the same parameters use `fisher_operator`, which computes the first derivative once.
 
     Args:
         kl_of_parameters: As in `fisher_operator`.
@@ -89,18 +89,18 @@ def fisher_vector_product(
 def fisher_operator(
     kl_of_parameters: Callable[[Tensor], Tensor], parameters: Float[Tensor, "*B D"], *, damping: float
 ) -> Operator:
-    """The map v -> (F + damping·I) v, with F the Hessian of a KL divergence at `parameters`.
+    """Return the operator v -> (F + damping·I) v, with F the Hessian of a KL divergence at `parameters`.
 
-    Where the KL is 0, at the old policy, its Hessian is the Fisher matrix E[∇log π ∇log πᵀ] (TRPO App. C.1).
+    At the old policy, where the KL is 0, its Hessian is the Fisher matrix E[∇log π ∇log πᵀ] (TRPO App. C.1).
 
     Args:
-        kl_of_parameters: Parameters [..., D] -> mean KL(old‖new) [...], one number per problem, in which the old policy
-            is a constant and no problem depends on the parameters of another.
-        parameters: Where to take the Hessian: those of the old policy.
+        kl_of_parameters: Function from parameters [..., D] to the mean KL(old‖new) [...], one number per problem. The
+            old policy is a constant, and problems do not depend on each other's parameters.
+        parameters: Parameters of the old policy, at which the Hessian is computed.
         damping: Added to the diagonal, in the units of F, at least 0; keeps F invertible. 0.1 is common.
 
     Returns:
-        A function [..., D] -> [..., D] that holds the graph of the first derivative; its results carry no gradient.
+        A function [..., D] -> [..., D], which keeps the graph of the first derivative. Its results have no gradient.
 
     Raises:
         ValueError: If `damping` is negative, or the KL is not one number per problem.
@@ -124,16 +124,16 @@ def fisher_operator(
 
 
 def categorical_fisher(logits: Float[Tensor, "*B A"], vector: Float[Tensor, "*B A"]) -> Float[Tensor, "*B A"]:
-    """The Fisher matrix of a categorical distribution in its logits times a vector: (diag(p) - p pᵀ) v.
+    """Multiply a vector by the Fisher matrix of a categorical distribution in its logits: (diag(p) - p pᵀ) v.
 
-    It is the Hessian of `categorical_kl(old, new)` where both are equal, without sampled actions.
+    This matrix is the Hessian of `categorical_kl(old, new)` at new = old.
 
     Args:
         logits: [..., A] unnormalized log-probabilities.
         vector: v, a change of the logits.
 
     Returns:
-        The products; 0 for a v that changes all logits alike, which changes no probability.
+        The products; 0 for a v that changes all logits equally, because probabilities do not change.
     """
     p = logits.softmax(-1)
     return p * (vector - _dot(p, vector))
@@ -142,9 +142,10 @@ def categorical_fisher(logits: Float[Tensor, "*B A"], vector: Float[Tensor, "*B 
 def gaussian_fisher(
     log_std: Float[Tensor, "*#B A"], mean_vector: Float[Tensor, "*#B A"], log_std_vector: Float[Tensor, "*#B A"]
 ) -> tuple[Float[Tensor, "*#B A"], Float[Tensor, "*#B A"]]:
-    """The Fisher matrix of a Gaussian with diagonal covariance, in mean and log_std, times a vector.
+    """Multiply a vector by the Fisher matrix of a diagonal Gaussian in its mean and log_std.
 
-    It is diagonal: 1/σ² for a mean and 2 for a log_std; the Hessian of `gaussian_kl(old, new)` where both are equal.
+    This matrix is diagonal, with 1/σ² for a mean and 2 for a log_std: the Hessian of `gaussian_kl(old, new)` at
+    new = old.
 
     Args:
         log_std: [..., A] logarithms of the standard deviations.
@@ -160,22 +161,22 @@ def gaussian_fisher(
 def natural_step(
     matvec: Operator, gradient: Float[Tensor, "*B D"], *, delta: float, iterations: int = 10, damping: float = 0.0
 ) -> Float[Tensor, "*B D"]:
-    """The natural-gradient step that spends the whole trust region: s = x·sqrt(2δ/xᵀF x) with x = F⁻¹g.
+    """Compute the longest natural-gradient step in the trust region: s = x·sqrt(2δ/xᵀF x) with x = F⁻¹g.
 
-    So ½ sᵀF s = δ for any length of g and any accuracy of conjugate gradients (TRPO App. C). To scale F⁻¹g by
-    sqrt(2δ/gᵀF g) instead would miss δ by orders of magnitude.
+    Then ½ sᵀF s = δ for any length of g and any accuracy of conjugate gradients (TRPO App. C). (Scaling F⁻¹g by
+    sqrt(2δ/gᵀF g) instead would miss δ by orders of magnitude.)
 
     Args:
         matvec: v -> F v, for each problem independently.
-        gradient: g, the gradient of an objective to be **maximized**; the step is to be added to the parameters. For a
-            loss, pass the negative gradient.
-        delta: Size of the trust region: the KL, to second order, in nats; above 0. TRPO has 0.01.
-        iterations: Iterations of conjugate gradients at most.
-        damping: F + damping·I takes the place of F, both in the direction and in the size. Leave it at 0 where `matvec`
-            has damping in it.
+        gradient: g, the gradient of an objective to be **maximized**; add the step to the parameters. For a loss, pass
+            the negative gradient.
+        delta: Size of the trust region: the KL, to second order, in nats; above 0. 0.01 in the TRPO paper.
+        iterations: Maximum number of conjugate-gradient iterations.
+        damping: F + damping·I replaces F, both in the direction and in the length. Use 0 if `matvec` already includes
+            damping.
 
     Returns:
-        The steps; 0 where the gradient is 0, or where F has no curvature along it.
+        The steps; 0 if the gradient is 0, or if F has no curvature along it.
 
     Raises:
         ValueError: If `delta`, `iterations` or `damping` is out of range.
@@ -198,11 +199,11 @@ class LineSearch(NamedTuple):
     """Result of `backtrack`, for each problem."""
 
     step: Float[Tensor, "*B D"]
-    """The accepted step; 0 where none was."""
+    """The accepted step; 0 if none was accepted."""
     accepted: Bool[Tensor, "*B"]
     """Whether a step was accepted."""
     scale: Float[Tensor, "*B"]
-    """The accepted step over the proposed one, a power of the coefficient; 0 where none was."""
+    """Ratio of the accepted step to the proposed one, a power of the coefficient; 0 if none was accepted."""
 
 
 def backtrack(
@@ -212,18 +213,18 @@ def backtrack(
     coefficient: float = 0.8,
     max_backtracks: int = 10,
 ) -> LineSearch:
-    """Shrinks each step until it is acceptable: the largest of 1, c, c², ..., c^max_backtracks that passes.
+    """Shrink each step until it is accepted: return the largest of 1, c, c², ..., c^max_backtracks that passes.
 
     The line search of TRPO (App. C), where a step passes if the surrogate improves and the KL stays below δ. Each
-    problem keeps the first scale that passes, whatever the others do.
+    problem independently keeps the first scale that passes.
 
     Args:
-        evaluate: Scaled steps [..., D] -> bool [...], whether each problem accepts its step. It is called once per
-            scale, until all have accepted, and must be false for NaN and Inf, as comparisons are. The result of a
-            problem that has already accepted is ignored.
+        evaluate: Function from scaled steps [..., D] to bools [...], whether each problem accepts its step. It is
+            called once per scale until all have accepted, and must return False for NaN and Inf, as comparisons do.
+            Results of problems that have already accepted are ignored.
         step: The proposed steps.
-        coefficient: c, the factor of one backtrack, in (0, 1). Raising it searches more finely and less far.
-        max_backtracks: Number of times that a step may be shrunk, at least 0.
+        coefficient: c, the factor of one backtrack, in (0, 1). Larger values search a smaller range more finely.
+        max_backtracks: Maximum number of reductions, at least 0.
 
     Returns:
         Accepted steps, which problems have one, and the scales.
@@ -240,13 +241,13 @@ def backtrack(
     accepted = torch.zeros_like(scale, dtype=torch.bool)
     for power in range(max_backtracks + 1):
         scale = torch.where(accepted, scale, coefficient**power)
-        verdict = evaluate(scale.unsqueeze(-1) * step)
-        if verdict.shape != scale.shape or verdict.dtype != torch.bool:
+        passed = evaluate(scale.unsqueeze(-1) * step)
+        if passed.shape != scale.shape or passed.dtype != torch.bool:
             raise ValueError(
-                f"evaluate must return one bool per problem, shape {tuple(scale.shape)}, got {verdict.dtype} of shape "
-                f"{tuple(verdict.shape)}"
+                f"evaluate must return one bool per problem, shape {tuple(scale.shape)}, got {passed.dtype} of shape "
+                f"{tuple(passed.shape)}"
             )
-        accepted = accepted | verdict
+        accepted = accepted | passed
         if accepted.all():
             break
     scale = scale.masked_fill(~accepted, 0)

@@ -1,8 +1,8 @@
 r"""Values as distributions over a support: MuZero's invertible transform, and two-hot targets.
 
-Networks learn returns of any size by cross-entropy over K atoms, after squashing (MuZero,
-Schrittwieser et al. 2020, arXiv 1911.08265, appendix F: 601 atoms from -300 to 300). A number between two atoms becomes
-two weights whose mean is the number.
+Networks learn returns of any scale by cross-entropy over K atoms, after squashing (MuZero,
+Schrittwieser et al. 2020, arXiv 1911.08265, appendix F: 601 atoms from -300 to 300). A number between two atoms is
+encoded as two weights whose mean is the number.
 """
 
 import torch
@@ -11,60 +11,61 @@ from torch import Tensor
 
 
 def signed_hyperbolic(x: Float[Tensor, "*B"], *, eps: float = 1e-3) -> Float[Tensor, "*B"]:
-    r"""The squashed value h(x) = sign(x) (sqrt(|x| + 1) - 1) + ε x (Pohlen et al. 2018, arXiv 1805.11593, eq. 3).
+    r"""Squash values by h(x) = sign(x) (sqrt(|x| + 1) - 1) + ε x (Pohlen et al. 2018, arXiv 1805.11593, eq. 3).
 
-    Slope 1/2 + ε at 0, square root in the distance, and invertible by `signed_parabolic`.
+    The slope is 1/2 + ε at 0, the growth that of a square root. `signed_parabolic` is the inverse.
 
     Args:
-        x: values, of any size.
-        eps: ε, at least 0; a positive one keeps the inverse Lipschitz. MuZero has 0.001.
+        x: values.
+        eps: ε, at least 0; a positive value makes the inverse Lipschitz. 0.001 in MuZero.
 
     Raises:
-        ValueError: `eps` is negative.
+        ValueError: if `eps` is negative.
     """
     _check_eps(eps)
     return x / ((x.abs() + 1).sqrt() + 1) + eps * x  # |x| / (sqrt(|x| + 1) + 1) is sqrt(|x| + 1) - 1
 
 
 def signed_parabolic(x: Float[Tensor, "*B"], *, eps: float = 1e-3) -> Float[Tensor, "*B"]:
-    r"""The inverse of `signed_hyperbolic`, sign(x) (((sqrt(1 + 4 ε (|x| + 1 + ε)) - 1) / (2 ε))² - 1).
+    r"""Invert `signed_hyperbolic`: sign(x) (((sqrt(1 + 4 ε (|x| + 1 + ε)) - 1) / (2 ε))² - 1).
 
     Pohlen et al. 2018, arXiv 1805.11593, proposition A.2.
 
     Args:
         x: squashed values.
-        eps: ε, the same as there; 0 is allowed.
+        eps: ε of `signed_hyperbolic`; 0 is allowed.
 
     Raises:
-        ValueError: `eps` is negative.
+        ValueError: if `eps` is negative.
     """
     _check_eps(eps)
-    # As printed, float32 has an error of 1e-4 near 0. w = sqrt(|h⁻¹| + 1) - 1 solves ε w² + (1 + 2 ε) w = |x|.
+    # The formula of the paper has an error of 1e-4 near 0 in float32.
+    # w = sqrt(|h⁻¹| + 1) - 1 solves ε w² + (1 + 2 ε) w = |x|.
     slope = 1 + 2 * eps
     w = 2 * x / (slope + (slope**2 + 4 * eps * x.abs()).sqrt())
     return w * (w.abs() + 2)
 
 
 def symlog(x: Float[Tensor, "*B"]) -> Float[Tensor, "*B"]:
-    r"""The squashed value sign(x) log(|x| + 1) (Hafner et al. 2023, arXiv 2301.04104, eq. 9).
+    r"""Squash values by sign(x) log(|x| + 1) (Hafner et al. 2023, arXiv 2301.04104, eq. 9).
 
-    Slope 1 at 0, a logarithm in the distance, and invertible by `symexp`.
+    The slope is 1 at 0, the growth logarithmic. `symexp` is the inverse.
     """
     return x.sign() * x.abs().log1p()
 
 
 def symexp(x: Float[Tensor, "*B"]) -> Float[Tensor, "*B"]:
-    r"""The inverse of `symlog`, sign(x) (exp(|x|) - 1)."""
+    r"""Invert `symlog`: sign(x) (exp(|x|) - 1)."""
     return x.sign() * x.abs().expm1()
 
 
 def symexp_support(size: int, *, bound: float = 20.0) -> Float[Tensor, " K"]:
-    r"""An odd number of atoms, symexp of evenly spaced numbers from `-bound` to `bound` (arXiv 2301.04104, eq. 10).
+    r"""Return an odd number of atoms, symexp of evenly spaced numbers from `-bound` to `bound`.
 
-    Each atom is exactly the opposite of another one.
+    Hafner et al. 2023, arXiv 2301.04104, eq. 10. The atoms are exactly symmetric around 0.
 
     Raises:
-        ValueError: `size` is even or less than 3.
+        ValueError: if `size` is even or less than 3.
     """
     if size < 3 or size % 2 == 0:
         raise ValueError(f"size is {size}, expected an odd number of at least 3, such as 255")
@@ -73,19 +74,19 @@ def symexp_support(size: int, *, bound: float = 20.0) -> Float[Tensor, " K"]:
 
 
 def two_hot(x: Float[Tensor, "*B"], support: Float[Tensor, " K"]) -> Float[Tensor, "*B K"]:
-    r"""Weights of the two atoms around each number, such that their mean is the number, detached.
+    r"""Encode each number as weights of the two nearest atoms whose mean is the number, detached.
 
-    Between atoms a < b, b has the weight (x - a) / (b - a) and a the rest. Numbers outside count as the ends.
+    Between atoms a < b, b has the weight (x - a) / (b - a) and a the rest. Numbers outside the support are clamped.
 
     Args:
         x: numbers.
         support: K >= 2 atoms in increasing order, evenly spaced or not.
 
     Returns:
-        `[..., K]` weights that are not negative and sum to 1; NaN where `x` is.
+        `[..., K]` non-negative weights that sum to 1; NaN where `x` is NaN.
 
     Raises:
-        ValueError: the support has fewer than two atoms.
+        ValueError: if the support has fewer than two atoms.
     """
     if len(support) < 2:
         raise ValueError(f"support has {len(support)} atoms, expected at least 2: torch.linspace(-300, 300, 601)")
@@ -99,10 +100,10 @@ def two_hot(x: Float[Tensor, "*B"], support: Float[Tensor, " K"]) -> Float[Tenso
 
 
 def two_hot_mean(logits: Float[Tensor, "*B K"], support: Float[Tensor, " K"]) -> Float[Tensor, "*B"]:
-    r"""The mean Σ_k softmax(logits)_k support_k, the number encoded by a distribution over the support.
+    r"""Decode a number as the mean Σ_k softmax(logits)_k support_k of a distribution over the support.
 
     Args:
-        logits: `[..., K]` of the atoms.
+        logits: `[..., K]` logits of the atoms.
         support: K atoms.
 
     Returns:
@@ -112,13 +113,13 @@ def two_hot_mean(logits: Float[Tensor, "*B K"], support: Float[Tensor, " K"]) ->
 
 
 def symmetric_mean(logits: Float[Tensor, "*B K"], support: Float[Tensor, " K"]) -> Float[Tensor, "*B"]:
-    r"""`two_hot_mean` for a support whose atoms are opposites of each other, exactly 0 for symmetric logits.
+    r"""Compute `two_hot_mean` for a support that is symmetric around 0; exactly 0 for symmetric logits.
 
-    Sums the differences p_k - p_{K-1-k} times the positive atoms, where the sum over all atoms would be the difference
-    of two large numbers.
+    It sums the differences p_k - p_{K-1-k} times the positive atoms, because the sum over all atoms would be the
+    difference of two large numbers.
 
     Args:
-        logits: `[..., K]` of the atoms.
+        logits: `[..., K]` logits of the atoms.
         support: K atoms, an odd number, `support[k] = -support[K - 1 - k]`.
     """
     probabilities, half = logits.softmax(-1), len(support) // 2
@@ -129,20 +130,21 @@ def symmetric_mean(logits: Float[Tensor, "*B K"], support: Float[Tensor, " K"]) 
 def two_hot_loss(
     logits: Float[Tensor, "*B K"], target: Float[Tensor, "*B"], support: Float[Tensor, " K"]
 ) -> Float[Tensor, "*B"]:
-    r"""The cross-entropy -Σ_k two_hot(target)_k log softmax(logits)_k.
+    r"""Compute the cross-entropy -Σ_k two_hot(target)_k log softmax(logits)_k.
 
-    Its gradient in the logits is softmax(logits) - two_hot(target), so its size does not depend on that of the target.
+    Its gradient with respect to the logits is softmax(logits) - two_hot(target), so its scale does not depend on the
+    scale of the target.
 
     Args:
-        logits: `[..., K]` of the atoms.
-        target: numbers in the units of the support (squash them first where the support is squashed).
+        logits: `[..., K]` logits of the atoms.
+        target: numbers on the scale of the support (squash them first if the support is squashed).
         support: K atoms in increasing order.
 
     Returns:
         Losses of each element, at least the entropy of the two weights.
 
     Raises:
-        ValueError: the support has fewer than two atoms.
+        ValueError: if the support has fewer than two atoms.
     """
     return -(two_hot(target, support) * logits.log_softmax(-1)).sum(-1)
 

@@ -14,16 +14,16 @@ def q_target(
     terminated: Bool[Tensor, "*B"],
     gamma: float | Float[Tensor, "..."],
 ) -> Float[Tensor, "*B"]:
-    r"""The bootstrapped target `r + γ (1 - terminated) Q(s', a')`, detached.
+    r"""Compute the bootstrapped target `r + γ (1 - terminated) Q(s', a')`, detached.
 
     `next_q` defines the method: the maximum of the target network for DQN (Mnih et al. 2015), or
     `double_q`, `clipped_double_q`, `soft_q`. A truncated episode bootstraps: only `terminated`
     removes the next value (Pardo et al. 2018, arXiv 1712.00378). For an n-step target, `reward` is
-    `Σ_{k<n} γ^k r_{t+k}`, `next_q` belongs to `s_{t+n}` and `gamma` is `γ^n`, a tensor where windows differ.
+    `Σ_{k<n} γ^k r_{t+k}`, `next_q` belongs to `s_{t+n}` and `gamma` is `γ^n`, a tensor if windows differ.
 
     Args:
         reward: rewards.
-        next_q: values of the true successor; never read where terminated, so they may be NaN there.
+        next_q: values of the true successor; ignored where terminated, so they may be NaN there.
         terminated: true where the successor is terminal.
         gamma: discount, a number in [0, 1] or a tensor that broadcasts.
 
@@ -48,19 +48,19 @@ def scaled_q_target(
     scale: Float[Tensor, "..."],
     next_scale: Float[Tensor, "..."],
 ) -> Float[Tensor, "*B"]:
-    r"""The target `(r + γ (1 - terminated) c' Q(s', a')) / c` of critics of returns in units of c, detached.
+    r"""Compute the target `(r + γ (1 - terminated) c' Q(s', a')) / c` of critics of scaled returns, detached.
 
-    Fujimoto et al. 2025, arXiv 2501.16142: with the mean absolute reward as the unit, steps of the critics do not
-    depend on the size of rewards. The target network was trained with another unit, c'. With c = c' = 1 it is
-    `q_target`.
+    Fujimoto et al. 2025, arXiv 2501.16142: critics predict returns divided by c, the mean absolute reward, so their
+    gradients do not depend on the scale of rewards. The target network was trained with another scale, c'. With
+    c = c' = 1 the target is `q_target`.
 
     Args:
         reward: rewards.
-        next_q: values of the true successor in units of c'; never read where terminated.
+        next_q: values of the true successor, divided by c'; ignored where terminated.
         terminated: true where the successor is terminal.
         gamma: as in `q_target`.
         scale: c, positive; a tensor that broadcasts.
-        next_scale: c', the same.
+        next_scale: c', positive; a tensor that broadcasts.
 
     Returns:
         Targets without a gradient.
@@ -72,19 +72,19 @@ def scaled_q_target(
 
 
 def return_range(low: float, high: float, *, gamma: float) -> tuple[float, float]:
-    r"""Bounds of the returns whose rewards lie between `low` and `high`.
+    r"""Return the bounds of returns with rewards between `low` and `high`.
 
     A return of n >= 1 rewards of r is `r (1 - γ^n) / (1 - γ)`, between `r` and `r / (1 - γ)`. With rewards from -1 to 0
     the range is `[-1 / (1 - γ), 0]`, to which Andrychowicz et al. (2017, arXiv 1707.01495, appendix A) clip the targets
-    of hindsight: a target outside is a mistake of the network that bootstrapping would spread.
+    of hindsight experience replay: a target outside is an error of the network that bootstrapping would propagate.
 
     Args:
-        low: least reward of a step.
-        high: greatest reward of a step.
-        gamma: discount, in [0, 1]; with 1, an unbounded bound is infinite.
+        low: minimum reward of a step.
+        high: maximum reward of a step.
+        gamma: discount, in [0, 1]; with 1 a bound other than 0 is infinite.
 
     Raises:
-        ValueError: `low` is above `high`, or `gamma` lies outside [0, 1].
+        ValueError: if `low` is above `high`, or `gamma` lies outside [0, 1].
     """
     if not low <= high:
         raise ValueError(f"low is {low} and high is {high}, expected low <= high")
@@ -95,23 +95,23 @@ def return_range(low: float, high: float, *, gamma: float) -> tuple[float, float
 
 
 def double_q(next_q_online: Float[Tensor, "*B A"], next_q_target: Float[Tensor, "*B A"]) -> Float[Tensor, "*B"]:
-    r"""Double Q-learning: the online network chooses the action, the target network values it.
+    r"""Compute the value of double Q-learning, `Q_target(s', argmax_a Q_online(s', a))`.
 
-    `Q_target(s', argmax_a Q_online(s', a))` (van Hasselt et al. 2016, arXiv 1509.06461, equation 4): noise that
-    makes an action look best no longer makes it look valuable.
+    The online network selects the action, and the target network evaluates it (van Hasselt et al. 2016,
+    arXiv 1509.06461, equation 4). This reduces the overestimation that the maximum over noisy values causes.
 
     Args:
         next_q_online: `[..., A]` action values of the online network at s'.
-        next_q_target: `[..., A]` those of the target network.
+        next_q_target: `[..., A]` action values of the target network at s'.
 
     Returns:
         `[...]` values.
     """
-    return next_q_target.gather(-1, next_q_online.max(-1, keepdim=True).indices).squeeze(-1)  # argmax takes longer
+    return next_q_target.gather(-1, next_q_online.max(-1, keepdim=True).indices).squeeze(-1)  # argmax is slower
 
 
 def clipped_double_q(q: Float[Tensor, " K *B"]) -> Float[Tensor, "*B"]:
-    r"""The smallest of K critics, `min_k Q_k` (Fujimoto et al. 2018, arXiv 1802.09477, equation 10).
+    r"""Return the minimum over K critics, `min_k Q_k` (Fujimoto et al. 2018, arXiv 1802.09477, equation 10).
 
     Args:
         q: `[K, ...]` values of the critics, stacked; the papers have K = 2.
@@ -125,9 +125,9 @@ def clipped_double_q(q: Float[Tensor, " K *B"]) -> Float[Tensor, "*B"]:
 def soft_q(
     next_q: Float[Tensor, "*B"], next_log_prob: Float[Tensor, "*B"], *, alpha: float | Float[Tensor, "..."]
 ) -> Float[Tensor, "*B"]:
-    r"""The soft value of one sampled action, `Q(s', a') - α log π(a'|s')`.
+    r"""Compute the soft value of a sampled action, `Q(s', a') - α log π(a'|s')`.
 
-    Haarnoja et al. (2018, arXiv 1801.01290, equation 3); a' is drawn from the current policy at s'.
+    Haarnoja et al. (2018, arXiv 1801.01290, equation 3); a' is sampled from the current policy at s'.
 
     Args:
         next_q: values of the sampled actions.
@@ -146,9 +146,9 @@ def soft_q(
 
 
 def dueling(value: Float[Tensor, "*B 1"], advantage: Float[Tensor, "*B A"]) -> Float[Tensor, "*B A"]:
-    r"""Action values of a dueling network, `V(s) + A(s, a) - mean_a' A(s, a')`.
+    r"""Compute the action values of a dueling network, `V(s) + A(s, a) - mean_a' A(s, a')`.
 
-    Without the mean, V and A could trade any constant (Wang et al. 2016, arXiv 1511.06581, equation 9).
+    Subtracting the mean makes V and A identifiable (Wang et al. 2016, arXiv 1511.06581, equation 9).
 
     Args:
         value: `[..., 1]` output of the value stream.
@@ -158,7 +158,7 @@ def dueling(value: Float[Tensor, "*B 1"], advantage: Float[Tensor, "*B A"]) -> F
         `[..., A]` action values, whose mean over actions is the value.
 
     Raises:
-        ValueError: if the value has another shape.
+        ValueError: if the shapes do not match.
     """
     _check_shapes(torch.Size((*advantage.shape[:-1], 1)), "advantage without its last dimension", value=value)
     return value + advantage - advantage.mean(-1, keepdim=True)
@@ -171,20 +171,20 @@ def value_loss(
     old_values: Float[Tensor, "*B"] | None = None,
     clip: float | None = None,
 ) -> Float[Tensor, "*B"]:
-    r"""Half the squared error to a fixed target, `½ (V - target)²`, per element.
+    r"""Compute half the squared error to a fixed target, `½ (V - target)²`, per element.
 
-    Targets are detached: a target computed from the values being trained, such as `Â + V`, is no longer one.
+    Targets are detached, also those computed from the values being trained, such as `Â + V`.
 
-    With `clip`, the pessimistic form of OpenAI's PPO code: the larger of the losses of V and of
-    `V_old + clip(V - V_old, -clip, clip)`, so that an update gains nothing from moving the value further than
-    `clip` from the rollout's. Engstrom et al. (2020, arXiv 2005.12729) and Andrychowicz et al. (2021, arXiv
+    With `clip`, the loss is the pessimistic form of OpenAI's PPO code: the larger of the losses of V and of
+    `V_old + clip(V - V_old, -clip, clip)`, so moving the value further than `clip` from the rollout's does not reduce
+    the loss. Engstrom et al. (2020, arXiv 2005.12729) and Andrychowicz et al. (2021, arXiv
     2006.05990) found no benefit.
 
     Args:
         values: predictions.
-        targets: targets.
-        old_values: predictions at the time of the rollout; needed by `clip`.
-        clip: largest useful move, in units of return; None for none.
+        targets: targets; detached.
+        old_values: predictions at the time of the rollout; required with `clip`.
+        clip: clip range of the value, in units of return; None for no clipping.
 
     Returns:
         Losses.
@@ -198,8 +198,10 @@ def value_loss(
     if clip is None and old_values is None:
         return losses
     if clip is None or old_values is None or not clip > 0.0:
-        given = "given" if old_values is not None else "missing"
-        raise ValueError(f"clip is {clip} and old_values is {given}, expected a positive clip with old_values, or none")
+        presence = "missing" if old_values is None else "given"
+        raise ValueError(
+            f"clip is {clip} and old_values is {presence}, expected a positive clip with old_values, or neither"
+        )
     _check_shapes(values.shape, "values", old_values=old_values)
     old_values = old_values.detach()
     clipped = old_values + (values - old_values).clamp(-clip, clip)
@@ -207,16 +209,15 @@ def value_loss(
 
 
 def huber_loss(values: Float[Tensor, "*B"], targets: Float[Tensor, "*B"], *, delta: float = 1.0) -> Float[Tensor, "*B"]:
-    r"""The error to a fixed target, squared where it is small and linear where it is large, per element.
+    r"""Compute the Huber loss to a fixed target: quadratic for small errors, linear for large ones, per element.
 
-    `½ e²` for `|e| <= δ` and `δ (|e| - ½ δ)` beyond, with e = Q - target (Huber 1964): its slope is the error clipped
-    to [-δ, δ], which is what Mnih et al. (2015, methods) mean by clipping the error term. `delta=math.inf` is
-    `value_loss`.
+    `½ e²` for `|e| <= δ` and `δ (|e| - ½ δ)` beyond, with e = Q - target (Huber 1964). Its gradient is the error
+    clipped to [-δ, δ], the error clipping of Mnih et al. (2015, methods). `delta=math.inf` is `value_loss`.
 
     Args:
         values: predictions.
         targets: targets; detached.
-        delta: where the loss turns linear, in units of return, positive.
+        delta: error above which the loss is linear, in units of return, positive.
 
     Returns:
         Losses.
@@ -233,15 +234,15 @@ def huber_loss(values: Float[Tensor, "*B"], targets: Float[Tensor, "*B"], *, del
 def importance_weights(
     probabilities: Float[Tensor, "*B M"], *, beta: float | Float[Tensor, "..."]
 ) -> Float[Tensor, "*B M"]:
-    r"""Importance weights of samples that were not drawn uniformly, `w_j = (N P(j))^-β / max_i w_i`.
+    r"""Compute importance weights of samples that were not drawn uniformly, `w_j = (N P(j))^-β / max_i w_i`.
 
-    Schaul et al. (2016, arXiv 1511.05952, section 3.4): β = 1 makes the update that of uniform sampling, in
-    expectation and up to a factor; β = 0 changes nothing. The maximum is over the M samples, so that weights only scale
-    down, and N cancels.
+    Schaul et al. (2016, arXiv 1511.05952, section 3.4): with β = 1 the expected update is that of uniform
+    sampling up to a factor; with β = 0 there is no correction. The maximum is over the M samples, so weights only scale
+    updates down, and N cancels.
 
     Args:
-        probabilities: `[..., M]` with which the samples were drawn; 0 gives weight 0.
-        beta: in [0, 1], a number or a tensor that broadcasts.
+        probabilities: `[..., M]` sampling probabilities; 0 gives the weight 0.
+        beta: exponent β in [0, 1], a number or a tensor that broadcasts.
 
     Returns:
         `[..., M]` weights of at most 1.
@@ -252,8 +253,8 @@ def importance_weights(
     if not isinstance(beta, Tensor) and not 0.0 <= beta <= 1.0:
         raise ValueError(f"beta is {beta}, expected a number in [0, 1]")
     drawn = probabilities > 0.0
-    least = probabilities.masked_fill(~drawn, torch.inf).amin(-1, keepdim=True)
-    return (least / probabilities).pow(beta).masked_fill(~drawn, 0.0)
+    minimum = probabilities.masked_fill(~drawn, torch.inf).amin(-1, keepdim=True)
+    return (minimum / probabilities).pow(beta).masked_fill(~drawn, 0.0)
 
 
 def potential_shaping(
@@ -263,15 +264,16 @@ def potential_shaping(
     terminated: Bool[Tensor, "*B"],
     gamma: float,
 ) -> Float[Tensor, "*B"]:
-    r"""The shaping reward `γ Φ(s') - Φ(s)`, with `Φ = 0` where an episode terminates.
+    r"""Compute the shaping reward `γ Φ(s') - Φ(s)`, with `Φ = 0` at terminal states.
 
-    Added to the rewards, it changes the value of every action of a state by the same `-Φ(s)`, and so no optimal policy
-    (Ng, Harada and Russell 1999, theorem 1). That needs the potential of terminal states to be 0: otherwise episodes
-    that end in different states get different rewards (Grześ 2017). A truncated state keeps its potential.
+    Added to the rewards, it changes the values of all actions of a state by the same `-Φ(s)`, so the optimal policies
+    stay the same (Ng, Harada and Russell 1999, theorem 1). This requires that the potential of terminal states is 0:
+    otherwise episodes that end in different states get different rewards (Grześ 2017). A truncated state keeps its
+    potential.
 
     Args:
-        potential: of the state.
-        next_potential: of the true successor; never read where terminated, so it may be NaN there.
+        potential: potential of the state.
+        next_potential: potential of the true successor; ignored where terminated, so it may be NaN there.
         terminated: true where the successor is terminal.
         gamma: discount of the learner, in [0, 1].
 

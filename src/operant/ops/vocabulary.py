@@ -1,8 +1,8 @@
 r"""Log-probabilities and entropies of tokens, from hidden states and an output embedding, in tiles of the vocabulary.
 
-The logits `[n, V]` of a language model's last layer are by far its largest tensor: at 4096 tokens and 128 000 choices
-2 GiB in float32, and several times that with their log-softmax and gradient. Here only a tile of them exists at a
-time: the forward pass keeps the logarithm of each row's normalizer, and the backward pass computes the tiles again.
+The logits `[n, V]` are by far the largest tensor of a language model: with 4096 tokens and a vocabulary of 128 000,
+2 GiB in float32, and several times that with log-softmax and gradient. Here only one tile of them exists at a time. The
+forward pass keeps the log-normalizer of each token, and the backward pass recomputes the tiles.
 
 With `h` the hidden states and `W` the embedding, the logits are `z = c tanh(s (h W^T + b) / c) / T`, or
 `s (h W^T + b) / T` without a softcap, where s is the scale, c the softcap and T the temperature; `p = softmax(z)`, and
@@ -20,11 +20,11 @@ from jaxtyping import Float, Int64
 from torch import Tensor
 
 CPU_TILE = 2**20
-"""Logits of a tile on a CPU by default, for its cache."""
+"""Default number of logits in a tile on a CPU, which fits its cache."""
 DEVICE_TILE = 2**25
-"""Logits of a tile elsewhere."""
+"""Default number of logits in a tile on other devices."""
 KEPT = 2**24
-"""Logits that are at most kept for the backward pass by default: 64 MiB in float32."""
+"""Default maximum number of logits kept for the backward pass: 64 MiB in float32."""
 
 
 @overload
@@ -69,33 +69,33 @@ def token_log_probs(
     entropy: bool = False,
     chunk: int | None = None,
 ) -> Float[Tensor, " n"] | tuple[Float[Tensor, " n"], Float[Tensor, " n"]]:
-    r"""Log-probabilities of target tokens, and on request the entropies, without the logits `[n, V]` in memory.
+    r"""Compute log-probabilities of target tokens, and optionally entropies, without storing the logits `[n, V]`.
 
-    Gradients flow to `hidden`, `weight` and `bias`, to each that asks for one; there are no second derivatives.
+    `hidden`, `weight` and `bias` get gradients if they require them; second derivatives are not supported.
 
-    Logits, sums and gradients are float32, or float64 for float64: half-precision inputs are converted first, a block
-    at a time, so that no logit is rounded to half precision. On a CUDA device bfloat16 inputs are multiplied as they
-    are, into float32; there the gradients of the logits are rounded to bfloat16. Autocast does not apply.
+    Logits, sums and gradients are float32, or float64 for float64 inputs. Half-precision inputs are converted block by
+    block, so no logit is rounded to half precision. On a CUDA device bfloat16 inputs are multiplied with float32
+    accumulation, and the gradients of the logits are rounded to bfloat16. Autocast does not apply.
 
     Args:
-        hidden: `[n, H]` states of the last layer, after its normalization, each at the position *before* its target.
+        hidden: `[n, H]` hidden states of the last layer after the final norm, each at the position *before* its target.
         weight: `[V, H]` output embedding.
-        targets: `[n]` tokens, in 0 to V - 1. Leave out tokens that are not scored.
-        bias: `[V]` added to the logits.
+        targets: `[n]` token ids, in 0 to V - 1. Omit masked tokens.
+        bias: `[V]` bias of the logits.
         temperature: divisor of the logits, positive: the sampling temperature for sampled tokens.
         softcap: c in `c tanh(logit / c)`, positive; None for no cap. Before the temperature (Gemma Team 2024,
             arXiv 2408.00118, §2).
         scale: factor of the logits, before the softcap; some models define one.
         entropy: whether to return the entropies as well.
-        chunk: elements of a tile of logits. Where all logits together are no more, they are kept for the backward
-            pass. None: 2^20 on a CPU, for its cache, 2^25 elsewhere, and up to 2^24 logits in all are kept.
+        chunk: number of logits in a tile. If there are at most this many logits in total, they are kept for the
+            backward pass. None: tiles of 2^20 on a CPU and 2^25 elsewhere, and up to 2^24 logits are kept.
 
     Returns:
         `[n]` log-probabilities, float32 or float64; with `entropy`, a pair of them and the `[n]` entropies in nats.
 
     Raises:
         ValueError: if shapes do not agree, a target is out of range, or a number is not positive.
-        RuntimeError: in the backward pass, if it is asked for a graph of its own (`create_graph=True`).
+        RuntimeError: in the backward pass, if it is called with `create_graph=True`.
     """
     _check(
         hidden, weight, targets, bias, {"temperature": temperature, "softcap": softcap, "scale": scale, "chunk": chunk}
@@ -108,7 +108,7 @@ def token_log_probs(
 
 
 class _Form(NamedTuple):
-    """Scaling of the logits, the elements of a tile, and of the logits that may be kept."""
+    """Scaling of the logits, the size of a tile, and the maximum number of logits kept."""
 
     temperature: float
     softcap: float | None
@@ -171,7 +171,7 @@ class _Head:
             yield slice(begin, min(begin + self.height, len(self.hidden)))
 
     def buffer(self, index: int, rows: slice, block: slice) -> Tensor:
-        """Return memory for a tile; the same `index` gives the same memory."""
+        """Return a buffer for a tile; the same `index` returns the same memory."""
         while len(self._memory) <= index:
             self._memory.append(self.hidden.new_empty(self.height * self.width, dtype=self.dtype))
         shape = (rows.stop - rows.start, block.stop - block.start)
@@ -194,12 +194,13 @@ class _TokenLogProbs(torch.autograd.Function):
     ) -> tuple[Tensor, Tensor | None]:
         keep = any(ctx.needs_input_grad) and len(hidden) * len(weight) <= request.form.kept
         with torch.autocast(hidden.device.type, enabled=False):
-            found = _statistics(_Head(hidden, weight, bias, request.form), request, keep)
-        entropies = found.entropies if request.entropy else None
+            statistics = _statistics(_Head(hidden, weight, bias, request.form), request, keep)
+        entropies = statistics.entropies if request.entropy else None
         ctx.form = request.form
         ctx.set_materialize_grads(False)
-        ctx.save_for_backward(hidden, weight, bias, request.targets, found.log_normalizer, entropies, *found.tiles)
-        return found.log_probs, entropies
+        log_normalizer, tiles = statistics.log_normalizer, statistics.tiles
+        ctx.save_for_backward(hidden, weight, bias, request.targets, log_normalizer, entropies, *tiles)
+        return statistics.log_probs, entropies
 
     @staticmethod
     def backward(  # pyright: ignore[reportIncompatibleMethodOverride]
@@ -207,8 +208,8 @@ class _TokenLogProbs(torch.autograd.Function):
     ) -> tuple[Tensor | None, ...]:
         if torch.is_grad_enabled():
             raise RuntimeError(
-                "token_log_probs has no second derivatives: call backward or grad with create_graph=False, or take "
-                "categorical_log_prob of the logits"
+                "token_log_probs has no second derivatives: call backward or grad with create_graph=False, or use "
+                "categorical_log_prob on the logits"
             )
         if grad is None and entropy_grad is None:
             return None, None, None, None
@@ -229,7 +230,7 @@ class _Statistics(NamedTuple):
 
 
 def _statistics(head: _Head, request: _Request, keep: bool) -> _Statistics:
-    """Go through the tiles once, with running sums of `exp(z - max z)`; entropies are valid only if requested."""
+    """Compute the statistics in one pass over the tiles, with running sums of `exp(z - max z)`."""
     rows_shape = (len(request.targets),)
     greatest = head.hidden.new_full(rows_shape, torch.finfo(head.dtype).min / 2, dtype=head.dtype)
     total, weighted, chosen = (torch.zeros_like(greatest) for _ in range(3))
@@ -333,7 +334,7 @@ def _check(
     if hidden.ndim != 2 or weight.ndim != 2 or hidden.shape[1] != weight.shape[1]:
         raise ValueError(
             f"hidden has shape {tuple(hidden.shape)} and weight {tuple(weight.shape)}, expected [n, H] and [V, H] with "
-            "one H: flatten hidden to its live positions, and pass the output embedding as torch.nn.Linear holds it"
+            "the same H: flatten hidden to its unmasked positions, and pass the weight of a torch.nn.Linear"
         )
     if targets.shape != hidden.shape[:1]:
         raise ValueError(
@@ -349,6 +350,6 @@ def _check(
     wrong = targets[(targets < 0) | (targets >= len(weight))]
     if len(wrong):
         raise ValueError(
-            f"targets hold {int(wrong[0])}, expected tokens from 0 to {len(weight) - 1}: leave out the positions that "
-            "do not count, with their hidden states"
+            f"targets contain {int(wrong[0])}, expected token ids from 0 to {len(weight) - 1}: omit masked positions "
+            "and their hidden states"
         )

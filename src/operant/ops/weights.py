@@ -1,19 +1,21 @@
 r"""Aggregation of per-token losses of sequences of different lengths.
 
-The three aggregations differ in the weight of one token of sequence b, with `|o_b|` live tokens:
+The three aggregations differ in the weight of a token of sequence b, which has `|o_b|` unmasked tokens:
 
-* token_mean, `1 / Σ_i |o_i|`: every token of the batch alike (DAPO, Yu et al. 2025, arXiv 2503.14476, equation 8).
-* sequence_mean, `1 / (B |o_b|)`: every sequence alike, so the tokens of a long one count less (GRPO, Shao et al. 2024,
-  arXiv 2402.03300, equation 3).
-* constant, `1 / (B constant)`: every token alike, whatever the lengths (Dr. GRPO, Liu et al. 2025, arXiv 2503.20783).
+* token_mean, `1 / Σ_i |o_i|`: all tokens of the batch have equal weight (DAPO, Yu et al. 2025, arXiv 2503.14476,
+  equation 8).
+* sequence_mean, `1 / (B |o_b|)`: all sequences have equal weight, so tokens of long sequences count less (GRPO, Shao et
+  al. 2024, arXiv 2402.03300, equation 3).
+* constant, `1 / (B constant)`: all tokens have equal weight, independent of the lengths (Dr. GRPO, Liu et al. 2025,
+  arXiv 2503.20783).
 
-When a filter drops whole sequences (truncated answers), their tokens never count under token_mean. Under sequence_mean
-and constant, B is `total` if given: if it includes the dropped sequences, as in TRL's losses grpo and dr_grpo, the
-filter does not change the weights of the others.
+If a filter drops whole sequences (truncated answers), token_mean excludes their tokens. With sequence_mean and
+constant, B is `total` if given: if it includes the dropped sequences, as in TRL's losses grpo and dr_grpo, the filter
+does not change the weights of the others.
 
-A loss is `(weights * per_element).sum()`. When one update is split over micro-batches or ranks, `total` is the
-count over all of them, and the *sum* of the parts is the loss of the whole; where a framework averages gradients over
-ranks, multiply by their number.
+A loss is `(weights * per_element).sum()`. If an update is split into micro-batches or over ranks, pass the count over
+all of them as `total`; the *sum* of the parts is then the loss of the whole batch. If a framework averages gradients
+over ranks, multiply by the number of ranks.
 """
 
 from typing import Literal
@@ -32,17 +34,16 @@ def token_weights(
     total: int | Int[Tensor, ""] | Float[Tensor, ""] | None = None,
     constant: int | None = None,
 ) -> Float[Tensor, " B"]:
-    r"""The weight of each token of each sequence.
+    r"""Compute the weight of each token of each sequence.
 
-    For packed tokens `[n]`, spread it: `weights.repeat_interleave(lengths)`.
+    For packed tokens `[n]`, repeat it: `weights.repeat_interleave(lengths)`.
 
     Args:
-        lengths: `[B]` live tokens of each sequence.
+        lengths: `[B]` number of unmasked tokens of each sequence.
         how: token_mean, sequence_mean or constant.
-        total: count over all micro-batches and ranks of the update: of live tokens for token_mean, of sequences
-            otherwise. None counts this batch alone, where an empty sequence (one dropped whole by a filter) does not
-            count.
-        constant: tokens to divide by for `how="constant"`, such as the longest completion allowed.
+        total: count over all micro-batches and ranks of the update: of unmasked tokens for token_mean, of sequences
+            otherwise. None counts this batch only, without empty sequences (those dropped by a filter).
+        constant: divisor for `how="constant"`, such as the maximum completion length.
 
     Returns:
         `[B]` weights, float32; 0 for an empty sequence.
@@ -62,12 +63,12 @@ def aggregate(
     total: int | Int[Tensor, ""] | Float[Tensor, ""] | None = None,
     constant: int | None = None,
 ) -> Float[Tensor, ""]:
-    r"""The weighted sum of a padded batch of per-token losses.
+    r"""Compute the weighted sum of a padded batch of per-token losses.
 
-    Slots outside the mask are replaced, not multiplied by 0: a NaN in them reaches neither the result nor the
-    gradient of `per_token`. A NaN *behind* `per_token` (the derivative of an overflowing `exp`) still would,
-    hence losses are better computed from live tokens alone. A batch without live tokens gives 0 with a graph, so that
-    every rank can call `backward`.
+    Masked entries are replaced by 0, not multiplied by 0, so NaN in them affects neither the result nor the gradient
+    with respect to `per_token`. NaN in earlier derivatives (such as that of an overflowing `exp`) would still
+    propagate, so compute losses of unmasked tokens only. A batch without unmasked tokens gives a differentiable 0, so
+    that every rank can call `backward`.
 
     Args:
         per_token: `[B, L]` losses.
@@ -94,12 +95,12 @@ def aggregate(
 
 
 def segment_sum(values: Float[Tensor, " m"], segments: Int[Tensor, " m"], count: int) -> Float[Tensor, " count"]:
-    r"""The sum over each sequence of flat values, one per live token, such as the log-probability of an answer.
+    r"""Sum flat values, one per unmasked token, over each sequence, e.g. for the log-probability of an answer.
 
     Differentiable. Half precision is summed in float32: in bfloat16 a sum of ones stops at 256.
 
     Args:
-        values: `[m]`, one per live token.
+        values: `[m]`, one per unmasked token.
         segments: `[m]` the sequence of each token, in 0 to `count - 1`, in any order.
         count: number of sequences.
 
@@ -129,7 +130,7 @@ def _weights(lengths: Tensor, dtype: torch.dtype, how: str, total: int | Tensor 
 
 
 def _share(lengths: Tensor, how: str, constant: int | None) -> int | Tensor:
-    """Divisor of a token's weight, apart from the total."""
+    """Return the divisor of a token's weight, apart from the total."""
     if how == "constant":
         if constant is None or constant <= 0:
             raise ValueError(f"constant is {constant}, expected a positive number of tokens with how='constant'")
