@@ -132,7 +132,7 @@ def timed_peer(make: Callable[[Any], Any], tokens: Callable[[Any], float]) -> tu
 
     Args:
         make: returns a trainer, given a callback.
-        tokens: those of the timed steps, given the trainer.
+        tokens: tokens of the timed steps, given the trainer.
     """
     from transformers import TrainerCallback
 

@@ -26,9 +26,9 @@ def gather(
     On the command line, `--draw` means that nothing is to be trained.
 
     Args:
-        file: of the experiment; the results are next to it.
-        description: of the experiment, for `--help`.
-        cases: what is particular to each, by the name of its result.
+        file: file of the experiment; the results are next to it.
+        description: description of the experiment, for `--help`.
+        cases: specific options of each case, by the name of its result.
         begin: makes what all cases begin with; called if there is something to be done.
         learn: makes a result of what all begin with and what is particular.
     """

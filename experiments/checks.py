@@ -29,7 +29,7 @@ class Check:
         measured: mean over the runs.
         error: its standard error; 0 for an exact number.
         reference: the number to reach.
-        unit: of the last digit that the reference is given with.
+        unit: unit of the last digit that the reference is given with.
         exact: whether the reference is; otherwise it was measured with as many runs, and has the same error.
     """
 
@@ -79,10 +79,10 @@ def conclude(file: str, results: dict[str, Any], checks: Sequence[Check], claims
     """Write results and checks next to the experiment `file`, print them, and exit with 1 if one fails.
 
     Args:
-        file: of the experiment.
-        results: what was measured; rounded to six significant digits.
+        file: file of the experiment.
+        results: measurements; rounded to six significant digits.
         checks: numbers against a reference.
-        claims: what must be true, in words.
+        claims: conditions that must hold, each described in words.
     """
     rows = [asdict(check) | {"tolerance": check.tolerance, "holds": check.holds} for check in checks]
     record = rounded({"results": results, "checks": rows, "claims": claims})

@@ -47,8 +47,8 @@ class Row:
     """A command, and what its score is compared with.
 
     Attributes:
-        name: of the row.
-        words: what is typed behind `operant train`; `@name` is the run of another row.
+        name: name of the row.
+        words: arguments of `operant train`; `@name` is the run of another row.
         start: row whose score the run starts from; empty: none.
         trivial: score of a trivial classifier, for reward models.
     """

@@ -72,9 +72,9 @@ def reach(runs: Mapping[str, Reach], file: str, words: str | None) -> None:
     """Train what the command line names, by default all; score, write down and draw; fail if a bar is not reached.
 
     Args:
-        runs: by name.
+        runs: runs by name.
         file: the experiment; results and plot are written next to it, with those of earlier runs.
-        words: what it says when it is asked for help.
+        words: description for `--help`.
     """
     parser = argparse.ArgumentParser(description=words, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("runs", nargs="*", metavar="run", help=f"of {', '.join(runs)}; default: all")

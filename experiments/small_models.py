@@ -38,8 +38,8 @@ def demonstrate(
     Args:
         model: is changed.
         rows: prompt and completion each.
-        epochs: how often every row is seen.
-        seed: of the order.
+        epochs: number of passes over the data.
+        seed: seed of the order.
         **values: fields of `SFTConfig` that differ from `learning_rate=2e-3`, a cosine and `weight_decay=0.1`.
     """
     config = SFTConfig(
@@ -68,8 +68,8 @@ def erring(task: Task, *, rows: int, epochs: float, seed: int = 0, **values: Any
     Args:
         task: has answers of steps.
         rows: demonstrations.
-        epochs: how often each is seen.
-        seed: of weights, demonstrations and order.
+        epochs: number of passes over the demonstrations.
+        seed: seed of weights, demonstrations and order.
         **values: as of `demonstrate`.
     """
     model = small(seed=seed)
@@ -86,7 +86,7 @@ class Examination:
     Args:
         model: whose tokenizer reads them.
         task: makes and rewards them.
-        prompts: how many.
+        prompts: number of prompts.
         max_tokens: longest answer; None: the task's.
     """
 
@@ -131,9 +131,9 @@ def learner_of(
     Args:
         model: is trained.
         task: makes prompts and rewards answers.
-        config: of GRPO; `max_completion_length` may cut answers earlier than the task does.
-        seed: of prompts, their order and chance.
-        batches: how many there will be.
+        config: configuration of GRPO; `max_completion_length` may cut answers earlier than the task does.
+        seed: seed of prompts, their order, and sampling.
+        batches: number of batches.
         train_rows: prompts to train on.
     """
     prompts = examples.prompts(model.tokenizer, task.rows("train", train_rows, seed=seed), max_prompt_length=PROMPT)
@@ -149,7 +149,7 @@ def reinforce(
 
     Args:
         learner: as of `learner_of`.
-        batches: how many.
+        batches: number of batches.
         watch: sees the learner and the metrics after each batch, and may add to them.
 
     Returns:

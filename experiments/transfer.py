@@ -38,9 +38,9 @@ class System(NamedTuple):
 
     Attributes:
         shifted: parameters of the real system.
-        ranges: what is randomized, around the nominal values.
-        unknown: what is identified.
-        steps: of a recorded trajectory.
+        ranges: ranges of the randomized parameters around their nominal values.
+        unknown: names of the identified parameters.
+        steps: steps of a recorded trajectory.
     """
 
     shifted: dict[str, float]

@@ -43,7 +43,7 @@ def softmax_trpo(model: mdp.MDP, features: Tensor, delta: float, *, theory: bool
 
     Args:
         model: known.
-        features: of the states, `[S, K]`; the unit matrix makes the policy a table.
+        features: features of the states, `[S, K]`; the unit matrix makes the policy a table.
         delta: bound on the mean KL over the states that the old policy visits.
         theory: take the largest step whose lower bound (equation 9 of the paper) exceeds the return instead.
     """

@@ -35,11 +35,11 @@ def find(name: str | type) -> Algorithm:
     """Return the algorithm called `name`.
 
     Args:
-        name: of the catalog, or of an entry point; or path of a learner's class, `file.py:Name` or
+        name: name of the catalog, or of an entry point; or path of a learner's class, `file.py:Name` or
             `package.module:Name`, which is imported; or the class itself.
 
     Raises:
-        ValueError: there is none; the message names the nearest ones.
+        ValueError: if there is none; the message names the nearest ones.
     """
     from operant.catalog.old_names import algorithm as current_name  # noqa: PLC0415 - no part of what is offered here
     from operant.catalog.outside import algorithm as outside  # noqa: PLC0415 - it imports this module

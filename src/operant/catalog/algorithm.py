@@ -33,18 +33,18 @@ class Algorithm:
         sees: inputs of its networks other than vectors.
         vectors: whether they look at vectors at all.
         idea: its key idea, in a sentence.
-        paper: where it was published.
+        paper: reference of its publication.
         module: the module that implements it, or the file.
         config: the name of its configuration in that module; or that and its own module, `module:Name`.
         learner: the name of its learner in that module.
-        unit: what a budget counts.
-        budget: how much is trained, unless another budget is asked for.
+        unit: unit of the budget.
+        budget: default budget per seed.
         budgets: the same for single tasks, by their names without options.
-        seeds: how many are trained, unless others are asked for.
+        seeds: default number of seeds.
         presets: named presets, besides those by task.
         values: fields of the configuration and what they are in this variant of what the module implements; they win
             over a preset, and what a user names wins over them.
-        base: of an algorithm from outside, the name of the built-in one that it changes; None: it changes none.
+        base: for a custom algorithm, the built-in one that it modifies, by name; None: none.
     """
 
     name: str
@@ -95,7 +95,7 @@ class Algorithm:
         """The dataclass of its configuration.
 
         Raises:
-            operant.doors.DoorError: there is none.
+            operant.doors.DoorError: if there is none.
         """
         place = self.config if ":" in self.config else f"{self.module}:{self.config}"
         return doors.load(place, expected=f"the configuration of {self.name}")
@@ -105,7 +105,7 @@ class Algorithm:
         """The class of its learner.
 
         Raises:
-            operant.doors.DoorError: there is none.
+            operant.doors.DoorError: if there is none.
         """
         return doors.load(f"{self.module}:{self.learner}", expected=f"the learner of {self.name}")
 

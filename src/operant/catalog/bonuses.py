@@ -18,7 +18,7 @@ class Bonus:
 
     Attributes:
         place: module and class.
-        idea: what it rewards.
+        idea: description of the rewarded behavior.
         paper: publication.
         is_episodic: whether its return ends with the episode.
         weight: default weight relative to the environment's reward.

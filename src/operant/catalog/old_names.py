@@ -308,7 +308,7 @@ def current(kind: type, table: Mapping[str, Any]) -> dict[str, Any]:
         table: its fields by name.
 
     Raises:
-        ValueError: a field is given under its old name and its new one.
+        ValueError: if a field is given under its old name and its new one.
     """
     known = {field.name for field in dataclasses.fields(kind)}
     if kind.__name__ == "Settings" and isinstance(table.get("algorithm"), str):

@@ -38,7 +38,7 @@ def algorithm(name: str | type) -> Algorithm:
             class itself.
 
     Raises:
-        operant.doors.DoorError: there is none, or it is not a learner with a configuration.
+        operant.doors.DoorError: if there is none, or it is not a learner with a configuration.
     """
     name = doors.name_of(name) if isinstance(name, type) else doors.absolute(name)
     learner = doors.load(name, expected=EXPECTED, accepts=is_learner, group=catalog.ENTRY_POINTS)
@@ -106,7 +106,7 @@ def _checked_config(learner: type, name: str) -> Any:
     """Return the dataclass of a learner's configuration.
 
     Raises:
-        operant.doors.DoorError: there is none, it is not frozen, a field has no default, or files cannot store one.
+        operant.doors.DoorError: if there is none, it is not frozen, a field has no default, or files cannot store one.
     """
     kind = config_of(learner)
     if kind is None:
@@ -127,7 +127,7 @@ def _facts(learner: type, name: str) -> dict[str, Any]:
     """Return the facts of a class: those of the built-in algorithms that it inherits from, and its own.
 
     Raises:
-        operant.doors.DoorError: `CATALOG` has an unknown key.
+        operant.doors.DoorError: if `CATALOG` has an unknown key.
     """
     facts: dict[str, Any] = {}
     for kind in reversed(learner.__mro__):

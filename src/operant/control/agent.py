@@ -49,8 +49,8 @@ class Agent(DeclaredState):
         algorithm: its name in the catalog, for messages.
         spec: sizes of the networks.
         log_std: initial logarithm of the standard deviation of continuous actions.
-        scaling: of observations and rewards.
-        shards: of the environments.
+        scaling: scaling of observations and rewards.
+        shards: shards of the environments.
         sde_sample_freq: steps after which the weights of state-dependent noise are resampled, -1: once per rollout;
             None: state-independent noise.
 
@@ -60,10 +60,10 @@ class Agent(DeclaredState):
         head: distribution of actions, given the policy's outputs.
         collector: steps the environments; with several shards, those of the first one in this process.
         experience: the same, or the collectors of all shards.
-        device: of networks and environments.
+        device: device of networks and environments.
 
     Raises:
-        ValueError: the environment's spaces are unsupported, or it does not have `S * N` environments.
+        ValueError: if the environment's spaces are unsupported, or it does not have `S * N` environments.
     """
 
     STATE = ("parameters", ("collector", "experience"), "streams")
@@ -228,7 +228,7 @@ class Agent(DeclaredState):
         """Split a batch at random into equal parts, each seed by its own stream; one part is not shuffled.
 
         Args:
-            batch: of all seeds.
+            batch: batch of all seeds.
             parts: number of parts.
             generators: one per seed.
             active: `[S]` bool, the seeds whose samples are shuffled. Default: all.
@@ -272,10 +272,10 @@ def require_apart(env: BatchEnv, *options: str) -> None:
 
     Args:
         env: some of them.
-        options: of the algorithm that do.
+        options: options of the algorithm that need all environments.
 
     Raises:
-        ValueError: something does.
+        ValueError: if something does.
     """
     if found := [*options, *learned(env)]:
         raise ValueError(
@@ -288,7 +288,7 @@ def require_rows(env: BatchEnv, seeds: Sequence[int], rows: int) -> None:
     """Check that an environment has `rows` environments for every seed.
 
     Raises:
-        ValueError: it has another number.
+        ValueError: if it has another number.
     """
     if env.rows != len(seeds) * rows:
         raise ValueError(
@@ -302,11 +302,11 @@ class Samples:
 
     Attributes:
         obs: inputs of the policy.
-        actions: in the units of the policy.
-        outputs: of the policy network.
-        old_log_probs: of the actions at collection.
-        advantages: of the actions.
-        targets: of the critic; `[S, M, K]` for K values.
+        actions: actions in the units of the policy.
+        outputs: outputs of the policy network.
+        old_log_probs: log-probabilities of the actions at collection.
+        advantages: advantages of the actions.
+        targets: targets of the critic; `[S, M, K]` for K values.
         old_values: predictions of the critic; `[S, M, K]` for K values.
         weights: 1 for samples that count, else 0; None: all count.
     """

@@ -24,7 +24,7 @@ class Named:
         channel: name of its reward.
         gamma: discount of its return.
         is_episodic: whether its return ends with the episode.
-        parameters: of the class.
+        parameters: parameters of the class.
     """
 
     place: str
@@ -39,7 +39,7 @@ class Named:
         """Parse a name of `operant.catalog.bonuses`, of an entry point, or `file.py:Name`, with or without parameters.
 
         Raises:
-            ValueError: there is no such bonus.
+            ValueError: if there is no such bonus.
         """
         call = doors.Call.of(text)
         allowed = doors.choices(BONUSES, call.name, ENTRY_POINTS, "a class of yours, path/to/file.py:Name")
@@ -72,12 +72,12 @@ def with_bonuses(settings: Settings, config: C, texts: Iterable[str]) -> tuple[S
     channel in the configuration take precedence); other methods get the bonus added to the reward.
 
     Args:
-        settings: of the run.
-        config: of the algorithm.
+        settings: settings of the run.
+        config: configuration of the algorithm.
         texts: the bonuses (see `Named.of`).
 
     Raises:
-        ValueError: there is no such bonus, or two have the same channel.
+        ValueError: if there is no such bonus, or two have the same channel.
     """
     has_channels = "reward_channels" in {field.name for field in fields(config)}  # pyright: ignore[reportArgumentType]
     taken: set[str] = set()

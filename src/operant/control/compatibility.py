@@ -43,7 +43,7 @@ def require_suitable(env: BatchEnv, algorithm: str) -> None:
         algorithm: its name in the catalog.
 
     Raises:
-        ValueError: it does not; the message names a fix, and the algorithms that support both spaces.
+        ValueError: if it does not; the message names a fix, and the algorithms that support both spaces.
     """
     found = obstacle(catalog.find(algorithm), env)
     if found is None:

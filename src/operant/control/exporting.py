@@ -25,11 +25,11 @@ def network_of(experiment: Any, index: int) -> tuple[dict[str, Any], dict[str, T
     """Return the network of the seed at an index, as numbers and tensors for `runtime.exported_policy`.
 
     Args:
-        experiment: of this package.
-        index: of the seed.
+        experiment: experiment of deep control.
+        index: index of the seed.
 
     Raises:
-        ValueError: the network is no perceptron of one vector (it reads images or dictionaries, or is recurrent), or
+        ValueError: if the network is no perceptron of one vector (it reads images or dictionaries, or is recurrent), or
             wrappers have learned weights.
     """
     mlp, layers, facts, tensors = _parts(experiment, index)
@@ -44,11 +44,11 @@ def module_of_policy(experiment: Any, index: int) -> tuple[nn.Module, dict[str, 
     """Return the same with the network as a module of torch.
 
     Args:
-        experiment: of deep control.
+        experiment: experiment of deep control.
         index: the place of the seed.
 
     Raises:
-        ValueError: the policy is no function of one observation, or has learned in wrappers.
+        ValueError: if the policy is no function of one observation, or has learned in wrappers.
     """
     mlp, layers, facts, tensors = _parts(experiment, index)
     return module_of(mlp, layers, index), facts, tensors

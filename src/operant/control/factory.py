@@ -83,10 +83,10 @@ class Experiment:
 
     Attributes:
         learner: the learner of all seeds.
-        settings: of the run.
+        settings: settings of the run.
         pool: the worker processes of its environments, in training and in evaluations.
-        env: what it learns in; evaluations are played in those of its wrappers that hold there
-            (`operant.envs.Wrapper`). None: they are played without.
+        env: training environments; evaluations use those of their wrappers that also apply there
+            (`operant.envs.Wrapper`). None: no wrappers in evaluations.
     """
 
     learner: ControlLearner
@@ -116,8 +116,8 @@ class Experiment:
             interrupted: polled during the evaluation; if it returns true, the evaluation stops.
 
         Raises:
-            StoppedError: it was interrupted.
-            ValueError: `episodes` is not positive, there is no such backend, or a wrapper cannot be made.
+            StoppedError: if it was interrupted.
+            ValueError: if `episodes` is not positive, there is no such backend, or a wrapper cannot be made.
         """
         settings = self.settings
         episodes = settings.evaluate_episodes if episodes is None else episodes
@@ -168,13 +168,13 @@ def assemble(algorithm: catalog.Algorithm, settings: Settings, config: Any, *, d
 
     Args:
         algorithm: entry of the catalog.
-        settings: of the run.
-        config: of the algorithm's class.
-        device: of networks and tensor environments.
+        settings: settings of the run.
+        config: configuration of the algorithm's class.
+        device: device of networks and tensor environments.
 
     Raises:
-        ValueError: the task is unknown or unsupported by the algorithm, or compilation is required but impossible.
-        TypeError: the configuration is of another class.
+        ValueError: if the task is unknown or unsupported by the algorithm, or compilation is required but impossible.
+        TypeError: if the configuration is of another class.
     """
     kind = learner_kind(algorithm, config)
     _require_vectorization(settings)
@@ -243,7 +243,7 @@ def _require_sharding(kind: Any, algorithm: catalog.Algorithm, config: Any, shar
     """Check that the algorithm supports shards with these numbers.
 
     Raises:
-        ValueError: it does not.
+        ValueError: if it does not.
     """
     if not _takes(kind, "shards"):
         raise ValueError(f"{algorithm.name} does not support shards: leave out --shards {shards.count}")
@@ -256,7 +256,7 @@ def _require_memory(settings: Settings, config: Any, device: torch.device) -> No
     """Check that the environments and a rollout fit into memory, before they are created one by one.
 
     Raises:
-        ValueError: the lower bound exceeds the available memory.
+        ValueError: if the lower bound exceeds the available memory.
     """
     steps = config.num_steps if isinstance(config, RolloutConfig) else 1
     needed = len(settings.seeds) * config.num_envs * max(LEAST_BYTES, steps * LEAST_BYTES_A_STEP)
@@ -299,7 +299,7 @@ def compiles(learner: ControlLearner, settings: Settings) -> bool:
     """Return whether to compile a learner's updates, from `Settings.compile`.
 
     Raises:
-        ValueError: compilation is required but impossible.
+        ValueError: if compilation is required but impossible.
     """
     if settings.compile == "off":
         return False

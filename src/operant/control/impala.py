@@ -164,7 +164,7 @@ class Actor(DeclaredState):
     """Acts with a copy of the policy (see `operant.runtime.rollout_workers.RolloutActor`).
 
     Args:
-        number: of the actor. Its environments and random streams depend on seed and number alone.
+        number: index of the actor. Its environments and random streams depend only on seed and index.
         config: hyperparameters.
         make_env: makes its environments.
         seeds: one non-negative integer per run.
@@ -215,10 +215,10 @@ class IMPALA(Resumable):
         consumed: environment steps per seed so far, those of dropped rollouts included.
         updates: number of updates, which is the version of the parameters.
         agent: policy and value; the learner exposes its `act`, `describe` and `noise`.
-        workers: those of the actors.
+        workers: worker processes of the actors.
 
     Raises:
-        ValueError: no other process can make the task.
+        ValueError: if no other process can make the task.
     """
 
     STATE = ("consumed", "updates", ("parameters", "agent.parameters"), "optimizer", "workers")

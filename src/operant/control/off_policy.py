@@ -198,7 +198,7 @@ class OffPolicyConfig(ReplayConfig):
         Args:
             network: a whole one from outside, if there is one.
             width: D, of what the encoder sees.
-            outputs: of each network.
+            outputs: outputs of each network.
             members: networks per seed.
             beside: inputs after the D, for the dense layers only.
         """
@@ -233,10 +233,10 @@ class Networks(Resumable, Generic[C]):
     """The networks of a learner by name, their targets, and the optimizers of trained ones.
 
     Attributes:
-        shards: of environments and batches.
-        shapes: of the networks, by parameter name.
-        parameters: by name, `[S, P]` each.
-        optimizers: of the parameters trained by gradient steps.
+        shards: shards of environments and batches.
+        shapes: shapes of the networks, by parameter name.
+        parameters: parameters by name, `[S, P]` each.
+        optimizers: optimizers of the parameters trained by gradient steps.
     """
 
     STATE = ("consumed", "parameters", "optimizers", "experience", "action_streams", "update_streams")
@@ -275,7 +275,7 @@ class Networks(Resumable, Generic[C]):
         Args:
             differentiate: function of a learner with these networks, and of some samples and their noise.
             batch: M samples per seed.
-            noise: of them, `[S, M, ...]`.
+            noise: noise of the samples, `[S, M, ...]`.
         """
         if self.shards.count == 1:
             return differentiate(self, batch, noise)
@@ -361,7 +361,7 @@ def require_shards(config: OffPolicyConfig, shards: Shards) -> None:
     """Check that environments and batches can be divided.
 
     Raises:
-        ValueError: they cannot.
+        ValueError: if they cannot.
     """
     shards.require_even(num_envs=config.num_envs, batch_size=config.batch_size)
     if shards.count > 1 and getattr(config, "sde_every", None) is not None:

@@ -186,7 +186,7 @@ def objective_of(name: str) -> Objective:
     """Return an objective by name: one of `OBJECTIVES`, or a user's function, whose result is checked.
 
     Raises:
-        operant.doors.DoorError: there is none.
+        operant.doors.DoorError: if there is none.
     """
     expected = "a function (log_probs, batch, clip, beta, kl) -> losses [S, M]"
     function = doors.chosen(OBJECTIVES, name, expected=expected, group="operant.objectives")
@@ -226,7 +226,7 @@ class PPO(Resumable):
         seeds: one non-negative integer per run; each has its own random streams.
         budget: environment steps per seed, over which schedules fall to zero.
         algorithm: its name in the catalog, for messages.
-        shards: of environments and minibatches. Default: one.
+        shards: shards of environments and minibatches. Default: one.
 
     Attributes:
         consumed: environment steps per seed so far.

@@ -138,9 +138,9 @@ class Batch:
 
     Attributes:
         obs: inputs of the policy.
-        actions: in the units of the policy.
+        actions: actions in the units of the policy.
         psi: weights of the actions.
-        targets: of the critic.
+        targets: targets of the critic.
         values: predictions of the critic.
         weights: 1 for steps of an episode, 0 after its end.
     """
@@ -194,7 +194,7 @@ class Reinforce(Resumable):
         batches: updates per seed so far, `[S]`.
 
     Raises:
-        ValueError: the budget is not positive, or Ψ needs a Q and the actions are not discrete.
+        ValueError: if the budget is not positive, or Ψ needs a Q and the actions are not discrete.
     """
 
     STATE = (

@@ -73,17 +73,17 @@ class Experience(DeclaredState):
         config: options of hindsight.
         extras: function of a number of steps that returns extra tensors to store, by name, `[T, S, N, ...]`.
         features: maps observations to network inputs. Default: `Features.of`.
-        shards: of the environments. Every process has the whole buffer.
+        shards: shards of the environments. Every process has the whole buffer.
 
     Attributes:
-        collector: of the environments; with several shards, of those of the first one in this process.
+        collector: collector of the environments; with several shards, of those of the first one in this process.
         rollouts: the same, or the collectors of all shards.
         replay: the replay buffer.
         relabel: relabels sampled transitions from their episodes; None: no relabeling.
         episodes: positions of episodes in the buffer.
 
     Raises:
-        ValueError: there are not `S * N` environments, or something learns from all of them, but they are in several
+        ValueError: if there are not `S * N` environments, or something learns from all of them, but they are in several
             shards.
     """
 
@@ -165,7 +165,7 @@ class Experience(DeclaredState):
         """Return the transitions at `index [S, M]` (see `Replay.take`), relabeled if configured.
 
         Raises:
-            ValueError: hindsight cannot relabel windows of several steps.
+            ValueError: if hindsight cannot relabel windows of several steps.
         """
         batch = self.replay.take(index, gamma=gamma, n=n)
         if self.relabel is None:

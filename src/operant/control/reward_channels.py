@@ -47,7 +47,7 @@ class Channeled(NamedTuple):
     """Rewards and values of a rollout, `[T, S, N]`; of several channels `[T, S, N, K]`.
 
     Attributes:
-        rewards: of every channel.
+        rewards: rewards of every channel.
         values: predictions of the critic in every state.
         next_values: and in its true successor; for a channel that is not episodic, in the next observed state.
         gae_lambda: λ, `[K]` of several channels.
@@ -65,13 +65,13 @@ class RewardChannels:
     """The reward channels of a method: the environment's own reward, and some extra tensors of its steps.
 
     Args:
-        given: by name of the extra tensor, the fields of `RewardChannel` that differ from the defaults. `"reward"` is
-            the environment's own, which is always included.
+        given: given by name of the extra tensor, the fields of `RewardChannel` that differ from the defaults.
+            `"reward"` is the environment's own, which is always included.
         gamma: default discount.
         gae_lambda: default λ.
 
     Raises:
-        ValueError: there is no such field, or a value is out of its range.
+        ValueError: if there is no such field, or a value is out of its range.
     """
 
     def __init__(self, given: Mapping[str, Mapping[str, Any]], *, gamma: float, gae_lambda: float) -> None:
@@ -99,7 +99,7 @@ class RewardChannels:
             value: maps observations `[S, M, ...]` to values `[S, M]`, or `[S, M, K]` of several channels.
 
         Raises:
-            ValueError: the rollout has no extra tensor for a channel, or not one number per environment.
+            ValueError: if the rollout has no extra tensor for a channel, or not one number per environment.
         """
         values = rollout.values(value)
         after = rollout.true_successors(values, value)

@@ -102,15 +102,15 @@ class SAC(Networks[SACConfig]):
         seeds: one non-negative integer per run; each has its own random streams.
         budget: environment steps per seed.
         algorithm: its name in the catalog, for messages.
-        shards: of environments and batches. Default: one.
+        shards: shards of environments and batches. Default: one.
 
     Attributes:
         consumed: environment steps per seed so far.
         experience: the environments and their replay buffer.
-        parameters: by name, `[S, P]` each: `actor`, `critics`, their `targets`, and `log_alpha` `[S, 1]`.
+        parameters: parameters by name, `[S, P]` each: `actor`, `critics`, their `targets`, and `log_alpha` `[S, 1]`.
 
     Raises:
-        ValueError: the environment's spaces are unsupported, or the number of environments is wrong.
+        ValueError: if the environment's spaces are unsupported, or the number of environments is wrong.
     """
 
     actor: BoundEnsemble

@@ -71,10 +71,10 @@ class DiscreteSAC(Networks[DiscreteSACConfig]):
     Attributes:
         consumed: environment steps per seed so far.
         experience: the environments and their replay buffer.
-        parameters: by name, `[S, P]` each: `actor`, `critics`, their `targets`, and `log_alpha` `[S, 1]`.
+        parameters: parameters by name, `[S, P]` each: `actor`, `critics`, their `targets`, and `log_alpha` `[S, 1]`.
 
     Raises:
-        ValueError: the environment's spaces are unsupported, or the number of environments is wrong.
+        ValueError: if the environment's spaces are unsupported, or the number of environments is wrong.
     """
 
     STATE = ("consumed", "parameters", "optimizers", "experience", "action_streams")

@@ -33,7 +33,7 @@ class StateNoiseConfig:
         """The value of `sde_sample_freq` if noise depends on the state, else None.
 
         Raises:
-            ValueError: it is 0.
+            ValueError: if it is 0.
         """
         if self.sde_sample_freq == 0:
             raise ValueError("sde_sample_freq must be at least 1, or -1 for never within a rollout, got 0")
@@ -80,7 +80,7 @@ def require_state_noise(network: object, *, continuous: bool, algorithm: str) ->
     """Return the network that provides the features of state-dependent noise.
 
     Raises:
-        ValueError: actions are not continuous, or the network has no such hidden layer.
+        ValueError: if actions are not continuous, or the network has no such hidden layer.
     """
     if not continuous:
         raise ValueError(f"use_sde needs continuous actions, but those of {algorithm} are discrete here")

@@ -86,16 +86,16 @@ class TD3(Networks[TD3Config]):
         seeds: one non-negative integer per run; each has its own random streams.
         budget: environment steps per seed.
         algorithm: its name in the catalog, for messages.
-        shards: of environments and batches. Default: one.
+        shards: shards of environments and batches. Default: one.
 
     Attributes:
         consumed: environment steps per seed so far.
-        updates: of the critics, so far.
+        updates: updates of the critics, so far.
         experience: the environments and their replay buffer.
-        parameters: by name, `[S, P]` each: `actor`, `critics`, `target_actor`, `target_critics`.
+        parameters: parameters by name, `[S, P]` each: `actor`, `critics`, `target_actor`, `target_critics`.
 
     Raises:
-        ValueError: the environment's spaces are unsupported, or the number of environments is wrong.
+        ValueError: if the environment's spaces are unsupported, or the number of environments is wrong.
     """
 
     STATE = (*Networks.STATE, "updates", "actor_loss")

@@ -148,11 +148,11 @@ class TRPO(Resumable):
         consumed: environment steps per seed so far, including branches.
         agent: policy, value and environments; the learner exposes its `act`, `describe`, `noise` and `close`.
         actor: the parameters `[S, D]` of the policies, a view of the agent's.
-        critic: those of the value networks.
+        critic: parameters of the value networks.
         rejected: policy steps `[S]` with NaN or Inf.
 
     Raises:
-        ValueError: the environment is unsupported, or the budget is not positive.
+        ValueError: if the environment is unsupported, or the budget is not positive.
     """
 
     STATE = ("consumed", "rejected", "agent", "optimizer", "batch_streams")

@@ -18,7 +18,7 @@ class Call:
 
     Attributes:
         name: as `operant.doors.load` takes it.
-        parameters: by name.
+        parameters: parameters by name.
     """
 
     name: str
@@ -29,7 +29,7 @@ class Call:
         """Read a text such as `my.py:Bonus(scale=0.1, kind="count")`, or a name alone.
 
         Raises:
-            DoorError: it is written in another way, or a parameter is no number, text, list, ... of Python.
+            DoorError: if it is written in another way, or a parameter is no number, text, list, ... of Python.
         """
         match = _CALL.fullmatch(text)
         try:

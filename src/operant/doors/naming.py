@@ -38,7 +38,7 @@ class Place:
 
     Attributes:
         where: the path of a file that ends in `.py`, or the name of a module.
-        name: of what is taken from it; parts of a class stand behind dots.
+        name: name of the object in it; nested names are separated by dots.
     """
 
     where: str
@@ -98,12 +98,12 @@ def load(text: str, *, expected: str, accepts: Callable[[Any], bool] = callable,
 
     Args:
         text: `file.py:Name`, `package.module:Name`, or the name of an entry point.
-        expected: what is needed, for messages, such as `"a function of rewards [P, G]"`.
+        expected: description of the expected object for messages, such as `"a function of rewards [P, G]"`.
         accepts: whether what was found is that.
-        group: of the entry points. Default: there are none.
+        group: group of entry points. Default: none.
 
     Raises:
-        DoorError: there is no such file, module or name in it, it raises an error when it is imported, or it holds
+        DoorError: if there is no such file, module or name in it, it raises an error when it is imported, or it holds
             something else.
     """
     if text in _given:
@@ -129,7 +129,7 @@ def chosen(table: Mapping[str, T], name: str, *, expected: str, group: str) -> T
     """Return a built-in part by name, or else the object of the name (see `load`).
 
     Raises:
-        DoorError: neither there is.
+        DoorError: if there is neither.
     """
     return table[name] if name in table else load(name, expected=expected, group=group)
 
@@ -141,8 +141,8 @@ def choices(
 
     Args:
         table: names of the built-in parts.
-        value: of the field.
-        group: of entry points, by whose names parts of installed packages are called.
+        value: value of the field.
+        group: group of entry points, whose names are valid values.
         what: said of one from outside.
     """
     table = tuple(table)
@@ -159,7 +159,7 @@ def name_of(thing: Any) -> str:
     rest of this process.
 
     Raises:
-        DoorError: it stands within a function or has no name.
+        DoorError: if it stands within a function or has no name.
     """
     name = getattr(thing, "__qualname__", "")
     if not name or "<" in name:

@@ -97,7 +97,7 @@ class Shared:
 
     Attributes:
         parameters: `[1, P]`.
-        moments: of the optimizer, by the names of its `state_dict`.
+        moments: moments of the optimizer, by the names in its `state_dict`.
         counts: updates and environment steps of each worker, `[W, 2]`; each writes its own row alone, so that no count
             is lost in a race.
     """
@@ -111,12 +111,12 @@ class Worker:
     """One worker, in its own process.
 
     Args:
-        index: which one it is.
+        index: index of the worker.
         config: hyperparameters.
         make_env: makes its environments.
-        seed: of its streams of random numbers.
+        seed: seed of its random streams.
         budget: environment steps of all workers, over which the learning rate falls to zero.
-        shared: what it shares with the others.
+        shared: shared memory of all workers.
         compiled: whether its gradient is computed by a compiled program.
     """
 
@@ -204,7 +204,7 @@ class Crew:
 
     Args:
         config: hyperparameters.
-        shared: what the workers share.
+        shared: shared memory of all workers.
         makers: one for each worker, called in its process.
     """
 
@@ -230,7 +230,7 @@ class Crew:
             Their reports of all updates, `[len(REPORT)][updates]`, and the means of what environments said of episodes.
 
         Raises:
-            WorkerError: a worker failed, died, or made no update before the deadline. The message names it.
+            WorkerError: if a worker failed, died, or made no update before the deadline. The message names it.
         """
         for index, connection in enumerate(self.connections):
             try:
@@ -313,12 +313,12 @@ class A3C:
 
     Attributes:
         consumed: environment steps of all workers so far.
-        gradient_steps: how many a worker takes in the whole run.
+        gradient_steps: number of gradient steps of a worker in the whole run.
         agent: the shared policy and value; `act` and `noise` are its own.
-        gradient: that of the workers, which compile it if it is `compiled` before they start.
+        gradient: gradient function of the workers, which compile it if it is `compiled` before they start.
 
     Raises:
-        ValueError: there are several seeds, the device is not the CPU, or no other process can make the task.
+        ValueError: if there are several seeds, the device is not the CPU, or no other process can make the task.
     """
 
     def __init__(

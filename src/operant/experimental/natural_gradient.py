@@ -46,8 +46,8 @@ class Region(NamedTuple):
     Attributes:
         delta: largest mean KL(old‖new), in nats per token.
         damping: added to the diagonal of the Fisher matrix.
-        temperature: of the policy.
-        iterations: of conjugate gradients, at most.
+        temperature: temperature of the policy.
+        iterations: maximum number of conjugate-gradient iterations.
         backtracks: times that a step may be shrunk, to 0.8 of itself each time.
     """
 
@@ -83,7 +83,7 @@ def natural_step(model: LanguageModel, parts: Sequence[Part], region: Region) ->
         whether the proposed step has NaN or Inf.
 
     Raises:
-        ValueError: the model computes in 16-bit numbers, whose second derivatives are noise.
+        ValueError: if the model computes in 16-bit numbers, whose second derivatives are noise.
     """
     if model.dtype not in (torch.float32, torch.float64):
         raise ValueError(f"a trust-region step needs --dtype float32, got {model.dtype}; take that, or --step ppo")

@@ -33,7 +33,7 @@ class Vine:
         points: times at which every environment branches.
         spacing: steps between them.
         actions: K, tried in each state, drawn from the policy; a finite action space is tried as a whole instead.
-        steps: of a branch, with its first action.
+        steps: steps of a branch, including its first action.
         common: whether the branches of a state share their random numbers.
         gamma: discount a step.
         lam: λ of the branch's return.
@@ -60,15 +60,15 @@ class VineCollector:
     """Collects as TRPO does by `sampling="vine"`.
 
     Args:
-        agent: of the learner.
+        agent: agent of the learner.
         config: its hyperparameters.
 
     Attributes:
-        vine: how it branches.
+        vine: branching options.
         rollout_steps: environment steps per seed in one rollout, those of branches included.
 
     Raises:
-        ValueError: the environments cannot branch, or `critic_minibatches` does not divide the samples.
+        ValueError: if the environments cannot branch, or `critic_minibatches` does not divide the samples.
     """
 
     def __init__(self, agent: Agent, config: TRPOConfig) -> None:
@@ -106,10 +106,10 @@ def require_branching(env: BatchEnv, *, masked: int) -> None:
 
     Args:
         env: as it is made, or in wrappers.
-        masked: how many entries of its observations say which actions are allowed.
+        masked: number of entries of its observations that are the action mask.
 
     Raises:
-        ValueError: they are Gymnasium's, which can only play an episode again, or they mask actions.
+        ValueError: if they are Gymnasium's, which can only replay an episode, or they mask actions.
     """
     if isinstance(unwrapped(env), GymnasiumEnv):
         raise ValueError(
@@ -126,7 +126,7 @@ def collect_vine(agent: Agent, vine: Vine) -> tuple[Samples, Metrics]:
 
     Args:
         agent: its environments must be ones that `require_branching` lets pass.
-        vine: how to branch.
+        vine: branching options.
 
     Returns:
         Samples, K for each of the `points * N` states of a seed. The weights of a state's samples sum to 1: so its
@@ -185,7 +185,7 @@ def follow(agent: Agent, vine: Vine, saved: State, action: Tensor, luck: Tensor)
     Args:
         agent: acts; its environments are left where the branch ends.
         vine: length, discount and λ of the branch.
-        saved: of the environments, where it begins.
+        saved: state of the environments at its start.
         action: the first one, `[S, N, ...]`.
         luck: noise for the others, `[steps - 1, S, N, ...]`.
 

@@ -202,7 +202,7 @@ class Counts(_Visits):
     """Pays `1 / sqrt(n)` for the n-th visit of a state (Strehl and Littman 2008, MBIE-EB); for discrete states.
 
     Raises:
-        ValueError: the observations are not those of a Discrete space.
+        ValueError: if the observations are not those of a Discrete space.
     """
 
     def start(self, seeds: Sequence[int]) -> None:

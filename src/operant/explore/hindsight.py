@@ -55,7 +55,7 @@ def strategy_of(name: str) -> Strategy:
     """Return the strategy of a name: one of `STRATEGIES`, or a user function, whose result is checked.
 
     Raises:
-        operant.doors.DoorError: unknown strategy.
+        operant.doors.DoorError: if the strategy is unknown.
     """
     expected = "a function (episodes, streams) -> steps [S, M]"
     strategy = doors.chosen(STRATEGIES, name, expected=expected, group="operant.hindsight")
@@ -86,13 +86,13 @@ class Hindsight:
 
     Args:
         env: has goals (`operant.envs.GoalEnv`, or one of Gymnasium with `compute_reward`).
-        features: of its observations.
+        features: features of its observations.
         strategy: one of `STRATEGIES`, or your own `Strategy`, path/to/file.py:name.
         ratio: k, relabeled transitions per unchanged one, on average.
 
     Raises:
-        ValueError: the environment has no goals, achieved and desired ones differ in size, or it cannot compute rewards
-            for other goals.
+        ValueError: if the environment has no goals, achieved and desired ones differ in size, or it cannot compute
+            rewards for other goals.
     """
 
     def __init__(self, env: BatchEnv, features: Features, *, strategy: str, ratio: float) -> None:

@@ -43,7 +43,7 @@ class Trajectories:
         lengths: int64 `[n]`, the actions of each episode.
 
     Raises:
-        ValueError: shapes do not match, or NaN or Inf within an episode.
+        ValueError: if shapes do not match, or there is NaN or Inf within an episode.
     """
 
     observations: Tensor
@@ -76,7 +76,7 @@ class Trajectories:
         """Read a file of NumPy (.npz) with the arrays `observations`, `actions` and `lengths`.
 
         Raises:
-            ValueError: the file is missing, lacks an array, or holds something else.
+            ValueError: if the file is missing, lacks an array, or holds something else.
         """
         try:
             with np.load(path, allow_pickle=False) as file:
@@ -100,7 +100,7 @@ class Posterior:
 
     Attributes:
         task: the Gymnasium id.
-        names: of the P parameters.
+        names: names of the P parameters.
         mean: `[P]` logarithms of the most likely values.
         covariance: `[P, P]` of the logarithms.
         noise: `[O]` standard deviation of the residuals, by component of the observations.
@@ -146,11 +146,11 @@ def identify(task: str, trajectories: Trajectories, names: Sequence[str], *, win
     Args:
         task: with a tensor environment, whose state is determined by one observation.
         trajectories: recorded in the real system, by a policy with large movements.
-        names: of the parameters, which are positive; the others have their nominal values.
+        names: names of the parameters, which are positive; the others have their nominal values.
         window: actions per window: few if the real system is disturbed at each step, many for sensor noise only.
 
     Raises:
-        ValueError: the task is not computed on tensors, a name is unknown, observations have another size, or the
+        ValueError: if the task is not computed on tensors, a name is unknown, observations have another size, or the
             trajectories do not distinguish some parameters.
     """
     if task not in TENSOR_ENVS:
@@ -238,7 +238,7 @@ class _Fit:
         """Return the inverse `[P, P]` of the Gauss-Newton matrix.
 
         Raises:
-            ValueError: a direction of the parameters is unknown.
+            ValueError: if a direction of the parameters is unknown.
         """
         _, jacobian = self._projected()
         matrix = torch.einsum("wmp,wmq->pq", jacobian, jacobian)

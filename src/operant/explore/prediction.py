@@ -39,7 +39,7 @@ class _Prediction(Bonus):
     Args:
         env: the wrapped environment.
         channel: as in `Bonus`.
-        width: of the hidden layer, at least 1.
+        width: width of the hidden layer, at least 1.
         outputs: random features, at least 1.
         every: steps between two gradient steps, on the observations of all steps since, at least 1.
         learning_rate: step size of Adam.
@@ -107,7 +107,7 @@ class _Prediction(Bonus):
         Args:
             seen: observations after the steps, `[S, T N, D]`.
             steps: T of them, between two gradient steps.
-            place: of their samples among those since the last gradient step.
+            place: position of their samples among those since the last gradient step.
         """
 
     @abstractmethod

@@ -35,7 +35,7 @@ class Shaping(Wrapper):
         scale: factor of the potential.
 
     Raises:
-        ValueError: `gamma` lies outside [0, 1].
+        ValueError: if `gamma` lies outside [0, 1].
     """
 
     in_evaluation = False
@@ -89,7 +89,7 @@ def shaped(mdp: MDP, potential: ArrayLike, *, gamma: float) -> MDP:
         gamma: discount, in [0, 1].
 
     Raises:
-        ValueError: there is not one finite number for each state, or `gamma` lies outside [0, 1].
+        ValueError: if there is not one finite number for each state, or `gamma` lies outside [0, 1].
     """
     values = np.asarray(potential, np.float64)
     if values.shape != (mdp.states,) or not np.isfinite(values).all():

@@ -26,7 +26,7 @@ class AverageSolution:
         policy: `[S]`, an action in every state.
         iterations: sweeps.
         converged: whether the requested tolerance is reached.
-        seconds: of wall time.
+        seconds: wall-clock time in seconds.
         reason: structural reason why it did not converge, or empty.
     """
 
@@ -63,7 +63,7 @@ def relative_value_iteration(
         threads: maximum number of threads per sweep; None: automatic.
 
     Raises:
-        ValueError: an argument is out of range, or episodes can end in this model.
+        ValueError: if an argument is out of range, or episodes can end in this model.
     """
     began = time.perf_counter()
     check_tolerance(tolerance, max_iterations)

@@ -31,7 +31,7 @@ def certified_bounds(
         Two arrays `[S]`, or None without a bound, as at gamma = 1.
 
     Raises:
-        ValueError: a wrong shape, NaN or Inf, or `gamma` is not between 0 and 1.
+        ValueError: if the shape is wrong, there is NaN or Inf, or `gamma` is not between 0 and 1.
     """
     if policy is None:
         problem = Problem.of(mdp, gamma, threads=1)

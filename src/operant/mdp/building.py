@@ -243,10 +243,10 @@ def read_csv(path: Path, separator: str | None = None) -> Table:
 
     Args:
         path: the file.
-        separator: of the columns. Default: the comma, semicolon or tab that the header has.
+        separator: column separator. Default: the comma, semicolon or tab of the header.
 
     Raises:
-        ValueError: it is not such a table; the message has the reason.
+        ValueError: if it is not such a table; the message has the reason.
     """
     try:
         with path.open(encoding="utf-8-sig", newline="") as file:

@@ -93,7 +93,7 @@ class _Clock:
     Args:
         mdp: the model.
         problem: the same at gamma = 1.
-        groups: of its states.
+        groups: groups of its states.
         times: `[S * A]`, `t = 1 + A / e`: a row whose advantage `A` is far below 0 takes no time.
     """
 

@@ -12,8 +12,8 @@ def strong_components(
     """Return the number of strong components of a graph, and that of each state, `[states]`.
 
     Args:
-        origins: of the edges, which may repeat.
-        successors: of the edges.
+        origins: origins of the edges, which may repeat.
+        successors: successors of the edges.
         states: number of states.
     """
     edges = (np.ones(origins.size, np.int8), (origins, successors))

@@ -41,8 +41,8 @@ def iterate_on_device(solver: Iteration, device: str, *, evaluations: int = 0) -
         evaluations: sweeps after an improvement; 0 for value iteration.
 
     Raises:
-        ValueError: no discount.
-        RuntimeError: PyTorch has no such device.
+        ValueError: if there is no discount.
+        RuntimeError: if PyTorch has no such device.
     """
     problem, rows = solver.problem, solver.problem.rows
     if not problem.discounted:

@@ -95,7 +95,7 @@ def compress(entries: Entries) -> Rows:
     """Check the entries, sort them, merge duplicates, and drop those of probability 0.
 
     Raises:
-        ValueError: the message names the first wrong state and action.
+        ValueError: for invalid probabilities or rewards; the message names the first wrong state and action.
     """
     rows, successors, probabilities = entries.rows, entries.successors, entries.probabilities
     rewards, terminates = entries.rewards, entries.terminates

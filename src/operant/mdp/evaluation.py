@@ -36,7 +36,7 @@ class Evaluation:
         iterations: sweeps, or steps of the Krylov method; 0 for a factorization.
         converged: whether all values are within the tolerance.
         gamma: the discount factor.
-        seconds: of wall time.
+        seconds: wall-clock time in seconds.
     """
 
     values: Floats
@@ -77,7 +77,7 @@ def policy_evaluation(
         threads: maximum number of threads per sweep; None: automatic.
 
     Raises:
-        ValueError: an argument is out of range, or `gamma` is 1 and the policy never ends an episode.
+        ValueError: if an argument is out of range, or `gamma` is 1 and the policy never ends an episode.
     """
     check_tolerance(tolerance, max_iterations)
     if method not in ("auto", "direct", "krylov", "iterative"):
@@ -151,7 +151,7 @@ def bounds_of_values(
     """Return certified bounds on the values of a chain.
 
     Args:
-        chain: of a policy.
+        chain: chain of a policy.
         values: `[S]`.
         out: their backup.
         change: the least and the greatest in it.

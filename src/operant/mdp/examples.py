@@ -21,7 +21,7 @@ def slippery_grid(side: int, *, slip: float = 2 / 3) -> MDP:
         slip: the probability of slipping; 2/3 as on Gymnasium's frozen lake.
 
     Raises:
-        ValueError: the side is below 2, or the slip is not between 0 and 1.
+        ValueError: if the side is below 2, or the slip is not between 0 and 1.
     """
     if check_count(side, "side") < 2 or not 0 <= slip <= 1:
         raise ValueError(f"side is {side} and slip {slip}, expected at least 2, and a probability")
@@ -58,13 +58,13 @@ def random_model(
     Args:
         states: S.
         actions: A.
-        successors: of each action.
-        seed: of `numpy.random.default_rng`.
+        successors: successors of each action.
+        seed: seed of `numpy.random.default_rng`.
         termination: the probability that a transition ends the episode.
         infeasible: the probability that an action is not feasible; each state keeps its first one.
 
     Raises:
-        ValueError: an argument is out of range.
+        ValueError: if an argument is out of range.
     """
     if not (0 <= termination <= 1 and 0 <= infeasible <= 1):
         raise ValueError(f"termination is {termination} and infeasible {infeasible}, expected probabilities")

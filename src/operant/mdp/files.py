@@ -36,7 +36,7 @@ def save(mdp: MDP, path: str | Path) -> None:
 
     Args:
         mdp: the model.
-        path: of the file; the suffix selects the format: `.json` (at most 100 000 transitions; a list of
+        path: path of the file; the suffix selects the format: `.json` (at most 100 000 transitions; a list of
             `[s, a, s', p, r, terminates]`, to read and to edit) or `.npz` (any size). An existing file is replaced.
 
     Raises:

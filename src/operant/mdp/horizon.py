@@ -22,7 +22,7 @@ class FiniteHorizonSolution:
         policy: `[H, S]`, an action at time t in every state, -1 in terminal ones.
         horizon: H, the number of actions.
         gamma: the discount factor.
-        seconds: of wall time.
+        seconds: wall-clock time in seconds.
     """
 
     values: NDArray[np.float64]
@@ -45,8 +45,8 @@ def backward_induction(
         threads: maximum number of threads per sweep; None: automatic.
 
     Raises:
-        TypeError: the horizon is not a whole number.
-        ValueError: an argument is out of range.
+        TypeError: if the horizon is not a whole number.
+        ValueError: if an argument is out of range.
     """
     began = time.perf_counter()
     horizon = check_count(horizon, "horizon")

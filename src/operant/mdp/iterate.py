@@ -50,7 +50,7 @@ def sweeps(
         evaluations: number of such sweeps.
 
     Raises:
-        ValueError: an argument is out of range, or `gamma` is 1 and from some state no policy ends the episode.
+        ValueError: if an argument is out of range, or `gamma` is 1 and from some state no policy ends the episode.
     """
     methods = {
         "jacobi": _jacobi,

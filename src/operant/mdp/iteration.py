@@ -64,7 +64,7 @@ class Iteration:
         """Prepare a model, first values and a first policy.
 
         Raises:
-            ValueError: an argument is out of range, or `gamma` is 1 and from some state no policy ends the episode.
+            ValueError: if an argument is out of range, or `gamma` is 1 and from some state no policy ends the episode.
         """
         began = time.perf_counter()
         check_tolerance(tolerance, limit)
@@ -100,7 +100,7 @@ class Iteration:
         An action is replaced only by one that is better by more than rounding errors, so ties cannot cause cycles.
 
         Args:
-            direct: by a factorization, or by a Krylov method; None: by the number of states.
+            direct: True for a factorization, False for a Krylov method; None: chosen by the number of states.
         """
         problem = self.problem
         for _ in self.rounds():

@@ -161,7 +161,7 @@ def factorize(chain: Problem) -> Floats:
     """Solve for the values of a chain by a sparse LU factorization.
 
     Raises:
-        ValueError: the system is singular: from some state the chain never ends, without a discount.
+        ValueError: if the system is singular: from some state the chain never ends, without a discount.
     """
     rows = chain.rows
     data = (rows.probabilities * -rows.gamma, rows.successors.astype(np.int32), rows.indptr.astype(np.int32))

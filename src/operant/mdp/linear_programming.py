@@ -46,9 +46,9 @@ def linear_programming(mdp: MDP, *, gamma: float, tolerance: float = 1e-6) -> So
         The solution, `iterations` counting those of HiGHS.
 
     Raises:
-        ValueError: an argument is out of range; rewards are too large for HiGHS; or `gamma` is 1 and from some state no
-            policy ends the episode, or values are infinite.
-        RuntimeError: HiGHS failed for another reason, named in the message.
+        ValueError: if an argument is out of range; rewards are too large for HiGHS; or `gamma` is 1 and from some state
+            no policy ends the episode, or values are infinite.
+        RuntimeError: if HiGHS failed for another reason, named in the message.
     """
     solver = Iteration.begin(mdp, gamma=gamma, tolerance=tolerance, limit=1_000)
     rows, live, feasible = solver.problem.rows, ~mdp.terminal, np.flatnonzero(mdp.feasible)

@@ -24,7 +24,7 @@ class Mapped:
     """A model and its layout.
 
     Attributes:
-        name: of the model.
+        name: name of the model.
         mdp: the model.
         shape: rows and columns of its map, whose cells are the states in order, or None.
         symbols: `[R, C]`, one character per cell, or None.
@@ -57,11 +57,11 @@ def read(
         drawing: a text file in the format of `operant.envs.drawing`.
         env_kwargs: parameters for the constructor of the environment, with a task.
         file: a model as `operant.mdp.save` writes it, or a table `s,a,s',p,r` that ends in `.csv` or `.tsv`.
-        separator: of the columns of a table. Default: the comma, semicolon or tab that its header has.
+        separator: column separator of a table. Default: the comma, semicolon or tab of the header.
 
     Raises:
-        ValueError: not exactly one of them is given, or it is not a model.
-        OSError: a file cannot be read.
+        ValueError: unless exactly one of them is given, and is a model.
+        OSError: if a file cannot be read.
     """
     if sum(source is not None for source in (task, drawing, file)) != 1:
         raise ValueError("name exactly one model: a task, a drawing (--map FILE) or a file (--mdp FILE)")

@@ -16,7 +16,7 @@ def check_deterministic(mdp: MDP, policy: ArrayLike) -> NDArray[np.int64]:
     """Return a policy of one action per state, `[S]`, -1 in terminal states.
 
     Raises:
-        ValueError: a wrong shape, or an action out of range or infeasible.
+        ValueError: if the shape is wrong, or an action is out of range or infeasible.
     """
     actions = integers(policy, "policy")
     if actions.shape != (mdp.states,):
@@ -33,8 +33,8 @@ def check_policy(mdp: MDP, policy: ArrayLike) -> NDArray[np.float64]:
     """Return a policy as probabilities, `[S, A]`; terminal states are set to 0.
 
     Raises:
-        ValueError: a wrong shape, or probabilities that are negative, NaN or Inf, do not sum to 1, or are positive for
-            an infeasible action.
+        ValueError: for a wrong shape, or probabilities that are negative, NaN or Inf, do not sum to 1, or are positive
+            for an infeasible action.
     """
     table = np.asarray(policy)
     if table.ndim == 1:

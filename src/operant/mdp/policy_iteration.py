@@ -53,7 +53,7 @@ def policy_iteration(
         The solution, `iterations` counting improvements.
 
     Raises:
-        ValueError: an argument is out of range; or `gamma` is 1 and from some state no policy ends the episode, or
+        ValueError: if an argument is out of range; or `gamma` is 1 and from some state no policy ends the episode, or
             values are infinite.
     """
     if evaluation not in ("auto", "direct", "krylov"):
@@ -106,7 +106,7 @@ def modified_policy_iteration(
         The solution, `iterations` counting improvements.
 
     Raises:
-        ValueError: an argument is out of range, or `gamma` is 1 and from some state no policy ends the episode.
+        ValueError: if an argument is out of range, or `gamma` is 1 and from some state no policy ends the episode.
     """
     if evaluations is not None and evaluations < 0:
         raise ValueError(f"evaluations is {evaluations}, expected at least 0, or None")
@@ -184,7 +184,7 @@ def inexact_policy_iteration(
         The solution, `iterations` counting improvements.
 
     Raises:
-        ValueError: an argument is out of range, or `gamma` is 1 and from some state no policy ends the episode.
+        ValueError: if an argument is out of range, or `gamma` is 1 and from some state no policy ends the episode.
     """
     if sweeps < 1:
         raise ValueError(f"sweeps is {sweeps}, expected at least 1")

@@ -93,7 +93,7 @@ class Problem:
         least: lower bound on gamma times the probability that a row continues.
         most: upper bound on it.
         longest: the greatest number of successors of a row.
-        largest_reward: in absolute terms.
+        largest_reward: largest absolute reward.
         noise: the part of the rounding error of a backup that does not depend on the values.
         ceiling: upper bound on the values of an even problem, minus the offset; none is negative.
         stretch: a-priori bound on the error at a Bellman residual of 1.
@@ -117,7 +117,7 @@ class Problem:
         """Prepare a model, with an offset if `centered`.
 
         Raises:
-            ValueError: `gamma` is not between 0 and 1, or `threads` is below 1.
+            ValueError: if `gamma` is not between 0 and 1, or `threads` is below 1.
         """
         rows = mdp.rows._replace(gamma=check_gamma(gamma))
         return cls.of_rows(rows, mdp.terminal, facts=mdp.facts, threads=threads, centered=centered)
@@ -144,7 +144,7 @@ class Problem:
             roundings: number of roundings in each probability and reward.
 
         Raises:
-            ValueError: `gamma` is not between 0 and 1, `threads` is below 1, or values may overflow.
+            ValueError: if `gamma` is not between 0 and 1, `threads` is below 1, or values may overflow.
         """
         gamma, workers = check_gamma(rows.gamma), Workers(rows.rewards.size, threads)
         ends, fewest, most_ends, longest, smallest, largest = examine(rows) if facts is None else facts

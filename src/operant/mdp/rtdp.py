@@ -86,14 +86,14 @@ def asynchronous_value_iteration(
         tolerance: accuracy of every value, in units of reward, at most.
         max_iterations: maximum rounds; then `converged` is false.
         order: `"real-time"` along greedy trajectories from the start distribution; `"random"` uniformly.
-        seed: of the trajectories or the order.
+        seed: seed of the trajectories or the order.
         threads: maximum number of threads per sweep; None: automatic.
 
     Returns:
         The solution, `iterations` counting rounds.
 
     Raises:
-        ValueError: an argument is out of range, or `gamma` is 1 and from some state no policy ends the episode.
+        ValueError: if an argument is out of range, or `gamma` is 1 and from some state no policy ends the episode.
     """
     if order not in ("real-time", "random"):
         raise ValueError(f"order is {order!r}, expected 'real-time' or 'random'")

@@ -32,7 +32,7 @@ class Solution:
         upper: `[S]`, certified upper bounds on the optimal values, or None.
         gamma: the discount factor.
         method: name of the solver.
-        seconds: of wall time, preparation and certification included.
+        seconds: wall-clock time in seconds, including preparation and certification.
         mdp: the model.
     """
 

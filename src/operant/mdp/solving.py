@@ -49,7 +49,7 @@ def solve(
         **options: of the method.
 
     Raises:
-        ValueError: the method is unknown, an argument is out of range, or `gamma` is 1 and from some state no policy
+        ValueError: if the method is unknown, an argument is out of range, or `gamma` is 1 and from some state no policy
             ends the episode.
     """
     if method == "auto":

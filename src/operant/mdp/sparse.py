@@ -35,7 +35,7 @@ class Sparse(Protocol):
     Attributes:
         data: `[n]`, the entries.
         indices: `[n]`, their columns, or their rows.
-        indptr: where each row, or each column, starts.
+        indptr: start index of each row, or each column.
     """
 
     data: Floats

@@ -75,10 +75,10 @@ def steps(
         tolerance: bound on the error of a value, in units of reward; at gamma = 1 on the last change.
         backups: single backups of a step, for `"prioritized-sweeping"`.
         evaluations: sweeps over the actions of a policy between two improvements of modified policy iteration.
-        seed: of trajectories and of the random order.
+        seed: seed of trajectories and of the random order.
 
     Raises:
-        ValueError: an argument is out of range, or `gamma` is 1 and from some state no policy ends the episode.
+        ValueError: if an argument is out of range, or `gamma` is 1 and from some state no policy ends the episode.
     """
     if method not in get_args(StepMethod):
         raise ValueError(f"method is {method!r}, expected one of {', '.join(get_args(StepMethod))}")
@@ -107,7 +107,7 @@ def evaluation_sweeps(mdp: MDP, policy: ArrayLike, *, gamma: float, tolerance: f
         tolerance: as for `steps`.
 
     Raises:
-        ValueError: an argument is out of range, or `gamma` is 1 and the policy never ends an episode.
+        ValueError: if an argument is out of range, or `gamma` is 1 and the policy never ends an episode.
     """
     chain = chain_of(mdp, check_policy(mdp, policy), gamma, 1, centered=False)
     if not chain.discounted:

@@ -153,7 +153,7 @@ def prioritized_sweeping(
         The solution, `iterations` counting backups of single states.
 
     Raises:
-        ValueError: an argument is out of range, or `gamma` is 1 and from some state no policy ends the episode.
+        ValueError: if an argument is out of range, or `gamma` is 1 and from some state no policy ends the episode.
     """
     limit = 100_000 * mdp.states if max_backups is None else max_backups
     solver = Iteration.begin(mdp, gamma=gamma, tolerance=tolerance, limit=limit, initial=initial, threads=1)

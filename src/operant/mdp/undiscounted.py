@@ -85,7 +85,7 @@ def proper_policy(mdp: MDP) -> Actions:
         `[S]`, -1 in terminal states.
 
     Raises:
-        ValueError: from some states no policy ends an episode.
+        ValueError: if from some states no policy ends an episode.
     """
     policy = shortest_way(mdp)
     _refuse((policy < 0) & ~mdp.terminal, "no policy ends an episode that is in")

@@ -46,7 +46,7 @@ def value_iteration(
         The solution, `iterations` counting sweeps.
 
     Raises:
-        ValueError: an argument is out of range, or `gamma` is 1 and from some state no policy ends the episode.
+        ValueError: if an argument is out of range, or `gamma` is 1 and from some state no policy ends the episode.
     """
     if method not in ("jacobi", "gauss-seidel"):
         raise ValueError(f"method is {method!r}, expected 'jacobi' or 'gauss-seidel'")
@@ -105,7 +105,7 @@ def q_value_iteration(
         The solution, `iterations` counting sweeps; its `q` is the table.
 
     Raises:
-        ValueError: an argument is out of range, or `gamma` is 1 and from some state no policy ends the episode.
+        ValueError: if an argument is out of range, or `gamma` is 1 and from some state no policy ends the episode.
     """
     if initial is not None:
         table = np.asarray(initial, float)

@@ -23,9 +23,9 @@ class ValueLost:
     Attributes:
         start: V* - V^π, expected over the first state.
         largest: the largest V* - V^π of a state.
-        state: where that is.
+        state: the state with the largest loss.
         suboptimal: from how many states something is lost.
-        states: how many there are that are not terminal.
+        states: number of non-terminal states.
         optimal: V*, expected over the first state.
         gamma: the discount factor.
         by_state: `[S]`, V* - V^π.
@@ -48,11 +48,11 @@ def value_lost(mdp: MDP, policy: ArrayLike, *, gamma: float, solution: Solution 
         mdp: the model.
         policy: `[S]` actions, or `[S, A]` probabilities.
         gamma: the discount factor; at 1 the policy must end every episode.
-        solution: of this model with this discount, where it is known already.
+        solution: solution of this model with this discount, if known.
 
     Raises:
-        ValueError: the policy is none of this model, the solution is of another discount, or `gamma` is 1 and a policy
-            never ends an episode.
+        ValueError: if the policy is none of this model, the solution is of another discount, or `gamma` is 1 and a
+            policy never ends an episode.
     """
     if solution is None:
         solution = solve(mdp, gamma=gamma, tolerance=1e-9)

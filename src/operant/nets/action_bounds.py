@@ -19,7 +19,7 @@ class Bounded:
         dimensions: A, the dimension of an action.
 
     Raises:
-        ValueError: the space is of another kind, or a range is infinite.
+        ValueError: if the space is of another kind, or a range is infinite.
     """
 
     def __init__(self, space: gymnasium.Space[Any], *, device: torch.device) -> None:

@@ -31,12 +31,12 @@ class ActionValues:
         activation: nonlinearity of the hidden layers.
         dueling: whether value and advantages are separate streams.
         torso: the convolutions for images, or a custom module with its own initialization.
-        bounds: of the observations, `[D]` each; intervals of finite width are mapped onto [-1, 1].
+        bounds: bounds of the observations, `[D]` each; intervals of finite width are mapped onto [-1, 1].
         network: a custom whole network that returns the values (see `StackedNetwork`), in place of all layers.
         one_hot: whether observations are one-hot vectors of D entries, given as indices `[S, M, 1]`.
 
     Raises:
-        ValueError: a dueling network has no hidden layer, bounds are given for images, which are scaled anyway, or a
+        ValueError: if a dueling network has no hidden layer, bounds are given for images, which are scaled anyway, or a
             whole network is given with an encoder or as a dueling one.
     """
 
@@ -162,7 +162,7 @@ class BoundActionValues:
     """Networks with one set of parameters, sliced once for many calls.
 
     Attributes:
-        shape: of the networks.
+        shape: shape of the networks.
         layers: weights and biases.
         mask: see `ActionValues.mask`.
         prior: fixed networks whose values are added, or None.

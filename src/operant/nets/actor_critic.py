@@ -32,7 +32,7 @@ class Spec:
             With `shared`, one network gives both; otherwise each has a copy and uses its part.
 
     Raises:
-        ValueError: there is no critic, several critics share layers with the actor or predict several values, or a
+        ValueError: if there is no critic, several critics share layers with the actor or predict several values, or a
             whole network is given with an encoder, a memory or several critics.
     """
 
@@ -150,7 +150,7 @@ class BoundActorCritic:
     """Networks with one set of parameters, sliced once for many calls.
 
     Attributes:
-        layers: of all networks, `[S * R, ...]`.
+        layers: layers of all networks, `[S * R, ...]`.
         networks: the same as views `[S, ...]` of each of the R networks: the actor, then the critics.
         free: the head's parameters that do not depend on the state, `[S, free]`.
     """

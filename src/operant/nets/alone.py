@@ -19,11 +19,11 @@ def module_of(stack: Any, layers: Layers, index: int) -> nn.Module:
 
     Args:
         stack: the shape of the networks.
-        layers: of all of them.
+        layers: layers of all networks.
         index: the row of the network.
 
     Raises:
-        ValueError: the network remembers, or is of another kind that has no such module.
+        ValueError: if the network remembers, or is of another kind that has no such module.
     """
     own = [(weight[index].detach().cpu(), bias[index].detach().cpu()) for weight, bias in layers]
     if isinstance(stack, StackedMLP):

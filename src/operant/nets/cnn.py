@@ -33,7 +33,7 @@ class Convolution:
     Attributes:
         filters: number of filters.
         kernel: side length, in pixels.
-        stride: in pixels.
+        stride: stride in pixels.
         padding: rows and columns of zeros around the image.
     """
 
@@ -71,7 +71,7 @@ class StackedCNN:
     Args:
         shape: `(C, H, W)` of an image.
         sizes: widths of the dense hidden layers, and of the output.
-        activation: of the dense hidden layers.
+        activation: activation of the dense hidden layers.
         torso: the convolutions.
         beside: number of inputs that bypass the torso and enter the first dense layer; an observation is then one
             vector `[C * H * W + beside]` that begins with the image. None: images alone, `[C, H, W]`.
@@ -80,7 +80,7 @@ class StackedCNN:
         size: P, the number of parameters of one network.
 
     Raises:
-        ValueError: the torso is unknown, or the image is too small for it.
+        ValueError: if the torso is unknown, or the image is too small for it.
     """
 
     def __init__(
@@ -190,9 +190,9 @@ class StackedCNN:
         """Backpropagate by hand.
 
         Args:
-            layers: of the forward pass.
-            trace: of the forward pass.
-            gradient: of the loss with respect to the outputs, `[S, M, out]`.
+            layers: layers of the forward pass.
+            trace: trace of the forward pass.
+            gradient: gradient of the loss with respect to the outputs, `[S, M, out]`.
 
         Returns:
             The gradient of the parameters, in pieces `[S, n]` in their order.

@@ -96,7 +96,7 @@ class Program(Generic[P, R]):
         """Return the function's result.
 
         Raises:
-            RuntimeError: the function cannot be compiled, e.g. without a C++ compiler.
+            RuntimeError: if the function cannot be compiled, e.g. without a C++ compiler.
         """
         return self._compiled(*args, **kwargs) if self.compiled else self.function(*args, **kwargs)
 
@@ -160,7 +160,7 @@ class Separable(Protocol):
     """A computation for S seeds together, or for one.
 
     Attributes:
-        device: where it computes.
+        device: device of the computation.
         seeds: S of them.
     """
 
@@ -179,8 +179,8 @@ def one_by_one(learner: S, *, samples: int, hidden: Sequence[int]) -> list[S]:
     """Return a learner for each seed, where the layers of all seeds outgrow a processor's cache, and otherwise none.
 
     Args:
-        learner: of all seeds.
-        samples: of one seed.
+        learner: learner of all seeds.
+        samples: samples of one seed.
         hidden: widths of the hidden layers.
     """
     seeds = len(learner.seeds)
@@ -276,7 +276,7 @@ def _compile(graph: GraphModule, inputs: Sequence[Tensor], *, again: bool = True
     """Compile a graph for inputs of these shapes.
 
     Raises:
-        RuntimeError: compilation failed.
+        RuntimeError: if compilation failed.
     """
     for node in graph.graph.nodes:
         node.meta.pop("val", None)  # each names symbolic shapes of its own; the inputs define them for all

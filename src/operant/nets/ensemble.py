@@ -22,7 +22,7 @@ class Ensemble:
     ensemble of one.
 
     Args:
-        network: of one member, `StackedMLP` or `StackedModule` (`operant.nets.network_of_vectors`), or
+        network: network of one member, `StackedMLP` or `StackedModule` (`operant.nets.network_of_vectors`), or
             `StackedNetwork`.
         members: K.
     """

@@ -33,15 +33,15 @@ def network_for(
     """Return the network for observations of a shape: a perceptron for vectors, convolutions for images.
 
     Args:
-        shape: of one observation, `(D,)` or `(C, H, W)` (see `operant.envs.Features`).
+        shape: shape of one observation, `(D,)` or `(C, H, W)` (see `operant.envs.Features`).
         sizes: widths of the dense hidden layers, and of the output.
-        activation: of the dense hidden layers.
+        activation: activation of the dense hidden layers.
         torso: the convolutions, or a custom module, a class or `file.py:Name`.
         memory: makes the network for vectors recurrent.
         picture: shape `(C, H, W)` of the image that a vector begins with, if any: it gets convolutions.
 
     Raises:
-        ValueError: there is no network for such a shape, or the module cannot be an encoder.
+        ValueError: if there is no network for such a shape, or the module cannot be an encoder.
     """
     if make := _from_outside(torso):
         if memory is not None:
@@ -69,12 +69,12 @@ def network_of_vectors(
     Args:
         width: D, of the observation.
         sizes: widths of the dense hidden layers, and of the output.
-        activation: of the dense hidden layers.
+        activation: activation of the dense hidden layers.
         encoder: a custom module, which sees only the observation; `"auto"`: none.
         beside: number of inputs after the observation.
 
     Raises:
-        ValueError: the module cannot be an encoder.
+        ValueError: if the module cannot be an encoder.
     """
     if make := _from_outside(encoder):
         return StackedModule(make, (width,), sizes, activation=activation, beside=beside)
@@ -85,7 +85,7 @@ def encoders(value: object, *, pictures: bool = True) -> tuple[str, ...]:
     """Return the allowed values of an encoder field, for `operant.runtime.bounds.require`.
 
     Args:
-        value: of the field.
+        value: value of the field.
         pictures: whether the algorithm supports images, which need the built-in encoders.
     """
     own = get_args(TorsoName) if pictures else ("auto",)
@@ -98,13 +98,13 @@ def whole_network(
     """Return a network from outside, which replaces all layers.
 
     Args:
-        network: what makes it, or its name.
-        shape: of an observation, `(D,)` or `(C, H, W)`.
+        network: its factory, or the name of one.
+        shape: shape of an observation, `(D,)` or `(C, H, W)`.
         outputs: widths of the parts that its `forward` returns.
-        beside: how many numbers of an action follow the observation, which its `forward` takes, too.
+        beside: number of action entries after the observation, an additional argument of its `forward`.
 
     Raises:
-        ValueError: the name is not that of a module or its factory, or the module does not fit.
+        ValueError: if the name is not that of a module or its factory, or the module does not fit.
     """
     expected = "a torch.nn.Module class, or a function that makes one"
     make = doors.load(network, expected=expected, group=NETWORKS) if isinstance(network, str) else network
@@ -115,7 +115,7 @@ def modules(value: object) -> tuple[str | None, ...]:
     """Return the values of a field for a whole network, for `operant.runtime.bounds.require`.
 
     Args:
-        value: of the field.
+        value: value of the field.
     """
     return None, *doors.choices((), value, NETWORKS, "a torch.nn.Module of yours, path/to/file.py:Name")
 

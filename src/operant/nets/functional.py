@@ -26,20 +26,20 @@ class FunctionalModule(ABC):
 
     Args:
         make: makes a module, such as a class.
-        arguments: of its calls.
+        arguments: arguments of its calls.
         inputs: shapes of one sample of each argument of `forward`.
         trials: numbers of samples with which `forward` is tried.
 
     Attributes:
         module: one of them, whose parameters are not used.
-        names: of its parameters, in the order in which they lie.
+        names: names of its parameters, in order.
         parameters: n, how many numbers they are.
         tried: outputs of the module for random inputs, one per trial.
         at_once: whether all seeds are computed by one call; if not, one after another.
 
     Raises:
-        ModuleError: the module changes its buffers or draws them at random, draws random numbers, or takes or returns
-            something of another shape than it should.
+        ModuleError: if the module changes its buffers or draws them at random, draws random numbers, or takes or
+            returns something of another shape than it should.
     """
 
     KIND = "an encoder"
@@ -78,7 +78,7 @@ class FunctionalModule(ABC):
         """Return the result of `forward` for this many samples as one tensor `[M, ...]`.
 
         Raises:
-            ModuleError: it is something else than it should be.
+            ModuleError: if it is something else than it should be.
         """
 
     def _made(self, generator: torch.Generator) -> nn.Module:
@@ -116,7 +116,7 @@ class FunctionalModule(ABC):
         """Return the module's outputs for some samples.
 
         Raises:
-            ModuleError: it cannot be used.
+            ModuleError: if it cannot be used.
         """
         flat, inputs = self.flat(self.module), [given[0] for given in self._trial_inputs(samples)]
         before = {name: buffer.clone() for name, buffer in self._constants.items()}

@@ -42,7 +42,7 @@ class StackedGRU:
         inputs: D, width of an observation.
         hidden: widths of the dense layers.
         outputs: width of the output.
-        activation: of the dense layers.
+        activation: activation of the dense layers.
         memory: units and steps.
 
     Attributes:
@@ -50,7 +50,7 @@ class StackedGRU:
         units: H.
 
     Raises:
-        ValueError: a width or the number of steps is not positive.
+        ValueError: if a width or the number of steps is not positive.
     """
 
     def __init__(
@@ -108,7 +108,7 @@ class StackedGRU:
         """Return the trace for `pullback`; its last entry is the outputs `[S, M, out]`.
 
         Raises:
-            ValueError: the number of samples is not a multiple of L.
+            ValueError: if the number of samples is not a multiple of L.
         """
         seeds, samples, _ = inputs.shape
         if samples % self.steps:
@@ -130,9 +130,9 @@ class StackedGRU:
         """Backpropagate through time by hand.
 
         Args:
-            layers: of the forward pass.
-            trace: of the forward pass.
-            gradient: of the loss with respect to the outputs, `[S, M, out]`.
+            layers: layers of the forward pass.
+            trace: trace of the forward pass.
+            gradient: gradient of the loss with respect to the outputs, `[S, M, out]`.
 
         Returns:
             The gradient of the parameters, in pieces `[S, n]` in their order.

@@ -138,7 +138,7 @@ class MultiCategoricalHead(_Logits):
     """Logits of several discrete choices that make one action `[K]`, independent in a given state.
 
     Args:
-        space: of the choices, one axis, counted from 0.
+        space: space of the choices, with one axis, starting at 0.
         device: device of the networks.
     """
 
@@ -270,7 +270,7 @@ def head_for(space: gymnasium.Space[Any], *, log_std: float, device: torch.devic
         device: device of the networks.
 
     Raises:
-        ValueError: this kind of space has no head.
+        ValueError: if this kind of space has no head.
     """
     match space:
         case gymnasium.spaces.Discrete():

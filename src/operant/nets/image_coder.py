@@ -38,7 +38,7 @@ class Stages:
         """Return the stages of an image `(C, H, W)`.
 
         Raises:
-            ValueError: the image is too small for one stage.
+            ValueError: if the image is too small for one stage.
         """
         channels, height, width = image
         if min(height, width) < SMALL:

@@ -38,7 +38,7 @@ class StackedLookup(StackedMLP):
         activation: see `StackedMLP`.
 
     Attributes:
-        entries: of a one-hot vector, the number of rows.
+        entries: size of a one-hot vector, the number of rows.
         width: W.
     """
 

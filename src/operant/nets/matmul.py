@@ -37,7 +37,7 @@ def set_precision(precision: str, device: torch.device, *, stacked: bool = True)
 
     Args:
         precision: `highest`, `high` or `medium`.
-        device: where the networks compute.
+        device: device of the networks.
         stacked: whether they use the products here, not modules of PyTorch.
     """
     own = (

@@ -121,9 +121,9 @@ class StackedMLP:
         """Backpropagate by hand.
 
         Args:
-            layers: of the forward pass.
-            trace: of the forward pass.
-            gradient: of the loss with respect to the outputs, `[S, M, out]`.
+            layers: layers of the forward pass.
+            trace: trace of the forward pass.
+            gradient: gradient of the loss with respect to the outputs, `[S, M, out]`.
             buffers: for the gradients of the hidden layers (see `buffers`), separate from the trace's.
 
         Returns:
@@ -149,9 +149,9 @@ class StackedMLP:
         """Backpropagate by hand to the inputs only, at half the cost of `pullback`.
 
         Args:
-            layers: of the forward pass.
-            trace: of the forward pass.
-            gradient: of the loss with respect to the outputs, `[S, M, out]`.
+            layers: layers of the forward pass.
+            trace: trace of the forward pass.
+            gradient: gradient of the loss with respect to the outputs, `[S, M, out]`.
             buffers: for the gradients of the hidden layers (see `buffers`), separate from the trace's.
 
         Returns:

@@ -24,9 +24,9 @@ class StackedModule(FunctionalModule):
 
     Args:
         make: makes a module.
-        shape: of an observation, `(D,)` or `(C, H, W)`.
+        shape: shape of an observation, `(D,)` or `(C, H, W)`.
         sizes: widths of the dense hidden layers that follow, and of the output.
-        activation: of the dense hidden layers.
+        activation: activation of the dense hidden layers.
         beside: number of inputs after the observation, `[D + beside]`, such as an action: only the dense layers see
             them.
 
@@ -34,7 +34,7 @@ class StackedModule(FunctionalModule):
         size: P, the number of parameters of one network: those of the module by name, then those of the dense layers.
 
     Raises:
-        ModuleError: the module has buffers, draws random numbers, or returns no features per observation.
+        ModuleError: if the module has buffers, draws random numbers, or returns no features per observation.
     """
 
     def __init__(
@@ -111,9 +111,9 @@ class StackedModule(FunctionalModule):
         """Backpropagate: through the dense layers by hand, through the module by autograd.
 
         Args:
-            layers: of the forward pass.
-            trace: of the forward pass.
-            gradient: of the loss with respect to the outputs, `[S, M, out]`.
+            layers: layers of the forward pass.
+            trace: trace of the forward pass.
+            gradient: gradient of the loss with respect to the outputs, `[S, M, out]`.
             buffers: not used.
 
         Returns:
@@ -133,9 +133,9 @@ class StackedModule(FunctionalModule):
         """Backpropagate to the inputs `[S, M, D + beside]` only, of networks with more inputs than an observation.
 
         Args:
-            layers: of the forward pass.
-            trace: of the forward pass.
-            gradient: of the loss with respect to the outputs, `[S, M, out]`.
+            layers: layers of the forward pass.
+            trace: trace of the forward pass.
+            gradient: gradient of the loss with respect to the outputs, `[S, M, out]`.
             buffers: not used.
         """
         _, leaf, read, *dense = trace

@@ -29,15 +29,15 @@ class StackedNetwork(FunctionalModule):
 
     Args:
         make: makes a network.
-        shape: of an observation, `(D,)` or `(C, H, W)`.
+        shape: shape of an observation, `(D,)` or `(C, H, W)`.
         outputs: widths of the parts that `forward` returns: one, or policy and values.
-        beside: how many numbers follow the observation in an input, the action of a critic; 0: it sees no action.
+        beside: number of action entries after the observation in the input of a critic; 0: no action.
 
     Attributes:
         size: P, the number of parameters of one network.
 
     Raises:
-        ModuleError: see `FunctionalModule`; or the outputs do not depend on the parameters.
+        ModuleError: if `FunctionalModule` raises it, or the outputs do not depend on the parameters.
     """
 
     KIND = "a network"
@@ -58,7 +58,7 @@ class StackedNetwork(FunctionalModule):
         """Return the outputs `[M, all parts]`.
 
         Raises:
-            ModuleError: a part is missing or has another shape.
+            ModuleError: if a part is missing or has another shape.
         """
         several = len(self.outputs) > 1 and isinstance(found, tuple | list)
         parts = cast(Sequence[Any], found if several else [found])
@@ -111,9 +111,9 @@ class StackedNetwork(FunctionalModule):
         """Return the gradient of the parameters by autograd, `[S, P]` and an empty piece.
 
         Args:
-            layers: of the forward pass.
-            trace: of the forward pass.
-            gradient: of the loss with respect to the outputs, `[S, M, out]`.
+            layers: layers of the forward pass.
+            trace: trace of the forward pass.
+            gradient: gradient of the loss with respect to the outputs, `[S, M, out]`.
             buffers: not used.
         """
         own, _, outputs, _ = trace
@@ -126,9 +126,9 @@ class StackedNetwork(FunctionalModule):
         """Return the gradient of the inputs `[S, M, D + beside]` of a critic of actions, by autograd.
 
         Args:
-            layers: of the forward pass.
-            trace: of the forward pass.
-            gradient: of the loss with respect to the outputs, `[S, M, out]`.
+            layers: layers of the forward pass.
+            trace: trace of the forward pass.
+            gradient: gradient of the loss with respect to the outputs, `[S, M, out]`.
             buffers: not used.
         """
         _, leaf, outputs, _ = trace

@@ -25,7 +25,7 @@ class Slot:
     """A tensor of parameters of one seed, and its initial value.
 
     Attributes:
-        shape: of the tensor.
+        shape: shape of the tensor.
         inputs: numbers that each of its outputs sums over; 0 for a constant.
         gain: standard deviation of an output for inputs of variance 1; of a constant its value.
     """
@@ -50,7 +50,7 @@ class Slots:
         slots: their shapes and beginnings.
 
     Attributes:
-        sizes: how many numbers each tensor has.
+        sizes: number of elements of each tensor.
         size: P, the total number of parameters.
     """
 
@@ -90,7 +90,7 @@ class StackedNormedMLP(Slots):
         inputs: numbers of an input.
         hidden: widths of the hidden layers.
         outputs: numbers of an output; None: the last hidden layer is the output.
-        gain: of the outputs, 0 for outputs that begin at 0.
+        gain: gain of the outputs; 0 initializes them at 0.
         activation: nonlinearity of the hidden layers.
     """
 

@@ -44,7 +44,7 @@ class StackedOptimizer(DeclaredState, ABC):
         max_grad_norm: largest norm of one seed's gradient; None: no clipping.
 
     Raises:
-        ValueError: `max_grad_norm` is not positive.
+        ValueError: if `max_grad_norm` is not positive.
     """
 
     STATE = ("second", "steps", "skipped")

@@ -215,7 +215,7 @@ def joined(*, sharded: bool = False) -> Generator[Processes | None]:
         sharded: whether language models are sharded among them.
 
     Raises:
-        LostError: another process has ended, and this one leads.
+        LostError: if another process has ended, and this one leads.
     """
     if not started():
         yield None
@@ -281,7 +281,7 @@ def follow(processes: Processes) -> None:
     """Follow the leading process from the folder of its run. That one handles signals.
 
     Raises:
-        LostError: it has ended unexpectedly.
+        LostError: if it has ended unexpectedly.
     """
     with Interruption():
         told = processes.hear()

@@ -100,10 +100,10 @@ class RayHost:
 
     Args:
         ray: the package, connected.
-        cpus: that each actor reserves.
+        cpus: CPUs that each actor reserves.
 
     Attributes:
-        address: of the cluster.
+        address: address of the cluster.
     """
 
     def __init__(self, ray: Any, *, cpus: int) -> None:
@@ -127,16 +127,16 @@ def cluster(address: str = "", *, unauthenticated: bool = False) -> Generator[Ra
     """Set Ray as the host of workers that are made in the block.
 
     Args:
-        address: of an existing cluster that this machine is a node of, `HOST:PORT` or `auto`. Default: a cluster of
-            this machine, started for the block alone: without dashboard, on the loopback interface, with a token, a
-            namespace and a private temporary folder. It ends with the block, or with this process.
+        address: address of an existing cluster that this machine is a node of, `HOST:PORT` or `auto`. Default: a
+            cluster of this machine, started for the block alone: without dashboard, on the loopback interface, with a
+            token, a namespace and a private temporary folder. It ends with the block, or with this process.
         unauthenticated: allow a cluster beyond the loopback interface that lets in connections without a token.
 
     Raises:
-        ModuleNotFoundError: Ray is not installed.
-        ValueError: the address is of another form, or that of an unauthenticated cluster.
-        ConnectionError: no cluster replies at the address.
-        RuntimeError: Ray is too old, in use by this process already, or could not be started.
+        ModuleNotFoundError: if Ray is not installed.
+        ValueError: if the address is of another form, or that of an unauthenticated cluster.
+        ConnectionError: if no cluster replies at the address.
+        RuntimeError: if Ray is too old, in use by this process already, or could not be started.
     """
     if "://" in address:
         raise ValueError(
@@ -197,8 +197,8 @@ def _package() -> Any:
     """Import Ray.
 
     Raises:
-        ModuleNotFoundError: it is not installed.
-        RuntimeError: it is too old, or this process is connected to it.
+        ModuleNotFoundError: if it is not installed.
+        RuntimeError: if it is too old, or this process is connected to it.
     """
     try:
         ray: Any = importlib.import_module("ray")

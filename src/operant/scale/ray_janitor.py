@@ -24,7 +24,7 @@ def processes(folder: str, driver: int) -> list[int]:
     """Return the processes that use a folder: in their arguments, their environment, or their open files (Linux).
 
     Args:
-        folder: of the cluster.
+        folder: folder of the cluster.
         driver: its process, which does not count; nor do processes that it has forked and that have its open files.
     """
     found: list[int] = []

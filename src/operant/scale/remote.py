@@ -18,10 +18,11 @@ class RemoteTrainer:
     """A trainer of a service (see `operant.scale.trainer.Trainer`).
 
     Args:
-        address: of the service, such as `http://127.0.0.1:8421`; None: that of `TINKER_BASE_URL`, or Tinker's own.
+        address: address of the service, such as `http://127.0.0.1:8421`; None: that of `TINKER_BASE_URL`, or Tinker's
+            own.
         model: a name of the service.
         lora_r: rank of the adapter; 0: 32.
-        seed: of the adapter's initial weights.
+        seed: seed of the adapter's initial weights.
         key: for the service; None: that of `TINKER_API_KEY`.
     """
 

@@ -36,8 +36,8 @@ class Answer:
     """Result of a request for samples.
 
     Attributes:
-        completions: of the prompt.
-        prompt_log_probs: of all prompt tokens except the first; None: not requested.
+        completions: completions of the prompt.
+        prompt_log_probs: log-probabilities of all prompt tokens except the first; None: not requested.
     """
 
     completions: list[Completion]
@@ -51,9 +51,9 @@ class Service:
 
     Args:
         options: the base model.
-        folder: of saved states and the tokenizer.
-        seed: of samples without their own seed.
-        device: of the computation.
+        folder: folder of saved states and the tokenizer.
+        seed: seed of samples without their own seed.
+        device: device of the computation.
     """
 
     def __init__(self, options: ModelOptions, folder: Path, *, seed: int = 0, device: str = "cpu") -> None:
@@ -84,7 +84,7 @@ class Service:
         """Return the future of a request.
 
         Raises:
-            UnknownError: there is none.
+            UnknownError: if there is none.
         """
         try:
             return self._results[request]
@@ -95,7 +95,7 @@ class Service:
         """Return the trainer of a model.
 
         Raises:
-            UnknownError: there is none.
+            UnknownError: if there is none.
         """
         try:
             return self.trainers[model]
@@ -106,7 +106,7 @@ class Service:
         """Create a model: the base with a new adapter of a given rank; 0 trains all weights.
 
         Raises:
-            ValueError: the base is not the served one.
+            ValueError: if the base is not the served one.
         """
         if base != self.name:
             raise ValueError(f"{base!r} is not served here; {self.name!r} is")
@@ -130,7 +130,7 @@ class Service:
         """Return the rank of the adapter of a saved state.
 
         Raises:
-            UnknownError: there is no such model.
+            UnknownError: if there is no such model.
         """
         owner, _ = self._parts(address, STATES)
         file = self._folder(owner) / RANK
@@ -174,12 +174,12 @@ class Service:
             count: completions.
             sampling: length, temperature, cuts.
             stop: strings or ids after which a completion ends.
-            seed: of the random numbers; None: a different one each time.
+            seed: seed of the random numbers; None: a different one each time.
             score_prompt: whether to return the log-probabilities of the prompt.
 
         Raises:
-            UnknownError: there are no such weights.
-            ValueError: the prompt is empty, or longer than the model's context.
+            UnknownError: if there are no such weights.
+            ValueError: if the prompt is empty, or longer than the model's context.
         """
         if self.context is not None and len(prompt) + sampling.max_tokens > self.context:
             raise ValueError(

@@ -56,11 +56,11 @@ class Grid:
     Attributes:
         algorithms: names.
         tasks: names.
-        seeds: of every cell.
+        seeds: seeds of every cell.
         values: fields of the algorithm's configuration with their values.
         settings: shared fields of the settings, such as the budget.
         config: shared fields of the configuration.
-        preset: of all cells; None: that of the task.
+        preset: preset of all cells; None: that of the task.
     """
 
     algorithms: tuple[str, ...]
@@ -76,7 +76,7 @@ class Grid:
         """Read the tables of a file.
 
         Raises:
-            ValueError: a key is missing, unknown or of the wrong kind.
+            ValueError: if a key is missing, unknown or of the wrong kind.
         """
         known = {"algorithm", "task", "seeds", "budget", "preset", "grid", "settings", "config"}
         if unknown := sorted(given.keys() - known):
@@ -127,10 +127,10 @@ class Cell:
     """One run of a sweep.
 
     Attributes:
-        name: of its folder.
+        name: name of its folder.
         path: the folder.
-        words: of the command that starts it, after `operant`.
-        values: those of this cell alone.
+        words: arguments of the command that starts it, after `operant`.
+        values: values of this cell.
     """
 
     name: str
@@ -169,7 +169,7 @@ class Sweep:
         cells: all of them.
 
     Raises:
-        ValueError: the folder has another sweep or other files, or no sweep without a grid.
+        ValueError: if the folder has another sweep or other files, or has no sweep and no grid is given.
     """
 
     def __init__(self, path: Path, grid: Mapping[str, Any] | None = None) -> None:
@@ -213,7 +213,7 @@ class Sweep:
             parse: parses the arguments of `operant train`.
 
         Raises:
-            ValueError: a cell is invalid; the message names it.
+            ValueError: if a cell is invalid; the message names it.
         """
         new = not (self.path / "sweep.toml").exists()
         self.write()

@@ -318,7 +318,7 @@ def read_sampling(given: Mapping[str, Any]) -> tuple[Sampling, list[Any], int | 
     """Return the sampling options, the ends of completions, and the seed.
 
     Raises:
-        ValueError: a value is out of its range.
+        ValueError: if a value is out of its range.
     """
     stop = given.get("stop")
     if stop == []:
@@ -354,7 +354,7 @@ def serve(service: Service, *, host: str, port: int, key: str, announce: Callabl
         announce: called with the address once it responds.
 
     Raises:
-        ValueError: the port is in use or not allowed, or the host is not of this machine.
+        ValueError: if the port is in use or not allowed, or the host is not of this machine.
     """
     listening = listen(host, port)
     shown = f"[{host}]" if ":" in host else host
@@ -371,7 +371,7 @@ async def _body(request: Request) -> bytes:
     """Return the body of a request.
 
     Raises:
-        ValueError: it is too long, or its compression is unsupported.
+        ValueError: if it is too long, or its compression is unsupported.
     """
     body = b""
     async for chunk in request.stream():

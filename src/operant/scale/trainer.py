@@ -53,7 +53,7 @@ class Datum(NamedTuple):
         target_tokens: the id to predict at each of them. For ordinary text it is the next token.
         weights: weight of each target in `cross_entropy`.
         logprobs: log-probability of each target at sampling.
-        advantages: of each target; 0 for tokens of a prompt.
+        advantages: advantages of each target; 0 for tokens of a prompt.
     """
 
     tokens: Sequence[int]
@@ -97,7 +97,7 @@ class Trainer(Protocol):
     """A model with training verbs.
 
     Attributes:
-        tokenizer: of the model, from transformers.
+        tokenizer: tokenizer of the model, from transformers.
     """
 
     tokenizer: Any
@@ -115,7 +115,7 @@ class Trainer(Protocol):
             config: `clip_low_threshold` and `clip_high_threshold` of `ppo` and `cispo`: bounds of the ratio.
 
         Raises:
-            ValueError: the loss is unknown, or a datum lacks a field.
+            ValueError: if the loss is unknown, or a datum lacks a field.
         """
         ...
 
@@ -126,7 +126,7 @@ class Trainer(Protocol):
             `gradient_norm` before clipping, and `skipped`, 1 or 0.
 
         Raises:
-            ValueError: there is no gradient.
+            ValueError: if there is no gradient.
         """
         ...
 
@@ -139,7 +139,7 @@ class Trainer(Protocol):
             prompts: token ids.
             num_samples: completions of each prompt.
             sampling: length, temperature, cuts.
-            seed: of the random numbers; None: a different one each time.
+            seed: seed of the random numbers; None: a different one each time.
         """
         ...
 
@@ -161,8 +161,8 @@ class LocalTrainer:
 
     Args:
         model: trained in place.
-        folder: of saved states; created when needed.
-        seed: of samples without their own seed.
+        folder: folder of saved states; created when needed.
+        seed: seed of samples without their own seed.
 
     Attributes:
         steps: optimizer steps so far.
@@ -253,7 +253,7 @@ class LocalTrainer:
         """See `Trainer`.
 
         Raises:
-            ValueError: the name is not a valid file name, or exists.
+            ValueError: if the name is not a valid file name, or exists.
         """
         target = self.folder / checked_name(name)
         if target.exists():
@@ -265,7 +265,7 @@ class LocalTrainer:
         """See `Trainer`.
 
         Raises:
-            ValueError: there is no such state, or it belongs to another model.
+            ValueError: if there is no such state, or it belongs to another model.
         """
         found = Checkpoints(Path(path)).latest() if Path(path).is_dir() else None
         if found is None:
@@ -346,16 +346,16 @@ def connect(
     """Return a trainer, for a `with` block: in this process, or of a service with the Tinker API.
 
     Args:
-        address: of the service, such as `http://127.0.0.1:8421`; None: train in this process.
+        address: address of the service, such as `http://127.0.0.1:8421`; None: train in this process.
         model: folder of a run, a folder or hub name of a model, or a built-in one; for a service one of its names.
         lora_r: rank of a new adapter; 0 trains all weights here, and means rank 32 on a service.
-        seed: of initial weights and of samples without their own seed.
-        key: of the service; None: that of the environment variable `TINKER_API_KEY`.
+        seed: seed of initial weights and of samples without their own seed.
+        key: API key of the service; None: that of the environment variable `TINKER_API_KEY`.
         states: folder of states saved here.
 
     Raises:
-        ValueError: there is no such model.
-        ModuleNotFoundError: the extra `tinker` is missing, which a service needs.
+        ValueError: if there is no such model.
+        ModuleNotFoundError: if the extra `tinker` is missing, which a service needs.
     """
     if address is None:
         return closing(LocalTrainer(load(named(model, lora_r), seed=seed), states, seed=seed))
@@ -377,7 +377,7 @@ def check(data: Sequence[Datum], loss: str) -> None:
     """Validate a batch.
 
     Raises:
-        ValueError: the loss is unknown, or a datum lacks a field; the message names it.
+        ValueError: if the loss is unknown, or a datum lacks a field; the message names it.
     """
     if loss not in _NEEDS:
         raise ValueError(f"there is no loss {loss!r}; there are {', '.join(get_args(Loss))}")

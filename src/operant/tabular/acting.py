@@ -45,8 +45,8 @@ class Rule(NamedTuple):
     Attributes:
         choices: the feasible actions.
         gamma: discount per step.
-        step_size: of the updates.
-        epsilon: of exploration.
+        step_size: step size of the updates.
+        epsilon: ε of exploration.
         count_steps: whether schedules count steps; otherwise they count episodes.
     """
 

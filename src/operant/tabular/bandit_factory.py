@@ -24,7 +24,7 @@ class BanditExperiment:
 
     Attributes:
         learner: satisfies `operant.runtime.learner.Learner` and `Policy`.
-        settings: of the run.
+        settings: settings of the run.
     """
 
     learner: BanditLearner
@@ -46,7 +46,7 @@ class BanditExperiment:
             interrupted: not used.
 
         Raises:
-            ValueError: `episodes` is not positive, or an unknown backend.
+            ValueError: if `episodes` is not positive, or an unknown backend.
         """
         episodes = self.settings.evaluate_episodes if episodes is None else episodes
         if episodes < 1:
@@ -83,11 +83,11 @@ def arms_of(task: str, seeds: Sequence[int], env_kwargs: Mapping[str, Any] | Non
 
     Args:
         task: the id of a registered bandit of `operant.envs.worlds.bandits`.
-        seeds: of the runs.
+        seeds: one non-negative integer per run.
         env_kwargs: parameters for the constructor of the bandit.
 
     Raises:
-        ValueError: the task has more than one state, or is not a bandit with known arms.
+        ValueError: if the task has more than one state, or is not a bandit with known arms.
     """
     env = _bandit(task, env_kwargs)
     means: list[Floats] = []

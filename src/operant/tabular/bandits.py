@@ -50,11 +50,11 @@ class Arms(NamedTuple):
         """Return Bernoulli arms.
 
         Args:
-            probabilities: of reward 1, `[K]` for all seeds or `[S, K]`.
+            probabilities: probabilities of reward 1, `[K]` for all seeds or `[S, K]`.
             seeds: S, if the arms are the same for all.
 
         Raises:
-            ValueError: a number is outside [0, 1].
+            ValueError: if a number is outside [0, 1].
         """
         means = _rows(probabilities, seeds)
         if not ((means >= 0.0) & (means <= 1.0)).all():
@@ -66,7 +66,7 @@ class Arms(NamedTuple):
         """Return arms with normal rewards around their means, `[K]` or `[S, K]`.
 
         Raises:
-            ValueError: a mean is NaN or Inf, or the standard deviation `noise` is negative, NaN or Inf.
+            ValueError: if a mean is NaN or Inf, or the standard deviation `noise` is negative, NaN or Inf.
         """
         table = _rows(means, seeds)
         if not np.isfinite(table).all() or not 0.0 <= noise < np.inf:
@@ -206,7 +206,7 @@ class BanditLearner(Resumable):
     A subclass names its kernel: `run(arms, pulls, rule, steps)` lets every seed pull `steps` arms.
 
     Args:
-        config: of the strategy; `steps` are the pulls of one iteration.
+        config: configuration of the strategy; `steps` are the pulls of one iteration.
         arms: the problems.
         seeds: one non-negative integer for each of them; each has its own random streams.
         budget: pulls of each seed; the iteration that reaches it is shortened.
@@ -214,10 +214,10 @@ class BanditLearner(Resumable):
     Attributes:
         consumed: pulls of each seed.
         pulls: the statistics.
-        device: of actions and observations, the CPU.
+        device: device of actions and observations, the CPU.
 
     Raises:
-        ValueError: the numbers of problems and seeds differ, or the strategy does not support these rewards.
+        ValueError: if the numbers of problems and seeds differ, or the strategy does not support these rewards.
     """
 
     STATE = ("consumed", "pulls")

@@ -21,7 +21,7 @@ def size(space: gymnasium.Space[Any]) -> int:
     """Return the size of a finite space.
 
     Raises:
-        ValueError: the space is not a Discrete, MultiDiscrete, MultiBinary, or Tuple or Dict of these.
+        ValueError: if the space is not a Discrete, MultiDiscrete, MultiBinary, or Tuple or Dict of these.
     """
     found = members(space)
     if found is None:
@@ -33,7 +33,7 @@ def number(space: gymnasium.Space[Any], member: Any) -> int:
     """Return the index of a member, from 0; in composite spaces the last part varies fastest.
 
     Raises:
-        ValueError: not a member of the space.
+        ValueError: if it is not a member of the space.
     """
     if isinstance(space, spaces.Discrete):
         index = int(member - space.start)
@@ -73,7 +73,7 @@ class Enumerated(gymnasium.ObservationWrapper[Any, Any, Any]):
         """Return the index of an observation.
 
         Raises:
-            ValueError: the observation is not in the observation space.
+            ValueError: if the observation is not in the observation space.
         """
         try:
             return number(self._space, observation)
@@ -97,14 +97,14 @@ def enumerated(
 
     Args:
         task: a Gymnasium id.
-        seeds: of the runs.
+        seeds: one non-negative integer per run.
         rows: N, environments per seed.
-        purpose: of the random numbers.
+        purpose: purpose of the random numbers.
         longest: steps after which an episode is truncated if the task has no limit; None for never.
         env_kwargs: parameters for the constructor of the environment.
 
     Raises:
-        ValueError: the observations are infinitely many.
+        ValueError: if the observations are infinitely many.
     """
     spec = specified(task, env_kwargs)
 

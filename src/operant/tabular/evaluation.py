@@ -56,11 +56,11 @@ def sampled_returns(
         mdp: the model; episodes are truncated at its step limit, or after `longest` steps.
         policies: `[S, states, A]`, probabilities.
         seeds: S of them.
-        episodes: of each seed.
+        episodes: episodes per seed.
         longest: steps.
 
     Raises:
-        ValueError: the shapes differ, or no episodes.
+        ValueError: if the shapes differ, or `episodes` is not positive.
     """
     table = np.asarray(policies, np.float64)
     if table.shape != (len(seeds), mdp.states, mdp.actions) or episodes < 1:
@@ -90,7 +90,7 @@ def expected_returns(mdp: MDP, policies: ArrayLike, *, gamma: float = 1.0, steps
         `[..., states]`; the mean over `mdp.start` is the value of the task.
 
     Raises:
-        ValueError: no step limit and no number of steps.
+        ValueError: if there is neither a step limit nor a number of steps.
     """
     horizon = mdp.max_steps if steps is None else steps
     if horizon is None or not 0 <= horizon < UNLIMITED:
@@ -120,6 +120,6 @@ def exact_values(mdp: MDP, policies: ArrayLike, *, gamma: float) -> Floats:
         `[S, states]`.
 
     Raises:
-        ValueError: `gamma` is 1 and a policy never ends an episode, or a policy does not fit the model.
+        ValueError: if `gamma` is 1 and a policy never ends an episode, or a policy does not fit the model.
     """
     return np.stack([policy_evaluation(mdp, policy, gamma=gamma).values for policy in np.asarray(policies)])

@@ -151,7 +151,7 @@ def expected_episodes(mdp: MDP, policies: ArrayLike, *, limit: int) -> Expected:
         limit: steps after which an episode is truncated.
 
     Raises:
-        ValueError: the shapes differ, or the limit is below 1.
+        ValueError: if the shapes differ, or the limit is below 1.
     """
     table = np.asarray(policies, np.float64)
     if table.ndim != 3 or table.shape[1:] != (mdp.states, mdp.actions) or limit < 1:

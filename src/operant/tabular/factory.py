@@ -36,7 +36,7 @@ class Experiment:
 
     Attributes:
         learner: satisfies `operant.runtime.learner.Learner` and `Policy`.
-        settings: of the run.
+        settings: settings of the run.
         mdp: the model of the task, if it has a constant one that no wrapper changes.
     """
 
@@ -58,14 +58,14 @@ class Experiment:
         episodes are truncated after `operant.tabular.evaluation.LONGEST_EPISODE` steps, or by the settings.
 
         Args:
-            episodes: of each seed. Default: from the settings.
+            episodes: episodes per seed. Default: from the settings.
             backend: "tensor" uses the model, "gymnasium" steps Gymnasium's environment, "auto" is the former if there
                 is a model. Default: that of the settings.
             interrupted: called repeatedly; True stops the evaluation.
 
         Raises:
-            StoppedError: it was stopped.
-            ValueError: `episodes` is not positive, an unknown backend, or no model, such as in wrappers that hold in
+            StoppedError: if it was stopped.
+            ValueError: if `episodes` is not positive, an unknown backend, or no model, such as in wrappers that hold in
                 evaluations.
         """
         settings, learner = self.settings, self.learner
@@ -146,8 +146,8 @@ def assemble(
         device: must be "cpu": tables are updated cell by cell.
 
     Raises:
-        ValueError: the task is unknown or does not suit the algorithm, or another device.
-        TypeError: the configuration has another type.
+        ValueError: if the task is unknown or does not suit the algorithm, or another device.
+        TypeError: if the configuration has another type.
     """
     kind = learner_kind(algorithm, config)
     if device != "cpu":
@@ -174,8 +174,8 @@ def _in_wrappers(settings: Settings) -> BatchEnv:
     """Return the environments of a task with numbered observations in the wrappers of a run.
 
     Raises:
-        ValueError: the task is to be simulated, or a wrapper cannot be made, or makes observations or actions that are
-            no numbers of states or actions.
+        ValueError: if the task is to be simulated, or a wrapper cannot be made, or makes observations or actions that
+            are no numbers of states or actions.
     """
     if settings.env_backend == "tensor":
         raise ValueError(
@@ -223,8 +223,8 @@ def known_model(task: str, env_kwargs: Mapping[str, Any] | None = None) -> MDP |
         env_kwargs: parameters for the constructor of the environment.
 
     Raises:
-        ValueError: the task is unknown or out of date.
-        ModuleNotFoundError: the task needs a package that is not installed.
+        ValueError: if the task is unknown or out of date.
+        ModuleNotFoundError: if the task needs a package that is not installed.
     """
     env = make_single(specified(task, env_kwargs))
     try:
@@ -240,7 +240,7 @@ def _simulated(task: str, mdp: MDP | None, backend: str) -> bool:
     """Return whether a task is simulated from its model.
 
     Raises:
-        ValueError: unknown backend, or no model for "tensor".
+        ValueError: if the backend is unknown, or "tensor" has no model.
     """
     if backend not in ("auto", "tensor", "gymnasium"):
         raise ValueError(f"backend must be 'auto', 'tensor' or 'gymnasium', got {backend!r}")
@@ -274,7 +274,7 @@ def learner_for(
         **values: fields of the algorithm's configuration.
 
     Raises:
-        ValueError: an unknown name, a value out of range, an algorithm of another package, or a source of the wrong
+        ValueError: for an unknown name, a value out of range, an algorithm of another package, or a source of the wrong
             kind.
     """
     entry = catalog.find(algorithm)

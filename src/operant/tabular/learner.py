@@ -80,7 +80,7 @@ class TabularLearner(DeclaredState):
         world: positions of the seeds.
         rule: the kernels' constants.
         agent: tables, counters, streams.
-        device: of actions and observations, the CPU.
+        device: device of actions and observations, the CPU.
     """
 
     STATE = ("consumed", ("world", "places"), "agent")
@@ -189,7 +189,7 @@ class TabularLearner(DeclaredState):
         this call are 0.
 
         Raises:
-            ValueError: the learner steps environments, which cannot stop one by one, or no episodes.
+            ValueError: if the learner steps environments, which cannot stop one by one, or `episodes` is not positive.
         """
         if self.model is None:
             raise ValueError("only a model can be simulated by episodes; call iterate() until there are enough")
@@ -208,7 +208,7 @@ class TabularLearner(DeclaredState):
         """Continue in another model with the same states and actions, as in a changing maze.
 
         Raises:
-            ValueError: states or feasible actions differ, or the learner steps an environment.
+            ValueError: if states or feasible actions differ, or the learner steps an environment.
         """
         if self.model is None or not np.array_equal(mdp.feasible, self.feasible):
             raise ValueError("the model must be simulated, and the new one have the same states and feasible actions")
@@ -270,7 +270,7 @@ class TabularLearner(DeclaredState):
         """Choose actions for states `[S, N]` (see `operant.runtime.learner.Policy`).
 
         Raises:
-            EnvError: a state is outside the table.
+            EnvError: if a state is outside the table.
         """
         _states(_array(obs), self.states, "the environment")
         return self._player.act(obs, memory, noise)
@@ -308,8 +308,8 @@ class TabularLearner(DeclaredState):
         """Restore a state exactly; an invalid one leaves the learner unchanged.
 
         Raises:
-            StateError: the state is of another configuration.
-            ValueError: it is of another task.
+            StateError: if the state is of another configuration.
+            ValueError: if it is of another task.
         """
         if "env" not in state:
             raise MissingError("env", "is missing")

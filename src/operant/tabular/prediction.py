@@ -74,7 +74,7 @@ class Prediction(TabularLearner):
             likely.
 
     Raises:
-        ValueError: the policy has another shape, or an infeasible action.
+        ValueError: if the policy has another shape, or an infeasible action.
     """
 
     learns_action_values = False
@@ -120,7 +120,7 @@ def policy_table(policy: ArrayLike | None, feasible: NDArray[np.bool_]) -> Float
     """Return a policy as probabilities `[states, A]`; None is uniform over feasible actions.
 
     Raises:
-        ValueError: the policy has another shape, or an infeasible action.
+        ValueError: if the policy has another shape, or an infeasible action.
     """
     if policy is None:
         return shares(feasible)

@@ -32,12 +32,12 @@ class Trial:
 
     Attributes:
         number: from 0, which has the initial values.
-        values: of the tuned fields, by name, as in TOML.
+        values: values of the tuned fields, by name, as in TOML.
         state: running (or interrupted), complete, pruned, or failed.
         value: the objective; None unless complete.
         curve: the mean score of its seeds at each evaluation, by evaluation intervals of the used budget.
         seconds: duration.
-        reason: of a failure.
+        reason: reason of a failure.
     """
 
     number: int
@@ -56,7 +56,7 @@ def propose(space: Space, trials: Sequence[Trial], first: Mapping[str, Any], see
         space: the search space.
         trials: all ended ones.
         first: the initial values.
-        seed: of the search.
+        seed: seed of the search.
     """
     if not trials:
         return dict(first)

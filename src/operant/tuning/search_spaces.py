@@ -23,7 +23,7 @@ class Range:
         whole: whether numbers are integers.
 
     Raises:
-        ValueError: the range is empty or infinite, or on a logarithmic scale not positive.
+        ValueError: if the range is empty or infinite, or on a logarithmic scale not positive.
     """
 
     low: float
@@ -43,7 +43,7 @@ class Range:
         """Return the range, widened to contain `value`.
 
         Raises:
-            ValueError: it is not a number, or not positive on a logarithmic scale.
+            ValueError: if it is not a number, or not positive on a logarithmic scale.
         """
         if isinstance(value, bool) or not isinstance(value, int | float) or (self.log and value <= 0):
             raise ValueError(f"the initial value {value} cannot be part of a range; use choices")
@@ -64,7 +64,7 @@ class Choices:
         choices: two or more different values, as in TOML.
 
     Raises:
-        ValueError: there are fewer than two, or two are equal.
+        ValueError: if there are fewer than two, or two are equal.
     """
 
     choices: tuple[Any, ...]
@@ -106,7 +106,7 @@ class Factor:
         """Return the range for an initial value.
 
         Raises:
-            ValueError: it is not a positive number.
+            ValueError: if it is not a positive number.
         """
         if isinstance(value, bool) or not isinstance(value, int | float) or value <= 0:
             raise ValueError(f"the initial value must be a positive number, got {value}")
@@ -163,7 +163,7 @@ def space_of(config: Any, *, fixed: Collection[str] = (), own: Mapping[str, Any]
             or with `choices`.
 
     Raises:
-        ValueError: the configuration has no such field, a table is invalid, or nothing is left to tune.
+        ValueError: if the configuration has no such field, a table is invalid, or nothing is left to tune.
     """
     values = {field.name: getattr(config, field.name) for field in fields(config)}
     if own is None:
@@ -191,7 +191,7 @@ def dimension_of(table: Any, where: str) -> Dimension:
     """Return the space of a field from a TOML table.
 
     Raises:
-        ValueError: it is invalid.
+        ValueError: if it is invalid.
     """
     if not isinstance(table, Mapping) or ("choices" in table) == ("low" in table):
         raise ValueError(f"{where} must be a table with low and high, or with choices, got {table!r}")

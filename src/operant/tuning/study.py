@@ -51,7 +51,7 @@ class Plan:
     """Extent of a search.
 
     Raises:
-        ValueError: a value is out of its range.
+        ValueError: if a value is out of its range.
     """
 
     trials: PositiveInt = 40
@@ -83,7 +83,7 @@ class Result:
             biased upwards by the selection.
         trials: all ended ones.
         default: the run of the initial values on new seeds; None without new seeds.
-        tuned: that of the winner; None without new seeds, or if the winner has the initial values.
+        tuned: result of the winner; None without new seeds, or if the winner has the initial values.
         config: a file with the winner's configuration.
     """
 
@@ -100,7 +100,7 @@ class Study:
     Attributes:
         path: the folder.
         plan: extent of the search.
-        settings: of the trials.
+        settings: settings of the trials.
         config: the initial configuration.
         space: the search space.
     """
@@ -116,13 +116,13 @@ class Study:
         Args:
             path: new or empty.
             plan: extent of the search.
-            settings: of the trials, with their seeds.
+            settings: settings of the trials, with their seeds.
             config: the initial configuration.
             space: the search space (`operant.tuning.space_of`).
 
         Raises:
-            ValueError: a seed of the trials is also a new seed, or the algorithm is for language models.
-            RunError: the folder cannot be created.
+            ValueError: if a seed of the trials is also a new seed, or the algorithm is for language models.
+            RunError: if the folder cannot be created.
         """
         entry = catalog.find(settings.algorithm)
         if entry.package == "language":
@@ -153,7 +153,7 @@ class Study:
         """Open the study in a folder.
 
         Raises:
-            RunError: there is none, or it is unreadable.
+            RunError: if there is none, or it is unreadable.
         """
         path = absolute(path)
         file = path / "study.toml"
@@ -203,7 +203,7 @@ class Study:
             The result; None after an interruption.
 
         Raises:
-            RunError: another process runs the study, or no trial has a value.
+            RunError: if another process runs the study, or no trial has a value.
         """
         with self._lock():
             if not self._search(interrupted, report):
@@ -273,7 +273,7 @@ class Study:
         """Return the configuration of a trial.
 
         Raises:
-            ValueError: its values are incompatible.
+            ValueError: if its values are incompatible.
         """
         return from_table(cast(type[Any], type(self.config)), trial.values, base=self.config)
 

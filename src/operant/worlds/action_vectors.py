@@ -63,9 +63,9 @@ class OneHotActions:
     """One of A actions, as one-hot vectors; the policy's outputs are logits.
 
     Args:
-        space: of the actions.
-        temperature: of the relaxed choice.
-        device: where actions live.
+        space: space of the actions.
+        temperature: temperature of the relaxed choice.
+        device: device of the actions.
     """
 
     def __init__(self, space: gymnasium.spaces.Discrete, *, temperature: float, device: torch.device) -> None:

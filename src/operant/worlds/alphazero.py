@@ -112,7 +112,7 @@ class AlphaZero(BoardGamePlayer, Resumable):
         opponent: int64 `[S, N]`, those of the others.
 
     Raises:
-        ValueError: the budget is not positive, or the environment is not a board game.
+        ValueError: if the budget is not positive, or the environment is not a board game.
     """
 
     STATE = (

@@ -34,7 +34,7 @@ class StackedVAE:
         size: P, the number of parameters of one.
 
     Raises:
-        ValueError: the torso has more than convolutions, or the images are too small for it.
+        ValueError: if the torso has more than convolutions, or the images are too small for it.
     """
 
     def __init__(self, image: Sequence[int], latent: int, hidden: Sequence[int], torso: TorsoName) -> None:
@@ -85,7 +85,7 @@ class BoundVAE:
     """Autoencoders with one set of parameters.
 
     Attributes:
-        shape: of the networks.
+        shape: shape of the networks.
         encoder: layers.
         decoder: dense layers.
         filters: transposed convolutions.
@@ -122,7 +122,7 @@ class BoundVAE:
         """Return the two parts of minus the evidence lower bound `[S, M]`: of the pixels, and the KL divergence.
 
         Args:
-            images: of bytes, `[S, M, C, H, W]`.
+            images: images as bytes, `[S, M, C, H, W]`.
             noise: standard normal, `[S, M, Z]`.
         """
         mean, log_std = self.encode(images)

@@ -20,7 +20,7 @@ class BoardGamePlayer(ABC):
     """A learner that finds moves by a search.
 
     Attributes:
-        seeds: of the S runs.
+        seeds: seeds of the S runs.
         planner: settings of the search.
         game: the rules; None if it is not a board game.
         close: closes the environments.
@@ -46,7 +46,7 @@ class BoardGamePlayer(ABC):
         Args:
             solved: the game's exact solution.
             seed: its index.
-            simulations: of each search. Default: as in training; 0 evaluates only the network.
+            simulations: simulations per search. Default: as in training; 0 evaluates only the network.
         """
         player = self.for_seed(seed)
         if simulations is not None:
@@ -62,7 +62,7 @@ class BoardGamePlayer(ABC):
         """Return the certificate of every seed (see `certify`).
 
         Raises:
-            ValueError: not a board game, or the board is too large for enumeration.
+            ValueError: if it is not a board game, or the board is too large for enumeration.
         """
         if self.game is None:
             raise ValueError("mistakes can be counted only in board games: train e.g. operant/TicTacToe-v0")

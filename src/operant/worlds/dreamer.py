@@ -65,8 +65,8 @@ class Behavior(NamedTuple):
         actor: its loss.
         critic: its loss.
         spread: distance between the percentiles of the returns.
-        entropy: of the actions.
-        mean_return: of the states.
+        entropy: entropy of the actions.
+        mean_return: mean return of the states.
     """
 
     actor: Tensor
@@ -90,14 +90,14 @@ class Dreamer(Resumable):
         consumed: environment steps per seed so far.
         updates: gradient steps so far.
         collector: holds the environments.
-        replay: what happened in them.
+        replay: replay buffer of their sequences.
         parameters: `[S, P]` of world model, actor and critic.
         slow: `[S, Q]`, moving average of the critic's parameters.
         scale: `[S]`, moving average of the distance between percentiles of returns.
         memory: `[S, N, D + G * K + A]`, state and last action of every environment.
 
     Raises:
-        ValueError: the environment's spaces do not suit, or its rows do not fit.
+        ValueError: if the environment's spaces do not suit, or its rows do not fit.
     """
 
     STATE = (

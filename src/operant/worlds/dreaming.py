@@ -23,7 +23,7 @@ class Controllers:
     Attributes:
         actions: A.
         first: number of the first discrete action.
-        bounds: of continuous actions; None: they are discrete.
+        bounds: bounds of continuous actions; None: they are discrete.
     """
 
     actions: int
@@ -71,8 +71,8 @@ def dream(
     The dreams of different controllers use the same noise, so they differ only by the actions.
 
     Args:
-        model: what happens.
-        controllers: what they do.
+        model: model of the environment.
+        controllers: policies that act in it.
         weights: `[S, K, F, A]` of the controllers.
         latent: `[S, R, Z]`, where the R dreams of each controller begin.
         noise: `[T, S, R, ...]`, of as many steps as a dream has at most.

@@ -76,7 +76,7 @@ class LearnedModel(DeclaredState):
         seeds: one non-negative integer per run; each has its own random streams.
         width: D, size of an observation.
         dimensions: A, dimension of an action, in [-1, 1].
-        device: of all tensors.
+        device: device of all tensors.
 
     Attributes:
         parameters: `[S, K * P]`.

@@ -37,7 +37,7 @@ class Evolution(DeclaredState):
         rounds: times that it has begun.
 
     Raises:
-        ModuleNotFoundError: the package `cma` is not installed.
+        ModuleNotFoundError: if the package `cma` is not installed.
     """
 
     STATE = ("rounds", "start", "fitness")

@@ -56,7 +56,7 @@ class Choices:
     """One of several actions, each with a least probability.
 
     Args:
-        space: of the actions.
+        space: space of the actions.
         unimix: share of the uniform distribution.
     """
 
@@ -92,8 +92,8 @@ class Pushes:
     """Vectors in [-1, 1] from a normal distribution, whose mean lies there and whose deviation is bounded.
 
     Args:
-        space: of the actions, a box with finite bounds.
-        device: where actions live.
+        space: space of the actions, a box with finite bounds.
+        device: device of the actions.
     """
 
     def __init__(self, space: gymnasium.Space[Any], device: torch.device) -> None:
@@ -161,8 +161,8 @@ class AgentShape:
     """Shape of all networks.
 
     Attributes:
-        world: of the world model.
-        outputs: of the actor.
+        world: parameters of the world model.
+        outputs: outputs of the actor.
         layers: hidden layers of actor and critic.
     """
 
@@ -175,7 +175,7 @@ class Agent(Slots):
     """World model, actor and critic of `S` seeds.
 
     Args:
-        shape: of the networks.
+        shape: shape of the networks.
 
     Attributes:
         shape: as given.
@@ -204,7 +204,7 @@ class BoundAgent:
     """The networks with one set of parameters.
 
     Attributes:
-        shape: of the networks.
+        shape: shape of the networks.
         world: the world model.
         support: `[K]` atoms of rewards and values.
     """

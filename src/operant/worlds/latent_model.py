@@ -78,9 +78,9 @@ class LatentModel:
     """The networks with one set of parameters.
 
     Attributes:
-        shape: of the networks.
+        shape: shape of the networks.
         networks: representation, dynamics and prediction.
-        layers: of each.
+        layers: layers of each network.
         support: `[K]` atoms of rewards and values, squashed (see `operant.ops.two_hot`).
     """
 

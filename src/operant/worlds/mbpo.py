@@ -82,7 +82,7 @@ class MBPO(SAC):
     """The learner: `S` seeds trained as one program; for the arguments see `SAC`.
 
     Attributes:
-        model: of the environment.
+        model: model of the environment.
         imagined: the replay buffer of imagined transitions.
     """
 

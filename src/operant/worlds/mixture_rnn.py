@@ -58,7 +58,7 @@ class Steps(NamedTuple):
         actions: `[..., A]` done.
         starts: bool, whether an episode begins with the step.
         following: `[..., Z]` the latent vector after the step.
-        rewards: of the step.
+        rewards: rewards of the step.
         ends: bool, whether the state after it is terminal.
         weights: 1 for steps to learn from, else 0.
     """
@@ -117,9 +117,9 @@ class MixtureRNN:
     """The networks with one set of parameters.
 
     Attributes:
-        shape: of the networks.
+        shape: shape of the networks.
         network: the recurrent unit.
-        layers: of it.
+        layers: layers of the network.
     """
 
     shape: MixtureRNNShape

@@ -75,15 +75,15 @@ class MRQ(Resumable):
 
     Attributes:
         consumed: environment steps per seed so far.
-        updates: of policy and critics, so far.
+        updates: updates of policy and critics, so far.
         experience: the environments and their replay buffer.
-        parameters: by name, `[S, P]` each: `encoder`, `policy`, `critics`.
+        parameters: parameters by name, `[S, P]` each: `encoder`, `policy`, `critics`.
         targets: the same of the target networks.
         scale: `[S]`, the unit of the critics' values, the mean absolute reward at the last renewal.
         target_scale: `[S]`, that of the target critics.
 
     Raises:
-        ValueError: the environment's spaces are unsupported, or the number of environments is wrong.
+        ValueError: if the environment's spaces are unsupported, or the number of environments is wrong.
     """
 
     STATE = (

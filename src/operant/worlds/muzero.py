@@ -155,7 +155,7 @@ class MuZero(BoardGamePlayer, Resumable):
         spread: `[S, 1]` range of returns, between percentiles, that values are scaled by; 1 in board games.
 
     Raises:
-        ValueError: unsupported spaces, or a wrong number of environments.
+        ValueError: if spaces are unsupported, or the number of environments is wrong.
     """
 
     STATE = ("consumed", "parameters", "optimizer", "collector", "replay", "priorities", "spread", "streams")

@@ -103,7 +103,7 @@ class PETS(Resumable):
         plan: `[S, N, horizon, A]`, the mean of the plan that every environment is in.
 
     Raises:
-        ValueError: unsupported spaces, or a wrong number of environments.
+        ValueError: if spaces are unsupported, or the number of environments is wrong.
     """
 
     STATE = ("consumed", "experience", "model", "plan", "plan_streams")

@@ -50,7 +50,7 @@ class Representation(Slots):
     """Encoders and linear models of `S` seeds.
 
     Args:
-        shape: of the networks.
+        shape: shape of the networks.
 
     Attributes:
         shape: as given.

@@ -44,7 +44,7 @@ class RSSMShape:
         stoch: G, categorical variables.
         classes: K, classes of each.
         units: width of the hidden layers.
-        blocks: of the recurrent weights; divides D.
+        blocks: blocks of the recurrent weights; divides D.
         prior_layers: hidden layers of the prior.
         unimix: share of the uniform distribution in each variable.
     """
@@ -69,7 +69,7 @@ class RSSM(Slots):
     """`S` models of one shape.
 
     Args:
-        shape: of the model.
+        shape: shape of the model.
 
     Attributes:
         shape: as given.

@@ -29,7 +29,7 @@ class Expansion(NamedTuple):
     """Outputs of a model for new nodes.
 
     Attributes:
-        states: of the nodes, `[B, ...]` each.
+        states: states of the nodes, `[B, ...]` each.
         logits: `[B, A]` of the policy there; -inf for masked actions.
         value: `[B]` of the nodes, for the player to move.
         reward: `[B]` of the transition, for the player who moved.
@@ -64,7 +64,7 @@ class Tree:
         discounts: `[B, M]` of its value, as seen from its parent.
         action_visits: `[B, M, A]` visit counts of the actions.
         action_values: `[B, M, A]` their mean values; 0 if unvisited.
-        states: of the nodes, `[B, M, ...]` each.
+        states: states of the nodes, `[B, M, ...]` each.
     """
 
     children: Tensor
@@ -94,7 +94,7 @@ class Planner:
         value_range: least and greatest value, to scale values to [0, 1]; None: those seen in the search, of a node and
             its children.
         exploration: share of Dirichlet noise in the prior of the root, for pUCT.
-        concentration: of that noise.
+        concentration: concentration of the Dirichlet noise.
     """
 
     kind: Literal["gumbel", "puct"] = "gumbel"

@@ -24,15 +24,15 @@ def tabulated(
     """Return the ensemble of each seed as a known model.
 
     Args:
-        model: of one-hot states and actions.
-        states: how many there are.
-        actions: how many there are.
+        model: model of one-hot states and actions.
+        states: number of states.
+        actions: number of actions.
         start: `[states]`, the distribution of the first state.
         generators: one per seed; they draw the samples.
-        samples: of each network for every state and action.
+        samples: samples of each network for every state and action.
 
     Raises:
-        ValueError: the model is of vectors of another size.
+        ValueError: if the model is of vectors of another size.
     """
     if model.width != states:
         raise ValueError(f"the model knows vectors of {model.width} numbers, expected one-hot ones of {states} states")

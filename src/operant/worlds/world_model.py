@@ -31,7 +31,7 @@ class WorldShape:
         units: width of the hidden layers.
         layers: hidden layers of the encoder and decoder of vectors.
         prior_layers: hidden layers of the prior.
-        blocks: of the recurrent weights.
+        blocks: blocks of the recurrent weights.
         depth: half of the channels after the first stage of the encoder of images.
         bins: atoms of rewards and values.
         unimix: share of the uniform distribution in categorical variables.
@@ -88,7 +88,7 @@ class WorldModel(Slots):
     """`S` world models of one shape.
 
     Args:
-        shape: of the models.
+        shape: shape of the models.
 
     Attributes:
         shape: as given.
@@ -130,7 +130,7 @@ class BoundWorld:
 
     Attributes:
         model: their shape.
-        rssm: what follows observations.
+        rssm: recurrent state-space model of the encoded observations.
         support: `[K]` atoms of rewards.
     """
 
@@ -151,7 +151,7 @@ class BoundWorld:
         """Return states `[L, S, M, ...]` and the posterior's log-probabilities for frames.
 
         Args:
-            frames: that were seen.
+            frames: observed frames.
             actions: `[L, S, M, A]` before them, as the networks see actions; zero in first frames.
             noise: `[L, S, M, G, K]` standard Gumbel noise.
         """

@@ -82,8 +82,8 @@ class WorldModels(Resumable):
         controller: weights `[S, F, A]` of C, with F = Z + H + 1 features, of which the last is 1.
 
     Raises:
-        ModuleNotFoundError: the package `cma` is not installed.
-        ValueError: the environment's spaces do not suit, or its rows do not fit, or the budget does not.
+        ModuleNotFoundError: if the package `cma` is not installed.
+        ValueError: if the environment's spaces do not suit, or its rows do not fit, or the budget does not.
     """
 
     STATE = (
@@ -225,7 +225,7 @@ class WorldModels(Resumable):
 
         Args:
             obs: images `[S, N, C, H, W]`.
-            weights: of the controllers.
+            weights: weights of the controllers.
             t: step of a rollout.
         """
         if t and (result := self.collector.result) is not None:
