@@ -52,7 +52,9 @@ def test_other_methods_get_it_added_to_the_reward():
 
 
 def test_two_bonuses_need_two_channels():
-    with pytest.raises(ValueError, match="two bonuses pay into 'intrinsic': rename one, such as channel='second'"):
+    with pytest.raises(
+        ValueError, match="two bonuses have the channel 'intrinsic': rename one, such as channel='second'"
+    ):
         with_bonuses(settings(), config("ppo"), ["rnd", "episodic"])
     asked, learns = with_bonuses(settings(), config("ppo"), ["rnd", "episodic(channel='second')"])
     assert len(asked.wrappers) == 2
@@ -65,7 +67,7 @@ def test_two_bonuses_need_two_channels():
         (
             "ppo",
             "curious",
-            "bonus must be counts, hashed, episodic, rnd, forward, icm or a class of yours, .* got 'curious'",
+            "bonus must be counts, hashed, episodic, rnd, forward, icm or a custom class, .* got 'curious'",
         ),
         ("ppo", "rnd(0.1)", "parameters are given by name"),
         ("ppo", "counts", "exact counts need observations of Discrete"),

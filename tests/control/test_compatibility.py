@@ -57,7 +57,7 @@ QUICK = {
 }
 TASK = "OperantTestSpaces-v0"
 NOTHING_ELSE = (
-    "no algorithm supports its actions and observations as they are",
+    "no algorithm supports its actions and observations",
     "TransformAction",
     "FlattenObservation",
 )

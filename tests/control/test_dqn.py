@@ -233,7 +233,7 @@ def test_only_who_explores_acts_otherwise_than_greedily():
     greedy = dqn.online(obs).argmax(-1)
     exploring = torch.zeros(3, 2, rows, dtype=torch.bool)  # nobody, one row, everybody
     exploring[1, 1, 0], exploring[2] = True, True
-    act = dqn._greedy_but_for(exploring, (1 - greedy).expand(3, 2, rows))
+    act = dqn._greedy_except(exploring, (1 - greedy).expand(3, 2, rows))
     for t in range(3):
         assert torch.equal(act(obs, t) != greedy, exploring[t])
 
@@ -345,7 +345,7 @@ def test_action_masks_are_refused_and_bounds_needed_for_scaling():
     spaces = gymnasium.spaces.Dict(seen=Probe.observation_space, action_mask=gymnasium.spaces.MultiBinary(2))
     with pytest.raises(ValueError, match="dqn does not support action masks, but the observations of Odd have one"):
         learner(type("Odd", (Probe,), {"observation_space": spaces}))
-    with pytest.raises(ValueError, match="scale_obs needs observations of Box, which have bounds, got Dict"):
+    with pytest.raises(ValueError, match="scale_obs needs observations of a Box, got Dict"):
         learner(Named, scale_obs=True)
     dqn = learner(Named, learning_starts=0)
     assert dqn.iterate()["losses/value"].isfinite().all()

@@ -397,8 +397,8 @@ def test_invalid_transitions_take_no_part():
     ("values", "message"),
     [
         ({"rollouts_per_batch": 5}, "rollouts_per_batch must be at most num_actors, 4, got 5"),
-        ({"workers": 5}, "workers must be at most num_actors, 4, got 5: the others have no actor"),
-        ({"max_staleness": 2}, "max_staleness=2 needs actors that collect next to this process: use workers=4"),
+        ({"workers": 5}, "workers must be at most num_actors, 4, got 5: the others would have no actor"),
+        ({"max_staleness": 2}, "max_staleness=2 needs actors in other processes: use workers=4"),
         (
             {"max_staleness": 1, "workers": 4, "rollouts_per_batch": 2},
             "max_staleness must be 0 or at least num_actors / rollouts_per_batch = 2, .*, got 1: most rollouts",

@@ -448,7 +448,7 @@ def test_action_spaces_without_a_head_are_refused():
 
 @pytest.mark.parametrize("psi", ["q", "advantage"])
 def test_a_value_for_each_action_needs_finitely_many(psi):
-    message = f"advantage_kind='{psi}' needs a value for each action of a Discrete.*'baseline'"
+    message = f"advantage_kind='{psi}' needs Discrete actions.*'baseline'"
     with pytest.raises(ValueError, match=message):
         learner(Aimed, advantage_kind=psi)
 

@@ -230,7 +230,7 @@ def test_value_targets_of_a_rollout_are_those_of_each_channel():
         ({"intrinsic": 0.9}, "reward_channels.intrinsic must be a table .* got 0.9"),
         ({"intrinsic": {"gamma": 1.5}}, r"reward_channels.intrinsic: gamma must be in \[0, 1\], got 1.5"),
         ({"reward": {"weight": "high"}}, "reward_channels.reward: weight must be"),
-        ({"intrinsic": {"gamma": 1.0, "episodic": False}}, "gamma must be below 1 where episodic is false"),
+        ({"intrinsic": {"gamma": 1.0, "episodic": False}}, "gamma must be below 1 if episodic is false"),
     ],
 )
 def test_channels_that_cannot_be_are_refused(channels, message):
@@ -247,7 +247,7 @@ def test_a_channel_needs_an_extra_tensor_of_one_number_a_row():
     with pytest.raises(ValueError, match="which are none"):
         ppo.iterate()
     ppo = learner(wrap=with_bonus(lambda step: step.obs), reward_channels={"intrinsic": {}})
-    with pytest.raises(ValueError, match=r"a number per step, but extras\['intrinsic'\] has shape \[4\]"):
+    with pytest.raises(ValueError, match=r"one number per step, but its extras have shape \[4\]"):
         ppo.iterate()
 
 

@@ -494,7 +494,7 @@ def test_what_does_not_divide_is_refused():
         ValueError, match=r"critic_minibatches \(5\) must divide the rollout: 4 environments x 16 .* 64"
     ):
         TRPOConfig(**SMALL | {"critic_minibatches": 5})
-    with pytest.raises(ValueError, match=r"vine_points \(3\) must divide steps \(16\)"):
+    with pytest.raises(ValueError, match=r"vine_points \(3\) must divide num_steps \(16\)"):
         TRPOConfig(**SMALL | {"vine_points": 3, "sampling": "vine"})
     with pytest.raises(
         ValueError, match=r"critic_minibatches \(3\) must divide the 16 samples of a vine: 4 .* 2 actions"

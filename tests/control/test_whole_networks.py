@@ -123,7 +123,7 @@ def test_a_whole_network_learns():
         ("sac", CONTINUOUS, {**PAIR, "encoder": "net.py:Body"}, "leave out encoder=.*net.py:Body'"),
         ("sac", CONTINUOUS, {**PAIR, "use_sde": True}, "leave out encoder, network and actor_network"),
         ("recurrent-ppo", DISCRETE, BOTH, "leave out encoder='auto', memories"),
-        ("reinforce", DISCRETE, {**BOTH, "advantage_kind": "q"}, "take advantage_kind='baseline', 'td' or 'gae'"),
+        ("reinforce", DISCRETE, {**BOTH, "advantage_kind": "q"}, "use advantage_kind='baseline', 'td' or 'gae'"),
         ("a2c", DISCRETE, {**BOTH, "critic_ensemble_size": 2}, "more critics than one"),
     ],
 )

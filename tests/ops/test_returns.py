@@ -433,7 +433,7 @@ def test_no_gradient_flows_through_the_weights_of_vtrace():
 def test_caps_of_vtrace_must_be_positive(caps):
     flags, rewards, next_values = rollout(0, 4)
     values, log_probs, behavior = actions(0, 4)
-    with pytest.raises(ValueError, match="expected positive numbers: they cap weights"):
+    with pytest.raises(ValueError, match="expected positive numbers: they bound weights"):
         vtrace(rewards, values, next_values, log_probs, behavior, **flags, gamma=0.9, **caps)
     with pytest.raises(ValueError, match=r"behavior_log_probs has shape \(5,\), expected \(4,\)"):
         inspect.unwrap(vtrace)(rewards, values, next_values, log_probs, torch.zeros(5), **flags, gamma=0.9)

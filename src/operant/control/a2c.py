@@ -1,13 +1,13 @@
 """Advantage actor-critic: the synchronous form of A3C (Mnih et al. 2016, arXiv:1602.01783, algorithm S3).
 
-Collect a few steps in many environments; estimate the advantage of every action over the critic's prediction; update
+Collect a few steps in many environments; estimate the advantage of every action relative to the critic; update
 policy and critic by one gradient step, and discard the steps. With one step per rollout it is the classic one-step
 actor-critic (Barto, Sutton and Anderson 1983; Sutton and Barto 2018, section 13.5), the entry `actor-critic`.
 
 What differs from the paper: all environments act with the same parameters and contribute to one gradient; the paper's
 actors run asynchronously (as in `operant.experimental.a3c`). Policy and critic share no layers by default, as in the
-paper's physical tasks; its Atari networks do (`share_features`). The gradient of each seed is clipped by its norm, and
-layers are initialized orthogonally. The paper draws the learning rate at random for each run; the default 7e-4 is that
+paper's physics tasks; its Atari networks share them (`share_features`). The gradient of each seed is clipped by its
+norm, and layers are initialized orthogonally. The paper samples a learning rate for each run; the default 7e-4 is that
 of OpenAI's A2C. An episode cut by a time limit bootstraps from the value of its true final observation (Pardo et al.
 2018). The one-step actor-critic omits the textbook's factor γ^t, as is usual: its gradient is not that of the
 discounted return (Thomas 2014). Continuous actions are in units of half the range of the action space.
@@ -37,61 +37,61 @@ from operant.state import Resumable
 
 @dataclass(frozen=True)
 class A2CConfig(StateNoiseConfig):
-    """Hyperparameters of advantage actor-critic. Defaults are the paper's, or OpenAI's A2C's where it is silent."""
+    """Hyperparameters of advantage actor-critic. Defaults are from the paper, or from OpenAI's A2C if it gives none."""
 
     num_envs: PositiveInt = 16
-    """Environments per seed, N. More give less correlated batches and a less noisy gradient, from more steps."""
+    """Number of environments per seed, N. More give less correlated batches and a less noisy gradient."""
     num_steps: PositiveInt = 5
-    """Steps per environment in one rollout, T. More look further ahead before bootstrapping, and update less often."""
+    """Number of steps per environment and rollout, T. More mean later bootstrapping and less frequent updates."""
     optimizer: OptimizerName = "rmsprop"
     """The paper's RMSProp, or Adam, which needs less tuning."""
     learning_rate: PositiveFloat = 7e-4
-    """Step size of the optimizer."""
+    """Learning rate of the optimizer."""
     lr_schedule: Literal["constant", "linear"] = "linear"
-    """Whether the learning rate is constant or falls linearly to zero over the budget."""
+    """Schedule of the learning rate: constant, or linear to zero over the budget."""
     adam_eps: PositiveFloat = 1e-5
-    """Added to the second moment under the root (RMSProp) or to the root (Adam). Higher takes smaller steps."""
+    """Epsilon of the optimizer: inside the square root for RMSProp, outside for Adam. Higher means smaller steps."""
     gamma: UnitFloat = 0.99
-    """Discount per step. Higher looks further ahead and has more variance."""
+    """Discount factor. A higher one means a longer horizon and more variance."""
     estimator: Literal["n-step", "gae"] = "n-step"
     """Estimator of advantages: n-step returns as in the paper, or generalized advantage estimation."""
     n_step: PositiveInt | None = None
-    """Maximum number of real rewards in an n-step return; None: the whole rollout. More trust the critic less."""
+    """Maximum number of rewards in an n-step return; None: the whole rollout. More mean less bias, more variance."""
     gae_lambda: UnitFloat = 0.95
-    """λ of generalized advantage estimation: 0 trusts the critic (bias), 1 the sampled return (variance)."""
+    """λ of generalized advantage estimation: bias of the critic at 0, variance of the sampled return at 1."""
     target: Literal["advantage", "monte-carlo", "bootstrap"] = "advantage"
     """Target of the critic: the return of the advantages, all rewards of the rollout, or one reward."""
     vf_coef: NonNegativeFloat = 0.5
-    """Weight of the value loss (half the squared error). Matters most with shared networks."""
+    """Weight of the value loss (half the squared error). It matters most with shared networks."""
     ent_coef: NonNegativeFloat = 0.01
-    """Weight of the entropy bonus. Higher explores more and commits later."""
+    """Weight of the entropy bonus. A higher weight keeps the policy exploring longer."""
     max_grad_norm: PositiveFloat | None = 0.5
-    """Largest gradient norm of one seed; None: no clipping."""
+    """Maximum gradient norm per seed; None: no clipping."""
     normalize_advantage: Literal["batch", "none"] = "none"
-    """Whether the advantages of a seed's rollout get mean 0 and standard deviation 1."""
+    """Whether to normalize the advantages of each rollout per seed."""
     critic_ensemble_size: PositiveInt = 1
-    """Critics trained on the same data from different initial parameters; the value is their mean."""
+    """Number of critics, trained on the same data from different initializations; the value is their mean."""
     hidden_sizes: tuple[PositiveInt, ...] = (64, 64)
-    """Widths of the hidden layers."""
+    """Sizes of the hidden layers."""
     activation: Activation = "tanh"
-    """Nonlinearity of the hidden layers."""
+    """Activation function of the hidden layers."""
     share_features: bool = False
-    """Whether policy and value share the hidden layers."""
+    """Whether policy and value function share the hidden layers."""
     encoder: TorsoName | str = "auto"
-    """Convolutions before the hidden layers, for images; `auto` chooses by their size. Or a
-    `torch.nn.Module` of yours, path/to/file.py:Name (see `operant.nets.StackedModule`)."""
+    """Convolutional layers for images; `auto` selects them by the image size. Or the path of a custom
+    `torch.nn.Module`, path/to/file.py:Name (see `operant.nets.StackedModule`)."""
     network: str | None = None
-    """A whole `torch.nn.Module` of yours instead of all layers, path/to/file.py:Name, which returns policy outputs
-    and value (see `operant.nets.StackedNetwork`). None: the layers that the fields around say."""
+    """Path of a custom `torch.nn.Module` that replaces all layers, path/to/file.py:Name, and returns policy outputs
+    and value (see `operant.nets.StackedNetwork`). None: the layers defined by the other fields."""
     log_std_init: float = 0.0
-    """Initial logarithm of the standard deviation of continuous actions, in half action ranges."""
+    """Initial log standard deviation of continuous actions, in half ranges of the action space."""
     normalize_obs: bool = False
-    """Whether observations are normalized by running mean and standard deviation."""
+    """Whether to normalize observations by running mean and standard deviation."""
     normalize_reward: bool = False
-    """Whether rewards are divided by the running standard deviation of the discounted return."""
+    """Whether to divide rewards by the running standard deviation of the discounted return."""
     reward_channels: Mapping[str, Mapping[str, Any]] = field(default_factory=dict[str, Mapping[str, Any]])
-    """Further rewards by their name in `Step.extras`, such as intrinsic='{"gamma": 0.99, "weight": 0.5}'. Each
-    has a value head and a discount (see `operant.control.reward_channels.RewardChannel` for the fields)."""
+    """Additional rewards by their name in `Step.extras`, such as intrinsic='{"gamma": 0.99, "weight": 0.5}'. Each
+    has its own value head and discount (see `operant.control.reward_channels.RewardChannel` for the fields)."""
 
     def __post_init__(self) -> None:
         """Validate."""
@@ -173,8 +173,8 @@ PRESETS: Mapping[str, Mapping[str, Any]] = {
 }
 """Presets: by task, selected automatically, or by name. Other fields keep their defaults.
 
-`zoo` is what RL Baselines3 Zoo uses for CartPole-v1. Its weight of the value loss is 0.5 without the ½ that the loss
-has here, which is 1 with it.
+`zoo` has RL Baselines3 Zoo's hyperparameters for CartPole-v1. Its value loss has the weight 0.5 and no factor ½, which
+equals a weight of 1 here.
 """
 
 
@@ -183,10 +183,10 @@ class A2C(Resumable):
 
     Args:
         config: hyperparameters.
-        env: `S * config.num_envs` environments, made with the same seeds.
+        env: `S * config.num_envs` environments with the same seeds.
         seeds: one non-negative integer per run; each has its own random streams.
-        budget: environment steps per seed, over which the learning rate falls to zero.
-        algorithm: its name in the catalog, for messages.
+        budget: environment steps per seed, over which the learning rate decays to zero.
+        algorithm: name in the catalog, for messages.
 
     Attributes:
         consumed: environment steps per seed so far.
@@ -254,20 +254,20 @@ class A2C(Resumable):
     @torch.no_grad()
     def estimate_advantages(self, rollout: Rollout) -> Samples:
         """Estimate the advantage of every action, and the critic's targets."""
-        config, seen = self.config, self.channels.read(rollout, self.agent.networks.value)
+        config, data = self.config, self.channels.read(rollout, self.agent.networks.value)
         if config.estimator == "gae":
-            advantages = ops.gae(seen.rewards, seen.values, seen.next_values, lam=seen.gae_lambda, **seen.ends)
+            advantages = ops.gae(data.rewards, data.values, data.next_values, lam=data.gae_lambda, **data.ends)
         else:
             n = config.n_step or config.num_steps
-            advantages = ops.n_step_returns(seen.rewards, seen.next_values, n=n, **seen.ends) - seen.values
-        batch = Samples.of(rollout, self.agent, advantages=advantages, values=seen.values, mix=self.channels.mix)
+            advantages = ops.n_step_returns(data.rewards, data.next_values, n=n, **data.ends) - data.values
+        batch = Samples.of(rollout, self.agent, advantages=advantages, values=data.values, mix=self.channels.mix)
         if config.target != "advantage":
-            targets = ops.lambda_returns(seen.rewards, seen.next_values, lam=TARGET_LAMBDA[config.target], **seen.ends)
+            targets = ops.lambda_returns(data.rewards, data.next_values, lam=TARGET_LAMBDA[config.target], **data.ends)
             batch = replace(batch, targets=by_seed(targets))
         return batch.standardized() if config.normalize_advantage == "batch" else batch
 
     def update(self, batch: Samples, left: float) -> Metrics:
-        """Take one gradient step, with the share `left` of the budget."""
+        """Take one gradient step; `left` is the remaining fraction of the budget."""
         learning_rate = scheduled(self.config.learning_rate, self.config.lr_schedule, left)
         counts = self.optimizer.counts
         gradient, losses = self.gradient(batch)

@@ -1,4 +1,4 @@
-"""Agents of on-policy methods, `Agent`; and their experience, ready for updates, `Samples`."""
+"""Agents of on-policy methods, `Agent`, and the flattened samples of their rollouts, `Samples`."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from copy import copy
@@ -25,7 +25,7 @@ from operant.tensors import integers
 
 @dataclass(frozen=True)
 class Scaling:
-    """Which quantities of an environment are normalized (`operant.envs.Normalize`).
+    """Normalization of an environment's observations and rewards (`operant.envs.Normalize`).
 
     Attributes:
         observations: whether observations are normalized by running mean and standard deviation.
@@ -42,24 +42,23 @@ class Agent(DeclaredState):
     """A policy and a critic for each of `S` seeds, and their `S * N` environments.
 
     Args:
-        env: `S * N` environments, made with the same seeds; with several shards those of this process, `S * N / K`
-            each.
+        env: `S * N` environments with the same seeds; with several shards those of this process, `S * N / K` each.
         seeds: one non-negative integer per run; each has its own random streams.
         rows: N.
-        algorithm: its name in the catalog, for messages.
+        algorithm: name in the catalog, for messages.
         spec: sizes of the networks.
         log_std: initial logarithm of the standard deviation of continuous actions.
-        scaling: scaling of observations and rewards.
-        shards: shards of the environments.
-        sde_sample_freq: steps after which the weights of state-dependent noise are resampled, -1: once per rollout;
+        scaling: normalization of observations and rewards.
+        shards: division of the environments among processes.
+        sde_sample_freq: steps after which the weights of state-dependent noise are resampled; -1: once per rollout;
             None: state-independent noise.
 
     Attributes:
         parameters: `[S, P]` of policy and value.
-        networks: bound to them.
-        head: distribution of actions, given the policy's outputs.
-        collector: steps the environments; with several shards, those of the first one in this process.
-        experience: the same, or the collectors of all shards.
+        networks: networks with these parameters.
+        head: action distribution, given the policy's outputs.
+        collector: collector of the environments; with several shards, of the first one in this process.
+        experience: the same collector, or those of all shards.
         device: device of networks and environments.
 
     Raises:
@@ -84,15 +83,15 @@ class Agent(DeclaredState):
         self.envs = list(env) if isinstance(env, Sequence) else [env]
         self.shards = shards or Shards()
         require_suitable(env := self.envs[0], algorithm)
-        for own in self.envs:
-            require_rows(own, seeds, rows // self.shards.count)
-            start(own, seeds)
+        for each in self.envs:
+            require_rows(each, seeds, rows // self.shards.count)
+            start(each, seeds)
         self.seeds, self.rows, self.device = list(seeds), rows, env.device
         if scaling.observations and is_picture(env.observation_space):
             raise ValueError("normalize_obs is for vectors: the network scales images")
         if self.shards.count > 1:
             scaled = {"normalize_obs": scaling.observations, "normalize_reward": scaling.rewards}
-            require_apart(env, *(name for name, wanted in scaled.items() if wanted))
+            require_apart(env, *(name for name, is_scaled in scaled.items() if is_scaled))
         self.normalizer: Normalize | None = None
         if scaling.observations or scaling.rewards:
             env = self.normalizer = Normalize(
@@ -122,7 +121,7 @@ class Agent(DeclaredState):
             self.hidden_of = require_state_noise(shape.mlp, continuous=continuous, algorithm=algorithm)
             if self.shards.count > 1:
                 raise ValueError(
-                    f"use_sde draws its weights for all environments together: leave out --shards {self.shards.count}"
+                    f"use_sde uses the same weights in all environments: leave out --shards {self.shards.count}"
                 )
 
     @property
@@ -138,7 +137,7 @@ class Agent(DeclaredState):
         return agent
 
     def of_shards(self) -> Self:
-        """Return an agent with the current networks of each seed once for every shard of this process."""
+        """Return an agent with a copy of each seed's current networks for every shard of this process."""
         agent = self._of_shards
         agent.parameters.unflatten(0, (len(self.seeds), -1)).copy_(self.parameters.unsqueeze(1))
         return agent
@@ -152,7 +151,7 @@ class Agent(DeclaredState):
 
     @torch.no_grad()
     def collect(self, steps: int) -> Rollout:
-        """Act with the current policy for `steps` steps, storing its actions and outputs."""
+        """Collect a rollout of `steps` steps with the current policy, including its actions and outputs."""
         if self.sde_sample_freq is not None:
             smooth = self._state_noise(steps, self.sde_sample_freq)
             return self.collector.rollout(**self.collector.play(self.collector.obs, steps, self._acting(smooth)))
@@ -173,7 +172,7 @@ class Agent(DeclaredState):
         return StateNoise(self.streams, steps=steps, rows=self.rows, network=network, actions=actions, every=every)
 
     def _acting(self, noise: Tensor | StateNoise) -> Act:
-        """Return an actor with the noise `[T, S, N, ...]`, or with state-dependent noise."""
+        """Return an actor with given noise `[T, S, N, ...]`, or with state-dependent noise."""
         drawn = () if isinstance(noise, StateNoise) else noise.unbind(0)
 
         def act(obs: Tensor, t: int) -> tuple[tuple[Tensor, Tensor], Tensor]:
@@ -185,10 +184,10 @@ class Agent(DeclaredState):
         return act
 
     def _acting_of_shards(self, noise: Tensor) -> Act:
-        """Return an actor of the shards of this process together, with the noise `[T, S, N, ...]` of all."""
-        own = noise[:, :, self.shards.own_rows(self.rows)]
+        """Return an actor for all shards of this process, with the noise `[T, S, N, ...]` of all environments."""
+        local_noise = noise[:, :, self.shards.own_rows(self.rows)]
         stacks = len(self.seeds) * len(self.shards.mine)
-        return self.of_shards()._acting(own.reshape(len(own), stacks, -1, *own.shape[3:]))
+        return self.of_shards()._acting(local_noise.reshape(len(local_noise), stacks, -1, *local_noise.shape[3:]))
 
     def capture(self) -> None:
         """Capture rollouts as a CUDA graph, for tensor environments on a CUDA device."""
@@ -198,7 +197,7 @@ class Agent(DeclaredState):
 
     @torch.no_grad()
     def act(self, obs: Tree, memory: Tree | None, noise: Tensor | None) -> tuple[Tensor, Tree | None]:
-        """Choose actions for raw observations `[S, N, ...]` (see `runtime.Policy`)."""
+        """Select actions for raw observations `[S, N, ...]` (see `runtime.Policy`)."""
         outputs, free = self.networks.policy(self.read(obs)), self.networks.free
         actions = self.head.mode(outputs, free) if noise is None else self.head.sample(outputs, free, noise)
         return self.head.to_env(actions), None
@@ -206,14 +205,14 @@ class Agent(DeclaredState):
     @torch.no_grad()
     def describe(self, obs: Tree, memory: Tree | None) -> Mapping[str, Tensor]:
         """Return the outputs of policy and critic for observations (see `operant.runtime.learner.Describing`)."""
-        seen = self.read(obs)
-        values = self.networks.value(seen)
-        return self.head.describe(self.networks.policy(seen), self.networks.free) | (
+        inputs = self.read(obs)
+        values = self.networks.value(inputs)
+        return self.head.describe(self.networks.policy(inputs), self.networks.free) | (
             {"value": values} if values.dim() == 2 else {}
         )
 
     def order(self, samples: int, parts: int, stream: torch.Generator) -> Tensor:
-        """Return a random order `[M]` of the samples of one seed, to be cut into equal parts."""
+        """Return a random permutation `[M]` of the samples of one seed, for division into equal parts."""
         return torch.randperm(samples, generator=stream, device=self.device)
 
     def minibatches(
@@ -225,14 +224,14 @@ class Agent(DeclaredState):
         active: Tensor | None = None,
         standardize: bool = False,
     ) -> "Iterator[Samples]":
-        """Split a batch at random into equal parts, each seed by its own stream; one part is not shuffled.
+        """Split a batch at random into equal parts, with one random stream per seed; a single part is not shuffled.
 
         Args:
             batch: batch of all seeds.
             parts: number of parts.
             generators: one per seed.
-            active: `[S]` bool, the seeds whose samples are shuffled. Default: all.
-            standardize: whether the advantages of each part get mean 0 and standard deviation 1, if there are several.
+            active: `[S]` mask of the seeds whose samples are shuffled. Default: all.
+            standardize: whether to standardize the advantages of each part, if there are several.
         """
         if parts == 1:
             return iter([batch])
@@ -252,7 +251,7 @@ class Agent(DeclaredState):
         return self.collector.features.by_seed(obs)
 
     def noise(self, rows: int, generator: torch.Generator) -> Tensor:
-        """Draw the noise of one action for each of `rows` environments per seed."""
+        """Sample the noise of one action for each of `rows` environments per seed."""
         return self.head.noise((len(self.seeds), rows), generator)
 
     def close(self) -> None:
@@ -268,18 +267,18 @@ class Agent(DeclaredState):
 
 
 def require_apart(env: BatchEnv, *options: str) -> None:
-    """Check that nothing learns from all environments of each seed if they are in several shards.
+    """Check that no component needs all environments of each seed if they are in several shards.
 
     Args:
-        env: some of them.
+        env: environments of this process.
         options: options of the algorithm that need all environments.
 
     Raises:
-        ValueError: if something does.
+        ValueError: if a component does.
     """
-    if found := [*options, *learned(env)]:
+    if users := [*options, *learned(env)]:
         raise ValueError(
-            f"{', '.join(found)} on {env.task} needs all environments of each seed, which are in several shards: "
+            f"{', '.join(users)} on {env.task} needs all environments of each seed, which are in several shards: "
             "leave it out, or --shards"
         )
 
@@ -288,7 +287,7 @@ def require_rows(env: BatchEnv, seeds: Sequence[int], rows: int) -> None:
     """Check that an environment has `rows` environments for every seed.
 
     Raises:
-        ValueError: if it has another number.
+        ValueError: if the number differs.
     """
     if env.rows != len(seeds) * rows:
         raise ValueError(
@@ -298,7 +297,7 @@ def require_rows(env: BatchEnv, seeds: Sequence[int], rows: int) -> None:
 
 @dataclass(frozen=True)
 class Samples:
-    """One rollout ready for updates; every tensor is `[S, M, ...]` with M = T * N samples per seed.
+    """Flattened samples of a rollout; every tensor is `[S, M, ...]` with M = T * N samples per seed.
 
     Attributes:
         obs: inputs of the policy.
@@ -308,7 +307,7 @@ class Samples:
         advantages: advantages of the actions.
         targets: targets of the critic; `[S, M, K]` for K values.
         old_values: predictions of the critic; `[S, M, K]` for K values.
-        weights: 1 for samples that count, else 0; None: all count.
+        weights: 1 for valid samples, else 0; None: all are valid.
     """
 
     obs: Tensor
@@ -334,7 +333,7 @@ class Samples:
 
         With K values per state both are `[T, S, N, K]`, and `mix` combines K advantages into one, `[S, M]`.
         """
-        actions, outputs = (by_seed(kept) for kept in rollout.kept)
+        actions, outputs = (by_seed(tensor) for tensor in rollout.kept)
         flat, old_values = by_seed(advantages), by_seed(values)
         return cls(
             obs=by_seed(rollout.obs),
@@ -348,7 +347,7 @@ class Samples:
         )
 
     def standardized(self) -> Self:
-        """Return the samples with advantages of mean 0 and standard deviation 1 in each seed."""
+        """Return the samples with advantages standardized per seed."""
         return replace(self, advantages=ops.standardize(self.advantages, self.weights))
 
     def shuffled(self, order: Tensor, parts: int) -> Self:

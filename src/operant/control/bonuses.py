@@ -20,7 +20,7 @@ class Named:
 
     Attributes:
         place: module and name of its class.
-        weight: relative to the reward of the environment.
+        weight: weight relative to the environment's reward.
         channel: name of its reward.
         gamma: discount of its return.
         is_episodic: whether its return ends with the episode.
@@ -42,20 +42,20 @@ class Named:
             ValueError: if there is no such bonus.
         """
         call = doors.Call.of(text)
-        allowed = doors.choices(BONUSES, call.name, ENTRY_POINTS, "a class of yours, path/to/file.py:Name")
+        allowed = doors.choices(BONUSES, call.name, ENTRY_POINTS, "a custom class, path/to/file.py:Name")
         if call.name not in allowed:
             raise ValueError(f"bonus must be {', '.join(allowed[:-1])} or {allowed[-1]}, got {call.name!r}")
-        known = BONUSES.get(call.name)
-        place = known.place if known else call.name
+        built_in = BONUSES.get(call.name)
+        place = built_in.place if built_in else call.name
         if not doors.is_name(place):
             place = doors.name_of(doors.load(place, expected="a subclass of operant.explore.Bonus", group=ENTRY_POINTS))
-        parameters: dict[str, Any] = {**({"gamma": GAMMA} if known else {}), **call.parameters}
+        parameters: dict[str, Any] = {**({"gamma": GAMMA} if built_in else {}), **call.parameters}
         return cls(
             place=place,
-            weight=parameters.pop("weight", known.weight if known else WEIGHT),
+            weight=parameters.pop("weight", built_in.weight if built_in else WEIGHT),
             channel=parameters.get("channel", "intrinsic"),
             gamma=parameters.get("gamma") or GAMMA,
-            is_episodic=bool(known and known.is_episodic),
+            is_episodic=bool(built_in and built_in.is_episodic),
             parameters=parameters,
         )
 
@@ -68,23 +68,23 @@ class Named:
 def with_bonuses(settings: Settings, config: C, texts: Iterable[str]) -> tuple[Settings, C]:
     """Return settings with the wrappers of bonuses, and a configuration that learns from them.
 
-    A method with `reward_channels` gets one for each bonus, with its own value head and discount (fields of that
-    channel in the configuration take precedence); other methods get the bonus added to the reward.
+    For a method with `reward_channels`, each bonus becomes a channel with its own value head and discount (fields of
+    that channel in the configuration take precedence); for other methods, bonuses are added to the reward.
 
     Args:
         settings: settings of the run.
-        config: configuration of the algorithm.
+        config: hyperparameters of the algorithm.
         texts: the bonuses (see `Named.of`).
 
     Raises:
         ValueError: if there is no such bonus, or two have the same channel.
     """
     has_channels = "reward_channels" in {field.name for field in fields(config)}  # pyright: ignore[reportArgumentType]
-    taken: set[str] = set()
+    channels: set[str] = set()
     for bonus in map(Named.of, texts):
-        if bonus.channel in taken:
-            raise ValueError(f"two bonuses pay into {bonus.channel!r}: rename one, such as channel='second'")
-        taken.add(bonus.channel)
+        if bonus.channel in channels:
+            raise ValueError(f"two bonuses have the channel {bonus.channel!r}: rename one, such as channel='second'")
+        channels.add(bonus.channel)
         if has_channels:
             config = _with_channel(config, bonus)
         wrapper = bonus.wrapper() if has_channels else bonus.wrapper(mixed=bonus.weight)
@@ -95,5 +95,5 @@ def with_bonuses(settings: Settings, config: C, texts: Iterable[str]) -> tuple[S
 def _with_channel(config: Any, bonus: Named) -> Any:
     """Return a configuration with a reward channel for a bonus."""
     channel = {"gamma": bonus.gamma, "weight": bonus.weight, "episodic": bonus.is_episodic}
-    given = dict(config.reward_channels)
-    return replace(config, reward_channels={**given, bonus.channel: {**channel, **given.get(bonus.channel, {})}})
+    channels = dict(config.reward_channels)
+    return replace(config, reward_channels={**channels, bonus.channel: {**channel, **channels.get(bonus.channel, {})}})

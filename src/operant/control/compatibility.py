@@ -13,7 +13,7 @@ from operant.envs.worlds.games import BOARD_GAMES, rules_of
 from operant.nets import is_bounded, is_continuous
 
 LARGEST_TABLE = 10**6
-"""Largest number of distinct observations for which a table is suggested."""
+"""Maximum number of distinct observations for which a table is suggested."""
 
 _ACTIONS: dict[ActionKind, str] = {
     "discrete": "Discrete",
@@ -27,7 +27,7 @@ class Obstacle(NamedTuple):
     """Reason why an algorithm does not support an environment.
 
     Attributes:
-        what: continues the name of the algorithm in the message.
+        what: description, which follows the name of the algorithm in the message.
         remedy: fix that keeps the algorithm; empty if there is none.
     """
 
@@ -45,15 +45,15 @@ def require_suitable(env: BatchEnv, algorithm: str) -> None:
     Raises:
         ValueError: if it does not; the message names a fix, and the algorithms that support both spaces.
     """
-    found = obstacle(catalog.find(algorithm), env)
-    if found is None:
+    reason = obstacle(catalog.find(algorithm), env)
+    if reason is None:
         return
     others = suitable(env)
-    ways = [found.remedy] if found.remedy else []
+    ways = [reason.remedy] if reason.remedy else []
     if others:
         ways.append(f"these support its actions and observations: {', '.join(others)}")
-    advice = "; ".join(ways or ["no algorithm supports its actions and observations as they are"])
-    raise ValueError(f"{algorithm} {found.what}; {advice}")
+    advice = "; ".join(ways or ["no algorithm supports its actions and observations"])
+    raise ValueError(f"{algorithm} {reason.what}; {advice}")
 
 
 def suitable(env: BatchEnv) -> list[str]:
@@ -68,7 +68,7 @@ def suitable(env: BatchEnv) -> list[str]:
 
 
 def obstacle(algorithm: Algorithm, env: BatchEnv) -> Obstacle | None:
-    """Return why an algorithm with networks does not support an environment, or None if it does."""
+    """Return the reason why an algorithm with networks does not support an environment, or None."""
     return _acting(algorithm, env) or _looking(algorithm, env) or _planning(algorithm, env)
 
 
@@ -139,7 +139,7 @@ def _planning(algorithm: Algorithm, env: BatchEnv) -> Obstacle | None:
 
 
 def _fits_a_table(env: BatchEnv) -> bool:
-    """Whether a table can index every observation and action; a table would ignore an action mask."""
+    """Return whether a table can index every observation and action; tables do not support action masks."""
     actions, space = env.action_space, env.observation_space
     if is_dict(space) and MASK in space.spaces:
         return False

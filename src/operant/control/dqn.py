@@ -1,17 +1,17 @@
 """Deep Q-networks (Mnih et al. 2015, "Human-level control through deep reinforcement learning", Nature 518).
 
-Collect transitions ε-greedily into a replay buffer; compute the targets of minibatches from the values of their
-successors, by a target network that is frozen between copies; update the values of the actions taken towards these
-targets (algorithm 1). The variants are single fields that can be combined: `double` (van Hasselt et al. 2016),
+Collect transitions ε-greedily into a replay buffer; compute the targets of minibatches from the values of successors
+under a target network that is updated periodically; move the values of the actions taken towards these targets
+(algorithm 1). The variants are single fields that can be combined: `double` (van Hasselt et al. 2016),
 `dueling` (Wang et al. 2016), `n_step` rewards before bootstrapping (off-policy without a correction, as in Rainbow,
-Hessel et al. 2018), and `per_alpha` (Schaul et al. 2016). A buffer of one batch means no replay, a copy after every
-gradient step no target network.
+Hessel et al. 2018), and `per_alpha` (Schaul et al. 2016). A buffer of one batch disables replay, and a copy after every
+gradient step disables the target network.
 
-What differs from the paper: Adam replaces RMSProp, on finite spaces without the first moment of the rows of weights
-that are looked up (`operant.nets.lookup_adam`); vectors use perceptrons, only images use convolutions; ε falls over
-a fraction of the budget; rewards are clipped to [-1, 1] in Atari games only; an episode cut by a time limit bootstraps
-from the value of its true final observation, so only `terminated` ends a return. The gradient is that of the online
-network; the target of the paper's equation is fixed.
+What differs from the paper: Adam replaces RMSProp; for one-hot observations, the first layer has no first moment
+(`operant.nets.lookup_adam`); vectors use perceptrons, only images use convolutions; ε is annealed over a fraction of
+the budget; rewards are clipped to [-1, 1] in Atari games only; an episode cut by a time limit bootstraps
+from the value of its true final observation, so only `terminated` ends a return. Gradients flow only through
+the online network.
 """
 
 from collections.abc import Mapping, Sequence
@@ -47,62 +47,62 @@ class DQNConfig(ReplayConfig):
     """Hyperparameters of DQN. Defaults are the paper's (extended data table 1), except network and optimizer."""
 
     num_envs: PositiveInt = 1
-    """Environments per seed, N. More make collecting faster and the replay buffer more diverse."""
+    """Number of environments per seed, N. More make collection faster and the replay buffer more diverse."""
     train_freq: PositiveInt = 4
-    """Steps per environment between two training phases. More save computation, and use data less."""
+    """Steps per environment between two training phases. More save computation but learn less from each step."""
     gradient_steps: PositiveInt = 1
     """Gradient steps per training phase. More use the data better, until values diverge."""
     batch_size: PositiveInt = 32
-    """Transitions per gradient step. More make steps less noisy and slower."""
+    """Minibatch size in transitions. Larger ones give less noisy and slower steps."""
     buffer_size: PositiveInt = 1_000_000
-    """Transitions in the replay buffer. More are less correlated, and older."""
+    """Capacity of the replay buffer in transitions. A larger buffer has less correlated but older data."""
     learning_starts: NonNegativeInt = 50_000
-    """Environment steps of random actions before the first training."""
+    """Environment steps with random actions before training starts."""
     target_update_interval: PositiveInt = 10_000
-    """Gradient steps between two copies to the target network. More: slower but more stable; 1: no target network."""
+    """Gradient steps between target network updates. More: slower but more stable; 1 with τ = 1: no target network."""
     tau: Annotated[float, Interval("(0, 1]")] = 1.0
-    """Step size of a copy to the target network: 1 copies it whole; with `target_update_interval` 1 and a small τ it
-    follows smoothly."""
+    """Interpolation factor of target updates: 1 copies the parameters; a small τ with `target_update_interval` 1
+    gives Polyak averaging."""
     learning_rate: PositiveFloat = 2.5e-4
-    """Step size of Adam."""
+    """Learning rate of Adam."""
     lr_schedule: Literal["constant", "linear"] = "constant"
-    """Whether the learning rate is constant or falls linearly to zero over the budget."""
+    """Schedule of the learning rate: constant, or linear to zero over the budget."""
     gamma: UnitFloat = 0.99
-    """Discount per step. Higher looks further ahead and is less stable."""
+    """Discount factor. A higher one means a longer horizon and less stability."""
     n_step: PositiveInt = 1
-    """Rewards summed before bootstrapping. More propagate rewards faster, with more variance and off-policy bias."""
+    """Number of rewards before bootstrapping. More propagate rewards faster, with more variance and off-policy bias."""
     double: bool = False
-    """Whether the online network selects the action that the target network evaluates (double Q-learning)."""
+    """Whether to use double Q-learning: the online network selects the action that the target network evaluates."""
     dueling: bool = False
-    """Whether the network has separate streams for the state's value and the actions' advantages."""
+    """Whether to use a dueling network, with separate streams for the state value and the advantages."""
     per_alpha: UnitFloat = 0.0
-    """α of prioritized replay: 0 draws uniformly, 1 in proportion to the last error. Higher favors surprises."""
+    """Exponent α of prioritized replay: 0 samples uniformly, 1 in proportion to the last TD error."""
     per_beta: UnitFloat = 0.4
-    """Initial exponent of the importance weights of prioritized replay; it rises linearly to 1 over the budget."""
+    """Initial exponent β of the importance weights of prioritized replay; annealed linearly to 1 over the budget."""
     huber_delta: Annotated[float, Interval("(0, inf]")] = 1.0
-    """Error beyond which the loss is linear, in units of return; infinity gives half the squared error."""
+    """Error above which the Huber loss is linear, in units of return; infinity gives half the squared error."""
     max_grad_norm: PositiveFloat | None = None
-    """Largest gradient norm of one seed; None: no clipping."""
+    """Maximum gradient norm per seed; None: no clipping."""
     exploration_initial_eps: UnitFloat = 1.0
     """Initial probability of a random action."""
     exploration_final_eps: UnitFloat = 0.1
-    """Final probability of a random action. Higher explores more and earns less."""
+    """Final probability of a random action."""
     exploration_fraction: UnitFloat = 0.02
-    """Fraction of the budget over which that probability falls linearly. More explore longer."""
+    """Fraction of the budget over which the probability of a random action falls linearly."""
     hidden_sizes: tuple[PositiveInt, ...] = (256, 256)
-    """Widths of the hidden layers."""
+    """Sizes of the hidden layers."""
     activation: Activation = "relu"
-    """Nonlinearity of the hidden layers."""
+    """Activation function of the hidden layers."""
     encoder: TorsoName | str = "auto"
-    """Convolutions before the hidden layers, for images; `auto` chooses by their size. Or a
-    `torch.nn.Module` of yours, path/to/file.py:Name (see `operant.nets.StackedModule`)."""
+    """Convolutional layers for images; `auto` selects them by the image size. Or the path of a custom
+    `torch.nn.Module`, path/to/file.py:Name (see `operant.nets.StackedModule`)."""
     network: str | None = None
-    """A whole `torch.nn.Module` of yours instead of all layers, path/to/file.py:Name, which returns the values of
-    the actions (see `operant.nets.StackedNetwork`). None: the layers that the fields around say."""
+    """Path of a custom `torch.nn.Module` that replaces all layers, path/to/file.py:Name, and returns the values of
+    the actions (see `operant.nets.StackedNetwork`). None: the layers defined by the other fields."""
     scale_obs: bool = False
-    """Whether observations are scaled to [-1, 1] where the bounds of their space are finite."""
+    """Whether to scale observations to [-1, 1], in dimensions with finite bounds."""
     adam_eps: PositiveFloat = 1e-8
-    """Added to the root of Adam's second moment."""
+    """Epsilon of Adam, for numerical stability."""
 
     def __post_init__(self) -> None:
         """Validate."""
@@ -115,7 +115,7 @@ class DQNConfig(ReplayConfig):
             )
         if self.hindsight != "none" and self.n_step > 1:
             raise ValueError(
-                f"n_step must be 1 with hindsight={self.hindsight!r}, got {self.n_step}: the later steps "
+                f"n_step must be 1 with hindsight={self.hindsight!r}, got {self.n_step}: later steps "
                 "pursued another goal"
             )
 
@@ -124,21 +124,21 @@ PRESETS = presets.DQN
 """Presets by task or name."""
 
 DRAWN, EVALUATED = 16, 8
-"""Maximum gradient steps whose samples are drawn together, and whose successors the target network evaluates together.
-Other numbers lay out minibatches differently, and compile another program."""
+"""Maximum number of gradient steps that are sampled together, with one evaluation of the target network for all.
+Another number changes the memory layout of minibatches and the compiled program."""
 
 
 def _bounds(env: BatchEnv) -> tuple[Tensor, Tensor]:
     """Return the flat bounds `[D]` of the observations."""
     space = env.observation_space
     if not is_box(space):
-        raise ValueError(f"scale_obs needs observations of Box, which have bounds, got {space}")
+        raise ValueError(f"scale_obs needs observations of a Box, got {space}")
     low, high = (torch.as_tensor(bound, dtype=torch.float32, device=env.device) for bound in (space.low, space.high))
     return low.flatten(), high.flatten()
 
 
 def _entries(env: BatchEnv, config: DQNConfig) -> int:
-    """Return the width of the one-hot observations whose rows of weights are looked up; 0 for other observations."""
+    """Return the size of one-hot observations, whose first layer is a table lookup; 0 for other observations."""
     space = env.observation_space
     custom = config.network is not None or config.encoder != "auto"
     if custom or not isinstance(space, spaces.Discrete) or not config.hidden_sizes:
@@ -151,10 +151,10 @@ class DQN(Resumable):
 
     Args:
         config: hyperparameters.
-        env: `S * config.num_envs` environments with discrete actions, made with the same seeds.
+        env: `S * config.num_envs` environments with the same seeds and discrete actions.
         seeds: one non-negative integer per run; each has its own random streams.
         budget: environment steps per seed, over which schedules run.
-        algorithm: its name in the catalog, for messages.
+        algorithm: name in the catalog, for messages.
 
     Attributes:
         consumed: environment steps per seed so far.
@@ -212,8 +212,8 @@ class DQN(Resumable):
         self.optimizer = shape.optimizer(self.parameters, epsilon=config.adam_eps, max_grad_norm=config.max_grad_norm)
         self.priorities: Priorities | None = None
         if config.per_alpha:
-            places = self.experience.replay.length * config.num_envs
-            self.priorities = Priorities(seeds=len(seeds), capacity=places, alpha=config.per_alpha, device=env.device)
+            size = self.experience.replay.length * config.num_envs
+            self.priorities = Priorities(seeds=len(seeds), capacity=size, alpha=config.per_alpha, device=env.device)
         self.streams = streams.of_seeds(seeds, "exploration", device=env.device)
         self.rollout_steps = config.train_freq * config.num_envs
         self.consumed = self.updates = 0
@@ -225,7 +225,7 @@ class DQN(Resumable):
         self.online, self.target = shape.bind(self.parameters), shape.bind(self.target_parameters)
 
     def extras(self, steps: int) -> Mapping[str, Tensor]:
-        """Return extra tensors to store for these steps (see `Experience`): none."""
+        """Return extra tensors to store for the steps of a rollout (see `Experience`); none by default."""
         return {}
 
     @property
@@ -263,22 +263,22 @@ class DQN(Resumable):
         else:
             shape = steps, rows, 2
             noise = streams.draw(self.streams, lambda s: torch.rand(shape, generator=s, device=self.device), dim=1)
-            metrics = self.experience.collect(steps, self._greedy_but_for(*self._explore(noise)))
+            metrics = self.experience.collect(steps, self._greedy_except(*self._explore(noise)))
         if self.priorities is not None:
             replay = self.experience.replay
-            places = replay.newest(steps)
-            self.priorities.insert(places, replay.valid(places))
+            index = replay.newest(steps)
+            self.priorities.insert(index, replay.valid(index))
         return {**metrics, "schedule/epsilon": self.epsilon}
 
-    def _greedy_but_for(self, exploring: Tensor, anything: Tensor) -> Act:
-        """Return an actor: greedy except where `exploring [T, S, N]`, and there the actions `anything [T, S, N]`."""
-        explorers, everyone = integers(exploring.flatten(1).sum(1)), exploring[0].numel()
+    def _greedy_except(self, exploring: Tensor, random_actions: Tensor) -> Act:
+        """Return an actor: greedy, except for `random_actions` where `exploring` is true, both `[T, S, N]`."""
+        explorers, environments = integers(exploring.flatten(1).sum(1)), exploring[0].numel()
 
         def act(obs: Tensor, t: int) -> Tensor:
-            if explorers[t] == everyone:
-                return anything[t]
+            if explorers[t] == environments:
+                return random_actions[t]
             greedy = self.behave(obs)
-            return torch.where(exploring[t], anything[t], greedy) if explorers[t] else greedy
+            return torch.where(exploring[t], random_actions[t], greedy) if explorers[t] else greedy
 
         return act
 
@@ -287,7 +287,7 @@ class DQN(Resumable):
         return self.greedy(obs)
 
     def greedy(self, obs: Tensor) -> Tensor:
-        """Return the actions `[S, N]` of the greatest values."""
+        """Return the actions `[S, N]` with the highest values."""
         return self.action_values(obs).argmax(-1)
 
     def action_values(self, obs: Tensor) -> Tensor:
@@ -374,19 +374,19 @@ class DQN(Resumable):
 
     @torch.no_grad()
     def act(self, obs: Tree, memory: None, noise: Tensor | None) -> tuple[Tensor, None]:
-        """Choose actions for raw observations `[S, N, ...]`, with noise ε-greedily (see `runtime.learner.Policy`)."""
+        """Select actions for raw observations `[S, N, ...]`; ε-greedy with noise (see `runtime.learner.Policy`)."""
         actions = self.greedy(self.experience.read(obs))
         if noise is not None:
-            exploring, anything = self._explore(noise)
-            actions = torch.where(exploring, anything, actions)
+            exploring, random_actions = self._explore(noise)
+            actions = torch.where(exploring, random_actions, actions)
         return self.to_env(actions), None
 
     @torch.no_grad()
     def describe(self, obs: Tree, memory: None) -> Mapping[str, Tensor]:
-        """Return the values of actions, and the greatest (see `operant.runtime.learner.Describing`)."""
+        """Return the action values and their maximum (see `operant.runtime.learner.Describing`)."""
         q = self.action_values(self.experience.collector.features.by_seed(obs))
         return {"q": q, "value": q.amax(-1)}
 
     def noise(self, rows: int, generator: torch.Generator) -> Tensor:
-        """Draw the noise of one action for each of `rows` environments per seed."""
+        """Sample the noise of one action for each of `rows` environments per seed."""
         return torch.rand((len(self.seeds), rows, 2), generator=generator, device=generator.device)

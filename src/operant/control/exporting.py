@@ -18,7 +18,7 @@ from operant.runtime.exporting import require_bare
 from operant.runtime.learner import HasAgent
 
 Parts = tuple[Any, Layers, dict[str, Any], dict[str, Tensor]]
-"""The shape of a stack of networks, its layers, and what is done before and after them in numbers and tensors."""
+"""The shape of a stack of networks, its layers, and its pre- and postprocessing as numbers and tensors."""
 
 
 def network_of(experiment: Any, index: int) -> tuple[dict[str, Any], dict[str, Tensor]]:
@@ -29,26 +29,26 @@ def network_of(experiment: Any, index: int) -> tuple[dict[str, Any], dict[str, T
         index: index of the seed.
 
     Raises:
-        ValueError: if the network is no perceptron of one vector (it reads images or dictionaries, or is recurrent), or
-            wrappers have learned weights.
+        ValueError: if the network is not a perceptron of one vector (it reads images or dictionaries, or is recurrent),
+            or wrappers have learned weights.
     """
     mlp, layers, facts, tensors = _parts(experiment, index)
     if type(mlp) not in (StackedMLP, StackedLookup):
         raise ValueError(_refusal(mlp))
-    own = {f"layers.{place}.weight": weight[index] for place, (weight, _) in enumerate(layers)}
-    own |= {f"layers.{place}.bias": bias[index, 0] for place, (_, bias) in enumerate(layers)}
+    own = {f"layers.{layer}.weight": weight[index] for layer, (weight, _) in enumerate(layers)}
+    own |= {f"layers.{layer}.bias": bias[index, 0] for layer, (_, bias) in enumerate(layers)}
     return {"layers": len(layers), "activation": mlp.activation, **facts}, own | tensors
 
 
 def module_of_policy(experiment: Any, index: int) -> tuple[nn.Module, dict[str, Any], dict[str, Tensor]]:
-    """Return the same with the network as a module of torch.
+    """Return the policy with its network as a torch module.
 
     Args:
         experiment: experiment of deep control.
-        index: the place of the seed.
+        index: index of the seed.
 
     Raises:
-        ValueError: if the policy is no function of one observation, or has learned in wrappers.
+        ValueError: if the policy is not a function of one observation, or wrappers have learned weights.
     """
     mlp, layers, facts, tensors = _parts(experiment, index)
     return module_of(mlp, layers, index), facts, tensors
@@ -87,7 +87,7 @@ def _parts(experiment: Any, index: int) -> Parts:
 
 
 def _choices(choices: list[int], skipped: int, scores: str) -> dict[str, Any]:
-    """Say which outputs are logits or values of which choices."""
+    """Return which outputs are logits or values of which choices."""
     return {"kind": "choices", "choices": choices, "outputs": [skipped, skipped + sum(choices)], "scores": scores}
 
 

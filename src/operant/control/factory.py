@@ -1,4 +1,4 @@
-"""Factory of learners with their environments, from names and numbers, shared by all algorithms of this package."""
+"""Factory of learners and their environments, shared by all algorithms of this package."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -22,11 +22,11 @@ EVALUATION_ROWS = 20
 """Maximum number of parallel environments per seed in an evaluation."""
 
 LEAST_BYTES, LEAST_BYTES_A_STEP = 64, 24
-"""Memory of the smallest environment, and per step of a rollout: an observation before and after, a reward, flags, a
-log-probability and a value. Only a lower bound, to catch mistakes in the number of environments."""
+"""Minimum memory of an environment, and of a step of a rollout: two observations, reward, flags, log-probability and
+value. These lower bounds catch mistakes in the number of environments."""
 
 GRADIENT_STEPS_TO_REPAY = 50_000
-"""Gradient steps of a run beyond which compilation pays: it saves 0.3 ms or more each, and takes some 15 s."""
+"""Minimum gradient steps of a run for compilation by default: it saves at least 0.3 ms per step, and takes 15 s."""
 
 
 class ControlLearner(Learner, Policy, Protocol):
@@ -34,7 +34,7 @@ class ControlLearner(Learner, Policy, Protocol):
 
     @property
     def config(self) -> Any:
-        """Its hyperparameters, an instance of the algorithm's configuration class."""
+        """Hyperparameters, an instance of the algorithm's configuration class."""
         ...
 
     @property
@@ -48,7 +48,7 @@ class ControlLearner(Learner, Policy, Protocol):
         ...
 
     def close(self) -> None:
-        """Close the environments. Can be called twice."""
+        """Close the environments. It can be called twice."""
         ...
 
 
@@ -107,13 +107,13 @@ class Experiment:
         wrappers: Sequence[str] = (),
         interrupted: Callable[[], bool] = lambda: False,
     ) -> Evaluation:
-        """Score the greedy policies in separate environments, with the same episodes at every call.
+        """Evaluate the greedy policies in separate environments, with the same episodes at every call.
 
         Args:
-            episodes: per seed. Default: that of the settings.
+            episodes: episodes per seed. Default: that of the settings.
             backend: "tensor" or "gymnasium" (see `operant.envs.make`). Default: that of the settings.
-            wrappers: names of wrappers to put around the environments, inside those of the run.
-            interrupted: polled during the evaluation; if it returns true, the evaluation stops.
+            wrappers: names of additional wrappers, inside those of the run.
+            interrupted: function polled during the evaluation; if it returns True, the evaluation stops.
 
         Raises:
             StoppedError: if it was interrupted.
@@ -150,7 +150,7 @@ class Experiment:
 
     @property
     def rollout_steps(self) -> int:
-        """Environment steps per seed in one rollout, which is never cut short; 0 if not applicable."""
+        """Environment steps per seed in one rollout, which is never shortened; 0 if not applicable."""
         if isinstance(self.learner, HasRolloutSteps):
             return self.learner.rollout_steps
         config: Any = self.learner.config
@@ -169,18 +169,18 @@ def assemble(algorithm: catalog.Algorithm, settings: Settings, config: Any, *, d
     Args:
         algorithm: entry of the catalog.
         settings: settings of the run.
-        config: configuration of the algorithm's class.
+        config: hyperparameters, of the algorithm's configuration class.
         device: device of networks and tensor environments.
 
     Raises:
         ValueError: if the task is unknown or unsupported by the algorithm, or compilation is required but impossible.
-        TypeError: if the configuration is of another class.
+        TypeError: if the configuration has another class.
     """
-    kind = learner_kind(algorithm, config)
+    learner_class = learner_kind(algorithm, config)
     _require_vectorization(settings)
     pool = _pool(settings)
     try:
-        return _assemble(kind, algorithm, settings, config, device=device, pool=pool)
+        return _assemble(learner_class, algorithm, settings, config, device=device, pool=pool)
     except BaseException:
         if pool is not None:
             pool.close()
@@ -194,13 +194,19 @@ def _pool(settings: Settings) -> WorkerPool | None:
 
 
 def _assemble(
-    kind: Any, algorithm: catalog.Algorithm, settings: Settings, config: Any, *, device: str, pool: WorkerPool | None
+    learner_class: Any,
+    algorithm: catalog.Algorithm,
+    settings: Settings,
+    config: Any,
+    *,
+    device: str,
+    pool: WorkerPool | None,
 ) -> Experiment:
     _require_memory(settings, config, torch.device(device))
-    options: dict[str, Any] = {"algorithm": algorithm.name} if _takes(kind, "algorithm") else {}
+    options: dict[str, Any] = {"algorithm": algorithm.name} if _takes(learner_class, "algorithm") else {}
     shards = Shards(settings.shards)
     if shards.count > 1:
-        _require_sharding(kind, algorithm, config, shards, device)
+        _require_sharding(learner_class, algorithm, config, shards, device)
         options["shards"] = shards
     envs: list[BatchEnv] = []
     try:
@@ -220,32 +226,34 @@ def _assemble(
             )
             envs[-1] = wrapped(envs[-1], settings.wrappers)
         env = envs[0] if shards.count == 1 else envs
-        learner: ControlLearner = kind(config, env, seeds=settings.seeds, budget=settings.budget, **options)
+        learner: ControlLearner = learner_class(config, env, seeds=settings.seeds, budget=settings.budget, **options)
         if compiles(learner, settings):
             for program in programs(learner):
                 program.compiled = True
             if isinstance(learner, HasAgent) and isinstance(learner.agent, Agent):
                 learner.agent.capture()
     except BaseException:
-        for made in envs:
-            made.close()
+        for each in envs:
+            each.close()
         raise
     return Experiment(learner, settings, pool, envs[0])
 
 
-def _takes(kind: Any, name: str) -> bool:
-    """Whether a learner takes a parameter: its catalog name, or the shards of its batches."""
-    parameters = signature(kind).parameters.values()
+def _takes(learner_class: Any, name: str) -> bool:
+    """Return whether the constructor of a learner has a parameter, such as `algorithm` or `shards`."""
+    parameters = signature(learner_class).parameters.values()
     return any(parameter.name == name or parameter.kind is parameter.VAR_KEYWORD for parameter in parameters)
 
 
-def _require_sharding(kind: Any, algorithm: catalog.Algorithm, config: Any, shards: Shards, device: str) -> None:
-    """Check that the algorithm supports shards with these numbers.
+def _require_sharding(
+    learner_class: Any, algorithm: catalog.Algorithm, config: Any, shards: Shards, device: str
+) -> None:
+    """Check that the algorithm supports this division into shards.
 
     Raises:
         ValueError: if it does not.
     """
-    if not _takes(kind, "shards"):
+    if not _takes(learner_class, "shards"):
         raise ValueError(f"{algorithm.name} does not support shards: leave out --shards {shards.count}")
     if shards.group.size > 1 and device != "cpu":
         raise ValueError(f"several processes need the CPU, got device {device!r}: leave it out, or --processes")
@@ -265,7 +273,7 @@ def _require_memory(settings: Settings, config: Any, device: torch.device) -> No
         needed,
         device,
         what=f"num_envs={config.num_envs} environments for {seeds}, need at least",
-        remedy=lambda _: "lower num_envs, or train fewer seeds together",
+        remedy=lambda _: "reduce num_envs, or train fewer seeds together",
     )
 
 
@@ -284,7 +292,7 @@ def _require_vectorization(settings: Settings) -> None:
 
 
 def _make(settings: Settings, rows: int, **options: Any) -> BatchEnv:
-    """Return environments of a run, in worker processes if configured."""
+    """Create environments of a run, in worker processes if configured."""
     return make(
         settings.task,
         rows,
@@ -307,5 +315,5 @@ def compiles(learner: ControlLearner, settings: Settings) -> bool:
     if settings.compile == "auto":
         return missing is None and learner.gradient_steps >= GRADIENT_STEPS_TO_REPAY
     if missing:
-        raise ValueError(f"compile is on, which needs {missing}, and that is not installed")
+        raise ValueError(f"compile needs {missing}, which is not installed")
     return True

@@ -1,19 +1,20 @@
 """IMPALA: importance-weighted actor-learner architecture (Espeholt et al. 2018, arXiv:1802.01561).
 
-Actors have copies of the policy and environments of their own. Each collects a rollout of a few steps, tagged with the
-version of its parameters. The learner takes finished rollouts, corrects for the difference between the policies that
-acted and the current one by V-trace (truncated importance weights), and updates policy and critic by a gradient step.
+Each actor has a copy of the policy and its own environments, and collects rollouts of a few steps, tagged with the
+version of its parameters. The learner takes finished rollouts, corrects for the difference between the acting policies
+and the current one by V-trace (truncated importance weights), and updates policy and critic by a gradient step.
 
-`max_staleness` limits the updates between both. With 0 the actors wait for every update: the data is on-policy, and
-V-trace gives the λ-return. Where the actors are (in this process, in workers, on a host) then changes no bit, and a run
-resumes bitwise. Above 0 nobody waits: an actor continues with the latest parameters that there are, the learner takes
-what is finished, and drops and counts what is too stale. Which rollout meets which update depends on time, so that two
-runs of a seed differ, and resume is statistical.
+`max_staleness` limits the number of updates between acting and learning. With 0 the actors wait for every update: the
+data is on-policy, V-trace gives the λ-return, the placement of actors (in this process, in workers, on a host) does not
+change results, and resume is bitwise. Above 0 nothing waits: an actor continues with the latest parameters, the learner
+takes finished rollouts, and it drops and counts those that are too stale. The order of rollouts depends on timing, so
+runs with the same seed differ, and resume is statistical.
 
-What differs from the paper: an actor has several environments, of several seeds. Rollouts do not queue: an actor that
-has finished one waits until the learner has finished its update. Policy and critic share no layers by default, and
-nothing is recurrent. An episode cut by a time limit bootstraps from the value of its true final observation. λ < 1 also
-applies to advantages (see `operant.ops.vtrace`). Continuous actions are in units of half the range of the action space.
+What differs from the paper: an actor has environments of several seeds. Rollouts do not queue: after a rollout, an
+actor waits until the learner has finished its update. Policy and critic share no layers by default, and
+networks are not recurrent. An episode cut by a time limit bootstraps from the value of its true final observation. λ <
+1 also applies to advantages (see `operant.ops.vtrace`). Continuous actions are in units of half the range of the action
+space.
 """
 
 from collections.abc import Mapping, Sequence
@@ -42,61 +43,61 @@ from operant.state import DeclaredState, Resumable, State
 
 @dataclass(frozen=True)
 class IMPALAConfig:
-    """Hyperparameters of IMPALA. Defaults are the paper's for single Atari games, where a task has no preset."""
+    """Hyperparameters of IMPALA. Defaults are those of the paper for single Atari games."""
 
     num_actors: PositiveInt = 4
-    """Actors, each with a copy of the policy. More collect more at a time, and make rollouts staler."""
+    """Number of actors, each with a copy of the policy. More collect faster, and make rollouts staler."""
     num_envs: PositiveInt = 8
-    """Environments of each actor per seed. More give less correlated batches, from more steps."""
+    """Number of environments per actor and seed. More give less correlated batches."""
     num_steps: PositiveInt = 20
-    """Steps per environment in one rollout, T. More look further ahead before bootstrapping, and update less often."""
+    """Number of steps per environment and rollout, T. More mean later bootstrapping and less frequent updates."""
     rollouts_per_batch: PositiveInt = 4
-    """Rollouts in one update, at most num_actors. Fewer update more often, and make the others staler."""
+    """Number of rollouts per update, at most num_actors. Fewer mean more frequent updates and staler rollouts."""
     workers: NonNegativeInt = 0
-    """Processes that share the actors; 0: they are in this one. On Ray with --ray. Their number changes no bit if
-    max_staleness is 0."""
+    """Number of worker processes for the actors; 0: none. On Ray with --ray. If max_staleness is 0, the number does
+    not change results, bit for bit."""
     max_staleness: NonNegativeInt = 0
-    """Largest number of updates between the parameters that collected a rollout and those that learn from it; staler
-    ones are dropped. 0: collecting and learning take turns, and runs are reproducible. Otherwise at least num_actors /
-    rollouts_per_batch, with workers."""
+    """Maximum number of updates between the parameters that collected a rollout and those that learn from it; staler
+    rollouts are dropped. 0: collection and learning alternate, and runs are reproducible. Otherwise at least
+    num_actors / rollouts_per_batch, with workers."""
     rho_bar: PositiveFloat = 1.0
-    """Largest importance weight of a TD error and of a gradient. Higher corrects more, with more variance."""
+    """Maximum importance weight of TD errors and gradients. Higher corrects more, with more variance."""
     c_bar: PositiveFloat = 1.0
-    """Largest importance weight of the trace to the next step. Higher carries corrections further back."""
+    """Maximum importance weight of the trace. Higher propagates corrections further back."""
     td_lambda: UnitFloat = 1.0
-    """λ of V-trace: 0 trusts the critic (bias), 1 the rewards (variance)."""
+    """λ of V-trace: bias of the critic at 0, variance of the sampled return at 1."""
     gamma: UnitFloat = 0.99
-    """Discount per step. Higher looks further ahead and has more variance."""
+    """Discount factor. A higher one means a longer horizon and more variance."""
     optimizer: OptimizerName = "rmsprop"
     """The paper's RMSProp, or Adam, which needs less tuning."""
     learning_rate: PositiveFloat = 6e-4
-    """Step size of the optimizer."""
+    """Learning rate of the optimizer."""
     lr_schedule: Literal["constant", "linear"] = "linear"
-    """Whether the learning rate is constant or falls linearly to zero over the budget."""
+    """Schedule of the learning rate: constant, or linear to zero over the budget."""
     adam_eps: PositiveFloat = 0.01
-    """Added to the second moment under the root (RMSProp) or to the root (Adam). Higher takes smaller steps."""
+    """Epsilon of the optimizer: inside the square root for RMSProp, outside for Adam. Higher means smaller steps."""
     vf_coef: NonNegativeFloat = 0.5
-    """Weight of the value loss (half the squared error). Matters most with shared networks."""
+    """Weight of the value loss (half the squared error). It matters most with shared networks."""
     ent_coef: NonNegativeFloat = 0.01
-    """Weight of the entropy bonus. Higher explores more and commits later."""
+    """Weight of the entropy bonus. A higher weight keeps the policy exploring longer."""
     max_grad_norm: PositiveFloat | None = 40.0
-    """Largest gradient norm of one seed, of the loss summed over its samples; None: no clipping."""
+    """Maximum gradient norm per seed, of the loss summed over samples; None: no clipping."""
     hidden_sizes: tuple[PositiveInt, ...] = (64, 64)
-    """Widths of the hidden layers."""
+    """Sizes of the hidden layers."""
     activation: Activation = "tanh"
-    """Nonlinearity of the hidden layers."""
+    """Activation function of the hidden layers."""
     share_features: bool = False
     """Whether policy and value share the hidden layers, as in the paper."""
     encoder: TorsoName | str = "auto"
-    """Convolutions before the hidden layers, for images; `auto` chooses by their size. Or a
-    `torch.nn.Module` of yours, path/to/file.py:Name (see `operant.nets.StackedModule`)."""
+    """Convolutional layers for images; `auto` selects them by the image size. Or the path of a custom
+    `torch.nn.Module`, path/to/file.py:Name (see `operant.nets.StackedModule`)."""
     network: str | None = None
-    """A whole `torch.nn.Module` of yours instead of all layers, path/to/file.py:Name, which returns policy outputs
-    and value (see `operant.nets.StackedNetwork`). None: the layers that the fields around say."""
+    """Path of a custom `torch.nn.Module` that replaces all layers, path/to/file.py:Name, and returns policy outputs
+    and value (see `operant.nets.StackedNetwork`). None: the layers defined by the other fields."""
     log_std_init: float = 0.0
-    """Initial logarithm of the standard deviation of continuous actions, in half action ranges."""
+    """Initial log standard deviation of continuous actions, in half ranges of the action space."""
     deadline: PositiveFloat = 120.0
-    """Seconds that a worker may take for a rollout before another one takes its place."""
+    """Timeout of a worker in seconds per rollout, after which it is replaced."""
 
     def __post_init__(self) -> None:
         """Validate."""
@@ -106,16 +107,16 @@ class IMPALAConfig:
             raise ValueError(f"rollouts_per_batch must be at most num_actors, {actors}, got {rollouts}")
         if self.workers > actors:
             raise ValueError(
-                f"workers must be at most num_actors, {actors}, got {self.workers}: the others have no actor"
+                f"workers must be at most num_actors, {actors}, got {self.workers}: the others would have no actor"
             )
         if self.max_staleness and not self.workers:
             raise ValueError(
-                f"max_staleness={self.max_staleness} needs actors that collect next to this process: use "
+                f"max_staleness={self.max_staleness} needs actors in other processes: use "
                 f"workers={actors}, or max_staleness=0"
             )
-        if 0 < self.max_staleness < (least := -(-actors // rollouts)):
+        if 0 < self.max_staleness < (minimum := -(-actors // rollouts)):
             raise ValueError(
-                f"max_staleness must be 0 or at least num_actors / rollouts_per_batch = {least}, the number of updates "
+                f"max_staleness must be 0 or at least num_actors / rollouts_per_batch = {minimum}, the updates "
                 f"between two rollouts of an actor, got {self.max_staleness}: most rollouts would be dropped"
             )
 
@@ -124,7 +125,7 @@ DIAGNOSTICS = ("losses/policy", "losses/value", "losses/entropy", "losses/gradie
 """Diagnostics of an update."""
 
 DROPPED, LOST = "health/dropped_rollouts", "health/lost_workers"
-"""Names of the metrics that count rollouts that were too stale, and workers that were replaced."""
+"""Metrics of dropped stale rollouts and replaced workers."""
 
 PRESETS: Mapping[str, Mapping[str, Any]] = {
     "CartPole-v1": {
@@ -142,7 +143,7 @@ PRESETS: Mapping[str, Mapping[str, Any]] = {
 
 
 def _agent(config: IMPALAConfig, env: BatchEnv, seeds: Sequence[int], *, algorithm: str) -> Agent:
-    """Make policy and critic of each seed, and their environments."""
+    """Create policy and critic of each seed, and their environments."""
     return Agent(
         env,
         seeds=seeds,
@@ -161,14 +162,14 @@ def _agent(config: IMPALAConfig, env: BatchEnv, seeds: Sequence[int], *, algorit
 
 
 class Actor(DeclaredState):
-    """Acts with a copy of the policy (see `operant.runtime.rollout_workers.RolloutActor`).
+    """An actor with a copy of the policy (see `operant.runtime.rollout_workers.RolloutActor`).
 
     Args:
         number: index of the actor. Its environments and random streams depend only on seed and index.
         config: hyperparameters.
-        make_env: makes its environments.
+        make_env: factory of its environments.
         seeds: one non-negative integer per run.
-        algorithm: its name in the catalog, for messages.
+        algorithm: name in the catalog, for messages.
     """
 
     STATE = (("collector", "agent.experience"), ("streams", "agent.streams"))
@@ -184,7 +185,7 @@ class Actor(DeclaredState):
 
     @torch.no_grad()
     def collect(self, parameters: Tensor) -> State:
-        """Return a rollout of the policy with these parameters, its actions and their log-probabilities."""
+        """Collect a rollout of the policy with these parameters; return it with actions and log-probabilities."""
         agent = self.agent
         agent.parameters.copy_(parameters)
         rollout = agent.collect(self.num_steps)
@@ -194,7 +195,7 @@ class Actor(DeclaredState):
 
 
 def by_time(tensor: Tensor, rollout: Rollout) -> Tensor:
-    """Reshape `[S, T * N]` of the samples of a rollout to `[T, S, N]`."""
+    """Reshape the samples of a rollout from `[S, T * N]` to `[T, S, N]`."""
     steps, seeds, rows = rollout.rewards.shape
     return tensor.view(seeds, steps, rows).movedim(1, 0)
 
@@ -204,15 +205,14 @@ class IMPALA(Resumable):
 
     Args:
         config: hyperparameters.
-        env: `S * config.num_envs` environments, made with the same seeds: what those of the actors are like; never
-            stepped.
+        env: `S * config.num_envs` environments with the same seeds and spaces as those of the actors; never stepped.
         seeds: one non-negative integer per run; each has its own random streams.
-        budget: environment steps per seed, over which the learning rate falls to zero.
-        algorithm: its name in the catalog, for messages.
-        make_env: makes the environments of an actor. Default: those of the task of `env`.
+        budget: environment steps per seed, over which the learning rate decays to zero.
+        algorithm: name in the catalog, for messages.
+        make_env: factory of an actor's environments. Default: environments of the task of `env`.
 
     Attributes:
-        consumed: environment steps per seed so far, those of dropped rollouts included.
+        consumed: environment steps per seed so far, including those of dropped rollouts.
         updates: number of updates, which is the version of the parameters.
         agent: policy and value; the learner exposes its `act`, `describe` and `noise`.
         workers: worker processes of the actors.
@@ -273,27 +273,27 @@ class IMPALA(Resumable):
         return {**metrics, **ratios, **self.update(batch, left)}
 
     def collect(self) -> tuple[Rollout, Metrics]:
-        """Take the next rollouts, joined, and report their staleness; those that are too stale are dropped."""
+        """Return the next rollouts, concatenated, and metrics of their staleness; stale ones are dropped."""
         config, lost = self.config, self.workers.lost
         self.workers.publish(self.updates, self.agent.parameters)
-        found: list[State] = []
+        rollouts: list[State] = []
         staleness: list[int] = []
         dropped = 0
         if not config.max_staleness:
-            self.workers.start([self._in_turn(place) for place in range(config.rollouts_per_batch)])
-        while len(found) < config.rollouts_per_batch:
+            self.workers.start([self._in_turn(position) for position in range(config.rollouts_per_batch)])
+        while len(rollouts) < config.rollouts_per_batch:
             if config.max_staleness:
                 self.workers.start(self.workers.idle)
-            collected = self.workers.take(None if config.max_staleness else self._in_turn(len(found)))
+            collected = self.workers.take(None if config.max_staleness else self._in_turn(len(rollouts)))
             self.consumed += self.steps_per_rollout
             if self.updates - collected.version > config.max_staleness:
                 dropped += 1
                 continue
-            found.append(collected.rollout)
+            rollouts.append(collected.rollout)
             staleness.append(self.updates - collected.version)
         if config.max_staleness:
             self.workers.start(self.workers.idle)  # they collect during the update
-        rollout = joined(found)
+        rollout = joined(rollouts)
         return rollout, {
             **rollout.metrics,
             "staleness/mean": sum(staleness) / len(staleness),
@@ -302,9 +302,9 @@ class IMPALA(Resumable):
             LOST: float(self.workers.lost - lost),
         }
 
-    def _in_turn(self, place: int) -> int:
-        """Return the actor whose rollout has a place in the next batch, if none is stale."""
-        return (self.updates * self.config.rollouts_per_batch + place) % self.config.num_actors
+    def _in_turn(self, position: int) -> int:
+        """Return the actor whose rollout has a position in the next batch, if none is stale."""
+        return (self.updates * self.config.rollouts_per_batch + position) % self.config.num_actors
 
     @torch.no_grad()
     def estimate_advantages(self, rollout: Rollout) -> tuple[Samples, Metrics]:
@@ -313,7 +313,7 @@ class IMPALA(Resumable):
         obs, (actions, behavior_log_probs) = by_seed(rollout.obs), rollout.kept
         outputs, values = networks.policy(obs), rollout.values(networks.value)
         log_probs = head.log_prob(outputs, networks.free, by_seed(actions))
-        found = ops.vtrace(
+        estimates = ops.vtrace(
             rollout.rewards,
             values[:-1],
             rollout.true_successors(values, networks.value),
@@ -331,8 +331,8 @@ class IMPALA(Resumable):
             actions=by_seed(actions),
             outputs=outputs,
             old_log_probs=by_seed(behavior_log_probs),
-            advantages=by_seed(found.advantages),
-            targets=by_seed(found.targets),
+            advantages=by_seed(estimates.advantages),
+            targets=by_seed(estimates.targets),
             old_values=by_seed(values[:-1]),
             weights=None if rollout.valid is None else by_seed(rollout.valid).to(values.dtype),
         )
@@ -344,7 +344,7 @@ class IMPALA(Resumable):
         }
 
     def update(self, batch: Samples, left: float) -> Metrics:
-        """Take one gradient step, with the share `left` of the budget."""
+        """Take one gradient step; `left` is the remaining fraction of the budget."""
         learning_rate = scheduled(self.config.learning_rate, self.config.lr_schedule, left)
         counts = self.optimizer.counts
         gradient, losses = self.gradient(batch)
@@ -376,6 +376,6 @@ class IMPALA(Resumable):
         return (batch.weights * loss).sum(), ops.weighted_mean(parts, batch.weights.expand_as(parts))
 
     def close(self) -> None:
-        """End the workers and close the environments. Calling it twice does no harm."""
+        """Stop the workers and close the environments. It can be called twice."""
         self.workers.close()
         self.agent.close()

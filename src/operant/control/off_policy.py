@@ -40,7 +40,7 @@ Descent = tuple[Mapping[str, Tensor], dict[str, Tensor]]
 
 
 class TakesTurns(Protocol):
-    """A learner that alternates collecting and updating.
+    """A learner that alternates collection and updates.
 
     Attributes:
         config: hyperparameters, an `OffPolicyConfig`.
@@ -60,7 +60,7 @@ class TakesTurns(Protocol):
         ...
 
     def collect(self) -> Metrics:
-        """Take `rollout_steps` steps, and store the transitions."""
+        """Take `rollout_steps` steps and store the transitions."""
         ...
 
     def sample(self) -> Transitions:
@@ -68,7 +68,7 @@ class TakesTurns(Protocol):
         ...
 
     def update(self, batch: Transitions) -> Metrics:
-        """Take one gradient step of all losses that are due."""
+        """Take one gradient step on all losses that are due."""
         ...
 
 
@@ -84,7 +84,7 @@ def alternate(learner: TakesTurns, rounds: int) -> Metrics:
     """Collect, then take `gradient_steps` updates on batches from the replay buffer, `rounds` times.
 
     Returns:
-        The ended episodes, the dropped transitions, and the metrics of the last update.
+        Metrics of finished episodes, dropped transitions, and the last update.
     """
     episodes: list[Metrics] = []
     report: Metrics = {}
@@ -98,7 +98,7 @@ def alternate(learner: TakesTurns, rounds: int) -> Metrics:
 
 
 def planned_updates(config: Any, budget: int, *, rollout_steps: int) -> int:
-    """Return the number of gradient steps of a learner that takes turns.
+    """Return the number of gradient steps of a learner that alternates collection and updates.
 
     Args:
         config: its hyperparameters (see `TakesTurns`).
@@ -121,40 +121,40 @@ class OffPolicyConfig(ReplayConfig):
     """Shared hyperparameters of off-policy actor-critics."""
 
     num_envs: PositiveInt = 1
-    """Environments per seed, N. More collect faster, with fewer updates per step unless `gradient_steps` rises too."""
+    """Number of environments per seed, N. More collect faster, with fewer updates per step."""
     learning_starts: NonNegativeInt = 1000
-    """Steps per seed with random actions, before the first update. More start with a more diverse replay buffer."""
+    """Environment steps per seed with random actions before training starts."""
     train_freq: PositiveInt = 1
-    """Steps per environment between updates. More are faster, and learn less from each step."""
+    """Steps per environment between two training phases. More are faster but learn less from each step."""
     gradient_steps: PositiveInt = 1
-    """Gradient steps after each collection. More use the data better until the critics overfit."""
+    """Gradient steps per training phase. More use the data better until the critics overfit."""
     rounds_per_iteration: PositiveInt = 50
-    """Rounds of collection and updates per iteration. It changes only how often metrics are reported."""
+    """Rounds of collection and training per iteration. It affects only how often metrics are reported."""
     batch_size: PositiveInt = 256
-    """Transitions per gradient step. More give less noisy and slower steps."""
+    """Minibatch size in transitions. Larger ones give less noisy and slower steps."""
     buffer_size: PositiveInt = 1_000_000
-    """Transitions per seed in the replay buffer. Fewer are more recent."""
+    """Capacity of the replay buffer in transitions per seed. A larger buffer has less correlated but older data."""
     learning_rate: PositiveFloat = 3e-4
-    """Step size of Adam, for all parameters."""
+    """Learning rate of Adam, for all parameters."""
     gamma: UnitFloat = 0.99
-    """Discount per step. Higher looks further ahead and makes values harder to learn."""
+    """Discount factor. A higher one means a longer horizon and values that are harder to learn."""
     tau: Annotated[float, Interval("(0, 1]")] = 0.005
-    """Step size of target updates. Higher follows faster and is less stable."""
+    """Interpolation factor τ of target updates (Polyak averaging). Higher is faster and less stable."""
     hidden_sizes: tuple[PositiveInt, ...] = (256, 256)
-    """Widths of the hidden layers, of policy and critics."""
+    """Sizes of the hidden layers of policy and critics."""
     activation: Activation = "relu"
-    """Nonlinearity of the hidden layers."""
+    """Activation function of the hidden layers."""
     encoder: TorsoName | str = "auto"
-    """A torch.nn.Module of yours before the dense layers, of policy and critics each, path/to/file.py:Name; actions
-    come to the critics behind it. auto: none."""
+    """Path of a custom torch.nn.Module before the dense layers, path/to/file.py:Name; policy and critics have one copy
+    each, and the critics' action is concatenated to its output. auto: none."""
     actor_network: str | None = None
-    """A whole `torch.nn.Module` of yours instead of all layers of the policy, path/to/file.py:Name, which returns
-    its outputs (see `operant.nets.StackedNetwork`). None: the layers that the fields around say."""
+    """Path of a custom `torch.nn.Module` that replaces all layers of the policy, path/to/file.py:Name, and returns
+    its outputs (see `operant.nets.StackedNetwork`). None: the layers defined by the other fields."""
     critic_network: str | None = None
-    """The same of each critic, which returns the value of an observation and an action; of discrete actions, the values
-    of all of them. None: the layers that the fields around say."""
+    """The same for each critic, which returns the value of an observation and an action, or the values of all
+    discrete actions. None: the layers defined by the other fields."""
     max_grad_norm: PositiveFloat | None = None
-    """Largest gradient norm of one seed; None: no clipping."""
+    """Maximum gradient norm per seed; None: no clipping."""
 
     def __post_init__(self) -> None:
         """Validate."""
@@ -166,9 +166,7 @@ class OffPolicyConfig(ReplayConfig):
             critic_network=modules(self.critic_network),
         )
         if self.encoder != "auto" and self.actor_network is not None and self.critic_network is not None:
-            raise ValueError(
-                f"actor_network and critic_network take the place of all layers: leave out encoder={self.encoder!r}"
-            )
+            raise ValueError(f"actor_network and critic_network replace all layers: leave out encoder={self.encoder!r}")
         if self.buffer_size < self.num_envs:
             raise ValueError(
                 f"buffer_size must hold one step of all {self.num_envs} environments of each seed, "
@@ -185,7 +183,7 @@ class OffPolicyConfig(ReplayConfig):
         return planned_updates(self, budget, rollout_steps=self.rollout_steps)
 
     def actors(self, width: int, outputs: int) -> Ensemble:
-        """Return the networks of the policies, for vectors `[width]`."""
+        """Return the policy networks for observations `[width]`."""
         return self._ensemble(self.actor_network, width, outputs, members=1)
 
     def critics(self, width: int, outputs: int, *, members: int, beside: int = 0) -> Ensemble:
@@ -196,11 +194,11 @@ class OffPolicyConfig(ReplayConfig):
         """Return networks of one shape for vectors.
 
         Args:
-            network: a whole one from outside, if there is one.
-            width: D, of what the encoder sees.
-            outputs: outputs of each network.
+            network: path of a custom network that replaces all layers, if any.
+            width: size D of the encoder's input.
+            outputs: number of outputs of each network.
             members: networks per seed.
-            beside: inputs after the D, for the dense layers only.
+            beside: number of additional inputs of the dense layers, the action.
         """
         if network is not None:
             return Ensemble(whole_network(network, (width,), (outputs,), beside=beside), members=members)
@@ -214,7 +212,7 @@ C = TypeVar("C", bound=OffPolicyConfig)
 
 @dataclass(frozen=True)
 class NoisyBatch:
-    """A batch, and noise `[S, M, ...]` of its samples."""
+    """A batch, and the noise `[S, M, ...]` of its samples."""
 
     transitions: Transitions
     noise: Tensor
@@ -230,10 +228,10 @@ class NoisyBatch:
 
 
 class Networks(Resumable, Generic[C]):
-    """The networks of a learner by name, their targets, and the optimizers of trained ones.
+    """The networks of a learner by name, with their targets and optimizers.
 
     Attributes:
-        shards: shards of environments and batches.
+        shards: division of environments and batches among processes.
         shapes: shapes of the networks, by parameter name.
         parameters: parameters by name, `[S, P]` each.
         optimizers: optimizers of the parameters trained by gradient steps.
@@ -273,7 +271,7 @@ class Networks(Resumable, Generic[C]):
         """Return gradients and diagnostics of a batch, computed by shards.
 
         Args:
-            differentiate: function of a learner with these networks, and of some samples and their noise.
+            differentiate: function of a learner with these networks, samples, and their noise.
             batch: M samples per seed.
             noise: noise of the samples, `[S, M, ...]`.
         """
@@ -301,7 +299,7 @@ class Networks(Resumable, Generic[C]):
         return dict(zip(sizes, columns, strict=True)), dict(zip(names, numbers, strict=True))
 
     def of_shards(self) -> Self:
-        """Return this learner with the networks of each seed once for every shard of this process."""
+        """Return this learner with a copy of each seed's networks for every shard of this process."""
         learner = self._of_shards
         for name, part in learner.parameters.items():
             part.unflatten(0, (len(self.seeds), -1)).copy_(self.parameters[name].unsqueeze(1))
@@ -319,7 +317,7 @@ class Networks(Resumable, Generic[C]):
         return learner
 
     def descend(self, gradients: Mapping[str, Tensor], report: dict[str, Tensor]) -> dict[str, Tensor]:
-        """Step parameters by their gradients, and return the metrics."""
+        """Update parameters by their gradients, and return the metrics."""
         for name, gradient in gradients.items():
             self.optimizers[name].step(gradient, learning_rate=self.config.learning_rate)
         return report
@@ -338,13 +336,13 @@ class Networks(Resumable, Generic[C]):
 def exploration_noise(
     config: Any, generators: Sequence[torch.Generator], network: Ensemble, actions: int
 ) -> Callable[[Sequence[Tensor], int], Tensor]:
-    """Return the noise `[S, N, A]` of each step of a round, as a function of the actor's last hidden layer.
+    """Return a function of the actor's last hidden layer and the step that gives the noise `[S, N, A]`.
 
     Args:
         config: an `OffPolicyConfig` that is also a `StateNoiseConfig`.
         generators: one per seed.
-        network: the actor's.
-        actions: A.
+        network: network of the actor.
+        actions: A, the number of action dimensions.
     """
     steps, rows = config.train_freq, config.num_envs
     if config.sde_every is None:
@@ -361,10 +359,10 @@ def require_shards(config: OffPolicyConfig, shards: Shards) -> None:
     """Check that environments and batches can be divided.
 
     Raises:
-        ValueError: if they cannot.
+        ValueError: if they cannot be divided.
     """
     shards.require_even(num_envs=config.num_envs, batch_size=config.batch_size)
     if shards.count > 1 and getattr(config, "sde_every", None) is not None:
-        raise ValueError(f"use_sde draws its weights for all environments together: leave out --shards {shards.count}")
+        raise ValueError(f"use_sde uses the same weights in all environments: leave out --shards {shards.count}")
     if shards.count > 1 and config.hindsight != "none":
         raise ValueError(f"hindsight does not support shards: leave out --shards {shards.count}")

@@ -2,16 +2,15 @@
 
 Collect a rollout with the current policy; estimate the advantage of every action by generalized advantage estimation
 (Schulman et al. 2016); update policy and value for several epochs of minibatches. The clipped objective (section 3)
-stops rewarding a change as soon as the probability ratio has moved by more than the clip range in the profitable
-direction. The penalized one (section 4) subtracts β times the divergence from the policy of the rollout, and adapts β
-to a target.
+removes the incentive for changes of the probability ratio beyond the clip range. The penalized one (section 4)
+subtracts β times the KL divergence from the policy of the rollout, and adapts β to a target.
 
 What differs from the paper: value and policy have separate networks by default (the paper's Atari experiments share
 them: `share_features`); the gradient of each seed is clipped by its norm, layers are initialized orthogonally, Adam's
 epsilon is 1e-5 (Huang et al. 2022, details 2, 3 and 11); an episode cut by a time limit bootstraps from the value of
-its true final observation (Pardo et al. 2018), where most implementations treat it as terminal. Continuous actions are
-in units of half the range of the action space. β stays within `BETA_RANGE`, and may also be adapted within an update
-(dual descent, `kl_coef_rounds`); the paper adapts it for the next one.
+its true final observation (Pardo et al. 2018), whereas most implementations treat it as terminal. Continuous actions
+are in units of half the range of the action space. β stays within `BETA_RANGE`, and may also be adapted within an
+update (dual descent, `kl_coef_rounds`); the paper adapts it for the next one.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -47,71 +46,71 @@ class PPOConfig(StateNoiseConfig):
     """Hyperparameters of PPO. Defaults are those of the paper's continuous control experiments (table 3)."""
 
     num_envs: PositiveInt = 1
-    """Environments per seed, N. More give less correlated batches and faster rollouts."""
+    """Number of environments per seed, N. More give less correlated batches and faster rollouts."""
     num_steps: PositiveInt = 2048
-    """Steps per environment in one rollout, T. More look further ahead before bootstrapping, and update less often."""
+    """Number of steps per environment and rollout, T. More mean later bootstrapping and less frequent updates."""
     num_epochs: PositiveInt = 10
-    """Passes over each rollout. More use the data better until the policy overfits (watch approx_kl)."""
+    """Number of passes over each rollout. More use the data better until the policy overfits (monitor approx_kl)."""
     num_minibatches: PositiveInt = 32
-    """Minibatches of a rollout, each one gradient step. More take more and noisier steps."""
+    """Number of minibatches per rollout, one gradient step each. More mean more and noisier steps."""
     learning_rate: PositiveFloat = 3e-4
-    """Step size of Adam."""
+    """Learning rate of Adam."""
     lr_schedule: Literal["constant", "linear"] = "constant"
-    """Whether the learning rate is constant or falls linearly to zero over the budget."""
+    """Schedule of the learning rate: constant, or linear to zero over the budget."""
     clip_range_schedule: Literal["constant", "linear"] = "constant"
-    """Whether the clip range is constant or falls linearly to zero over the budget."""
+    """Schedule of the clip range: constant, or linear to zero over the budget."""
     gamma: UnitFloat = 0.99
-    """Discount per step. Higher looks further ahead and has more variance."""
+    """Discount factor. A higher one means a longer horizon and more variance."""
     gae_lambda: UnitFloat = 0.95
-    """λ of the advantage estimates: 0 trusts the critic (bias), 1 the sampled return (variance)."""
+    """λ of generalized advantage estimation: bias of the critic at 0, variance of the sampled return at 1."""
     clip_range: Annotated[float, Interval("(0, 1]")] = 0.2
-    """How far the probability ratio may fall below 1 before the objective is clipped. Higher moves faster."""
+    """Clip range of the probability ratio below 1. A larger range allows larger updates."""
     clip_range_high: PositiveFloat | None = None
-    """How far it may rise above 1; None: `clip_range`."""
+    """Clip range of the probability ratio above 1; None: `clip_range`."""
     objective: Literal["clip", "penalty", "clip-and-penalty"] | str = "clip"
-    """What keeps the policy near the one of the rollout: the clip range, the KL penalty, or both; or your own function,
-    path/to/file.py:function, with the parameters and result of `operant.control.ppo.clipped`."""
+    """Objective that limits the policy update: by clipping, by a KL penalty, or by both. Or the path of a custom
+    function, path/to/file.py:function, with the signature of `operant.control.ppo.clipped`."""
     kl_coef: PositiveFloat = 1.0
-    """Initial weight of the KL penalty. Higher moves less; with a target, adaptation soon replaces it."""
+    """Initial weight β of the KL penalty. A larger weight means smaller updates; with a target, β is adapted."""
     kl_coef_target: PositiveFloat | None = 0.01
-    """Target of β: KL(old‖new) of one update, in nats. Higher moves faster. None: β is constant."""
+    """Target of KL(old‖new) per update, in nats, to which β is adapted. None: β is constant."""
     kl_coef_rounds: PositiveInt = 1
-    """Maximum rounds of epochs on one rollout, with β adapted after each. A seed stops when it meets the target."""
+    """Maximum rounds of epochs per rollout, with β adapted after each. A seed stops when it reaches the target."""
     vf_coef: NonNegativeFloat = 0.5
-    """Weight of the value loss (half the squared error). Matters most with shared networks."""
+    """Weight of the value loss (half the squared error). It matters most with shared networks."""
     ent_coef: NonNegativeFloat = 0.0
-    """Weight of the entropy bonus. Higher explores more and commits later."""
+    """Weight of the entropy bonus. A higher weight keeps the policy exploring longer."""
     max_grad_norm: PositiveFloat | None = 0.5
-    """Largest gradient norm of one seed; None: no clipping."""
+    """Maximum gradient norm per seed; None: no clipping."""
     normalize_advantage: Literal["minibatch", "batch", "none"] = "minibatch"
-    """Samples per seed over which advantages get mean 0 and standard deviation 1."""
+    """Samples per seed over which advantages are normalized: those of a minibatch, of the batch, or none."""
     clip_range_vf: PositiveFloat | None = None
     """Clip range of the value around its old estimate; None: no clipping, which usually works better."""
     target_kl: PositiveFloat | None = None
     """Threshold of approx_kl at which a seed stops updating on a rollout; None: never."""
     hidden_sizes: tuple[PositiveInt, ...] = (64, 64)
-    """Widths of the hidden layers."""
+    """Sizes of the hidden layers."""
     activation: Activation = "tanh"
-    """Nonlinearity of the hidden layers."""
+    """Activation function of the hidden layers."""
     share_features: bool = False
-    """Whether policy and value share the hidden layers."""
+    """Whether policy and value function share the hidden layers."""
     encoder: TorsoName | str = "auto"
-    """Convolutions before the hidden layers, for images; `auto` chooses by their size. Or a
-    `torch.nn.Module` of yours, path/to/file.py:Name (see `operant.nets.StackedModule`)."""
+    """Convolutional layers for images; `auto` selects them by the image size. Or the path of a custom
+    `torch.nn.Module`, path/to/file.py:Name (see `operant.nets.StackedModule`)."""
     network: str | None = None
-    """A whole `torch.nn.Module` of yours instead of all layers, path/to/file.py:Name, which returns policy outputs
-    and value (see `operant.nets.StackedNetwork`). None: the layers that the fields around say."""
+    """Path of a custom `torch.nn.Module` that replaces all layers, path/to/file.py:Name, and returns policy outputs
+    and value (see `operant.nets.StackedNetwork`). None: the layers defined by the other fields."""
     log_std_init: float = 0.0
-    """Initial logarithm of the standard deviation of continuous actions, in half action ranges."""
+    """Initial log standard deviation of continuous actions, in half ranges of the action space."""
     adam_eps: PositiveFloat = 1e-5
-    """Added to the root of Adam's second moment."""
+    """Epsilon of Adam, for numerical stability."""
     normalize_obs: bool = False
-    """Whether observations are normalized by running mean and standard deviation."""
+    """Whether to normalize observations by running mean and standard deviation."""
     normalize_reward: bool = False
-    """Whether rewards are divided by the running standard deviation of the discounted return."""
+    """Whether to divide rewards by the running standard deviation of the discounted return."""
     reward_channels: Mapping[str, Mapping[str, Any]] = field(default_factory=dict[str, Mapping[str, Any]])
-    """Further rewards by their name in `Step.extras`, such as intrinsic='{"gamma": 0.99, "weight": 0.5}'. Each
-    has a value head and a discount (see `operant.control.reward_channels.RewardChannel` for the fields)."""
+    """Additional rewards by their name in `Step.extras`, such as intrinsic='{"gamma": 0.99, "weight": 0.5}'. Each
+    has its own value head and discount (see `operant.control.reward_channels.RewardChannel` for the fields)."""
 
     def __post_init__(self) -> None:
         """Validate."""
@@ -158,18 +157,18 @@ class PPOConfig(StateNoiseConfig):
 
 
 def clipped(log_probs: Tensor, batch: Samples, clip: Clip, beta: Tensor, kl: Callable[[], Tensor]) -> Tensor:
-    """Equation 7 of the paper."""
+    """Compute equation 7 of the paper."""
     low, high = clip
     return ops.clipped_surrogate(log_probs, batch.old_log_probs, batch.advantages, clip_low=low, clip_high=high)
 
 
 def penalized(log_probs: Tensor, batch: Samples, clip: Clip, beta: Tensor, kl: Callable[[], Tensor]) -> Tensor:
-    """Equation 8 of the paper, with KL(old‖new)."""
+    """Compute equation 8 of the paper, with KL(old‖new)."""
     return ops.penalized_surrogate(log_probs, batch.old_log_probs, batch.advantages, kl(), beta=beta)
 
 
 def both(log_probs: Tensor, batch: Samples, clip: Clip, beta: Tensor, kl: Callable[[], Tensor]) -> Tensor:
-    """Equation 7 with the penalty of equation 8 in addition (section 4)."""
+    """Compute equation 7 with the penalty of equation 8 (section 4)."""
     return torch.addcmul(clipped(log_probs, batch, clip, beta, kl), beta, kl())
 
 
@@ -179,11 +178,11 @@ OBJECTIVES: Mapping[str, Objective] = {"clip": clipped, "penalty": penalized, "c
 PENALIZED = ("penalty", "clip-and-penalty")
 """Objectives with an adaptive β."""
 BETA_RANGE = (1e-6, 1e6)
-"""Bounds of β: doubling cannot raise it from 0."""
+"""Bounds of β; the lower one is positive because doubling cannot raise it from 0."""
 
 
 def objective_of(name: str) -> Objective:
-    """Return an objective by name: one of `OBJECTIVES`, or a user's function, whose result is checked.
+    """Return an objective by name: one of `OBJECTIVES`, or a custom function, whose result is validated.
 
     Raises:
         operant.doors.DoorError: if there is none.
@@ -198,10 +197,10 @@ def objective_of(name: str) -> Objective:
         losses = function(log_probs, *others)
         shape = getattr(losses, "shape", None)
         if shape != log_probs.shape:
-            found = f"{losses!r:.80}" if shape is None else f"one of shape {tuple(shape)}"
+            result = f"{losses!r:.80}" if shape is None else f"one of shape {tuple(shape)}"
             raise ValueError(
                 f"objective {name} must return a tensor of losses of shape {tuple(log_probs.shape)}, seeds and "
-                f"samples, got {found}"
+                f"samples, got {result}"
             )
         return losses
 
@@ -222,11 +221,11 @@ class PPO(Resumable):
 
     Args:
         config: hyperparameters.
-        env: `S * config.num_envs` environments, made with the same seeds; with several shards those of this process.
+        env: `S * config.num_envs` environments with the same seeds; with several shards, those of this process.
         seeds: one non-negative integer per run; each has its own random streams.
-        budget: environment steps per seed, over which schedules fall to zero.
-        algorithm: its name in the catalog, for messages.
-        shards: shards of environments and minibatches. Default: one.
+        budget: environment steps per seed, over which schedules decay to zero.
+        algorithm: name in the catalog, for messages.
+        shards: division of environments and minibatches among processes. Default: one shard.
 
     Attributes:
         consumed: environment steps per seed so far.
@@ -293,15 +292,15 @@ class PPO(Resumable):
     def estimate_advantages(self, rollout: Rollout) -> Samples:
         """Estimate the advantage of every action, and the critic's targets."""
         config = self.config
-        seen = self.channels.read(rollout, self.agent.networks.value)
-        advantages = ops.gae(seen.rewards, seen.values, seen.next_values, lam=seen.gae_lambda, **seen.ends)
-        batch = Samples.of(rollout, self.agent, advantages=advantages, values=seen.values, mix=self.channels.mix)
+        data = self.channels.read(rollout, self.agent.networks.value)
+        advantages = ops.gae(data.rewards, data.values, data.next_values, lam=data.gae_lambda, **data.ends)
+        batch = Samples.of(rollout, self.agent, advantages=advantages, values=data.values, mix=self.channels.mix)
         scope = config.normalize_advantage
-        whole = scope == "batch" or (scope == "minibatch" and config.num_minibatches == 1)
-        return batch.standardized() if whole else batch
+        over_batch = scope == "batch" or (scope == "minibatch" and config.num_minibatches == 1)
+        return batch.standardized() if over_batch else batch
 
     def update(self, batch: Samples, left: float) -> Metrics:
-        """Take `num_epochs * num_minibatches` gradient steps per round, with the share `left` of the budget."""
+        """Take `num_epochs * num_minibatches` gradient steps per round; `left` is the remaining share of the budget."""
         config = self.config
         learning_rate = scheduled(config.learning_rate, config.lr_schedule, left)
         clip_scale = scheduled(1.0, config.clip_range_schedule, left)
@@ -350,7 +349,7 @@ class PPO(Resumable):
 
     @torch.no_grad()
     def adapt(self, batch: Samples, old_free: Tensor) -> tuple[Tensor, Tensor]:
-        """Adapt β; return KL(old‖new) `[S]` over the rollout, and whether it is too far from the target."""
+        """Adapt β; return KL(old‖new) `[S]` over the rollout, and a mask of the seeds that miss the target."""
         networks, target = self.agent.networks, self.config.kl_coef_target
         kl = self.agent.head.kl(batch.outputs, old_free, networks.policy(batch.obs), networks.free)
         divergence = ops.weighted_mean(kl, batch.weights)
@@ -360,7 +359,7 @@ class PPO(Resumable):
         return divergence, far
 
     def minibatches(self, batch: Samples, active: Tensor | None = None) -> Iterator[Samples]:
-        """Split a batch at random, each active seed by its own stream."""
+        """Split a batch at random, with one random stream per active seed."""
         standardize = self.config.normalize_advantage == "minibatch"
         return self.agent.minibatches(
             batch, self.config.num_minibatches, self.batch_streams, active=active, standardize=standardize
@@ -411,7 +410,7 @@ class PPO(Resumable):
         return ops.weighted_mean(loss, batch.weights).sum(), diagnose
 
     def for_seed(self, seed: int) -> Self:
-        """Return a learner of the seed in one place alone, which shares the memory of its networks."""
+        """Return a learner of only the seed at an index, sharing the memory of its networks."""
         learner = copy(self)
         learner.agent, learner.beta = self.agent.for_seed(seed), self.beta[seed : seed + 1]
         return learner
@@ -437,7 +436,7 @@ class PPO(Resumable):
 
     @cached_property
     def of_shards(self) -> Self:
-        """This learner with the networks of each seed once for every shard of this process, in memory of its own."""
+        """Return this learner with a separate copy of each seed's networks for every shard of this process."""
         learner, count = copy(self), len(self.shards.mine)
         vars(learner).pop("gradient", None)
         learner.seeds = [seed for seed in self.seeds for _ in range(count)]

@@ -1,4 +1,4 @@
-"""Hyperparameters of a kind of task, shared by several algorithms."""
+"""Presets that several algorithms share."""
 
 from collections.abc import Mapping
 from math import inf
@@ -18,8 +18,8 @@ ATARI: Mapping[str, Any] = {
     "activation": "relu",
     "share_features": True,
 }
-"""PPO on Atari (Schulman et al. 2017, table 5), with two values as in their code: 4 epochs, where the paper says 3, and
-the weight of the value loss, where the paper says four times as much (c1 = 1 and no ½)."""
+"""PPO on Atari (Schulman et al. 2017, table 5), with two values from their code: 4 epochs (the paper has 3), and a
+quarter of the paper's weight of the value loss (c1 = 1 and no ½)."""
 
 
 CATCH: Mapping[str, Any] = {
@@ -47,7 +47,7 @@ MINIGRID: Mapping[str, Any] = {
     "hidden_sizes": (128, 128),
     "activation": "relu",
 }
-"""PPO on MiniGrid, whose images are numbers of things."""
+"""PPO on MiniGrid, whose observations are grids of object codes."""
 
 DQN_ATARI: Mapping[str, Any] = {
     "num_envs": 8,
@@ -62,9 +62,9 @@ DQN_ATARI: Mapping[str, Any] = {
     "exploration_fraction": 0.1,
     "hidden_sizes": (512,),
 }
-"""RL Baselines3 Zoo's DQN on Atari, with 8 environments instead of one and as many gradient steps for each step in
-them; a copy every 1000 environment steps is one every 250 gradient steps. The replay buffer of a seed takes 0.8 GB, and
-twice that while a checkpoint is written."""
+"""RL Baselines3 Zoo's DQN on Atari, with 8 environments instead of one and the same number of gradient steps per
+environment step; a target update every 1000 environment steps is one every 250 gradient steps. The replay buffer of a
+seed takes 0.8 GB, and twice that while a checkpoint is written."""
 
 DQN_CATCH: Mapping[str, Any] = {
     "num_envs": 8,
@@ -82,7 +82,7 @@ DQN_CATCH: Mapping[str, Any] = {
     "exploration_fraction": 0.4,
     "hidden_sizes": (128,),
 }
-"""DQN on `operant/PixelCatch-v0`, whose episodes have 9 steps, for a budget of some 8000."""
+"""DQN on `operant/PixelCatch-v0`, with episodes of 9 steps, for a budget of about 8000 steps."""
 
 _MUJOCO: Mapping[str, Any] = {
     "num_envs": 8,
@@ -153,8 +153,8 @@ PPO: Mapping[str, Mapping[str, Any]] = {
 }
 """Presets: by task or pattern, selected automatically, or by name. Other fields keep their defaults.
 
-`zoo` is RL Baselines3 Zoo's for CartPole-v1, as are MountainCar-v0 and LunarLander-v3. Its weight of the value loss is
-0.5 without the ½ of the loss here, which makes 1. MuJoCo presets follow Tianshou.
+`zoo` has RL Baselines3 Zoo's hyperparameters for CartPole-v1; those of MountainCar-v0 and LunarLander-v3 are the zoo's,
+too. Its value loss has the weight 0.5 and no factor ½, which equals a weight of 1 here. MuJoCo presets follow Tianshou.
 """
 
 DQN_BIT_FLIP: Mapping[str, Any] = {
@@ -173,8 +173,8 @@ DQN_BIT_FLIP: Mapping[str, Any] = {
     "hidden_sizes": (256,),
     "reward_range": (-1.0, 0.0),
 }
-"""DQN on `operant/BitFlip-v0`: network, learning rate, γ, τ and batch of Andrychowicz et al. (2017, appendix A), whose
-targets follow less often."""
+"""DQN on `operant/BitFlip-v0`: network, learning rate, γ, τ and batch size of Andrychowicz et al. (2017,
+appendix A), who update targets less often."""
 
 REACH: Mapping[str, Any] = {
     "learning_starts": 500,
@@ -279,9 +279,9 @@ DQN: Mapping[str, Mapping[str, Any]] = {
 }
 """Presets: by task, selected automatically, or by name. Other fields keep their defaults.
 
-`zoo` is RL Baselines3 Zoo's for CartPole-v1, which copies the target network every 10 environment steps: with 128
+`zoo` has RL Baselines3 Zoo's hyperparameters for CartPole-v1, with a target update every 10 environment steps: with 128
 consecutive gradient steps, that is once before each phase. LunarLander-v3 is also the zoo's, with a decaying learning
-rate and random actions before the first training.
+rate and random actions before training starts.
 """
 
 _TRPO_MUJOCO: Mapping[str, Any] = {
@@ -327,6 +327,6 @@ TRPO: Mapping[str, Mapping[str, Any]] = {
 }
 """Presets: by task, selected automatically, or by name. Other fields keep their defaults.
 
-All environments of Pendulum-v1 end together, after 200 steps. A shorter rollout would hold only a part of every
-episode, and an update within the trust region of those states could forget the others.
+All environments of Pendulum-v1 end together, after 200 steps. A shorter rollout would contain only a part of every
+episode, and an update within a trust region over these states could degrade the policy in others.
 """

@@ -1,13 +1,13 @@
 """Proximal policy optimization with recurrent networks, for partially observable tasks.
 
 Policy and value share dense layers and a gated recurrent unit (Cho et al. 2014, arXiv:1406.1078); `act` takes and
-returns its hidden state, which is reset where an episode begins. A rollout starts with the last hidden state of the one
-before. Every update trains on whole sequences, so gradients flow back over all steps of the rollout, but not into the
-one before (as in Mnih et al. 2016, arXiv:1602.01783, supplement 8, for A3C with an LSTM). Advantage estimates and the
+returns its hidden state, which is reset at the start of an episode. A rollout starts with the last hidden state of the
+previous one. Updates train on whole sequences, so gradients flow through all steps of the rollout, but not into the
+previous one (as in Mnih et al. 2016, arXiv:1602.01783, supplement 8, for A3C with an LSTM). Advantage estimates and the
 objective are those of `operant.control.ppo`, which lists the differences from its paper.
 
-What differs from other implementations (Ni et al. 2022, arXiv:2110.05038, compare many): sequences are neither cut at
-the ends of episodes nor padded, since a flag at every step resets the hidden state. The initial hidden state of a
+What differs from other implementations (Ni et al. 2022, arXiv:2110.05038, compare many): sequences are neither split at
+the ends of episodes nor padded, because a flag at every step resets the hidden state. The initial hidden state of a
 sequence comes from the policy that collected it, and is not recomputed between epochs. Value targets use the hidden
 states of the rollout, as does the divergence that adapts a penalty's β.
 """
@@ -34,17 +34,17 @@ class RecurrentPPOConfig(PPOConfig):
     """Hyperparameters of recurrent PPO. Gradients flow through `num_steps`."""
 
     num_envs: int = 32
-    """Environments per seed, N. More give more sequences per update; a multiple of `num_minibatches`."""
+    """Number of environments per seed, N, a multiple of `num_minibatches`. More give more sequences per update."""
     num_steps: int = 64
-    """Steps per environment in one rollout, T, through which gradients flow. More learn longer dependencies."""
+    """Number of steps per environment and rollout, T, through which gradients flow. More learn longer dependencies."""
     num_epochs: int = 4
-    """Passes over each rollout. More use the data better until the policy overfits (watch approx_kl)."""
+    """Number of passes over each rollout. More use the data better until the policy overfits (monitor approx_kl)."""
     num_minibatches: int = 4
-    """Parts of the sequences of a rollout, each one gradient step."""
+    """Number of minibatches of sequences per rollout, one gradient step each."""
     share_features: bool = True
-    """Policy and value share their layers and the hidden state; it cannot be switched off."""
+    """Must be true: policy and value function share the layers and the hidden state."""
     rnn_hidden_size: PositiveInt = 64
-    """Size of the hidden state. Larger ones store more, and are slower."""
+    """Size of the hidden state."""
 
     def __post_init__(self) -> None:
         """Validate."""
@@ -82,14 +82,14 @@ class RecurrentAgent(Agent):
     """An agent with recurrent networks, whose input is observation, start flag, and hidden state.
 
     Attributes:
-        memory: hidden state `[S, N, H]`; zero where an episode begins.
+        memory: hidden state `[S, N, H]`; zero at the start of an episode.
         starts: start flags `[S, N]`, bool.
     """
 
     STATE = (*Agent.STATE, "memory", "starts")
 
     def __init__(self, env: BatchEnv, **options: Any) -> None:
-        """Start with zero hidden states; for the arguments see `Agent`."""
+        """Initialize with zero hidden states; for the arguments see `Agent`."""
         super().__init__(env, **options)
         self.network = cast(StackedGRU, self.networks.shape.mlp)
         shape = (len(self.seeds), self.rows)
@@ -98,17 +98,17 @@ class RecurrentAgent(Agent):
 
     @torch.no_grad()
     def collect(self, steps: int) -> Rollout:
-        """Act with the current policy for `steps` steps; observations of the rollout are the inputs of the networks."""
+        """Collect a rollout of `steps` steps; its observations are the inputs of the networks."""
         noise = streams.draw(self.streams, lambda stream: self.head.noise((steps, self.rows), stream), dim=1)
         drawn = noise.unbind(0)
-        seen: list[Tensor] = []
+        inputs: list[Tensor] = []
         memories: list[Tensor] = []
 
         def act(obs: Tensor, t: int) -> tuple[tuple[Tensor, Tensor], Tensor]:
             if t:
                 self.forget()
-            seen.append(self.pack(obs, self.starts, self.memory))
-            outputs, self.memory = self.step(seen[-1])
+            inputs.append(self.pack(obs, self.starts, self.memory))
+            outputs, self.memory = self.step(inputs[-1])
             memories.append(self.memory)
             actions = self.head.sample(outputs, self.networks.free, drawn[t])
             return (actions, outputs), self.head.to_env(actions)
@@ -118,7 +118,7 @@ class RecurrentAgent(Agent):
         goes_on = torch.zeros_like(rollout.terminated)
         return replace(
             rollout,
-            obs=torch.stack(seen),
+            obs=torch.stack(inputs),
             last_obs=self.pack(rollout.last_obs, self.starts, self.memory),
             final_obs=self.pack(rollout.final_obs, goes_on, torch.stack(memories)),
         )
@@ -126,17 +126,17 @@ class RecurrentAgent(Agent):
     def pack(self, obs: Tensor, starts: Tensor, memory: Tensor) -> Tensor:
         """Concatenate the inputs of a step into `[..., D + 1 + H]`; a mask of actions stays at the end."""
         masked = self.networks.shape.masked
-        seen, mask = obs.split_with_sizes([obs.shape[-1] - masked, masked], dim=-1)
-        return torch.cat((seen, starts.unsqueeze(-1).to(obs.dtype), memory, mask), dim=-1)
+        values, mask = obs.split_with_sizes([obs.shape[-1] - masked, masked], dim=-1)
+        return torch.cat((values, starts.unsqueeze(-1).to(obs.dtype), memory, mask), dim=-1)
 
-    def step(self, seen: Tensor) -> tuple[Tensor, Tensor]:
+    def step(self, inputs: Tensor) -> tuple[Tensor, Tensor]:
         """Return the head's outputs `[S, N, outputs]` and the next hidden state `[S, N, H]`.
 
-        NaN becomes 0 in the hidden state, or it would spoil the rest of the episode.
+        NaN in the hidden state is replaced by 0, so that it does not affect the rest of the episode.
         """
         shape = self.networks.shape
-        outputs, memory = self.network.step(self.networks.actor, shape.encode(seen))
-        return shape.allowed(outputs[..., : self.head.outputs], seen), memory.nan_to_num()
+        outputs, memory = self.network.step(self.networks.actor, shape.encode(inputs))
+        return shape.allowed(outputs[..., : self.head.outputs], inputs), memory.nan_to_num()
 
     def forget(self) -> None:
         """Reset the hidden states of environments whose episode has ended."""
@@ -148,7 +148,7 @@ class RecurrentAgent(Agent):
 
     @torch.no_grad()
     def act(self, obs: Tree, memory: Tree | None, noise: Tensor | None) -> tuple[Tensor, Tensor]:
-        """Choose actions for observations `[S, N, ...]` and hidden states `[S, N, H]` (see `runtime.Policy`)."""
+        """Select actions for observations `[S, N, ...]` and hidden states `[S, N, H]` (see `runtime.Policy`)."""
         rows = self.read(obs)
         if memory is None:
             memory = rows.new_zeros(*rows.shape[:2], self.network.units)
@@ -165,12 +165,12 @@ class RecurrentAgent(Agent):
         if memory is None:
             memory = rows.new_zeros(*rows.shape[:2], self.network.units)
         starts = torch.zeros(rows.shape[:2], dtype=torch.bool, device=rows.device)
-        seen = self.pack(rows, starts, cast(Tensor, memory))
-        found = self.head.describe(self.step(seen)[0], self.networks.free)
-        return found | {"value": self.networks.value(seen)}
+        inputs = self.pack(rows, starts, cast(Tensor, memory))
+        outputs = self.head.describe(self.step(inputs)[0], self.networks.free)
+        return outputs | {"value": self.networks.value(inputs)}
 
     def order(self, samples: int, parts: int, stream: torch.Generator) -> Tensor:
-        """Return a random order `[M]` of the samples of one seed, in equal parts of whole sequences."""
+        """Return a random permutation `[M]` of the samples of one seed, in equal parts of whole sequences."""
         rows = torch.randperm(self.rows, generator=stream, device=self.device).view(parts, 1, -1)
         times = torch.arange(samples // self.rows, device=self.device).view(1, -1, 1)
         return (times * self.rows + rows).flatten()
@@ -199,5 +199,5 @@ class RecurrentPPO(PPO):
         budget: int,
         algorithm: str = "recurrent-ppo",
     ) -> None:
-        """Start with zero hidden states; for the arguments see `PPO`. Batches have whole sequences, and no shards."""
+        """Initialize with zero hidden states; for the arguments see `PPO`. Shards are not supported."""
         super().__init__(config, env, seeds=seeds, budget=budget, algorithm=algorithm)

@@ -1,21 +1,21 @@
 """REINFORCE (Williams 1992, Machine Learning 8) and its successors among policy gradients.
 
-Collect whole episodes with the current policy; estimate Ψ of every action, which weights it; update the policy by one
+Collect whole episodes with the current policy; estimate the weight Ψ of every action; update the policy by one
 step along `Σ_t ∇log π(a_t|s_t) Ψ_t`, a sum over the steps and a mean over the episodes. Ψ defines the method (Schulman
 et al. 2016, arXiv:1506.02438, section 2), and is one field, `advantage_kind`: the return of the whole episode
 (`reinforce`), the return after the action (`reinforce-to-go`), that minus a learned baseline (`reinforce-baseline`), a
 learned Q or A, the TD residual, or generalized advantage estimation (`vpg`).
 
-What differs from the paper: Adam takes the step, and several episodes may run in parallel. The baseline is a separate
-network, fitted to the returns after their Ψ is estimated, so it does not depend on the actions in question. No Ψ is
-standardized within an episode: `reinforce`, whose Ψ is the same at each step, would vanish. The factor γ^t of the
-discounted objective is omitted where Ψ is not the return of the whole episode, as is usual, which biases the gradient
+What differs from the paper: the optimizer is Adam, and several episodes may run in parallel. The baseline is a separate
+network, fitted to the returns after Ψ is estimated, so it does not depend on the actions of the batch. Ψ is never
+standardized within an episode, because the Ψ of `reinforce` is constant there and would become 0. As is usual, the
+factor γ^t of the discounted objective is omitted unless Ψ is the return of the whole episode, which biases the gradient
 (Thomas 2014); `discount_steps` restores it. If a time limit cuts an episode, the methods with a critic bootstrap from
-the value of its true final observation (Pardo et al. 2018); `total` and `to-go` have no critic and count no rewards
+the value of its true final observation (Pardo et al. 2018); `total` and `to-go` have no critic and ignore rewards
 after the cut, so the time limit is part of their task.
 
-Every batch starts new episodes, with random streams indexed by the batch. Seeds with long episodes use up their steps
-sooner: a seed that is ahead of the others waits.
+Every batch starts new episodes, with random streams indexed by the batch. Seeds with long episodes use their budget
+faster, so a seed that is ahead of the others waits.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -44,14 +44,14 @@ from operant.tensors import integers
 
 @dataclass(frozen=True)
 class Evidence:
-    """Inputs of Ψ; tensors are `[T, ...]`, and without a critic its estimates are 0.
+    """Inputs of Ψ; tensors are `[T, ...]`. Without a critic, its estimates are 0.
 
     Attributes:
         rewards: `r_t` of whole episodes, each of which begins at t = 0.
         values: `V(s_t)`.
         next_values: V of the true successors.
         action_values: `Q(s_t, a_t)`.
-        ends: `terminated`, `truncated` and the discount `gamma`, as ops take them.
+        ends: the keyword arguments `terminated`, `truncated` and `gamma` of ops.
         lam: λ of generalized advantage estimation.
     """
 
@@ -65,7 +65,7 @@ class Evidence:
 
 @dataclass(frozen=True)
 class Psi:
-    """One Ψ: the critic that it needs, and its estimate from the inputs, `[T, ...]`."""
+    """Definition of one Ψ: the critic that it needs, and its estimator `[T, ...]`."""
 
     critic: Literal["none", "V", "Q"]
     estimate: Callable[[Evidence], Tensor]
@@ -80,52 +80,52 @@ PSI: Mapping[str, Psi] = {
     "td": Psi("V", lambda e: ops.gae(e.rewards, e.values, e.next_values, lam=0.0, **e.ends)),
     "gae": Psi("V", lambda e: ops.gae(e.rewards, e.values, e.next_values, lam=e.lam, **e.ends)),
 }
-"""Ψ by name: with exact values and γ = 1 the mean of each is the policy gradient; the variances differ."""
+"""Ψ by name. With exact values and γ = 1 all give the policy gradient in expectation, with different variances."""
 
 
 @dataclass(frozen=True)
 class ReinforceConfig:
-    """Hyperparameters of REINFORCE. The paper names none; defaults are plain: one episode, one step, Adam's 1e-3."""
+    """Hyperparameters of REINFORCE. The paper gives none; defaults are one episode, one step, and Adam's 1e-3."""
 
     num_envs: PositiveInt = 1
-    """Episodes per seed in a batch, E, one per environment. More give a less noisy gradient, less often."""
+    """Number of episodes per seed and batch, E, one per environment. More mean less noisy, less frequent updates."""
     advantage_kind: Literal["total", "to-go", "baseline", "q", "advantage", "td", "gae"] = "total"
-    """Ψ, which weights an action."""
+    """Estimator of Ψ, the weight of an action."""
     learning_rate: PositiveFloat = 1e-3
-    """Step size of the policy's Adam."""
+    """Learning rate of the policy's Adam."""
     gamma: UnitFloat = 0.99
-    """Discount per step. Higher looks further ahead and has more variance."""
+    """Discount factor. A higher one means a longer horizon and more variance."""
     gae_lambda: UnitFloat = 0.97
-    """λ of `gae`: 0 trusts the critic (bias), 1 the sampled return (variance)."""
+    """λ of `gae`: bias of the critic at 0, variance of the sampled return at 1."""
     discount_steps: bool = False
-    """Whether step t has the factor γ^t: the gradient of the discounted return, which learns little from late steps."""
+    """Whether to weight step t by γ^t, for the gradient of the discounted return; late steps then matter little."""
     target: Literal["monte-carlo", "bootstrap"] = "monte-carlo"
-    """Target of the critic: the observed return, or one reward and the critic's next value."""
+    """Target of the critic: the observed return, or one reward plus the critic's next value."""
     critic_steps: PositiveInt = 1
-    """Gradient steps of the critic per batch. More fit the baseline better, or overfit it."""
+    """Number of critic gradient steps per batch. Too many overfit the baseline."""
     critic_learning_rate: PositiveFloat = 1e-3
-    """Step size of the critic's Adam."""
+    """Learning rate of the critic's Adam."""
     normalize_advantage: Literal["batch", "none"] = "none"
-    """Whether Ψ gets mean 0 and standard deviation 1 over all steps of the seed's batch, never within an episode."""
+    """Whether to normalize Ψ over all steps of a seed's batch, never within an episode."""
     ent_coef: NonNegativeFloat = 0.0
-    """Weight of the entropy bonus, summed over steps like Ψ. Higher explores more and commits later."""
+    """Weight of the entropy bonus, summed over steps like Ψ. A higher weight keeps the policy exploring longer."""
     max_grad_norm: PositiveFloat | None = None
-    """Largest gradient norm of one seed's policy, and of its critic; None: no clipping."""
+    """Maximum gradient norm per seed, for policy and critic separately; None: no clipping."""
     max_episode_steps: PositiveInt = 100_000
-    """Maximum length of an episode in steps; a longer one is an error."""
+    """Maximum length of an episode in steps; a longer one raises an error."""
     hidden_sizes: tuple[PositiveInt, ...] = (64, 64)
-    """Widths of the hidden layers, of policy and critic."""
+    """Sizes of the hidden layers of policy and critic."""
     activation: Activation = "tanh"
-    """Nonlinearity of the hidden layers."""
+    """Activation function of the hidden layers."""
     encoder: TorsoName | str = "auto"
-    """Convolutions before the hidden layers, for images; `auto` chooses by their size. Or a
-    `torch.nn.Module` of yours, path/to/file.py:Name (see `operant.nets.StackedModule`)."""
+    """Convolutional layers for images; `auto` selects them by the image size. Or the path of a custom
+    `torch.nn.Module`, path/to/file.py:Name (see `operant.nets.StackedModule`)."""
     network: str | None = None
-    """A whole `torch.nn.Module` of yours instead of all layers, path/to/file.py:Name, which returns policy outputs
-    and value (see `operant.nets.StackedNetwork`): policy and critic have a copy each. None: the layers that the fields
-    around say."""
+    """Path of a custom `torch.nn.Module` that replaces all layers, path/to/file.py:Name, and returns policy outputs
+    and value (see `operant.nets.StackedNetwork`); policy and critic have one copy each. None: the layers defined by
+    the other fields."""
     log_std_init: float = 0.0
-    """Initial logarithm of the standard deviation of continuous actions, in half action ranges."""
+    """Initial log standard deviation of continuous actions, in half ranges of the action space."""
 
     def __post_init__(self) -> None:
         """Validate."""
@@ -139,7 +139,7 @@ class Batch:
     Attributes:
         obs: inputs of the policy.
         actions: actions in the units of the policy.
-        psi: weights of the actions.
+        psi: weights Ψ of the actions.
         targets: targets of the critic.
         values: predictions of the critic.
         weights: 1 for steps of an episode, 0 after its end.
@@ -153,7 +153,7 @@ class Batch:
     weights: Tensor
 
     def padded(self) -> "Batch":
-        """Pad with copies of the last step of weight 0 to a power of two, so that few shapes occur."""
+        """Pad to a power of two with copies of the last step of weight 0, to limit the number of distinct shapes."""
         steps = self.weights.shape[1]
         index = torch.arange(1 << (steps - 1).bit_length(), device=self.weights.device)
         repeated = Batch(*(tensor[:, index.clamp(max=steps - 1)] for tensor in vars(self).values()))
@@ -172,9 +172,9 @@ PRESETS: Mapping[str, Mapping[str, Any]] = {
 
 DIAGNOSTICS = ("losses/policy", "losses/value", "losses/entropy", "losses/gradient_norm")
 CHUNK = 64
-"""Steps per draw of noise."""
+"""Number of steps for which noise is sampled together."""
 LEAD = 0.01
-"""Share of the budget that a seed may be ahead of the others before it waits."""
+"""Fraction of the budget that a seed may be ahead of the others before it waits."""
 
 
 class Reinforce(Resumable):
@@ -182,13 +182,13 @@ class Reinforce(Resumable):
 
     Args:
         config: hyperparameters.
-        env: `S * config.num_envs` environments, made with the same seeds.
+        env: `S * config.num_envs` environments with the same seeds.
         seeds: one non-negative integer per run; each has its own random streams.
         budget: environment steps per seed.
-        algorithm: its name in the catalog, for messages.
+        algorithm: name in the catalog, for messages.
 
     Attributes:
-        consumed: environment steps so far of the seed with the fewest.
+        consumed: environment steps so far, of the seed with the fewest.
         agent: policy and critic; the learner exposes its `act`, `noise` and `close`.
         used: environment steps per seed so far, `[S]`.
         batches: updates per seed so far, `[S]`.
@@ -201,7 +201,7 @@ class Reinforce(Resumable):
         *("consumed", "used", "batches", ("parameters", "agent.parameters")),
         *("optimizer", "critic_optimizer", "measured"),
     )
-    """Random numbers depend on the batch alone, and need no state."""
+    """Random streams are derived from the batch index and need no state."""
 
     def __init__(
         self,
@@ -214,10 +214,10 @@ class Reinforce(Resumable):
     ) -> None:
         require_budget(budget)
         self.config, self.seeds, self.budget, self.device = config, list(seeds), budget, env.device
-        if kept := [type(wrapper).__name__ for wrapper in wrappers(env) if wrapper.STATE]:
+        if stateful := [type(wrapper).__name__ for wrapper in wrappers(env) if wrapper.STATE]:
             raise ValueError(
-                f"{algorithm} starts new episodes with every batch and saves no environment, so resume would lose the "
-                f"state of {kept[0]}: use another algorithm, such as a2c, or a wrapper without STATE"
+                f"{algorithm} starts new episodes in every batch and does not save environments, so resume would lose "
+                f"the state of {stateful[0]}: use another algorithm, such as a2c, or a wrapper without STATE"
             )
         agent = self.agent = Agent(
             env,
@@ -233,13 +233,13 @@ class Reinforce(Resumable):
         self.critic_kind = PSI[config.advantage_kind].critic
         if self.critic_kind == "Q" and not isinstance(env.action_space, gymnasium.spaces.Discrete):
             raise ValueError(
-                f"advantage_kind={config.advantage_kind!r} needs a value for each action of a Discrete, but those of "
+                f"advantage_kind={config.advantage_kind!r} needs Discrete actions, but those of "
                 f"{env.task} are {env.action_space}; use advantage_kind='baseline', 'td' or 'gae'"
             )
         if self.critic_kind == "Q" and config.network is not None:
             raise ValueError(
-                f"advantage_kind={config.advantage_kind!r} needs a value for each action, and a whole network returns "
-                "one for the state; take advantage_kind='baseline', 'td' or 'gae', or leave out network"
+                f"advantage_kind={config.advantage_kind!r} needs a value per action, and a custom network returns "
+                "one per state; use advantage_kind='baseline', 'td' or 'gae', or leave out network"
             )
         self.act, self.noise, self.close = agent.act, agent.noise, agent.close
         self.episodes = Episodes(env, seeds=len(seeds), max_steps=config.max_episode_steps)
@@ -273,7 +273,7 @@ class Reinforce(Resumable):
         return {**rollout.metrics, **metrics}
 
     def turn(self) -> Tensor:
-        """Return the seeds `[S]` whose turn it is: neither far ahead of the last, nor finished before it."""
+        """Return a mask `[S]` of the active seeds: those not far ahead of the slowest, and not finished before it."""
         near = self.used <= self.used.min() + int(LEAD * self.budget)
         return (near & ((self.used < self.budget) | (self.used.min() >= self.budget))).to(self.device)
 
@@ -354,7 +354,7 @@ class Reinforce(Resumable):
 
     @compilable
     def policy_gradient(self, batch: Batch) -> tuple[Tensor, Tensor, Tensor]:
-        """Return the gradient `[S, P]` of the policy's loss, the loss `[S]` and the mean entropy `[S]`."""
+        """Return the gradient `[S, P]` of the policy loss, the loss `[S]` and the mean entropy `[S]`."""
         networks, head = self.agent.networks, self.agent.head
         trace = networks.shape.mlp.trace(networks.actor, networks.shape.encode(batch.obs))
         last, free = trace[-1].requires_grad_(), networks.free.detach().requires_grad_()
@@ -369,7 +369,7 @@ class Reinforce(Resumable):
 
     @compilable
     def critic_gradient(self, batch: Batch) -> tuple[Tensor, Tensor]:
-        """Return the gradient `[S, P]` of half the mean squared error of the critic, and that `[S]`."""
+        """Return the gradient `[S, P]` of half the mean squared error of the critic, and the error `[S]`."""
         networks = self.agent.networks
         trace = networks.shape.mlp.trace(networks.critic, networks.shape.encode(batch.obs))
         last = trace[-1].requires_grad_()
@@ -388,11 +388,11 @@ class Reinforce(Resumable):
     @torch.no_grad()
     def describe(self, obs: Tree, memory: Tree | None) -> Mapping[str, Tensor]:
         """Return the outputs of policy and, if there is one, critic (see `operant.runtime.learner.Describing`)."""
-        seen = self.agent.read(obs)
-        found = self.agent.head.describe(self.agent.networks.policy(seen), self.agent.networks.free)
+        inputs = self.agent.read(obs)
+        outputs = self.agent.head.describe(self.agent.networks.policy(inputs), self.agent.networks.free)
         if self.critic_kind == "Q":
-            found["q"] = self._critic(seen)
-        return found if self.critic_kind == "none" else found | {"value": self.value(seen)}
+            outputs["q"] = self._critic(inputs)
+        return outputs if self.critic_kind == "none" else outputs | {"value": self.value(inputs)}
 
     def _critic(self, obs: Tensor) -> Tensor:
         networks = self.agent.networks

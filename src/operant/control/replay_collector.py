@@ -27,24 +27,24 @@ Act = Callable[[Tensor, int], Tensor]
 
 
 STRATEGIES = ("none", "future", "final", "episode")
-"""Names of hindsight strategies."""
+"""Strategies of hindsight experience replay."""
 
 HINDSIGHT = "operant.explore.hindsight:Hindsight"
-"""The class that relabels; by name, since its package imports this one."""
+"""Class of the relabeling; by name, because its package imports this one."""
 
 
 @dataclass(frozen=True)
 class ReplayConfig:
-    """Options of learners with replay for tasks with goals and bounded rewards."""
+    """Options of learners with a replay buffer for tasks with goals and bounded rewards."""
 
     hindsight: str = "none"
-    """Replacement of the desired goal in sampled transitions: one achieved later in the episode (future), last (final),
-    or anywhere in it (episode); your own function, path/to/file.py:name; none: no relabeling."""
+    """Replacement of the desired goal in sampled transitions: a goal achieved later in the episode (future), at its end
+    (final), or anywhere in it (episode); a custom function, path/to/file.py:name; or none: no relabeling."""
     hindsight_ratio: PositiveFloat = 4.0
-    """Relabeled transitions for each original one (the paper's k). Higher shows more successes."""
+    """Number of relabeled transitions per original one (k in the paper). More mean more successes."""
     reward_range: tuple[float, float] | None = None
-    """Minimum and maximum reward of a step, if known, such as -1 0: targets are clipped to the returns that these
-    allow, which prevents divergence of values; None: no clipping."""
+    """Minimum and maximum reward of a step, if known, such as -1 0. Targets are clipped to the possible returns, which
+    prevents divergence of values; None: no clipping."""
 
     def __post_init__(self) -> None:
         """Validate."""
@@ -54,7 +54,7 @@ class ReplayConfig:
             raise ValueError(f"reward_range must be the minimum and maximum reward, got {self.reward_range}")
 
     def target_range(self, gamma: float) -> tuple[float, float]:
-        """Return the bounds of targets with a discount."""
+        """Return the bounds of targets for a discount."""
         return (
             (-torch.inf, torch.inf) if self.reward_range is None else ops.return_range(*self.reward_range, gamma=gamma)
         )
@@ -64,26 +64,26 @@ class Experience(DeclaredState):
     """The environments of `S` seeds with N each, and the replay buffer of their transitions.
 
     Args:
-        env: `S * N` environments, made with the same seeds; with several shards those of this process.
+        env: `S * N` environments with the same seeds; with several shards, those of this process.
         seeds: one non-negative integer per run; each has its own random streams.
         rows: N, environments per seed.
         capacity: transitions per seed in the buffer.
-        to_env: maps the learner's actions to the environment's.
-        random: draws initial actions `[steps, N, ...]` of one seed, in the learner's units.
-        config: options of hindsight.
+        to_env: function from the learner's actions to the environment's.
+        random: function that samples initial actions `[steps, N, ...]` of one seed, in the learner's units.
+        config: options of hindsight experience replay.
         extras: function of a number of steps that returns extra tensors to store, by name, `[T, S, N, ...]`.
-        features: maps observations to network inputs. Default: `Features.of`.
-        shards: shards of the environments. Every process has the whole buffer.
+        features: map from observations to network inputs. Default: `Features.of`.
+        shards: division of the environments among processes. Every process has the whole buffer.
 
     Attributes:
-        collector: collector of the environments; with several shards, of those of the first one in this process.
-        rollouts: the same, or the collectors of all shards.
+        collector: collector of the environments; with several shards, of the first one in this process.
+        rollouts: the same collector, or those of all shards.
         replay: the replay buffer.
-        relabel: relabels sampled transitions from their episodes; None: no relabeling.
+        relabel: relabeling of sampled transitions from their episodes; None: no relabeling.
         episodes: positions of episodes in the buffer.
 
     Raises:
-        ValueError: if there are not `S * N` environments, or something learns from all of them, but they are in several
+        ValueError: if there are not `S * N` environments, or a component needs all of them, but they are in several
             shards.
     """
 
@@ -104,9 +104,9 @@ class Experience(DeclaredState):
         shards: Shards | None = None,
     ) -> None:
         self.envs, shards = list(env) if isinstance(env, Sequence) else [env], shards or Shards()
-        for own in self.envs:
-            require_rows(own, seeds, rows // shards.count)
-            start(own, seeds)
+        for each in self.envs:
+            require_rows(each, seeds, rows // shards.count)
+            start(each, seeds)
         env = self.envs[0]
         self.rollouts: Collector | ShardedCollector
         if shards.count > 1:
@@ -119,7 +119,7 @@ class Experience(DeclaredState):
         self.rows, self.to_env, self.random, self.extras = rows, to_env, random, extras
         self.relabel: Relabel | None = None
         if config.hindsight != "none":
-            make = doors.load(HINDSIGHT, expected="the class that relabels")
+            make = doors.load(HINDSIGHT, expected="the class of the relabeling")
             self.relabel = make(env, self.collector.features, strategy=config.hindsight, ratio=config.hindsight_ratio)
         self.episodes = EpisodeIndex(self.replay)
         self.first_streams = streams.of_seeds(seeds, "first actions", device=env.device)
@@ -138,7 +138,7 @@ class Experience(DeclaredState):
         return self.collect_by(steps, lambda _: act)
 
     def collect_by(self, steps: int, acting: Callable[[slice], Act]) -> Metrics:
-        """Collect by an actor for some of the N environments of each seed, given their slice (see `collect`)."""
+        """Collect with separate actors for slices of the N environments of each seed (see `collect`)."""
 
         def keeping(envs: slice) -> KeepingAct:
             act = acting(envs)
@@ -158,7 +158,7 @@ class Experience(DeclaredState):
         return {**rollout.metrics, DROPPED: dropped}
 
     def sample(self, samples: int, *, gamma: float, n: int = 1) -> Transitions:
-        """Return `samples` transitions per seed, drawn uniformly (see `take`)."""
+        """Sample `samples` transitions per seed uniformly (see `take`)."""
         return self.take(self.replay.draw(samples, self.sample_streams), gamma=gamma, n=n)
 
     def take(self, index: Tensor, *, gamma: float, n: int = 1) -> Transitions:

@@ -17,7 +17,7 @@ from operant.runtime.bounds import UnitFloat, require
 from operant.runtime.rollouts import Rollout
 
 REWARD = "reward"
-"""Name of the channel of the environment's own reward."""
+"""Name of the channel of the environment's reward."""
 
 _EXPLAINED = "explained_variance"
 
@@ -27,31 +27,31 @@ class RewardChannel:
     """Options of one reward channel."""
 
     gamma: UnitFloat
-    """Discount per step."""
+    """Discount factor."""
     gae_lambda: UnitFloat
-    """λ of the advantage estimates."""
+    """λ of generalized advantage estimation."""
     weight: float = 1.0
-    """Weight of its advantages in their sum; 0: the critic predicts the return, but the policy ignores it."""
+    """Weight of its advantages in the sum; 0: the critic predicts the return, but the policy ignores it."""
     episodic: bool = True
-    """Whether its return ends with the episode. If not, it continues over the ends of episodes, as if the first
-    observation of the next one followed the last one of this (Burda et al. 2018)."""
+    """Whether its return ends with the episode. Otherwise it continues into the next episode, as if the first
+    observation of that followed the last one of this (Burda et al. 2018)."""
 
     def __post_init__(self) -> None:
         """Validate."""
         require(self)
         if not self.episodic and self.gamma == 1:
-            raise ValueError("gamma must be below 1 where episodic is false: such a return never ends, got 1")
+            raise ValueError("gamma must be below 1 if episodic is false, because such a return never ends, got 1")
 
 
 class Channeled(NamedTuple):
-    """Rewards and values of a rollout, `[T, S, N]`; of several channels `[T, S, N, K]`.
+    """Rewards and values of a rollout, `[T, S, N]`, or `[T, S, N, K]` for several channels.
 
     Attributes:
         rewards: rewards of every channel.
         values: predictions of the critic in every state.
-        next_values: and in its true successor; for a channel that is not episodic, in the next observed state.
-        gae_lambda: λ, `[K]` of several channels.
-        ends: `terminated`, `truncated` and the discount `gamma`, as the functions of `operant.ops` take them.
+        next_values: predictions in the true successor; for a non-episodic channel, in the next observed state.
+        gae_lambda: λ; `[K]` for several channels.
+        ends: the keyword arguments `terminated`, `truncated` and `gamma` of `operant.ops`.
     """
 
     rewards: Tensor
@@ -62,7 +62,7 @@ class Channeled(NamedTuple):
 
 
 class RewardChannels:
-    """The reward channels of a method: the environment's own reward, and some extra tensors of its steps.
+    """The reward channels of a method: the environment's reward, and some extra tensors of its steps.
 
     Args:
         given: given by name of the extra tensor, the fields of `RewardChannel` that differ from the defaults.
@@ -74,13 +74,13 @@ class RewardChannels:
         ValueError: if there is no such field, or a value is out of its range.
     """
 
-    def __init__(self, given: Mapping[str, Mapping[str, Any]], *, gamma: float, gae_lambda: float) -> None:
-        known = [field.name for field in fields(RewardChannel)]
+    def __init__(self, options: Mapping[str, Mapping[str, Any]], *, gamma: float, gae_lambda: float) -> None:
+        names = [field.name for field in fields(RewardChannel)]
         self.channels: dict[str, RewardChannel] = {}
         own: Mapping[str, Any] = {}
-        for name, values in ({REWARD: own} | dict(given)).items():
-            if not isinstance(values, Mapping) or values.keys() - {*known}:  # pyright: ignore[reportUnnecessaryIsInstance]
-                raise ValueError(f"reward_channels.{name} must be a table of {', '.join(known)}, got {values!r}")
+        for name, values in ({REWARD: own} | dict(options)).items():
+            if not isinstance(values, Mapping) or values.keys() - {*names}:  # pyright: ignore[reportUnnecessaryIsInstance]
+                raise ValueError(f"reward_channels.{name} must be a table of {', '.join(names)}, got {values!r}")
             every: dict[str, Any] = {"gamma": gamma, "gae_lambda": gae_lambda, **values}
             try:
                 self.channels[name] = RewardChannel(**every)
@@ -96,7 +96,7 @@ class RewardChannels:
 
         Args:
             rollout: the experience.
-            value: maps observations `[S, M, ...]` to values `[S, M]`, or `[S, M, K]` of several channels.
+            value: function from observations `[S, M, ...]` to values `[S, M]`, or `[S, M, K]` for several channels.
 
         Raises:
             ValueError: if the rollout has no extra tensor for a channel, or not one number per environment.
@@ -110,7 +110,7 @@ class RewardChannels:
         return Channeled(rollout.rewards, values[:-1], after, own.gae_lambda, ends)
 
     def _read_several(self, rollout: Rollout, values: Tensor, after: Tensor) -> Channeled:
-        """Return the same of several channels, or of one whose return continues over the ends of episodes."""
+        """Return the same for several channels, or for one that is not episodic."""
         terminated, truncated, own = rollout.terminated, rollout.truncated, self.channels[REWARD]
         if len(self) == 1:
             never = torch.zeros_like(terminated)
@@ -130,19 +130,18 @@ class RewardChannels:
         """Return the rewards `[T, S, N]` of a channel; 0 at invalid steps."""
         if name == REWARD:
             return rollout.rewards
-        found = rollout.extras.get(name)
-        if found is None:
+        rewards = rollout.extras.get(name)
+        if rewards is None:
             raise ValueError(
                 f"reward channel {name!r} is not among the extra tensors of the environment's steps, which are "
-                f"{sorted(rollout.extras) or 'none'}: give it a wrapper whose Step.extras has {name!r}, or leave the "
-                "channel out"
+                f"{sorted(rollout.extras) or 'none'}: add a wrapper that provides {name!r}, or remove the channel"
             )
-        if found.shape != rollout.rewards.shape:
+        if rewards.shape != rollout.rewards.shape:
             raise ValueError(
-                f"reward channel {name!r} needs a number per step, but extras[{name!r}] has shape {[*found.shape[3:]]}"
+                f"reward channel {name!r} needs one number per step, but its extras have shape {[*rewards.shape[3:]]}"
             )
-        found = found.to(rollout.rewards.dtype)
-        return found if rollout.valid is None else found.masked_fill(~rollout.valid, 0.0)
+        rewards = rewards.to(rollout.rewards.dtype)
+        return rewards if rollout.valid is None else rewards.masked_fill(~rollout.valid, 0.0)
 
     def _column(self, name: str, like: Tensor) -> Tensor:
         """Return a field of all channels, `[K]`."""
@@ -150,7 +149,7 @@ class RewardChannels:
         return numbers if numbers.dtype is torch.bool else numbers.to(like.dtype)
 
     def mix(self, advantages: Tensor) -> Tensor:
-        """Return the weighted sum `[...]` of advantages `[..., K]`, of one channel `[...]`."""
+        """Return the weighted sum `[...]` of advantages `[..., K]`, or the advantages `[...]` of one channel."""
         if len(self) > 1:
             return advantages @ self._column("weight", advantages)
         weight = self.channels[REWARD].weight

@@ -1,12 +1,12 @@
 """Soft actor-critic with a learned temperature (Haarnoja et al. 2018, arXiv:1812.05905).
 
-Maximize return and entropy together. Two critics learn the soft value of actions from a replay buffer, with targets
-from the smaller of their target critics; the policy, a Gaussian squashed by tanh, follows the gradient of the smaller
-critic through its own actions; the temperature, the price of entropy, is trained so that the entropy meets a target.
+Maximize return and entropy together. Two critics learn the soft action values from a replay buffer, with targets from
+the minimum of their target critics. The policy, a Gaussian squashed by tanh, follows the gradient of the smaller critic
+through reparameterized actions. The temperature is trained so that the entropy reaches a target.
 
 What differs from the paper: layers are initialized orthogonally; the logarithm of the policy's standard deviation is
 clipped to [-20, 2], as in the paper's code; an episode cut by a time limit bootstraps from its true final observation
-(Pardo et al. 2018); the temperature is trained as a logarithm, so it stays positive; it starts at 1. Actions are in
+(Pardo et al. 2018); the temperature is parameterized by its logarithm, and its initial value is 1. Actions are in
 units of half the range of the action space.
 """
 
@@ -48,18 +48,18 @@ class SACConfig(StateNoiseConfig, OffPolicyConfig):
     """Hyperparameters of SAC. Defaults are those of the paper (appendix D, table 1)."""
 
     target_entropy: float | None = None
-    """Target entropy of the temperature, in nats; None: minus the number of action dimensions."""
+    """Target entropy of the policy, in nats; None: minus the number of action dimensions."""
     ent_coef: NonNegativeFloat | None = None
-    """Fixed temperature, reward per nat; None: learned. Higher explores more."""
+    """Fixed entropy coefficient (temperature) in reward per nat; None: learned. Higher explores more."""
 
 
 CRITICS = 2
 LEAST_ALPHA = 1e-37
-"""Replacement of a temperature of 0, whose logarithm is infinite: checkpoints would raise an error."""
+"""Replacement for a temperature of 0, whose logarithm is -inf and could not be saved."""
 ACTOR_GAIN = 0.01
-"""Gain of the policy's last layer: the initial distribution is equally wide in all states."""
+"""Gain of the policy's last layer: initially, the distribution is nearly the same in all states."""
 LOG_STD = (-20.0, 2.0)
-"""Bounds of the logarithm of the policy's standard deviation."""
+"""Bounds of the policy's log standard deviation."""
 
 _MUJOCO: Mapping[str, Any] = {"learning_starts": 10_000}
 PRESETS: Mapping[str, Mapping[str, Any]] = {
@@ -97,12 +97,12 @@ class SAC(Networks[SACConfig]):
 
     Args:
         config: hyperparameters.
-        env: `S * config.num_envs` environments, made with the same seeds, whose actions are a bounded box; with several
-            shards those of this process.
+        env: `S * config.num_envs` environments with the same seeds and a bounded Box of actions; with several shards,
+            those of this process.
         seeds: one non-negative integer per run; each has its own random streams.
         budget: environment steps per seed.
-        algorithm: its name in the catalog, for messages.
-        shards: shards of environments and batches. Default: one.
+        algorithm: name in the catalog, for messages.
+        shards: division of environments and batches among processes. Default: one shard.
 
     Attributes:
         consumed: environment steps per seed so far.
@@ -130,10 +130,10 @@ class SAC(Networks[SACConfig]):
         self.shards = shards or Shards()
         require_budget(budget, learning_starts=config.learning_starts)
         require_shards(config, self.shards)
-        require_suitable(own := env[0] if isinstance(env, Sequence) else env, algorithm)
-        self.config, self.seeds, self.budget, self.device = config, list(seeds), budget, own.device
+        require_suitable(first_env := env[0] if isinstance(env, Sequence) else env, algorithm)
+        self.config, self.seeds, self.budget, self.device = config, list(seeds), budget, first_env.device
         self.target_range = config.target_range(config.gamma)
-        self.bounds = Bounded(own.action_space, device=own.device)
+        self.bounds = Bounded(first_env.action_space, device=first_env.device)
         self.experience = Experience(
             env,
             seeds=seeds,
@@ -177,7 +177,7 @@ class SAC(Networks[SACConfig]):
         return self.config.updates(self.budget)
 
     def iterate(self) -> Metrics:
-        """Alternate collecting and updating; the first time, after random actions."""
+        """Alternate collection and updates; the first call takes random actions before."""
         explored = [explore(self)] if not self.consumed and self.config.learning_starts else []
         metrics = alternate(self, self.config.rounds_per_iteration)
         return {**metrics, **merge([*explored, metrics])}
@@ -210,7 +210,7 @@ class SAC(Networks[SACConfig]):
     @compilable
     @torch.no_grad()
     def compute_targets(self, batch: Transitions, noise: Tensor) -> Tensor:
-        """Return the targets `[S, M]` of the critics: reward and the soft value after it (equations 2, 3, 5)."""
+        """Return the targets `[S, M]` of the critics: reward plus discounted soft value (equations 2, 3, 5)."""
         mean, log_std = self.policy(batch.next_obs)
         actions, log_probs = ops.tanh_gaussian_sample_log_prob(mean, log_std, noise)
         next_q = ops.clipped_double_q(self.targets(torch.cat((batch.next_obs, actions), dim=-1)).squeeze(-1))
@@ -228,11 +228,11 @@ class SAC(Networks[SACConfig]):
         return metrics
 
     def improve_critics(self, batch: Transitions, noise: Tensor) -> Descent:
-        """Differentiate the loss of the critics; `noise` is that of the actions in their targets."""
+        """Differentiate the critic loss; `noise` is the noise of target actions."""
         return self.critic_gradient(batch, self.compute_targets(batch, noise))
 
     def improve_policy(self, batch: Transitions, noise: Tensor) -> Descent:
-        """Differentiate the losses of policy and temperature; `noise` is that of the policy's actions."""
+        """Differentiate the losses of policy and temperature; `noise` is the noise of the policy's actions."""
         return self.actor_gradient(batch, noise)
 
     @compilable
@@ -259,7 +259,7 @@ class SAC(Networks[SACConfig]):
         log_probs = log_probs.detach()
         if self.config.ent_coef is None:
             price = ops.temperature_loss(log_alpha, log_probs, target_entropy=self.target_entropy)
-            # The loss is linear in α = exp(log α), so it equals its derivative by log α.
+            # The loss is linear in α = exp(log α), so it equals its derivative with respect to log α.
             gradients["log_alpha"] = ops.weighted_mean(price, batch.weights).unsqueeze(1)
         return gradients, {
             "losses/actor": loss.detach(),
@@ -269,7 +269,7 @@ class SAC(Networks[SACConfig]):
 
     @torch.no_grad()
     def act(self, obs: Tree, memory: None, noise: Tensor | None) -> tuple[Tensor, None]:
-        """Choose actions for raw observations `[S, N, ...]` (see `runtime.Policy`)."""
+        """Select actions for raw observations `[S, N, ...]` (see `runtime.Policy`)."""
         mean, log_std = self.policy(self.experience.read(obs))
         greedy = noise is None
         actions = ops.tanh_gaussian_mode(mean, log_std) if greedy else ops.tanh_gaussian_sample(mean, log_std, noise)
@@ -277,12 +277,12 @@ class SAC(Networks[SACConfig]):
 
     @torch.no_grad()
     def describe(self, obs: Tree, memory: None) -> Mapping[str, Tensor]:
-        """Return the most probable action, and the lower of its critics (see `operant.runtime.learner.Describing`)."""
-        seen = self.experience.collector.features.by_seed(obs)
-        actions = ops.tanh_gaussian_mode(*self.policy(seen))
-        value = self.critics(torch.cat((seen, actions), -1)).amin(0).squeeze(-1)
+        """Return the most likely action, and the minimum of its critics (see `operant.runtime.learner.Describing`)."""
+        inputs = self.experience.collector.features.by_seed(obs)
+        actions = ops.tanh_gaussian_mode(*self.policy(inputs))
+        value = self.critics(torch.cat((inputs, actions), -1)).amin(0).squeeze(-1)
         return {"mean": self.bounds.to_env(actions), "value": value}
 
     def noise(self, rows: int, generator: torch.Generator) -> Tensor:
-        """Draw the noise of one action for each of `rows` environments per seed."""
+        """Sample the noise of one action for each of `rows` environments per seed."""
         return self.bounds.normal((len(self.seeds), rows), generator)

@@ -1,12 +1,12 @@
 """Soft actor-critic for discrete actions (Christodoulou 2019, arXiv:1910.07207).
 
-SAC whose critics return the values of all actions. So the expectations over actions, in the targets and in the losses
-of policy and temperature, are exact, without sampling, and no gradient passes through an action.
+The critics return the values of all actions, so the expectations over actions in the targets and in the losses of
+policy and temperature are computed exactly instead of sampled, and no gradient flows through an action.
 
 What differs from the paper: layers are initialized orthogonally; an episode cut by a time limit bootstraps from its
-true final observation (Pardo et al. 2018); target critics follow slowly in each update (`tau`), while the paper copies
-them every 8000 steps; observations are vectors, so networks are perceptrons. The paper uses 98 % of the entropy of
-uniform actions, which suits games with many equivalent actions; the preset of CartPole-v1 uses less.
+true final observation (Pardo et al. 2018); target critics are updated slowly at each step (`tau`), while the paper
+copies them every 8000 steps; observations are vectors, so networks are perceptrons. The paper's target entropy, 98 % of
+that of uniform actions, suits games with many equivalent actions; the preset of CartPole-v1 uses less.
 """
 
 from collections.abc import Mapping, Sequence
@@ -35,13 +35,13 @@ class DiscreteSACConfig(OffPolicyConfig):
     """Hyperparameters of discrete SAC. Defaults are those of SAC, with the target entropy of the paper."""
 
     target_entropy_scale: UnitFloat = 0.98
-    """Target entropy of the temperature, as a share of log A, that of uniform actions. Higher explores more."""
+    """Target entropy of the policy as a fraction of log A, the entropy of uniform actions. Higher explores more."""
     ent_coef: NonNegativeFloat | None = None
-    """Fixed temperature, reward per nat; None: learned. Higher explores more."""
+    """Fixed entropy coefficient (temperature) in reward per nat; None: learned. Higher explores more."""
 
 
 ACTOR_GAIN = 0.01
-"""Gain of the policy's last layer: the initial policy is nearly uniform."""
+"""Gain of the policy's last layer: initially, the policy is nearly uniform."""
 
 PRESETS: Mapping[str, Mapping[str, Any]] = {
     "CartPole-v1": {
@@ -63,10 +63,10 @@ class DiscreteSAC(Networks[DiscreteSACConfig]):
 
     Args:
         config: hyperparameters.
-        env: `S * config.num_envs` environments, made with the same seeds, whose actions are Discrete.
+        env: `S * config.num_envs` environments with the same seeds and Discrete actions.
         seeds: one non-negative integer per run; each has its own random streams.
         budget: environment steps per seed.
-        algorithm: its name in the catalog, for messages.
+        algorithm: name in the catalog, for messages.
 
     Attributes:
         consumed: environment steps per seed so far.
@@ -141,7 +141,7 @@ class DiscreteSAC(Networks[DiscreteSACConfig]):
         return self.config.updates(self.budget)
 
     def iterate(self) -> Metrics:
-        """Alternate collecting and updating; the first time, after random actions."""
+        """Alternate collection and updates; the first call takes random actions before."""
         explored = [explore(self)] if not self.consumed and self.config.learning_starts else []
         metrics = alternate(self, self.config.rounds_per_iteration)
         return {**metrics, **merge([*explored, metrics])}
@@ -164,7 +164,7 @@ class DiscreteSAC(Networks[DiscreteSACConfig]):
     @compilable
     @torch.no_grad()
     def compute_targets(self, batch: Transitions) -> Tensor:
-        """Return the targets `[S, M]` of the critics: reward and the soft value after it (equations 2 and 10)."""
+        """Return the targets `[S, M]` of the critics: reward plus discounted soft value (equations 2 and 10)."""
         log_probs = self.policy(batch.next_obs).log_softmax(-1)
         next_q = ops.clipped_double_q(self.targets(batch.next_obs))
         alpha = self.parameters["log_alpha"].exp().unsqueeze(-1)
@@ -183,8 +183,8 @@ class DiscreteSAC(Networks[DiscreteSACConfig]):
     def critic_gradient(self, batch: Transitions, targets: Tensor) -> Descent:
         """Differentiate the squared error of both critics, at the actions taken, to the same targets `[S, M]`."""
         networks = EnsemblePass(self.critics, batch.obs)
-        taken = batch.actions.expand(CRITICS, *batch.actions.shape).unsqueeze(-1)
-        q = networks.outputs.gather(-1, taken).squeeze(-1)
+        actions = batch.actions.expand(CRITICS, *batch.actions.shape).unsqueeze(-1)
+        q = networks.outputs.gather(-1, actions).squeeze(-1)
         losses = ops.value_loss(q, targets.expand_as(q)).sum(0)
         loss = ops.weighted_mean(losses, batch.weights)
         q_mean = ops.weighted_mean(q.detach().mean(0), batch.weights)
@@ -205,7 +205,7 @@ class DiscreteSAC(Networks[DiscreteSACConfig]):
         entropy = ops.categorical_entropy(logits.detach())
         if self.config.ent_coef is None:
             price = ops.temperature_loss(log_alpha, -entropy, target_entropy=self.target_entropy)
-            # The loss is linear in α = exp(log α), so it equals its derivative by log α.
+            # The loss is linear in α = exp(log α), so it equals its derivative with respect to log α.
             gradients["log_alpha"] = ops.weighted_mean(price, batch.weights).unsqueeze(1)
         return gradients, {
             "losses/actor": loss.detach(),
@@ -215,18 +215,18 @@ class DiscreteSAC(Networks[DiscreteSACConfig]):
 
     @torch.no_grad()
     def act(self, obs: Tree, memory: None, noise: Tensor | None) -> tuple[Tensor, None]:
-        """Choose actions for raw observations `[S, N, ...]` (see `runtime.Policy`)."""
+        """Select actions for raw observations `[S, N, ...]` (see `runtime.Policy`)."""
         logits = self.policy(self.experience.read(obs))
         actions = ops.categorical_mode(logits) if noise is None else ops.categorical_sample(logits, noise)
         return self.head.to_env(actions), None
 
     @torch.no_grad()
     def describe(self, obs: Tree, memory: None) -> Mapping[str, Tensor]:
-        """Return the policy and the lower of its critics (see `operant.runtime.learner.Describing`)."""
-        seen = self.experience.collector.features.by_seed(obs)
-        probabilities, q = self.policy(seen).softmax(-1), self.critics(seen).amin(0)
+        """Return the policy and the minimum of its critics (see `operant.runtime.learner.Describing`)."""
+        inputs = self.experience.collector.features.by_seed(obs)
+        probabilities, q = self.policy(inputs).softmax(-1), self.critics(inputs).amin(0)
         return {"probabilities": probabilities, "q": q, "value": (probabilities * q).sum(-1)}
 
     def noise(self, rows: int, generator: torch.Generator) -> Tensor:
-        """Draw the noise of one action for each of `rows` environments per seed."""
+        """Sample the noise of one action for each of `rows` environments per seed."""
         return self.head.noise((len(self.seeds), rows), generator)

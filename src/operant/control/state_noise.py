@@ -1,10 +1,10 @@
 """State-dependent exploration noise (gSDE; Raffin et al. 2021, arXiv:2005.05719): `StateNoise`.
 
-Noise drawn independently at every step averages out where a task needs a push over many steps, and shakes real
-machines. Here the noise is a product of random weights and the policy's last hidden layer, so similar states get
+Independent noise at every step averages out in tasks that need a consistent force over many steps, and makes real
+robots shake. Here the noise is a product of random weights and the policy's last hidden layer, so similar states get
 similar noise. What differs from the paper: the layer is scaled to length 1, so the noise of each action is standard
-normal in every state, whatever the size of the layer; the algorithm keeps its own standard deviation, and so its
-log-probabilities, entropies and losses.
+normal in every state, independent of the size of the layer; the standard deviation, log-probabilities, entropies and
+losses of the algorithm do not change.
 """
 
 from collections.abc import Sequence
@@ -24,13 +24,13 @@ class StateNoiseConfig:
     """Hyperparameters of algorithms with optional state-dependent noise."""
 
     use_sde: bool = False
-    """Whether the noise of continuous actions is a function of the state (gSDE), so that it does not average out."""
+    """Whether to use state-dependent exploration (gSDE) for continuous actions."""
     sde_sample_freq: Annotated[int, Interval("[-1, inf)")] = -1
-    """Steps per environment after which the function is resampled within a rollout; -1: only at its start."""
+    """gSDE: resample the noise every n steps of a rollout; -1: only at its start."""
 
     @property
     def sde_every(self) -> int | None:
-        """The value of `sde_sample_freq` if noise depends on the state, else None.
+        """The value of `sde_sample_freq` with state-dependent noise, else None.
 
         Raises:
             ValueError: if it is 0.
@@ -47,7 +47,7 @@ class StateNoise:
         generators: one per seed.
         steps: T, of the rollout.
         rows: N, environments per seed.
-        network: with the last hidden layer to use.
+        network: network whose last hidden layer is used.
         actions: A, dimensions of an action.
         every: steps after which the weights are resampled; -1: once, at the start.
     """
@@ -68,7 +68,7 @@ class StateNoise:
         self.weights = streams.draw(generators, lambda s: torch.randn(shape, generator=s, device=s.device), dim=1)
 
     def __len__(self) -> int:
-        """The steps of the rollout."""
+        """Return the number of steps of the rollout."""
         return self.steps
 
     def at(self, hidden: Tensor, t: int) -> Tensor:
@@ -83,7 +83,7 @@ def require_state_noise(network: object, *, continuous: bool, algorithm: str) ->
         ValueError: if actions are not continuous, or the network has no such hidden layer.
     """
     if not continuous:
-        raise ValueError(f"use_sde needs continuous actions, but those of {algorithm} are discrete here")
+        raise ValueError(f"use_sde needs continuous actions, but {algorithm} has discrete ones here")
     if not isinstance(network, StackedMLP) or len(network.shapes) < 2:
         raise ValueError(
             "use_sde reads the last hidden layer of a perceptron: leave out encoder, network and actor_network, and "

@@ -1,15 +1,15 @@
 """Twin delayed deep deterministic policy gradient (Fujimoto et al. 2018, arXiv:1802.09477), and DDPG as a variant.
 
-A deterministic policy follows the gradient of a critic through its own actions. Three changes make it stable: the
-smaller of two critics gives the target; the policy changes only every second update, when the critics have settled; and
-clipped noise smooths the target action, so that narrow peaks of a critic are not exploited.
+A deterministic policy follows the gradient of a critic through its actions. Three changes make training stable: the
+minimum of two critics gives the target; the policy is updated only every second critic update; and clipped noise
+smooths the target action, so that the policy does not exploit narrow peaks of a critic.
 
 DDPG (Lillicrap et al. 2016, arXiv:1509.02971) has one critic, no delay and no target noise.
 
-What differs from the papers: layers are initialized orthogonally, the policy's last one small; an episode cut by a time
-limit bootstraps from its true final observation (Pardo et al. 2018). DDPG explores with independent Gaussian noise
-instead of an Ornstein-Uhlenbeck process (Fujimoto et al. found it no worse), and has neither weight decay nor batch
-normalization. Actions are in units of half the range of the action space.
+What differs from the papers: layers are initialized orthogonally, the policy's last one with a small gain; an episode
+cut by a time limit bootstraps from its true final observation (Pardo et al. 2018). DDPG explores with independent
+Gaussian noise instead of an Ornstein-Uhlenbeck process (Fujimoto et al. found no disadvantage), and has neither weight
+decay nor batch normalization. Actions are in units of half the range of the action space.
 """
 
 from collections.abc import Mapping, Sequence
@@ -50,19 +50,19 @@ class TD3Config(StateNoiseConfig, OffPolicyConfig):
     """Hyperparameters of TD3. Defaults are those of the paper (section 6.1) and of its code."""
 
     n_critics: PositiveInt = 2
-    """Number of critics; the smallest gives the targets. One overestimates; more than two underestimate further."""
+    """Number of critics, whose minimum gives the targets. One overestimates; more than two underestimate further."""
     policy_delay: PositiveInt = 2
-    """Updates of the critics per update of policy and targets. More let the critics settle."""
+    """Critic updates per update of policy and targets."""
     exploration_noise: NonNegativeFloat = 0.1
-    """Standard deviation of the noise on actions while collecting, in half action ranges. Higher explores more."""
+    """Standard deviation of the exploration noise, in half action ranges. Higher explores more."""
     target_policy_noise: NonNegativeFloat = 0.2
     """Standard deviation of the noise on target actions, in half action ranges. Higher smooths the critics more."""
     target_noise_clip: NonNegativeFloat = 0.5
-    """Largest noise on target actions, in half action ranges."""
+    """Clip range of the noise on target actions, in half action ranges."""
 
 
 ACTOR_GAIN = 0.01
-"""Gain of the policy's last layer: initial actions are near the middle of the action space."""
+"""Gain of the policy's last layer: initially, actions are near the center of the action space."""
 
 _MUJOCO: Mapping[str, Any] = {"learning_starts": 10_000, "learning_rate": 1e-3}
 PRESETS: Mapping[str, Mapping[str, Any]] = {
@@ -81,16 +81,16 @@ class TD3(Networks[TD3Config]):
 
     Args:
         config: hyperparameters.
-        env: `S * config.num_envs` environments, made with the same seeds, whose actions are a bounded box; with several
-            shards those of this process.
+        env: `S * config.num_envs` environments with the same seeds and a bounded Box of actions; with several shards,
+            those of this process.
         seeds: one non-negative integer per run; each has its own random streams.
         budget: environment steps per seed.
-        algorithm: its name in the catalog, for messages.
-        shards: shards of environments and batches. Default: one.
+        algorithm: name in the catalog, for messages.
+        shards: division of environments and batches among processes. Default: one shard.
 
     Attributes:
         consumed: environment steps per seed so far.
-        updates: updates of the critics, so far.
+        updates: critic updates so far.
         experience: the environments and their replay buffer.
         parameters: parameters by name, `[S, P]` each: `actor`, `critics`, `target_actor`, `target_critics`.
 
@@ -118,10 +118,10 @@ class TD3(Networks[TD3Config]):
         self.shards = shards or Shards()
         require_budget(budget, learning_starts=config.learning_starts)
         require_shards(config, self.shards)
-        require_suitable(own := env[0] if isinstance(env, Sequence) else env, algorithm)
-        self.config, self.seeds, self.budget, self.device = config, list(seeds), budget, own.device
+        require_suitable(first_env := env[0] if isinstance(env, Sequence) else env, algorithm)
+        self.config, self.seeds, self.budget, self.device = config, list(seeds), budget, first_env.device
         self.target_range = config.target_range(config.gamma)
-        self.bounds = Bounded(own.action_space, device=own.device)
+        self.bounds = Bounded(first_env.action_space, device=first_env.device)
         self.experience = Experience(
             env,
             seeds=seeds,
@@ -137,7 +137,7 @@ class TD3(Networks[TD3Config]):
         self._make_networks(self.experience.collector.obs.shape[-1], self.bounds.dimensions)
         self.close, self.rollout_steps = self.experience.close, config.rollout_steps
         self.consumed = self.updates = 0
-        # Metrics of the last update of the policy; delayed, it need not come in every iteration.
+        # Metrics of the last policy update; with a delay, some iterations have none.
         self.actor_loss = torch.zeros(len(seeds), device=self.device)
 
     def _make_networks(self, features: int, dimensions: int) -> None:
@@ -167,7 +167,7 @@ class TD3(Networks[TD3Config]):
         return self.config.updates(self.budget)
 
     def iterate(self) -> Metrics:
-        """Alternate collecting and updating; the first time, after random actions."""
+        """Alternate collection and updates; the first call takes random actions before."""
         explored = [explore(self)] if not self.consumed and self.config.learning_starts else []
         metrics = alternate(self, self.config.rounds_per_iteration)
         return {**metrics, **merge([*explored, metrics])}
@@ -196,7 +196,7 @@ class TD3(Networks[TD3Config]):
     @compilable
     @torch.no_grad()
     def compute_targets(self, batch: Transitions, noise: Tensor) -> Tensor:
-        """Return the targets `[S, M]` of the critics (algorithm 1, equations 10 and 14); `noise` is normal."""
+        """Return the targets `[S, M]` of the critics (algorithm 1, equations 10 and 14); `noise` is standard normal."""
         config = self.config
         actions = self.target_actor(batch.next_obs)[0].tanh()
         if config.target_policy_noise:
@@ -210,7 +210,7 @@ class TD3(Networks[TD3Config]):
         return targets.clamp(*self.target_range)
 
     def update(self, batch: Transitions) -> Metrics:
-        """Take one gradient step on the critics and, when due, on the policy; then update the targets."""
+        """Take one gradient step on the critics; every `policy_delay` steps also on the policy and the targets."""
         samples = self.config.batch_size
         noise = streams.draw(self.update_streams, lambda stream: self.bounds.normal((samples,), stream))
         metrics = self.descend(*self.mean(TD3.improve_critics, batch, noise))
@@ -222,11 +222,11 @@ class TD3(Networks[TD3Config]):
         return {**metrics, "losses/actor": self.actor_loss}
 
     def improve_critics(self, batch: Transitions, noise: Tensor) -> Descent:
-        """Differentiate the loss of the critics; `noise` is that of the actions in their targets."""
+        """Differentiate the critic loss; `noise` is the noise of target actions."""
         return self.critic_gradient(batch, self.compute_targets(batch, noise))
 
     def improve_policy(self, batch: Transitions, noise: Tensor) -> Descent:
-        """Differentiate the loss of the policy, which needs no noise."""
+        """Differentiate the policy loss; `noise` is not used."""
         return self.actor_gradient(batch)
 
     @compilable
@@ -250,7 +250,7 @@ class TD3(Networks[TD3Config]):
 
     @torch.no_grad()
     def act(self, obs: Tree, memory: None, noise: Tensor | None) -> tuple[Tensor, None]:
-        """Choose actions for raw observations `[S, N, ...]` (see `runtime.Policy`)."""
+        """Select actions for raw observations `[S, N, ...]` (see `runtime.Policy`)."""
         actions = self.policy(self.experience.read(obs))
         if noise is not None:
             actions = ops.perturbed_action(actions, noise, std=self.config.exploration_noise)
@@ -259,16 +259,16 @@ class TD3(Networks[TD3Config]):
     @torch.no_grad()
     def describe(self, obs: Tree, memory: None) -> Mapping[str, Tensor]:
         """Return the action, and its value by the first critic (see `operant.runtime.learner.Describing`)."""
-        seen = self.experience.collector.features.by_seed(obs)
-        actions = self.policy(seen)
-        value = self.critics(torch.cat((seen, actions), -1))[0].squeeze(-1)
+        inputs = self.experience.collector.features.by_seed(obs)
+        actions = self.policy(inputs)
+        value = self.critics(torch.cat((inputs, actions), -1))[0].squeeze(-1)
         return {"mean": self.bounds.to_env(actions), "value": value}
 
     def noise(self, rows: int, generator: torch.Generator) -> Tensor:
-        """Draw the noise of one action for each of `rows` environments per seed."""
+        """Sample the noise of one action for each of `rows` environments per seed."""
         return self.bounds.normal((len(self.seeds), rows), generator)
 
     def load_state_dict(self, state: State) -> None:
-        """Restore a state exactly; an invalid one leaves the learner unchanged."""
-        self.actor_loss = self.actor_loss.clone()  # which is among the saved metrics
+        """Restore a state exactly; an invalid state leaves the learner unchanged."""
+        self.actor_loss = self.actor_loss.clone()  # the original is part of the saved metrics
         super().load_state_dict(state)

@@ -2,16 +2,16 @@
 
 Collect a rollout with the current policy; estimate advantages by generalized advantage estimation (Schulman et al.
 2016, arXiv:1506.02438); update the policy by one step that maximizes the surrogate while the mean KL(old‖new) stays
-within δ (equation 14 of the paper): along `F⁻¹g`, found by conjugate gradients from products with the Fisher matrix F,
-as far as the quadratic model of the KL allows (appendix C), then shrunk until the true surrogate rises and the true KL
-is within δ. The natural policy gradient (Kakade 2001) takes the same step without this line search.
+within δ (equation 14 of the paper): along `F⁻¹g`, computed by conjugate gradients from products with the Fisher matrix
+F, to the boundary of the quadratic model of the KL (appendix C), then reduced until the true surrogate improves and the
+true KL is within δ. The natural policy gradient (Kakade 2001) takes the same step without this line search.
 
-What differs from the paper: advantages are those of GAE, with a separate critic network that a few epochs of Adam fit
-to the λ-returns, where the paper has Monte Carlo returns; `gae_lambda` = 1 comes close. Products with F use its closed
-form (`operant.nets.Jacobian`), which equals the second derivative of the KL that the paper computes by automatic
-differentiation. An episode cut by a time limit bootstraps from the value of its true final observation (Pardo et al.
-2018). Continuous actions are in units of half the range of the action space. Policy and value never share a network: a
-natural gradient step of the policy, which ignores the value, would spoil it.
+What differs from the paper: advantages are those of GAE, with a separate critic network that is fitted
+to the λ-returns by a few epochs of Adam. The paper uses Monte Carlo returns, to which `gae_lambda` = 1 comes close.
+Products with F use its closed form (`operant.nets.Jacobian`), which equals the second derivative of the KL that the
+paper computes by automatic differentiation. An episode cut by a time limit bootstraps from the value of its true final
+observation (Pardo et al. 2018). Continuous actions are in units of half the range of the action space. Policy and value
+never share a network, because a natural gradient step of the policy ignores the value and would damage it.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -57,68 +57,68 @@ from operant.tensors import linalg
 
 @dataclass(frozen=True)
 class TRPOConfig:
-    """Hyperparameters of TRPO. Defaults: those of the paper (δ, conjugate gradients, 10 % of the data for F)."""
+    """Hyperparameters of TRPO. Defaults are those of the paper (δ, conjugate gradients, 10 % of the data for F)."""
 
     num_envs: PositiveInt = 1
-    """Environments per seed, N. More give less correlated batches and faster rollouts."""
+    """Number of environments per seed, N. More give less correlated batches and faster rollouts."""
     num_steps: PositiveInt = 2048
-    """Steps per environment in one rollout, T. More make steps more reliable, and less frequent."""
+    """Number of steps per environment and rollout, T. More make updates more accurate and less frequent."""
     target_kl: PositiveFloat = 0.01
-    """δ, the largest mean KL(old‖new) of an update, in nats. Higher moves faster and may overshoot."""
+    """Trust region δ: maximum mean KL(old‖new) of an update, in nats. Larger values allow larger steps."""
     cg_max_steps: PositiveInt = 10
-    """Iterations of conjugate gradients. More approximate the natural gradient better, one product with F each."""
+    """Number of conjugate-gradient iterations, each with one product with F. More are more accurate."""
     cg_damping: NonNegativeFloat = 0.1
-    """Damping, added to the diagonal of F. Higher bends the step towards the plain gradient, and shortens it."""
+    """Damping added to the diagonal of F. Higher moves the step towards the plain gradient, and shortens it."""
     sub_sampling_factor: PositiveInt = 10
-    """F is the mean over every n-th sample. Higher is cheaper and noisier."""
+    """F is averaged over every n-th sample. Higher is cheaper and noisier."""
     line_search: bool = True
-    """Whether to shrink the step until surrogate and KL are acceptable; off in the natural policy gradient."""
+    """Whether to backtrack until surrogate and KL are acceptable; False for the natural policy gradient."""
     line_search_shrinking_factor: Annotated[float, Interval("(0, 1)")] = 0.8
-    """Factor by which the line search shrinks a step. Higher searches more finely, and less far."""
+    """Factor of one backtrack of the line search. Higher searches a smaller range more finely."""
     line_search_max_iter: NonNegativeInt = 10
-    """Maximum shrinks before the line search rejects the step."""
+    """Maximum number of backtracks before the line search rejects the step."""
     gamma: UnitFloat = 0.99
-    """Discount per step. Higher looks further ahead and has more variance."""
+    """Discount factor. A higher one means a longer horizon and more variance."""
     gae_lambda: UnitFloat = 0.95
-    """λ of the advantage estimates: 0 trusts the critic (bias), 1 the sampled return (variance)."""
+    """λ of generalized advantage estimation: bias of the critic at 0, variance of the sampled return at 1."""
     normalize_advantage: Literal["batch", "none"] = "batch"
-    """Whether the advantages of a rollout get mean 0 and standard deviation 1. Only the mean affects the step."""
+    """Whether to normalize the advantages of each rollout. Only the mean affects the step."""
     critic_epochs: PositiveInt = 10
-    """Passes of the critic over each rollout. More fit it better until it overfits."""
+    """Number of passes of the critic over each rollout. Too many overfit it."""
     critic_minibatches: PositiveInt = 32
-    """Minibatches of a rollout for the critic, each one step of Adam."""
+    """Number of minibatches per rollout for the critic, one step of Adam each."""
     critic_learning_rate: PositiveFloat = 1e-3
-    """Step size of the critic's Adam."""
+    """Learning rate of the critic's Adam."""
     hidden_sizes: tuple[PositiveInt, ...] = (64, 64)
-    """Widths of the hidden layers of both networks."""
+    """Sizes of the hidden layers of both networks."""
     activation: Activation = "tanh"
-    """Nonlinearity of the hidden layers."""
+    """Activation function of the hidden layers."""
     network: str | None = None
-    """A whole `torch.nn.Module` of yours instead of all layers, path/to/file.py:Name, which returns policy outputs
-    and value (see `operant.nets.StackedNetwork`): policy and critic have a copy each. None: the layers that the fields
-    around say."""
+    """Path of a custom `torch.nn.Module` that replaces all layers, path/to/file.py:Name, and returns policy outputs
+    and value (see `operant.nets.StackedNetwork`); policy and critic have one copy each. None: the layers defined by
+    the other fields."""
     log_std_init: float = 0.0
-    """Initial logarithm of the standard deviation of continuous actions, in half action ranges."""
+    """Initial log standard deviation of continuous actions, in half ranges of the action space."""
     normalize_obs: bool = False
-    """Whether observations are normalized by running mean and standard deviation."""
+    """Whether to normalize observations by running mean and standard deviation."""
     normalize_reward: bool = False
-    """Whether rewards are divided by the running standard deviation of the discounted return."""
+    """Whether to divide rewards by the running standard deviation of the discounted return."""
     sampling: Literal["single-path", "vine"] = "single-path"
-    """Source of advantages: the actions of one path, or several actions tried in each of some states."""
+    """Sampling scheme: single path, or vine, which tries several actions in some states."""
     vine_points: PositiveInt = 4
-    """For vine sampling: times in a rollout at which every environment branches; they divide `num_steps`."""
+    """Vine sampling: number of branching times per rollout and environment; must divide `num_steps`."""
     vine_actions: Annotated[int, Interval("[2, inf)")] = 4
-    """Continuous actions tried per state. More estimate better, and cost steps. Discrete ones are all tried."""
+    """Vine sampling: number of continuous actions tried per state; all discrete actions are tried."""
     vine_steps: PositiveInt = 50
-    """Steps of a branch. More trust the critic less, and have more variance and cost."""
+    """Vine sampling: steps per branch. More mean less bias of the critic, more variance and cost."""
     vine_common: bool = True
-    """Whether the branches of a state share random numbers, so that common noise cancels."""
+    """Vine sampling: whether the branches of a state share random numbers, to reduce variance."""
 
     def __post_init__(self) -> None:
         """Validate."""
         require(self, network=modules(self.network))
         if self.sampling == "vine" and self.num_steps % self.vine_points:
-            raise ValueError(f"vine_points ({self.vine_points}) must divide steps ({self.num_steps})")
+            raise ValueError(f"vine_points ({self.vine_points}) must divide num_steps ({self.num_steps})")
         samples = self.num_envs * self.num_steps
         if self.sampling == "single-path" and samples % self.critic_minibatches:
             raise ValueError(
@@ -139,15 +139,15 @@ class TRPO(Resumable):
 
     Args:
         config: hyperparameters.
-        env: `S * config.num_envs` environments, made with the same seeds.
+        env: `S * config.num_envs` environments with the same seeds.
         seeds: one non-negative integer per run; each has its own random streams.
         budget: environment steps per seed.
-        algorithm: its name in the catalog, for messages.
+        algorithm: name in the catalog, for messages.
 
     Attributes:
         consumed: environment steps per seed so far, including branches.
         agent: policy, value and environments; the learner exposes its `act`, `describe`, `noise` and `close`.
-        actor: the parameters `[S, D]` of the policies, a view of the agent's.
+        actor: parameters `[S, D]` of the policies, a view of the agent's.
         critic: parameters of the value networks.
         rejected: policy steps `[S]` with NaN or Inf.
 
@@ -186,7 +186,7 @@ class TRPO(Resumable):
         self.rollout_steps = config.num_steps * config.num_envs
         self.collect = self.follow_path
         if config.sampling == "vine":
-            vine = doors.load(VINE, expected="what collects vines")(self.agent, config)
+            vine = doors.load(VINE, expected="the vine collector")(self.agent, config)
             self.collect, self.rollout_steps = vine.collect, vine.rollout_steps
         self.rejected = torch.zeros(len(seeds), dtype=torch.int64, device=env.device)
         self.consumed = 0
@@ -302,7 +302,7 @@ class TRPO(Resumable):
     def fisher(self, batch: Samples) -> Callable[[Tensor], Tensor]:
         """Return `v -> F v` `[S, D]`, with F the mean Fisher matrix over the states of the batch (appendix C.1).
 
-        F depends only on the states, so the weights of a vine, which are of actions, count as 0 or 1.
+        F depends only on the states, so the action weights of a vine are reduced to 0 or 1.
         """
         head, free, chosen = (
             self.agent.head,
@@ -354,16 +354,16 @@ class TRPO(Resumable):
 
     @compilable
     def critic_gradient(self, part: Samples) -> tuple[Tensor, Tensor]:
-        """Return the gradient `[S, D]` of half the mean squared error of the values, and that `[S]`."""
+        """Return the gradient `[S, D]` of half the mean squared error of the values, and the error `[S]`."""
         networks = self.agent.networks
         column = slice(networks.shape.value_first, networks.shape.value_first + 1)
         critic = jacobian(self.mlp, networks.critic, networks.shape.encode(part.obs), column)
         outputs = critic.outputs.requires_grad_()
         loss = ops.weighted_mean(ops.value_loss(outputs[..., 0], part.targets), part.weights)
         (gradient,) = torch.autograd.grad(loss.sum(), outputs)
-        rest = self.critic.new_zeros(len(self.seeds), self.agent.head.free)  # the row's place for a policy's
-        return torch.cat((critic.pull(gradient), rest), dim=1), loss.detach()
+        free = self.critic.new_zeros(len(self.seeds), self.agent.head.free)  # values do not depend on them
+        return torch.cat((critic.pull(gradient), free), dim=1), loss.detach()
 
     def minibatches(self, batch: Samples) -> Iterator[Samples]:
-        """Split a batch at random for the critic, each seed by its own stream."""
+        """Split a batch at random for the critic, with one random stream per seed."""
         return self.agent.minibatches(batch, self.config.critic_minibatches, self.batch_streams)

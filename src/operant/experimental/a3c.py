@@ -113,7 +113,7 @@ class Worker:
     Args:
         index: index of the worker.
         config: hyperparameters.
-        make_env: makes its environments.
+        make_env: factory of its environments.
         seed: seed of its random streams.
         budget: environment steps of all workers, over which the learning rate falls to zero.
         shared: shared memory of all workers.
@@ -308,7 +308,7 @@ class A3C:
         env: `config.environments` rows; tells what the workers' environments are like, and is never stepped.
         seeds: one non-negative integer.
         budget: environment steps of all workers, over which the learning rate falls to zero.
-        algorithm: its name in the catalog, for messages.
+        algorithm: name in the catalog, for messages.
         make_env: makes the environments of a worker from its seed. Default: those of the task of `env`.
 
     Attributes:
@@ -394,7 +394,7 @@ class A3C:
         return [partial(make, index, seed=seed) for index, seed in enumerate(seeds)]
 
     def close(self) -> None:
-        """End the workers and close the environments. Calling it twice does no harm."""
+        """Stop the workers and close the environments. It can be called twice."""
         if self.crew is not None:
             self.crew.close()
             self.crew = None

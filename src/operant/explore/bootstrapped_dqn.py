@@ -50,13 +50,13 @@ class BootstrappedDQNConfig(DQNConfig):
     batch_size: PositiveInt = 128
     """Transitions of one gradient step, the same for all heads. More make steps less noisy and slower."""
     buffer_size: PositiveInt = 10_000
-    """Transitions in the replay buffer. More are less correlated, and older."""
+    """Capacity of the replay buffer in transitions. A larger buffer has less correlated but older data."""
     learning_starts: NonNegativeInt = 128
-    """Environment steps of random actions before the first training."""
+    """Environment steps with random actions before training starts."""
     target_update_interval: PositiveInt = 4
     """Gradient steps between two copies to the target networks."""
     learning_rate: PositiveFloat = 1e-3
-    """Step size of Adam."""
+    """Learning rate of Adam."""
     double: bool = True
     """Whether each head selects the action that its target network evaluates (double Q-learning)."""
     huber_delta: Annotated[float, Interval("(0, inf]")] = torch.inf
@@ -143,8 +143,8 @@ class BootstrappedDQN(DQN):
         tossed = streams.draw(self.head_streams, lambda s: torch.rand(shape, generator=s, device=self.device), dim=1)
         return {MASKS: tossed < config.mask_prob}
 
-    def _greedy_but_for(self, exploring: Tensor, anything: Tensor) -> Any:
-        follow = super()._greedy_but_for(exploring, anything)
+    def _greedy_except(self, exploring: Tensor, random_actions: Tensor) -> Any:
+        follow = super()._greedy_except(exploring, random_actions)
 
         def act(obs: Tensor, t: int) -> Tensor:
             if t:

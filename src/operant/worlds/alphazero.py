@@ -63,17 +63,17 @@ class AlphaZeroConfig:
     gradient_steps: PositiveInt = 128
     """Gradient steps after each batch of games."""
     learning_rate: PositiveFloat = 1e-3
-    """Step size of Adam."""
+    """Learning rate of Adam."""
     lr_schedule: Literal["constant", "linear"] = "linear"
     """Constant learning rate, or linear decay to a twentieth over the budget."""
     vf_coef: NonNegativeFloat = 1.0
     """Weight of the squared value error relative to the cross-entropy of the policy."""
     max_grad_norm: PositiveFloat | None = 1.0
-    """Largest gradient norm of one seed; None: no clipping."""
+    """Maximum gradient norm per seed; None: no clipping."""
     hidden_sizes: tuple[PositiveInt, ...] = (256, 256)
     """Widths of the hidden layers, shared by policy and value."""
     activation: Activation = "relu"
-    """Nonlinearity of the hidden layers."""
+    """Activation function of the hidden layers."""
     dirichlet_alpha: Annotated[float, Interval("(0, inf)")] = 0.5
     """Concentration of the noise of pUCT."""
 
@@ -103,7 +103,7 @@ class AlphaZero(BoardGamePlayer, Resumable):
             tensors uses its rules.
         seeds: one non-negative integer for each of the S runs; each has its own random streams.
         budget: moves per seed, over which the learning rate decays.
-        algorithm: its name in the catalog, for messages.
+        algorithm: name in the catalog, for messages.
 
     Attributes:
         consumed: moves per seed.

@@ -38,7 +38,7 @@ class DreamerConfig:
     imagined_frames: PositiveInt | None = 6
     """Frames at the end of each sequence that imagination begins from; None: all of them."""
     gamma: UnitFloat = 0.997
-    """Discount per step."""
+    """Discount factor."""
     td_lambda: UnitFloat = 0.95
     """λ of the returns."""
     learning_rate: PositiveFloat = 1e-3

@@ -44,9 +44,9 @@ class ModelConfig:
     ensemble_size: PositiveInt = 5
     """Networks per seed. More estimate the uncertainty better, in proportionally more time."""
     model_hidden_sizes: tuple[PositiveInt, ...] = (64, 64)
-    """Widths of the hidden layers."""
+    """Sizes of the hidden layers."""
     model_activation: Activation = "relu"
-    """Nonlinearity of the hidden layers."""
+    """Activation function of the hidden layers."""
     model_batch_size: PositiveInt = 256
     """Transitions of one gradient step of a network."""
     model_gradient_steps: PositiveInt = 500

@@ -68,10 +68,10 @@ class MRQ(Resumable):
 
     Args:
         config: hyperparameters.
-        env: `S * config.num_envs` environments, made with the same seeds.
+        env: `S * config.num_envs` environments with the same seeds.
         seeds: one non-negative integer per run; each has its own random streams.
         budget: environment steps per seed.
-        algorithm: its name in the catalog, for messages.
+        algorithm: name in the catalog, for messages.
 
     Attributes:
         consumed: environment steps per seed so far.
@@ -180,7 +180,7 @@ class MRQ(Resumable):
         return planned_updates(self.config, self.budget, rollout_steps=self.rollout_steps)
 
     def iterate(self) -> Metrics:
-        """Alternate collecting and updating; the first time, after random actions."""
+        """Alternate collection and updates; the first call takes random actions before."""
         explored: list[Metrics] = []
         if not self.consumed:
             explored.append(explore(self))
@@ -333,16 +333,16 @@ class MRQ(Resumable):
 
     @torch.no_grad()
     def act(self, obs: Tree, memory: None, noise: Tensor | None) -> tuple[Tensor, None]:
-        """Choose actions for raw observations `[S, N, ...]` (see `runtime.Policy`)."""
+        """Select actions for raw observations `[S, N, ...]` (see `runtime.Policy`)."""
         outputs = self.policy(self.experience.read(obs))
         actions = self.actions.perturbed(outputs, noise, std=self.config.exploration_noise)
         return self.actions.to_env(actions), None
 
     def noise(self, rows: int, generator: torch.Generator) -> Tensor:
-        """Draw the noise of one action for each of `rows` environments per seed."""
+        """Sample the noise of one action for each of `rows` environments per seed."""
         return self.actions.noise((len(self.seeds), rows), generator)
 
     def load_state_dict(self, state: State) -> None:
-        """Restore a state exactly; an invalid one leaves the learner unchanged."""
-        self.encoder_losses = self.encoder_losses.clone()  # which is among the saved metrics
+        """Restore a state exactly; an invalid state leaves the learner unchanged."""
+        self.encoder_losses = self.encoder_losses.clone()  # the original is part of the saved metrics
         super().load_state_dict(state)

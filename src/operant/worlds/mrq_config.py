@@ -28,13 +28,13 @@ class MRQConfig:
     gradient_steps: PositiveInt = 1
     """Gradient steps of policy and critics after each collection."""
     rounds_per_iteration: PositiveInt = 50
-    """Rounds of collection and updates per iteration. It changes only how often metrics are reported."""
+    """Rounds of collection and training per iteration. It affects only how often metrics are reported."""
     batch_size: PositiveInt = 256
     """Transitions, or windows, per gradient step."""
     buffer_size: PositiveInt = 100_000
     """Transitions per seed in the replay buffer. The paper: 1 000 000."""
     gamma: UnitFloat = 0.99
-    """Discount per step."""
+    """Discount factor."""
     n_step: PositiveInt = 3
     """Steps of a return before the critics' target bootstraps."""
     encoder_horizon: PositiveInt = 5

@@ -87,19 +87,19 @@ class MuZeroConfig:
     gradient_steps: PositiveInt = 64
     """Gradient steps after each batch."""
     learning_rate: PositiveFloat = 1e-3
-    """Step size of Adam."""
+    """Learning rate of Adam."""
     lr_schedule: Literal["constant", "linear"] = "linear"
     """Constant learning rate, or linear decay to a twentieth over the budget."""
     vf_coef: NonNegativeFloat = 0.25
     """Weight of the value loss relative to those of policy and rewards."""
     max_grad_norm: PositiveFloat | None = 5.0
-    """Largest gradient norm of one seed; None: no clipping."""
+    """Maximum gradient norm per seed; None: no clipping."""
     latent_size: PositiveInt = 64
     """Size of a latent state."""
     hidden_sizes: tuple[PositiveInt, ...] = (128,)
     """Widths of the hidden layers of each of the three networks."""
     activation: Activation = "relu"
-    """Nonlinearity of the hidden layers."""
+    """Activation function of the hidden layers."""
     support_size: PositiveInt = 20
     """Atoms of values and rewards on each side of 0. n of them reach about n² + 2 n."""
 
@@ -140,11 +140,11 @@ class MuZero(BoardGamePlayer, Resumable):
 
     Args:
         config: hyperparameters.
-        env: `S * config.num_envs` environments, made with the same seeds. Board games are trained by self-play on
+        env: `S * config.num_envs` environments with the same seeds. Board games are trained by self-play on
             tensors and evaluated in the environment; the search does not use the rules.
         seeds: one non-negative integer for each of the S runs; each has its own random streams.
         budget: environment steps (moves in games) per seed, over which the learning rate decays.
-        algorithm: its name in the catalog, for messages.
+        algorithm: name in the catalog, for messages.
 
     Attributes:
         consumed: environment steps per seed.
@@ -220,7 +220,7 @@ class MuZero(BoardGamePlayer, Resumable):
 
     @property
     def gamma(self) -> float:
-        """Discount per step."""
+        """Discount factor."""
         return self.config.gamma if self.game is None else 1.0
 
     @property

@@ -94,7 +94,7 @@ class PETS(Resumable):
         env: `S * config.num_envs` environments, made with the same seeds, with a bounded Box of actions.
         seeds: one non-negative integer for each of the S runs; each has its own random streams.
         budget: environment steps per seed.
-        algorithm: its name in the catalog, for messages.
+        algorithm: name in the catalog, for messages.
 
     Attributes:
         consumed: environment steps per seed so far.

@@ -72,7 +72,7 @@ class WorldModels(Resumable):
         env: `S * config.num_envs` rows of a task with images, made with the same seeds.
         seeds: one non-negative integer for each of the S runs; each owns its streams of random numbers.
         budget: environment steps per seed.
-        algorithm: its name in the catalog, for messages.
+        algorithm: name in the catalog, for messages.
 
     Attributes:
         consumed: environment steps per seed so far. Those of a round count as V, M and C learn from them, and all of
