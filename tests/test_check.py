@@ -151,13 +151,13 @@ def test_a_learner_that_keeps_the_contract_passes():
     [
         (StandsStill, "consumed was 0 before an iteration and is 0 after it: it must grow"),
         (CountsBefore, "consumed is 3 before the first iteration: it must be an int, the budget used"),
-        (ReportsNothing, "iterate returned None: it must return metrics by name"),
+        (ReportsNothing, "iterate returned None: it must return a mapping of metrics"),
         (ReportsInfinity, "metric 'value' is inf: metrics must not be Inf"),
         (LosesNumbers, r"metric 'losses/error' is \[nan, nan\]: metrics must not be Inf"),
         (ReportsSamples, r"metric 'samples' has shape \(7,\): it must be one number, or one per seed, \(2,\)"),
-        (ReportsWords, "metric 'phase' is a str: metrics are floats or tensors"),
+        (ReportsWords, "metric 'phase' is a str: metrics must be floats or tensors"),
         (WritesLater, r"metric 'weights' was changed by the next iteration: report a copy \(`tensor.clone\(\)`\)"),
-        (DrawsAnywhere, "two learners of the same seeds differ in state entry /weights .*: draw all random numbers"),
+        (DrawsAnywhere, "two learners with the same seeds differ in state entry /weights .*: draw all random numbers"),
         (ForgetsStreams, "state entry /weights differs between the next iterations with .*: something that"),
         (
             ForgetsSchedule,

@@ -294,7 +294,7 @@ def test_a_learner_s_state_is_a_copy_and_a_part_s_is_not():
 @pytest.mark.parametrize(
     ("path", "value", "message"),
     [
-        (("count",), "many", "'count' is a word but a number is needed"),
+        (("count",), "many", "'count' is a string but a number is needed"),
         (("count",), torch.zeros(2), "'count' is a Tensor but a number is needed"),
         (("weight",), 1.0, "'weight' is a number but a tensor is needed"),
         (("weight",), torch.zeros(3), r"'weight' has shape \(3,\) but \(2,\) is needed"),

@@ -127,14 +127,17 @@ def test_what_is_decided_is_told(capsys):
 
     decision = enough_seeds([0, 1, 2, 3, 4], [5, 6, 7, 8, 9])
     _print_decision(["one", "two"], decision)
-    assert "Decided: two scores higher than one, at an error of at most 5 % over all looks." in capsys.readouterr().out
+    assert (
+        "Decided: two scores higher than one, with an error probability of at most 5 % over all looks."
+        in capsys.readouterr().out
+    )
     answer = _decision_answer(["one", "two"], decision)
     assert (answer["decided"], answer["better"], answer["looks"][0]["seeds"]) == (True, "two", 5)
 
 
 @pytest.mark.parametrize(
     ("arguments", "message"),
-    [(["--enough"], "--enough is for two runs, got 1"), (["--looks", "5"], "--looks says when --enough tests")],
+    [(["--enough"], "--enough is for two runs, got 1"), (["--looks", "5"], "--looks sets when --enough tests")],
 )
 def test_what_enough_needs_is_named(arguments, message, cli, run):
     status, _, err = cli("compare", run, *arguments)

@@ -69,7 +69,7 @@ def test_runs_are_listed(cli, answer, folder):
 def test_runs_are_renamed_deleted_and_merged(cli, answer, folder, monkeypatch):
     assert cli("runs", "rename", "runs/one", "three")[:2] == (0, "runs/three\n")
     status, _, err = cli("runs", "delete", "runs/three")
-    assert (status, "There is no terminal to ask: pass --yes" in err) == (2, True)
+    assert (status, "There is no terminal for confirmation: pass --yes" in err) == (2, True)
     monkeypatch.setattr("sys.stdin.isatty", lambda: True, raising=False)
     monkeypatch.setattr("sys.stdin.readline", lambda: "n\n", raising=False)
     assert cli("runs", "delete", "runs/three")[0] == 1

@@ -53,7 +53,7 @@ def best_state(run: Run, place: int) -> dict[str, State]:
         CheckpointError: they are damaged.
     """
     found: dict[str, State] = {}
-    for name, value in Best(run, place=place).load().learned.items():
+    for name, value in Best(run, index=place).load().learned.items():
         part, _, rest = name.partition(".")
         found.setdefault(part, {})[rest] = value[0]
     return found
