@@ -150,7 +150,7 @@ def test_a_learner_that_keeps_the_contract_passes():
     ("kind", "message"),
     [
         (StandsStill, "consumed was 0 before an iteration and is 0 after it: it must grow"),
-        (CountsBefore, "consumed is 3 before the first iteration: it must be an int, the budget used"),
+        (CountsBefore, "consumed is 3 before the first iteration: it must be an int, the budget that"),
         (ReportsNothing, "iterate returned None: it must return a mapping of metrics"),
         (ReportsInfinity, "metric 'value' is inf: metrics must not be Inf"),
         (LosesNumbers, r"metric 'losses/error' is \[nan, nan\]: metrics must not be Inf"),
@@ -158,7 +158,7 @@ def test_a_learner_that_keeps_the_contract_passes():
         (ReportsWords, "metric 'phase' is a str: metrics must be floats or tensors"),
         (WritesLater, r"metric 'weights' was changed by the next iteration: report a copy \(`tensor.clone\(\)`\)"),
         (DrawsAnywhere, "two learners with the same seeds differ in state entry /weights .*: draw all random numbers"),
-        (ForgetsStreams, "state entry /weights differs between the next iterations with .*: something that"),
+        (ForgetsStreams, "state entry /weights differs between the next iterations with .*: the state lacks something that"),
         (
             ForgetsSchedule,
             "metric 'rate' differs between the next iterations .* a schedule or the environment; name it in",

@@ -115,7 +115,7 @@ def test_the_profiles_are_shares_of_seeds(answer, run, other):
 def test_too_few_seeds_are_not_enough(cli, answer, run, other):
     status, out, _ = cli("compare", run, other, "--enough")
     assert status == 0
-    assert "Undecided. The next look is at 5 seeds of each run." in out
+    assert "Undecided. The next look is at 5 seeds per run." in out
     found = answer("compare", run, other, "--enough", "--looks", "2", "9")["enough"]
     assert (found["decided"], found["better"], found["next_look"]) == (False, None, 9)
     assert [(look["seeds"], look["boundary"]) for look in found["looks"]] == [(2, None)]

@@ -32,7 +32,7 @@ def test_what_a_table_loses_is_what_the_library_says(answer, cli, table):
     assert found["optimal_value"] == pytest.approx(0.0688909049)
     status, out, _ = cli("evaluate", table, "--exact")
     assert status == 0
-    assert "and a discount of 0.9: V* from the start is 0.068891, and there are 11 states." in out
+    assert "with discount factor 0.9: V* at the start is 0.068891, and there are 11 states." in out
     assert out.splitlines()[-3].split() == ["seed", "value", "lost", "largest", "in", "state", "suboptimal", "states"]
 
 

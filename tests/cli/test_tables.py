@@ -18,7 +18,7 @@ def test_a_policy_that_never_ends_is_said_plainly(cli, answer, circling):
     assert status == 0
     assert "Scores are exact: the expected return within 10,000 steps (the task has no limit)" in out
     assert "Truncated by the step limit: 100 % of the episodes (seed 0 100 %, seed 1 100 %, seed 2 100 %)." in out
-    assert "The policy never ends: seed 0 loops in states " in out
+    assert "The policy never terminates: seed 0 loops in states " in out
     scored = answer("evaluate", circling)
     assert (scored["exact"], scored["cut"], scored["env_backend"]) == (True, [1.0] * 3, "auto")
 
