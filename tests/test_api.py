@@ -402,20 +402,20 @@ def test_on_policy_methods_begin_with_each_other_and_one_seed_teaches_all(tmp_pa
             "ppo",
             "CartPole-v1",
             {"hidden_sizes": (9,)},
-            r"'parameters' of a seed is .* there .* Use the same networks",
+            r"'parameters' has shape .* in that run, but .* Use the same networks",
         ),
-        ("ppo", "CartPole-v1", {"seeds": 3}, "do not fit: there are 2 seeds there and 3 here; all may begin with a"),
-        ("ppo", "CartPole-v1", {"activation": "relu"}, "activation: tanh there, relu here"),
-        ("ppo", "CartPole-v1", {"normalize_obs": True}, "only one of them has 'observations.count'"),
-        ("ppo", "CartPole-v1", {"normalize_reward": True}, "only one of them has 'rewards.count'"),
-        ("ppo", "CartPole-v1", {"hidden_sizes": (2, 8, 2)}, r"hidden_sizes: \(8,\) there, \(2, 8, 2\) here"),
+        ("ppo", "CartPole-v1", {"seeds": 3}, "do not fit: that run has 2 seeds and this one 3; only a single seed"),
+        ("ppo", "CartPole-v1", {"activation": "relu"}, "activation is tanh in that run, but relu in this one"),
+        ("ppo", "CartPole-v1", {"normalize_obs": True}, "only one of the runs has 'observations.count'"),
+        ("ppo", "CartPole-v1", {"normalize_reward": True}, "only one of the runs has 'rewards.count'"),
+        ("ppo", "CartPole-v1", {"hidden_sizes": (2, 8, 2)}, r"hidden_sizes is \(8,\) in that run, but \(2, 8, 2\)"),
         (
             "reinforce",
             "CartPole-v1",
             {"hidden_sizes": (8,), "advantage_kind": "q"},
-            "predictions of the critic: V there, Q here",
+            "critic prediction is V in that run, but Q in this one",
         ),
-        ("ppo", "Acrobot-v1", {}, r"choices: \[2\] there, \[3\] here"),
+        ("ppo", "Acrobot-v1", {}, r"choices is \[2\] in that run, but \[3\] in this one"),
         ("dqn", "CartPole-v1", {}, "dqn cannot start from the weights of ppo"),
         ("q-learning", "FrozenLake-v1", {}, "q-learning cannot start from the weights of ppo"),
     ],
@@ -875,7 +875,7 @@ def test_a_rollout_beyond_the_budget_is_said_before_training(tmp_path, caplog):
         "progress": "silent",
     }
     operant.train("ppo", "CartPole-v1", run=tmp_path / "run", budget=48, evaluate_episodes=1, **small)
-    assert "a rollout takes 64 steps of each seed, the budget is 48: each seed uses 16 steps more" in caplog.text
+    assert "a rollout has 64 steps per seed, but the budget is 48: each seed uses 16 steps more" in caplog.text
     caplog.clear()
     operant.train("ppo", "CartPole-v1", run=tmp_path / "whole", budget=64, evaluate_episodes=1, **small)
     assert caplog.text == ""

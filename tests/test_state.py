@@ -83,7 +83,7 @@ def test_tensors_of_other_names_are_refused_before_any_is_copied(names):
     targets = {"a": torch.zeros(2), "b": torch.zeros(2)}
     first = min({"a", "b"} ^ set(names))
     message = (
-        f"the state and the critic differ in trained parameters, first in '{first}': load it with the --rank of its own"
+        f"the state and the critic differ in trained parameters, first in '{first}': load it with the --rank of the run"
     )
     with pytest.raises(ValueError, match=message):
         copy_named(targets, {name: torch.ones(2) for name in names}, of="critic", options="--rank")
@@ -294,11 +294,11 @@ def test_a_learner_s_state_is_a_copy_and_a_part_s_is_not():
 @pytest.mark.parametrize(
     ("path", "value", "message"),
     [
-        (("count",), "many", "'count' is a word but a number is needed"),
+        (("count",), "many", "'count' is a string but a number is needed"),
         (("count",), torch.zeros(2), "'count' is a Tensor but a number is needed"),
         (("weight",), 1.0, "'weight' is a number but a tensor is needed"),
         (("weight",), torch.zeros(3), r"'weight' has shape \(3,\) but \(2,\) is needed"),
-        (("nothing",), torch.zeros(3), "'nothing' is a Tensor but nothing is needed"),
+        (("nothing",), torch.zeros(3), "'nothing' is a Tensor but None is needed"),
         (("streams",), [torch.zeros(1)], "'streams' has 1 parts but 2 are needed"),
         (("streams",), 5, "'streams' is a number but a list is needed"),
         (("parts", "a"), torch.zeros(1), r"'parts\.a' has shape \(1,\) but \(2,\) is needed"),

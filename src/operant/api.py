@@ -1,6 +1,7 @@
-"""The library in four calls, shared with the command line: `train`, `resume`, `load`, and a result.
+"""The Python interface, which the command line uses too: `configure`, `train`, `resume` and `load`.
 
-`Trained.evaluate` scores a result, `Trained.predict` chooses actions.
+`train`, `resume` and `load` return a `Trained`: `Trained.evaluate` scores its policies, `Trained.predict` computes
+actions.
 """
 
 import logging
@@ -53,7 +54,7 @@ from operant.runtime.trained import Trained
 from operant.runtime.training import resume_from
 from operant.runtime.training import train as run_training
 from operant.runtime.warned import keeping
-from operant.runtime.weights import keepers, opened, teach_best
+from operant.runtime.weights import best_weights_of, load_best_weights, opened
 
 logger = logging.getLogger(__name__)
 
@@ -62,10 +63,10 @@ def configure(algorithm: str | type, task: str, *, preset: str | None = None, **
     """Return an algorithm's configuration for a task.
 
     Args:
-        algorithm: a name of the catalog, or an external one, as for `train`.
-        task: selects its preset, if there is one.
+        algorithm: name of a built-in algorithm, or an external one, as for `train`.
+        task: training task; its preset is used if the algorithm has one.
         preset: name of another preset.
-        **parameters: single values, which take precedence.
+        **parameters: values of single fields, which override the preset.
 
     Raises:
         ValueError: a name is unknown, or a value out of its range.
@@ -105,10 +106,11 @@ def train(
             built-in task, a data set, or examples: a list of dictionaries or a `datasets.Dataset`. Optional if `env` or
             `dataset` is given.
         env: another name of the parameter `task`.
-        seeds: their number, counted from `seed`; or a list of seeds.
-        seed: the first one.
-        budget: per seed, in the algorithm's unit (environment steps, prompts, ...). Default: the algorithm's own.
-        run: the folder, new or empty. Default: `runs/<algorithm>-<task>-<n>`, with the first free number.
+        seeds: number of seeds, counted from `seed`; or a list of seeds.
+        seed: first seed.
+        budget: training budget per seed, in the algorithm's unit (environment steps, prompts, ...). Default: the
+            algorithm's default for the task.
+        run: folder of the run, new or empty. Default: `runs/<algorithm>-<task>-<n>`, with the first free number.
         init: a run to start from, or `RUN/best` for its best evaluation: seeds of deep control start from its networks
             and normalization statistics, with new optimizers; language models from its model. Default: none.
         preset: name of a preset. Default: the one for the task.
@@ -117,20 +119,20 @@ def train(
             `"file.py:Curiosity"` (docs/exploration.md): each is a wrapper and, if the algorithm has `reward_channels`,
             a separate channel.
         progress: display of progress on standard error.
-        interrupted: polled after every iteration and at every step of an evaluation in environments; true saves the
-            state and stops. Default: whether Ctrl-C, SIGTERM or SIGUSR1 arrived; they take effect after saving
-            (`operant.runtime.signals.saving_first`).
-        report: called with every record of metrics and every evaluation (`operant.runtime.callbacks.Report`), to
-            display them elsewhere; an error disables it.
-        callbacks: called on events, and able to stop training: instances of subclasses of `operant.Callback`, or texts
-            such as `"file.py:Name(patience=3)"`, which are saved with the run and used again by `resume`.
-        command: the command line to record.
+        interrupted: function called after every iteration and at every step of an evaluation in environments; if it
+            returns True, the state is saved and training stops. Default: stop on Ctrl-C, SIGTERM or SIGUSR1, after
+            saving the state (`operant.runtime.signals.saving_first`).
+        report: function called with every record of metrics and every evaluation
+            (`operant.runtime.callbacks.Report`), to display them elsewhere; it is disabled after an error.
+        callbacks: instances of subclasses of `operant.Callback`, or strings such as `"file.py:Name(patience=3)"`,
+            which are saved with the run and used again by `resume`. They are called on events and can stop training.
+        command: command line to record.
         **parameters: fields of `operant.runtime.settings.Settings` (`env_backend="gymnasium"`) and of the
             algorithm's configuration (`gamma=0.98`); functions and classes are saved by their path, `"file.py:name"`.
             Those outside files, such as lambdas, are listed in the run, which cannot be rebuilt without them
             (`load(run, objects=...)`). Language models take examples as `dataset` and `eval_dataset`, reward functions
-            in `rewards`, and a transformers model as `model` with its `tokenizer`; examples and models are saved as
-            files next to the run, in `objects`.
+            as `rewards`, and a transformers model as `model` with its `tokenizer`; examples and models are saved as
+            files in the folder `objects`, next to the run's folder.
 
     Raises:
         ValueError: a name is unknown or a value out of its range; nothing was written.
@@ -140,13 +142,17 @@ def train(
     """
     entry, parameters = find(algorithm), {name: doors.named(value) for name, value in parameters.items()}
     task, parameters = given(entry, doors.named(task), doors.named(env), parameters, run)
-    called = callbacks_of(callbacks) + trackers_of(parameters.get("track", ()))
-    chosen = _of_settings(parameters)
+    all_callbacks = callbacks_of(callbacks) + trackers_of(parameters.get("track", ()))
+    chosen_settings = _of_settings(parameters)
     if entry.package != "language":
-        task, chosen["env_kwargs"] = drawn(task, chosen.get("env_kwargs", {}))
+        task, chosen_settings["env_kwargs"] = drawn(task, chosen_settings.get("env_kwargs", {}))
     budget = entry.budget_for(str(task)) if budget is None else budget
-    chosen |= {"budget": budget, "callbacks": named(callbacks), "track": tuple(chosen.get("track", ()))}
-    settings = Settings(algorithm=entry.name, task=task, seeds=_seeds(seeds, seed), **chosen)
+    chosen_settings |= {
+        "budget": budget,
+        "callbacks": named(callbacks),
+        "track": tuple(chosen_settings.get("track", ())),
+    }
+    settings = Settings(algorithm=entry.name, task=task, seeds=_seeds(seeds, seed), **chosen_settings)
     if init is not None and entry.package == "language":
         parameters["init"], init = str(init), None
     check_names(entry, parameters)
@@ -160,13 +166,13 @@ def train(
         keeper = stack.enter_context(keeping())
         settings, config, inputs = pin(entry, *_with_bonuses(entry, settings, config, bonus), source)
         resolved = resolve(entry, settings, config)
-        teacher = None if source is None else _teacher(source, entry)
+        source_learner = None if source is None else _load_source(source, entry)
         experiment = assemble(entry, settings, config, resolved)
         stopping = stack.enter_context(saving_first(interrupted))
         stack.enter_context(closing(experiment))
-        _reach(experiment)
+        _check_servers(experiment)
         if source is not None:
-            begin_with(teacher, experiment.learner, source)
+            begin_with(source_learner, experiment.learner, source)
         facts = resolved | _facts(experiment, config, source)
         own = {"inputs": inputs, "outside": None if entry in catalog.ALGORITHMS else entry}
         make = partial(Run.create, settings=settings, config=config, command=command, resolved=facts, **own)
@@ -176,11 +182,11 @@ def train(
         group().lead(str(folder.path), settings.budget, experiment.learner)
         if source is not None:
             folder.checkpoints.save(experiment.learner.state_dict(), experiment.learner.consumed)
-        return _go(Trained(folder, experiment), progress, stopping, report, called)
+        return _train(Trained(folder, experiment), progress, stopping, report, all_callbacks)
 
 
 def _facts(experiment: Experiment, config: Any, source: Path | None) -> dict[str, Any]:
-    """Return the derived records of a run: what is compiled, and its inputs."""
+    """Return the resolved values to record: compilation, the initial run, and Python objects outside files."""
     facts: dict[str, Any] = {"compile": isinstance(experiment, Collecting) and experiment.compiled}
     facts |= {} if source is None else {"init": str(source)}
     return facts | ({"objects": held} if (held := doors.objects_in([experiment.settings, config])) else {})
@@ -199,12 +205,12 @@ def _with_bonuses(
 
 
 def _of_settings(parameters: dict[str, Any]) -> dict[str, Any]:
-    """Remove the fields of `Settings` from parameters, and return them."""
+    """Pop the fields of `Settings` from `parameters` and return them."""
     return {field.name: parameters.pop(field.name) for field in fields(Settings) if field.name in parameters}
 
 
 def _first_free(make: Callable[[Path], Run], algorithm: str, task: str) -> Run:
-    """Create a run in the first free default folder, also with concurrent callers."""
+    """Create a run in the first free default folder; safe when several processes start runs concurrently."""
     while True:
         try:
             return make(default_run_path(algorithm, task))
@@ -226,28 +232,29 @@ def resume(
     accept_changes: bool = False,
     objects: Mapping[str, Any] | None = None,
 ) -> Trained:
-    """Continue an interrupted run exactly from its latest checkpoint, to the end of its budget.
+    """Resume an interrupted run exactly from its latest checkpoint, and train to the end of its budget.
 
     Args:
-        run: its folder.
-        budget: a new budget per seed, saved with the run; schedules stretch over it. Not for language models. Default:
-            that of the run.
+        run: folder of the run.
+        budget: new budget per seed, saved with the run; schedules are rescaled to it. Not for language models.
+            Default: the run's budget.
         progress: as for `train`.
         interrupted: as for `train`.
         report: as for `train`.
-        callbacks: additional ones for this session.
-        track: other trackers for this session, such as `["tensorboard"]`, or none. Default: those of the run.
-        command: the command line to record.
-        remote_code: whether a language model's own Python code may run, if the run needs it.
-        accept_changes: whether to continue if data, models, or files with rewards or environments of the run have
+        callbacks: additional callbacks for this session.
+        track: trackers for this session, such as `["tensorboard"]`; an empty list disables tracking. Default: the
+            run's trackers.
+        command: command line to record.
+        remote_code: whether to allow Python code that comes with a language model, if the run needs it.
+        accept_changes: whether to continue if the run's data, models, or files with rewards or environments have
             changed; the run then records the new ones.
-        objects: Python objects outside files, by their names in the run.
+        objects: Python objects that are not defined in files, by their names in the run.
 
     Raises:
-        ValueError: the budget is not a positive integer, or the run is of a language model, whose budget is fixed.
-        RunError: there is no run, it has consumed more than the budget, another process trains it, its model's code is
-            not allowed, or its inputs have changed.
-        CheckpointError: there are checkpoints, but all are damaged.
+        ValueError: the budget is not a positive integer, or a budget is given for a language model.
+        RunError: there is no run, it has already used more than the budget, another process is training it, its
+            model's code is not allowed, or its inputs have changed.
+        CheckpointError: all checkpoints are damaged.
         RestoreError: the environment is not deterministic, so its saved episodes cannot continue.
         OSError: a required server does not respond.
         KeyboardInterrupt: as for `train`.
@@ -260,11 +267,11 @@ def resume(
         if budget is not None:
             _require_budget(folder)
             folder.set_budget(budget)
-        called = recorded(folder, callbacks, accept_changes=accept_changes) + callbacks_of(callbacks)
-        called += trackers_of(folder.settings.track if track is None else track)
+        all_callbacks = recorded(folder, callbacks, accept_changes=accept_changes) + callbacks_of(callbacks)
+        all_callbacks += trackers_of(folder.settings.track if track is None else track)
         experiment = reassemble(folder, remote_code, accept_changes)
         with saving_first(interrupted) as stopping, closing(experiment):
-            _reach(experiment)
+            _check_servers(experiment)
             group().lead(str(folder.path), folder.settings.budget, experiment.learner)
             if not resume_from(folder, experiment.learner):
                 if init := folder.resolved().get("init"):
@@ -279,7 +286,7 @@ def resume(
                 folder.keep_inputs()
             folder.add_session(command, experiment.learner.consumed)
             folder.note_callbacks(unnamed(callbacks))
-            return _go(Trained(folder, experiment), progress, stopping, report, called)
+            return _train(Trained(folder, experiment), progress, stopping, report, all_callbacks)
 
 
 def load(
@@ -291,25 +298,26 @@ def load(
     accept_changes: bool = False,
     objects: Mapping[str, Any] | None = None,
 ) -> Trained:
-    """Return a run with its latest checkpoint loaded, for evaluation or inspection; or its state at another update.
+    """Load a run from its latest checkpoint, or at an earlier update, for evaluation or inspection.
 
-    Gymnasium's environments of the training start new episodes; only `resume` continues the old ones.
+    Training environments of Gymnasium start new episodes; only `resume` continues the saved ones.
 
     Args:
-        run: its folder.
-        best: for each seed the policy with the best evaluation in training, instead of the latest one
+        run: folder of the run.
+        best: whether to load each seed's policy with the best evaluation during training instead of the latest one
             (`operant.runtime.weights.Best`).
-        at: the first update at this much of the budget (0: the start): its state is recomputed, bit for bit, from the
-            nearest earlier checkpoint (`operant.runtime.time_travel`). Default: the latest checkpoint.
+        at: budget used at the requested update (0: before training). The state of the first update at or after it is
+            recomputed, bit for bit, from the nearest earlier checkpoint (`operant.runtime.time_travel`). Default: the
+            latest checkpoint.
         remote_code: as for `resume`.
-        accept_changes: whether to continue if inputs of the run have changed.
+        accept_changes: whether to continue if the run's inputs have changed.
         objects: as for `resume`.
 
     Raises:
         ValueError: the run has not reached `at`, or both `at` and `best` are given.
-        RunError: there is no run, it has no checkpoint yet, or no best policies, its model's code is not allowed, its
+        RunError: there is no run, it has no checkpoint or no best policies, its model's code is not allowed, its
             inputs have changed, or the update cannot be recomputed.
-        CheckpointError: there are checkpoints, but all are damaged.
+        CheckpointError: all checkpoints are damaged.
     """
     for name, thing in (objects or {}).items():
         doors.hold(thing, name)
@@ -326,17 +334,17 @@ def load(
     experiment.learner.load_state_dict(without_episodes(load_checkpoint(found[0])))
     if not best:
         return Trained(folder, experiment)
-    return Trained(folder, experiment, consumed=teach_best(folder, experiment))
+    return Trained(folder, experiment, consumed=load_best_weights(folder, experiment))
 
 
-def _teacher(path: Path, entry: catalog.Algorithm) -> Any:
-    """Return the learner of a run to initialize another algorithm; its environments are closed.
+def _load_source(path: Path, entry: catalog.Algorithm) -> Any:
+    """Load the learner of a run whose weights initialize another algorithm, and close its environments.
 
     Raises:
-        ValueError: its weights do not suit that algorithm.
+        ValueError: the algorithm cannot start from its weights.
     """
     run, best = opened(path)
-    # If an environment has changed, its networks learn in the new one; a warning reports that.
+    # If an environment has changed, training uses the new one; a warning reports the change.
     source = load(run.path, best=best, accept_changes=True)
     with closing(source):
         other, learner = source.run.entry, source.experiment.learner
@@ -351,7 +359,7 @@ def _teacher(path: Path, entry: catalog.Algorithm) -> Any:
 
 
 def _seeds(seeds: Any, first: int) -> tuple[int, ...]:
-    """Return the seeds from their number or from a list."""
+    """Return the seeds as a tuple, from their number or from a list."""
     if isinstance(seeds, np.ndarray):
         seeds = seeds.tolist()
     if isinstance(seeds, Sequence):
@@ -366,7 +374,7 @@ def _seeds(seeds: Any, first: int) -> tuple[int, ...]:
 
 
 def _require_budget(folder: Run) -> None:
-    """Check that a language model keeps its budget, with which its training ends: a later step would start again."""
+    """Check that a run's budget may change; language models keep theirs, at which their schedules end."""
     name = folder.settings.algorithm
     if folder.entry.package == "language":
         raise ValueError(
@@ -375,13 +383,13 @@ def _require_budget(folder: Run) -> None:
         )
 
 
-def _reach(experiment: Experiment) -> None:
-    """Fail early if a required server does not respond, before anything is written."""
+def _check_servers(experiment: Experiment) -> None:
+    """Check that required servers respond, before anything is written."""
     if isinstance(experiment, Reachable):
         experiment.reach()
 
 
-def _go(
+def _train(
     trained: Trained,
     progress: ProgressMode,
     interrupted: Callable[[], bool],
@@ -392,14 +400,14 @@ def _go(
     rollout = trained.experiment.rollout_steps if isinstance(trained.experiment, Collecting) else 0
     if rollout > settings.budget:
         logger.warning(
-            "a rollout takes %d steps of each seed, the budget is %d: each seed uses %d steps more than that; for "
-            "less, use fewer environments, or fewer steps of each",
+            "a rollout has %d steps per seed, but the budget is %d: each seed uses %d steps more than its budget; "
+            "lower num_envs or num_steps to stay within it",
             rollout,
             settings.budget,
             rollout - settings.budget,
         )
     announce(progress, trained.experiment.notes if isinstance(trained.experiment, Answering) else ())
-    hints = hints_of(trained.run, kept=bool(keepers(trained.run, trained.experiment)))
+    hints = hints_of(trained.run, kept=bool(best_weights_of(trained.run, trained.experiment)))
     outcome = run_training(
         trained.experiment.learner,
         trained.run,
@@ -418,11 +426,11 @@ def _go(
 
 
 def _evaluate(trained: Trained, interrupted: Callable[[], bool]) -> Evaluation:
-    """Score the policies during training, and save their answers, if any."""
+    """Evaluate the policies during training, and save their answers, if any."""
     evaluation = trained.experiment.evaluate(interrupted=interrupted)
     if isinstance(trained.experiment, Answering):
         keep_samples(trained.run, trained.experiment.learner.consumed, trained.experiment.samples)
         keep_ledgers(trained.run.path, trained.experiment.ledgers())
-    for taught, best in keepers(trained.run, trained.experiment):
+    for taught, best in best_weights_of(trained.run, trained.experiment):
         best.offer(taught, evaluation)
     return evaluation

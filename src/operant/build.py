@@ -1,4 +1,4 @@
-"""Construction of experiments in all packages: device, threads, learner."""
+"""Construction of experiments for all packages: arguments, device, threads, learner."""
 
 import importlib
 import logging
@@ -37,11 +37,11 @@ LANGUAGE = ("transformers", "tokenizers", "peft", "datasets")
 _LAYOUT = (
     *("hidden_sizes", "share_features", "critic_ensemble_size", "n_critics", "rnn_hidden_size", "dueling", "scale_obs"),
 )
-"""Fields of network architecture and inputs."""
+"""Fields that determine the architecture and the inputs of networks."""
 
 
 def find(algorithm: str | type) -> catalog.Algorithm:
-    """Return the catalog entry of an algorithm; external files are read again.
+    """Return the catalog entry of an algorithm; files of external algorithms are read again.
 
     Raises:
         ValueError: there is no such algorithm.
@@ -51,32 +51,35 @@ def find(algorithm: str | type) -> catalog.Algorithm:
 
 
 def require_own_process() -> None:
-    """Check that this process may train; one that imports a file for a reward function would start an endless chain.
+    """Check that this process may train.
+
+    A process that imports a file for the reward function in it must not train: training would start another one,
+    without end.
 
     Raises:
-        RuntimeError: this is such a process (`operant.language.sandbox`).
+        RuntimeError: this process runs reward functions (`operant.language.sandbox`).
     """
     if os.environ.get("OPERANT_SANDBOX"):
         raise RuntimeError(
-            "this file trains when imported, here for a reward function in it: put the training under "
-            "`if __name__ == '__main__':`"
+            "this file starts training when it is imported, here for a reward function in it: put the training "
+            "under `if __name__ == '__main__':`"
         )
 
 
 def given(
     entry: catalog.Algorithm, task: Any, env: Any, parameters: dict[str, Any], run: str | Path | None
 ) -> tuple[str, dict[str, Any]]:
-    """Return task and parameters with names and paths in place of Python objects.
+    """Return task and parameters with Python objects replaced by names and paths.
 
     Args:
         entry: the algorithm.
-        task: a task in any form (`operant.train`); None if `env` or a data set is given.
+        task: task in any form that `operant.train` accepts; None if `env` or a data set is given.
         env: another name of the parameter `task`.
-        parameters: of `operant.train`.
-        run: its folder; None: one in `runs`.
+        parameters: keyword arguments of `operant.train`.
+        run: folder of the run; None: a new one in `runs`.
 
     Raises:
-        ValueError: there is no task, two of them, or an object that cannot be one.
+        ValueError: there is no task, there are two, or the object is not a task.
         RuntimeError: this process may not train (`require_own_process`).
     """
     require_own_process()
@@ -96,24 +99,27 @@ def given(
 
 
 def _with_own_names(parameters: Mapping[str, Any]) -> dict[str, Any]:
-    """Return parameters with TRL's names translated to ours, and a single reward function as a list.
+    """Return parameters with TRL's names replaced by operant's, and a single reward function as a list.
 
     Raises:
-        ValueError: one is given under both names.
+        ValueError: a parameter is given under both names.
     """
-    found = dict(parameters)
+    renamed = dict(parameters)
     for theirs, ours in {"reward_funcs": "rewards", "train_dataset": "dataset"}.items():
-        if theirs in found and ours in found:
+        if theirs in renamed and ours in renamed:
             raise ValueError(f"{theirs} is another name of {ours}: leave out one of them")
-        if theirs in found:
-            found[ours] = found.pop(theirs)
-    if isinstance(found.get("rewards"), str):
-        found["rewards"] = [found["rewards"]]
-    return found
+        if theirs in renamed:
+            renamed[ours] = renamed.pop(theirs)
+    if isinstance(renamed.get("rewards"), str):
+        renamed["rewards"] = [renamed["rewards"]]
+    return renamed
 
 
 def resolve(entry: catalog.Algorithm, settings: Settings, config: Any) -> dict[str, Any]:
-    """Choose the open settings: the smallest networks are fastest on one CPU thread."""
+    """Return device, threads and precision, with automatic settings resolved.
+
+    Small networks are fastest on one CPU thread.
+    """
     require_own(settings, entry.package)
     language = entry.package == "language"
     large = language and not package(entry).built_in(config)
@@ -122,65 +128,73 @@ def resolve(entry: catalog.Algorithm, settings: Settings, config: Any) -> dict[s
         device = "cuda" if large and torch.cuda.is_available() else "cpu"
     if not present(device):
         raise ValueError(f"device {device!r} is not on this machine; `operant doctor` lists those that are")
-    parts = group().size if group().sharded else settings.shards  # on the number of processes no bit may depend else
-    available = max(1, cores() // parts)
-    few = min(2, available) if language and threads_sleep() and parts == 1 else 1
-    threads = settings.threads or (available if large else few)
+    # Without sharding, results must not depend on the number of processes.
+    num_processes = group().size if group().sharded else settings.shards
+    available = max(1, cores() // num_processes)
+    small_model_threads = min(2, available) if language and threads_sleep() and num_processes == 1 else 1
+    threads = settings.threads or (available if large else small_model_threads)
     return {"device": device, "threads": threads, "precision": settings.precision}
 
 
 def pin(
     entry: catalog.Algorithm, settings: Settings, config: Any, init: Path | None
 ) -> tuple[Settings, Any, list[Input]]:
-    """Return settings and configuration that are valid in any working folder, and their inputs.
+    """Return settings and configuration with absolute paths, and the input files of the run.
 
     Args:
         entry: the algorithm.
-        settings: the run's.
-        config: the algorithm's own configuration.
-        init: the initial run of deep control, if any.
+        settings: settings of the run.
+        config: configuration of the algorithm.
+        init: initial run for deep control, if any.
 
     Raises:
         OSError: an input is unreadable.
     """
-    settings, found = pinned(settings)
+    settings, inputs = pinned(settings)
     if entry.package == "language":
-        config, own = package(entry).pin(settings, config)
+        config, config_inputs = package(entry).pin(settings, config)
     else:
-        config, own = pinned(config)
-        known = {given.path for given in found}
-        own = [*(Input.of("environment", file) for file in own_files(settings.task) if file not in known), *own]
+        config, config_inputs = pinned(config)
+        known = {given.path for given in inputs}
+        config_inputs = [
+            *(Input.of("environment", file) for file in own_files(settings.task) if file not in known),
+            *config_inputs,
+        ]
     start = [] if init is None or not init.exists() else [Input.of("init", init, at_start=True)]
-    return settings, config, [*found, *own, *start]
+    return settings, config, [*inputs, *config_inputs, *start]
 
 
 def assemble(entry: catalog.Algorithm, settings: Settings, config: Any, resolved: dict[str, Any]) -> Experiment:
-    """Return the experiment of a run, and configure this process by `resolved`.
+    """Construct the experiment of a run, and set this process's threads and precision.
 
     Args:
-        entry: its algorithm.
-        settings: the run's.
-        config: the algorithm's own configuration.
-        resolved: the result of `resolve`.
+        entry: the algorithm.
+        settings: settings of the run.
+        config: configuration of the algorithm.
+        resolved: result of `resolve`.
 
     Raises:
-        ValueError: the algorithm does not support the settings, or not with this task.
+        ValueError: the algorithm does not support the settings or the task.
     """
     if group().sharded and entry.package != "language":
-        raise ValueError(f"--shard divides a language model, but {entry.name} has none: leave it out")
+        raise ValueError(
+            f"--shard divides a language model among processes, but {entry.name} trains none: leave it out"
+        )
     torch.set_num_threads(resolved["threads"])
     set_precision(resolved["precision"], torch.device(resolved["device"]), stacked=entry.package == "control")
-    torch.backends.cudnn.allow_tf32 = resolved["precision"] != "highest"  # of convolutions, which it does not affect
+    torch.backends.cudnn.allow_tf32 = resolved["precision"] != "highest"  # set_precision does not affect convolutions
     return package(entry).assemble(entry, settings, config, device=resolved["device"])
 
 
 def reassemble(folder: Run, remote_code: bool, accept_changes: bool = False) -> Experiment:
-    """Return the experiment of an existing run, as it was resolved then; warn about missing devices and tools.
+    """Construct the experiment of an existing run with its recorded device, threads and precision.
+
+    A missing device or compiler causes a warning.
 
     Args:
         folder: the run.
-        remote_code: whether a language model's own Python code may run, if the run needs it.
-        accept_changes: whether to continue if inputs of the run have changed.
+        remote_code: whether to allow Python code that comes with a language model, if the run needs it.
+        accept_changes: whether to continue if the run's inputs have changed.
 
     Raises:
         RunError: the run is unreadable, its model's code is not allowed, or its inputs have changed.
@@ -193,7 +207,7 @@ def reassemble(folder: Run, remote_code: bool, accept_changes: bool = False) -> 
     resolved = folder.resolved()
     if not present(resolved["device"]):
         logger.warning(
-            "%s was trained on %s, which is not available; it continues on the cpu", folder.path, resolved["device"]
+            "%s was trained on %s, which is not available; it continues on the CPU", folder.path, resolved["device"]
         )
         resolved["device"] = "cpu"
     compiled = resolved.get("compile", False)
@@ -204,91 +218,91 @@ def reassemble(folder: Run, remote_code: bool, accept_changes: bool = False) -> 
     return assemble(entry, settings, config, resolved)
 
 
-def begin_with(teacher: Any, learner: Any, path: Path) -> None:
+def begin_with(source: Any, learner: Any, path: Path) -> None:
     """Copy the weights of another run's learner: by seed if both have the same seeds, else by index.
 
     Args:
-        teacher: the source.
-        learner: the target.
-        path: of that run, for messages.
+        source: learner of the other run.
+        learner: learner to initialize.
+        path: folder of the other run, for messages.
 
     Raises:
-        ValueError: it does not fit.
+        ValueError: the networks or the number of seeds differ.
     """
-    learned: Weights = teacher.learned
-    if set(teacher.seeds) == set(learner.seeds):
-        places = [teacher.seeds.index(seed) for seed in learner.seeds]
-        learned = {name: tensor[places] for name, tensor in learned.items()}
+    weights: Weights = source.learned
+    if set(source.seeds) == set(learner.seeds):
+        indices = [source.seeds.index(seed) for seed in learner.seeds]
+        weights = {name: tensor[indices] for name, tensor in weights.items()}
     try:
-        _compare(_meaning(teacher), _meaning(learner))
-        load_weights(learner, learned)
-        _compare(_layout(teacher), _layout(learner))
+        _compare(_semantics(source), _semantics(learner))
+        load_weights(learner, weights)
+        _compare(_layout(source), _layout(learner))
     except ValueError as error:
         raise ValueError(
-            f"the weights of {path} do not fit: {error}. Use the same networks and normalization in both runs, "
-            "and as many seeds"
+            f"the weights of {path} do not fit: {error}. Use the same networks, normalization and number of seeds "
+            "in both runs"
         ) from error
-    # The next observations use these normalization statistics.
+    # Normalize the next observations with the copied statistics.
     learner.load_state_dict(without_episodes(learner.state_dict()))
 
 
-def _compare(there: dict[str, Any], here: dict[str, Any]) -> None:
-    for what in [what for what in there if what in here and there[what] != here[what]]:
-        raise ValueError(f"{what}: {there[what]} there, {here[what]} here")
+def _compare(source: dict[str, Any], target: dict[str, Any]) -> None:
+    for name in [name for name in source if name in target and source[name] != target[name]]:
+        raise ValueError(f"{name} is {source[name]} in that run, but {target[name]} in this one")
 
 
 def _agent(learner: object) -> NetworkAgent | None:
-    """Return the acting networks of a learner; None without any."""
+    """Return the networks that act for a learner; None if it has none."""
     agent = learner.agent if isinstance(learner, HasAgent) else None
     return agent if isinstance(agent, NetworkAgent) else None
 
 
-def _meaning(learner: Any) -> dict[str, Any]:
-    """Return properties of networks beyond shapes: their nonlinearity, and the logits of each choice."""
+def _semantics(learner: Any) -> dict[str, Any]:
+    """Return the activation, and the number of logits of each discrete action component."""
     agent = _agent(learner)
     return {"activation": learner.config.activation, "choices": [] if agent is None else list(agent.head.choices)}
 
 
 def _layout(learner: Any) -> dict[str, Any]:
-    """Return properties that networks with equal parameters can differ in, and the critic's target."""
+    """Return properties in which networks with equal parameters can differ, and the critic's target."""
     traits = {name: getattr(learner.config, name) for name in _LAYOUT if hasattr(learner.config, name)}
-    traits |= {f"parameters of the {name}": layout for name, layout in _modules(learner).items()}
+    traits |= {f"layout of the {name}": layout for name, layout in _modules(learner).items()}
     agent = _agent(learner)
     if agent is not None:
-        traits["networks of a seed"] = agent.networks.shape.networks
+        traits["number of networks per seed"] = agent.networks.shape.networks
         predicted = learner.critic_kind if isinstance(learner, HasCriticKind) else "V"
-        if predicted != "none":  # what nothing has trained fits anything
-            traits["predictions of the critic"] = predicted
+        if predicted != "none":  # an untrained critic is compatible with every target
+            traits["critic prediction"] = predicted
     return traits
 
 
 def _modules(learner: Any) -> dict[str, Any]:
-    """Return names and shapes of the parameters of networks from outside, by what these are."""
+    """Return names and shapes of the parameters of external networks, by the role of each network."""
     bound = getattr(learner, "online", None) or getattr(getattr(learner, "agent", None), "networks", None)
     shapes = getattr(learner, "shapes", {}) if bound is None else {"network": bound.shape}
-    return {name: getattr(shape.mlp, "layout", "our own layers") for name, shape in shapes.items()}
+    return {name: getattr(shape.mlp, "layout", "built-in layers") for name, shape in shapes.items()}
 
 
 def package(entry: catalog.Algorithm) -> Any:
-    """Return the implementing package of an algorithm.
+    """Import the package that implements an algorithm.
 
     Raises:
-        ModuleNotFoundError: a requirement is missing; the message says how to install it.
+        ModuleNotFoundError: a requirement is missing; the message gives the command that installs it.
     """
-    absent = [name for name in LANGUAGE if entry.package == "language" and find_spec(name) is None]
-    if absent:
-        raise ModuleNotFoundError(f'{entry.name} needs {", ".join(absent)}: pip install "operant[language]"')
+    missing_packages = [name for name in LANGUAGE if entry.package == "language" and find_spec(name) is None]
+    if missing_packages:
+        raise ModuleNotFoundError(f'{entry.name} needs {", ".join(missing_packages)}: pip install "operant[language]"')
     return importlib.import_module(f"operant.{entry.package}")
 
 
 def check_names(entry: catalog.Algorithm, given: Iterable[str]) -> None:
-    """Check the names of keyword arguments of `operant.train`; old ones are accepted.
+    """Check the names of keyword arguments of `operant.train`; old names are accepted.
 
     Raises:
-        ValueError: neither the settings nor the algorithm's configuration have such a field; the message names the
-            nearest one.
+        ValueError: neither the settings nor the algorithm's configuration have such a field; the message suggests the
+            most similar one.
     """
-    package(entry)  # its extra may not be installed
+    package(entry)  # report a missing extra first
     kind = entry.config_class
     known = {*TRAINING, *(field.name for part in (Settings, kind) for field in fields(part))}
     old = old_names.names(kind)

@@ -1,4 +1,4 @@
-"""Check of the contract of `operant.runtime.learner.Learner`: `check_learner`."""
+"""Conformance test of learners, like Gymnasium's `check_env`: `check_learner`."""
 
 import json
 import math
@@ -19,13 +19,13 @@ from operant.state import State, clone
 from operant.tensors import nested
 
 Make = Callable[[Sequence[int]], Any]
-"""`make(seeds)` returns a new learner of these seeds."""
+"""Function that creates a new learner for the given seeds."""
 
 RESUMABLE = "name it in STATE, if the learner inherits from operant.state.Resumable"
 
 
 class LearnerError(Exception):
-    """A learner violates the contract; the message says where, and how to fix it."""
+    """Raised if a learner violates the contract; the message describes the violation and its fix."""
 
 
 def check_learner(
@@ -38,30 +38,30 @@ def check_learner(
     budget: int = 10_000,
     **parameters: Any,
 ) -> None:
-    """Check that a learner can be trained, saved, resumed and compared like those of the library.
+    """Check that a learner can be trained, saved and resumed, and that its seeds are independent.
 
-    It creates some learners, runs a few iterations of each, and checks that
+    Creates several learners, runs a few iterations of each, and checks that
 
-    - `consumed` grows, and metrics are numbers, one or one per seed, that are not modified later;
-    - equal seeds learn the same, bit for bit;
-    - a new learner continues from the state of another exactly as that one does, bit for bit;
-    - a state that lacks an entry, or has a tensor of another shape, raises an error, and changes nothing;
-    - a seed learns the same alone and with others;
+    - `consumed` grows, and each metric is one number or one per seed and is not modified later;
+    - learners with equal seeds give the same results, bit for bit;
+    - a new learner that loads the state of another continues with the same results, bit for bit;
+    - loading a state that lacks an entry, or has a tensor of another shape, raises an error and changes nothing;
+    - a seed gives the same results alone and with other seeds;
     - `close` can be called twice.
 
-    Choose small networks and few environments: a check takes some ten iterations.
+    Use small networks and few environments: the check runs about ten iterations.
 
         check_learner(lambda seeds: Mine(config, make("CartPole-v1", 4, seeds), seeds=seeds, budget=1000))
 
     Args:
-        learner: creates a new learner of the given seeds. With a task, an algorithm of tables or deep control as in
-            `operant.train`: a name, a class, or the path of one.
-        task: what to train the algorithm on.
-        seeds: of the learners, in one program; with a single one, independence of other seeds is not checked.
-        iterations: before a state is saved; enough to change everything that can change.
-        rtol: tolerance between a seed alone and with others, relative to the largest number of a tensor, but at least
-            of 1.
-        budget: of the algorithm.
+        learner: function that creates a new learner for the given seeds. With a task, a tabular or deep-control
+            algorithm as in `operant.train`: a name, a class, or its path.
+        task: training task of the algorithm.
+        seeds: seeds of the learners; with a single seed, independence between seeds is not checked.
+        iterations: iterations before the state is saved, enough for every part of the state to change.
+        rtol: tolerance between a seed alone and with others, relative to the largest absolute value in the tensor or
+            to 1, whichever is larger.
+        budget: training budget of the algorithm.
         **parameters: fields of the algorithm's configuration.
 
     Raises:
@@ -72,11 +72,11 @@ def check_learner(
         raise ValueError(f"at least one seed and one iteration are needed, got seeds={seeds} and {iterations=}")
     with ExitStack() as stack:
 
-        def make(chosen: Sequence[int]) -> Any:
+        def make(seeds_: Sequence[int]) -> Any:
             if task is not None or isinstance(learner, str):
-                made = _named(learner, task, chosen, budget, parameters)
+                made = _named(learner, task, seeds_, budget, parameters)
             else:
-                made = learner(chosen)
+                made = learner(seeds_)
             _require_parts(made)
             stack.callback(_close, made)
             return made
@@ -113,39 +113,41 @@ def _require_parts(learner: Any) -> None:
     consumed = getattr(learner, "consumed", None)
     if type(consumed) is not int or consumed != 0:
         raise LearnerError(
-            f"consumed is {consumed!r} before the first iteration: it must be an int, the budget used by each seed "
-            "so far, from 0"
+            f"consumed is {consumed!r} before the first iteration: it must be an int, the budget that each seed has "
+            "used, and start at 0"
         )
 
 
 def _check_steps(learner: Any, iterations: int, seeds: int) -> None:
-    kept: dict[str, tuple[Tensor, Tensor]] = {}
+    earlier: dict[str, tuple[Tensor, Tensor]] = {}
     for _ in range(iterations):
         before = learner.consumed
         metrics = learner.iterate()
         if type(learner.consumed) is not int or learner.consumed <= before:
             raise LearnerError(
                 f"consumed was {before} before an iteration and is {learner.consumed!r} after it: it must grow by "
-                "the steps that the iteration took of each seed, or training never ends"
+                "the steps per seed in the iteration, or training never ends"
             )
-        for name, (metric, copy) in kept.items():
+        for name, (metric, copy) in earlier.items():
             if not _equal(metric, copy):
                 raise LearnerError(
                     f"metric {name!r} was changed by the next iteration: report a copy (`tensor.clone()`), since "
                     "metrics are recorded later"
                 )
         if not isinstance(metrics, Mapping):
-            raise LearnerError(f"iterate returned {metrics!r}: it must return metrics by name, {{}} without any")
+            raise LearnerError(
+                f"iterate returned {metrics!r}: it must return a mapping of metrics, {{}} if there are none"
+            )
         reported = cast(Mapping[Any, Any], metrics)
         _check_metrics(reported, seeds)
-        kept = {name: (value, value.clone()) for name, value in reported.items() if isinstance(value, Tensor)}
+        earlier = {name: (value, value.clone()) for name, value in reported.items() if isinstance(value, Tensor)}
 
 
 def _check_metrics(metrics: Mapping[Any, Any], seeds: int) -> None:
     for name, value in metrics.items():
         if not isinstance(name, str) or not isinstance(value, Tensor | float | int):
             raise LearnerError(
-                f"metric {name!r} is a {type(value).__name__}: metrics are floats or tensors by names such as "
+                f"metric {name!r} is a {type(value).__name__}: metrics must be floats or tensors with names such as "
                 "'losses/policy'"
             )
         metric = torch.as_tensor(value).detach().double().cpu()
@@ -156,8 +158,8 @@ def _check_metrics(metrics: Mapping[Any, Any], seeds: int) -> None:
             )
         if bool(metric.isinf().any()) or (name.startswith(LOSSES) and bool(metric.isnan().any())):
             raise LearnerError(
-                f"metric {name!r} is {nested(metric)}: metrics must not be Inf, nor losses NaN; others without a value "
-                "in an iteration are NaN or left out"
+                f"metric {name!r} is {nested(metric)}: metrics must not be Inf, and losses must not be NaN; other "
+                "metrics without a value in an iteration may be NaN or left out"
             )
 
 
@@ -166,8 +168,8 @@ def _check_repeats(first: Any, again: Any, iterations: int) -> None:
         again.iterate()
     if entry := _difference(_state(first), _state(again)):
         raise LearnerError(
-            f"two learners of the same seeds differ in state entry {entry} after {iterations} iterations: draw all "
-            "random numbers from streams of the seed (operant.streams), and keep no state outside of the learner"
+            f"two learners with the same seeds differ in state entry {entry} after {iterations} iterations: draw all "
+            "random numbers from streams of the seed (operant.streams), and keep no state outside the learner"
         )
 
 
@@ -176,31 +178,33 @@ def _check_resumption(learner: Any, fresh: Any) -> None:
     fresh.load_state_dict(state)
     if fresh.consumed != learner.consumed:
         raise LearnerError(
-            f"consumed is {fresh.consumed} after a state was loaded that was taken at {learner.consumed}: {RESUMABLE}"
+            f"consumed is {fresh.consumed} after loading a state saved at {learner.consumed}: {RESUMABLE}"
         )
     if entry := _difference(state, _state(fresh)):
         raise LearnerError(f"state entry {entry} differs after loading: load_state_dict must restore it")
     expected, got = learner.iterate(), fresh.iterate()
     entry = _difference(_state(learner), _state(fresh))
-    odd = [name for name in expected if name not in got or not _equal(expected[name], got[name])]
-    if entry or odd:
-        what = f"state entry {entry}" if entry else f"metric {odd[0]!r}"
+    differing_metrics = [name for name in expected if name not in got or not _equal(expected[name], got[name])]
+    if entry or differing_metrics:
+        what = f"state entry {entry}" if entry else f"metric {differing_metrics[0]!r}"
         raise LearnerError(
             f"{what} differs between the next iterations with and without saving and loading: "
-            "something that iterate uses is not in the state, such as a stream of random numbers, a schedule or the "
-            f"environment; {RESUMABLE}"
+            "the state lacks something that iterate uses, such as a random stream, a schedule or the environment; "
+            f"{RESUMABLE}"
         )
 
 
 def _check_refusals(other: Any, learner: Any) -> None:
     learner.iterate()
     before, state = _stored(learner), _stored(other)
-    wrong = {f"that lacks {name!r}": {k: part for k, part in state.items() if k != name} for name in state}
+    invalid_states = {f"that lacks {name!r}": {k: part for k, part in state.items() if k != name} for name in state}
     found = _first_tensor(state)
     if found:
         path, tensor = found
-        wrong[f"whose tensor {path} has another shape"] = _with(state, path, tensor.new_zeros(len(tensor) + 1, 2))
-    for what, bad in wrong.items():
+        invalid_states[f"whose tensor {path} has another shape"] = _with(
+            state, path, tensor.new_zeros(len(tensor) + 1, 2)
+        )
+    for what, bad in invalid_states.items():
         try:
             learner.load_state_dict(clone(bad))
         except (ValueError, LookupError, TypeError, RuntimeError):
@@ -212,7 +216,7 @@ def _check_refusals(other: Any, learner: Any) -> None:
             continue
         raise LearnerError(
             f"a state {what} was loaded without an error: read every entry, and copy tensors with "
-            "operant.state.copy_into, which compares their shapes"
+            "operant.state.copy_into, which checks their shapes"
         )
 
 
@@ -221,10 +225,10 @@ def _check_neighbors(block: Any, alone: Any, rtol: float) -> None:
     pairs = {f"metric {name!r}": [report.get(name) for report in reports] for name in reports[0]}
     if isinstance(block, HasWeights) and is_mapping(weights := block.learned):
         pairs |= {f"weight {name!r}": [weights[name], alone.learned[name]] for name in weights}
-    for what, (beside, single) in pairs.items():
-        if single is None:
-            raise LearnerError(f"{what} is reported for several seeds but not for one: report the same for both")
-        left, right = torch.as_tensor(beside).detach(), torch.as_tensor(single).detach()
+    for what, (with_others, without) in pairs.items():
+        if without is None:
+            raise LearnerError(f"{what} is reported for several seeds but not for a single one: always report the same")
+        left, right = torch.as_tensor(with_others).detach(), torch.as_tensor(without).detach()
         if not left.dim() or left.shape[1:] != right.shape[1:]:
             continue
         here, there = left[0].double().cpu(), right[0].double().cpu()
@@ -232,8 +236,8 @@ def _check_neighbors(block: Any, alone: Any, rtol: float) -> None:
         if not torch.allclose(here, there, rtol=0.0, atol=rtol * scale, equal_nan=True):
             raise LearnerError(
                 f"{what} of the first seed differs by {float((here - there).abs().max()):.3g} from its value without "
-                "the other seeds: sum losses over seeds, clip and normalize each separately, and give each its own "
-                "streams of random numbers"
+                "the other seeds: sum losses over seeds, clip and normalize each seed separately, and use separate "
+                "random streams for each"
             )
 
 
@@ -246,7 +250,7 @@ def _check_close(learner: Any) -> None:
 
 
 def _close(learner: Any) -> None:
-    with suppress(Exception):  # earlier errors are more informative
+    with suppress(Exception):  # do not hide the error of a failed check
         learner.close()
 
 
@@ -284,7 +288,7 @@ def _equal(left: Any, right: Any) -> bool:
 
 
 def _first_tensor(state: State) -> tuple[str, Tensor] | None:
-    """Return the first tensor with an axis that is not the state of a random stream, and its path."""
+    """Return the first tensor with at least one dimension that is not a random stream's state, and its path."""
     found = flatten(state)[1].items()
     return next(((path, t) for path, t in found if t.dim() and t.is_floating_point() and "env" not in path), None)
 

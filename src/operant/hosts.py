@@ -1,8 +1,8 @@
-"""A place for work outside this process, such as a cluster: `Host`, `within`.
+"""Interface to workers outside this machine, such as on a cluster: `Host`, `within`.
 
-Worker processes of environments and of reward functions are processes of this machine, unless a host is set, whose
-actors then take their place. An actor is an object in a process of its own, somewhere; its methods are called with
-messages. Where work runs changes no result.
+By default, workers of environments and of reward functions are processes on this machine. If a host is set, they are
+its actors instead. An actor is an object in a separate process, possibly on another machine; its methods are called by
+messages. Results do not depend on where workers run.
 """
 
 from collections.abc import Generator
@@ -12,31 +12,31 @@ from typing import Any, Protocol
 
 
 class Reply(Protocol):
-    """The result of a call, once it arrives."""
+    """Result of a remote call, like a future."""
 
     def done(self) -> bool:
-        """Return whether it has arrived, or never will."""
+        """Return whether the result has arrived or the call has failed."""
         ...
 
     def result(self, seconds: float | None = None) -> Any:
         """Wait for the result and return it.
 
         Args:
-            seconds: the longest wait; None: no limit.
+            seconds: timeout; None: no limit.
 
         Raises:
-            TimeoutError: it has not arrived in time.
-            ConnectionError: the actor is lost: its process was killed, or its machine is gone.
-            Exception: raised by the method.
+            TimeoutError: the result has not arrived in time.
+            ConnectionError: the actor is lost: its process was killed, or its machine is unavailable.
+            Exception: any exception raised by the method.
         """
         ...
 
 
 class Actor(Protocol):
-    """An object in a process of its own."""
+    """An object in a separate process."""
 
     def call(self, method: str, *args: Any) -> Reply:
-        """Call a method, without waiting for it. Calls are executed in order."""
+        """Call a method without waiting for its result. Calls are executed in order."""
         ...
 
     def kill(self) -> None:
@@ -45,15 +45,15 @@ class Actor(Protocol):
 
 
 class Host(Protocol):
-    """Makes actors."""
+    """Factory of actors."""
 
     def actor(self, kind: type, *args: Any, threads: int = 1) -> Actor:
-        """Make an object in a process of its own, without waiting for it.
+        """Create an object in a separate process, without waiting for it.
 
         Args:
-            kind: a class of operant, which the other process imports by name.
-            *args: of its constructor.
-            threads: calls that may run in parallel; with several, they have no order.
+            kind: class of the object, in operant; the other process imports it by name.
+            *args: arguments of its constructor.
+            threads: number of calls that may run in parallel; with more than one, their order is undefined.
         """
         ...
 
@@ -62,15 +62,15 @@ _host: ContextVar[Host | None] = ContextVar("host", default=None)
 
 
 def current() -> Host | None:
-    """Return the host of workers; None: they are processes of this machine."""
+    """Return the current host of workers; None if they are processes on this machine."""
     return _host.get()
 
 
 @contextmanager
 def within(host: Host) -> Generator[Host]:
-    """Set the host of workers that are made in the block."""
-    former = _host.set(host)
+    """Return a context manager that sets the host of workers created in the block."""
+    previous = _host.set(host)
     try:
         yield host
     finally:
-        _host.reset(former)
+        _host.reset(previous)

@@ -27,11 +27,11 @@ _STATE_SIZES = {16, 44, 5056}
 
 
 class StateError(ValueError):
-    """A state is of another configuration.
+    """Raised if a state belongs to another configuration.
 
     Attributes:
-        entry: the mismatched part, from the outermost object inwards, such as `agent.parameters`.
-        fault: the mismatch.
+        entry: path of the mismatched part, such as `agent.parameters`.
+        fault: description of the mismatch.
     """
 
     def __init__(self, entry: str, fault: str) -> None:
@@ -40,29 +40,29 @@ class StateError(ValueError):
 
     def __str__(self) -> str:
         return (
-            f"state entry {self.entry!r} {self.fault}: the state was saved by a different configuration; load it with "
-            "the configuration of its own run"
+            f"state entry {self.entry!r} {self.fault}: the state was saved by a different configuration; load it "
+            "with the configuration of the run that saved it"
         )
 
     def within(self, entry: str) -> "StateError":
-        """Return the same error from the view of the object whose part `entry` this one is."""
+        """Return the same error with `entry` prepended to the path."""
         return type(self)(f"{entry}.{self.entry}", self.fault)
 
 
 class MissingError(StateError, KeyError):
-    """A state lacks a part."""
+    """Raised if a state lacks a part."""
 
 
 @runtime_checkable
 class Stateful(Protocol):
-    """Saves and restores a state."""
+    """An object that saves and restores its state."""
 
     def state_dict(self) -> State:
         """Return the complete state for an exact resume, without copies (see `clone`)."""
         ...
 
     def load_state_dict(self, state: State) -> Any:
-        """Restore a state of `state_dict`."""
+        """Restore a state returned by `state_dict`."""
         ...
 
 
@@ -70,8 +70,8 @@ class Part(dict[str, Any]):
     """A part of a state with change detection: parts with the same mark have the same contents.
 
     Args:
-        entries: contents.
-        mark: any object; changed contents need another one.
+        entries: contents of the part.
+        mark: any object; use a new one whenever the contents change.
     """
 
     def __init__(self, entries: Mapping[str, Any], *, mark: object) -> None:
@@ -85,10 +85,10 @@ def generator_state(generator: torch.Generator) -> Tensor:
 
 
 def set_generator_state(generator: torch.Generator, state: Tensor) -> None:
-    """Continue `generator` from a state of `generator_state`.
+    """Set the state of `generator` to one returned by `generator_state`.
 
-    A state of a generator on another kind of device, which cannot be restored here, seeds it instead: the stream
-    differs, but is the same every time.
+    The state of a generator on another type of device cannot be restored; a hash of it is used as the seed instead.
+    The random numbers then differ from the original ones, but are the same every time.
     """
     state = state.to(device="cpu", dtype=torch.uint8)
     if state.numel() == generator.get_state().numel() or state.numel() not in _STATE_SIZES:
@@ -101,7 +101,7 @@ def copy_into(target: Tensor, source: Tensor, name: str) -> None:
     """Copy `source` into `target` in place, so that views of `target` stay valid.
 
     Raises:
-        ValueError: the shapes differ, so the state is of another configuration.
+        StateError: the shapes differ, so the state belongs to another configuration.
     """
     if target.shape != source.shape:
         raise StateError(name, f"has shape {tuple(source.shape)} but {tuple(target.shape)} is needed")
@@ -112,22 +112,22 @@ def copy_into(target: Tensor, source: Tensor, name: str) -> None:
 def copy_named(
     targets: Mapping[str, Tensor], sources: Mapping[str, Tensor], *, of: str, options: str = "configuration"
 ) -> None:
-    """Copy tensors into others of the same names, in place.
+    """Copy tensors in place into tensors of the same names.
 
     Args:
-        targets: by name.
-        sources: as many, by the same names.
-        of: owner of the targets, for the error, such as "model".
-        options: options that must equal those of the sources' run, for the error.
+        targets: tensors to overwrite, by name.
+        sources: tensors to copy, with the same names and shapes.
+        of: owner of the targets for the error message, such as "model".
+        options: options that must match those of the saved run, for the error message.
 
     Raises:
         ValueError: the names or the shapes differ.
     """
     if targets.keys() != sources.keys():
-        odd = min(targets.keys() ^ sources.keys())
+        mismatch = min(targets.keys() ^ sources.keys())
         raise ValueError(
-            f"the state and the {of} differ in trained parameters, first in {odd!r}: load it with the {options} of its "
-            "own run"
+            f"the state and the {of} differ in trained parameters, first in {mismatch!r}: load it with the {options} "
+            "of the run that saved it"
         )
     for name, target in targets.items():
         copy_into(target, sources[name], name)
@@ -136,7 +136,7 @@ def copy_named(
 def clone(state: Any) -> Any:
     """Return a deep copy of a state whose tensors are detached and share no memory with the original.
 
-    Tensors of a `Part` move to the CPU: large ones may fill a device.
+    Tensors of a `Part` are copied to the CPU, since they may be too large to be copied on their device.
     """
     if isinstance(state, Tensor):
         return state.detach().clone()
@@ -150,15 +150,15 @@ def clone(state: Any) -> Any:
 
 
 def save(value: Any, entry: str = "") -> Any:
-    """Return the state of a value; tensors, and states of objects, are not copied.
+    """Return the state of a value, without copying tensors or states of objects.
 
     Args:
-        value: a tensor, a generator of random numbers, an array, an object with a state (`Stateful`), a named tuple
-            (of which arrays and named tuples are saved), a plain value of JSON, or a list or mapping of such.
-        entry: its path, for messages.
+        value: a tensor, random generator, array, object with a state (`Stateful`), named tuple (only its arrays and
+            named tuples are saved), JSON value, or a list or mapping of these.
+        entry: path of the value, for error messages.
 
     Raises:
-        TypeError: it has another type.
+        TypeError: the value has another type.
     """
     match value:
         case Tensor() | None | bool() | int() | float() | str():
@@ -184,16 +184,19 @@ def save(value: Any, entry: str = "") -> Any:
 
 
 def restore(value: Any, state: Any, entry: str, growing: Set[str] = frozenset()) -> Any:
-    """Restore a value from its state: tensors, generators and objects are modified in place, others are new.
+    """Restore a value from its state. Tensors, generators and objects are modified in place, other values replaced.
 
     Args:
         value: the current value.
-        state: the result of `save` for it, or for one of the same configuration.
-        entry: its path, for messages.
-        growing: names of arrays of named tuples whose last dimension may differ.
+        state: result of `save` for a value of the same configuration.
+        entry: path of the value, for error messages.
+        growing: names of arrays in named tuples whose last dimension may differ.
+
+    Returns:
+        The restored value.
 
     Raises:
-        StateError: the state is of another configuration; earlier parts are already modified.
+        StateError: the state belongs to another configuration; parts before the mismatch are already modified.
     """
     match value:
         case Tensor():
@@ -217,16 +220,19 @@ def restore(value: Any, state: Any, entry: str, growing: Set[str] = frozenset())
             if len(saved) != len(value):
                 raise StateError(entry, f"has {len(saved)} parts but {len(value)} are needed")
             pairs = zip(value, saved, strict=True)
-            items = [restore(item, own, f"{entry}.{number}", growing) for number, (item, own) in enumerate(pairs)]
+            items = [
+                restore(item, part_state, f"{entry}.{number}", growing)
+                for number, (item, part_state) in enumerate(pairs)
+            ]
             return items if any(new is not old for new, old in zip(items, value, strict=True)) else value
     return cast(Any, value)
 
 
 def load_part(owner: Stateful, state: State, entry: str) -> Any:
-    """Apply a function to one entry of a state, and return its result.
+    """Load one entry of a state into its owner, and return the result of `load_state_dict`.
 
     Raises:
-        StateError: there is no such entry, or it is of another configuration; the message names the part in it.
+        StateError: the entry is missing or belongs to another configuration; the message names the mismatched part.
     """
     if entry not in state:
         raise MissingError(entry, "is missing")
@@ -237,16 +243,17 @@ def load_part(owner: Stateful, state: State, entry: str) -> Any:
 
 
 class DeclaredState:
-    """Saves and restores the attributes that `STATE` names, in that order.
+    """Base class that saves and restores the attributes listed in `STATE`, in that order.
 
-    Parts of a learner inherit from this class: their state is not copied, and a rejected one may be partly loaded.
+    Parts of a learner inherit from this class. States are not copied, and an invalid one may be partly loaded.
     Learners inherit from `Resumable`.
     """
 
     STATE: ClassVar[tuple[str | tuple[str, str], ...]] = ()
-    """Names of attributes; `("parameters", "agent.parameters")` gives another name in the state."""
+    """Names of the saved attributes, or pairs of the name in the state and the path of the attribute, such as
+    `("parameters", "agent.parameters")`."""
     GROWING: ClassVar[frozenset[str]] = frozenset()
-    """Names of arrays of named tuples whose last dimension may change."""
+    """Names of arrays in named tuples whose last dimension may change."""
 
     def state_dict(self) -> State:
         """Return the complete state for an exact resume, without copies."""
@@ -256,7 +263,7 @@ class DeclaredState:
         """Restore a state exactly.
 
         Raises:
-            StateError: it is of another configuration; the message names the part.
+            StateError: the state belongs to another configuration; the message names the mismatched part.
         """
         parts, paths = _declared(self), _paths(self)
         for entry, value in _restored(parts, state, "", self.GROWING).items():
@@ -266,17 +273,17 @@ class DeclaredState:
 
 
 class Resumable(DeclaredState):
-    """Saves and restores the attributes that `STATE` names: as copies, and all or none."""
+    """Base class that saves copies of the attributes listed in `STATE`, and restores all of them or none."""
 
     def state_dict(self) -> State:
         """Return a copy of the complete state for an exact resume."""
         return clone(super().state_dict())
 
     def load_state_dict(self, state: State) -> None:
-        """Restore a state exactly; an invalid one leaves everything unchanged.
+        """Restore a state exactly; an invalid state leaves the object unchanged.
 
         Raises:
-            StateError: it is of another configuration; the message names the part.
+            StateError: the state belongs to another configuration; the message names the mismatched part.
         """
         _load_or_keep(super().load_state_dict, state, self.state_dict())
 
@@ -287,8 +294,8 @@ L = TypeVar("L", bound=Callable[..., None])
 def all_or_nothing(load: L) -> L:
     """Decorate a `load_state_dict` so that an invalid state leaves the object unchanged.
 
-    Loading proceeds part by part, so an error may occur when earlier parts are already loaded: then the object's own
-    state, copied before, is loaded again.
+    Parts are loaded one after another, so an error may occur after some of them are loaded. The object's state is
+    therefore copied before, and loaded again after an error.
     """
 
     @wraps(load)
@@ -332,14 +339,14 @@ def _restored(
 
 
 def _fields(value: Any) -> dict[str, Any]:
-    """Return the fields of a named tuple with state: arrays and named tuples; empty for other values."""
+    """Return the array and named-tuple fields of a named tuple; empty for other values."""
     names: tuple[str, ...] = getattr(value, "_fields", ())
     items = {name: getattr(value, name) for name in names}
     return {name: item for name, item in items.items() if isinstance(item, np.ndarray | tuple)}
 
 
 def _signed(array: Any) -> Any:
-    """Return words of random streams (uint64), which checkpoints do not support, as int64 with the same bits."""
+    """Return a uint64 array of random streams as int64 with the same bits, since checkpoints do not support uint64."""
     return array.view(np.int64) if array.dtype == np.uint64 else array
 
 
@@ -351,7 +358,7 @@ def _array(like: Any, saved: Any, entry: str, growing: bool) -> Any:
 
 
 def _plain(value: Any) -> bool:
-    """Return whether a value is one of JSON, to be replaced."""
+    """Return whether a value is a JSON value, which is replaced rather than modified."""
     if isinstance(value, Mapping):
         return all(_plain(item) for item in cast(Mapping[str, Any], value).values())
     if isinstance(value, list | tuple):
@@ -366,12 +373,12 @@ def _replacement(value: Any, state: Any, entry: str) -> Any:
 
 
 def _kind(value: Any) -> str:
-    kinds: dict[str, Any] = {"nothing": type(None), "a word": str, "a number": int | float, "a list": (list, tuple)}
-    return next((name for name, kind in kinds.items() if isinstance(value, kind)), f"a {type(value).__name__}")
+    kinds: dict[str, Any] = {"None": type(None), "a string": str, "a number": int | float, "a list": (list, tuple)}
+    return next((name for name, type_ in kinds.items() if isinstance(value, type_)), f"a {type(value).__name__}")
 
 
 def _checked(state: Any, kind: Any, entry: str) -> Any:
     if not isinstance(state, kind):
-        wanted = {Tensor: "a tensor", Mapping: "a dict"}.get(kind, "a list")
-        raise StateError(entry, f"is {_kind(state)} but {wanted} is needed")
+        expected = {Tensor: "a tensor", Mapping: "a dict"}.get(kind, "a list")
+        raise StateError(entry, f"is {_kind(state)} but {expected} is needed")
     return state

@@ -1,8 +1,8 @@
-"""Named random streams.
+"""Random streams, identified by seed, purpose and index.
 
-Nothing in operant draws from a global generator. A stream belongs to `(seed, purpose, index)`: the seed of the run,
-what the numbers are for ("policy", "environment", ...) and which of several like streams it is. Streams of different
-names are independent, and adding one never shifts another.
+Nothing in operant uses a global generator. A stream is identified by `(seed, purpose, index)`: the seed of the run,
+the purpose of the numbers ("policy", "environment", ...) and an index among streams of the same purpose. Different
+streams are independent, and adding a stream does not change the others.
 """
 
 import zlib
@@ -11,64 +11,63 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-if TYPE_CHECKING:  # torch takes seconds to import, and numbers of NumPy do without
+if TYPE_CHECKING:  # importing torch takes seconds, and streams of NumPy do not need it
     import torch
     from torch import Tensor
 
 
 def seed_sequence(seed: int, purpose: str, *index: int) -> np.random.SeedSequence:
-    """Return the entropy of the stream `(seed, purpose, *index)`.
+    """Return the `SeedSequence` of the stream `(seed, purpose, *index)`.
 
     Args:
         seed: a non-negative integer.
-        purpose: what the numbers are for; any string.
-        *index: which of several streams with the same purpose; non-negative integers.
+        purpose: purpose of the numbers; any string.
+        *index: index among streams of the same purpose; non-negative integers.
 
     Raises:
         ValueError: `seed` or an index is negative.
     """
     if seed < 0 or any(i < 0 for i in index):
         raise ValueError(f"seed and index must be non-negative, got seed {seed} and index {index}")
-    # As spawn keys, not as entropy: entropy is padded with zeros, and would not tell "policy" from ("policy", 0).
+    # Spawn keys instead of entropy: entropy is padded with zeros, so "policy" and ("policy", 0) would be the same.
     return np.random.SeedSequence(seed, spawn_key=(zlib.crc32(purpose.encode()), *index))
 
 
 def integer(seed: int, purpose: str, *index: int, bits: int = 31) -> int:
-    """Return one non-negative integer below `2**bits` (at most 63) that belongs to the stream."""
-    word = int(seed_sequence(seed, purpose, *index).generate_state(1, np.uint64)[0])
-    return word >> (64 - bits)
+    """Return the stream's integer in `[0, 2**bits)`, with at most 63 bits."""
+    bits64 = int(seed_sequence(seed, purpose, *index).generate_state(1, np.uint64)[0])
+    return bits64 >> (64 - bits)
 
 
 def torch_generator(seed: int, purpose: str, *index: int, device: "str | torch.device" = "cpu") -> "torch.Generator":
-    """Return a `torch.Generator` on `device` that starts the stream `(seed, purpose, *index)`."""
+    """Return a `torch.Generator` on `device` at the start of the stream `(seed, purpose, *index)`."""
     import torch  # noqa: PLC0415 - see above
 
     return torch.Generator(device=device).manual_seed(integer(seed, purpose, *index, bits=63))
 
 
 def of_seeds(seeds: Sequence[int], purpose: str, *, device: "str | torch.device" = "cpu") -> "list[torch.Generator]":
-    """Return the stream `(seed, purpose)` of each of S seeds."""
+    """Return one generator per seed, of the stream `(seed, purpose)`."""
     return [torch_generator(seed, purpose, device=device) for seed in seeds]
 
 
 def draw(
     generators: "Sequence[torch.Generator]", sample: "Callable[[torch.Generator], Tensor]", dim: int = 0
 ) -> "Tensor":
-    """Return the draws of each seed from its own stream, stacked at the dimension `dim`."""
+    """Draw a sample from each seed's generator, and stack the samples along dimension `dim`."""
     import torch  # noqa: PLC0415 - see above
 
     return torch.stack([sample(generator) for generator in generators], dim)
 
 
 def row_seeds(seeds: Sequence[int], rows: int, purpose: str, first: int = 0) -> list[int]:
-    """Return one seed for each of `rows` environments of each seed, ordered as `[S, N]` flattened to `[B]`.
+    """Return a seed for each of the `rows` environments of each seed, in the order of `[S, N]` flattened to `[B]`.
 
-    Row `n` of a seed gets the same number whatever other seeds and however many rows there are. They are
-    counted from `first` on.
+    The number of a row depends only on its seed, its index and the purpose. Indices start at `first`.
     """
     return [integer(seed, purpose, row) for seed in seeds for row in range(first, first + rows)]
 
 
 def episode_seed(row_seed: int, episode: int) -> int:
-    """Return the reset seed of one episode of one row, below 2**31 as Gymnasium's environments want it."""
+    """Return the reset seed of one episode of one environment, below 2**31 as Gymnasium's environments require."""
     return integer(row_seed, "episode", episode)

@@ -1,6 +1,6 @@
 import numpy as np
 
-from operant.cli.captions import SMALLEST, STRIP, captioned, enlarged, words
+from operant.cli.captions import SMALLEST, STRIP, caption, captioned, enlarged
 from operant.runtime.watching import Moment
 
 
@@ -13,8 +13,8 @@ def test_small_frames_are_enlarged_by_whole_pixels():
 
 
 def test_the_line_says_how_the_episode_goes():
-    assert words(Moment(3, -12.0, None)) == "step 3   return -12"
-    assert words(Moment(12, 1.5, -0.25)) == "step 12   return 1.5   value -0.25"
+    assert caption(Moment(3, -12.0, None)) == "step 3   return -12"
+    assert caption(Moment(12, 1.5, -0.25)) == "step 12   return 1.5   value -0.25"
 
 
 def test_the_strip_is_below_the_frame():

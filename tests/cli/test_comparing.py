@@ -115,7 +115,7 @@ def test_the_profiles_are_shares_of_seeds(answer, run, other):
 def test_too_few_seeds_are_not_enough(cli, answer, run, other):
     status, out, _ = cli("compare", run, other, "--enough")
     assert status == 0
-    assert "Undecided. The next look is at 5 seeds of each run." in out
+    assert "Undecided. The next look is at 5 seeds per run." in out
     found = answer("compare", run, other, "--enough", "--looks", "2", "9")["enough"]
     assert (found["decided"], found["better"], found["next_look"]) == (False, None, 9)
     assert [(look["seeds"], look["boundary"]) for look in found["looks"]] == [(2, None)]
@@ -127,14 +127,17 @@ def test_what_is_decided_is_told(capsys):
 
     decision = enough_seeds([0, 1, 2, 3, 4], [5, 6, 7, 8, 9])
     _print_decision(["one", "two"], decision)
-    assert "Decided: two scores higher than one, at an error of at most 5 % over all looks." in capsys.readouterr().out
+    assert (
+        "Decided: two scores higher than one, with an error probability of at most 5 % over all looks."
+        in capsys.readouterr().out
+    )
     answer = _decision_answer(["one", "two"], decision)
     assert (answer["decided"], answer["better"], answer["looks"][0]["seeds"]) == (True, "two", 5)
 
 
 @pytest.mark.parametrize(
     ("arguments", "message"),
-    [(["--enough"], "--enough is for two runs, got 1"), (["--looks", "5"], "--looks says when --enough tests")],
+    [(["--enough"], "--enough is for two runs, got 1"), (["--looks", "5"], "--looks sets when --enough tests")],
 )
 def test_what_enough_needs_is_named(arguments, message, cli, run):
     status, _, err = cli("compare", run, *arguments)

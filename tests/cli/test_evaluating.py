@@ -33,7 +33,7 @@ def test_the_best_policies_are_scored(cli, answer, run):
     first, second = (f"{steps:,}" for steps in best.consumed)
     assert status == 0
     assert out.endswith(
-        f"\nThe best policies of the evaluations in training, by seed: 0 after {first}, 1 after {second}.\n"
+        f"\nPolicies with the best evaluation during training, by seed: 0 after {first}, 1 after {second}.\n"
     )
 
 
@@ -47,7 +47,7 @@ def test_the_policies_of_an_update_are_scored(cli, answer, run):
     with_library.close()
     status, out, _ = cli("evaluate", run, "--at", at, "--episodes", 4)
     assert status == 0
-    assert f"SHA-256 {recorded[at]} (equal to the hash of the training)." in out
+    assert f"SHA-256 {recorded[at]} (equal to the hash recorded in training)." in out
     assert cli("evaluate", run, "--at", 10**9)[0] == 2
     assert "at=0" in cli("evaluate", run, "--at", 0, "--best")[2]
 

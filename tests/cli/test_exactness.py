@@ -32,7 +32,7 @@ def test_what_a_table_loses_is_what_the_library_says(answer, cli, table):
     assert found["optimal_value"] == pytest.approx(0.0688909049)
     status, out, _ = cli("evaluate", table, "--exact")
     assert status == 0
-    assert "and a discount of 0.9: V* from the start is 0.068891, and there are 11 states." in out
+    assert "with discount factor 0.9: V* at the start is 0.068891, and there are 11 states." in out
     assert out.splitlines()[-3].split() == ["seed", "value", "lost", "largest", "in", "state", "suboptimal", "states"]
 
 
@@ -56,7 +56,7 @@ def test_what_is_not_known_exactly_is_refused(cli, run, spoken, table, tmp_path)
     for path in (run, spoken):
         status, _, err = cli("evaluate", path, "--exact")
         assert status == 2
-        assert "--exact is for board games and for finite worlds" in err
+        assert "--exact is for board games and finite MDPs" in err
     trained(tmp_path / "hidden", "q-learning", "operant/ShortCorridor-v0", budget=100)
     status, _, err = cli("evaluate", tmp_path / "hidden", "--exact")
     assert status == 2
@@ -64,10 +64,10 @@ def test_what_is_not_known_exactly_is_refused(cli, run, spoken, table, tmp_path)
     trained(tmp_path / "memory", "recurrent-ppo", "operant/Maze2x3-v0", budget=64, num_envs=4, num_steps=16)
     status, _, err = cli("evaluate", tmp_path / "memory", "--exact")
     assert status == 2
-    assert "have a memory" in err
+    assert "are recurrent" in err
     status, _, err = cli("evaluate", table, "--gamma", 0.9)
     assert status == 2
-    assert "goes with --exact" in err
+    assert "requires --exact" in err
 
 
 def test_a_policy_that_never_ends_needs_a_discount(cli, tmp_path):

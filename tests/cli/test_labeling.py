@@ -88,9 +88,9 @@ def test_a_session_through_a_pipe(labeled, start):
     outcomes = [("p0", "A"), ("p1", "tie"), ("p2", "both-bad"), ("p3", "skip")]
     assert labels(labeled) == [(prompt, "ann", outcome) for prompt, outcome in outcomes]
     assert [line.strip() for line in out.splitlines() if "saved:" in line or "undone" in line] == [
-        f"{keys(2)}: {what}" for what in ("saved: A", "saved: B", "undone: asked again", "saved: tie")
+        f"{keys(2)}: {what}" for what in ("saved: A", "saved: B", "undone; label it again:", "saved: tie")
     ] + [f"{keys(2)}: saved: both-bad", f"{keys(2)}: saved: skip"]
-    assert f"'what' is not an answer; choose from: {keys(2)}" in out
+    assert f"'what' is not a valid answer; choose from: {keys(2)}" in out
     assert out.endswith("5 answers saved, 4 labels by ann in all; nothing is left to label.\n")
     with PreferenceStore(labeled / "preferences.sqlite") as store:
         assert all(0 <= event.answered_at - event.shown_at < 60 for event in store.events())
@@ -146,7 +146,7 @@ def test_ctrl_c_ends_it(labeled, start):
 def test_several_completions_are_ranked(tmp_path, session):
     write_samples(tmp_path, 2, ["one", "two", "three"])
     out, _ = session("a\nc b=a\nabc\n", tmp_path, "--completions", "3", "--annotator", "ann")
-    assert "'a' is not an answer; choose from: [best first, such as bac" in out
+    assert "'a' is not a valid answer; choose from: [best first, such as bac" in out
     with PreferenceStore(tmp_path / "preferences.sqlite") as store:
         assert [(event.outcome, event.ranks) for event in store.labels()] == [
             ("ranking", (2, 2, 1)),
@@ -205,7 +205,7 @@ def test_answers(line, count, expected):
     ],
 )
 def test_what_is_no_answer(line, count):
-    with pytest.raises(ValueError, match="is not an answer; choose from: "):
+    with pytest.raises(ValueError, match="is not a valid answer; choose from: "):
         read_answer(line, count)
 
 
@@ -318,7 +318,7 @@ def test_a_second_window_of_one_annotator_goes_on(labeled, cli, monkeypatch):
     monkeypatch.setattr(sys, "stdin", Typed())
     status, out, _ = cli("label", labeled, "--annotator", "ann")
     assert status == 0
-    assert "already answered in another window" in out
+    assert "already labeled in another window" in out
     with PreferenceStore(labeled / "preferences.sqlite") as store:
         found = store.labels()
     assert len({label.item_id for label in found}) == len(found) == 4
@@ -357,7 +357,7 @@ def test_what_stands_in_another_window_is_told(labeled, start):
     read_until(first.stdout, f"{keys(2)}: ")
     second = start(labeled, "--annotator", "ann")
     out, _ = second.communicate("a\na\na\n", timeout=300)
-    assert out.endswith("3 answers saved, 3 labels by ann in all; 1 left are in another window.\n")
+    assert out.endswith("3 answers saved, 3 labels by ann in all; 1 items are open in another window.\n")
     out, _ = first.communicate("b\n", timeout=300)
     assert out.endswith("1 answers saved, 4 labels by ann in all; nothing is left to label.\n")
     assert sorted(labels(labeled)) == [("p0", "ann", "B")] + [(f"p{n}", "ann", "A") for n in (1, 2, 3)]
@@ -386,7 +386,7 @@ def test_the_policy_of_a_run_answers_prompts_to_train_on_apart_from_those_it_is_
     assert scored
     assert not scored & trained_on
     _, _, err = cli("label", run, "--export", tmp_path / "train.jsonl")
-    assert "lines on held-out prompts, which are for evaluations, were left out" in err
+    assert "lines on held-out prompts, which are for evaluation, were left out" in err
     rows = [json.loads(line) for line in (tmp_path / "train.jsonl").read_text().splitlines()]
     assert {row["prompt"] for row in rows} == trained_on
     assert not any("held_out" in row for row in rows)

@@ -79,7 +79,7 @@ def test_a_score_that_is_not_a_number_is_said(capsys):
 
 
 def test_one_seed_is_no_result():
-    assert summary(Evaluation.of([[1.0]])) == "1 with one seed, which is not enough: use 5 or more"
+    assert summary(Evaluation.of([[1.0]])) == "1 with one seed, which is not a reliable result: use 5 or more"
 
 
 def test_a_missing_extra_is_named():

@@ -40,7 +40,7 @@ def test_lines_and_points_are_the_numbers(drawn):
     np.testing.assert_array_equal(thin[:2], standing.curve.scores.T)
     np.testing.assert_array_equal(finals.collections[0].get_offsets()[:, 1], sorted(standing.final.scores))
     assert len(figure.legends[0].get_texts()) == 2
-    assert curves.get_xlabel() == "environment steps of each seed"
+    assert curves.get_xlabel() == "environment steps per seed"
 
 
 def test_many_runs_are_told_apart(drawn):

@@ -49,9 +49,9 @@ def test_work_may_have_its_workers_on_ray(options, monkeypatch):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (Training(shard=True), "add --processes 2, or leave out --shard"),
+        (Training(shard=True), "add --processes 2, or leave it out"),
         (Training(ray=True, processes=2), "leave out --ray or --processes"),
-        (Training(ray=True, ray_unauthenticated=True), "name its --ray-address"),
+        (Training(ray=True, ray_unauthenticated=True), "add --ray-address"),
     ],
 )
 def test_choices_that_exclude_each_other_are_refused(options, message):

@@ -60,7 +60,7 @@ def test_runs_are_listed(cli, answer, folder):
     found = answer("runs", "list", folder, "--sort", "size")
     assert {run["path"] for run in found["runs"]} == {str(folder / "one"), str(folder / "two")}
     assert found["runs"][0]["score"] is None
-    assert cli("runs", "nowhere")[2] == "operant: error: there is no folder nowhere; give the folder of your runs\n"
+    assert cli("runs", "nowhere")[2] == "operant: error: there is no folder nowhere; pass the folder of your runs\n"
     (folder.parent / "empty").mkdir()
     assert cli("runs", "empty")[1] == "There is no run in empty yet.\n"
     assert cli("runs", "--sort", "x")[0] == 2
@@ -69,14 +69,14 @@ def test_runs_are_listed(cli, answer, folder):
 def test_runs_are_renamed_deleted_and_merged(cli, answer, folder, monkeypatch):
     assert cli("runs", "rename", "runs/one", "three")[:2] == (0, "runs/three\n")
     status, _, err = cli("runs", "delete", "runs/three")
-    assert (status, "There is no terminal to ask: pass --yes" in err) == (2, True)
+    assert (status, "There is no terminal for confirmation: pass --yes" in err) == (2, True)
     monkeypatch.setattr("sys.stdin.isatty", lambda: True, raising=False)
     monkeypatch.setattr("sys.stdin.readline", lambda: "n\n", raising=False)
     assert cli("runs", "delete", "runs/three")[0] == 1
     assert (folder / "three").exists()
     assert cli("runs", "delete", "runs/three", "runs/two", "--yes")[0] == 0
     assert list(folder.iterdir()) == []
-    assert "give one or more runs" in cli("runs", "delete")[2]
+    assert "pass one or more runs" in cli("runs", "delete")[2]
 
 
 def test_a_link_is_not_followed(cli, folder):

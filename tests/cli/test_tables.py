@@ -17,8 +17,8 @@ def test_a_policy_that_never_ends_is_said_plainly(cli, answer, circling):
     status, out, _ = cli("evaluate", circling)
     assert status == 0
     assert "Scores are exact: the expected return within 10,000 steps (the task has no limit)" in out
-    assert "Cut by the step limit: 100 % of the episodes (seed 0 100 %, seed 1 100 %, seed 2 100 %)." in out
-    assert "The policy never ends: seed 0 loops in states " in out
+    assert "Truncated by the step limit: 100 % of the episodes (seed 0 100 %, seed 1 100 %, seed 2 100 %)." in out
+    assert "The policy never terminates: seed 0 loops in states " in out
     scored = answer("evaluate", circling)
     assert (scored["exact"], scored["cut"], scored["env_backend"]) == (True, [1.0] * 3, "auto")
 
@@ -34,7 +34,7 @@ def test_episodes_of_gymnasium_that_are_cut_are_counted(cli, tmp_path):
 def test_a_bandit_is_scored_exactly(cli, tmp_path):
     status, out, _ = cli("train", "ucb1", "operant/TwoArms-v0", *FLAGS, "--budget", "100", "--run", tmp_path / "arms")
     assert status == 0
-    assert "Scores are exact: what a pull of the greedy arm pays on average." in out
+    assert "Scores are exact: the expected reward of the greedy arm." in out
 
 
 def test_the_returns_of_training_are_compared(cli, answer, circling, tmp_path):

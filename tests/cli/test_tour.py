@@ -28,7 +28,7 @@ def test_what_is_learned_on_the_lake_is_judged_exactly(tmp_path, capsys):
     solved = sum(score >= 0.7 for score in scores)
     assert status == (0 if solved == 3 else 1)
     assert f"{solved} of 3 seeds solve it: 0.7 or more." in out
-    assert "Random moves have 0.0139; no policy has more than 0.7442" in out
+    assert "A random policy has 0.0139; no policy exceeds 0.7442" in out
     lake = MDP.from_gymnasium("FrozenLake-v1")
     learned = load(tmp_path / "q-learning-FrozenLake-v1-1").experiment.learner.policy()
     assert scores == pytest.approx(expected_returns(lake, learned) @ lake.start, abs=5e-5)

@@ -75,7 +75,7 @@ def test_json_is_one_line_with_these_keys(answer, cli, tmp_path):
     resumed = answer("resume", path, "--progress", "silent")
     assert resumed["per_seed_scores"] == trained["per_seed_scores"]
     assert resumed["env_steps_per_second"] is None
-    assert "There was nothing left to train." in cli("resume", path, "--progress", "silent")[1]
+    assert "The budget was already used: nothing was trained." in cli("resume", path, "--progress", "silent")[1]
 
 
 def test_flags_reach_the_configuration(cli, tmp_path):
@@ -321,7 +321,8 @@ def test_start_end_and_best_in_words():
     assert "(+0, 99 % interval +0 to +0: within noise)" in development(course((0, 9), (10, 9)), "steps", "x")
     told = development(course((0, 9), (10, 99), metrics=(1.9, 3.0, 0.5)), "prompts", "x")
     assert ": better); the best was 0.495 at 10 prompts." in told
-    assert "reward_model, which it was trained on, gives the same answers 1.9, and gave those of the start 1.9;" in told
+    assert "The training reward reward_model of the same answers is 1.9;" in told
+    assert "first evaluation's answers was 1.9." in told
     assert told.endswith("KL(policy‖start) is 3 nats per answer, 0.5 per token.")
     assert development(Course(), "steps", "x") == ""
     assert course_fields(Course()) == {}

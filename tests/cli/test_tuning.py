@@ -38,7 +38,7 @@ def test_a_space_of_ones_own_without_fresh_seeds(cli, tmp_path):
     status, out, err = cli("tune", *flags)
     assert status == 0, err
     assert err.startswith("operant: tuning step_size in ")
-    assert "The best of many scores overestimates its values" in out
+    assert "The best of many scores is biased upward" in out
 
 
 @pytest.mark.parametrize(

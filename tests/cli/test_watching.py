@@ -61,10 +61,10 @@ def test_an_episode_that_does_not_end_is_cut_and_that_is_said(cli, run, tmp_path
     path = tmp_path / "film.mp4"
     status, out, _ = cli("watch", run, "--max-steps", 3, "--out", path)
     assert status == 0
-    assert "the episode was cut after 3 steps, without an end; for more, --max-steps" in out
+    assert "the episode was truncated after 3 steps; raise --max-steps for longer ones" in out
     assert score(out) == 3.0
     assert count_frames_and_secs(path)[0] == 4
-    assert "2 of 2 episodes were cut" in cli("watch", run, "--max-steps", 3, "--episodes", 2, "--out", path)[1]
+    assert "2 of 2 episodes were truncated" in cli("watch", run, "--max-steps", 3, "--episodes", 2, "--out", path)[1]
     assert "cut" not in cli("watch", run, "--out", path)[1]
     assert "max_steps must be at least 1, got 0" in cli("watch", run, "--max-steps", 0)[2]
 

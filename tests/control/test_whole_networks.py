@@ -135,5 +135,5 @@ def test_what_does_not_fit_is_named_before_training(algorithm, task, options, me
 def test_weights_of_another_network_do_not_fit():
     algorithm, task, options = options_of("ppo")
     operant.train(algorithm, task, run="whole", **options)
-    with pytest.raises(ValueError, match=r"do not fit: parameters of the network: .*body.*layers.* here"):
+    with pytest.raises(ValueError, match=r"do not fit: layout of the network is .*body.*layers.* in this one"):
         operant.train(algorithm, task, run="own", init="whole", **{**options, "network": "net.py:Renamed"})

@@ -99,7 +99,7 @@ def test_where_none_was_kept(course, tmp_path):
         file.unlink()
     folder.rmdir()
     with pytest.raises(RunError, match="has no best policies"):
-        Best(run, place=0).load()
+        Best(run, index=0).load()
     with pytest.raises(RunError, match="has no best policies"):
         trained_state(f"{run.path}/best", "model", seed=0)
     with pytest.raises(ValueError, match="--best needs a run, got tiny"):

@@ -34,5 +34,5 @@ def test_what_does_not_go_with_a_shared_model_is_an_error_before_work(name):
 def test_algorithms_without_a_language_model_are_refused():
     entry, settings = catalog.find("ppo"), Settings("ppo", "CartPole-v1")
     config = operant.configure("ppo", "CartPole-v1")
-    with within(Sharing(0, 2, [], None)), pytest.raises(ValueError, match="ppo has none: leave it out"):
+    with within(Sharing(0, 2, [], None)), pytest.raises(ValueError, match="ppo trains none: leave it out"):
         assemble(entry, settings, config, resolve(entry, settings, config))

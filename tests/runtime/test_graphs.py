@@ -153,4 +153,4 @@ def test_tables_are_no_graphs(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     operant.train("q-learning", "FrozenLake-v1", run="run", budget=100, progress="silent")
     assert main(["export", "run", "policy", "--format", "torchscript"]) == 2
-    assert "is for policies of networks: leave it out for a table" in " ".join(capsys.readouterr().err.split())
+    assert "is for network policies: leave it out for a table" in " ".join(capsys.readouterr().err.split())

@@ -47,12 +47,12 @@ def test_a_single_teacher_teaches_all_seeds():
 @pytest.mark.parametrize(
     ("lesson", "message"),
     [
-        ({"moments": torch.ones(2, 1, 2)}, "only one of them has 'parameters'"),
-        (Pupil([1.0, 2.0]).learned | {"other": torch.ones(1)}, "only one of them has 'other'"),
+        ({"moments": torch.ones(2, 1, 2)}, "only one of the runs has 'parameters'"),
+        (Pupil([1.0, 2.0]).learned | {"other": torch.ones(1)}, "only one of the runs has 'other'"),
         (Pupil([1.0], [2.0]).learned, r"'parameters' of a seed is \[1\] there and \[2\] here"),
         (
             Pupil([1.0, 2.0], [1.0, 2.0], [1.0, 2.0]).learned,
-            "there are 3 seeds there and 2 here; all may begin with a single one",
+            "that run has 3 seeds and this one 2; only a single seed can initialize others",
         ),
         (
             {"parameters": torch.ones(2, 2), "moments": torch.ones(2, 2, 2)},
@@ -124,8 +124,8 @@ def test_seeds_that_are_not_stacked_are_kept_by_themselves_and_once(best):
     run = Run.open(best._path)
     for consumed, scores in ((0, (1.0, 5.0)), (10, (2.0, 4.0)), (20, (3.0, 4.0))):
         for place in (0, 1):
-            Best(run, place=place).offer(Pupil([consumed + place, 0.0], consumed=consumed), scored(*scores))
-    kept = [Best(run, place=place).load() for place in (0, 1)]
+            Best(run, index=place).offer(Pupil([consumed + place, 0.0], consumed=consumed), scored(*scores))
+    kept = [Best(run, index=place).load() for place in (0, 1)]
     assert [one.consumed.tolist() for one in kept] == [[20], [0]]
     assert [one.learned["parameters"].tolist() for one in kept] == [[[20.0, 0.0]], [[1.0, 0.0]]]
     assert sorted(str(path.relative_to(run.path)) for path in run.path.glob("best/*/*")) == [

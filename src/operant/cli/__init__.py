@@ -33,23 +33,23 @@ COMMANDS = {
     "train": Command("training.train", "ALGORITHM TASK", "train an algorithm on a task, several seeds in parallel"),
     "solve": Command("solving.solve", "[TASK]", "solve a known model exactly: values, a policy, certified bounds"),
     "resume": Command("training.resume", "RUN", "continue an interrupted run, exactly"),
-    "evaluate": Command("evaluating.evaluate", "RUN", "score the policies of a run greedily over whole episodes"),
+    "evaluate": Command("evaluating.evaluate", "RUN", "evaluate the policies of a run with greedy actions"),
     "compare": Command("comparing.compare", "RUN...", "compare runs: scores, intervals, learning curves"),
-    "tune": Command("tuning.tune", "ALGORITHM TASK", "search for hyperparameters, and score the best on new seeds"),
-    "sweep": Command("sweeping.sweep", "GRID.toml", "train every cell of a grid, several runs in parallel"),
+    "tune": Command("tuning.tune", "ALGORITHM TASK", "search for hyperparameters, and evaluate the best on new seeds"),
+    "sweep": Command("sweeping.sweep", "GRID.toml", "train every configuration of a grid, several runs in parallel"),
     "identify": Command(
         "identifying.identify", "TASK FILE.npz", "estimate a simulator's parameters from recorded trajectories"
     ),
-    "runs": Command("runs.runs", "[WHAT]", "list runs; show, rename, delete, merge or clean some of them"),
-    "show": Command("showing.show", "RUN", "show a run, and the table of a seed"),
+    "runs": Command("runs.runs", "[COMMAND]", "list runs; show, rename, delete, merge or clean them"),
+    "show": Command("showing.show", "RUN", "show a run, and the learned table of a seed"),
     "watch": Command("watching.watch", "RUN", "record a video of a trained policy, or show it in a window"),
     "play": Command("playing.play", "RUN", "play a board game against a trained policy"),
     "chat": Command("chatting.chat", "RUN|MODEL ...", "chat with a language model, or two"),
     "export": Command("exporting.export", "RUN FOLDER", "write a trained policy or language model for other programs"),
     "label": Command("labeling.label", "RUN", "collect human preferences between sampled answers"),
-    "serve": Command("serving.serve", "", "open the web app: the playground, live runs, labels, the map"),
+    "serve": Command("serving.serve", "", "start the web app: playground, live runs, labels, map of algorithms"),
     "list": Command("listing.list_algorithms", "[ALGORITHM]", "list the algorithms, or describe one"),
-    "copy": Command("copying.copy", "ALGORITHM FILE.py", "copy the file of an algorithm, to change and run it"),
+    "copy": Command("copying.copy", "ALGORITHM FILE.py", "copy the source file of an algorithm, to modify and run it"),
     "doctor": Command("doctor.doctor", "", "report versions, devices, threads and missing extras"),
     "tour": Command("tour.tour", "", "train, evaluate and show a small policy, with explanations"),
 }
@@ -59,22 +59,22 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run one command and return its exit status.
 
     Args:
-        argv: the arguments after `operant`. Default: those of this process. With `--debug` among them, or with
-            OPERANT_DEBUG in the environment, errors are raised.
+        argv: arguments after `operant`. Default: those of this process. With `--debug`, or if the environment
+            variable OPERANT_DEBUG is set, errors are raised with their traceback.
 
     Returns:
-        0; 1 after a failure; 2 after invalid arguments; 75 if training was interrupted and can be resumed; 130 after
-        Ctrl-C.
+        0 on success; 1 after a failure; 2 after invalid arguments; 75 if training was interrupted and can be resumed;
+        130 after Ctrl-C.
     """
     arguments = list(sys.argv[1:] if argv is None else argv)
     debug = "--debug" in arguments or any(map(os.environ.get, ("OPERANT_DEBUG", "OPERANT_TRACEBACK")))
-    arguments = [word for word in arguments if word != "--debug"]
+    arguments = [argument for argument in arguments if argument != "--debug"]
     try:
         status = _parsed(arguments)
         sys.stdout.flush()
     except KeyboardInterrupt:
         return _complain("stopped", INTERRUPTED)
-    except BrokenPipeError:  # the reader of our output has closed it
+    except BrokenPipeError:  # the reader of the output has closed the pipe
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return BROKEN_PIPE
     except Exception as error:
@@ -94,13 +94,13 @@ def _parsed(arguments: list[str]) -> int:
 def _fail(error: Exception, arguments: Sequence[str]) -> int:
     """Print an error in one line and return the exit status."""
     if isinstance(error, ValueError) and not hasattr(error, "errno") and "operant.runtime.run" not in sys.modules:
-        return _complain(f"error: {error}", USAGE)  # of a command without heavy imports
+        return _complain(f"error: {error}", USAGE)  # from a command without heavy imports
     from operant.cli.errors import explain, report_bug
 
-    known = explain(error, arguments)
-    if known is None:
+    explained = explain(error, arguments)
+    if explained is None:
         return _complain(f"unexpected error: {report_bug(error)}", FAILURE)
-    message, status = known
+    message, status = explained
     return _complain(f"error: {message}", status)
 
 
@@ -116,7 +116,7 @@ def _run(arguments: list[str]) -> int:
         from difflib import get_close_matches
 
         near = get_close_matches(name, COMMANDS, n=1)
-        hint = f"did you mean {near[0]}?" if near else f"there are: {', '.join(COMMANDS)}"
+        hint = f"did you mean {near[0]}?" if near else f"commands: {', '.join(COMMANDS)}"
         raise ValueError(f"there is no command {name!r}; {hint}")
     module, _, function = COMMANDS[name].function.partition(".")
     return getattr(importlib.import_module(f"operant.cli.{module}"), function)(rest)

@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 
 
 def agreement_text(report: "Agreement") -> str:
-    """Return a table of the annotators' agreement, after counts of their labels."""
+    """Return the counts of labels and a table of the annotators' agreement."""
     rows = [["statistic", "value", "95 % interval", "comparisons"]]
     rows += [
         [name, _number(e.value), f"[{_number(e.low)}, {_number(e.high)}]", str(e.count)]
@@ -25,7 +25,7 @@ def _number(value: float) -> str:
 
 
 def agreement_fields(report: "Agreement") -> dict[str, Any]:
-    """Return the same for `--json`."""
+    """Return the annotators' agreement for `--json`."""
     from operant.language.preferences.agreement import Estimate as Statistic
 
     plain = {name: vars(value) if isinstance(value, Statistic) else value for name, value in vars(report).items()}

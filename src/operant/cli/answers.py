@@ -16,11 +16,11 @@ PROMPT_WIDTH, COMPLETION_WIDTH = 36, 52
 
 
 def visible(text: str, *, keep: str = "") -> str:
-    """Return a text with all terminal control characters replaced by visible codes.
+    """Return a text with terminal control characters replaced by visible escape codes.
 
     text: from any source.
-        text: from anywhere.
-        keep: characters to leave as they are, such as the line feed.
+        text: text from any source.
+        keep: control characters to leave unchanged, such as the line feed.
     """
     return "".join(
         c if c in keep or c.isprintable() or unicodedata.category(c) == "Zs" else c.encode("unicode_escape").decode()
@@ -39,7 +39,7 @@ def answer_table(samples: Sequence[Mapping[str, Any]]) -> str:
     """Return the greedy answers of the first seed as a table: prompt, completion, reward.
 
     Args:
-        samples: records of `eval/samples.jsonl`, all of one evaluation.
+        samples: records of `eval/samples.jsonl`, from one evaluation.
 
     Returns:
         The table; empty without answers.
@@ -59,17 +59,17 @@ def _reward(value: float | None) -> str:
     return "none" if value is None else number(value)
 
 
-def sampled_table(seeds: Sequence[int], found: Sequence["Sampled"]) -> str:
-    """Return avg@k with its interval and pass@k for every seed.
+def sampled_table(seeds: Sequence[int], statistics: Sequence["Sampled"]) -> str:
+    """Return a table of avg@k with its interval and of pass@k, one row per seed.
 
     Args:
-        seeds: of the run.
-        found: statistics of many answers to each prompt, for every seed.
+        seeds: seeds of the run.
+        statistics: statistics of several answers to each prompt, one entry per seed.
     """
-    missing = any(sampled.missing for sampled in found)
-    rows = [["seed", f"avg@{found[0].samples}", "95 % interval", *(f"pass@{k}" for k in found[0].passes)]]
+    missing = any(sampled.missing for sampled in statistics)
+    rows = [["seed", f"avg@{statistics[0].samples}", "95 % interval", *(f"pass@{k}" for k in statistics[0].passes)]]
     rows[0] += ["without a reward"] if missing else []
-    for seed, sampled in zip(seeds, found, strict=True):
+    for seed, sampled in zip(seeds, statistics, strict=True):
         low, high = sampled.interval
         passes = [f"{value:.4g}" for value in sampled.passes.values()]
         counts = [str(sampled.missing)] if missing else []
@@ -77,8 +77,8 @@ def sampled_table(seeds: Sequence[int], found: Sequence["Sampled"]) -> str:
     return table(rows, ">" * len(rows[0]))
 
 
-def sampled_fields(seeds: Sequence[int], found: Sequence["Sampled"]) -> dict[str, Any]:
-    """Return the same for `--json`."""
+def sampled_fields(seeds: Sequence[int], statistics: Sequence["Sampled"]) -> dict[str, Any]:
+    """Return avg@k and pass@k of every seed for `--json`."""
     each = [
         {
             "seed": seed,
@@ -88,13 +88,13 @@ def sampled_fields(seeds: Sequence[int], found: Sequence["Sampled"]) -> dict[str
             "missing": s.missing,
             "pass_reward": s.judge,
         }
-        for seed, s in zip(seeds, found, strict=True)
+        for seed, s in zip(seeds, statistics, strict=True)
     ]
-    return {"samples": {"count": found[0].samples, "temperature": 1.0, "per_seed": each}}
+    return {"samples": {"count": statistics[0].samples, "temperature": 1.0, "per_seed": each}}
 
 
 def _cut(text: str, width: int, *, end: bool = False) -> str:
-    """Return a text on one line of at most `width` characters: its start, or its end."""
+    """Return a text as one line of at most `width` characters, with its end or its start cut off."""
     text = visible(text) or "(empty)"
     if len(text) <= width:
         return text

@@ -1,4 +1,4 @@
-"""Arguments to dataclasses, by tyro: flags are the fields, help texts are their docstrings."""
+"""Parsing of arguments into dataclasses by tyro: fields become flags, and their docstrings the help texts."""
 
 import argparse
 import contextlib
@@ -28,13 +28,13 @@ T = TypeVar("T")
 
 _ALGORITHM, _TASK = "ALGORITHM", "TASK"
 _NAMES, _SIZES = ("model", "init", "reward_model"), ("prompts_per_batch", "num_generations", "num_minibatches")
-"""Fields of language models that change defaults of others: step sizes, and the KL penalty."""
+"""Fields of language models on which the defaults of the learning rate and the KL penalty depend."""
 _NOT_A_FLAG = (tyro.conf.Fixed, tyro.conf.Suppress)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Answering:
-    """Options of every command with numeric results."""
+    """Options of commands with numeric results."""
 
     json: tyro.conf.FlagCreatePairsOff[bool] = False
     """Print the result as one line of JSON on standard output, and everything else on standard error."""
@@ -42,41 +42,42 @@ class Answering:
 
 @dataclass(frozen=True, kw_only=True)
 class Opening(Answering):
-    """Options of every command that loads a trained model."""
+    """Options of commands that load a trained model."""
 
     remote_code: tyro.conf.FlagCreatePairsOff[bool] = False
-    """Allow the Python code of the run's language model to run, if the run needs it. It can do anything; only for
-    authors you trust."""
+    """Allow Python code that comes with the run's language model, if the run needs it. The code is not restricted:
+    only for authors you trust."""
 
     accept_changes: tyro.conf.FlagCreatePairsOff[bool] = False
-    """Continue even if data, models, or files with rewards or environments of the run have changed."""
+    """Continue even if the run's data, models, or files with rewards or environments have changed."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Training(Answering):
-    """Options of every command that trains."""
+    """Options of commands that train."""
 
     progress: ProgressMode = "auto"
-    """A live line on a terminal, else a line every 10 seconds (auto); always the latter (plain); nothing (silent)."""
+    """Display of progress: a live line on a terminal, otherwise a line every 10 seconds (auto); a line every 10 seconds
+    (plain); none (silent)."""
 
     processes: int = 1
-    """Processes on this machine that train together, at most as many as the run has shards (see --shards). Their number
-    may change on resume."""
+    """Number of processes on this machine that train together, at most the number of shards (see --shards). It may
+    change on resume."""
 
     shard: tyro.conf.FlagCreatePairsOff[bool] = False
-    """Divide a language model among the processes (FSDP2), for models larger than a device: each holds a part of its
-    parameters, gradients and moments, of sft, dpo, grpo and reward-model. Equal to one process up to rounding, and each
-    resume may choose again."""
+    """Shard a language model among the processes (FSDP2), for models larger than a device: each process holds a part of
+    the parameters, gradients and optimizer states. For sft, dpo, grpo and reward-model. Results equal those of one
+    process up to rounding; the choice may change on resume."""
 
     ray: tyro.conf.FlagCreatePairsOff[bool] = False
-    """Run the worker processes of environments and of your own reward functions on Ray, started for this command alone
-    (extra: scale). It changes no bit of a run."""
+    """Run the worker processes of environments and of custom reward functions on Ray, started for this command only
+    (extra: scale). Results are the same, bit for bit."""
 
     ray_address: str = ""
-    """The same on an existing Ray cluster that this machine is a node of: HOST:PORT, or auto."""
+    """Run workers on an existing Ray cluster of which this machine is a node: HOST:PORT, or auto."""
 
     ray_unauthenticated: tyro.conf.FlagCreatePairsOff[bool] = False
-    """Allow a Ray cluster that lets in connections without a token, from other machines, too."""
+    """Allow a Ray cluster that accepts connections from other machines without a token."""
 
 
 @dataclass(frozen=True)
@@ -88,43 +89,43 @@ class TrainOptions(Training, Settings):
     seeds: Annotated[tuple[int, ...], *_NOT_A_FLAG] = tuple(range(catalog.Algorithm.seeds))
 
     wrappers: Annotated[tuple[str, ...], tyro.conf.arg(name="wrapper"), tyro.conf.UseAppendAction] = ()
-    """A wrapper around the environments, the innermost first: your own class, path/to/file.py:Name or
-    'path/to/file.py:Name(scale=0.1)', a subclass of operant.envs.Wrapper. May be repeated."""
+    """Wrapper of the environments: a subclass of operant.envs.Wrapper as path/to/file.py:Name or
+    'path/to/file.py:Name(scale=0.1)'. May be repeated, from the innermost wrapper to the outermost."""
 
     bonus: Annotated[tuple[str, ...], tyro.conf.UseAppendAction] = ()
-    """An exploration bonus: counts, hashed, episodic, rnd or forward, or your own class, path/to/file.py:Name, each
-    with optional parameters, as in 'rnd(weight=0.1)'. May be repeated. For deep control."""
+    """Exploration bonus: counts, hashed, episodic, rnd or forward, or a custom class as path/to/file.py:Name, each with
+    optional parameters, as in 'rnd(weight=0.1)'. May be repeated. For deep control."""
 
     randomize: Path | None = None
-    """A TOML file of variations between training episodes: parameters of the physics, action delays, noise and bias of
-    the observations (operant.envs.Randomize). Evaluations do not use it."""
+    """TOML file of domain randomization: physics parameters, action delays, and noise and bias of observations, which
+    vary between training episodes (operant.envs.Randomize). Not used in evaluations."""
 
     count: Annotated[int, tyro.conf.arg(name="seeds")] = catalog.Algorithm.seeds
-    """Number of seeds, trained in parallel. One seed is not a result: use 5 or more."""
+    """Number of seeds, trained in parallel. A single seed is not a reliable result: use 5 or more."""
 
     first: Annotated[int, tyro.conf.arg(name="seed")] = 0
-    """The first seed; the others follow it."""
+    """First seed; the others are consecutive."""
 
     preset: str | None = None
-    """A preset (`operant list ALGORITHM` lists them). Default: the one for the task, if there is one."""
+    """Name of a preset (`operant list ALGORITHM` lists them). Default: the preset for the task, if there is one."""
 
     config: Path | None = None
-    """A file with a table [config], [settings] or both, such as a run's config.toml; it overrides presets, and flags
+    """TOML file with a table [config], [settings] or both, such as a run's config.toml. It overrides presets, and flags
     override it."""
 
     run: Path | None = None
     """Folder of the run, new or empty. Default: runs/<algorithm>-<task>-<n>, with the first free number."""
 
     callbacks: Annotated[tuple[str, ...], tyro.conf.UseAppendAction, tyro.conf.arg(name="callback")] = ()
-    """Code of your own that is called in the course of training, and again by operant resume: file.py:Name, or
-    "file.py:Name(patience=3)", where Name is a subclass of operant.Callback, or makes one. Repeat it for more."""
+    """Callback, used again by operant resume: file.py:Name or "file.py:Name(patience=3)", where Name is a subclass of
+    operant.Callback or a function that returns an instance. May be repeated."""
 
     init: Path | None = None
-    """A run to start from (RUN/best: from its best policies): every seed starts from the networks of its seed there, or
-    of the only one, with new optimizers. For deep control."""
+    """Run to initialize the networks from (RUN/best: its best policies): each seed starts from the networks of the same
+    seed, or of the only seed, with new optimizers. For deep control."""
 
     def chosen_seeds(self) -> tuple[int, ...]:
-        """Return the seeds: those of a file, which need not be consecutive, or those of the flags."""
+        """Return the seeds of the configuration file, which need not be consecutive, or those of the flags."""
         if (self.count, self.first) == (len(self.seeds), self.seeds[0]):
             return self.seeds
         if self.count < 1 or self.first < 0:
@@ -132,13 +133,13 @@ class TrainOptions(Training, Settings):
         return counted_seeds(self.first, self.count)
 
     def settings(self) -> dict[str, Any]:
-        """Return the fields of `Settings`, with the chosen seeds, and with the randomization wrapper innermost."""
-        found = {field.name: getattr(self, field.name) for field in fields(Settings)} | {"seeds": self.chosen_seeds()}
+        """Return the fields of `Settings`, with the chosen seeds and the randomization as the innermost wrapper."""
+        values = {field.name: getattr(self, field.name) for field in fields(Settings)} | {"seeds": self.chosen_seeds()}
         if self.randomize is not None:
             from operant.envs import randomizer
 
-            found["wrappers"] = (randomizer(self.randomize), *self.wrappers)
-        return found
+            values["wrappers"] = (randomizer(self.randomize), *self.wrappers)
+        return values
 
 
 @dataclass(frozen=True)
@@ -161,7 +162,7 @@ class LanguageTrainOptions(TrainOptions):
     evaluate_max_steps: Annotated[int, *_NOT_A_FLAG] = 0
 
     count: Annotated[int, tyro.conf.arg(name="seeds")] = 1
-    """Number of seeds, trained in turn. One seed is not a result: report 3 or more."""
+    """Number of seeds, trained one after another. A single seed is not a reliable result: report 3 or more."""
 
 
 _Primitive = Callable[[tyro.constructors.PrimitiveTypeInfo], tyro.constructors.PrimitiveConstructorSpec[Any] | None]
@@ -170,12 +171,12 @@ _primitive = cast(Callable[[_Primitive], _Primitive], _registry.primitive_rule) 
 
 
 def _type_of(info: tyro.constructors.PrimitiveTypeInfo) -> object:
-    return cast(object, info.type)  # pyright: ignore[reportUnknownMemberType] - tyro leaves open of what it is the type
+    return cast(object, info.type)  # pyright: ignore[reportUnknownMemberType] - tyro declares it without its parameter
 
 
 @_primitive
 def _whole_numbers(info: tyro.constructors.PrimitiveTypeInfo) -> tyro.constructors.PrimitiveConstructorSpec[int] | None:
-    """Parse integers, also in the forms 1e6 and 1_000_000."""
+    """Parse integers, including forms such as 1e6 and 1_000_000."""
     if _type_of(info) is not int:
         return None
     return tyro.constructors.PrimitiveConstructorSpec(
@@ -191,7 +192,7 @@ def _whole_numbers(info: tyro.constructors.PrimitiveTypeInfo) -> tyro.constructo
 def _parameters(
     info: tyro.constructors.PrimitiveTypeInfo,
 ) -> tyro.constructors.PrimitiveConstructorSpec[Mapping[str, Any]] | None:
-    """Parse the parameters of an environment: size=30 slippery=false."""
+    """Parse keyword arguments of an environment, such as `size=30 slippery=false`."""
     if get_origin(_type_of(info)) is not Mapping:
         return None
     return tyro.constructors.PrimitiveConstructorSpec(
@@ -203,49 +204,49 @@ def _parameters(
     )
 
 
-def parameters(words: Sequence[str]) -> dict[str, Any]:
-    """Return the parameters of an environment from words such as `size=30`.
+def parameters(arguments: Sequence[str]) -> dict[str, Any]:
+    """Return keyword arguments of an environment from arguments such as `size=30`.
 
-    A value is parsed as JSON if possible (30, 0.5, true, null, [1, 2]), also True, False and None as in Python; `@FILE`
-    is the text of the file, and everything else is text.
+    Values are parsed as JSON if possible (30, 0.5, true, null, [1, 2]); Python's True, False and None are accepted,
+    too. `@FILE` is replaced by the text of the file. All other values are strings.
 
     Raises:
-        ValueError: a word has another form, a name occurs twice, or a file is unreadable.
+        ValueError: an argument has another form, a name occurs twice, or a file is unreadable.
     """
-    found: dict[str, Any] = {}
-    for word in words:
-        name, equals, value = word.partition("=")
-        if not name.isidentifier() or not equals or name in found:
-            raise ValueError(f"expected parameters such as size=30 slippery=false, each once, got {word}")
-        found[name] = _value(value)
-    return found
+    parsed: dict[str, Any] = {}
+    for argument in arguments:
+        name, equals, value = argument.partition("=")
+        if not name.isidentifier() or not equals or name in parsed:
+            raise ValueError(f"expected parameters such as size=30 slippery=false, each once, got {argument}")
+        parsed[name] = _value(value)
+    return parsed
 
 
-def _value(word: str) -> Any:
-    if word.startswith("@"):
+def _value(text: str) -> Any:
+    if text.startswith("@"):
         try:
-            return Path(word[1:]).read_text(encoding="utf-8-sig")
+            return Path(text[1:]).read_text(encoding="utf-8-sig")
         except (OSError, ValueError) as error:
-            raise ValueError(f"{word[1:]} cannot be read: {getattr(error, 'strerror', None) or error}") from error
+            raise ValueError(f"{text[1:]} cannot be read: {getattr(error, 'strerror', None) or error}") from error
     try:
-        return json.loads({"True": "true", "False": "false", "None": "null"}.get(word, word))
+        return json.loads({"True": "true", "False": "false", "None": "null"}.get(text, text))
     except ValueError:
-        return word
+        return text
 
 
-def whole(word: str) -> int:
-    """Return the integer of a word, in digits or with an exponent.
+def whole(text: str) -> int:
+    """Parse an integer, in digits or with an exponent.
 
     Raises:
-        ValueError: it is not an integer.
+        ValueError: the text is not an integer.
     """
     try:
-        number = Decimal(word)
+        number = Decimal(text)
         if abs(number) < 2**63 and number == number.to_integral_value():
             return int(number)
     except (ArithmeticError, ValueError):
         pass
-    raise ValueError(f"expected a whole number such as 100000 or 1e5, got {word}")
+    raise ValueError(f"expected a whole number such as 100000 or 1e5, got {text}")
 
 
 def parse(
@@ -254,23 +255,23 @@ def parse(
     """Parse the arguments of a command.
 
     Args:
-        kind: a dataclass.
-        arguments: those after the command.
-        command: its name, for the help text.
-        entry: the algorithm with its configuration among the flags.
-        **options: for `tyro.cli`.
+        kind: dataclass of the options.
+        arguments: arguments after the command.
+        command: name of the command, for the help text.
+        entry: algorithm whose configuration is among the flags.
+        **options: keyword arguments of `tyro.cli`.
 
     Raises:
-        ValueError: a flag is unknown (the message names the nearest one), or a value is wrong or missing.
-        SystemExit: a help text was printed on request.
+        ValueError: a flag is unknown (the message suggests a similar one), or a value is invalid or missing.
+        SystemExit: the help text was requested and printed.
     """
     text = options.pop("description", None) or cleandoc(kind.__doc__ or "")
     # tyro joins lines unless they start with a space.
     options["description"] = "\n\n".join(wrapped(part, indent="  ", first="") for part in text.split("\n\n"))
-    said = io.StringIO()
+    stderr = io.StringIO()
     try:
-        with contextlib.redirect_stderr(said):
-            found, rest = tyro.cli(
+        with contextlib.redirect_stderr(stderr):
+            parsed, unparsed = tyro.cli(
                 kind,
                 args=list(arguments),
                 prog=f"operant {command}",
@@ -282,10 +283,10 @@ def parse(
     except SystemExit as exit_:
         if not exit_.code:
             raise
-        raise ValueError(in_a_line(said.getvalue(), command)) from None
-    if rest:
-        raise ValueError(unknown(rest, flags_of(kind), command, entry))
-    return found
+        raise ValueError(in_a_line(stderr.getvalue(), command)) from None
+    if unparsed:
+        raise ValueError(unknown(unparsed, flags_of(kind), command, entry))
+    return parsed
 
 
 def parse_training(
@@ -294,31 +295,31 @@ def parse_training(
     """Parse the arguments of `operant train`: defaults, then the preset, then the --config file, then flags.
 
     Args:
-        arguments: those after the command.
-        verb: the command, if another one with the same arguments.
-        kind: its options. Default: `TrainOptions`, or those for language models.
+        arguments: arguments after the command.
+        verb: name of the command; other commands take the same arguments.
+        kind: dataclass of the options. Default: `TrainOptions`, or `LanguageTrainOptions` for language models.
 
     Returns:
-        The options, and the algorithm's own configuration.
+        The options, and the configuration of the algorithm.
 
     Raises:
-        ValueError: algorithm, preset or file are wrong.
+        ValueError: the algorithm, preset or file is invalid.
         SystemExit: as for `parse`.
     """
-    words = list(takewhile(lambda word: not word.startswith("-"), arguments[:2]))
-    flags = list(arguments[len(words) :])
+    positional = list(takewhile(lambda word: not word.startswith("-"), arguments[:2]))
+    flags = list(arguments[len(positional) :])
     asks_for_help = "-h" in flags or "--help" in flags
     first_look = _first_look(flags)
-    if len(words) == 1 and first_look.dataset and catalog.find(words[0]).package == "language":
-        words.append(Path(first_look.dataset).stem)
-    if len(words) < 2 and not asks_for_help:
-        raise ValueError(_missing_words(words, verb))
-    algorithm, task = [*words, _ALGORITHM, _TASK][0], [*words[1:], _TASK][0]
+    if len(positional) == 1 and first_look.dataset and catalog.find(positional[0]).package == "language":
+        positional.append(Path(first_look.dataset).stem)
+    if len(positional) < 2 and not asks_for_help:
+        raise ValueError(_missing_words(positional, verb))
+    algorithm, task = [*positional, _ALGORITHM, _TASK][0], [*positional[1:], _TASK][0]
     command = f"{verb} {algorithm} {task}"
-    if not words:
+    if not positional:
         note = (
-            f"{verb.capitalize()} an algorithm on a task. Its own options, number of seeds and budget are listed by "
-            f"`operant {verb} ALGORITHM --help`."
+            f"{verb.capitalize()} an algorithm on a task. `operant {verb} ALGORITHM --help` lists its options, number "
+            f"of seeds and budget."
         )
         parse(kind or TrainOptions, flags, command, description=note)
     options, config = _defaults(algorithm, task, first_look, kind)
@@ -327,13 +328,13 @@ def parse_training(
     flags = old_names.current_flags(config_class, flags)
     if entry.unit == "environment steps":
         flags = [re.sub(r"^--total[-_]timesteps(?==|$)", "--budget", flag) for flag in flags]
-    own = re.sub(r"\W", "_", entry.label)
-    both: type[Any] = make_dataclass("Both", [("run", type(options)), (own, config_class)])
+    field_name = re.sub(r"\W", "_", entry.label)
+    options_class: type[Any] = make_dataclass("Both", [("run", type(options)), (field_name, config_class)])
     note = (
         f"{verb.capitalize()} {entry.title} ({entry.paper}){', several seeds in parallel' if entry.seeds > 1 else ''}."
     )
-    parsed = parse(both, flags, command, entry=entry, default=both(options, config), description=note)
-    return parsed.run, getattr(parsed, own)
+    parsed = parse(options_class, flags, command, entry=entry, default=options_class(options, config), description=note)
+    return parsed.run, getattr(parsed, field_name)
 
 
 def _missing_words(words: Sequence[str], verb: str) -> str:
@@ -344,7 +345,7 @@ def _missing_words(words: Sequence[str], verb: str) -> str:
 
 
 def _first_look(flags: Sequence[str]) -> argparse.Namespace:
-    """Parse the flags that change others' defaults."""
+    """Parse the flags on which the defaults of other flags depend."""
     parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
     for name in ("preset", "config", "dataset", "seeds", "seed", *_NAMES, *_SIZES):
         # Flags without a value, or with an invalid one, are left to the full parser.
@@ -353,9 +354,9 @@ def _first_look(flags: Sequence[str]) -> argparse.Namespace:
     return parser.parse_known_args(flags)[0]
 
 
-def _whole(word: str) -> int | None:
+def _whole(text: str) -> int | None:
     try:
-        return int(word)
+        return int(text)
     except ValueError:
         return None
 
@@ -363,7 +364,7 @@ def _whole(word: str) -> int | None:
 def _defaults(
     algorithm: str, task: str, named: argparse.Namespace, kind: type[TrainOptions] | None
 ) -> tuple[TrainOptions, Any]:
-    """Return the defaults of the flags: the preset, overridden by the configuration file."""
+    """Return the defaults of the flags, from the preset and the configuration file."""
     from operant import api
 
     entry = catalog.find(algorithm)
@@ -385,7 +386,9 @@ def _defaults(
     base = Settings(**{field.name: getattr(options, field.name) for field in fields(Settings)})
     settings = from_table(Settings, tables["settings"], base=base, where=f"{named.config}: settings", algorithm=entry)
     if settings.algorithm != entry.name:
-        raise ValueError(f"{named.config} configures {settings.algorithm}, not {entry.name}; train the former")
+        raise ValueError(
+            f"{named.config} configures {settings.algorithm}, not {entry.name}: train {settings.algorithm}"
+        )
     values = {field.name: getattr(settings, field.name) for field in fields(Settings)} | {"task": task}
     count, first = len(settings.seeds), settings.seeds[0]
     if named.seeds is not None or named.seed is not None:
@@ -394,19 +397,19 @@ def _defaults(
 
 
 def _deciding(entry: catalog.Algorithm, named: argparse.Namespace, table: dict[str, Any]) -> dict[str, Any]:
-    """Return the given fields that change others' defaults."""
+    """Return the given fields on which the defaults of other fields depend."""
     if entry.package != "language":
         return {}
     known = {field.name for field in fields(entry.config_class)}
-    asked = {name: getattr(named, name) or table.get(name) for name in (*_NAMES, *_SIZES) if name in known}
-    return {name: value for name, value in asked.items() if value}
+    values = {name: getattr(named, name) or table.get(name) for name in (*_NAMES, *_SIZES) if name in known}
+    return {name: value for name, value in values.items() if value}
 
 
 def _read(path: Path) -> dict[str, Any]:
     from operant.runtime.run import SCHEMA
 
     try:
-        tables = tomllib.loads(path.read_text(encoding="utf-8-sig"))  # editors of Windows put a BOM first
+        tables = tomllib.loads(path.read_text(encoding="utf-8-sig"))  # Windows editors write a BOM
     except OSError as error:
         raise ValueError(f"--config {path} cannot be read: {error.strerror}") from error
     except (ValueError, RecursionError) as error:
@@ -415,8 +418,8 @@ def _read(path: Path) -> dict[str, Any]:
     if "settings" in tables:
         tables.setdefault("config", {})
     if unknown or not isinstance(tables.get("config"), dict) or not isinstance(tables.get("settings", {}), dict):
-        found = f"also {', '.join(unknown)}: put hyperparameters below [config]" if unknown else "no such table"
-        raise ValueError(f"--config {path} must have a table [config], [settings] or both; it has {found}")
+        problem = f"also {', '.join(unknown)}: put hyperparameters below [config]" if unknown else "no such table"
+        raise ValueError(f"--config {path} must have a table [config], [settings] or both; it has {problem}")
     version = tables.get("schema_version", SCHEMA)
     if type(version) is not int or version > SCHEMA:
         raise ValueError(f"--config {path} has schema_version {version}; this operant reads versions up to {SCHEMA}")

@@ -1,4 +1,7 @@
-"""What plots use of matplotlib, whose own annotations leave the styles open, under typed names (extra: `plots`)."""
+"""Typed interface to the parts of matplotlib that plots use (extra: `plots`).
+
+Annotations of matplotlib do not cover keyword arguments.
+"""
 
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
@@ -46,7 +49,7 @@ class Grid(Protocol):
 
     @property
     def flat(self) -> Iterable[Axes]:
-        """All of them, row by row."""
+        """Return all panels, row by row."""
         ...
 
 
@@ -67,7 +70,7 @@ class Figure(Protocol):
 
 
 def new_figure(size: tuple[float, float] | None = None, *, dpi: int) -> Figure:
-    """Return an empty plot of a size in inches, which needs no display."""
+    """Return an empty plot of the given size in inches; it needs no display."""
     from matplotlib import figure
     from matplotlib.backends.backend_agg import FigureCanvasAgg
 

@@ -1,4 +1,4 @@
-"""Video frames, enlarged if small and with a line of text below (extra: `render`)."""
+"""Captions of video frames (extra: `render`)."""
 
 from typing import TYPE_CHECKING
 
@@ -11,30 +11,30 @@ SMALLEST = 320
 """Minimum pixels of the longer side of a frame; smaller frames are enlarged by an integer factor."""
 
 STRIP = 24
-"""Height of the line in pixels."""
+"""Height of the caption in pixels."""
 
 
 def enlarged(frame: "Frame") -> "Frame":
-    """Return a frame, enlarged until its longer side has `SMALLEST` pixels."""
+    """Return a frame, enlarged until its longer side has at least `SMALLEST` pixels."""
     factor = -(-SMALLEST // max(frame.shape[:2]))
     return frame.repeat(factor, axis=0).repeat(factor, axis=1) if factor > 1 else frame
 
 
-def words(moment: "Moment") -> str:
+def caption(moment: "Moment") -> str:
     """Return the caption: step, return so far, and value of the state if known."""
     value = "" if moment.value is None else f"   value {moment.value:.4g}"
     return f"step {moment.step}   return {moment.score:.5g}{value}"
 
 
 def captioned(frame: "Frame", moment: "Moment") -> "Frame":
-    """Return a frame, enlarged if it is small, above a strip with the caption."""
+    """Return a frame with its caption below; small frames are enlarged."""
     import pygame
 
     if not pygame.font.get_init():
         pygame.font.init()
     large = enlarged(frame)
     width = max(large.shape[1], SMALLEST)
-    text = pygame.font.Font(None, 20).render(words(moment), True, (255, 255, 255), (40, 40, 40))
+    text = pygame.font.Font(None, 20).render(caption(moment), True, (255, 255, 255), (40, 40, 40))
     pixels = pygame.surfarray.array3d(text).swapaxes(0, 1)
     picture = np.full((large.shape[0] + STRIP, width, 3), 40, np.uint8)
     left = (width - large.shape[1]) // 2

@@ -1,4 +1,4 @@
-"""Learning curves as text."""
+"""Learning curves as text charts."""
 
 import math
 from collections.abc import Sequence
@@ -10,13 +10,13 @@ _LEVELS = " ▁▂▃▄▅▆▇█"
 
 
 def bar_chart(values: Sequence[float], *, low: float, high: float, height: int) -> str:
-    """Return one bar per value, in lines of text with a scale on the left.
+    """Return a bar chart as text, with a scale on the left.
 
     Args:
-        values: NaN leaves a gap.
-        low: the value of the lowest visible bar; lower ones are drawn equally.
-        high: the value of a bar of full height.
-        height: lines.
+        values: one value per bar; NaN leaves a gap.
+        low: value of the lowest visible bar; lower values are drawn the same.
+        high: value of a bar of full height.
+        height: height in lines.
     """
     steps = len(_LEVELS) - 1
     most = height * steps

@@ -24,48 +24,48 @@ LAYOUT = "\n\t"
 
 @dataclass(frozen=True)
 class ChatOptions:
-    """Chat with one or two language models: each line is a prompt, and the answer appears as it is sampled.
+    """Chat with one or two language models: each line is a prompt, and the answer is displayed while it is sampled.
 
-    Ctrl-C stops an answer, Ctrl-D ends. Without a terminal, prompts come from standard input, one per line.
+    Ctrl-C stops an answer, Ctrl-D quits. Without a terminal, prompts are read from standard input, one per line.
     """
 
     models: Annotated[tyro.conf.Positional[tuple[str, ...]], tyro.conf.arg(metavar="RUN|MODEL")]
-    """Folder of a run or of a model in Hugging Face's format, or a name on its hub. Two answer next to each other, each
-    in a conversation of its own."""
+    """Folder of a run, folder of a model in Hugging Face's format, or model name on the Hugging Face Hub. Two models
+    answer the same prompts in separate conversations."""
 
     prompt: Annotated[tuple[str, ...], tyro.conf.arg(metavar="TEXT"), tyro.conf.UseAppendAction] = ()
-    """A prompt to answer, instead of lines that are typed. May be repeated."""
+    """Prompt to answer instead of typed lines. May be repeated."""
 
     reward_model: Annotated[str | None, tyro.conf.arg(metavar="RUN")] = None
-    """Folder of a run of reward-model or process-reward-model, which scores each answer."""
+    """Folder of a run of reward-model or process-reward-model that scores each answer."""
 
     temperature: float = 1.0
-    """Of the sampler: below 1 favors likely tokens; 0 takes the most probable ones."""
+    """Sampling temperature: below 1 favors likely tokens; 0 selects the most probable token."""
 
     top_p: float = 1.0
-    """Sample from the fewest tokens that reach this total probability."""
+    """Nucleus sampling: sample from the smallest set of tokens with at least this total probability."""
 
     max_tokens: int = 256
-    """Longest answer, in tokens."""
+    """Maximum length of an answer in tokens."""
 
     seed: int = 0
-    """Of chance."""
+    """Random seed of the sampler."""
 
     seed_index: Annotated[tuple[int, ...], tyro.conf.arg(metavar="N ...")] = (0,)
-    """Which seed of a run answers: its index in the run, from 0; of two runs one for both, or one each."""
+    """Index of the seed of a run that answers, from 0. For two runs: one index for both, or one each."""
 
     best: tyro.conf.FlagCreatePairsOff[bool] = False
-    """Use the weights of a run with the best evaluation in training, not the latest ones."""
+    """Use the weights with the best evaluation during training instead of the latest ones."""
 
     format: Literal["auto", "chat", "plain"] = "auto"
-    """Whether a prompt is a turn in a conversation, with the model's chat template (chat), or a text to continue
-    (plain). Auto: as in the run's training, else a conversation if the model has a template."""
+    """Format of prompts: turns of a conversation with the model's chat template (chat), or texts to continue (plain).
+    auto: the format of the run's training; for other models chat if they have a template."""
 
     device: str = "auto"
-    """Device: cpu, cuda, cuda:1, mps, or auto: a GPU if there is one."""
+    """Device: cpu, cuda, cuda:1, mps, or auto (a GPU if available)."""
 
     remote_code: tyro.conf.FlagCreatePairsOff[bool] = False
-    """Allow Python code of the model to run. It can do anything; only for authors you trust."""
+    """Allow Python code that comes with the model. The code is not restricted: only for authors you trust."""
 
     accept_changes: tyro.conf.FlagCreatePairsOff[bool] = False
     """Continue even if the initial model of a run has changed."""
@@ -95,12 +95,12 @@ def chat(arguments: list[str]) -> int:
 
     device = str(chosen_device(options.device))
     indices = options.seed_index if len(options.seed_index) > 1 else options.seed_index * len(options.models)
-    speakers = [_speaker(options, *pair, device) for pair in zip(options.models, indices, strict=True)]
-    judge = None
+    speakers = [_load_model(options, *pair, device) for pair in zip(options.models, indices, strict=True)]
+    scorer = None
     if options.reward_model is not None:
-        judge = load_scorer(options.reward_model, device=device, remote_code=options.remote_code)
+        scorer = load_scorer(options.reward_model, device=device, remote_code=options.remote_code)
     sampling = Sampling(options.max_tokens, options.temperature, top_p=options.top_p)
-    room = _Room([Conversation(speaker, sampling, seed=options.seed) for speaker in speakers], options.models, judge)
+    room = _Room([Conversation(speaker, sampling, seed=options.seed) for speaker in speakers], options.models, scorer)
     interactive = sys.stdin.isatty() and not options.prompt
     if interactive:
         say(_greeting(speakers[0]))
@@ -109,8 +109,8 @@ def chat(arguments: list[str]) -> int:
     return 1 if missed and not interactive else 0
 
 
-def _speaker(options: ChatOptions, name: str, index: int, device: str) -> "ChatModel":
-    """Load a model."""
+def _load_model(options: ChatOptions, name: str, index: int, device: str) -> "ChatModel":
+    """Load a model to chat with."""
     from operant.language.chat import find_chat_model
     from operant.language.inputs import MODEL
     from operant.runtime.run import Run
@@ -125,21 +125,21 @@ def _speaker(options: ChatOptions, name: str, index: int, device: str) -> "ChatM
 
 
 def _greeting(speaker: "ChatModel") -> str:
-    kind = "a turn of one conversation" if speaker.in_turns else "a separate prompt to continue"
+    prompt_kind = "a turn of one conversation" if speaker.in_turns else "a separate prompt to continue"
     example = f", such as {visible(speaker.example)}" if speaker.example else ""
-    return f"Each line is {kind}{example}. Ctrl-C stops an answer, Ctrl-D ends."
+    return f"Each line is {prompt_kind}{example}. Ctrl-C stops an answer, Ctrl-D quits."
 
 
 @dataclass(frozen=True)
 class _Room:
-    """The conversations with the models, and who scores their answers."""
+    """Conversations with the models, and the reward model that scores their answers."""
 
     conversations: "Sequence[Conversation]"
     names: Sequence[str]
-    judge: "RewardModelFunction | None"
+    scorer: "RewardModelFunction | None"
 
     def answer(self, line: str, *, interactive: bool) -> bool:
-        """Answer a prompt by every model; return whether all could, which matters to scripts."""
+        """Answer a prompt with every model, and return whether all succeeded."""
         answered = [
             self._one(conversation, f"[{name}] " if len(self.names) > 1 else "", line, interactive=interactive)
             for conversation, name in zip(self.conversations, self.names, strict=True)
@@ -150,9 +150,9 @@ class _Room:
         from operant.language.chat import score
 
         try:
-            with contextlib.closing(conversation.answer(line)) as pieces:
-                for place, piece in enumerate(pieces):
-                    print(("" if place else label) + visible(piece, keep=LAYOUT), end="", flush=True)
+            with contextlib.closing(conversation.answer(line)) as chunks:
+                for position, chunk in enumerate(chunks):
+                    print(("" if position else label) + visible(chunk, keep=LAYOUT), end="", flush=True)
         except ValueError as error:
             say(f"operant: {label}{error}")
             return False
@@ -162,14 +162,14 @@ class _Room:
             print(flush=True)
             return True
         print(flush=True)
-        if self.judge is None or conversation.last is None:
+        if self.scorer is None or conversation.last is None:
             return True
         try:
-            found = score(self.judge, conversation.last, conversation.speaker)
+            reward = score(self.scorer, conversation.last, conversation.speaker)
         except ValueError as error:
             say(f"operant: {label}{error}")
             return False
-        print(f"{label}reward: {'none' if found is None else f'{found:.6g}'}", flush=True)
+        print(f"{label}reward: {'none' if reward is None else f'{reward:.6g}'}", flush=True)
         return True
 
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class CompareOptions(Answering):
-    """Compare runs of the same task: final scores, intervals, different settings, learning curves."""
+    """Compare runs of the same task: final scores, confidence intervals, differing settings, learning curves."""
 
     runs: Annotated[tyro.conf.Positional[tuple[Path, ...]], tyro.conf.arg(metavar="RUN ...")]
     """Folders of the runs."""
@@ -28,22 +28,23 @@ class CompareOptions(Answering):
     """File of a plot, such as compare.png (extra: plots)."""
 
     metric: Annotated[str | None, tyro.conf.arg(metavar="NAME")] = None
-    """Compare a metric of training, such as rollout/episode_return, the returns while exploring, instead of the scores
-    of greedy evaluations.
+    """Compare a training metric, such as rollout/episode_return (returns of the exploring policy), instead of the
+    scores of greedy evaluations.
     """
 
     enough: bool = False
-    """Test whether the seeds of two runs are enough to say which one scores higher, and else estimate how many more
-    are needed. It may be repeated as seeds come in: an error in any of the tests has a probability of 5 %.
+    """Test whether the seeds of two runs suffice to decide which run scores higher, and otherwise estimate how many are
+    needed. The test may be repeated as seeds are added: the probability of any error over all tests is at most 5 %.
     """
 
     looks: Annotated[tuple[int, ...], tyro.conf.arg(metavar="N ...")] = ()
-    """Numbers of seeds of each run after which --enough tests, chosen before the first one is run. From the last one on
-    they double. Default: 5, 10, 20 and so on.
+    """Numbers of seeds per run at which --enough tests, chosen before the first run. After the last number, they
+    double. Default: 5, 10, 20 and so on.
     """
 
     allow_different: bool = False
-    """Compare runs whose tasks, environments, evaluations or units of the budget differ, too, with a warning."""
+    """Compare runs even if their tasks, environments, evaluations or budget units differ; a warning lists the
+    differences."""
 
     def __post_init__(self) -> None:
         if not self.runs:
@@ -51,7 +52,7 @@ class CompareOptions(Answering):
         if self.enough and len(self.runs) != 2:
             raise ValueError(f"--enough is for two runs, got {len(self.runs)}")
         if self.looks and not self.enough:
-            raise ValueError("--looks says when --enough tests: give that, too")
+            raise ValueError("--looks sets when --enough tests: add --enough")
         if self.out is not None and self.out.suffix not in (".png", ".svg", ".pdf"):
             raise ValueError(f"out must end in .png, .svg or .pdf, got {self.out}")
 
@@ -67,10 +68,10 @@ def compare(arguments: list[str]) -> int:
 
     opened = [Run.open(path) for path in options.runs]
     standings = standings_of(opened, metric=options.metric, allow_different=options.allow_different)
-    _warn_of_ends(opened)
-    _warn_of_data([run.path for run in opened])
+    _warn_about_ends(opened)
+    _warn_about_data([run.path for run in opened])
     if options.allow_different:
-        _warn_of_protocols(opened, options.metric)
+        _warn_about_protocols(opened, options.metric)
     names = names_of([run.path for run in opened])
     decision = _decide(standings, options.looks) if options.enough else None
     if options.json:
@@ -92,7 +93,7 @@ def compare(arguments: list[str]) -> int:
     return 0
 
 
-def _warn_of_ends(runs: Sequence["Run"]) -> None:
+def _warn_about_ends(runs: Sequence["Run"]) -> None:
     """Warn if the last session of a run did not end normally."""
     from operant.runtime.sessions import FAILED, INTERRUPTED
 
@@ -102,7 +103,7 @@ def _warn_of_ends(runs: Sequence["Run"]) -> None:
             say(f"operant: warning: {location(run.path)} {outcome}{f': {reason}' if reason else ''}")
 
 
-def _warn_of_data(runs: Sequence[Path]) -> None:
+def _warn_about_data(runs: Sequence[Path]) -> None:
     """Warn if runs of one task were scored on different data sets."""
     from operant.runtime.inputs import records_of
 
@@ -111,8 +112,8 @@ def _warn_of_data(runs: Sequence[Path]) -> None:
         say(f"operant: warning: these runs were trained and scored on {len(data)} different data sets of one name")
 
 
-def _warn_of_protocols(runs: Sequence["Run"], metric: str | None) -> None:
-    """Say in what the protocols of runs differ that are compared all the same."""
+def _warn_about_protocols(runs: Sequence["Run"], metric: str | None) -> None:
+    """Warn if the evaluation protocols of the compared runs differ."""
     from operant.runtime.comparison import different_protocols
 
     if differing := different_protocols(runs, metric):
@@ -128,8 +129,8 @@ def _decide(standings: Sequence["Standing"], looks: Sequence[int]) -> "Decision"
 
 
 def _print_decision(names: Sequence[str], decision: "Decision") -> None:
-    """Print what the seeds tell, look by look."""
-    rows = [["seeds of each", f"P of {names[0]}", "decides beyond", "p-value", "error spent"]]
+    """Print the result of each test of a sequential comparison."""
+    rows = [["seeds per run", f"P of {names[0]}", "decides beyond", "p-value", "error spent"]]
     for look in decision.looks:
         beyond = "never" if look.boundary > 0.5 else f"{0.5 - look.boundary:.2f}, {0.5 + look.boundary:.2f}"
         rows.append([str(look.seeds), f"{look.improvement:.2f}", beyond, f"{look.p_value:.4f}", f"{look.spent:.4f}"])
@@ -138,11 +139,11 @@ def _print_decision(names: Sequence[str], decision: "Decision") -> None:
         print(table(rows, ">" * len(rows[0])))
     if decision.better is not None:
         better, worse = names if decision.better == "first" else reversed(names)
-        print(f"Decided: {better} scores higher than {worse}, at an error of at most 5 % over all looks.")
+        print(f"Decided: {better} scores higher than {worse}, with an error probability of at most 5 % over all looks.")
         return
-    print(f"Undecided. The next look is at {decision.next_look} seeds of each run.")
+    print(f"Undecided. The next look is at {decision.next_look} seeds per run.")
     if decision.needed is not None:
-        print(f"A difference like this one is decided by about {decision.needed} seeds of each (power 80 %).")
+        print(f"Deciding a difference of this size takes about {decision.needed} seeds per run (power 80 %).")
 
 
 def _decision_answer(names: Sequence[str], decision: "Decision") -> dict[str, Any]:
@@ -153,13 +154,13 @@ def _decision_answer(names: Sequence[str], decision: "Decision") -> dict[str, An
 
 
 def names_of(paths: Sequence[Path]) -> list[str]:
-    """Return names of runs: their folders' names if these differ, else the paths."""
+    """Return the names of runs: the names of their folders if they differ, otherwise the paths."""
     short = [path.name for path in paths]
     return short if len(set(short)) == len(short) else [location(path) for path in paths]
 
 
 def curve_chart(curve: "Curve", budget: int, *, low: float, high: float, height: int) -> str:
-    """Return the IQM of the seeds over the budget as text."""
+    """Return a text chart of the IQM over the seeds as a function of the budget."""
     points = [budget * (column + 1) / WIDTH for column in range(WIDTH)]
     return bar_chart(curve.at(points).tolist(), low=low, high=high, height=height)
 
@@ -168,15 +169,15 @@ def _print_report(names: Sequence[str], standings: Sequence["Standing"]) -> None
     settings = standings[0].run.settings
     entries = [standing.run.entry for standing in standings]
     unit = " or ".join(dict.fromkeys(entry.unit for entry in entries))
-    scored = f"{settings.evaluate_episodes} greedy episodes per seed"
+    protocol = f"{settings.evaluate_episodes} greedy episodes per seed"
     if entries[0].package == "language":
-        scored = f"{standings[0].final.episodes} held-out examples"
+        protocol = f"{standings[0].final.episodes} held-out examples"
     if standings[0].metric is not None:
-        scored = f"{standings[0].metric} of the last {settings.evaluation_interval} {unit}"
+        protocol = f"{standings[0].metric} of the last {settings.evaluation_interval} {unit}"
     budget = max(standing.run.settings.budget for standing in standings)
-    print(f"{settings.task}, {standings[0].budget} {unit} per seed, {scored}\n")
+    print(f"{settings.task}, {standings[0].budget} {unit} per seed, {protocol}\n")
     if budget > standings[0].budget:
-        print(f"Budgets differ: scores are the last within {standings[0].budget}, curves continue to {budget}.\n")
+        print(f"Budgets differ: scores are the last ones up to {standings[0].budget}, curves extend to {budget}.\n")
     print(_score_table(names, standings))
     print("\nIQM: interquartile mean over the seeds, with its 95 % bootstrap interval.")
     if len(standings) > 1:
@@ -196,12 +197,12 @@ def _print_report(names: Sequence[str], standings: Sequence["Standing"]) -> None
 
 
 def _settings_table(names: Sequence[str], standings: Sequence["Standing"]) -> str:
-    """Return the settings that differ, one line each."""
+    """Return a table of the settings that differ, one row each."""
     from operant.runtime.comparison import different_settings
 
     differ = different_settings([standing.run for standing in standings])
     if not differ:
-        return "\nThe runs differ in no setting but their seeds."
+        return "\nThe runs differ only in their seeds."
     rows = [[name, *("-" if value is None else str(value) for value in values)] for name, values in differ.items()]
     return f"\n{table([['setting', *names], *rows], '<' * (len(names) + 1))}"
 

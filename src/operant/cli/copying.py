@@ -10,8 +10,8 @@ from operant.cli.output import location
 
 
 def copy(arguments: list[str]) -> int:
-    """Copy the file of an algorithm, to change and run it."""
-    parser = Parser("operant copy", description="Copy the file of an algorithm, to change and run it.")
+    """Copy the source file of an algorithm, to modify and run it."""
+    parser = Parser("operant copy", description="Copy the source file of an algorithm, to modify and run it.")
     parser.add_argument("algorithm", metavar="ALGORITHM", help="the algorithm (see operant list)")
     parser.add_argument("file", metavar="FILE.py", type=Path, help="new file, such as my_ppo.py")
     options = parser.parse_args(arguments)
@@ -24,7 +24,7 @@ def copy(arguments: list[str]) -> int:
 
 
 def _task(entry: catalog.Algorithm) -> str:
-    """Return a task to try an algorithm on."""
+    """Return an example task for an algorithm."""
     if entry.model == "known":
         return "operant/TicTacToe-v0"
     if entry.package == "control" and "discrete" not in entry.actions:
@@ -37,20 +37,20 @@ _TASKS = {"tabular": "FrozenLake-v1", "control": "CartPole-v1", "language": "ari
 
 
 def write(entry: catalog.Algorithm, path: Path) -> Path:
-    """Write the file of a built-in algorithm, with the catalog entries of its classes.
+    """Copy the source file of a built-in algorithm, with the catalog entries of its classes.
 
     Args:
-        entry: entry of the catalog.
-        path: a new file, with the ending `.py`.
+        entry: catalog entry of the algorithm.
+        path: new file, with the suffix `.py`.
 
     Raises:
-        ValueError: the path has another ending or exists, or the algorithm is not built in.
+        ValueError: the path has another suffix or already exists, or the algorithm is not built in.
         OSError: writing fails.
     """
     if entry not in catalog.ALGORITHMS:
         raise ValueError(f"{entry.name} is not built in: copy its file, {entry.module}")
     if path.suffix != ".py" or "." in path.stem:
-        raise ValueError(f"a file of Python ends in .py and has no other dot in its name, got {path}")
+        raise ValueError(f"the name of a Python file must end in .py and have no other dot, got {path}")
     if path.exists() or path.is_symlink():
         raise ValueError(f"{path} already exists: choose another file")
     text = source(entry)
@@ -60,7 +60,7 @@ def write(entry: catalog.Algorithm, path: Path) -> Path:
 
 
 def source(entry: catalog.Algorithm) -> str:
-    """Return the text of the file of a built-in algorithm, with `CATALOG` in the class of each learner."""
+    """Return the source of a built-in algorithm, with a `CATALOG` attribute in the class of each learner."""
     file = Path(operant.__file__).parent.joinpath(*entry.module.split(".")[1:]).with_suffix(".py")
     text = file.read_text(encoding="utf-8")
     lines = text.splitlines(keepends=True)
@@ -68,12 +68,12 @@ def source(entry: catalog.Algorithm) -> str:
         if isinstance(node, ast.ClassDef) and (like := _like(entry, node.name)):
             last = node.body[0].end_lineno  # of the docstring
             assert last is not None  # noqa: S101 - of parsed text
-            lines.insert(last, f'\n    CATALOG = {{"like": "{like}"}}  # what the catalog says of it\n')
+            lines.insert(last, f'\n    CATALOG = {{"like": "{like}"}}  # its entry in the catalog\n')
     return "".join(lines)
 
 
 def _like(entry: catalog.Algorithm, learner: str) -> str:
-    """Return the algorithm of a class in the file of `entry`, the first of several; empty: none."""
+    """Return the first algorithm of a learner class in the file of `entry`; empty if there is none."""
     if learner == entry.learner:
         return entry.name
     return next((a.name for a in catalog.ALGORITHMS if (a.module, a.learner) == (entry.module, learner)), "")

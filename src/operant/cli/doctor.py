@@ -13,13 +13,13 @@ from operant.cli.flags import Parser
 from operant.cli.output import print_json, table
 
 MODULES = {"tomli-w": "tomli_w"}
-"""Import names of packages, if different."""
+"""Import names of packages whose names differ."""
 
 BF16_FLAGS = ("amx_bf16", "avx512_bf16", "avx_ne_convert", "bf16", "i8mm")
 """Processor flags of bf16 arithmetic (Linux)."""
 
 TO_COME = {"scale", "tune"}
-"""Extras of future parts; nothing imports them yet."""
+"""Extras that nothing imports yet."""
 
 
 def doctor(arguments: list[str]) -> int:
@@ -49,7 +49,7 @@ def doctor(arguments: list[str]) -> int:
 
 
 def _requirements() -> tuple[list[str], dict[str, list[str]]]:
-    """Return the packages that operant requires, and those of each used extra."""
+    """Return the required packages, and the packages of each extra."""
     core: list[str] = []
     extras: dict[str, list[str]] = {}
     for line in importlib.metadata.requires("operant") or []:
@@ -67,10 +67,10 @@ def _version(package: str) -> str | None:
 
 
 def _import_fault(module: str) -> str | None:
-    """Return why a module cannot be imported, None if it can."""
+    """Return the error of importing a module; None if it can be imported."""
     try:
         importlib.import_module(module)
-    except Exception as error:  # any exception of a broken installation
+    except Exception as error:  # a broken installation can raise anything
         return f"{type(error).__name__}: {error}"
     return None
 

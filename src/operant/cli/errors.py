@@ -1,4 +1,4 @@
-"""One-line error messages, and their exit status."""
+"""One-line error messages and exit statuses of the command line."""
 
 import re
 import sysconfig
@@ -16,7 +16,7 @@ MEMORY_SETTINGS = (
     *("buffer_size", "num_envs", "num_steps", "batch_size", "num_minibatches", "hidden_sizes", "rnn_hidden_size"),
     *("prompts_per_batch", "num_generations", "max_completion_length", "max_prompt_length", "micro_batch_tokens"),
 )
-"""Fields of configurations that determine the memory of an algorithm."""
+"""Configuration fields that determine the memory use of an algorithm."""
 
 _NO_MEMORY = re.compile(
     r"out of memory|(can't|cannot|unable to|failed to) allocate|not enough memory|Invalid buffer size"
@@ -26,45 +26,45 @@ _PACKAGE = Path(__file__).resolve().parents[1]
 
 
 def explain(error: Exception, arguments: Sequence[str] = ()) -> tuple[str, int] | None:
-    """Return a one-line message of an error and its exit status; None for an internal error.
+    """Return the one-line message and the exit status of an error; None for an internal error.
 
     Args:
-        error: raised by a command.
-        arguments: of the command line, for advice on its settings.
+        error: exception raised by a command.
+        arguments: arguments of the command line, for advice on its settings.
     """
     from operant.envs import EndlessError, EnvError, RestoreError, WorkerError
     from operant.runtime.checkpoints import CheckpointError, NonFiniteError
     from operant.runtime.run import RunError
 
     failures = CheckpointError | EndlessError | EnvError | NonFiniteError | RestoreError | WorkerError | OSError
-    said = str(error)
-    if isinstance(error, OSError) and said.startswith("[Errno") and error.filename is not None:
-        said = f"{meant(str(error.filename))}: {error.strerror}"
+    message = str(error)
+    if isinstance(error, OSError) and message.startswith("[Errno") and error.filename is not None:
+        message = f"{meant(str(error.filename))}: {error.strerror}"
     if isinstance(error, ValueError | ModuleNotFoundError | FileNotFoundError | RunError):
-        return said, USAGE
-    return (said, FAILURE) if isinstance(error, failures) else _explain_others(error, arguments)
+        return message, USAGE
+    return (message, FAILURE) if isinstance(error, failures) else _explain_others(error, arguments)
 
 
 def _explain_others(error: Exception, arguments: Sequence[str]) -> tuple[str, int] | None:
-    """Explain an error of Python or a library, if the user's input or machine is the cause."""
-    found = None
+    """Return message and status of an error raised by Python or a library that the input or the machine caused."""
+    explanation = None
     if ran_out_of_memory(error):
-        found = f"out of memory ({_first_line(error)}); {_memory_advice(arguments)}", FAILURE
+        explanation = f"out of memory ({_first_line(error)}); {_memory_advice(arguments)}", FAILURE
     elif isinstance(error, RecursionError) and _innermost(error).startswith(("json", "tomllib")):
-        found = "a file is nested too deeply", USAGE
+        explanation = "a file is nested too deeply", USAGE
     elif isinstance(error, TypeError) and _MISSING.search(str(error)):
-        found = f"{error}; pass the arguments to gymnasium.register(..., kwargs={{...}})", USAGE
+        explanation = f"{error}; pass the arguments to gymnasium.register(..., kwargs={{...}})", USAGE
     elif isinstance(error, SyntaxError) and error.filename:
-        found = f"{error.filename}, line {error.lineno}: {error.msg}", USAGE
+        explanation = f"{error.filename}, line {error.lineno}: {error.msg}", USAGE
     elif type(error).__name__ in ("SandboxError", "RewardError"):
-        found = _last_words(error), FAILURE
-    elif place := _foreign_place(error):
-        found = f"{place}: {type(error).__name__}: {error}; --debug shows the traceback", FAILURE
-    return found
+        explanation = _first_and_last_lines(error), FAILURE
+    elif location := _user_location(error):
+        explanation = f"{location}: {type(error).__name__}: {error}; --debug shows the traceback", FAILURE
+    return explanation
 
 
 def report_bug(error: Exception) -> str:
-    """Write the traceback to the folder of the run, or else to a temporary file; return a one-line message."""
+    """Write the traceback of an internal error to the run's folder or a temporary file, and return the message."""
     text = "".join(traceback.format_exception(error))
     notes = [note for note in getattr(error, "__notes__", []) if note.startswith(RUN_NOTE)]
     folder = Path(notes[-1].removeprefix(RUN_NOTE)) if notes else None
@@ -78,9 +78,9 @@ def report_bug(error: Exception) -> str:
 
 
 def ran_out_of_memory(error: BaseException) -> bool:
-    """Return whether an error reports exhausted memory of the machine or of a device."""
-    named = type(error).__name__ in ("OutOfMemoryError", "MemoryError", "_ArrayMemoryError")
-    return named or (isinstance(error, RuntimeError) and _NO_MEMORY.search(str(error)) is not None)
+    """Return whether the machine or a device ran out of memory."""
+    is_memory_error = type(error).__name__ in ("OutOfMemoryError", "MemoryError", "_ArrayMemoryError")
+    return is_memory_error or (isinstance(error, RuntimeError) and _NO_MEMORY.search(str(error)) is not None)
 
 
 def _memory_advice(arguments: Sequence[str]) -> str:
@@ -91,10 +91,10 @@ def _memory_advice(arguments: Sequence[str]) -> str:
     if arguments[:1] == ["evaluate"]:
         return "lower --episodes"
     try:
-        there = {field.name for field in fields(catalog.find("".join(arguments[1:2])).config_class)}
+        available = {field.name for field in fields(catalog.find("".join(arguments[1:2])).config_class)}
     except ValueError:
         return "use a smaller task, or a machine with more memory"
-    flags = [f"--{name.replace('_', '-')}" for name in (*MEMORY_SETTINGS, "seeds") if name in {*there, "seeds"}]
+    flags = [f"--{name.replace('_', '-')}" for name in (*MEMORY_SETTINGS, "seeds") if name in {*available, "seeds"}]
     return f"lower {', '.join(flags[:-1])}{' or ' * (len(flags) > 1)}{flags[-1]}"
 
 
@@ -102,22 +102,22 @@ def _first_line(error: BaseException) -> str:
     return (str(error).strip().splitlines() or [type(error).__name__])[0].removeprefix("[enforce fail at ")
 
 
-def _last_words(error: BaseException) -> str:
-    """Return the first and last line of an error whose message ends with a traceback."""
+def _first_and_last_lines(error: BaseException) -> str:
+    """Return the first line, the last location and the last line of an error whose message ends with a traceback."""
     lines = [line.strip() for line in str(error).strip().splitlines() if line.strip()]
-    places = [line for line in lines if line.startswith("File ")]
-    found = [lines[0], *([places[-1]] if places else []), *([lines[-1]] if len(lines) > 1 else [])]
-    return ": ".join(part.rstrip(":") for part in found) if lines else type(error).__name__
+    locations = [line for line in lines if line.startswith("File ")]
+    parts = [lines[0], *([locations[-1]] if locations else []), *([lines[-1]] if len(lines) > 1 else [])]
+    return ": ".join(part.rstrip(":") for part in parts) if lines else type(error).__name__
 
 
 def _innermost(error: BaseException) -> str:
-    """Return the module that raised an error."""
+    """Return the name of the module that raised an error."""
     frames = list(traceback.walk_tb(error.__traceback__))
     return str(frames[-1][0].f_globals.get("__name__", "")) if frames else ""
 
 
-def _foreign_place(error: BaseException) -> str:
-    """Return file and line of the user's code that raised an error; empty for operant or a library."""
+def _user_location(error: BaseException) -> str:
+    """Return file and line of the user's code that raised an error; empty if operant or a library raised it."""
     frames = list(traceback.walk_tb(error.__traceback__))
     if not frames:
         return ""

@@ -23,47 +23,47 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class EvaluateOptions(Opening):
-    """Score the policies of all seeds greedily, and append the result to eval/final.jsonl.
+    """Evaluate the policies of all seeds with greedy actions, and append the result to eval/final.jsonl.
 
-    Policies play whole episodes; language models answer held-out prompts.
+    Policies act for whole episodes; language models answer held-out prompts.
     """
 
     run: tyro.conf.Positional[Path]
     """Folder of the run."""
 
     episodes: int | None = None
-    """Episodes per seed, or held-out examples. Default: 100 episodes, all examples."""
+    """Number of episodes per seed, or of held-out examples. Default: 100 episodes, or all examples."""
 
     env_backend: Literal["auto", "tensor", "gymnasium"] | None = None
-    """Source of environments: Gymnasium, operant's batched ones (tensor), or the faster one available (auto). Default:
-    gymnasium; auto for tables, which are scored exactly if the model of the task is known, and with --randomize, since
-    only physics on tensors can be varied."""
+    """Environments: Gymnasium's, operant's batched ones (tensor), or the faster available ones (auto). Default:
+    gymnasium; auto for tabular methods, which are evaluated exactly if the model of the task is known, and with
+    --randomize, since only tensor environments can be randomized."""
 
     randomize: Path | None = None
-    """A TOML file of deviations from the nominal environments, as for `operant train --randomize`: fixed numbers or
-    distributions. For deep control."""
+    """TOML file of domain randomization, as for `operant train --randomize`: fixed numbers or distributions. For deep
+    control."""
 
     best: tyro.conf.FlagCreatePairsOff[bool] = False
-    """Score each seed's policy with the best evaluation in training, not the latest one."""
+    """Evaluate each seed's policy with the best evaluation during training instead of the latest one."""
 
     at: int | None = None
-    """Score the policies of the first update at this much of the budget (0: the start), recomputed bit for bit from the
-    nearest earlier checkpoint. Default: the latest ones."""
+    """Evaluate the policies at this point of the budget (0: before training), recomputed bit for bit from the nearest
+    earlier checkpoint. Default: the latest policies."""
 
     exact: tyro.conf.FlagCreatePairsOff[bool] = False
-    """Of a board game: solve it by enumeration, and count the mistakes of each seed's greedy policy in all positions,
-    and in those that it can come to face in either seat, whatever the opponent does. Of a finite world: solve it, and
-    tell what each seed's greedy policy loses against the optimum, V* - V^π, from the start and at most in a state."""
+    """Compare with an exact solution. Board games: count the mistakes of each seed's greedy policy in all positions,
+    and in the positions that it can reach in either seat against any opponent. Finite MDPs: report the suboptimality
+    of each seed's greedy policy, V* - V^π, at the start and its maximum over states."""
 
     gamma: float | None = None
-    """Discount of --exact in a finite world. Default: that of the run."""
+    """Discount factor of --exact in a finite MDP. Default: the run's."""
 
     samples: int = 0
     """For language models: also sample this many answers to each held-out prompt, and report their mean reward (avg@k)
-    and the unbiased probability that one of k is correct (pass@k); 0: none."""
+    and the unbiased estimate of the probability that at least one of k is correct (pass@k). 0: none."""
 
     require: float | None = None
-    """Exit with 1 unless the mean score of every seed reaches this."""
+    """Exit with status 1 if the mean score of any seed is below this."""
 
     def __post_init__(self) -> None:
         if self.episodes is not None and self.episodes < 1:
@@ -71,11 +71,11 @@ class EvaluateOptions(Opening):
         if self.samples < 0:
             raise ValueError(f"samples must be at least 0, got {self.samples}")
         if self.gamma is not None and not (self.exact and 0 <= self.gamma <= 1):
-            raise ValueError(f"gamma must lie between 0 and 1, and goes with --exact, got {self.gamma}")
+            raise ValueError(f"gamma must lie between 0 and 1, and requires --exact, got {self.gamma}")
 
 
 def evaluate(arguments: list[str]) -> int:
-    """Score the policies of a run."""
+    """Evaluate the policies of a run."""
     options = parse(EvaluateOptions, arguments, "evaluate")
     from operant import api
     from operant.runtime.experiment import Answering
@@ -145,20 +145,20 @@ def _print(trained: "Trained", evaluation: "Evaluation", sampled: Sequence["Samp
         print(f"\n{answer_table(answers)}")
     if trained.consumed is not None:
         when = ", ".join(f"{seed} after {steps:,}" for seed, steps in zip(seeds, trained.consumed, strict=True))
-        print(f"\nThe best policies of the evaluations in training, by seed: {when}.")
+        print(f"\nPolicies with the best evaluation during training, by seed: {when}.")
 
 
 def arrived(arrival: "Arrival") -> str:
-    """Return a description of a restored state."""
-    came = "the start" if arrival.origin == "start" else f"checkpoint {arrival.began}"
-    again = f"{arrival.updates} update{'s'[: arrival.updates != 1]} recomputed from {came}"
-    how = again if arrival.updates else f"loaded from {came}"
-    checked = "equal to the hash of the training" if arrival.verified else "training recorded no hash here"
-    return f"The state at {arrival.consumed:,}: {how}. SHA-256 {arrival.sha256} ({checked})."
+    """Return a description of a recomputed state."""
+    origin = "the start" if arrival.origin == "start" else f"checkpoint {arrival.began}"
+    recomputed = f"{arrival.updates} update{'s'[: arrival.updates != 1]} recomputed from {origin}"
+    description = recomputed if arrival.updates else f"loaded from {origin}"
+    checked = "equal to the hash recorded in training" if arrival.verified else "training recorded no hash here"
+    return f"The state at {arrival.consumed:,}: {description}. SHA-256 {arrival.sha256} ({checked})."
 
 
 def keep(trained: "Trained", evaluation: "Evaluation", backend: str | None, wrappers: Sequence[str] = ()) -> None:
-    """Append an evaluation to `eval/final.jsonl` of its run; warn if the run is not writable."""
+    """Append an evaluation to the run's `eval/final.jsonl`; warn if the run is not writable."""
     from operant.runtime.metrics import RecordWriter
 
     stamp = _stamp(trained)
@@ -173,7 +173,7 @@ def keep(trained: "Trained", evaluation: "Evaluation", backend: str | None, wrap
 
 
 def _stamp(trained: "Trained") -> dict[str, Any]:
-    """Return the training steps of policies: one number, or one per seed for the best ones."""
+    """Return the budget used by the policies: one number, or one per seed for the best ones."""
     if trained.consumed is None:
         state = {} if trained.arrival is None else {"sha256": trained.arrival.sha256}
         return {"consumed": trained.experiment.learner.consumed} | state

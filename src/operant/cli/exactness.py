@@ -1,4 +1,4 @@
-"""`operant evaluate --exact`: mistakes in a board game, or the value that a policy loses in a finite world."""
+"""`operant evaluate --exact`: mistakes in a board game, or suboptimality V* - V^π in a finite MDP."""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
@@ -11,10 +11,10 @@ if TYPE_CHECKING:
 
 
 class Certificates:
-    """The mistakes of each seed in a board game.
+    """Mistakes of each seed's policy in a board game.
 
     Args:
-        trained: a run of a learner that has certificates (`operant.runtime.experiment.Certifiable`).
+        trained: run of a learner that computes certificates (`operant.runtime.experiment.Certifiable`).
     """
 
     def __init__(self, trained: "Trained") -> None:
@@ -22,27 +22,27 @@ class Certificates:
         self.found: Sequence[Any] = list(trained.experiment.learner.certificates())
 
     def fields(self) -> dict[str, Any]:
-        """Return the JSON of them, by seed."""
+        """Return the fields for `--json`, with one entry per seed."""
         names = ("positions", "mistakes", "faced", "faced_mistakes")
         return {name: [getattr(one, name) for one in self.found] for name in names}
 
     def text(self) -> str:
-        """Return a table of the seeds."""
-        rows = [["seed", "positions", "mistakes", "can be faced", "mistakes there"]]
+        """Return a table with one row per seed."""
+        rows = [["seed", "positions", "mistakes", "reachable", "mistakes in reachable"]]
         rows += [[str(seed), *map(str, one)] for seed, one in zip(self.seeds, self.found, strict=True)]
         return f"Against the exact solution of the game, with greedy actions:\n\n{table(rows, '>>>>>')}"
 
 
 class Losses:
-    """What the greedy policy of each seed loses against the optimum of a finite world.
+    """Suboptimality of each seed's greedy policy in a finite MDP.
 
     Args:
-        trained: a run on a finite world.
-        gamma: discount a step. Default: that of the run.
+        trained: run on a finite MDP.
+        gamma: discount factor per step. Default: the run's.
 
     Raises:
-        ValueError: the model of the task is not known, its observations are not its states, the policies have a memory,
-            the run has no discount, or with a discount of 1 a policy never ends an episode.
+        ValueError: the model of the task is unknown, its observations are not its states, the policies are recurrent,
+            the run has no discount factor, or it is 1 and a policy never ends an episode.
     """
 
     def __init__(self, trained: "Trained", gamma: float | None) -> None:
@@ -53,7 +53,7 @@ class Losses:
         if gamma is None:
             gamma = getattr(trained.experiment.learner.config, "gamma", None)
         if gamma is None:
-            raise ValueError(f"{trained.run.entry.name} has no discount: give one with --gamma")
+            raise ValueError(f"{trained.run.entry.name} has no discount factor: give one with --gamma")
         solution = mdp.solve(model, gamma=gamma, tolerance=1e-9)
         self.found: list[ValueLost] = []
         for seed, policy in zip(self.seeds, greedy_policies(trained, model.states), strict=True):
@@ -63,36 +63,36 @@ class Losses:
                 raise ValueError(f"the policy of seed {seed} has no value with --gamma {gamma:g}: {error}") from error
 
     def fields(self) -> dict[str, Any]:
-        """Return the JSON of them, by seed."""
+        """Return the fields for `--json`, with one entry per seed."""
         first = self.found[0]
         return {
             "gamma": first.gamma,
             "optimal_value": first.optimal,
             "states": first.states,
-            "value_lost": [one.start for one in self.found],
-            "largest_value_lost": [one.largest for one in self.found],
-            "suboptimal_states": [one.suboptimal for one in self.found],
+            "value_lost": [loss.start for loss in self.found],
+            "largest_value_lost": [loss.largest for loss in self.found],
+            "suboptimal_states": [loss.suboptimal for loss in self.found],
         }
 
     def text(self) -> str:
-        """Return a table of the seeds."""
+        """Return a table with one row per seed."""
         first = self.found[0]
         rows = [["seed", "value lost", "largest", "in state", "suboptimal states"]]
         rows += [
-            [str(seed), number(one.start), number(one.largest), str(one.state), str(one.suboptimal)]
-            for seed, one in zip(self.seeds, self.found, strict=True)
+            [str(seed), number(loss.start), number(loss.largest), str(loss.state), str(loss.suboptimal)]
+            for seed, loss in zip(self.seeds, self.found, strict=True)
         ]
         return (
-            f"Against the exact solution of the world, with greedy actions and a discount of {first.gamma:g}: V* from "
-            f"the start is {number(first.optimal)}, and there are {first.states} states.\n\n{table(rows, '>>>>>')}"
+            f"Greedy policies against the exact solution of the MDP with discount factor {first.gamma:g}: V* at the "
+            f"start is {number(first.optimal)}, and there are {first.states} states.\n\n{table(rows, '>>>>>')}"
         )
 
 
 def exact(trained: "Trained", gamma: float | None) -> Certificates | Losses:
-    """Return how far the greedy policies of a run are from the best.
+    """Compare the greedy policies of a run with the exact solution of its task.
 
     Raises:
-        ValueError: nothing is known exactly of its task, or not of policies like these; or a board is too large.
+        ValueError: the task has no exact solution, the policies cannot be compared with it, or a board is too large.
     """
     from operant.runtime.experiment import Certifiable
 
@@ -100,15 +100,15 @@ def exact(trained: "Trained", gamma: float | None) -> Certificates | Losses:
     if not isinstance(learner, Certifiable) or getattr(learner, "game", None) is None:
         return Losses(trained, gamma)
     if gamma is not None:
-        raise ValueError(f"--gamma is for finite worlds, and games are not discounted, got {gamma:g}: leave it out")
+        raise ValueError(f"--gamma is for finite MDPs, and board games are not discounted, got {gamma:g}: leave it out")
     return Certificates(trained)
 
 
 def known_model(trained: "Trained") -> "MDP":
-    """Return the model of the task of a run, whose observations are its states.
+    """Return the MDP of a run's task, whose observations are its states.
 
     Raises:
-        ValueError: there is none.
+        ValueError: the task is not such an MDP.
     """
     import gymnasium
     from gymnasium import spaces
@@ -118,7 +118,7 @@ def known_model(trained: "Trained") -> "MDP":
 
     settings = trained.run.settings
     fault = (
-        f"--exact is for board games and for finite worlds, of which every state can be looked at, and "
+        f"--exact is for board games and finite MDPs, whose states can be enumerated, but "
         f"{trained.run.path} is a run of {trained.run.entry.name} on {settings.task}"
     )
     if trained.run.entry.package == "language":
@@ -138,10 +138,10 @@ def known_model(trained: "Trained") -> "MDP":
 
 
 def greedy_policies(trained: "Trained", states: int) -> list[Any]:
-    """Return the actions of each seed in every state: an action `[S]`, or probabilities `[S, A]` of a table with ties.
+    """Return the greedy policy of each seed: actions `[S]`, or probabilities `[S, A]` for tables with ties.
 
     Raises:
-        ValueError: the policies have a memory.
+        ValueError: the policies are recurrent.
     """
     import numpy as np
 
@@ -152,8 +152,8 @@ def greedy_policies(trained: "Trained", states: int) -> list[Any]:
         actions, memory = trained.predict(np.arange(states), seed_index=place)
         if memory is not None:
             raise ValueError(
-                f"--exact is for policies that see the state alone, and those of {trained.run.entry.name} have a "
-                "memory: leave it out"
+                f"--exact is for policies that depend only on the state, but those of {trained.run.entry.name} are "
+                "recurrent: leave it out"
             )
         found.append(actions)
     return found

@@ -20,9 +20,10 @@ if TYPE_CHECKING:
 class ExportOptions(Opening):
     """Export the trained model or policy of a run for other programs.
 
-    Language models: Hugging Face's format, safetensors, configuration and tokenizer; an adapter by itself, as peft
-    does. `--model FOLDER` starts from it. Networks and tables: the greedy policy as safetensors, with a Python module
-    that needs NumPy alone; tables as CSV, too. Networks also as ONNX or TorchScript, compared with the policy.
+    Language models are written in Hugging Face's format: safetensors, configuration and tokenizer; adapters separately,
+    as in peft. `--model FOLDER` starts training from it. Networks and tables are written as the greedy policy in
+    safetensors with a Python module that needs only NumPy; tables also as CSV; networks also as ONNX or TorchScript,
+    whose outputs are compared with the policy.
     """
 
     run: tyro.conf.Positional[Path]
@@ -32,17 +33,17 @@ class ExportOptions(Opening):
     """Output folder, new or empty."""
 
     format: Literal["safetensors", "onnx", "torchscript"] = "safetensors"
-    """What the policy of a network is written as: numbers with a module of NumPy, for perceptrons; or a graph, for all
-    networks that can be written as one: onnx (extra: onnx), or torchscript."""
+    """Format of network policies: safetensors with a NumPy module, for MLPs; or a graph, onnx (extra: onnx) or
+    torchscript, for every network that can be exported as one."""
 
     seed: int | None = None
     """Seed of the model or policy. Default: the first one of the run."""
 
     best: tyro.conf.FlagCreatePairsOff[bool] = False
-    """Export the weights with the best evaluation in training, not the latest ones."""
+    """Export the weights with the best evaluation during training instead of the latest ones."""
 
     merge: tyro.conf.FlagCreatePairsOff[bool] = False
-    """Merge an adapter into the weights of its language model, and write the whole model."""
+    """Merge the adapter into the weights of the language model, and write the full model."""
 
 
 def export(arguments: list[str]) -> int:
@@ -77,7 +78,7 @@ def export(arguments: list[str]) -> int:
 def _write_model(options: ExportOptions, run: "Run", seed: int, folder: Path) -> None:
     """Write a language model (extra: `language`)."""
     if options.format != "safetensors":
-        raise ValueError(f"--format {options.format} is for policies of networks: leave it out for a language model")
+        raise ValueError(f"--format {options.format} is for network policies: leave it out for a language model")
     require_extra("language", "a language model", ["transformers", "tokenizers", "peft"])
     from transformers.utils.logging import disable_progress_bar
 
@@ -91,7 +92,7 @@ def _write_model(options: ExportOptions, run: "Run", seed: int, folder: Path) ->
 
 
 def _write_policy(options: ExportOptions, run: "Run", seed: int, folder: Path) -> None:
-    """Export a policy of tables or networks."""
+    """Export a policy of a table or network."""
     from operant import api
     from operant.runtime.exporting import require_bare, table_of, write_policy, write_table
 
@@ -101,7 +102,7 @@ def _write_policy(options: ExportOptions, run: "Run", seed: int, folder: Path) -
     if seed not in settings.seeds:
         raise ValueError(f"--seed is {seed}, but the seeds of {location(run.path)} are {list(settings.seeds)}")
     if options.format != "safetensors" and run.entry.package == "tabular":
-        raise ValueError(f"--format {options.format} is for policies of networks: leave it out for a table")
+        raise ValueError(f"--format {options.format} is for network policies: leave it out for a table")
     if options.format == "onnx":
         require_extra("onnx", "--format onnx", ["onnx", "onnxscript"])
     index = settings.seeds.index(seed)

@@ -1,4 +1,4 @@
-"""Errors of unknown flags."""
+"""Error messages for unknown flags."""
 
 import argparse
 import re
@@ -14,70 +14,70 @@ def flags_of(kind: Any) -> list[str]:
     import tyro
 
     hidden = {tyro.conf.Positional, tyro.conf.Fixed, tyro.conf.Suppress}
-    hints, found = get_type_hints(kind, include_extras=True), list[str]()
+    hints, flags = get_type_hints(kind, include_extras=True), list[str]()
     for field in fields(kind):
-        hint, *marks = (
+        hint, *markers = (
             get_args(hints[field.name]) if hasattr(hints[field.name], "__metadata__") else (hints[field.name],)
         )
         if is_dataclass(hint):
-            found += flags_of(hint)
-        elif hidden.isdisjoint(mark for mark in marks if mark in hidden):
-            found.append(next((mark.name for mark in marks if getattr(mark, "name", None)), field.name))
-    return found
+            flags += flags_of(hint)
+        elif hidden.isdisjoint(mark for mark in markers if mark in hidden):
+            flags.append(next((mark.name for mark in markers if getattr(mark, "name", None)), field.name))
+    return flags
 
 
-def unknown(words: Sequence[str], known: Collection[str], command: str, entry: Algorithm | None = None) -> str:
-    """Return the error of unknown arguments.
+def unknown(arguments: Sequence[str], known: Collection[str], command: str, entry: Algorithm | None = None) -> str:
+    """Return the error message for unknown arguments.
 
     Args:
-        words: unparsed arguments.
-        known: all flags, with underscores.
-        command: its name.
-        entry: the algorithm of the command.
+        arguments: arguments that were not parsed.
+        known: names of all flags, with underscores.
+        command: name of the command.
+        entry: algorithm of the command.
     """
-    word = next((word for word in words if word.startswith("-")), words[0]).partition("=")[0]
-    if not word.startswith("-"):
-        return f"unexpected argument {word!r}; see `operant {command} --help`"
+    argument = next((argument for argument in arguments if argument.startswith("-")), arguments[0]).partition("=")[0]
+    if not argument.startswith("-"):
+        return f"unexpected argument {argument!r}; see `operant {command} --help`"
     known = {*known, "help"}
     package = entry.package if entry else ""
-    if not names.explanation(word, package) and names.suggest(word, known, package) is None:
-        return f"unknown flag {word}; `operant {command} --help` lists the flags"
-    return f"unknown flag {word}{names.hint(word, known, entry, flags=True)}"
+    if not names.explanation(argument, package) and names.suggest(argument, known, package) is None:
+        return f"unknown flag {argument}; `operant {command} --help` lists the flags"
+    return f"unknown flag {argument}{names.hint(argument, known, entry, flags=True)}"
 
 
 def in_a_line(box: str, command: str) -> str:
-    """Return tyro's box of errors as one line, for `operant: error:`.
+    """Return tyro's multi-line error as one line, for `operant: error:`.
 
     Args:
-        box: a title, lines between dashes, and a hint on help.
-        command: its name.
+        box: text printed by tyro: a title, lines between dashes, and a hint about help.
+        command: name of the command.
     """
     inside = [line.strip(" ─│╭╮╰╯") for line in box.splitlines()]
     lines = [line for line in inside if line.strip("-")]
     end = next((n for n, line in enumerate(lines) if line.startswith(("Argument helptext", "For full helptext"))), None)
-    said = " ".join(" ".join(lines[1:end]).split()).replace(". (required)", ";").replace(") .", ")").rstrip(".;")
-    said = re.sub(r"no type matching .*<class '\w+'>: ", "", said)  # of several types the last, which is not None
-    said = re.sub(r"^Error parsing (--\S+:)", r"\1", said)
-    said = re.sub(r"^Error parsing \S+: ", "", said)
-    said = re.sub(r"^Missing from .*?: ", "missing: ", said)
-    return f"{said[:1].lower()}{said[1:]}; see `operant {command} --help`"
+    message = " ".join(" ".join(lines[1:end]).split()).replace(". (required)", ";").replace(") .", ")").rstrip(".;")
+    message = re.sub(r"no type matching .*<class '\w+'>: ", "", message)  # of several types the last, which is not None
+    message = re.sub(r"^Error parsing (--\S+:)", r"\1", message)
+    message = re.sub(r"^Error parsing \S+: ", "", message)
+    message = re.sub(r"^Missing from .*?: ", "missing: ", message)
+    return f"{message[:1].lower()}{message[1:]}; see `operant {command} --help`"
 
 
 class Parser(argparse.ArgumentParser):
-    """A light parser with the same errors as other commands."""
+    """Parser without heavy imports, with the same errors as other commands."""
 
     def parse_args(self, args: Any = None, namespace: Any = None) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride] - it has overloads
-        """Return the arguments.
+        """Parse the arguments.
 
         Raises:
             ValueError: a flag is unknown.
         """
-        found, rest = self.parse_known_args(args, namespace)
-        if rest:
+        parsed, unparsed = self.parse_known_args(args, namespace)
+        if unparsed:
             known = [action.dest for action in self._actions if action.option_strings]
-            raise ValueError(unknown(rest, known, self.prog.removeprefix("operant ")))
-        return found
+            raise ValueError(unknown(unparsed, known, self.prog.removeprefix("operant ")))
+        return parsed
 
     def error(self, message: str) -> NoReturn:
-        """Raise ValueError instead of printing."""
+        """Raise ValueError instead of printing the message."""
         raise ValueError(f"{message}; see `{self.prog} --help`")

@@ -12,8 +12,10 @@ def identify(arguments: list[str]) -> int:
     parser = Parser("operant identify", description=about)
     parser.add_argument("task", metavar="TASK", help="a task with tensor environments, such as Pendulum-v1")
     parser.add_argument("file", metavar="FILE.npz", type=Path, help="arrays observations, actions and lengths")
-    parser.add_argument("--parameters", required=True, metavar="A,B", help="their names, separated by commas")
-    parser.add_argument("--window", type=int, default=10, help="actions between estimates of the state")
+    parser.add_argument(
+        "--parameters", required=True, metavar="A,B", help="names of the parameters, separated by commas"
+    )
+    parser.add_argument("--window", type=int, default=10, help="number of actions between estimates of the state")
     parser.add_argument("--output", type=Path, help="output file in TOML for operant train --randomize")
     parser.add_argument("--json", action="store_true", help="print one line of JSON")
     options = parser.parse_args(arguments)
@@ -24,22 +26,22 @@ def identify(arguments: list[str]) -> int:
     from operant.tensors import floats
 
     trajectories, names = Trajectories.load(options.file), options.parameters.split(",")
-    found = posterior_of(options.task, trajectories, names, window=options.window)
-    estimate, interval = found.estimate, found.interval()
+    estimates = posterior_of(options.task, trajectories, names, window=options.window)
+    estimate, interval = estimates.estimate, estimates.interval()
     if options.output is not None:
-        options.output.write_text(found.toml(), encoding="utf-8")
+        options.output.write_text(estimates.toml(), encoding="utf-8")
     if options.json:
         facts = {"task": options.task, "episodes": len(trajectories.lengths), "steps": int(trajectories.lengths.sum())}
-        print_json({**facts, "estimate": estimate, "interval": interval, "noise": floats(found.noise)})
+        print_json({**facts, "estimate": estimate, "interval": interval, "noise": floats(estimates.noise)})
         return 0
-    rows = [["parameter", "nominal", "found", "95 % interval"]]
+    rows = [["parameter", "nominal", "estimate", "95 % interval"]]
     for name in names:
         low, high = interval[name]
-        rows.append([name, number(found.nominal[name]), number(estimate[name]), f"[{number(low)}, {number(high)}]"])
+        rows.append([name, number(estimates.nominal[name]), number(estimate[name]), f"[{number(low)}, {number(high)}]"])
     print(table(rows, "<>>>"))
-    noise = ", ".join(map(number, floats(found.noise)))
-    print(f"\nUnexplained noise, by component of the observations: {noise}")
+    noise = ", ".join(map(number, floats(estimates.noise)))
+    print(f"\nResidual noise, by component of the observations: {noise}")
     if options.output is not None:
-        place = location(options.output)
-        print(f"\nwritten: {place}\n\nNext:\n  operant train sac {options.task} --randomize {place}")
+        path = location(options.output)
+        print(f"\nwritten: {path}\n\nNext:\n  operant train sac {options.task} --randomize {path}")
     return 0

@@ -18,69 +18,69 @@ if TYPE_CHECKING:
     from operant.language.preferences import Outcome, PreferenceStore, Presentation, Text
 
 LETTERS = "ABCDEFGHI"
-"""Letters of an item's completions on screen, in the order shown."""
+"""Letters of an item's completions, in the order displayed."""
 
 
 @dataclass(frozen=True)
 class LabelOptions(Answering):
-    """Compare a run's samples in the terminal: which completion of a prompt is better?
+    """Label preferences in the terminal: which completion of a prompt is better?
 
     Prompts and completions come from RUN/eval/samples.jsonl, with held-out prompts, or from --prompts and --ask.
-    Answers go to RUN/preferences.sqlite; those reported as saved are on disk. Without a terminal, answers are read line
-    by line from standard input.
+    Labels are stored in RUN/preferences.sqlite; those reported as saved are on disk. Without a terminal, labels are
+    read line by line from standard input.
     """
 
     run: tyro.conf.Positional[Path]
     """Folder of the run."""
 
     annotator: str | None = None
-    """Name of the annotator, also of imported labels. Exported files have a pseudonym. Default: your login name, and
-    "imported" for imports."""
+    """Name of the annotator, including that of imported labels. Exported files contain a pseudonym. Default: your login
+    name, and "imported" for imports."""
 
     completions: int = 2
-    """Number of completions of a prompt to compare, from 2 to 9, when samples are first read."""
+    """Number of completions to compare per prompt, from 2 to 9; it takes effect when samples are first read."""
 
     overlap: int = 1
     """Target number of annotators per item."""
 
     seed: int = 0
-    """Of the order of completions."""
+    """Random seed of the order of completions."""
 
     repeat: tyro.conf.FlagCreatePairsOff[bool] = False
-    """Repeat questions that you have answered, to measure consistency."""
+    """Repeat items that you have labeled, to measure consistency."""
 
     import_: Annotated[Path | None, tyro.conf.arg(name="import")] = None
-    """Add the labels of a JSONL file: {prompt, chosen, rejected}, {context, completions: [{rank, completion}]}, or a
-    log from --format events. No questions follow."""
+    """Import the labels of a JSONL file: {prompt, chosen, rejected}, {context, completions: [{rank, completion}]}, or a
+    log from --format events; then exit."""
 
     ask: Path | None = None
-    """Also ask about the prompts and answers of this file: {prompt, completions}, or pairs; their order is ignored. The
-    policy of the run answers prompts alone, {prompt}."""
+    """Also label the prompts and answers of this file: {prompt, completions}, or pairs, whose order is ignored. Prompts
+    without answers, {prompt}, are answered by the run's policy."""
 
     prompts: Literal["training", "held-out"] | None = None
-    """Ask only about prompts of the run's own task or data set: training prompts, or held-out ones. The policy of the
-    run answers them. Default: samples of the run's evaluations."""
+    """Label answers of the run's policy to prompts of its task or data set: training prompts, or held-out ones.
+    Default: samples of the run's evaluations."""
 
     count: int = 32
-    """Number of prompts for --prompts, including labeled ones."""
+    """Number of prompts for --prompts, including those already labeled."""
 
     seed_index: int = 0
-    """Which seed of the run answers prompts: its index in the run, from 0."""
+    """Index of the seed of the run that answers prompts, from 0."""
 
     best: tyro.conf.FlagCreatePairsOff[bool] = False
-    """Use the weights with the best evaluation, not the latest ones."""
+    """Use the weights with the best evaluation instead of the latest ones."""
 
     device: str = "auto"
-    """Device for answers: cpu, cuda, cuda:1, mps, or auto: a GPU if there is one."""
+    """Device for answers: cpu, cuda, cuda:1, mps, or auto (a GPU if available)."""
 
     remote_code: tyro.conf.FlagCreatePairsOff[bool] = False
-    """Allow Python code of the run's model to run. It can do anything; only for authors you trust."""
+    """Allow Python code that comes with the run's model. The code is not restricted: only for authors you trust."""
 
     accept_changes: tyro.conf.FlagCreatePairsOff[bool] = False
     """Let the run answer prompts even if its initial model has changed."""
 
     export: Path | None = None
-    """Write the labels to this JSONL file, and a manifest next to it. No questions follow."""
+    """Export the labels to this JSONL file, with a manifest next to it; then exit."""
 
     format: Literal["pairs", "rankings", "events"] = "pairs"
     """Format of the exported file: TRL's pairs (without ties), NeMo-RL's rankings, or the log of all events."""
@@ -89,14 +89,14 @@ class LabelOptions(Answering):
     """Export the annotators' names instead of pseudonyms."""
 
     held_out: Literal["with", "without", "only"] = "without"
-    """Labels to export. Samples of a run's evaluations answer held-out prompts, on which policies are scored: train on
-    labels of others (without), and score only on these (only). A log of events has all."""
+    """Whether to export labels on held-out prompts, on which policies are evaluated (all samples of a run's evaluations
+    have such prompts): with, without (for training) or only (for evaluation). A log of events contains all labels."""
 
     agreement: tyro.conf.FlagCreatePairsOff[bool] = False
-    """Print the agreement of the annotators. No questions follow."""
+    """Print the agreement of the annotators, and exit."""
 
     rebuild: tyro.conf.FlagCreatePairsOff[bool] = False
-    """Rebuild a damaged or lost database from preferences.events.jsonl. No questions follow."""
+    """Rebuild a damaged or lost database from preferences.events.jsonl, and exit."""
 
     web: tyro.conf.FlagCreatePairsOff[bool] = False
     """Label in the browser, on the page of `operant serve` (extra: web)."""
@@ -111,11 +111,11 @@ class LabelOptions(Answering):
         if self.count < 1:
             raise ValueError(f"count must be at least 1, got {self.count}")
         if self.web and (self.ask or self.prompts or self.import_ or self.export or self.agreement or self.rebuild):
-            raise ValueError("web opens the page and does nothing else: run the other options separately first")
+            raise ValueError("--web only opens the page: run the command with the other options separately first")
 
 
 def label(arguments: list[str]) -> int:
-    """Label, or run one of the other functions."""
+    """Label preferences, or import, export, compare or restore labels."""
     options = parse(LabelOptions, arguments, "label")
     if not options.run.is_dir():
         raise ValueError(f"{options.run} is not the folder of a run")
@@ -137,16 +137,16 @@ def label(arguments: list[str]) -> int:
         or options.prompts
     ):
         raise ValueError(
-            f"there is nothing to label: {samples} does not exist, and nothing was imported with --import; the run "
-            "answers prompts of its task with --prompts training"
+            f"there is nothing to label: {samples} does not exist, and nothing was imported with --import; with "
+            "--prompts training, the run answers prompts of its task"
         )
     chores = options.import_ or options.export or options.agreement
-    given = [] if chores else _given(options)  # before writing anything
+    examples = [] if chores else _examples(options)  # check them before writing anything
     with PreferenceStore(database, seed=options.seed) as store:
         if chores:
             _chores(store, options)
             return 0
-        for rows, path in given:
+        for rows, path in examples:
             _answer(store, options, rows) if path is None else _compare(store, options, rows, path)
         if options.prompts is None and samples.exists():
             _add(store, options, samples)
@@ -157,14 +157,14 @@ def label(arguments: list[str]) -> int:
 
 
 def _browse(options: LabelOptions) -> int:
-    """Serve the page that labels this run."""
+    """Serve the labeling page of this run."""
     from urllib.parse import urlencode
 
     from operant.cli.serving import start
 
     run = options.run.resolve()
     samples = run / "eval" / "samples.jsonl"
-    if samples.exists():  # the page by itself would make pairs
+    if samples.exists():  # the page alone would create pairs
         from operant.language.preferences import PreferenceStore
 
         with PreferenceStore(run / "preferences.sqlite", seed=options.seed) as store:
@@ -189,8 +189,8 @@ def _chores(store: "PreferenceStore", options: LabelOptions) -> None:
         say(f"exported: {exported.rows} lines to {location(exported.path)}" + (f"; left out: {left}" if left else ""))
         if exported.left_out.get("held-out"):
             say(
-                f"{exported.left_out['held-out']} lines on held-out prompts, which are for evaluations, were "
-                "left out: write them with --held-out with or only; label others with --prompts training"
+                f"{exported.left_out['held-out']} lines on held-out prompts, which are for evaluation, were "
+                "left out: export them with --held-out with or only; label training prompts with --prompts training"
             )
         if exported.held_out and options.held_out == "with" and options.format != "events":
             say(
@@ -217,8 +217,8 @@ def _add(store: "PreferenceStore", options: LabelOptions, samples: Path) -> None
         say(f"{new} new items from the samples of {prompts} prompts")
 
 
-def _given(options: LabelOptions) -> "list[tuple[list[Row], Path | None]]":
-    """Return the examples of --ask and --prompts, each with the file of answers to compare, if any."""
+def _examples(options: LabelOptions) -> "list[tuple[list[Row], Path | None]]":
+    """Return the examples of --ask and --prompts, each with the file of its answers, if any."""
     from operant.language.data import kind, read_rows
 
     found: list[tuple[list[Row], Path | None]] = []
@@ -238,7 +238,7 @@ def _given(options: LabelOptions) -> "list[tuple[list[Row], Path | None]]":
 
 
 def _compare(store: "PreferenceStore", options: LabelOptions, rows: "list[Row]", path: Path) -> None:
-    """Add the answers of a file."""
+    """Add items with the answers of a file."""
     from operant.language.preferences import add_rows
 
     shared: dict[str, Any] = {"completions": options.completions, "seed": options.seed}
@@ -247,7 +247,7 @@ def _compare(store: "PreferenceStore", options: LabelOptions, rows: "list[Row]",
 
 
 def _answer(store: "PreferenceStore", options: LabelOptions, rows: "list[Row]") -> None:
-    """Add prompts with answers of the run's policy."""
+    """Add items with answers of the run's policy."""
     require_extra("language", "a language model", ["transformers", "tokenizers", "peft"])
     from operant.language.preferences.sampling import Policy
     from operant.runtime.machine import chosen_device
@@ -269,7 +269,7 @@ def _answer(store: "PreferenceStore", options: LabelOptions, rows: "list[Row]") 
 
 
 def _held_out(options: LabelOptions) -> set[str]:
-    """Return the held-out prompts of the run; empty if it is not of a language model."""
+    """Return the held-out prompts of the run; empty unless it trained a language model."""
     from operant.language.preferences.sampling import held_out_prompts
     from operant.runtime.run import Run, RunError
 
@@ -278,7 +278,7 @@ def _held_out(options: LabelOptions) -> set[str]:
     try:
         return held_out_prompts(Run.open(options.run))
     except (OSError, ValueError, RunError) as error:
-        say(f"operant: the held-out prompts are unknown, so none has the mark: {error}")
+        say(f"operant: the held-out prompts are unknown, so none is marked: {error}")
         return set()
 
 
@@ -286,7 +286,7 @@ class Session:
     """A labeling session of one annotator."""
 
     def __init__(self, store: "PreferenceStore", options: LabelOptions):
-        """Prepare for `run`, without storing anything."""
+        """Initialize the session without storing anything."""
         self._store = store
         self._options = options
         self._annotator = options.annotator or _login()
@@ -294,7 +294,7 @@ class Session:
         self._among = self._asked_for()
 
     def run(self) -> int:
-        """Show items and store answers until none are left, input ends, or the annotator quits."""
+        """Display items and store labels until no item is left, the input ends, or the annotator quits."""
         presentation = self._next()
         print(f"{self._annotator}: {self._count()} labels so far. Every answer is saved immediately.", flush=True)
         while presentation is not None:
@@ -304,7 +304,7 @@ class Session:
                 return self._end("continue with the same command")
             presentation = presentation or self._next()
         waiting = self._store.waiting(self._annotator, repeat=self._options.repeat)
-        return self._end(f"{waiting} left are in another window" if waiting else "nothing is left to label")
+        return self._end(f"{waiting} items are open in another window" if waiting else "nothing is left to label")
 
     def _next(self) -> "Presentation | None":
         options = self._options
@@ -321,7 +321,7 @@ class Session:
         return scored if self._options.prompts == "held-out" else {item.item_id for item in items} - scored
 
     def _ask(self, presentation: "Presentation") -> "Presentation | Literal['quit'] | None":
-        """Process one answer; return the item to show, unless it is simply the next one."""
+        """Process one answer; return the item to display next, or None for the next one in order."""
         from operant.language.preferences import ConflictError, new_event_id
 
         shown_at, begin, event_id = time.time(), time.monotonic(), new_event_id()
@@ -346,8 +346,8 @@ class Session:
                 self._store.record(
                     presentation, outcome, event_id=event_id, ranks=ranks, shown_at=shown_at, answered_at=answered_at
                 )
-            except ConflictError:  # nothing was stored, the other answer is valid
-                print("already answered in another window; here is the next one\n", flush=True)
+            except ConflictError:  # nothing was stored; the other answer is kept
+                print("already labeled in another window; next item:\n", flush=True)
                 return None
             self._answered += 1
             print(f"saved: {line.strip() if ranks else outcome}\n", flush=True)
@@ -359,7 +359,7 @@ class Session:
         with self._store.transaction():  # another window could take the item in between
             event = self._store.undo(self._annotator, event_id=new_event_id())
             again = event and self._store.present(event.item_id, event.annotator, round=event.round)
-        print("undone: asked again\n" if again else "there is nothing to undo", flush=True)
+        print("undone; label it again:\n" if again else "there is nothing to undo", flush=True)
         return again
 
     def _count(self) -> int:
@@ -378,28 +378,28 @@ def _login() -> str:
 
 
 def keys(count: int) -> str:
-    """Return the possible answers to `count` completions."""
+    """Return a description of the valid answers for `count` completions."""
     choice = "a, b: the better one" if count == 2 else "best first, such as bac, or b a=c for equals"
     return f"[{choice} | t: tie | n: neither is good | s: skip | u: undo | q: quit]"
 
 
 def read_answer(line: str, count: int) -> "tuple[Outcome, tuple[int, ...] | None]":
-    """Return the outcome, and the ranks if it is a ranking.
+    """Parse an answer into its outcome, and its ranks if it is a ranking.
 
     Args:
-        line: the typed line.
+        line: typed line.
         count: number of completions.
 
     Raises:
-        ValueError: it is not an answer; the message lists the possible ones.
+        ValueError: the line is not a valid answer; the message lists the valid ones.
     """
-    words: dict[str, Outcome] = {"t": "tie", "n": "both-bad", "s": "skip"}
-    words |= {"tie": "tie", "neither": "both-bad", "skip": "skip"}
+    outcomes: dict[str, Outcome] = {"t": "tie", "n": "both-bad", "s": "skip"}
+    outcomes |= {"tie": "tie", "neither": "both-bad", "skip": "skip"}
     if count == 2:
-        words |= {"a": "A", "b": "B"}
+        outcomes |= {"a": "A", "b": "B"}
     typed = line.strip().lower()
-    if typed in words:
-        return words[typed], None
+    if typed in outcomes:
+        return outcomes[typed], None
     letters = LETTERS[:count].lower()
     tight = "".join(typed.split())
     if count > 2 and sorted(tight.replace("=", "")) == list(letters):
@@ -410,7 +410,7 @@ def read_answer(line: str, count: int) -> "tuple[Outcome, tuple[int, ...] | None
                 ranks[letters.index(letter)] = rank
         if not tight.startswith("=") and not tight.endswith("=") and "==" not in tight:
             return ("ranking", tuple(ranks)) if rank > 1 else ("tie", None)
-    raise ValueError(f"{line.strip()!r} is not an answer; choose from: {keys(count)}")
+    raise ValueError(f"{line.strip()!r} is not a valid answer; choose from: {keys(count)}")
 
 
 def show(presentation: "Presentation") -> str:

@@ -1,4 +1,4 @@
-"""`operant list`; without heavy imports except for a single algorithm."""
+"""`operant list`; heavy imports only to describe a single algorithm."""
 
 from collections.abc import Mapping
 from dataclasses import asdict
@@ -17,7 +17,7 @@ def list_algorithms(arguments: list[str]) -> int:
     parser.add_argument("--json", action="store_true", help="print one line of JSON")
     options = parser.parse_args(arguments)
     if options.algorithm is not None:
-        return _tell(catalog.find(options.algorithm), as_json=options.json)
+        return _describe(catalog.find(options.algorithm), as_json=options.json)
     if options.json:
         bonuses = [{"name": name, **asdict(bonus)} for name, bonus in BONUSES.items()]
         print_json({"algorithms": [*map(_facts, catalog.ALGORITHMS), *_outside()], "bonuses": bonuses})
@@ -50,7 +50,7 @@ def _overview() -> str:
 
 
 def _outside() -> list[dict[str, Any]]:
-    """Return the catalog entries of installed packages without importing them, which would take seconds."""
+    """Return the catalog entries of installed packages, without importing them, which could take seconds."""
     found: list[dict[str, Any]] = []
     for name, point in doors.entry_points(catalog.ENTRY_POINTS).items():
         if name not in {algorithm.name for algorithm in catalog.ALGORITHMS}:
@@ -59,10 +59,10 @@ def _outside() -> list[dict[str, Any]]:
     return found
 
 
-_NOTE = " (experimental: its interface may change in any version)"
+_NOTE = " (experimental: its interface may change in any release)"
 
 
-def _tell(algorithm: catalog.Algorithm, *, as_json: bool) -> int:
+def _describe(algorithm: catalog.Algorithm, *, as_json: bool) -> int:
     presets = _presets(algorithm)
     if as_json:
         print_json({**_facts(algorithm), "presets": presets})
@@ -77,8 +77,8 @@ def _tell(algorithm: catalog.Algorithm, *, as_json: bool) -> int:
         ("family", algorithm.family),
         ("policy", _policy(algorithm)),
         *([("tasks", f"{_tasks()}, or a data set")] if speaks else acts),
-        ("budget", f"{algorithm.budget} {algorithm.unit} per seed{_budgets(algorithm)}, unless --budget is given"),
-        ("seeds", f"{algorithm.seeds}, unless --seeds says otherwise"),
+        ("budget", f"{algorithm.budget} {algorithm.unit} per seed{_budgets(algorithm)} by default (--budget)"),
+        ("seeds", f"{algorithm.seeds} by default (--seeds)"),
         ("paper", algorithm.paper),
         ("code", f"{algorithm.module}{_NOTE if algorithm.experimental else ''}"),
     ]
@@ -87,8 +87,8 @@ def _tell(algorithm: catalog.Algorithm, *, as_json: bool) -> int:
     for name, values in presets.items():
         print(wrapped(f"{name}: {_values(values) or 'the defaults'}", indent="    ", first="  "))
     if speaks and (small := _small(algorithm)):
-        print(f"\n{wrapped(f'With all of them except paper, small built-in models use {_values(small)}.')}")
-    print(f"\n{wrapped(f'`operant train {algorithm.name} --help` explains all of them.')}")
+        print(f"\n{wrapped(f'With all presets except paper, small built-in models use {_values(small)}.')}")
+    print(f"\n{wrapped(f'`operant train {algorithm.name} --help` explains all options.')}")
     return 0
 
 
@@ -116,7 +116,7 @@ def _facts(algorithm: catalog.Algorithm) -> dict[str, Any]:
 
 
 def _presets(algorithm: catalog.Algorithm) -> dict[str, dict[str, Any]]:
-    """Return every preset with its values; others keep their defaults."""
+    """Return the presets with the values that differ from the defaults."""
     known = algorithm.preset_values
     return {
         name: dict(known.get(name, {})) for name in [*algorithm.presets, *sorted(known.keys() - {*algorithm.presets})]
@@ -124,7 +124,7 @@ def _presets(algorithm: catalog.Algorithm) -> dict[str, dict[str, Any]]:
 
 
 def _budgets(algorithm: catalog.Algorithm) -> str:
-    """Return the budgets of single tasks, in parentheses."""
+    """Return the default budgets of particular tasks, in parentheses."""
     single = ", ".join(f"{budget} on {task}" for task, budget in algorithm.budgets)
     return f" ({single})" if single else ""
 

@@ -18,20 +18,20 @@ if TYPE_CHECKING:
 
 
 class Updates(NamedTuple):
-    """Updates of one seed of a run."""
+    """Numbers of optimizer updates of one seed of a run."""
 
     due: float
-    """Skipped ones included; NaN if metrics of an older version lack them."""
+    """All attempted updates, including skipped ones; NaN if the metrics of an older version lack them."""
     skipped: float
-    """Skipped for NaN or Inf."""
+    """Updates skipped because of NaN or Inf."""
 
     @property
     def share(self) -> float:
-        """Share of skipped ones; NaN if unknown."""
+        """Fraction of skipped updates; NaN if unknown."""
         return self.skipped / self.due if self.skipped else 0.0
 
     def cell(self) -> str:
-        """The skipped ones, for a table."""
+        """Return the number and percentage of skipped updates, for a table."""
         if not self.skipped or math.isnan(self.share):
             return f"{self.skipped:.0f}"
         return f"{self.skipped:.0f} ({'< 1' if self.share < 0.01 else f'{100 * self.share:.0f}'} %)"
@@ -41,11 +41,11 @@ _REWARDS = re.compile(r"eval/rewards/(.+)/mean")
 
 
 def say(text: str) -> None:
-    """Print messages on standard error; without a terminal at the other end, silently do nothing."""
+    """Print a message on standard error; do nothing if the stream is closed."""
     try:
         print(text, file=sys.stderr, flush=True)
     except OSError:
-        # Unwritten output would fail again at exit, and change the exit status.
+        # Buffered output would fail again at exit, and change the exit status.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stderr.fileno())
 
 
@@ -58,8 +58,8 @@ def table(rows: Sequence[Sequence[str]], align: str) -> str:
     """Return a table as text, with two spaces between columns.
 
     Args:
-        rows: the cells; the first row is the heading.
-        align: `<` or `>` for each column.
+        rows: cells; the first row is the heading.
+        align: alignment of each column, `<` or `>`.
     """
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     cells = [[f"{cell:{side}{n}}" for cell, side, n in zip(row, align, widths, strict=True)] for row in rows]
@@ -67,7 +67,7 @@ def table(rows: Sequence[Sequence[str]], align: str) -> str:
 
 
 def width() -> int:
-    """Return the width of the terminal: COLUMNS if set, and 80 without a terminal."""
+    """Return the width of the terminal in columns: COLUMNS if set, 80 without a terminal."""
     return max(40, shutil.get_terminal_size((80, 24)).columns)
 
 
@@ -75,10 +75,10 @@ def wrapped(text: str, *, indent: str = "", first: str | None = None, columns: i
     """Return text wrapped between words.
 
     Args:
-        text: a paragraph.
-        indent: start of every line.
-        first: start of the first line. Default: `indent`.
-        columns: width. Default: that of the terminal.
+        text: paragraph to wrap.
+        indent: prefix of every line.
+        first: prefix of the first line. Default: `indent`.
+        columns: width. Default: the terminal's.
     """
     start = indent if first is None else first
     return textwrap.fill(
@@ -92,7 +92,7 @@ def wrapped(text: str, *, indent: str = "", first: str | None = None, columns: i
 
 
 def two_columns(rows: Sequence[tuple[str, str]], *, indent: str = "") -> str:
-    """Return names with a text for each, wrapped within its column if the terminal is wide enough."""
+    """Return names and their descriptions in two columns, or below each other on a narrow terminal."""
     names = max(len(name) for name, _ in rows)
     room = width() - len(indent) - names - 2
     if room < 24:
@@ -102,14 +102,14 @@ def two_columns(rows: Sequence[tuple[str, str]], *, indent: str = "") -> str:
 
 
 def location(path: Path) -> str:
-    """Return a path as in a shell: relative if it is in the working folder, quoted if needed."""
+    """Return a path for use in a shell: relative if it is in the working directory, quoted if needed."""
     path = path.resolve()
     here = Path.cwd()
     return shlex.quote(str(path.relative_to(here) if path.is_relative_to(here) else path))
 
 
 def number(value: float) -> str:
-    """Return a score with five digits."""
+    """Return a number with five significant digits."""
     return f"{value:.5g}"
 
 
@@ -122,16 +122,16 @@ def seed_table(
     updates: Sequence[Updates] = (),
     start: "Evaluation | None" = None,
 ) -> str:
-    """Return the scores of every seed and their summary.
+    """Return a table of the scores, one row per seed, and their summary.
 
     Args:
-        seeds: of the run.
-        evaluation: of all seeds.
-        threshold: mean score of a solved task, for a column.
-        counted: noun of what is scored.
-        updates: of each seed; the number and share of skipped ones is shown if there are some.
-        start: scores before the first update, for a column next to the score; rewards of training functions for the
-            same answers are shown there, too.
+        seeds: seeds of the run.
+        evaluation: evaluation of all seeds.
+        threshold: mean score of a solved task, for an additional column.
+        counted: name of the scored items.
+        updates: numbers of updates per seed; skipped updates are reported if there are any.
+        start: evaluation before the first update, for an additional column; the training rewards of the same answers
+            are then included.
     """
     rows = [["seed", "score"]]
     rows += [[str(seed), number(score)] for seed, score in zip(seeds, evaluation.scores, strict=True)]
@@ -158,7 +158,7 @@ def seed_table(
 
 
 def faulty(seeds: Sequence[int], evaluation: "Evaluation") -> bool:
-    """Return whether the score of a seed is NaN, with a warning."""
+    """Return whether the score of any seed is NaN, and warn if so."""
     wrong = [str(seed) for seed, score in zip(seeds, evaluation.scores, strict=True) if math.isnan(score)]
     if wrong:
         say(
@@ -174,9 +174,9 @@ def _append(rows: list[list[str]], heading: str, cells: Sequence[str]) -> None:
 
 
 def summary(evaluation: "Evaluation") -> str:
-    """Return mean, IQM and interval in words."""
+    """Return mean, IQM and confidence interval as text."""
     if len(evaluation.scores) == 1:
-        return f"{number(evaluation.mean)} with one seed, which is not enough: use 5 or more"
+        return f"{number(evaluation.mean)} with one seed, which is not a reliable result: use 5 or more"
     low, high = evaluation.interval
     return (
         f"mean {number(evaluation.mean)}, IQM {number(evaluation.iqm)}, "
@@ -185,7 +185,7 @@ def summary(evaluation: "Evaluation") -> str:
 
 
 def score_fields(evaluation: "Evaluation") -> dict[str, Any]:
-    """Return the JSON of an evaluation."""
+    """Return the fields of an evaluation for `--json`."""
     return {
         "per_seed_scores": evaluation.scores,
         "mean": evaluation.mean,
@@ -197,7 +197,7 @@ def score_fields(evaluation: "Evaluation") -> dict[str, Any]:
 
 
 def missing(modules: Sequence[str]) -> list[str]:
-    """Return the missing ones of some modules."""
+    """Return those of the modules that are not installed."""
     return [module for module in modules if importlib.util.find_spec(module) is None]
 
 
@@ -205,7 +205,7 @@ def require_extra(extra: str, what: str, modules: Sequence[str]) -> None:
     """Check that the modules of an extra are installed.
 
     Raises:
-        ModuleNotFoundError: one of the modules is missing; the message says how to install it.
+        ModuleNotFoundError: a module is missing; the message gives the command that installs it.
     """
     absent = missing(modules)
     if absent:
@@ -213,7 +213,7 @@ def require_extra(extra: str, what: str, modules: Sequence[str]) -> None:
 
 
 def finite(value: Any) -> Any:
-    """Return a value with null, None, in place of NaN and Inf."""
+    """Return a JSON value with NaN and Inf replaced by None."""
     if isinstance(value, Mapping):
         return {key: finite(item) for key, item in cast(Mapping[Any, Any], value).items()}
     if isinstance(value, list | tuple):

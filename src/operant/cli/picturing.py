@@ -1,4 +1,4 @@
-"""Plots of learned tables (extra: `plots`): values, policy, action values, visits."""
+"""Plots of learned tables (extra: `plots`): state values, policy, action values, visits."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -16,10 +16,10 @@ CELL, WIDEST = 0.95, 24.0
 """Size of a cell and of the longer side of a map, in inches."""
 
 SMALLEST_WITH_NUMBERS = 0.6
-"""Size below which cells show only colors, in inches."""
+"""Size in inches below which cells have only colors, no numbers."""
 
 MOST_ROWS = 60
-"""Maximum states of a table with numbers; larger ones show only colors."""
+"""Maximum number of states of a table with numbers; larger tables have only colors."""
 
 DIRECTIONS = {
     "↑": (0, -1),
@@ -31,22 +31,22 @@ DIRECTIONS = {
     "↙": (-1, 1),
     "↖": (-1, -1),
 }
-"""Columns and rows of an arrow's direction on the map."""
+"""Direction of each arrow on the map, as (columns, rows)."""
 
 _WALL, _BLANK, _END, _BAD_END, _INK = "#404040", "#e4e4e4", "#009E73", "#D55E00", "#D55E00"
 
 
 Panel = tuple[str, Callable[[Axes], None]]
-"""A title, and a function that draws below it."""
+"""Title of a panel, and the function that draws the panel."""
 
 
 def draw_tables(view: "View", title: str, path: Path) -> None:
     """Plot the table of a seed: on the map of the task if it has one, else as a heat map of states and actions.
 
     Args:
-        view: the table.
-        title: of the plot.
-        path: .png, .svg or .pdf; its folder is created if needed.
+        view: learned table.
+        title: title of the plot.
+        path: output file, .png, .svg or .pdf; its folder is created if needed.
     """
     panels = _map_panels(view) if view.shape is not None else _table_panels(view)
     figure = new_figure(dpi=110)
@@ -89,7 +89,7 @@ def _map_panels(view: "View") -> list[Panel]:
 
 
 def _draw_values(axes: Axes, view: "View", values: NDArray[np.float64]) -> None:
-    """Color the cells by value, with the number above and the arrows of the policy below."""
+    """Color the cells by state value, with the number above and the arrows of the policy below."""
     shown = np.where(view.ends | view.unreached, np.nan, values)
     color = _color_cells(axes, view, shown)
     numbers = view.values is not None and _cell(view) >= SMALLEST_WITH_NUMBERS
@@ -103,7 +103,7 @@ def _draw_values(axes: Axes, view: "View", values: NDArray[np.float64]) -> None:
 
 
 def _draw_arrows(axes: Axes, view: "View", state: int, place: tuple[float, float], ink: str) -> None:
-    """Draw an arrow for each action of the policy, with its probability as length."""
+    """Draw an arrow for each action of the policy, whose length is the action's probability."""
     x, y = place
     for action, probability in enumerate(view.policy[state]):
         if probability <= 0.0:
@@ -121,10 +121,10 @@ def _draw_arrows(axes: Axes, view: "View", state: int, place: tuple[float, float
 
 
 def _draw_triangles(axes: Axes, view: "View") -> None:
-    """Color four triangles per cell by action values; the best ones have framed bold numbers."""
+    """Color four triangles per cell by action value; the best actions have framed bold numbers."""
     from matplotlib.collections import PolyCollection
 
-    assert view.q is not None  # noqa: S101 - the panel is drawn for values of actions
+    assert view.q is not None  # noqa: S101 - the panel is drawn only for action values
     columns = (view.shape or (1, 1))[1]
     acting = np.flatnonzero(~(view.ends | view.unreached))
     color = _color_cells(axes, view, np.full(len(view.q), np.nan), values=view.q[acting])
@@ -150,7 +150,7 @@ def _draw_triangles(axes: Axes, view: "View") -> None:
 
 
 def _draw_visits(axes: Axes, view: "View") -> None:
-    assert view.visits is not None  # noqa: S101 - the panel is drawn where visits are counted
+    assert view.visits is not None  # noqa: S101 - the panel is drawn only if visits are counted
     counts = view.visits.sum(axis=1).astype(np.float64)
     color = _color_cells(axes, view, np.where(view.ends | view.unreached, np.nan, counts), name="magma")
     if _cell(view) >= SMALLEST_WITH_NUMBERS:
@@ -164,14 +164,14 @@ def _draw_visits(axes: Axes, view: "View") -> None:
 def _color_cells(
     axes: Axes, view: "View", shown: NDArray[np.float64], *, values: Any = None, name: str = "viridis"
 ) -> Callable[[float], str]:
-    """Color the cells of the map; return the text color on the color of a value.
+    """Color the cells of the map, and return a function from a value to its text color.
 
     Args:
-        axes: to draw on.
-        view: the table.
-        shown: `[states]`, colors of cells; NaN leaves one blank.
-        values: range of the colors. Default: `shown`.
-        name: of the color map.
+        axes: axes to draw on.
+        view: learned table.
+        shown: `[states]`, values of the cells; NaN leaves a cell blank.
+        values: values that determine the range of the colors. Default: `shown`.
+        name: name of the color map.
     """
     from matplotlib import colormaps
 
@@ -187,13 +187,13 @@ def _color_cells(
 
 
 def _range(values: NDArray[np.float64]) -> tuple[float, float]:
-    """Return the distinct minimum and maximum of some values."""
+    """Return minimum and maximum of the values, made distinct if they are equal."""
     low, high = (float(values.min()), float(values.max())) if values.size else (0.0, 1.0)
     return low, high if high > low else low + 1.0
 
 
 def _decorate(axes: Axes, view: "View") -> None:
-    """Mark walls, ends, unreachable cells, and the lines between cells."""
+    """Mark walls, terminal cells, unreachable cells, and the lines between cells."""
     from matplotlib.patches import Rectangle
 
     rows, columns = view.shape or (1, 1)
@@ -241,7 +241,10 @@ def _table_panels(view: "View") -> list[Panel]:
 
 
 def _draw_table(axes: Axes, view: "View", table: Any, *, bold: Any = None, name: str = "viridis") -> None:
-    """Plot states down and actions across, with numbers if there is room; ends and unreached states stay gray."""
+    """Plot states as rows and actions as columns, with numbers if they fit.
+
+    Terminal and unvisited states are gray.
+    """
     shown = np.where((view.ends | view.unreached)[:, None], np.nan, table)
     finite = shown[np.isfinite(shown)]
     low, high = _range(finite)
@@ -267,7 +270,7 @@ def _draw_table(axes: Axes, view: "View", table: Any, *, bold: Any = None, name:
 
 
 def _short(value: float) -> str:
-    """Return a number in at most five or six characters."""
+    """Return a number with at most six characters."""
     size = abs(value)
     if size >= 100_000:
         return f"{value:.0e}".replace("e+0", "e")

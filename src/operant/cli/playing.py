@@ -15,8 +15,10 @@ def play(arguments: list[str]) -> int:
     """Play a board game against a trained policy."""
     parser = Parser("operant play", description="Play a board game against the policy of a run, in the terminal.")
     parser.add_argument("run", metavar="RUN", type=Path, help="folder of a run of alphazero or muzero")
-    parser.add_argument("--seed", type=int, help="which seed of the run plays; default: its first")
-    parser.add_argument("--second", action=argparse.BooleanOptionalAction, default=False, help="let it move first")
+    parser.add_argument("--seed", type=int, help="seed of the run to play against; default: the first one")
+    parser.add_argument(
+        "--second", action=argparse.BooleanOptionalAction, default=False, help="move second: the policy moves first"
+    )
     options = parser.parse_args(arguments)
     from operant import api
     from operant.worlds.board_game_player import BoardGamePlayer
@@ -36,33 +38,33 @@ def play(arguments: list[str]) -> int:
 
 
 def _game(game: "BoardGame", opponent: "BoardGamePlayer", *, second: bool) -> int:
-    """Play one game; input is numbers of actions, from 1."""
+    """Play one game; actions are entered as numbers from 1."""
     from operant.tensors import booleans
 
     yours = not second
     kind = "columns" if game.gravity else "cells, row by row,"
-    print(f"You are x. The {kind} are numbered from 1 to {game.actions}; q ends the game.\n")
+    print(f"You are x. The {kind} are numbered from 1 to {game.actions}; q quits.\n")
     positions = game.start(1)
     while True:
         marks = {"own": "x", "other": "o"} if yours else {"own": "o", "other": "x"}
         print(f"{game.drawing(positions, **marks)}\n")
         over, value = game.outcomes(positions)
         if over:
-            print("A draw." if not value else "It has won." if yours else "You have won.")
+            print("A draw." if not value else "The policy wins." if yours else "You win.")
             return 0
         if yours:
-            action = _asked(booleans(game.moves(positions)[0] != 0))
+            action = _read_action(booleans(game.moves(positions)[0] != 0))
             if action is None:
                 return 0
         else:
             action = int(opponent.moves(positions))
-            print(f"It takes {action + 1}.")
+            print(f"The policy plays {action + 1}.")
         positions = game.play(positions, positions.own.new_tensor([action]))
         yours = not yours
 
 
-def _asked(allowed: list[bool]) -> int | None:
-    """Return the typed action, or None at the end of the input."""
+def _read_action(allowed: list[bool]) -> int | None:
+    """Read an action; return None at the end of the input."""
     while True:
         try:
             text = input("Your move: ").strip()

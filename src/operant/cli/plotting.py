@@ -12,22 +12,22 @@ if TYPE_CHECKING:
     from operant.tuning import Result
 
 COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
-"""Colors that color-blind people can distinguish (Okabe and Ito 2008)."""
+"""Colorblind-safe palette (Okabe and Ito 2008)."""
 
 BAND_FROM = 10
-"""Minimum seeds for a band of the interquartile mean's interval, instead of a line per seed."""
+"""Minimum number of seeds for a confidence band of the IQM; with fewer, each seed is a line."""
 
 DASHES = ("-", "--", ":")
 """Color of runs beyond the number of colors."""
 
 
 def draw(names: Sequence[str], standings: Sequence["Standing"], path: Path) -> None:
-    """Plot the learning curves of runs, their final scores by seed, and the performance profiles of these.
+    """Plot the learning curves of runs, their final scores by seed, and performance profiles of the final scores.
 
     Args:
-        names: of the runs.
-        standings: the runs, all of one task.
-        path: of the plot; its folder is created if needed.
+        names: names of the runs.
+        standings: results of the runs, all on the same task.
+        path: output file; its folder is created if needed.
     """
     settings = standings[0].run.settings
     figure = new_figure((11.5, 4.2 + 0.22 * len(names)), dpi=150)
@@ -42,7 +42,7 @@ def draw(names: Sequence[str], standings: Sequence["Standing"], path: Path) -> N
     figure.suptitle(settings.task, fontsize=12)
     curves.set_xlim(0, max(standing.curve.consumed[-1] for standing in standings))
     entries = [standing.run.entry for standing in standings]
-    curves.set_xlabel(f"{' or '.join(dict.fromkeys(entry.unit for entry in entries))} of each seed")
+    curves.set_xlabel(f"{' or '.join(dict.fromkeys(entry.unit for entry in entries))} per seed")
     speaks = entries[0].package == "language"
     scored = "score on held-out examples" if speaks else "score: undiscounted return, greedy"
     curves.set_ylabel(standings[0].metric or scored)
@@ -68,7 +68,7 @@ def _thousands(x: float, _: int | None) -> str:
 
 def _draw_curve(axes: Axes, standing: "Standing", color: str, dash: str, label: str) -> None:
     curve = standing.curve
-    if curve.scores.shape[1] < BAND_FROM:  # an interval of so few seeds means little: show all
+    if curve.scores.shape[1] < BAND_FROM:  # a confidence interval of few seeds is unreliable: plot each seed
         axes.plot(curve.consumed, curve.scores, color=color, linestyle=dash, linewidth=0.6, alpha=0.45)
     else:
         axes.fill_between(curve.consumed, curve.low, curve.high, color=color, alpha=0.18, linewidth=0)
@@ -76,7 +76,7 @@ def _draw_curve(axes: Axes, standing: "Standing", color: str, dash: str, label: 
 
 
 def _draw_final(axes: Axes, standing: "Standing", column: int, color: str) -> None:
-    """Plot every seed's score as a point, next to the IQM with its interval."""
+    """Plot every seed's score as a point, next to the IQM with its confidence interval."""
     scores, final = sorted(standing.final.scores), standing.final
     axes.scatter([column - 0.15] * len(scores), scores, color=color, s=14, alpha=0.5, linewidths=0)
     below, above = final.iqm - final.interval[0], final.interval[1] - final.iqm
@@ -85,7 +85,7 @@ def _draw_final(axes: Axes, standing: "Standing", column: int, color: str) -> No
 
 
 def _draw_profile(axes: Axes, standing: "Standing", color: str, dash: str) -> None:
-    """Draw the share of seeds above each score, with its band where seeds are enough for one."""
+    """Plot the fraction of seeds above each score, with a confidence band if there are enough seeds."""
     profile = standing.profile
     if len(standing.final.scores) >= BAND_FROM:
         axes.fill_between(profile.thresholds, profile.low, profile.high, color=color, alpha=0.18, linewidth=0)
@@ -101,11 +101,11 @@ def _label(name: str, standing: "Standing") -> str:
 
 
 def draw_study(result: "Result", path: Path) -> None:
-    """Plot the trials of a study, and the winner's scores on new seeds.
+    """Plot the trials of a study, and the scores of the best one on new seeds.
 
     Args:
-        result: of the study.
-        path: of the plot.
+        result: result of the study.
+        path: output file.
     """
     figure = new_figure((9.5, 4.2), dpi=150)
     search, fresh = figure.subplots(1, 2, width_ratios=[2.4, 1], sharey=True)

@@ -1,4 +1,4 @@
-"""Commands in several processes that train together, or with workers on Ray: `in_processes`."""
+"""Distributed commands: several processes that train together, or workers on Ray: `in_processes`."""
 
 import os
 from collections.abc import Callable, Sequence
@@ -12,16 +12,16 @@ def in_processes(command: Sequence[str], options: "Training", work: Callable[[],
     """Run a command in several processes, or with workers on Ray, and return its exit status.
 
     Args:
-        command: arguments after `operant`, for the started processes.
-        options: of the command: the number of processes, under torchrun its own number, and whether they share a model;
-            and where workers run.
-        work: the command, in this process or in the leading one.
+        command: arguments after `operant`, for the processes to start.
+        options: options of the command: number of processes (set by torchrun if that started this process), sharding
+            and Ray.
+        work: function that runs the command in this process, or in the process of rank 0.
     """
     processes, ray = options.processes, options.ray or bool(options.ray_address)
     if processes < 1:
         raise ValueError(f"--processes must be at least 1, got {processes}")
     if options.ray_unauthenticated and not options.ray_address:
-        raise ValueError("--ray-unauthenticated is for an existing cluster: name its --ray-address, or leave it out")
+        raise ValueError("--ray-unauthenticated is for an existing cluster: add --ray-address, or leave it out")
     several = int(os.environ.get("WORLD_SIZE", "1")) > 1
     if ray and (processes > 1 or several):
         raise ValueError("several processes have their own workers: leave out --ray or --processes")
@@ -32,7 +32,7 @@ def in_processes(command: Sequence[str], options: "Training", work: Callable[[],
             return work()
     if processes == 1 and not several:
         if options.shard:
-            raise ValueError("--shard divides a model among several processes: add --processes 2, or leave out --shard")
+            raise ValueError("--shard needs several processes: add --processes 2, or leave it out")
         return work()
     from operant import scale
 

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 _ORDERS = ("name", "score", "size", "age")
 _LEAST_CELL = 10
-"""Minimum letters of a name on a narrow terminal."""
+"""Minimum number of characters of a name on a narrow terminal."""
 
 
 @dataclass(frozen=True)
@@ -31,7 +31,7 @@ class ListOptions(Answering):
     """Folder of the runs."""
 
     sort: str = "name"
-    """By name, score (best first), size (largest first) or age (newest first)."""
+    """Order: name, score (best first), size (largest first) or age (newest first)."""
 
     def __post_init__(self) -> None:
         if self.sort not in _ORDERS:
@@ -51,18 +51,18 @@ class RenameOptions(Answering):
 
 @dataclass(frozen=True)
 class DeleteOptions(Answering):
-    """Delete runs with all their files, after a confirmation."""
+    """Delete runs with all their files, after confirmation."""
 
     runs: tyro.conf.Positional[tuple[Path, ...]]
     """Folders of the runs."""
 
     yes: tyro.conf.FlagCreatePairsOff[bool] = False
-    """Ask nothing."""
+    """Delete without confirmation."""
 
 
 @dataclass(frozen=True)
 class MergeOptions(Answering):
-    """Merge runs of one configuration and different seeds, for comparisons and plots as one."""
+    """Merge runs with the same configuration and different seeds into one, for comparisons and plots."""
 
     folder: tyro.conf.Positional[Path]
     """Folder of the merged run."""
@@ -73,9 +73,9 @@ class MergeOptions(Answering):
 
 @dataclass(frozen=True)
 class CleanOptions(Answering):
-    """Remove all but the newest good checkpoint of runs, quarantined files, and leftovers of killed processes.
+    """Delete all but the newest valid checkpoint of runs, quarantined files, and temporary files of killed processes.
 
-    This includes checkpoints along the training (history/).
+    Checkpoints of the training history (history/) are deleted, too.
     """
 
     runs: tyro.conf.Positional[tuple[Path, ...]]
@@ -97,7 +97,7 @@ def _list(arguments: list[str]) -> int:
     from operant.runtime.run_folders import entry_of, find_runs
 
     if not options.folder.is_dir():
-        raise ValueError(f"there is no folder {options.folder}; give the folder of your runs")
+        raise ValueError(f"there is no folder {options.folder}; pass the folder of your runs")
     found, faults = find_runs(options.folder)
     for fault in faults:
         say(f"operant: warning: {fault}")
@@ -113,12 +113,12 @@ def _list(arguments: list[str]) -> int:
 
 
 def listing(entries: "Sequence[Entry]", now: datetime, *, columns: int | None) -> str:
-    """Return runs as a table that fits the terminal: long tasks, algorithms and names are shortened in the middle.
+    """Return a table of runs that fits the terminal: long tasks, algorithms and names are shortened in the middle.
 
     Args:
-        entries: the runs.
-        now: the time for ages.
-        columns: width of the terminal; None: nothing is shortened.
+        entries: runs to list.
+        now: current time, from which ages are computed.
+        columns: width of the terminal; None: unlimited.
     """
     heading = ["run", "algorithm", "task", "state", "score", "used", "size", "age"]
     rows = [
@@ -135,7 +135,7 @@ def listing(entries: "Sequence[Entry]", now: datetime, *, columns: int | None) -
         for entry in entries
     ]
     widths = [max(map(len, column)) for column in zip(heading, *rows, strict=True)]
-    for column in (2, 1, 0):  # names last: they are typed
+    for column in (2, 1, 0):  # shorten names last, since they are typed
         over = 0 if columns is None else sum(widths) + 2 * (len(widths) - 1) - columns
         widths[column] = max(min(widths[column], _LEAST_CELL), widths[column] - max(0, over))
         for row in rows:
@@ -144,7 +144,7 @@ def listing(entries: "Sequence[Entry]", now: datetime, *, columns: int | None) -
 
 
 def age(seconds: float) -> str:
-    """Return an elapsed time, in its largest suitable unit."""
+    """Return a duration in its largest suitable unit."""
     for unit, length in (("d", 86400), ("h", 3600), ("min", 60)):
         if seconds >= 2 * length:
             return f"{seconds / length:.0f} {unit}"
@@ -159,7 +159,7 @@ def _rename(arguments: list[str]) -> int:
     needed = users_of(run)
     target = rename(run, options.name)
     for user in needed:
-        say(f"operant: warning: {location(user)} starts from {run.path.name} and refers to its old name")
+        say(f"operant: warning: {location(user)} was initialized from {run.path.name} and refers to its old name")
     if options.json:
         print_json({"run": str(target)})
     else:
@@ -171,14 +171,14 @@ def _delete(arguments: list[str]) -> int:
     options = parse(DeleteOptions, arguments, "runs delete")
     from operant.runtime.run_folders import delete, entry_of, users_of
 
-    doomed = [_open(path) for path in _some(options.runs)]
+    doomed = [_open(path) for path in _require_runs(options.runs)]
     entries = {run.path: entry_of(run) for run in doomed}
     for run in doomed:
         for user in users_of(run):
-            say(f"operant: warning: {location(user)} starts from {run.path.name} and cannot be used without it")
+            say(f"operant: warning: {location(user)} was initialized from {run.path.name} and needs it")
     names = ", ".join(path.name for path in entries)
     total = readable(sum(entry.bytes for entry in entries.values()))
-    if not options.yes and not _agreed(f"Delete {names} ({total})?"):
+    if not options.yes and not _confirmed(f"Delete {names} ({total})?"):
         say("operant: nothing was deleted")
         return 1
     for run in doomed:
@@ -194,11 +194,11 @@ def _merge(arguments: list[str]) -> int:
     options = parse(MergeOptions, arguments, "runs merge")
     from operant.runtime.run_folders import merge
 
-    whole = merge([_open(path) for path in options.runs], options.folder, ["operant", "runs", "merge", *arguments])
+    merged = merge([_open(path) for path in options.runs], options.folder, ["operant", "runs", "merge", *arguments])
     if options.json:
-        print_json({"run": str(whole.path), "seeds": whole.settings.seeds})
+        print_json({"run": str(merged.path), "seeds": merged.settings.seeds})
     else:
-        print(f"{location(whole.path)} has the evaluations of {len(whole.settings.seeds)} seeds")
+        print(f"{location(merged.path)} has the evaluations of {len(merged.settings.seeds)} seeds")
     return 0
 
 
@@ -206,7 +206,7 @@ def _clean(arguments: list[str]) -> int:
     options = parse(CleanOptions, arguments, "runs clean")
     from operant.runtime.run_folders import prune
 
-    freed = {run.path: prune(run) for run in map(_open, _some(options.runs))}
+    freed = {run.path: prune(run) for run in map(_open, _require_runs(options.runs))}
     if options.json:
         print_json({"freed": {str(path): count for path, count in freed.items()}})
     else:
@@ -238,15 +238,15 @@ def _open(path: Path) -> "Run":
     return Run.open(path)
 
 
-def _some(paths: Sequence[Path]) -> Sequence[Path]:
+def _require_runs(paths: Sequence[Path]) -> Sequence[Path]:
     if not paths:
-        raise ValueError("give one or more runs, such as runs/ppo-CartPole-v1-1")
+        raise ValueError("pass one or more runs, such as runs/ppo-CartPole-v1-1")
     return list(dict.fromkeys(paths))
 
 
-def _agreed(question: str) -> bool:
+def _confirmed(question: str) -> bool:
     if not sys.stdin.isatty():
-        raise ValueError(f"{question} There is no terminal to ask: pass --yes")
+        raise ValueError(f"{question} There is no terminal for confirmation: pass --yes")
     say(f"{question} [y/N]")
     return sys.stdin.readline().strip().lower() in ("y", "yes")
 
@@ -266,7 +266,7 @@ def _record(entry: "Entry") -> dict[str, Any]:
 
 
 def _cut(text: str, length: int) -> str:
-    """Return a text shortened in the middle if it is too long: names of runs end with a number."""
+    """Shorten a long text in the middle, since names of runs end with a number."""
     if len(text) <= length:
         return text
     left = (length - 1) // 2

@@ -1,4 +1,4 @@
-"""`operant serve`; without heavy imports, so that the page opens immediately."""
+"""`operant serve`; without heavy imports, so that it starts immediately."""
 
 import os
 from pathlib import Path
@@ -15,7 +15,7 @@ def serve(arguments: list[str]) -> int:
     """Serve the web app until Ctrl-C."""
     parser = Parser(
         "operant serve",
-        description="Open the web app on this machine: the playground, runs, completions, chat, labels, a map.",
+        description="Start the web app on this machine: playground, runs, completions, chat, labels, algorithm map.",
     )
     parser.add_argument("--port", type=int, default=PORT, help=f"port; 0: any free one (default: {PORT})")
     parser.add_argument("--runs", type=Path, metavar="FOLDER", help="folder of the runs (default: runs)")
@@ -23,23 +23,27 @@ def serve(arguments: list[str]) -> int:
     parser.add_argument(
         "--host",
         default="127.0.0.1",
-        help="address to listen on; other machines reach all but the default, and need the printed token",
+        help="address to listen on (default: 127.0.0.1, this machine only); other machines need the printed token",
     )
     parser.add_argument(
         "--docs",
         default="",
         metavar="FOLDER|ADDRESS",
-        help="where links to the documentation lead: to the site that `make docs` has built in a folder, which is "
-        "served too, or to an address",
+        help="target of links to the documentation: the folder of a site built by `make docs`, which is served, too, "
+        "or a URL",
     )
     parser.add_argument(
         "--train",
         metavar="RUN|MODEL",
-        help="serve the Tinker API for this language model, instead of the web app: loops for that API "
-        "train and sample here",
+        help="serve the Tinker API for this language model instead of the web app, so that its clients train and "
+        "sample on this machine",
     )
     parser.add_argument(
-        "--states", type=Path, default=Path("states"), metavar="FOLDER", help="where --train saves (default: states)"
+        "--states",
+        type=Path,
+        default=Path("states"),
+        metavar="FOLDER",
+        help="folder of the states saved by --train (default: states)",
     )
     options = parser.parse_args(arguments)
     if options.train is not None:
@@ -56,16 +60,16 @@ def start(
     """Serve until Ctrl-C, and return an exit status.
 
     Args:
-        runs: the folder of runs.
-        port: the port, 0 for any free one.
-        host: the address.
-        browser: whether to open a page.
-        page: which page.
-        docs: address of the documentation, or folder of a built site; empty: the address that the package names.
+        runs: folder of the runs.
+        port: port; 0: any free one.
+        host: address to listen on.
+        browser: whether to open the browser.
+        page: page to open.
+        docs: URL of the documentation, or folder of a built site; empty: the URL in the package's metadata.
 
     Raises:
         ModuleNotFoundError: the extra `web` is not installed.
-        ValueError: the port is in use, or the documentation is neither an address nor the folder of a site.
+        ValueError: the port is in use, or `docs` is neither a URL nor the folder of a site.
     """
     require_extra("web", "the web app", ["starlette", "uvicorn"])
     from operant.web.serving import Options, serve
@@ -73,8 +77,8 @@ def start(
     def announce(address: str) -> None:
         print(address, flush=True)
         if "?token=" in address:
-            say("other machines can reach this server: whoever has this address can read the runs and label")
-        say("Ctrl-C stops it")
+            say("other machines can reach this server: anyone with this address can read the runs and add labels")
+        say("Press Ctrl-C to stop")
 
     serve(Options(host=host, port=port, runs=runs, browser=browser, page=page, documentation=docs), announce)
     say("stopped")
@@ -85,10 +89,10 @@ def start_training(model: str, states: Path, port: int, *, host: str = "127.0.0.
     """Serve the Tinker API until Ctrl-C, and return an exit status.
 
     Args:
-        model: folder of a run, a folder or hub name of a model, or a built-in one.
+        model: folder of a run, folder or Hub name of a model, or name of a built-in model.
         states: folder of saved states.
-        port: the port, 0 for any free one.
-        host: the address.
+        port: port; 0: any free one.
+        host: address to listen on.
 
     Raises:
         ModuleNotFoundError: an extra is not installed.
@@ -103,12 +107,12 @@ def start_training(model: str, states: Path, port: int, *, host: str = "127.0.0.
 
     key = os.environ.get(KEY) or new_key()
     if not key.startswith(PREFIX):
-        raise ValueError(f"{KEY} must begin with {PREFIX!r}, as the SDK requires; unset it for a new one")
+        raise ValueError(f"{KEY} must begin with {PREFIX!r}, as the SDK requires; unset it to generate a new key")
 
     def announce(address: str) -> None:
         print(address, flush=True)
         say(f"clients need: export TINKER_BASE_URL={address} {KEY}={key}")
-        say("Ctrl-C stops it")
+        say("Press Ctrl-C to stop")
 
     serve(Service(named(model), states), host=host, port=port, key=key, announce=announce)
     say("stopped")

@@ -1,4 +1,4 @@
-"""`operant show`: runs, and their learned tables."""
+"""`operant show`: runs and their learned tables."""
 
 from contextlib import closing
 from dataclasses import dataclass
@@ -22,7 +22,7 @@ MOST_STATES = 64
 
 @dataclass(frozen=True)
 class ShowOptions(Answering):
-    """Show a run: its settings, its last evaluation, its files, and the table of a seed."""
+    """Show a run: settings, last evaluation, files, and the learned table of a seed."""
 
     run: tyro.conf.Positional[Path]
     """Folder of the run."""
@@ -31,7 +31,7 @@ class ShowOptions(Answering):
     """Seed of the table. Default: the first one of the run."""
 
     out: Path | None = None
-    """File of a plot of the table, such as table.png (extra: plots)."""
+    """File for a plot of the table, such as table.png (extra: plots)."""
 
     def __post_init__(self) -> None:
         if self.out is not None and self.out.suffix not in (".png", ".svg", ".pdf"):
@@ -58,7 +58,7 @@ def show(arguments: list[str]) -> int:
     from operant import api
     from operant.tabular.view import view_of
 
-    trained = api.load(options.run, accept_changes=True)  # warnings suffice: reading loses nothing
+    trained = api.load(options.run, accept_changes=True)  # warnings suffice, since nothing is written
     with closing(trained.experiment):
         index = _index(run, options.seed)
         view = view_of(trained.experiment, index)
@@ -75,7 +75,7 @@ def show(arguments: list[str]) -> int:
 
 
 def picture(trained: "Trained", index: int, path: Path) -> None:
-    """Plot the table of the seed at an index of a run (extra: `plots`)."""
+    """Plot the table of the seed at the given index of a run (extra: `plots`)."""
     from operant.cli.picturing import draw_tables
     from operant.tabular.view import view_of
 
@@ -85,9 +85,9 @@ def picture(trained: "Trained", index: int, path: Path) -> None:
 
 
 def keep_picture(trained: "Trained") -> Path | None:
-    """Plot the table of the first seed into the folder of its run, if matplotlib is installed; return the path.
+    """Plot the table of the first seed into the run's folder, if matplotlib is installed, and return the path.
 
-    A folder that is not writable only causes a warning.
+    A folder that is not writable causes a warning.
     """
     settings = trained.run.settings
     if trained.run.entry.package != "tabular" or missing(["matplotlib"]):
@@ -102,7 +102,7 @@ def keep_picture(trained: "Trained") -> Path | None:
 
 
 def text_of(view: "View") -> str:
-    """Return a table as text: on the map of the task if it has one, else state by state."""
+    """Return a learned table as text: on the map of the task if it has one, else state by state."""
     return _map(view) if view.shape is not None else _list(view)
 
 
@@ -159,7 +159,7 @@ def _index(run: "Run", seed: int | None) -> int:
 
 
 def _facts(run: "Run") -> dict[str, Any]:
-    """Return facts of a run without loading it."""
+    """Return information about a run without loading its networks or tables."""
     from operant.runtime.comparison import evaluations
 
     settings, found, latest = run.settings, evaluations(run), run.checkpoints.latest()
@@ -216,7 +216,7 @@ def _record(view: "View", seed: int) -> dict[str, Any]:
 
 
 def _chosen(flags: Any) -> list[int]:
-    """Return the states of a mask."""
+    """Return the indices of the states for which a mask is true."""
     return flags.nonzero()[0].tolist()
 
 

@@ -1,4 +1,4 @@
-"""Results of `operant solve` for all criteria: for the terminal, for JSON, and for files."""
+"""Results of `operant solve` for all optimality criteria, as text, JSON and files."""
 
 import csv
 import io
@@ -15,22 +15,22 @@ if TYPE_CHECKING:
     from operant.mdp.maps import Mapped
 
 SUFFIXES = (".csv", ".json", ".npz")
-"""Version of the files of `write`."""
+"""Version of the file format of `write`."""
 
 
 @dataclass(frozen=True)
 class Answer:
-    """A solution of any criterion.
+    """Solution for any optimality criterion.
 
     Attributes:
-        heading: lines for the terminal, after the size of the model.
+        heading: text for the terminal, after the size of the model.
         record: output of `--json`.
-        values: `[S]`, or `[H + 1, S]` with a horizon.
-        policy: `[S]`, or `[H, S]` with a horizon; -1 in terminal states.
-        q: `[S, A]`, or `[H, S, A]` with a horizon; minus infinity for infeasible actions.
-        lower: `[S]`, certified bounds of the values; None without bounds.
-        upper: as `lower`.
-        model: the solved model.
+        values: state values, `[S]`, or `[H + 1, S]` with a horizon.
+        policy: actions, `[S]`, or `[H, S]` with a horizon; -1 in terminal states.
+        q: action values, `[S, A]`, or `[H, S, A]` with a horizon; -Inf for infeasible actions.
+        lower: certified lower bounds of the values, `[S]`; None without bounds.
+        upper: certified upper bounds, as `lower`.
+        model: solved model.
     """
 
     heading: str
@@ -73,7 +73,7 @@ def discounted_answer(model: "Mapped", solution: "Solution") -> Answer:
 
 
 def horizon_answer(model: "Mapped", solution: "FiniteHorizonSolution") -> Answer:
-    """Return the solution for a finite horizon; the display shows the first step."""
+    """Return the solution for a finite horizon; the first step is displayed."""
     import numpy as np
 
     from operant.mdp import action_values
@@ -106,7 +106,7 @@ def average_answer(model: "Mapped", solution: "AverageSolution") -> Answer:
     heading = (
         f"average reward\n"
         f"relative-value-iteration: {solution.iterations} iterations in {solution.seconds:.3g} s, {reached}\n"
-        f"average reward a step: {solution.gain:.8g}, certified between {solution.lower:.8g} and {solution.upper:.8g}; "
+        f"average reward per step: {solution.gain:.8g}, certified in [{solution.lower:.8g}, {solution.upper:.8g}]; "
         "values are relative to the first state"
     )
     record = {
@@ -127,22 +127,22 @@ def average_answer(model: "Mapped", solution: "AverageSolution") -> Answer:
 
 
 def state_name(model: "Mapped", state: int) -> str:
-    """Return the name of a state, or its number if it has none."""
+    """Return the name of a state, or its index if it has none."""
     return model.states[state] if model.states else str(state)
 
 
 def action_name(model: "Mapped", action: int) -> str:
-    """Return the name of an action, or its number if it has none."""
+    """Return the name of an action, or its index if it has none."""
     return model.actions[action] if model.actions else str(action)
 
 
 def write(answer: Answer, path: Path) -> None:
-    """Write values, policy and Q to a file, replacing an old one.
+    """Write values, policy and action values to a file, replacing an existing one.
 
     Args:
-        answer: of any criterion.
-        path: the suffix selects the format. `.csv` has a line for each state (and step, with a horizon), `.json` the
-            output of `--json` and `q`, `.npz` the arrays `values`, `policy`, `q` and the bounds.
+        answer: solution to write.
+        path: output file; its suffix selects the format. `.csv` has one row per state (and step, with a horizon),
+            `.json` the output of `--json` and `q`, `.npz` the arrays `values`, `policy`, `q` and the bounds.
 
     Raises:
         OSError: writing fails.
@@ -161,7 +161,7 @@ def _facts(model: "Mapped") -> dict[str, Any]:
 
 
 def _start(model: "Mapped", values: Any) -> str:
-    """Return the expected value at the start as text."""
+    """Return the expected value under the start distribution, as text."""
     mdp: MDP = model.mdp
     states = mdp.start.nonzero()[0]
     where = f"state {state_name(model, int(states[0]))}" if len(states) == 1 else f"mean over {len(states)} states"

@@ -1,4 +1,4 @@
-"""`operant solve`: a known model solved exactly."""
+"""`operant solve`: exact solution of a known MDP."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -46,23 +46,23 @@ class SolveOptions(Answering):
     """Solve a known model exactly: optimal values, a policy, and certified bounds."""
 
     task: Annotated[str | None, tyro.conf.Positional] = None
-    """Id of an environment with a transition table, such as FrozenLake-v1."""
+    """Environment id with a transition table, such as FrozenLake-v1."""
     env_kwargs: Mapping[str, Any] = field(default_factory=dict[str, Any])
-    """Parameters for the constructor of the task's environment, such as is_slippery=false."""
+    """Keyword arguments of the environment, such as is_slippery=false."""
     map: Path | None = None
-    """A text file with a drawing of a grid, instead of a task."""
+    """Text file with a drawing of a grid, instead of a task."""
     mdp: Path | None = None
-    """A file with a model (.json, .npz, or a table .csv or .tsv, with optional names of states), instead of a task."""
+    """File of a model (.json, .npz, or a table .csv or .tsv, with optional state names), instead of a task."""
     separator: str | None = None
     """Separator of a table's columns. Default: the comma, semicolon or tab in its header."""
     criterion: Literal["discounted", "average"] = "discounted"
-    """Objective: the discounted return, or the average reward per step of an endless run."""
+    """Optimality criterion: discounted return, or average reward per step."""
     horizon: int | None = None
-    """Number of steps of an episode; the policy then depends on the time. Default: unlimited."""
+    """Number of steps of an episode (finite horizon); the policy then depends on the step. Default: infinite."""
     method: Method = "auto"
     """Solver for the discounted return. auto: policy iteration up to 500 states, inexact policy iteration above."""
     gamma: float | None = None
-    """Discount per step; 1 if every good policy ends. Default: 0.99, with --horizon 1."""
+    """Discount factor per step; it may be 1 if all optimal policies terminate. Default: 0.99, or 1 with --horizon."""
     tolerance: float = 1e-6
     """Accuracy of the values."""
     out: Path | None = None
@@ -75,13 +75,13 @@ class SolveOptions(Answering):
         if self.out is not None and self.out.suffix not in SUFFIXES:
             raise ValueError(f"out must end in {', '.join(SUFFIXES)}, got {self.out}")
         if self.criterion == "average" and (self.horizon is not None or self.gamma is not None):
-            raise ValueError("the average reward has no --horizon and no --gamma: leave them out")
+            raise ValueError("the average-reward criterion takes neither --horizon nor --gamma: leave them out")
         if self.method != "auto" and (self.criterion == "average" or self.horizon is not None):
             raise ValueError(f"--method {self.method} is for the discounted return: leave it out")
 
 
 def solve(arguments: list[str]) -> int:
-    """Solve a model and show its values, a policy and the bounds."""
+    """Solve a model and print its values, a policy and the bounds."""
     options = parse(SolveOptions, arguments, "solve")
     from operant import mdp
     from operant.mdp import maps
@@ -105,8 +105,8 @@ def solve(arguments: list[str]) -> int:
     if options.json:
         print_json(answer.record)
     else:
-        parts = [f"{model.name}: {model.mdp.states} states, {model.mdp.actions} actions, {answer.heading}"]
-        print("\n".join([*parts, "", _map(model, answer) if model.shape is not None else _list(model, answer)]))
+        lines = [f"{model.name}: {model.mdp.states} states, {model.mdp.actions} actions, {answer.heading}"]
+        print("\n".join([*lines, "", _map(model, answer) if model.shape is not None else _list(model, answer)]))
     if options.out is not None:
         write(answer, options.out)
         say(f"written: {location(options.out)}")

@@ -18,19 +18,25 @@ def sweep(arguments: list[str]) -> int:
     """Train every cell of a grid, several in parallel."""
     from operant.runtime.machine import cores
 
-    about = "Train every algorithm on every task with every set of values, several runs in parallel."
+    about = "Train every algorithm on every task with every combination of values, several runs in parallel."
     parser = Parser("operant sweep", description=about)
     parser.add_argument("grid", metavar="GRID.toml|SWEEP", type=Path, help="file of the grid, or folder of a sweep")
-    parser.add_argument("--out", metavar="SWEEP", type=Path, help="folder; default: runs/sweep-NAME of the file")
+    parser.add_argument(
+        "--out", metavar="SWEEP", type=Path, help="output folder; default: runs/sweep-<name of the file>"
+    )
     executors = ("processes", "inline", "ray")
-    parser.add_argument("--executor", choices=executors, default="processes", help="how to run cells")
-    parser.add_argument("--workers", type=int, help="parallel cells; default: one per core, on Ray of all nodes")
+    parser.add_argument("--executor", choices=executors, default="processes", help="where cells run")
+    parser.add_argument(
+        "--workers", type=int, help="number of parallel cells; default: one per core, with Ray per core of all nodes"
+    )
     parser.add_argument(
         "--ray-address", default="", help="an existing Ray cluster, HOST:PORT or auto; default: a new one"
     )
-    parser.add_argument("--ray-unauthenticated", action="store_true", help="allow a cluster that asks for no token")
-    parser.add_argument("--attempts", type=int, default=3, help="of a cell that stops with status 75 (default: 3)")
-    parser.add_argument("--cell", type=int, help="run one cell alone, by its number from 0, and return its status")
+    parser.add_argument("--ray-unauthenticated", action="store_true", help="allow a Ray cluster without a token")
+    parser.add_argument(
+        "--attempts", type=int, default=3, help="attempts per cell that stops with status 75 (default: 3)"
+    )
+    parser.add_argument("--cell", type=int, help="run only the cell with this index, from 0, and return its status")
     parser.add_argument("--json", action="store_true", help="print one line of JSON")
     options = parser.parse_args(arguments)
     for name in ("workers", "attempts"):

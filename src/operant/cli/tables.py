@@ -1,4 +1,4 @@
-"""Messages on runs of tables: how their scores are computed, and which policies never end."""
+"""Notes on evaluations of tabular methods: how scores are computed, and which policies never terminate."""
 
 from typing import TYPE_CHECKING
 
@@ -8,14 +8,14 @@ if TYPE_CHECKING:
     from operant.runtime.evaluation import Evaluation
 
 MOST_SEEDS, MOST_STATES = 3, 12
-"""Maximum names in a list."""
+"""Maximum numbers of seeds and of states in a list."""
 
 
 def score_notes(trained: "Trained", evaluation: "Evaluation") -> str:
-    """Return the explanation of a table's scores, in lines; empty for other runs.
+    """Return notes on the scores of a tabular method; empty for other runs.
 
-    It states whether scores are exact, how many episodes were cut by a step limit, and in which states policies loop
-    forever.
+    They state whether scores are exact, how many episodes were truncated by a step limit, and in which states policies
+    loop forever.
     """
     if trained.run.entry.package != "tabular":
         return ""
@@ -24,18 +24,18 @@ def score_notes(trained: "Trained", evaluation: "Evaluation") -> str:
     if mdp is not None and evaluation.exact:
         lines.append(f"Scores are exact: the expected return within {_limit(mdp)}, computed from the model.")
     elif evaluation.exact:
-        lines.append("Scores are exact: what a pull of the greedy arm pays on average.")
+        lines.append("Scores are exact: the expected reward of the greedy arm.")
     cut = [(seed, share) for seed, share in zip(trained.run.settings.seeds, evaluation.cut, strict=False) if share > 0]
     if cut:
         total = sum(share for _, share in cut) / len(evaluation.cut)
         each = _listed([f"seed {seed} {100 * share:.3g} %" for seed, share in cut], "seeds")
-        lines.append(f"Cut by the step limit: {100 * total:.3g} % of the episodes ({each}).")
-        lines += _circles(trained, mdp, [seed for seed, _ in cut]) if mdp is not None else []
+        lines.append(f"Truncated by the step limit: {100 * total:.3g} % of the episodes ({each}).")
+        lines += _endless_policies(trained, mdp, [seed for seed, _ in cut]) if mdp is not None else []
     return "\n".join(lines)
 
 
-def _circles(trained: "Trained", mdp: "MDP", seeds: list[int]) -> list[str]:
-    """Return a line on the policies of some seeds that never end, if there are any."""
+def _endless_policies(trained: "Trained", mdp: "MDP", seeds: list[int]) -> list[str]:
+    """Return a note on the policies of the given seeds that never terminate; empty if there are none."""
     from operant.tabular.exact import circling_states
 
     policies, every = trained.experiment.learner.policy(), trained.run.settings.seeds
@@ -45,8 +45,8 @@ def _circles(trained: "Trained", mdp: "MDP", seeds: list[int]) -> list[str]:
         return []
     each = [f"seed {seed} loops in states {_listed_states(states)}" for seed, states in circles.items()]
     return [
-        f"The policy never ends: {_listed(each, 'seeds')}. Its score is that of an episode cut after {_limit(mdp)}; "
-        "a smaller step size, or a step limit, may fix it."
+        f"The policy never terminates: {_listed(each, 'seeds')}. Its score is that of an episode truncated after "
+        f"{_limit(mdp)}; a smaller step size, or a step limit, may fix it."
     ]
 
 

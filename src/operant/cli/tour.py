@@ -1,4 +1,4 @@
-"""`operant tour`: a guided tour, one stop per package."""
+"""`operant tour`: a guided tour with one stop per package."""
 
 import shlex
 import time
@@ -25,9 +25,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class TourOptions:
-    """Take a guided tour: solve a known world, learn in it without the model, train networks, teach addition.
+    """Take a guided tour: solve a known MDP, learn it from samples, train networks, train a language model to add.
 
-    It takes some minutes.
+    It takes a few minutes.
     """
 
     keep: Path = Path("runs")
@@ -39,9 +39,9 @@ class Stop:
     """One stop of the tour.
 
     Attributes:
-        title: of the stop.
+        title: title of the stop.
         text: introduction.
-        visit: runs it, given the folder for runs and the interruption check; returns an exit status.
+        visit: function that runs the stop, from the folder for runs and the interruption check to an exit status.
     """
 
     title: str
@@ -61,7 +61,7 @@ def tour(arguments: list[str]) -> int:
             if interrupted():
                 break
     chosen = "" if options.keep == TourOptions.keep else f" --runs {shlex.quote(str(options.keep))}"
-    print(f"See these runs, and a playground of such worlds, in the browser:\n  operant serve{chosen}")
+    print(f"See these runs and a playground in the browser:\n  operant serve{chosen}")
     return max(statuses)
 
 
@@ -72,7 +72,7 @@ def look_ahead(folder: Path, interrupted: Interruption) -> int:
     """Solve FrozenLake exactly.
 
     Returns:
-        0 if the values have the requested accuracy, else 1.
+        Exit status: 0 if the values have the requested accuracy, else 1.
     """
     status = solve([LAKE, "--gamma", "0.99"])
     print(f"\nNext:\n  operant solve {LAKE} --method value-iteration  another method, the same values")
@@ -84,7 +84,7 @@ def explore(folder: Path, interrupted: Interruption, *, budget: int = 200_000, s
     """Train Q-learning on FrozenLake from samples, and evaluate its policies exactly.
 
     Returns:
-        0 if every seed solves the task, 75 if training was interrupted, else 1.
+        Exit status: 0 if every seed solves the task, 75 if training was interrupted, else 1.
     """
     import gymnasium
     import numpy as np
@@ -104,10 +104,10 @@ def explore(folder: Path, interrupted: Interruption, *, budget: int = 200_000, s
     ceiling = lake.start @ backward_induction(lake, horizon=lake.max_steps).values[0]
     aimless = lake.feasible / np.maximum(lake.feasible.sum(axis=1, keepdims=True), 1)
     chance = tabular.expected_returns(lake, aimless) @ lake.start
-    print(f"Probability of each seed to reach the goal within {lake.max_steps} steps, computed exactly:\n")
+    print(f"Exact probability of reaching the goal within {lake.max_steps} steps, by seed:\n")
     rows = [[str(seed), f"{value:.4f}"] for seed, value in zip(trained.run.settings.seeds, exact, strict=True)]
     print(table([["seed", "success"], *rows], ">>"))
-    print(f"\nRandom moves have {chance:.4f}; no policy has more than {ceiling:.4f}, even with the time as input.")
+    print(f"\nA random policy has {chance:.4f}; no policy exceeds {ceiling:.4f}, even if it observes the time.")
     solved = int((exact >= threshold).sum())
     print(f"{solved} of {seeds} seeds solve it: {number(threshold)} or more.")
     print(f"\nNext:\n  operant evaluate {place}  sampled episodes instead, which have noise")
@@ -133,10 +133,10 @@ def _train(
 
 
 def balance(folder: Path, interrupted: Interruption, *, budget: int = 100_000, seeds: int = 8) -> int:
-    """Train PPO on CartPole, score all seeds in Gymnasium's own environment and show the result.
+    """Train PPO on CartPole, evaluate all seeds in Gymnasium's environment and show the results.
 
     Returns:
-        0 if every seed solves the task, 75 if training was interrupted, else 1.
+        Exit status: 0 if every seed solves the task, 75 if training was interrupted, else 1.
     """
     import gymnasium
 
@@ -168,13 +168,13 @@ def _show_curve(trained: "Trained", budget: int) -> None:
 
     curve, unit = learning_curve(trained.run), trained.run.entry.unit
     low, high = float(curve.iqm.min()), float(curve.iqm.max())
-    print("How the score grew (interquartile mean over the seeds):\n")
+    print("Learning curve (IQM over the seeds):\n")
     print(curve_chart(curve, budget, low=low, high=high, height=8))
     print(budget_axis(budget, unit, low=low, high=high))
 
 
 def _pictures(trained: "Trained") -> str:
-    """Plot the learning curve and record the first seed, if the extras are installed; print the paths."""
+    """Plot the learning curve and record a video of the first seed, if the extras are installed; return a text."""
     lines: list[str] = []
     if missing(["matplotlib"]):
         lines.append('For a plot of the curve: pip install "operant[plots]"')
@@ -204,17 +204,17 @@ def calculate(
     imitation: Mapping[str, Any] = MappingProxyType({}),
     rewards: Mapping[str, Any] = MappingProxyType({}),
 ) -> int:
-    """Train a small language model to add, first on demonstrations, then by rewards, with the defaults.
+    """Train a small language model to add, first with SFT on demonstrations, then with GRPO.
 
     Args:
-        folder: for the runs.
+        folder: folder for the runs.
         interrupted: interruption check.
-        seeds: of the runs.
-        imitation: parameters of the first part that differ from the defaults.
-        rewards: those of the second part.
+        seeds: seeds of the runs.
+        imitation: parameters of SFT that differ from the defaults.
+        rewards: parameters of GRPO that differ from the defaults.
 
     Returns:
-        0 if the second part gains more than noise, 75 if training was interrupted, else 1.
+        Exit status: 0 if GRPO improves significantly, 75 if training was interrupted, else 1.
     """
     if missing(["transformers", "tokenizers"]):
         print('This stop needs more packages: pip install "operant[language]"')
@@ -227,16 +227,16 @@ def calculate(
     if imitator.outcome is None or imitator.outcome.interrupted or imitator.outcome.evaluation is None:
         print(f"Interrupted and saved. Continue with `operant resume {place}`.")
         return 75
-    print(f"\nImitated for {time.perf_counter() - begin:.0f} s. Now the same model only gets rewards.\n")
+    print(f"\nSFT took {time.perf_counter() - begin:.0f} s. GRPO continues with the same model and rewards only.\n")
     trained = _train("grpo", SUMS, folder, interrupted, seeds=seeds, init=str(imitator.run.path), **rewards)
     place = location(trained.run.path)
     if trained.outcome is None or trained.outcome.interrupted or trained.outcome.evaluation is None:
         print(f"Interrupted and saved. Continue with `operant resume {place}`.")
         return 75
-    print(f"\n{time.perf_counter() - begin:.0f} s in all. Accuracy on 200 unseen sums:\n")
+    print(f"\n{time.perf_counter() - begin:.0f} s in all. Accuracy on 200 held-out sums:\n")
     before, after = imitator.outcome.evaluation.scores, trained.outcome.evaluation.scores
     rows = [[str(s), f"{a:.1%}", f"{b:.1%}"] for s, a, b in zip(seeds, before, after, strict=True)]
-    print(table([["seed", "demonstrations", "and rewards"], *rows], ">>>"))
+    print(table([["seed", "after SFT", "after GRPO"], *rows], ">>>"))
     print(f"\n{answer_table(cast(Any, trained.experiment).samples)}")
     print(f"\nNext:\n  operant chat {place}                  chat with it")
     print(f"  operant evaluate {place} --samples 8  how often one of several answers is correct")

@@ -56,30 +56,30 @@ class ResumeOptions(Training, Opening):
     """Folder of the run."""
 
     budget: int | None = None
-    """New budget of each seed, saved with the run; schedules stretch over it. Not for language models. Default: that of
-    the run."""
+    """New budget per seed, saved with the run; schedules are rescaled to it. Not for language models. Default: the
+    run's."""
 
     track: tuple[Literal["tensorboard", "wandb", "trackio"], ...] | None = None
-    """Other trackers for now. Default: those of the run."""
+    """Trackers of this session. Default: the run's."""
 
 
 def _require_workers(options: Any, config: Any) -> None:
-    """Check that a run has workers, which can be on Ray.
+    """Check that a run uses worker processes, which can run on Ray.
 
     Raises:
-        ValueError: all is in this process.
+        ValueError: its environments are in this process.
     """
     from operant.runtime.rollout_workers import RolloutWorkersConfig
 
     if isinstance(config, RolloutWorkersConfig):
-        here, add = config.workers == 0, f"--workers {config.num_actors}"
+        in_process, flag = config.workers == 0, f"--workers {config.num_actors}"
     else:
         language = catalog.find(options.algorithm).package == "language"
-        here, add = options.vectorization == "sync" and not language, "--vectorization async"
-    if here:
+        in_process, flag = options.vectorization == "sync" and not language, "--vectorization async"
+    if in_process:
         raise ValueError(
-            f"Ray runs workers of environments, but these are in this process: add {add}, or leave out --ray and "
-            "--ray-address"
+            f"Ray runs workers of environments, but all environments are in this process: add {flag}, or leave out "
+            "--ray and --ray-address"
         )
 
 
@@ -109,7 +109,7 @@ def finish(work: Callable[[], "Trained"], *, as_json: bool) -> int:
     trained = work()
     seconds = time.perf_counter() - begin
     outcome, place = trained.outcome, location(trained.run.path)
-    assert outcome is not None  # noqa: S101 - train and resume always say how it ended
+    assert outcome is not None  # noqa: S101 - train and resume always set it
     if outcome.lost_records or outcome.missed_checkpoints:
         say(f"not written: {outcome.lost_records} records, {outcome.missed_checkpoints} checkpoints; see the warnings")
     for error in outcome.callback_errors:
@@ -124,7 +124,7 @@ def finish(work: Callable[[], "Trained"], *, as_json: bool) -> int:
     course = course_of(trained)
     start = course.start.evaluation if course.start else None
     settings, entry = trained.run.settings, trained.run.entry
-    speaks = entry.package == "language"
+    is_language_model = entry.package == "language"
     updates = updates_of(trained.run)
     status = int(faulty(settings.seeds, evaluation))
     if as_json:
@@ -138,14 +138,18 @@ def finish(work: Callable[[], "Trained"], *, as_json: bool) -> int:
                 **score_fields(evaluation),
                 **course_fields(course),
                 **({"metrics": evaluation.metrics} if evaluation.metrics else {}),
-                **({"unit": entry.unit, "units_per_second": rate} if speaks else {"env_steps_per_second": rate}),
+                **(
+                    {"unit": entry.unit, "units_per_second": rate}
+                    if is_language_model
+                    else {"env_steps_per_second": rate}
+                ),
                 "skipped_updates": [seed.skipped for seed in updates],
                 "skipped_share": [seed.share for seed in updates],
                 "wall_seconds": seconds,
             }
         )
         return status
-    if speaks:
+    if is_language_model:
         print(_held_out(trained, evaluation, start, updates))
     else:
         scores = seed_table(settings.seeds, evaluation, updates=updates, start=start)
@@ -164,7 +168,7 @@ def finish(work: Callable[[], "Trained"], *, as_json: bool) -> int:
 
 
 def updates_of(run: "Run") -> list[Updates]:
-    """Return the updates of each seed in the whole run."""
+    """Return the number of updates of each seed over the whole run."""
     from operant.runtime.metrics import read_records
     from operant.runtime.metrics_window import SKIPPED, UPDATES
 
@@ -179,14 +183,14 @@ def updates_of(run: "Run") -> list[Updates]:
 
 
 def _by_seed(value: Any, seeds: int) -> list[float]:
-    """Return the values of a metric as a list, also for one seed."""
+    """Return the values of a metric as a list, with one entry per seed."""
     return cast(list[float], value) if isinstance(value, list) else [value] * seeds
 
 
 def _held_out(
     trained: "Trained", evaluation: "Evaluation", start: "Evaluation | None", updates: Sequence[Updates]
 ) -> str:
-    """Return the last evaluation of a language model, and its answers."""
+    """Return the last evaluation of a language model and its answers, as text."""
     from operant.runtime.generations import latest_samples
 
     scores = seed_table(trained.run.settings.seeds, evaluation, counted="examples", start=start, updates=updates)
@@ -196,7 +200,7 @@ def _held_out(
 
 
 def final_evaluation(trained: "Trained") -> "Evaluation":
-    """Return the last evaluation of a run that has used its budget."""
+    """Return the last evaluation of a finished run."""
     from operant.runtime.comparison import evaluations
 
     if trained.outcome and trained.outcome.evaluation:
@@ -205,7 +209,7 @@ def final_evaluation(trained: "Trained") -> "Evaluation":
 
 
 def course_of(trained: "Trained") -> "Course":
-    """The evaluations of a run."""
+    """Return the evaluations of a run."""
     from operant.runtime.course import Course
     from operant.runtime.metrics import read_records
 
@@ -213,7 +217,7 @@ def course_of(trained: "Trained") -> "Course":
 
 
 def course_fields(course: "Course") -> dict[str, Any]:
-    """JSON of a run's start and best evaluation; empty without an evaluated start."""
+    """Return a run's first and best evaluation for `--json`; empty if the start was not evaluated."""
     if course.start is None or course.best is None:
         return {}
     change = course.from_start()
@@ -225,32 +229,32 @@ def course_fields(course: "Course") -> dict[str, Any]:
 
 
 def development(course: "Course", unit: str, place: str) -> str:
-    """Start, end and best of a run as text, and other metrics of its last answers.
+    """Return the first, last and best evaluation of a run as text, and other metrics of its last answers.
 
     Args:
-        course: the evaluations of the run, with its start first.
-        unit: of the budget.
-        place: of the run.
+        course: evaluations of the run, from the start on.
+        unit: unit of the budget.
+        place: path of the run.
     """
     start, best = course.start, course.best
     if start is None or best is None:
         return ""
     last = course.points[-1]
-    change, told = course.from_start(), ""
+    change, change_text = course.from_start(), ""
     if change is not None:
         kind = "worse" if change.high < 0 else "better" if change.low > 0 else "within noise"
-        told = f" ({change.mean:+.2g}, 99 % interval {change.low:+.2g} to {change.high:+.2g}: {kind})"
+        change_text = f" ({change.mean:+.2g}, 99 % interval {change.low:+.2g} to {change.high:+.2g}: {kind})"
     lines = [
-        f"From {number(start.evaluation.mean)} at the start to {number(last.evaluation.mean)}{told}; the best was "
-        f"{number(best.evaluation.mean)} at {best.consumed:,} {unit}."
+        f"From {number(start.evaluation.mean)} at the start to {number(last.evaluation.mean)}{change_text}; the best "
+        f"was {number(best.evaluation.mean)} at {best.consumed:,} {unit}."
     ]
     if change is not None and change.high < 0:
         lines.append(f"It ends below its start: use the best weights, such as `operant evaluate {place} --best`.")
     before, now = ({n: sum(v) / len(v) for n, v in p.evaluation.metrics.items()} for p in (start, last))
     for name in [name for name in now if name.startswith("eval/rewards/")]:
         lines.append(
-            f"{name.split('/')[2]}, which it was trained on, gives the same answers {number(now[name])}, and gave "
-            f"those of the start {number(before.get(name, math.nan))}; its scale is not that of the score."
+            f"The training reward {name.split('/')[2]} of the same answers is {number(now[name])}; that of the first "
+            f"evaluation's answers was {number(before.get(name, math.nan))}. Its scale differs from the score's."
         )
     if "objective/kl_start" in now:
         away, token = number(now["objective/kl_start"]), number(now["kl_start"])
@@ -259,7 +263,7 @@ def development(course: "Course", unit: str, place: str) -> str:
 
 
 def health(trained: "Trained") -> str:
-    """Health counts of a run, in one line; empty if all is well. Updates are reported elsewhere."""
+    """Return the nonzero health counts of a run in one line; empty if there are none. Updates are not included."""
     from operant.runtime.metrics import read_records
     from operant.runtime.metrics_window import SKIPPED, UPDATES
 
@@ -277,33 +281,33 @@ def next_commands(place: str, entry: catalog.Algorithm | None = None, task: str 
     """Return suggested commands for the run at `place`.
 
     Args:
-        place: of the run.
-        entry: its algorithm. Default: one that acts in environments.
-        task: its task.
+        place: path of the run.
+        entry: algorithm of the run. Default: one that acts in environments.
+        task: task of the run.
     """
     from operant.envs.worlds.games import BOARD_GAMES
 
     if entry is not None and entry.package == "tabular":
         calls = {
-            f"evaluate {place}": "score it, exactly where the model of the task is known",
-            f"show {place}": "see its values and its policy",
-            f"watch {place}": "see it act",
+            f"evaluate {place}": "evaluate it, exactly if the model of the task is known",
+            f"show {place}": "show its values and policy",
+            f"watch {place}": "record a video",
         }
     elif entry is not None and entry.family == "search" and task in BOARD_GAMES:
         calls = {
-            f"evaluate {place} --exact": "its mistakes, over every position of a small board",
+            f"evaluate {place} --exact": "count its mistakes in all positions of a small board",
             f"play {place}": "play against it",
         }
     elif entry is None or entry.package != "language":
         calls = {
-            f"evaluate {place}": "100 more episodes, in Gymnasium's own environment",
-            f"watch {place}": "see it act",
+            f"evaluate {place}": "evaluate 100 more episodes in Gymnasium's environment",
+            f"watch {place}": "record a video",
         }
     elif entry.family == "reward":
         calls = {f"train rlhf TASK --init RUN --reward-model {place}": "train a policy with it"}
     else:
         calls = {
-            f"chat {place}": "talk to it",
+            f"chat {place}": "chat with it",
             f"evaluate {place} --samples 8": "avg@8 and pass@8 of its answers",
             f"train grpo TASK --init {place}": "continue with GRPO",
         }
@@ -316,5 +320,5 @@ def _speed(steps_per_second: float, seconds: float, unit: str) -> str:
     from operant.runtime.progress import si
 
     if math.isnan(steps_per_second):
-        return "There was nothing left to train."
+        return "The budget was already used: nothing was trained."
     return f"{si(steps_per_second)} {unit} per second in training, all seeds together; {seconds:.1f} s with evaluations"

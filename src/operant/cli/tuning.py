@@ -39,30 +39,29 @@ class TuneOptions(TrainOptions):
     """Number of seeds of each trial, trained in parallel."""
 
     first: Annotated[int, tyro.conf.arg(name="seed")] = _SEEDS[0]
-    """First seed of the trials; they must differ from the new seeds."""
+    """First seed of the trials, which must not overlap with the new seeds."""
 
     run: Path | None = None
     """Folder of the study, new or empty. Default: runs/tune-<algorithm>-<task>-<n>, with the first free number."""
 
     trials: int = 40
-    """Number of trials. The first has the initial values."""
+    """Number of trials. The first one uses the initial values."""
 
     hours: float = 0.0
-    """Time limit of the search in hours, over all sessions, whatever is left of the trials; runs on new seeds come
-    afterwards. 0: no limit."""
+    """Time limit of the search in hours, over all sessions, excluding the final runs on new seeds. 0: no limit."""
 
     fresh_seeds: int = 10
-    """Seeds from 0 on which to retrain the winner and the initial values; 0: neither."""
+    """Number of new seeds, from seed 0, on which to train the best trial and the initial values. 0: none."""
 
     prune: bool = True
-    """Whether to stop trials that are always worse than half of the others at the same evaluation."""
+    """Prune trials that are worse than the median of the others at every evaluation."""
 
     search_seed: int = 0
-    """Of the proposed values."""
+    """Random seed of the search."""
 
     space: Path | None = None
-    """A TOML file of the search space: for each field a table with low, high and optionally log = true, or with
-    choices. Default: the algorithm's fields with a known space. Fields with a flag keep its value."""
+    """TOML file of the search space: for each field a table with low, high and optionally log = true, or with choices.
+    Default: the algorithm's fields with a predefined space. Fields set by a flag keep their value."""
 
 
 @dataclass(frozen=True)
@@ -73,14 +72,14 @@ class ContinueOptions(Answering):
     """Folder of the study."""
 
     trials: int | None = None
-    """Total trials. Default: those of the study."""
+    """Total number of trials. Default: the study's."""
 
     hours: float | None = None
-    """Total hours. Default: those of the study."""
+    """Total time limit in hours. Default: the study's."""
 
 
 def tune(arguments: list[str]) -> int:
-    """Search for the hyperparameters with the best last evaluation, averaged over the seeds."""
+    """Search for the hyperparameters with the best final evaluation, averaged over the seeds."""
     if not {"-h", "--help"} & set(arguments):
         require_extra("tune", "operant tune", ["optuna"])
     with Interruption() as interrupted:
@@ -95,7 +94,7 @@ def tune(arguments: list[str]) -> int:
             study = _new(options, config, arguments)
         place = location(study.path)
         say(f"operant: tuning {', '.join(study.space)} in {place}")
-        result = study.run(interrupted=interrupted, report=lambda trial: say(_told(study, trial)))
+        result = study.run(interrupted=interrupted, report=lambda trial: say(_describe(study, trial)))
         if result is None:
             say(f"operant: interrupted and saved; continue with `operant tune {place}`")
             return EXIT_REQUEUE
@@ -136,8 +135,8 @@ def _read(path: Path) -> dict[str, Any]:
         raise ValueError(f"{path} cannot be read: {error}") from error
 
 
-def _told(study: "Study", trial: "Trial") -> str:
-    """Return a line about a completed trial."""
+def _describe(study: "Study", trial: "Trial") -> str:
+    """Return a one-line description of a completed trial."""
     names = " ".join(f"{name}={value}" for name, value in trial.values.items())
     score = "" if trial.value is None else f" {number(trial.value)}"
     reason = f" ({trial.reason})" if trial.reason else ""
@@ -168,7 +167,7 @@ def _report(study: "Study", result: "Result") -> str:
         f"{number(best.value or 0.0)} tuned."
     )
     if result.default is None:
-        lines.append("The best of many scores overestimates its values: evaluate them on new seeds.")
+        lines.append("The best of many scores is biased upward: evaluate its values on new seeds.")
     else:
         lines.append(f"On {study.plan.fresh_seeds} new seeds:")
         lines.append(f"  before  {summary(result.default.final)}")
@@ -181,7 +180,7 @@ def _report(study: "Study", result: "Result") -> str:
                 f"  difference of the IQMs {number(result.tuned.difference)} [{number(low)}, {number(high)}], "
                 f"probability of improvement {result.tuned.improvement:.2f}"
             )
-            lines.append("The best of many scores is biased upwards: report those on new seeds.")
+            lines.append("The best of many scores is biased upward: report the scores on new seeds.")
     return "\n".join([*lines, f"\nTrain the winner:\n  {_command(study, result)}"])
 
 

@@ -27,7 +27,7 @@ FORMATS: dict[str, tuple[float, dict[str, Any]]] = {
             "codec": "gif",
             "pix_fmt_out": "pal8",
             "macro_block_size": 1,
-            # A separate palette for each frame keeps colors right in one pass.
+            # A palette per frame gives accurate colors in a single pass.
             "output_params": [
                 "-vf",
                 "split[a][b];[a]palettegen=stats_mode=single[p];[b][p]paletteuse=new=1:dither=none",
@@ -37,41 +37,41 @@ FORMATS: dict[str, tuple[float, dict[str, Any]]] = {
     ),
     ".mp4": (60.0, {"codec": "libx264", "macro_block_size": 2}),
 }
-"""Maximum frames per second, and the parameters of ffmpeg, by the file's ending."""
+"""Maximum frame rate and parameters of ffmpeg, by file suffix."""
 
 
 @dataclass(frozen=True)
 class WatchOptions:
-    """Run a trained policy in Gymnasium's own environment, and record a video."""
+    """Run a trained policy in Gymnasium's environment, and record a video."""
 
     run: tyro.conf.Positional[Path]
     """Folder of the run."""
 
     seed_index: int | Literal["best"] = 0
-    """Which seed acts: its index in the run, from 0, or the one with the best final score."""
+    """Seed that acts: its index in the run, from 0, or the seed with the best final score."""
 
     out: Path | None = None
-    """The video, a .gif or an .mp4. Default: media/<task>-seed<seed>.gif in the folder of the run; --at adds
-    -at<STEP>."""
+    """Output file, .gif or .mp4. Default: media/<task>-seed<seed>.gif in the folder of the run; with --at,
+    media/<task>-seed<seed>-at<STEP>.gif."""
 
     episodes: int = 1
     """Number of episodes."""
 
     max_steps: int = 2000
-    """Maximum steps of an episode; a longer one is cut, and its score is that of these steps."""
+    """Maximum number of steps per episode; longer episodes are truncated, and scored on these steps."""
 
     live: tyro.conf.FlagCreatePairsOff[bool] = False
-    """Show it in a window instead."""
+    """Show the policy in a window instead of recording a video."""
 
     best: tyro.conf.FlagCreatePairsOff[bool] = False
-    """Show the policy of the seed's best evaluation in training, not the latest one."""
+    """Use the policy with the best evaluation during training instead of the latest one."""
 
     at: int | None = None
-    """Show the policy of the first update at this much of the budget (0: the start), recomputed bit for bit from the
-    nearest earlier checkpoint. Default: the latest one."""
+    """Use the policy at this point of the budget (0: before training), recomputed bit for bit from the nearest earlier
+    checkpoint. Default: the latest policy."""
 
     sample: tyro.conf.FlagCreatePairsOff[bool] = False
-    """Sample actions from the policy instead of the most probable ones (greedy)."""
+    """Sample actions from the policy instead of selecting the most probable ones (greedy)."""
 
     def __post_init__(self) -> None:
         if self.episodes < 1:
@@ -92,11 +92,11 @@ def watch(arguments: list[str]) -> int:
     entry = Run.open(options.run).entry
     if entry.package == "language":
         place = location(options.run)
-        raise ValueError(f"{entry.name} has trained a language model; try `operant chat {place}`")
+        raise ValueError(f"{entry.name} trained a language model, which cannot be watched; try `operant chat {place}`")
     require_extra("render", "watching", ["pygame"] if options.live else ["pygame", "imageio_ffmpeg"])
     from operant import api
 
-    trained = api.load(options.run, best=options.best, at=options.at, accept_changes=True)  # with a warning
+    trained = api.load(options.run, best=options.best, at=options.at, accept_changes=True)  # changes cause a warning
     with closing(trained.experiment):
         index = trained.best_seed if options.seed_index == "best" else options.seed_index
         episodes, sample, longest = options.episodes, options.sample, options.max_steps
@@ -109,7 +109,7 @@ def watch(arguments: list[str]) -> int:
         print(arrived(trained.arrival))
     if played.cut:
         episodes = f"{played.cut} of {options.episodes} episodes were" if options.episodes > 1 else "the episode was"
-        print(f"{episodes} cut after {options.max_steps} steps, without an end; for more, --max-steps")
+        print(f"{episodes} truncated after {options.max_steps} steps; raise --max-steps for longer ones")
     print(f"seed {trained.run.settings.seeds[index]} scored {', '.join(map(number, played.scores))}")
     return 0
 
@@ -123,15 +123,15 @@ def film(
     sample: bool = False,
     max_steps: int = WatchOptions.max_steps,
 ) -> tuple[Path, "Played"]:
-    """Record one seed of a run.
+    """Record a video of one seed of a run.
 
     Args:
-        trained: the run.
-        index: of the seed in the run.
-        path: a .gif or an .mp4. Default: in the folder of the run.
+        trained: loaded run.
+        index: index of the seed in the run.
+        path: output file, .gif or .mp4. Default: in the folder of the run.
         episodes: number of episodes.
-        sample: whether to sample actions, instead of the most probable ones.
-        max_steps: maximum steps of an episode.
+        sample: whether to sample actions instead of selecting the most probable ones.
+        max_steps: maximum number of steps per episode.
 
     Returns:
         The path of the video, and the episodes.
@@ -148,12 +148,12 @@ def film(
 
 
 _Sink = Generator[None, "Frame | None", None]
-"""Takes frames; the first thing it is sent is None."""
+"""Generator that receives frames by `send`; the first value sent is None."""
 _Begin = Callable[..., _Sink]
 
 
 class _Film:
-    """Writes frames to a file; formats with a lower frame rate get every second, third, ... of them."""
+    """Writer of frames to a file; formats with a lower frame rate get every second, third, ... frame."""
 
     def __init__(self, path: Path, frames_per_second: float):
         limit, parameters = FORMATS[path.suffix]

@@ -1,6 +1,6 @@
-"""Attention for token sequences of different lengths without padding, for models of transformers.
+"""Attention for packed token sequences of different lengths, for models of transformers.
 
-It serves every model with transformers' attention interface.
+It supports every model with transformers' attention interface.
 
 A model is always called with one row `[1, n]` of tokens; only attention distinguishes sequences. A *layout*, passed
 through the model as a keyword, defines them: `Segments` for whole sequences, which may share a prompt, and
@@ -21,7 +21,7 @@ NAME = "operant"
 
 
 class Layout(Protocol):
-    """Which tokens of a call attend to which."""
+    """Defines which tokens of a forward pass attend to which."""
 
     def attend(
         self, layer: int, queries: Tensor, keys: Tensor, values: Tensor, *, scale: float, window: int | None
@@ -33,8 +33,8 @@ class Layout(Protocol):
             queries: `[n, H, D]`.
             keys: `[n, K, D]`; H is a multiple of K, and consecutive query heads share a key head.
             values: as `keys`.
-            scale: factor of the products.
-            window: maximum tokens that a token attends to, itself included; None: all before it.
+            scale: factor of the dot products.
+            window: number of tokens that a token attends to, including itself; None: all preceding tokens.
 
         Returns:
             `[n, H, D]`.
@@ -43,12 +43,12 @@ class Layout(Protocol):
 
 
 class Segment(NamedTuple):
-    """Consecutive tokens of one row, which attend causally to themselves and fully to their parent.
+    """Consecutive tokens of the packed row, with causal attention to each other and full attention to their parent.
 
     Attributes:
         start: index of the first token.
         length: number of tokens, at least 1.
-        parent: index of the segment before it in its sequence; None if it is the first.
+        parent: index of the preceding segment of its sequence; None for the first one.
     """
 
     start: int
@@ -57,14 +57,13 @@ class Segment(NamedTuple):
 
 
 class Segments:
-    """The layout of whole sequences: trees of segments, such as one prompt with many completions.
+    """Layout of whole sequences: trees of segments, such as one prompt with many completions.
 
-    Segments of similar lengths share a padded batch in attention; everything outside attention works on unpadded
-    tokens.
+    Segments of similar lengths share a padded batch in attention; all other layers work on unpadded tokens.
 
     Args:
-        segments: cover all tokens; a parent comes before its children.
-        device: of the model.
+        segments: segments that cover all tokens; a parent precedes its children.
+        device: device of the model.
 
     Raises:
         ValueError: a parent has a parent.
@@ -96,7 +95,7 @@ class _Block(NamedTuple):
     """Segments of similar lengths: `B` of them, with at most `Q` queries and `L` keys."""
 
     tokens: Tensor
-    """`[m]` indices of the query tokens."""
+    """Indices of the query tokens, `[m]`."""
     slots: Tensor
     """`[m]` their positions among the `B * Q` padded queries."""
     query_index: Tensor
@@ -146,10 +145,10 @@ class _Block(NamedTuple):
 
 
 def install(network: Any) -> None:
-    """Let a model of transformers attend by layouts; calls without one are unchanged.
+    """Enable attention layouts in a model of transformers; calls without a layout are unchanged.
 
     Raises:
-        ValueError: the model has no attention interface.
+        ValueError: the model does not support transformers' attention interface.
     """
     register_attention(NAME, _attention)
     network.set_attn_implementation(NAME)
@@ -172,7 +171,7 @@ def _attention(
     sliding_window: int | None = None,
     **options: Any,
 ) -> tuple[Tensor, None]:
-    """Attend as transformers' attention functions do: `[1, H, n, D]` to `[1, n, H, D]`."""
+    """Attention function for transformers, from `[1, H, n, D]` to `[1, n, H, D]`."""
     if layout is None:
         options |= {"scaling": scaling, "sliding_window": sliding_window}
         return sdpa_attention(module, query, key, value, attention_mask, **options)

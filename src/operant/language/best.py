@@ -1,4 +1,4 @@
-"""The best weights of a language model, as `operant.runtime.weights.Best` keeps them: `ModelWeights`, `best_state`."""
+"""Best weights of a language model, stored by `operant.runtime.weights.Best`: `ModelWeights`, `best_state`."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -10,15 +10,15 @@ from operant.runtime.weights import Best, Weights
 from operant.state import State
 
 MODEL, HEAD = "model", "head"
-"""Parts of a learner's state in the best weights."""
+"""Parts of a learner's state that are stored in the best weights."""
 
 
 @dataclass(frozen=True)
 class ModelWeights:
-    """The weights of one seed's learner: all trained parameters of its model (or its adapter), and a head.
+    """Weights of one seed's learner: all trained parameters of its model or adapter, and its head, if any.
 
     Attributes:
-        learner: of one seed.
+        learner: learner of one seed.
     """
 
     learner: Any
@@ -30,22 +30,22 @@ class ModelWeights:
 
     @property
     def learned(self) -> Weights:
-        """The parameters, `[1, ...]` each."""
+        """The parameters by name, `[1, ...]` each."""
         found: dict[str, Tensor] = {f"{MODEL}.{name}": value for name, value in self.learner.model.whole().items()}
         if scorer := getattr(self.learner, "scorer", None):
             found |= {f"{HEAD}.{name}": value for name, value in scorer.head.named_parameters()}
         return {name: value.detach().unsqueeze(0) for name, value in found.items()}
 
     def refresh(self) -> None:
-        """Synchronize the optimizer with parameters that were replaced."""
+        """Synchronize the optimizer with the current parameters."""
         getattr(self.learner, "grpo", self.learner).stepper.refresh()
 
 
 def best_state(run: Run, place: int) -> dict[str, State]:
-    """The best weights of one seed, by part of its state and by name.
+    """Load the best weights of one seed, by part of its state and by name.
 
     Args:
-        run: whose best weights to load.
+        run: the run.
         place: index of the seed in the run.
 
     Raises:
@@ -53,7 +53,7 @@ def best_state(run: Run, place: int) -> dict[str, State]:
         CheckpointError: they are damaged.
     """
     found: dict[str, State] = {}
-    for name, value in Best(run, place=place).load().learned.items():
+    for name, value in Best(run, index=place).load().learned.items():
         part, _, rest = name.partition(".")
         found.setdefault(part, {})[rest] = value[0]
     return found

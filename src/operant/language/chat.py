@@ -1,4 +1,4 @@
-"""Chat with trained models: `find_chat_model`, `Conversation`, `score`; and their export: `write_model`."""
+"""Chat with trained models: `find_chat_model`, `Conversation`, `score`; and export: `write_model`."""
 
 import json
 from collections.abc import Generator, Sequence
@@ -22,7 +22,7 @@ from operant.runtime.run import Run
 
 _TEXTS = ("prompt", "messages", "chosen")
 _UNFINISHED = "\ufffd"
-"""Decoding of an incomplete character."""
+"""Decoded text of an incomplete character."""
 
 
 @dataclass(frozen=True)
@@ -30,9 +30,9 @@ class ChatModel:
     """A model to chat with.
 
     Attributes:
-        model: generates answers.
-        in_turns: whether it was trained on conversations (its chat template applies) or on plain prompts.
-        example: a prompt of its training; empty if unknown.
+        model: language model.
+        in_turns: whether prompts are formatted by the chat template, as conversations, or used as plain text.
+        example: example of a training prompt; empty if unknown.
     """
 
     model: LanguageModel
@@ -41,14 +41,14 @@ class ChatModel:
 
 
 class Answer(NamedTuple):
-    """An answer, token by token.
+    """An answer with its tokens.
 
     Attributes:
-        prompt: what the model was given: a text, or the turns of the conversation that had room.
-        prompt_ids: its tokens.
-        text: the answer.
-        ids: its tokens, including the end of sequence if it was sampled.
-        truncated: whether it has no end of sequence.
+        prompt: input of the model: a text, or the turns of the conversation that fit into the context.
+        prompt_ids: token ids of the prompt.
+        text: text of the answer.
+        ids: token ids of the answer, including EOS if it was sampled.
+        truncated: whether the answer has no EOS.
     """
 
     prompt: Text
@@ -59,17 +59,17 @@ class Answer(NamedTuple):
 
 
 class Conversation:
-    """A conversation so far. The answer to the i-th text draws from the stream `(seed, "chat", i)`.
+    """A conversation with a model. The i-th answer uses the random stream `(seed, "chat", i)`.
 
     Args:
-        speaker: the model.
-        sampling: of answers.
-        seed: of the random numbers.
-        messages: of both sides, so far.
+        speaker: model to chat with.
+        sampling: sampling parameters of answers.
+        seed: random seed.
+        messages: previous messages of user and assistant.
 
     Attributes:
-        messages: of both sides; the model sees earlier ones only if it chats in turns.
-        last: the latest answer; None before the first one.
+        messages: messages of user and assistant; earlier ones are part of the prompt only with a chat template.
+        last: last answer; None before the first one.
     """
 
     def __init__(self, speaker: ChatModel, sampling: Sampling, *, seed: int, messages: Sequence[Message] = ()):
@@ -78,7 +78,7 @@ class Conversation:
         self._engine, self._seed = NativeEngine(speaker.model), seed
 
     def answer(self, text: str) -> Generator[str, None, None]:
-        """Yield the answer to a text piece by piece; closing early keeps the answer so far.
+        """Yield the answer to a text in chunks; closing the generator early keeps the answer so far.
 
         Raises:
             ValueError: the text cannot be tokenized, or is too long.
@@ -105,7 +105,7 @@ class Conversation:
             self.last = Answer(prompt, prompt_ids, written, ids, not ids or ids[-1] not in model.stop)
 
     def _prompt(self, message: Message) -> tuple[Text, list[int], int]:
-        """Add a message; return the model's input, without the oldest turns if need be, and the tokens left."""
+        """Return the prompt with a new message, its ids, and the tokens left; the oldest turns may be dropped."""
         tokenizer = self.speaker.model.tokenizer
         limit = _most_tokens(self.speaker.model)
         kept = [*self.messages, message] if self.speaker.in_turns else [message]
@@ -116,32 +116,32 @@ class Conversation:
                 break
             kept = kept[2:]
         if len(ids) >= limit:
-            raise ValueError(f"the prompt has {len(ids)} tokens, but the model takes {limit} at most; shorten it")
+            raise ValueError(f"the prompt has {len(ids)} tokens, but the model accepts at most {limit}: shorten it")
         self.messages.append(message)
         return prompt, ids, limit - len(ids)
 
 
 def score(judge: RewardModelFunction, answer: Answer, speaker: ChatModel) -> float | None:
-    """Return the score of an answer by a reward model.
+    """Score an answer with a reward model; None if it gives no reward.
 
     Args:
-        judge: the reward model.
-        answer: to score.
-        speaker: who gave it.
+        judge: reward model.
+        answer: answer to score.
+        speaker: model that sampled the answer.
 
     Raises:
-        ValueError: the answer cannot be tokenized by the reward model, or is too long for it.
+        ValueError: the reward model cannot tokenize the answer, or its context is too short.
     """
     limit, length = _most_tokens(judge.scorer.model), len(answer.prompt_ids) + len(answer.ids)
     if length > limit:
-        raise ValueError(f"prompt and answer have {length} tokens, but the reward model takes {limit} at most")
+        raise ValueError(f"prompt and answer have {length} tokens, but the reward model accepts at most {limit}")
     own = judge.for_tokenizer(speaker.model.tokenizer)
     ids, cut = [answer.prompt_ids], [answer.truncated]
     return own([answer.prompt], [answer.text], [answer.ids], prompt_ids=ids, truncated=cut)[0]
 
 
 def _most_tokens(model: LanguageModel) -> int:
-    """Return the longest input of a model, in tokens."""
+    """Return the maximum number of input tokens of a model."""
     return getattr(model.config, "max_position_embeddings", None) or 1 << 30
 
 
@@ -154,20 +154,20 @@ def find_chat_model(
     in_turns: bool | None = None,
     best: bool = False,
 ) -> ChatModel:
-    """Return the model called `name`: of a run, of a folder, of the Hugging Face hub, or built-in.
+    """Load a model of a run, a folder or the Hugging Face Hub, or a built-in model.
 
     Args:
-        name: a folder or a name.
-        index: position of the seed in a run.
-        device: of the model.
-        remote_code: whether a model's own code may run.
+        name: folder or name.
+        index: index of the seed in a run.
+        device: device of the model.
+        remote_code: whether to allow Python code that comes with the model.
         in_turns: whether to use the chat template. Default: whether the model was trained on conversations, if known;
             otherwise whether it has a template.
-        best: whether to use the weights with the highest score in the run's evaluations, not the latest ones.
+        best: whether to use the weights with the highest evaluation score instead of the latest ones.
 
     Raises:
-        ValueError: there is no such model, `best` is given without a run, the model generates nothing, or it needs a
-            chat template and has none.
+        ValueError: there is no such model, `best` is given without a run, the model does not generate text, or
+            `in_turns` is true and it has no chat template.
         RunError: the run is unreadable, or its model's code is not allowed.
     """
     path = Path(name).expanduser()
@@ -184,7 +184,7 @@ def find_chat_model(
             raise ValueError(f"--best needs a run, got {name}; leave it out")
         local = name[:1] in "./~" or path.parts[0] == "runs" or (path.parent != Path() and path.parent.is_dir())
         if local and not path.exists():
-            raise ValueError(f"there is neither a run nor a model in {name}")
+            raise ValueError(f"{name} contains neither a run nor a model")
         options = ModelOptions(model=str(path) if path.exists() else name, remote_code=remote_code)
         model = load(options, seed=0, device=device)
         trained_so = provenance(path).get("in_turns", name not in BUILT_IN and bool(model.tokenizer.chat_template))
@@ -197,22 +197,22 @@ def find_chat_model(
 def trained_model(
     run: Run, seed: int, *, device: str = "cpu", remote_code: bool = False, best: bool = False
 ) -> LanguageModel:
-    """Return the trained model of one seed of a run.
+    """Load the trained model of one seed of a run.
 
     Args:
         run: the run.
-        seed: of the run.
-        device: of the model.
-        remote_code: whether the model's own code may run, if the run needs it.
-        best: whether to use the weights with the highest score in its evaluations, not the latest ones.
+        seed: seed of the model.
+        device: device of the model.
+        remote_code: whether to allow Python code that comes with the model, if the run needs it.
+        best: whether to use the weights with the highest evaluation score instead of the latest ones.
 
     Raises:
         RunError: the model's code is not allowed, or there are no best weights.
-        ValueError: the run has no generating model, no checkpoint yet, or no such seed.
+        ValueError: the run has no generative model, no checkpoint, or no such seed.
     """
     entry, seeds = run.entry, run.settings.seeds
     if entry.package != "language" or entry.family == "reward":
-        raise ValueError(f"{run.path} is a run of {entry.name}, which trains no generating model; name another run")
+        raise ValueError(f"{run.path} is a run of {entry.name}, which trains no generative model: use another run")
     if seed not in seeds:
         raise ValueError(f"{run.path} has no seed {seed}; it has {', '.join(map(str, seeds))}")
     own = model_options(run)
@@ -221,7 +221,7 @@ def trained_model(
 
 
 def converses(run: Run) -> bool:
-    """Return whether a run was trained on conversations, from its samples or else its data set."""
+    """Return whether a run was trained on conversations, according to its samples or its data set."""
     samples = latest_samples(run)
     if samples:
         return not isinstance(samples[0]["prompt"], str)
@@ -240,19 +240,19 @@ def converses(run: Run) -> bool:
 def write_model(
     run: Run, folder: Path, *, seed: int, merge: bool = False, remote_code: bool = False, best: bool = False
 ) -> None:
-    """Write a trained model in transformers' format, or only its adapter in peft's.
+    """Save a trained model in transformers' format, or its adapter in peft's.
 
     Args:
         run: the run.
-        folder: output folder; new or empty.
-        seed: of the model.
-        merge: whether to add an adapter to the weights and write the whole model.
+        folder: output folder, new or empty.
+        seed: seed of the model.
+        merge: whether to merge an adapter into the weights and save the full model.
         remote_code: as for `trained_model`.
         best: as for `trained_model`.
 
     Raises:
-        RunError: as of `trained_model`.
-        ValueError: as of `trained_model`; or the base model of an adapter is not in a folder of its own.
+        RunError: as for `trained_model`.
+        ValueError: as for `trained_model`; or the base model of an adapter cannot be loaded separately.
         OSError: writing fails.
     """
     model = trained_model(run, seed, remote_code=remote_code, best=best)
@@ -261,8 +261,8 @@ def write_model(
     facts = {"run": run.path.name, "algorithm": run.settings.algorithm, "task": run.settings.task, "seed": seed}
     if adapted and not merge and (own.init or own.model in BUILT_IN or (own.lora_r and is_adapter(own.model))):
         raise ValueError(
-            f"the adapter of {run.path} belongs to {own.init or own.model}, which is no folder or hub model to "
-            "load; write the whole model with --merge"
+            f"the adapter of {run.path} belongs to {own.init or own.model}, which is neither a folder nor a Hub model: "
+            "write the full model with --merge"
         )
     if adapted and merge:
         model = LanguageModel(model.network.merge_and_unload(), model.tokenizer, stop=model.stop)

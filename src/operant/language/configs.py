@@ -17,66 +17,67 @@ from operant.runtime.bounds import (
 
 @dataclass(frozen=True, kw_only=True)
 class ModelOptions:
-    """The model, and the part of it to train."""
+    """The model, and its trained parameters."""
 
     model: str = "tiny"
-    """Folder or hub name of a causal language model (safetensors), or a built-in one: tiny, tiny-qwen3, small."""
+    """Causal language model: a folder or Hugging Face Hub name (safetensors), or a built-in one: tiny, tiny-qwen3,
+    small."""
     init: str = ""
-    """Folder of a run whose trained model to start from, instead of --model, or RUN/best for the weights with the
-    highest evaluation score; empty: none."""
+    """Folder of a run whose trained model is the initial model, instead of --model; RUN/best for its weights with the
+    highest evaluation score. Empty: none."""
     dtype: Literal["float32", "bfloat16"] = "float32"
-    """Precision of the model. Under bfloat16 the optimizer keeps 32-bit copies of trained parameters, since small steps
-    would be rounded away."""
+    """Precision of the model. With bfloat16 the optimizer has float32 copies of the trained parameters, since small
+    updates would be lost to rounding."""
     lora_r: NonNegativeInt = 0
-    """Rank of LoRA adapters, trained instead of the weights; 0 trains all weights."""
+    """Rank of LoRA adapters, which are trained instead of the weights; 0: train all weights."""
     lora_alpha: NonNegativeInt = 0
-    """Scale of the adapters, as alpha / rank; 0: twice the rank."""
+    """LoRA alpha: adapters are scaled by alpha / rank; 0: twice the rank."""
     lora_target_modules: tuple[str, ...] = ()
-    """Names of the layers with adapters; none: every linear layer but the last."""
+    """Names of the layers with adapters; none: all linear layers except the output layer."""
     gradient_checkpointing: bool = False
-    """Whether to recompute activations in the backward pass: less memory for a third more time."""
+    """Recompute activations in the backward pass, which saves memory and takes about a third more time."""
     remote_code: bool = False
-    """Whether Python code of --model may run. It can do anything; only for authors you trust."""
+    """Allow Python code that comes with --model. The code is not restricted: only for authors you trust."""
 
     def __post_init__(self) -> None:
         """Validate."""
         require(self)
         if not self.model.strip():
-            raise ValueError("model must name a folder, a hub model or a built-in one, got ''")
+            raise ValueError("model must be a folder, a Hub name or a built-in model, got ''")
 
 
 @dataclass(frozen=True, kw_only=True)
 class LanguageConfig(ModelOptions):
-    """Shared options of data, optimizer and memory."""
+    """Options of data, optimizer and memory."""
 
     dataset: str = ""
-    """Training examples, in TRL's formats: a .jsonl, .json, .parquet or .csv file, a folder saved by `datasets`, or a
-    hub name. Empty: the task generates them."""
+    """Training data in TRL's formats: a .jsonl, .json, .parquet or .csv file, a folder saved by `datasets`, or a Hub
+    name. Empty: the task generates it."""
     eval_dataset: str = ""
-    """Evaluation examples, of which the first `held_out` are used; of a data set with several splits, its test. Empty:
-    a held-out part of the data set."""
+    """Evaluation data, of which the first `held_out` examples are used; for a data set with several splits, its test
+    split. Empty: a held-out part of the data set."""
     train_examples: PositiveInt = 4096
-    """Training examples that a built-in task generates."""
+    """Number of training examples that a built-in task generates."""
     held_out: PositiveInt = 200
-    """Held-out examples, at most a fifth of a data set; of an `eval_dataset` the maximum used."""
+    """Number of held-out examples, at most a fifth of a data set; maximum number for an `eval_dataset`."""
     max_prompt_length: PositiveInt = 512
-    """Maximum tokens of a prompt; longer ones keep their last tokens."""
+    """Maximum number of tokens of a prompt; longer prompts are truncated at the beginning."""
     max_completion_length: NonNegativeInt = 0
-    """Maximum tokens of a completion, end of sequence included; 0: the task's default, 256 for a data set."""
+    """Maximum number of tokens of a completion, including EOS; 0: the task's default, or 256 for a data set."""
     learning_rate: PositiveFloat = 1e-5
-    """Largest step size of AdamW."""
+    """Peak learning rate of AdamW."""
     lr_schedule: Literal["constant", "linear", "cosine"] = "constant"
-    """Schedule of the step size after warm-up: constant, or to 0 linearly or by half a cosine over the budget."""
+    """Learning-rate schedule after warm-up: constant, or linear or cosine decay to 0 over the budget."""
     warmup_ratio: UnitFloat = 0.0
-    """Share of the budget over which the step size rises from 0."""
+    """Fraction of the budget over which the learning rate rises linearly from 0."""
     betas: tuple[float, float] = (0.9, 0.999)
-    """Decay per step of Adam's two moving averages."""
+    """Coefficients of Adam's running averages of the gradient and its square."""
     weight_decay: NonNegativeFloat = 0.0
-    """Decoupled weight decay (Loshchilov and Hutter 2019) of matrices per step, in units of the step size."""
+    """Decoupled weight decay (Loshchilov and Hutter 2019) of matrices, multiplied by the learning rate."""
     max_grad_norm: PositiveFloat = 1.0
-    """Largest norm of the gradient; larger ones are scaled down."""
+    """Maximum gradient norm; larger gradients are scaled down."""
     micro_batch_tokens: PositiveInt = 16_384
-    """Maximum tokens per forward pass; fewer need less memory and give the same step."""
+    """Maximum number of tokens per forward pass; smaller values save memory and give the same updates."""
 
     def __post_init__(self) -> None:
         """Validate."""
@@ -87,40 +88,40 @@ class LanguageConfig(ModelOptions):
 
 @dataclass(frozen=True, kw_only=True)
 class SamplingConfig(LanguageConfig):
-    """Sampling from a policy, and the rewards of its answers."""
+    """Options of sampling and rewards."""
 
     temperature: PositiveFloat = 1.0
-    """Temperature of the sampler, and of the log-probabilities in training."""
+    """Temperature of sampling, and of the log-probabilities in training."""
     rewards: tuple[str, ...] = ()
-    """Reward functions: names of `operant.language.verifiers`, such as exact, numeric, boxed or soft-overlong, or your
-    own, path/to/file.py:function. None: the task's reward."""
+    """Reward functions: names of `operant.language.verifiers`, such as exact, numeric, boxed or soft-overlong, or
+    path/to/file.py:function of custom ones. None: the task's reward."""
     reward_weights: tuple[float, ...] = ()
-    """One per reward function; none: 1 each."""
+    """Weight of each reward function; none: 1 each."""
     reward_timeout: PositiveFloat = 60.0
-    """Time limit in seconds per call of your own reward function; late answers get no reward."""
+    """Time limit in seconds per call of a custom reward function; after it, answers get no reward."""
     reward_workers: PositiveInt = 1
-    """Processes of each of your own reward functions, and of accuracy. Several divide a batch among as many calls."""
+    """Number of processes per custom reward function, and of accuracy; a batch is split into one call per process."""
     reward_memory: NonNegativeFloat = 4.0
-    """Memory limit in GiB of each process of your own reward functions (Linux); 0: no limit."""
+    """Memory limit in GiB of each process of a custom reward function (Linux); 0: no limit."""
     pass_reward: str = ""
-    """Name of the reward function that decides whether an answer is correct in pass@k (1 or more). Empty: the first
-    one, or on a built-in task the task's."""
+    """Name of the reward function that determines whether an answer is correct in pass@k (reward at least 1). Empty:
+    the first one, or for a built-in task the task's."""
     reward_model: str = ""
-    """Folder of a reward-model run, whose score is another reward function; empty: none."""
+    """Folder of a reward-model run whose score is an additional reward function; empty: none."""
     engine: str = "native"
-    """Sampling engine: the model in this process (native), or the address of a vLLM server, such as
-    http://127.0.0.1:8000; several addresses, separated by commas, divide the prompts among them."""
+    """Sampling engine: the model in this process (native), or the URL of a vLLM server, such as http://127.0.0.1:8000.
+    With several URLs, separated by commas, prompts are distributed among the servers."""
     engine_batch_size: PositiveInt = 256
-    """Sequences that the native engine completes in parallel. More are faster and need more memory."""
+    """Number of sequences that the native engine generates in parallel. More are faster and need more memory."""
     max_staleness: Annotated[int, Interval("[0, 1]")] = 0
-    """1: a server samples the next batch while this one is learned from, with weights that are one update older then;
-    importance_sampling_correction weighs the difference. 0: sampling and learning take turns."""
+    """1: a server samples the next batch during the update, with weights that are one update old;
+    importance_sampling_correction corrects the difference. 0: sampling and updates alternate."""
     importance_sampling_correction: Correction = "truncate"
-    """Correction where the log-probabilities of engine and trainer differ: none; importance weights of tokens, capped
-    (truncate), or 0 where the ratio is outside [0.5, cap] (mask); or one weight for all tokens of an answer, the
-    product of their ratios, capped (sequence-truncate) or 0 above the cap (sequence-mask, as TRL)."""
+    """Correction of differences between the log-probabilities of engine and trainer: none; importance weights of
+    tokens, capped (truncate) or set to 0 if the ratio is outside [0.5, cap] (mask); or one weight per answer, the
+    product of its tokens' ratios, capped (sequence-truncate) or set to 0 above the cap (sequence-mask, as in TRL)."""
     importance_sampling_cap: Annotated[float, Interval("[1, inf)")] | None = None
-    """Largest weight; None: 2 for tokens, and 3 for sequences as in TRL."""
+    """Maximum importance weight; None: 2 for tokens, 3 for sequences (as in TRL)."""
 
     def __post_init__(self) -> None:
         """Validate."""
@@ -128,18 +129,18 @@ class SamplingConfig(LanguageConfig):
         if self.reward_weights and len(self.reward_weights) != len(self.rewards) + bool(self.reward_model):
             raise ValueError(
                 f"reward_weights has {len(self.reward_weights)} numbers for {len(self.rewards)} rewards"
-                f"{' and a reward model' if self.reward_model else ''}: give one for each, the model's last"
+                f"{' and a reward model' if self.reward_model else ''}: give one weight each, the model's last"
             )
         addresses = self.engine.split(",")
         if self.engine != "native" and not all(a.startswith(("http://", "https://")) for a in addresses):
             raise ValueError(
-                "engine must be native, or addresses such as http://127.0.0.1:8000,http://127.0.0.1:8001, "
+                "engine must be native, or URLs such as http://127.0.0.1:8000,http://127.0.0.1:8001, "
                 f"got {self.engine!r}"
             )
         if len(set(addresses)) < len(addresses):
-            raise ValueError(f"each engine's address is needed once, got {self.engine!r}")
+            raise ValueError(f"each URL of an engine must be given once, got {self.engine!r}")
         if self.max_staleness and self.engine == "native":
             raise ValueError(
-                "max_staleness=1 needs a server that samples next to this process (engine), got engine='native', which "
-                "samples from the model that is trained: start a server, or use max_staleness=0"
+                "max_staleness=1 needs a server that samples during updates, got engine='native', which samples from "
+                "the trained model: set engine to the URL of a server, or use max_staleness=0"
             )

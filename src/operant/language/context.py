@@ -1,4 +1,4 @@
-"""Check that sequences fit the context of a model: `check_context`."""
+"""Check that sequences fit into the context of a model: `check_context`."""
 
 from collections.abc import Sequence
 
@@ -12,16 +12,16 @@ Example = Prompt | Sample | Pair | Ranking | Stepwise
 def check_context(
     examples: Sequence[Example], model: LanguageModel, *, max_tokens: int = 0, name: str = "the model"
 ) -> None:
-    """Check that all sequences fit the context of a model, before sampling or training.
+    """Check that all sequences fit into the context of a model, before sampling or training.
 
     Args:
         examples: prompts, or prompts with completions.
         model: the model.
-        max_tokens: longest completion to sample.
-        name: of the model, for the error.
+        max_tokens: maximum number of tokens of a sampled completion.
+        name: name of the model, for the error message.
 
     Raises:
-        ValueError: one is too long; the message gives its tokens and the context.
+        ValueError: a sequence is too long; the message contains its length and the context.
     """
     if model.context is None or not examples:
         return
@@ -30,13 +30,13 @@ def check_context(
         sampled = "a completion may have" if max_tokens else "its completion has"
         raise ValueError(
             f"a prompt has {prompt} tokens and {sampled} {completion}, {prompt + completion} together, but {name} has "
-            f"positions for {model.context} (max_position_embeddings): take a smaller --max-prompt-length or "
+            f"positions for {model.context} (max_position_embeddings): use a smaller --max-prompt-length or "
             "--max-completion-length, or a model with a longer context"
         )
 
 
 def _completion(example: Example, max_tokens: int) -> int:
-    """Return the tokens of the longest completion of an example."""
+    """Return the number of tokens of the longest completion of an example."""
     if isinstance(example, Prompt):
         return max_tokens
     if isinstance(example, Sample):

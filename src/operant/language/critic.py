@@ -1,4 +1,4 @@
-"""The critic of token-level reinforcement learning: values of the states in which tokens are chosen."""
+"""Critic of token-level reinforcement learning, which estimates the value of the state before each token."""
 
 from dataclasses import dataclass, fields
 from typing import Any, Literal, NamedTuple
@@ -20,41 +20,42 @@ TRUNK, HEAD = "trunk.", "head."
 
 @dataclass(frozen=True, kw_only=True)
 class CriticConfig(SamplingConfig):
-    """Options of values and advantage estimates."""
+    """Options of the critic and of advantage estimation."""
 
     critic: Literal["auto", "copy", "reward-model", "shared"] = "auto"
-    """Initial critic: a copy of the policy with values of 0, the reward model with its scores, or a head on the
-    policy's trunk. auto: the reward model if there is one, else a copy."""
+    """Initialization of the critic: a copy of the policy with a value head of 0 (copy), the reward model with its head
+    (reward-model), or a value head on the policy (shared). auto: the reward model if there is one, else a copy."""
     critic_learning_rate: PositiveFloat | None = None
-    """Step size of AdamW for the critic (InstructGPT: 9e-6); None: that of the policy."""
+    """Learning rate of AdamW for the critic (InstructGPT: 9e-6); None: the policy's."""
     critic_warmup: NonNegativeInt = 0
-    """Initial batches that train only the critic, by regression on the returns (λ = 1)."""
+    """Number of initial batches that train only the critic, by regression on the returns (λ = 1)."""
     gamma: UnitFloat = 1.0
-    """Discount per token."""
+    """Discount factor per token."""
     gae_lambda: UnitFloat = 0.95
-    """λ of the advantage estimates: 0 trusts the critic, 1 the score."""
+    """λ of generalized advantage estimation: 0 relies on the critic (bias), 1 on the score (variance)."""
     bootstrap_truncated: bool = False
-    """Whether to bootstrap truncated answers from the critic's value after their last token; else their value is 0, as
-    if they had ended, as in other implementations."""
+    """Bootstrap truncated answers from the critic's value after their last token; otherwise that value is 0, as in
+    other implementations."""
     vf_coef: PositiveFloat = 0.1
-    """Weight of the value loss. It matters if policy and critic share a trunk, or its gradient is clipped."""
+    """Coefficient of the value loss. It has an effect if policy and critic share parameters, or gradients are
+    clipped."""
     clip_range_vf: PositiveFloat | None = 0.2
-    """Clip range of a value in an update, in units of reward; None: no clipping."""
+    """Clip range of the change of a value in an update, in units of reward; None: no clipping."""
 
     def __post_init__(self) -> None:
         """Validate."""
         super().__post_init__()
         if self.critic == "reward-model" and not self.reward_model:
-            raise ValueError("critic=reward-model needs a reward model (--reward-model RUN); or use --critic copy")
+            raise ValueError("critic=reward-model needs a reward model: add --reward-model RUN, or use --critic copy")
 
 
 class Values(NamedTuple):
-    """Values of the states of a batch of B samples with m trained tokens.
+    """Values of a batch of B samples with m trained tokens.
 
     Attributes:
-        before: `[m]` values of the state in which each trained token was chosen.
-        after: `[B]` values of the state after the last token of each sample. Used only for truncated samples: after an
-            end of sequence there is no state.
+        before: value of the state before each trained token, `[m]`.
+        after: value of the state after the last token of each sample, `[B]`; used only for truncated samples, since
+            there is no state after EOS.
     """
 
     before: Tensor
@@ -62,11 +63,11 @@ class Values(NamedTuple):
 
 
 class Critic:
-    """A critic: maps hidden states to values.
+    """Critic that maps hidden states to values.
 
     Args:
-        head: from hidden states to values.
-        trunk: a separate model; None: use the policy's hidden states.
+        head: value head on hidden states.
+        trunk: separate model that computes the hidden states; None: use the policy's.
     """
 
     def __init__(self, head: ScalarHead, trunk: LanguageModel | None = None):
@@ -74,7 +75,7 @@ class Critic:
 
     @classmethod
     def copy_of(cls, model: LanguageModel) -> "Critic":
-        """Return a critic from a copy of a policy, with values of 0, that trains the same parameters as the policy."""
+        """Create a critic from a copy of a policy, with initial values 0 and the same trained parameters."""
         trunk = model.frozen()
         copied = dict(trunk.network.named_parameters())
         for name in model.trained():
@@ -83,25 +84,25 @@ class Critic:
 
     @classmethod
     def sharing(cls, model: LanguageModel) -> "Critic":
-        """Return a head on a policy's hidden states, with values of 0."""
+        """Create a critic with a value head on a policy's hidden states, with initial values 0."""
         return cls(ScalarHead(model.width, model.device))
 
     @classmethod
     def from_reward_model(
         cls, run: str, options: ModelOptions, *, tokenizer: Tokenizer, seed: int, device: torch.device | str = "cpu"
     ) -> "Critic":
-        """Return a critic from a reward model: its value of a state is the model's score.
+        """Create a critic from a reward model, whose scores are the initial values.
 
         Args:
             run: folder of a run of `reward-model`.
-            options: trained parameters and precision, as of the policy.
-            tokenizer: of the policy.
-            seed: of the run, and of adapters.
-            device: of the critic.
+            options: trained parameters and precision, as for the policy.
+            tokenizer: tokenizer of the policy.
+            seed: seed of the run, and random seed of adapters.
+            device: device of the critic.
 
         Raises:
             RunError: there is no run.
-            ValueError: it is a run of another algorithm, or its model has another vocabulary than the policy.
+            ValueError: the run has another algorithm, or its model has another vocabulary than the policy.
         """
         _, state = trained_state(run, "head", seed=seed)
         wanted: dict[str, Any] = {field.name: getattr(options, field.name) for field in fields(ModelOptions)} | {
@@ -118,11 +119,11 @@ class Critic:
         return cls(head, _without_output(trunk))
 
     def __call__(self, batch: Packed, hidden: Tensor | None = None) -> Values:
-        """Return the values of a batch.
+        """Compute the values of a batch.
 
         Args:
-            batch: the sequences.
-            hidden: `[n, H]` hidden states of the policy, for a critic without a trunk.
+            batch: packed sequences.
+            hidden: hidden states of the policy, `[n, H]`, for a critic without a trunk.
         """
         if self.trunk is not None:
             hidden = self.trunk.read(batch)
@@ -146,7 +147,7 @@ class Critic:
         """Load the parameters of a state.
 
         Raises:
-            ValueError: it belongs to another critic.
+            ValueError: the state belongs to another critic.
         """
         copy_named(self.trained(), state, of="critic", options="--critic and --lora-r")
 
@@ -154,18 +155,18 @@ class Critic:
 def starting_critic(
     config: CriticConfig, model: LanguageModel, *, outcome: bool, seed: int, device: torch.device | str = "cpu"
 ) -> Critic:
-    """Return the critic of a configuration.
+    """Create the critic of a configuration.
 
     Args:
-        config: the options.
-        model: the policy.
-        outcome: whether there is a reward model of whole answers. Scores of a process reward model are no values.
-        seed: of the learner.
-        device: of a reward model.
+        config: options.
+        model: policy.
+        outcome: whether there is an outcome reward model; scores of a process reward model are not values.
+        seed: seed of the learner.
+        device: device of a reward model.
 
     Raises:
-        RunError: there is no run of the reward model.
-        ValueError: the reward model cannot become a critic.
+        RunError: the run of the reward model does not exist.
+        ValueError: the reward model cannot initialize a critic.
     """
     if config.critic == "reward-model" and not outcome:
         raise ValueError(
@@ -180,7 +181,7 @@ def starting_critic(
 
 
 def _without_output(trunk: LanguageModel) -> LanguageModel:
-    """Freeze the parameters that no value depends on, such as a separate output embedding."""
+    """Freeze the parameters on which values do not depend, such as a separate output embedding."""
     network = trunk.network
     causal = network.get_base_model() if hasattr(network, "get_base_model") else network
     used = {id(parameter) for parameter in causal.base_model.parameters()}

@@ -1,8 +1,7 @@
-"""Text examples: reading, classifying by columns, checking, splitting and shuffling.
+"""Text examples: reading, validation, splitting and shuffling.
 
-An example is a plain dict with the column names of TRL. Its columns determine its `kind`; all other columns, such as
-`answer`, go to the reward functions unchanged. A text is a string or a list of messages, each `{"role": ..., "content":
-...}`.
+An example is a dict with TRL's column names, which determine its `kind`. All other columns, such as `answer`, are
+passed to reward functions. A text is a string or a list of messages `{"role": ..., "content": ...}`.
 """
 
 import json
@@ -26,7 +25,7 @@ __all__ = ["ACCEPTS", "Comparison", "Kind", "Row", "compare", "extremes", "kind"
 logger = logging.getLogger(__name__)
 
 Kind = Literal["preference", "stepwise", "ranking", "unpaired", "prompt-completion", "language-modeling", "prompt-only"]
-# An example has the first kind whose columns it has.
+# The kind of an example is the first one whose columns it has.
 COLUMNS: dict[Kind, tuple[tuple[str, ...], ...]] = {
     "preference": (("chosen", "rejected"),),
     "stepwise": (("prompt", "completions", "labels"),),
@@ -36,8 +35,8 @@ COLUMNS: dict[Kind, tuple[tuple[str, ...], ...]] = {
     "language-modeling": (("messages",), ("text",)),
     "prompt-only": (("prompt",),),
 }
-LISTS = ("completions", "labels", "label")  # columns without texts
-ONE_FORM: dict[str, type] = {"messages": list, "text": str}  # texts of only one form
+LISTS = ("completions", "labels", "label")  # columns that are not texts
+ONE_FORM: dict[str, type] = {"messages": list, "text": str}  # columns that must be of this type
 MESSAGES = "a list of messages with `role` and `content`"
 PROMPTED: tuple[Kind, ...] = ("prompt-only", "prompt-completion", "unpaired", "preference", "stepwise", "ranking")
 ACCEPTS: dict[str, tuple[Kind, ...]] = {
@@ -60,21 +59,21 @@ class Comparison(NamedTuple):
 
 
 def read_rows(source: Source, *, split: str = "train") -> list[Row]:
-    """Read examples and check them.
+    """Read and validate examples.
 
     Args:
-        source: a file (`.jsonl`, `.json`, `.parquet` or `.csv`), a folder written by the `save_to_disk` of `datasets`,
-            the name of a dataset on the Hugging Face hub (`owner/name` or `owner/name:configuration`), or data in
-            memory: a `datasets.Dataset`, a `DatasetDict`, any iterable of dicts.
-        split: the split to read, if the source has splits; a single file or list is read whole.
+        source: a file (`.jsonl`, `.json`, `.parquet` or `.csv`), a folder written by `save_to_disk` of `datasets`, the
+            name of a dataset on the Hugging Face Hub (`owner/name` or `owner/name:configuration`), or data in memory:
+            a `datasets.Dataset`, a `DatasetDict` or any iterable of dicts.
+        split: split to read, if the source has splits.
 
     Returns:
-        The examples, in order. Those of well-known preference data sets with other columns get TRL's
-        (`operant.language.layouts`); examples of theirs that compare nothing are dropped, with a warning.
+        The examples, in order. Well-known preference data sets are converted to TRL's columns
+        (`operant.language.layouts`); their examples with fewer than two scored completions are dropped, with a warning.
 
     Raises:
-        FileNotFoundError: if there is no such file, folder or dataset.
-        ValueError: if something is unreadable, or an example has other columns than the first; names the position.
+        FileNotFoundError: there is no such file, folder or dataset.
+        ValueError: an example is unreadable, or has other columns than the first; the message contains its position.
     """
     rows: list[Row] = []
     first: Kind | None = None
@@ -96,7 +95,7 @@ def read_rows(source: Source, *, split: str = "train") -> list[Row]:
 
 
 def extremes(row: Row) -> Comparison | None:
-    """Return the best and the worst completion of a ranking; None if all are ties."""
+    """Return the best and the worst completion of a ranking; None if all are tied."""
     ranks = row.get("ranks") or range(len(row["completions"]))
     order = sorted(zip(ranks, row["completions"], strict=True), key=lambda item: item[0])
     if order[0][0] == order[-1][0]:
@@ -105,9 +104,9 @@ def extremes(row: Row) -> Comparison | None:
 
 
 def kind(rows: Sequence[Row], *, accept: Sequence[Kind] = ()) -> Kind:
-    """Return the kind of examples, from their columns. All examples are checked.
+    """Determine the kind of examples from their columns, and validate all of them.
 
-    | kind | columns (each a string or messages, unless said otherwise) |
+    | kind | columns (each a string or messages, unless noted) |
     |---|---|
     | `preference` | `chosen`, `rejected`, and `prompt` unless both start with it; a number `margin` is allowed |
     | `stepwise` | `prompt`, `completions` (the steps, strings), `labels` (a boolean or number per step) |
@@ -118,11 +117,11 @@ def kind(rows: Sequence[Row], *, accept: Sequence[Kind] = ()) -> Kind:
     | `prompt-only` | `prompt` |
 
     Args:
-        rows: the examples; a column of None counts as absent.
-        accept: the accepted kinds; empty: all.
+        rows: examples; a column with value None counts as absent.
+        accept: accepted kinds; empty: all.
 
     Raises:
-        ValueError: if the columns match no kind or an unaccepted one, or an example is invalid.
+        ValueError: the columns match no accepted kind, or an example is invalid.
     """
     if not rows:
         raise ValueError("there are no rows, expected at least 1")
@@ -143,10 +142,10 @@ def kind(rows: Sequence[Row], *, accept: Sequence[Kind] = ()) -> Kind:
 def compare(row: Row) -> Comparison:
     """Return prompt, chosen and rejected of a preference example, whose prompt may be implicit.
 
-    An implicit prompt is the common beginning of both sides: of messages, the first ones in common; of strings, the
-    longest common prefix that ends at the end of a word, without the space after it. It may include a part of the
-    answers: losses of pairs do not change, since the common part cancels. A string prompt with answers of messages
-    becomes the user's message, unless they already contain it.
+    An implicit prompt is the common prefix of both completions: the first common messages, or the longest common prefix
+    of strings that ends at the end of a word, without the following space. It may include a part of the answers, which
+    does not change losses of pairs, since the common part cancels. A string prompt with completions of messages is
+    converted to a user message, unless they already contain it.
     """
     prompt, chosen, rejected = row.get("prompt"), row["chosen"], row["rejected"]
     if prompt is not None and isinstance(prompt, str) == isinstance(chosen, str):
@@ -164,20 +163,20 @@ def split_rows(rows: Sequence[Row], held_out: float, seed: int) -> tuple[list[Ro
     """Split examples into training and held-out ones. Examples with the same prompt stay together.
 
     Args:
-        rows: the examples.
-        held_out: how many to hold out: a float below 1 is a share, an int a number; a few more if the last prompt has
-            several examples.
-        seed: of the split; it is deterministic.
+        rows: examples.
+        held_out: amount to hold out: a fraction (float below 1) or a number (int); slightly more if the last prompt
+            has several examples.
+        seed: random seed of the split.
 
     Returns:
-        Training and held-out examples, each in order.
+        Training and held-out examples, in order.
 
     Raises:
-        ValueError: if `held_out` is out of range, or no training example is left.
+        ValueError: `held_out` is out of range, or no training example is left.
     """
     wanted = round(held_out * len(rows)) if isinstance(held_out, float) else held_out
     if held_out < 0 or (isinstance(held_out, float) and held_out >= 1):
-        raise ValueError(f"held_out is {held_out}, expected a share in [0, 1) or a number of rows")
+        raise ValueError(f"held_out is {held_out}, expected a fraction in [0, 1) or a number of rows")
     prompts: dict[str, list[int]] = {}
     for i, row in enumerate(rows):
         prompts.setdefault(_identity(row), []).append(i)
@@ -197,10 +196,10 @@ def split_rows(rows: Sequence[Row], held_out: float, seed: int) -> tuple[list[Ro
 
 
 def order(count: int, epoch: int, seed: int) -> NDArray[np.int64]:
-    """Return the order of `count` examples in one epoch, a permutation `[count]`.
+    """Return the order of `count` examples in an epoch, a permutation `[count]`.
 
-    It depends only on the arguments, and epochs are independent. So the number of examples seen suffices for an exact
-    resume.
+    It depends only on the arguments, and epochs are independent, so the number of examples used so far is sufficient
+    for an exact resume.
     """
     return np.random.default_rng(streams.seed_sequence(seed, "order", epoch)).permutation(count)
 
@@ -222,7 +221,7 @@ def _columns(name: Kind) -> str:
 
 
 def _identity(row: Row) -> str:
-    """Return the key of a prompt, equal for examples on the same prompt."""
+    """Return a key that is equal for examples with the same prompt."""
     found = _kind(row)
     if found == "preference":
         return json.dumps(compare(row).prompt, sort_keys=True, default=str)
@@ -244,7 +243,7 @@ def _shared_words(left: str, right: str) -> int:
 
 
 def _check(row: Row, name: Kind, where: str) -> None:
-    """Check that an example fits its kind."""
+    """Validate an example of a kind."""
     present = _present(row)
     if not any(present.issuperset(form) for form in COLUMNS[name]):
         raise ValueError(
@@ -269,7 +268,7 @@ def _check(row: Row, name: Kind, where: str) -> None:
 
 
 def _check_completions(row: Row, name: Kind, where: str) -> None:
-    """Check completions, and the labels or ranks that belong to them."""
+    """Validate completions with their labels or ranks."""
     least, numbers = (1, "labels") if name == "stepwise" else (2, "ranks")
     given, values = row["completions"], row.get(numbers)
     completions = cast(list[Any], given) if isinstance(given, list) else []

@@ -12,11 +12,11 @@ from operant.language.rollouts import Judge
 from operant.runtime.settings import Settings
 
 FILES = (".jsonl", ".json", ".parquet", ".csv")
-"""File endings of data sets; a task with such a name is a data set."""
+"""File suffixes of data sets; a task with such a name is a data set."""
 MAX_COMPLETION = 256
-"""Default longest completion for a data set."""
+"""Default maximum completion length for a data set, in tokens."""
 HELD_OUT_SHARE = 0.2
-"""Largest share of a data set to hold out."""
+"""Maximum fraction of a data set to hold out."""
 
 
 @dataclass(frozen=True)
@@ -24,11 +24,11 @@ class TrainingData:
     """The data of one learner.
 
     Attributes:
-        config: of the algorithm.
-        task: built-in; None for a data set.
+        config: configuration of the algorithm.
+        task: built-in task; None for a data set.
         train: training examples.
         held_out: evaluation examples.
-        max_tokens: longest completion.
+        max_tokens: maximum number of tokens of a completion.
     """
 
     config: LanguageConfig
@@ -43,13 +43,13 @@ class TrainingData:
         return {"max_prompt_length": self.config.max_prompt_length, "max_completion_length": self.max_tokens}
 
     def judge(self, extra: Sequence[Callable[..., Any]] = ()) -> Judge | None:
-        """Return the configured reward functions, or else those of the task; None if there are none.
+        """Return the configured reward functions, or those of the task; None if there are none.
 
         Args:
-            extra: reward functions to append.
+            extra: additional reward functions.
 
         Raises:
-            ValueError: a function needs a column that the examples do not have.
+            ValueError: a function requires a column that the examples lack.
         """
         names = getattr(self.config, "rewards", ())
         given: dict[str, Any] = {"max_completion_length": self.max_tokens}
@@ -67,31 +67,31 @@ class TrainingData:
 
 
 def source_of(config: LanguageConfig, task: str) -> str:
-    """Return the configured data set, or a task that is named like a file; empty: none."""
+    """Return the configured data set, or the task if it is a file; empty if there is none."""
     return config.dataset or (task if task.endswith(FILES) else "")
 
 
-def _rows(source: str, config: LanguageConfig, wanted: Sequence[Kind]) -> tuple[list[Row], list[Row]]:
-    """Return training and evaluation examples of a data set: from another data set, or a part of the first."""
+def _rows(source: str, config: LanguageConfig, accepted: Sequence[Kind]) -> tuple[list[Row], list[Row]]:
+    """Return training and evaluation examples; the latter come from `eval_dataset` or are held out."""
     rows = read_rows(source)
-    kind(rows, accept=wanted)
+    kind(rows, accept=accepted)
     if not config.eval_dataset:
         return split_rows(rows, min(config.held_out, max(1, round(HELD_OUT_SHARE * len(rows)))), 0)
     others = read_rows(config.eval_dataset, split="test")
-    kind(others, accept=wanted)
+    kind(others, accept=accepted)
     return rows, others[: config.held_out]
 
 
-def material(settings: Settings, config: LanguageConfig, wanted: Sequence[Kind], *, seed: int) -> TrainingData:
-    """Return the training and evaluation examples of a learner.
+def material(settings: Settings, config: LanguageConfig, accepted: Sequence[Kind], *, seed: int) -> TrainingData:
+    """Load the training and evaluation examples of a learner.
 
-    Held-out examples are the same for every seed; training examples of a task differ.
+    Held-out examples are the same for every seed; training examples that a task generates differ.
 
     Args:
-        settings: with the task.
-        config: may name a data set instead.
-        wanted: kinds of examples that the algorithm can use; of a task the first.
-        seed: of the learner.
+        settings: settings of the run, with the task.
+        config: configuration of the algorithm, with the data set, if any.
+        accepted: kinds of examples that the algorithm accepts; tasks generate the first one.
+        seed: seed of the learner.
 
     Raises:
         ValueError: there is no such task, or the examples are of another kind.
@@ -99,13 +99,13 @@ def material(settings: Settings, config: LanguageConfig, wanted: Sequence[Kind],
     source = source_of(config, settings.task)
     if config.eval_dataset and not source:
         raise ValueError(
-            f"eval_dataset={config.eval_dataset} needs a dataset to train on; {settings.task} generates its own"
+            f"eval_dataset={config.eval_dataset} needs a training dataset; {settings.task} generates its own examples"
         )
     if source:
-        train, rest = _rows(source, config, wanted)
+        train, rest = _rows(source, config, accepted)
         return TrainingData(config, None, train, rest, config.max_completion_length or MAX_COMPLETION)
     task = tasks.find(settings.task)
-    make = {"preference": task.pairs, "stepwise": task.stepwise_rows}.get(wanted[0], task.rows)
+    make = {"preference": task.pairs, "stepwise": task.stepwise_rows}.get(accepted[0], task.rows)
     train = make("train", config.train_examples, seed=seed)
     return TrainingData(
         config,

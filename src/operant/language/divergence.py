@@ -1,4 +1,4 @@
-"""Changes of a policy: in one batch, `kl_of_batch`, and since the start of training, `Start`."""
+"""KL divergence of a policy from earlier ones: over one batch, `kl_of_batch`, and since initialization, `Start`."""
 
 import logging
 from collections.abc import Sequence
@@ -14,25 +14,25 @@ from operant.language.packing import Sample, micro_batches, pack, take
 logger = logging.getLogger(__name__)
 
 ANSWERS, SHARE = 16, 32
-"""Maximum answers of a batch to score again after its last step, and the inverse of their share of the batch."""
+"""Maximum number of answers of a batch to score again after its last step, and the inverse of their fraction."""
 LARGEST = 50_000_000
-"""Parameters of the largest model that is copied only to measure KL(policy‖start)."""
+"""Maximum number of parameters of a model that is copied only to measure KL(policy‖start)."""
 
 
 @torch.no_grad()
 def kl_of_batch(
     model: LanguageModel, samples: Sequence[Sample], old: Sequence[Tensor], config: SamplingConfig
 ) -> Tensor:
-    """Estimate KL(old‖new) of the updates on a batch, in nats per token: k3 on a few of its answers.
+    """Estimate KL(old‖new) of the updates on a batch by k3 on some of its answers, in nats per token.
 
-    At most 16 answers and a 32nd of the batch (at least one answer), evenly spaced, get another forward pass: 1 to 2 %
-    of an iteration of GRPO with 256 answers.
+    Evenly spaced answers, at most 16 and 1/32 of the batch but at least one, are scored again. This takes 1 to 2 % of
+    an iteration of GRPO with 256 answers.
 
     Args:
-        model: the policy after the last step of the batch.
-        samples: the answers, sampled from the policy before the first step.
-        old: `[l]` log-probabilities of their tokens before the first step.
-        config: with the sampling temperature, and the maximum tokens per forward pass.
+        model: policy after the last step of the batch.
+        samples: answers, sampled from the policy before the first step.
+        old: log-probabilities of their tokens before the first step, `[l]` each.
+        config: options with the sampling temperature and the maximum number of tokens per forward pass.
     """
     count = min(ANSWERS, max(1, len(samples) // SHARE))
     chosen = [len(samples) * k // count for k in range(count)]
@@ -44,12 +44,12 @@ def kl_of_batch(
 
 
 class Start:
-    """The initial policy of a run, to measure KL(policy‖start).
+    """Initial policy of a run, to measure KL(policy‖start).
 
-    An adapter that was initialized to zero is disabled; other models are copied, if small.
+    For an adapter that was initialized to zero it is the model without adapter; other models are copied if small.
 
     Args:
-        model: the policy, before training or loading.
+        model: policy before training and before loading a state.
     """
 
     def __init__(self, model: LanguageModel):
@@ -57,19 +57,19 @@ class Start:
         self._reference = Reference(model) if model.fresh_adapter or count <= LARGEST else None
         if self._reference is None:
             logger.info(
-                "KL(policy‖start) is not measured: a model of %d parameters is not copied (at most %d); "
+                "KL(policy‖start) is not measured: a model with %d parameters is not copied (at most %d); "
                 "train an adapter (--lora-r) to measure it",
                 count,
                 LARGEST,
             )
 
     def kl(self, model: LanguageModel, samples: Sequence[Sample], *, tokens: int) -> dict[str, float]:
-        """Estimate KL(policy‖start) on answers sampled from the policy at temperature 1: k3, token by token.
+        """Estimate KL(policy‖start) by k3 on answers sampled from the policy at temperature 1.
 
         Args:
-            model: the current policy.
-            samples: its answers.
-            tokens: maximum tokens per forward pass.
+            model: current policy.
+            samples: answers sampled from it.
+            tokens: maximum number of tokens per forward pass.
 
         Returns:
             `objective/kl_start` in nats per answer and `kl_start` in nats per token; empty if it is not measured.

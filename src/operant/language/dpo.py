@@ -1,13 +1,13 @@
-r"""Direct preference optimization (Rafailov et al. 2023, arXiv:2305.18290): preferences, without a reward model.
+r"""Direct preference optimization (Rafailov et al. 2023, arXiv:2305.18290): preferences without a reward model.
 
 The policy that maximizes E[r] - β KL(π‖ref) is π* = ref·exp(r/β)/Z. Solved for the reward, r = β log(π*/ref) + β log Z,
-it turns the loss of a reward model into one of the policy, since Z depends on the prompt alone and cancels in a
+it turns the loss of a reward model into a loss of the policy, since Z depends only on the prompt and cancels in a
 comparison: -log σ(β[(log π_w - log ref_w) - (log π_l - log ref_l)]), equation 7. IPO (Azar et al. 2023,
-arXiv:2310.12036, equation 17) and the hinge of SLiC (Zhao et al. 2023, arXiv:2305.10425) are values of `loss_type`.
+arXiv:2310.12036, equation 17) and the hinge loss of SLiC (Zhao et al. 2023, arXiv:2305.10425) are selected by
+`loss_type`.
 
-What differs from the paper: the log-probabilities under the reference are computed once, at the start, and are part of
-the state (`precompute`); and the first loss is checked against its known value, log 2, while policy and reference are
-equal.
+What differs from the paper: the log-probabilities of the reference are computed once, before training, and are part of
+the state (`precompute`); and the first loss is checked against its known value, log 2 for equal policy and reference.
 """
 
 from collections.abc import Sequence
@@ -31,31 +31,31 @@ from operant.state import DeclaredState, State, clone
 from operant.tensors import backpropagate, floats
 
 PRESETS: dict[str, dict[str, Any]] = {}
-"""All variants are values of `loss_type`."""
+"""There are no presets; variants are values of `loss_type`."""
 
 EXACT = 1e-4
-"""Tolerance of the first loss in 32-bit numbers, relative if its expected value is above 1."""
+"""Tolerance of the first loss in float32, relative if its expected value is above 1."""
 ROUNDED = 3e-2
-"""Tolerance in 16-bit numbers, or with matrix products of reduced precision."""
+"""Tolerance of the first loss in bfloat16, or with matrix products of reduced precision."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class DPOConfig(LanguageConfig):
-    """Hyperparameters; names and defaults are those of TRL."""
+    """Hyperparameters of DPO; names and defaults are those of TRL."""
 
     learning_rate: float = 1e-6
-    """Step size of AdamW. Models of a few million parameters need 1e-5 to 1e-4."""
+    """Learning rate of AdamW. Models of a few million parameters need 1e-5 to 1e-4."""
     batch_size: PositiveInt = 32
-    """Pairs per step."""
+    """Number of pairs per optimizer step."""
     beta: PositiveFloat = 0.1
-    """Strength of the KL penalty to the reference, above 0; more keeps the policy closer."""
+    """Strength of the KL penalty to the reference, above 0. Larger values keep the policy closer to the reference."""
     loss_type: Literal["sigmoid", "ipo", "hinge"] = "sigmoid"
-    """The loss of a pair (`operant.ops.dpo`). `ipo` takes the mean log-probability of a token, the others the sum."""
+    """Loss of a pair (`operant.ops.dpo`). `ipo` uses mean log-probabilities per token, the others sums."""
     label_smoothing: float = 0.0
-    """Assumed share of flipped labels, in [0, 0.5); for `sigmoid` only."""
+    """Assumed probability that a label is flipped, in [0, 0.5); only for `sigmoid`."""
     precompute_ref_log_probs: bool = True
-    """Whether to compute the reference's log-probabilities once, at the start, instead of at every step: less work, and
-    no second model in memory."""
+    """Compute the reference's log-probabilities once, before training, instead of at every step. This saves computation
+    and the memory of a second model."""
 
     def __post_init__(self) -> None:
         """Validate."""
@@ -68,19 +68,19 @@ class DPO(DeclaredState):
 
     Args:
         config: hyperparameters.
-        model: the policy; its initial copy is the reference.
-        pairs: the training set.
+        model: policy; the reference is a copy of its initial state.
+        pairs: training set.
         held_out: pairs for `accuracies`.
-        seed: of the order of the pairs.
-        budget: pairs, counted each time.
-        shards: of each step. Default: one.
+        seed: random seed of the order of the pairs.
+        budget: number of training pairs, including repetitions.
+        shards: shards of each optimizer step. Default: one.
 
     Attributes:
-        consumed: pairs seen so far.
-        model: the policy.
-        reference: computes log-probabilities that are not precomputed; None if all are.
-        precomputed: `[N + H, 2]` reference log-probabilities of the chosen and the rejected answer of each pair,
-            training set first, then held-out pairs; None before the first step, or without `precompute`.
+        consumed: number of pairs used so far.
+        model: policy.
+        reference: reference model; None if its log-probabilities are precomputed.
+        precomputed: reference log-probabilities of the chosen and the rejected answer of each pair, `[N + H, 2]`:
+            training pairs, then held-out pairs; None before the first step, or without `precompute`.
     """
 
     STATE = ("model", ("optimizer", "stepper"), "consumed", "reference")
@@ -105,14 +105,14 @@ class DPO(DeclaredState):
         self.consumed = 0
 
     def iterate(self) -> Metrics:
-        """Take one step on the next pairs."""
+        """Take one optimizer step on the next pairs."""
         count = min(self.config.batch_size, len(self.pairs))
         metrics = self.update(shuffled(len(self.pairs), self.consumed, count, seed=self.seed))
         self.consumed += count
         return metrics
 
     def update(self, batch: Sequence[int]) -> dict[str, Any]:
-        """Take one step on the pairs at some positions, by micro-batches with one common denominator."""
+        """Take one optimizer step on the pairs with the given indices, accumulating gradients over micro-batches."""
         if self.reference is None and self.precomputed is None:
             self.precomputed = self._precompute()
 
@@ -148,29 +148,29 @@ class DPO(DeclaredState):
         }
 
     def check_start(self, loss: float) -> None:
-        """Check the loss of the first step, when the policy equals its reference.
+        """Check the loss of the first step, at which the policy equals its reference.
 
         Raises:
-            ValueError: it differs from its expected value: log 2 for sigmoid, 1 for hinge, 1/(2β)² for IPO.
+            ValueError: the loss differs from its expected value: log 2 for sigmoid, 1 for hinge, 1/(2β)² for IPO.
         """
         zero = torch.zeros(1)
         expected = float(ops.dpo(zero, zero, zero, zero, beta=self.config.beta, kind=self.config.loss_type))
         full = self.model.dtype == torch.float32 and torch.get_float32_matmul_precision() == "highest"
         if not abs(loss - expected) <= (EXACT if full else ROUNDED) * max(1.0, expected):
             raise ValueError(
-                f"the first DPO loss is {loss:.6g}, but while the policy equals its reference it must be "
+                f"the first DPO loss is {loss:.6g}, but for a policy equal to its reference it must be "
                 f"{expected:.6g} ({self.config.loss_type}): their log-probabilities were computed differently. "
-                "Look for dropout, noise or routing in the network, or weights that changed after the start"
+                "Look for dropout, noise or routing in the network, or weights that changed after initialization"
             )
 
     @torch.no_grad()
     def accuracies(self, count: int | None = None) -> list[float]:
-        """Return for each held-out pair whether its chosen answer has the higher implicit reward β log(π/ref).
+        """Return for each held-out pair 1 if its chosen answer has the higher implicit reward β log(π/ref), else 0.
 
-        Ties count as half, so a policy equal to its reference, as before the first step, has 0.5.
+        Ties give 0.5, as for a policy equal to its reference before the first step.
 
         Args:
-            count: of the first pairs only; None: all.
+            count: number of pairs to use, from the first; None: all.
         """
         wanted = [len(self.pairs) + i for i in range(len(self.held_out))][:count]
         if not self.stepper.steps:
@@ -185,10 +185,10 @@ class DPO(DeclaredState):
         return floats(torch.cat(found)) if found else []
 
     def _under_reference(self, part: Sequence[int], packed: Packed) -> Tensor:
-        """Return the reference log-probabilities of the pairs at some positions, `[n, 2]`."""
+        """Return the reference log-probabilities of the pairs with the given indices, `[n, 2]`."""
         if self.reference is not None:
             return self._sums(self.reference.log_probs(packed), packed)
-        assert self.precomputed is not None  # noqa: S101 - since the first step
+        assert self.precomputed is not None  # noqa: S101 - set before the first step
         return self.precomputed[list(part)].to(self.model.device)
 
     @torch.no_grad()
@@ -202,7 +202,7 @@ class DPO(DeclaredState):
         return torch.cat(self.shards.map(sums, self._parts(everything)))
 
     def _sums(self, log_probs: Tensor, batch: Packed) -> Tensor:
-        """Return the loss inputs of each pair, `[n, 2]`: log-probabilities of the answers, for IPO per token."""
+        """Return the log-probabilities of both answers of each pair, `[n, 2]`; for IPO their means per token."""
         sums = ops.segment_sum(log_probs, batch.owner, len(batch.lengths))
         return (sums / batch.lengths if self.config.loss_type == "ipo" else sums).view(-1, 2)
 
@@ -230,13 +230,13 @@ class DPO(DeclaredState):
         """Restore a state of `state_dict` exactly.
 
         Raises:
-            ValueError: it belongs to other pairs or another model.
+            ValueError: the state belongs to other pairs or another model.
         """
         kept, size = state["precomputed"], len(self.pairs) + len(self.held_out)
         if kept is not None and len(kept) != size:
             raise ValueError(
                 f"the state has the reference's log-probabilities of {len(kept)} pairs, but there are {size}: load it "
-                "with the data set and limits of its own run"
+                "with the data set and length limits of the run that saved it"
             )
         super().load_state_dict({name: part for name, part in state.items() if name != "precomputed"})
         self.precomputed = clone(kept)

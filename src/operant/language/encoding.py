@@ -1,4 +1,4 @@
-"""Token ids of strings, alone and as continuations."""
+"""Tokenization of strings and of consecutive texts."""
 
 import functools
 import logging
@@ -17,7 +17,7 @@ def encode(tokenizer: Tokenizer, text: str) -> list[int]:
     """Return the ids of a text, without BOS or EOS.
 
     Raises:
-        ValueError: if the tokenizer does not know a character, and has no unknown token.
+        ValueError: a character has no token, and the tokenizer has no unknown token.
     """
     try:
         return tokenizer.encode(text, add_special_tokens=False, verbose=False)
@@ -40,14 +40,14 @@ def encode_parts(
 ) -> list[list[int]]:
     """Return the ids of several consecutive texts, without BOS or EOS.
 
-    They are the tokens of the joined text, cut where the texts meet. If a token crosses such a boundary (the first text
-    ends in a space, and words include the space before them), each text is tokenized separately, with a warning. So the
-    first text always has the same ids as alone.
+    The joined text is tokenized and split at the boundaries of the texts. If a token crosses a boundary (for example,
+    the first text ends in a space), the texts are tokenized separately, with a warning. The first text therefore always
+    has the same ids as alone.
 
     Args:
-        tokenizer: the model's tokenizer.
-        parts: the texts, `[K]`.
-        encode: tokenizes a text.
+        tokenizer: tokenizer of the model.
+        parts: texts, `[K]`.
+        encode: function that tokenizes a text.
     """
     prefixes = [encode(tokenizer, text) for text in accumulate(parts)]
     if all(longer[: len(shorter)] == shorter for shorter, longer in pairwise(prefixes)):
@@ -73,5 +73,5 @@ def _warn_merged(name: str) -> None:
 
 
 def _shortened(text: str) -> str:
-    """Return a text for an error message."""
+    """Return a shortened text for an error message."""
     return repr(text if len(text) <= 60 else text[:57] + "...")

@@ -1,4 +1,4 @@
-"""Evaluation of policies on held-out prompts: greedy answers, and many sampled ones."""
+"""Evaluation of policies on held-out prompts, by greedy answers and by several sampled ones."""
 
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -21,9 +21,9 @@ from operant.runtime.statistics import stratified_bootstrap
 from operant.tensors import floats, integers
 
 SHOWN = 16
-"""Prompts in an evaluation of one seed whose answers are saved, for inspection and labels."""
+"""Number of prompts per evaluation and seed whose answers are saved, for inspection and labeling."""
 DRAWN = 2
-"""Additional answers to each of them, sampled at temperature 1."""
+"""Number of additional saved answers to each of these prompts, sampled at temperature 1."""
 
 
 @dataclass(frozen=True)
@@ -31,14 +31,15 @@ class Sampled:
     """Statistics of k sampled answers to each of P prompts.
 
     Attributes:
-        average: avg@k, the mean over prompts of the mean reward of their answers, without unrewarded ones. NaN if no
-            answer has a reward.
-        interval: 95 % bootstrap interval of it over the prompts.
-        passes: by k, the probability that at least one of k answers is correct (reward 1 or more of the deciding
-            function), estimated without bias over the prompts with k rewarded answers; NaN if there is none.
-        samples: answers per prompt, n.
-        missing: unrewarded answers, of all prompts.
-        judge: name of the reward function that decides whether an answer is correct.
+        average: avg@k, the mean over prompts of the mean reward of their rewarded answers; NaN if no answer has a
+            reward.
+        interval: 95 % bootstrap interval of `average` over the prompts.
+        passes: pass@k by k, the unbiased estimate of the probability that at least one of k answers is correct (its
+            reward by the function `judge` is at least 1), over prompts with at least k rewarded answers; NaN if there
+            is none.
+        samples: number of answers per prompt, n.
+        missing: number of answers without a reward.
+        judge: name of the reward function that determines whether an answer is correct.
     """
 
     average: float
@@ -53,8 +54,8 @@ class Scored(NamedTuple):
     """Evaluation of one seed.
 
     Attributes:
-        scores: of each held-out example.
-        samples: some of the answers, for inspection.
+        scores: score of each held-out example.
+        samples: some answers, for inspection.
         metrics: other metrics, by name.
     """
 
@@ -75,25 +76,25 @@ def greedy(
     start: Start | None = None,
     tokens: int = 16_384,
 ) -> Scored:
-    """Score the greedy answers.
+    """Evaluate a policy by its greedy answers.
 
     Args:
-        model: the policy.
-        prompts: held-out ones.
-        rewards: reward functions; an answer without a reward, or with a failed one, scores NaN.
-        max_tokens: longest answer.
-        rows: answers generated in parallel.
-        interrupted: polled before every token; if it returns true, the evaluation stops.
-        trained_on: reward functions of training, if others: their rewards of the greedy answers are metrics, too.
-        start: measures the KL divergence from the initial policy.
-        tokens: maximum tokens per forward pass for that.
+        model: policy.
+        prompts: held-out prompts.
+        rewards: reward functions; an answer without a reward scores NaN.
+        max_tokens: maximum number of tokens of an answer.
+        rows: number of answers generated in parallel.
+        interrupted: function called before every token; if it returns True, the evaluation stops.
+        trained_on: training reward functions, if they differ from `rewards`, for additional metrics.
+        start: initial policy, to measure the KL divergence from it.
+        tokens: maximum number of tokens per forward pass of that measurement.
 
     Raises:
-        StoppedError: it was interrupted.
+        StoppedError: `interrupted` returned True.
 
     Returns:
-        The reward of each prompt; the answers to the first few: the greedy answer to each (`temperature` 0), then
-        sampled ones; and metrics of these answers.
+        The reward of each prompt; answers to the first prompts, the greedy one (`temperature` 0) followed by sampled
+        ones; and metrics.
     """
     engine, tokenizer = NativeEngine(model, rows=rows, interrupted=interrupted), model.tokenizer
     sampling = Sampling(max_tokens=max_tokens, temperature=0)
@@ -110,7 +111,7 @@ def greedy(
 
 
 def _rewarded(rewards: Judge, answers: Answers) -> dict[str, float]:
-    """Mean rewards of training of the greedy answers: in total and by function."""
+    """Return the mean training rewards of the greedy answers, in total and by function."""
     found = judge(rewards, answers)
     means = dict(zip(found.names, floats(found.table.nanmean(0)), strict=True))
     own = {f"eval/rewards/{name}/mean": mean for name, mean in means.items()}
@@ -145,17 +146,18 @@ def sampled(
     rows: int = ROWS,
     decides: str = "",
 ) -> Sampled:
-    """Score `count` answers to each prompt, sampled at temperature 1.
+    """Evaluate a policy by `count` answers per prompt, sampled at temperature 1.
 
     Args:
-        model: the policy.
-        prompts: held-out ones.
+        model: policy.
+        prompts: held-out prompts.
         rewards: reward functions.
-        max_tokens: longest answer.
-        count: answers per prompt.
-        seed: of sampling.
-        rows: answers generated in parallel.
-        decides: name of the reward function whose reward of 1 or more makes an answer correct; empty: the first one.
+        max_tokens: maximum number of tokens of an answer.
+        count: number of answers per prompt.
+        seed: random seed of sampling.
+        rows: number of answers generated in parallel.
+        decides: name of the reward function that determines whether an answer is correct (reward at least 1); empty:
+            the first one.
 
     Raises:
         ValueError: there is no reward function with that name.
@@ -179,22 +181,22 @@ def sampled(
 
 
 def deciding(name: str, names: Sequence[str]) -> str:
-    """Return the name of the reward function that decides whether an answer is correct.
+    """Return the name of the reward function that determines whether an answer is correct.
 
     Args:
-        name: value of `pass_reward`; empty: the first one.
-        names: of the reward functions, at least one.
+        name: value of `pass_reward`; empty: the first function.
+        names: names of the reward functions, at least one.
 
     Raises:
         ValueError: there is no reward function with that name.
     """
     if name and name not in names:
-        raise ValueError(f"pass_reward is {name!r}, expected one of the reward functions: {', '.join(names)}")
+        raise ValueError(f"pass_reward is {name!r}, expected a reward function of the run: {', '.join(names)}")
     return name or names[0]
 
 
 def _passes(rewards: Tensor) -> dict[int, float]:
-    """Return pass@k by k from the rewards `[P, n]` of one function, NaN if there is none."""
+    """Compute pass@k for every k from the rewards `[P, n]` of one function, NaN where missing."""
     count = rewards.shape[1]
     totals, found = (~rewards.isnan()).sum(1), dict[int, float]()
     for k in (k for k in (1, 2, 4, 8, 16, 32, 64) if k <= count):

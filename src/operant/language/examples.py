@@ -1,8 +1,8 @@
-"""Tokenized examples: token ids within limits, ready for packing.
+"""Tokenized and truncated examples, ready for packing.
 
-A prompt that is too long loses its beginning (except BOS and the system message), a completion its end, including EOS:
-truncated texts must not teach the model to stop there. Useless examples are dropped, with a warning of their number and
-reasons.
+Long prompts are truncated at the beginning, after BOS and the system message. Long completions are truncated at the
+end, without EOS, so that the model does not learn to stop there. Unusable examples are dropped; a warning reports their
+number and the reasons.
 """
 
 import json
@@ -40,7 +40,7 @@ class Prompt(NamedTuple):
     prompt: list[int]
     """Token ids."""
     row: Row
-    """The example, whose other columns go to the reward functions."""
+    """The example, whose other columns are passed to the reward functions."""
 
 
 class Pair(NamedTuple):
@@ -51,9 +51,9 @@ class Pair(NamedTuple):
     chosen: list[int]
     """Token ids of the better completion."""
     rejected: list[int]
-    """Token ids of the other; always different from the better one."""
+    """Token ids of the worse completion, which differs from the better one."""
     margin: float = 0.0
-    """Margin of the better one, in units of reward."""
+    """Margin of the better completion, in units of reward."""
 
 
 class Ranking(NamedTuple):
@@ -62,9 +62,9 @@ class Ranking(NamedTuple):
     prompt: list[int]
     """Token ids."""
     completions: list[list[int]]
-    """Token ids of each; all different."""
+    """Token ids of each completion; all are different."""
     ranks: list[float]
-    """Rank of each, lower is better; equal ranks are ties, but not all are equal."""
+    """Rank of each completion, lower is better; equal ranks are ties, but not all ranks are equal."""
 
 
 class Stepwise(NamedTuple):
@@ -73,7 +73,7 @@ class Stepwise(NamedTuple):
     prompt: list[int]
     """Token ids."""
     steps: list[list[int]]
-    """Token ids of each step; its label belongs to the last of them."""
+    """Token ids of each step; the label belongs to the last token."""
     labels: list[float]
     """Label of each step, 1 correct and 0 incorrect."""
 
@@ -87,7 +87,7 @@ class _UnusableError(Exception):
 
 @dataclass
 class _Encoder:
-    """A tokenizer with length limits, and counts of truncations."""
+    """A tokenizer with length limits that counts truncations."""
 
     tokenizer: Tokenizer
     eos_ids: Collection[int]
@@ -105,7 +105,7 @@ class _Encoder:
                 raise ValueError(f"{name} is {limit} tokens, expected at least 1, or None for no limit")
 
     def prompt(self, ids: list[int], text: Any, row: Row) -> list[int]:
-        """Return a prompt within its limit: its last tokens, after the system message of a conversation."""
+        """Truncate a prompt to its last tokens, after the system message of a conversation."""
         if not ids:
             raise _UnusableError("an empty prompt, and the tokenizer has no BOS")
         most = self.max_prompt_length
@@ -123,7 +123,7 @@ class _Encoder:
         return ids[:first] + ids[len(ids) - most + first :]
 
     def completion(self, ids: list[int]) -> list[int]:
-        """Return a completion within its limit."""
+        """Truncate a completion."""
         if all(token in self.eos_ids for token in ids):
             raise _UnusableError("an empty completion")
         if self.max_completion_length is not None and len(ids) > self.max_completion_length:
@@ -131,7 +131,7 @@ class _Encoder:
         return ids[: self.max_completion_length]
 
     def answers(self, prompt: Any, completions: Sequence[Any], row: Row) -> tuple[list[int], list[list[int]]]:
-        """Return the ids of a prompt and of several completions."""
+        """Tokenize and truncate a prompt and several completions."""
         tools = _tools(row)
         encoded = [
             encode_pair(self.tokenizer, prompt, completion, eos_ids=self.eos_ids, tools=tools)
@@ -140,7 +140,7 @@ class _Encoder:
         return self.prompt(encoded[0][0], prompt, row), [self.completion(ids) for _, ids in encoded]
 
     def convert(self, rows: Sequence[Row], one: Callable[[Row], Example]) -> list[Example]:
-        """Convert examples, and log what was dropped and truncated."""
+        """Convert examples, and log the numbers of dropped and truncated ones."""
         examples: list[Example] = []
         reasons: Counter[str] = Counter()
         for number, row in enumerate(rows, 1):
@@ -161,16 +161,16 @@ class _Encoder:
 
 
 def prompts(tokenizer: Tokenizer, rows: Sequence[Row], *, max_prompt_length: int | None = None) -> list[Prompt]:
-    """Return the prompts of examples of any kind with prompts.
+    """Return the tokenized prompts of examples of any kind with prompts.
 
     Args:
-        tokenizer: the model's tokenizer.
-        rows: the examples (`operant.language.data.read_rows`).
-        max_prompt_length: maximum tokens of a prompt, including BOS; longer ones lose their beginning, conversations
-            the part after their system message. None: no limit.
+        tokenizer: tokenizer of the model.
+        rows: examples (`operant.language.data.read_rows`).
+        max_prompt_length: maximum number of tokens of a prompt, including BOS; longer prompts are truncated at the
+            beginning, conversations after their system message. None: no limit.
 
     Raises:
-        ValueError: if an example has no prompt.
+        ValueError: an example has no prompt.
     """
     found = kind(rows)
     if rows[0].get("prompt") is None:
@@ -194,21 +194,21 @@ def demonstrations(
     max_prompt_length: int | None = None,
     max_completion_length: int | None = None,
 ) -> list[Sample]:
-    """Return demonstrations from examples with a prompt and a completion, a text or a conversation.
+    """Return tokenized demonstrations from examples with a prompt and a completion, a text or a conversation.
 
-    In a conversation only the assistant's turns are trained.
+    Only the assistant's turns of a conversation are trained.
 
     Args:
-        tokenizer: the model's tokenizer.
-        rows: the examples, prompt-completion or language-modeling.
+        tokenizer: tokenizer of the model.
+        rows: prompt-completion or language-modeling examples.
         eos_ids: tokens that end a completion (`operant.language.tokenizer.stop_ids`).
         max_prompt_length: as for `prompts`. The prompt of a text is its first token, that of a conversation everything
             before the assistant's first turn.
-        max_completion_length: maximum tokens of a completion, including EOS; longer ones lose their end. None: no
-            limit.
+        max_completion_length: maximum number of tokens of a completion, including EOS; longer completions are
+            truncated at the end. None: no limit.
 
     Raises:
-        ValueError: if the examples are of another kind, one is invalid for the tokenizer, or none is left.
+        ValueError: the examples are of another kind, one cannot be tokenized, or none is left.
     """
     found = kind(rows, accept=("language-modeling", "prompt-completion"))
     encoder = _Encoder(tokenizer, eos_ids, max_prompt_length, max_completion_length)
@@ -235,17 +235,17 @@ def pairs(
     max_prompt_length: int | None = None,
     max_completion_length: int | None = None,
 ) -> list[Pair]:
-    """Return the pairs of preference examples; those with equal sides within the limits are dropped.
+    """Return the tokenized pairs of preference examples; those equal after truncation are dropped.
 
     Args:
-        tokenizer: the model's tokenizer.
-        rows: the examples, of preferences, whose prompt may be implicit, or of rankings: the best against the worst.
+        tokenizer: tokenizer of the model.
+        rows: preference examples, whose prompt may be implicit, or rankings, of which the best and the worst are used.
         eos_ids: tokens that end a completion (`operant.language.tokenizer.stop_ids`).
         max_prompt_length: as for `prompts`.
         max_completion_length: as for `demonstrations`.
 
     Raises:
-        ValueError: if the examples are of another kind, one is invalid for the tokenizer, or none is left.
+        ValueError: the examples are of another kind, one cannot be tokenized, or none is left.
     """
     found = kind(rows, accept=("preference", "ranking"))
     encoder = _Encoder(tokenizer, eos_ids, max_prompt_length, max_completion_length)
@@ -271,19 +271,19 @@ def rankings(
     max_prompt_length: int | None = None,
     max_completion_length: int | None = None,
 ) -> list[Ranking]:
-    """Return rankings of K completions, and preference examples as rankings of two.
+    """Return tokenized rankings of K completions; preference examples are rankings of two.
 
-    Of equal completions within the limits only the best is kept.
+    Of completions that are equal after truncation, only the best one is used.
 
     Args:
-        tokenizer: the model's tokenizer.
-        rows: the examples, of rankings or preferences.
+        tokenizer: tokenizer of the model.
+        rows: rankings or preference examples.
         eos_ids: tokens that end a completion (`operant.language.tokenizer.stop_ids`).
         max_prompt_length: as for `prompts`.
         max_completion_length: as for `demonstrations`.
 
     Raises:
-        ValueError: if the examples are of another kind, one is invalid for the tokenizer, or none is left.
+        ValueError: the examples are of another kind, one cannot be tokenized, or none is left.
     """
     found = kind(rows, accept=("ranking", "preference"))
     encoder = _Encoder(tokenizer, eos_ids, max_prompt_length, max_completion_length)
@@ -312,19 +312,20 @@ def stepwise(
     separator: str = "\n",
     finished: bool = True,
 ) -> list[Stepwise]:
-    """Return solutions with a label for each step; unpaired examples are solutions of one step.
+    """Return tokenized solutions with a label for each step; unpaired examples are solutions with one step.
 
     Args:
-        tokenizer: the model's tokenizer.
-        rows: the examples, stepwise or unpaired.
+        tokenizer: tokenizer of the model.
+        rows: stepwise or unpaired examples.
         eos_ids: tokens that end a completion (`operant.language.tokenizer.stop_ids`).
         max_prompt_length: as for `prompts`.
-        max_completion_length: maximum tokens of a whole solution; it is cut before the first step that does not fit.
-        separator: between two steps.
-        finished: whether the last step ends the solution, with EOS; otherwise it ends in the separator.
+        max_completion_length: maximum number of tokens of a solution, which is truncated before the first step that
+            does not fit.
+        separator: separator between steps.
+        finished: whether the last step ends the solution, with EOS; otherwise it ends with the separator.
 
     Raises:
-        ValueError: if the examples are of another kind, one is invalid for the tokenizer, or none is left.
+        ValueError: the examples are of another kind, one cannot be tokenized, or none is left.
     """
     found = kind(rows, accept=("stepwise", "unpaired"))
     encoder = _Encoder(tokenizer, eos_ids, max_prompt_length, max_completion_length)

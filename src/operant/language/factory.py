@@ -1,4 +1,4 @@
-"""Factory of learners with their data, and their evaluation: `assemble`."""
+"""Factory of learners with data and evaluation: `assemble`."""
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
@@ -37,18 +37,18 @@ from operant.runtime.shards import group
 logger = logging.getLogger(__name__)
 
 Interrupted = Callable[[], bool]
-"""Whether to interrupt an evaluation."""
+"""Function that returns whether to interrupt an evaluation."""
 
 
 @dataclass(frozen=True)
 class Member:
-    """The learner of one seed.
+    """Learner of one seed, with its evaluation functions.
 
     Attributes:
-        learner: satisfies `operant.runtime.learner.Learner`; `learner.model` is the trained model.
-        score: evaluates it on a maximum number of held-out examples; polls for interruption before every token.
+        learner: an `operant.runtime.learner.Learner`; `learner.model` is the trained model.
+        score: function that evaluates it on a maximum number of held-out examples, and may be interrupted.
         engine: sampling engine; None if training does not sample.
-        sample: samples many answers to each held-out prompt; None if the model generates none.
+        sample: function that samples several answers to each held-out prompt; None for non-generative models.
     """
 
     learner: Any
@@ -62,13 +62,13 @@ class Experiment:
     """Learners of several seeds, and their evaluation.
 
     Attributes:
-        members: one per seed.
-        settings: of the run.
-        held_out: examples per evaluation.
-        learner: all learners as one.
-        weights: the trained weights of each.
-        samples: some answers of the last evaluation, `{"seed", "prompt", "completion", "reward", ...}` each.
-        notes: messages before training, a line each.
+        members: learners with their evaluation, one per seed.
+        settings: settings of the run.
+        held_out: number of examples per evaluation.
+        learner: combined learner of all seeds.
+        weights: trained weights of each seed.
+        samples: some answers of the last evaluation, as `{"seed", "prompt", "completion", "reward", ...}`.
+        notes: messages to print before training.
     """
 
     members: list[Member]
@@ -91,16 +91,16 @@ class Experiment:
         backend: str | None = None,
         interrupted: Interrupted = lambda: False,
     ) -> Evaluation:
-        """Score every seed on held-out examples: greedy answers by their rewards, or pairs by their order.
+        """Evaluate every seed on held-out examples: greedy answers by their rewards, or pairs by their order.
 
         Args:
-            episodes: maximum number of examples. Default: all held-out ones.
+            episodes: maximum number of examples. Default: all held-out examples.
             backend: unused.
-            interrupted: polled before every seed, and before every token of an answer; if it returns true, the
+            interrupted: function called before every seed and before every token of an answer; if it returns True, the
                 evaluation stops.
 
         Raises:
-            StoppedError: it was interrupted.
+            StoppedError: `interrupted` returned True.
         """
         count = self.held_out if episodes is None else episodes
         found = list[Scored]()
@@ -113,7 +113,7 @@ class Experiment:
             for seed, scored in zip(self.settings.seeds, found, strict=True)
             for sample in scored.samples
         ]
-        rewarded = all(scored.samples for scored in found)  # by reward functions, which may return no reward
+        rewarded = all(scored.samples for scored in found)  # reward functions may return no reward
         evaluation = Evaluation.of(
             [scored.scores for scored in found], metrics=[scored.metrics for scored in found], optional=rewarded
         )
@@ -129,7 +129,7 @@ class Experiment:
         return evaluation
 
     def ledgers(self) -> list[Ledger]:
-        """Return the token records of the learners' last batches, each batch once."""
+        """Return the token records of the learners' last batches that were not returned before."""
         found = [
             take_ledger(member.learner, consumed=self.learner.consumed, seed=seed)
             for seed, member in zip(self.settings.seeds, self.members, strict=True)
@@ -140,17 +140,17 @@ class Experiment:
         """Sample `count` answers to each of at most `episodes` held-out prompts, for every seed.
 
         Raises:
-            ValueError: the algorithm trains no generating model.
+            ValueError: the algorithm trains no generative model.
         """
         if any(member.sample is None for member in self.members):
-            raise ValueError(f"{self.settings.algorithm} trains no model that answers prompts; leave out --samples")
+            raise ValueError(f"{self.settings.algorithm} trains no generative model: leave out --samples")
         return [member.sample(count, episodes) for member in self.members if member.sample]
 
     def reach(self) -> None:
-        """Check that the learners' resources outside this process are available.
+        """Check that servers required by the learners respond.
 
         Raises:
-            OSError: they are not; the message says how to fix it.
+            OSError: a server does not respond; the message describes the fix.
         """
         for member in self.members:
             if member.engine:
@@ -167,14 +167,14 @@ def assemble(algorithm: catalog.Algorithm, settings: Settings, config: Any, *, d
     """Create the learners of a run.
 
     Args:
-        algorithm: entry of the catalog.
-        settings: of the run.
-        config: of the algorithm's class.
-        device: of the models.
+        algorithm: catalog entry of the algorithm.
+        settings: settings of the run.
+        config: configuration of the algorithm.
+        device: device of the models.
 
     Raises:
         ValueError: the algorithm does not support the task, the data or the model.
-        TypeError: the configuration is of another class.
+        TypeError: the configuration belongs to another algorithm.
     """
     learner = learner_kind(algorithm, config)
     if settings.shards > 1 or group().sharded:
@@ -185,7 +185,7 @@ def assemble(algorithm: catalog.Algorithm, settings: Settings, config: Any, *, d
 
 
 def _memory_note(members: Sequence[Member], settings: Settings, config: LanguageConfig) -> str:
-    """Return the memory estimate of the longest sequences of a run, and warn if it exceeds the available memory."""
+    """Return a memory estimate for the longest sequences of a run, and warn if it exceeds the available memory."""
     longest = config.max_prompt_length + (config.max_completion_length or MAX_COMPLETION)
     if not source_of(config, settings.task):
         task = tasks.find(settings.task)
@@ -208,15 +208,15 @@ def answering(
 ) -> dict[str, Any]:
     """Return the evaluation functions of a policy: `score` and `sample` of `Member`.
 
-    On a built-in task the task's own reward scores the policy, whatever its training reward; on a data set `judge`
-    does. The rewards `trained_on` of the same answers are metrics, if they use other functions.
+    On a built-in task the score is the task's reward, independent of the training reward; on a data set it is the
+    reward by `judge`. The rewards `trained_on` of the same answers are additional metrics if the functions differ.
     """
     decides = getattr(data.config, "pass_reward", "")
     if data.task:
         judge = combine(data.task.rewards, data.task.reward_weights)
     if judge is None:
         return {}
-    if names := getattr(judge, "names", ()):  # now, rather than after training, by `operant evaluate --samples`
+    if names := getattr(judge, "names", ()):  # report an invalid name now, not after training
         deciding(decides, names)
     prompts = examples.prompts(model.tokenizer, data.held_out, max_prompt_length=data.config.max_prompt_length)
     check_context(prompts, model, max_tokens=data.max_tokens)
@@ -336,10 +336,10 @@ def _rlhf(kind_: Any, settings: Settings, config: Any, seed: int, device: str) -
 
 
 def _needed(judge: Judge | None, settings: Settings) -> Judge:
-    """Return the rewards of answers, or None."""
+    """Return the reward functions, or raise an error if there are none."""
     if judge is None:
         raise ValueError(
-            "nothing rewards the answers: name --rewards or --reward-model (see `operant train "
+            "there is no reward function: add --rewards or --reward-model (see `operant train "
             f"{settings.algorithm} --help`)"
         )
     return judge
@@ -357,17 +357,17 @@ def _sampling(
     scorers: Sequence[RewardModelFunction] = (),
     **own: Any,
 ) -> Member:
-    """Return a member that trains on its own answers.
+    """Return a member whose learner trains on sampled answers.
 
     Args:
         kind_: class of the learner.
-        settings: of the run.
+        settings: settings of the run.
         data: training prompts and the configuration.
-        model: the policy.
-        judge: reward functions of answers.
-        seed: of the learner.
+        model: policy.
+        judge: reward functions.
+        seed: seed of the learner.
         scored_by: reward functions of the evaluation on a data set. Default: `judge`.
-        scorers: reward models of its answers.
+        scorers: reward models among the reward functions.
         **own: other arguments of the learner.
     """
     config: Any = data.config
@@ -393,7 +393,7 @@ def _sampling(
 
 
 def _steps(config: SamplingConfig, data: TrainingData, model: LanguageModel, device: str) -> StepRewards | None:
-    """Return the rewards of steps: from a process reward model, or the task."""
+    """Return the reward function of steps: a process reward model, or the task's."""
     if config.reward_model:
         tokenizer, code = model.tokenizer, config.remote_code
         return load_step_rewards(config.reward_model, device=device, tokenizer=tokenizer, remote_code=code)
@@ -415,4 +415,4 @@ BUILDERS: Mapping[str, Callable[..., Member]] = {
     "GRPO": _grpo,
     "IterativeGRPO": _iterative,
 }
-"""Creates the member of a learner class for one seed."""
+"""Function that creates the member of a learner class for one seed."""

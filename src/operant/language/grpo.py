@@ -1,17 +1,17 @@
 """Group relative policy optimization (Shao et al. 2024, arXiv:2402.03300) and its variants.
 
-Collect several answers to each prompt; estimate the advantage of each by how much better its reward is than its
-siblings', so that no critic is needed; update the policy by the clipped surrogate. Four choices make the family: what
-the advantage is, what the objective is, what a token weighs, and which groups take part. A preset names them: `grpo`,
-`dr-grpo` (Liu et al. 2025, arXiv:2503.20783), `dapo` (Yu et al. 2025, arXiv:2503.14476), `prorl` (Liu et al. 2025,
+Each iteration samples a group of answers to each prompt, estimates the advantage of each answer by comparing its reward
+with those of its group, without a critic, and updates the policy with the clipped surrogate. The variants differ in the
+advantage, the objective, the loss weights of tokens, and the groups that are trained on. Presets: `grpo`, `dr-grpo`
+(Liu et al. 2025, arXiv:2503.20783), `dapo` (Yu et al. 2025, arXiv:2503.14476), `prorl` (Liu et al. 2025,
 arXiv:2505.24864), `rloo` (Ahmadian et al. 2024, arXiv:2402.14740), `gspo` (Zheng et al. 2025, arXiv:2507.18071) and
 `cispo` (MiniMax 2025, arXiv:2506.13585).
 
-What differs from the papers: the weights of `token_mean` are one over the tokens of the whole optimizer step, not of
-each group (as is usual). Each sample of the KL estimate has its probability ratio as a factor, so the gradient is that
-of KL(policy‖ref); without (`kl_weighted`), as in the paper, k3 has the gradient of KL(ref‖policy). Dynamic sampling
-(`refill`) samples a new prompt for each dropped group, for at most `max_rounds` rounds, and then continues with what it
-has. RLOO's divergence is an optional term of the loss, and not part of the reward.
+What differs from the papers: `token_mean` averages over the tokens of the whole optimizer step, as is usual, not of
+each group. Each sample of the KL estimate is multiplied by its probability ratio, so the gradient is that of
+KL(policy‖ref); with `kl_weighted=False`, as in the paper, k3 has the gradient of KL(ref‖policy). Dynamic sampling
+(`refill`) replaces each dropped group by a new prompt, for at most `max_rounds` rounds, and then uses the groups it
+has. The KL penalty of RLOO is an optional loss term, not part of the reward.
 """
 
 import math
@@ -93,69 +93,73 @@ PRESETS: Mapping[str, Mapping[str, Any]] = {
     },
     "cispo": {"objective": "cispo", "epsilon_high": 4.0},
 }
-"""Named variants. Task-dependent values (step size, batch sizes) are in `operant.language.presets`."""
+"""Variants by name. Values that depend on the task (learning rate, batch sizes) are in `operant.language.presets`."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class GRPOConfig(SamplingConfig):
-    """Hyperparameters of GRPO; the defaults are those of TRL's trainer, not of a paper."""
+    """Hyperparameters of GRPO; the defaults are those of TRL's `GRPOConfig`."""
 
     learning_rate: float = 1e-6
-    """Step size of AdamW. Models of a few million parameters need 1e-4 to 1e-3."""
+    """Learning rate of AdamW. Models of a few million parameters need 1e-4 to 1e-3."""
     prompts_per_batch: PositiveInt = 32
-    """Prompts per batch, P."""
+    """Number of prompts per batch, P."""
     num_generations: Annotated[int, Interval("[2, inf)")] = 8
-    """Answers to each prompt, G, at least 2. More give a better baseline, and cost proportionally more."""
+    """Number of answers per prompt, G, at least 2. More give a better baseline at proportionally higher cost."""
     num_minibatches: int = 1
-    """Optimizer steps per batch, divided by prompts; 1 is on-policy, more are cheaper and clip more. Dropped groups
-    make the steps fewer, not smaller."""
+    """Number of optimizer steps per pass over a batch, which is split by prompts. 1 is on-policy; more use samples
+    better but are clipped more often. Dropped groups reduce the number of steps, not their size."""
     num_iterations: PositiveInt = 1
-    """Passes over a batch (TRL: num_iterations)."""
+    """Number of passes over a batch."""
     advantage: Literal["group", "batch", "mean", "leave-one-out"] | str = "group"
-    """Baseline and scale of the advantage (`ADVANTAGES`); or your own function from rewards [P, G] to advantages [P,
-    G], path/to/file.py:function."""
+    """Baseline and scale of the advantage (`ADVANTAGES`), or path/to/file.py:function of a function from rewards [P, G]
+    to advantages [P, G]."""
     advantage_eps: NonNegativeFloat = 1e-4
-    """Added to the standard deviation that divides advantages, in units of the reward (TRL: 1e-4, verl: 1e-6). More
-    damps groups with nearly equal rewards. Unused by mean and leave-one-out."""
+    """Constant added to the standard deviation that divides advantages, in units of the reward (TRL: 1e-4, verl: 1e-6).
+    Larger values damp groups with nearly equal rewards. Unused by mean and leave-one-out."""
     supervision: Literal["outcome", "process"] = "outcome"
-    """Whether to reward answers as a whole, or each of their steps (by the task or a process reward model)."""
+    """Reward whole answers (outcome), or each of their steps (process; by the task or a process reward model)."""
     objective: Literal["clip", "sequence", "cispo"] | str = "clip"
-    """Quantity that is clipped: ratios of tokens, ratios of sequences (GSPO), or the weights of a policy gradient
-    (CISPO); or your own function with the parameters of `operant.language.grpo.of_tokens`, path/to/file.py:function."""
+    """Clipped quantity: ratios of tokens (GRPO), ratios of sequences (GSPO), or weights of the policy gradient (CISPO);
+    or path/to/file.py:function of a function with the parameters of `operant.language.grpo.of_tokens`."""
     epsilon: Annotated[float, Interval("(0, 1]")] = 0.2
-    """How far a ratio may fall below 1 before its token loses its gradient; unused by cispo."""
+    """Lower clip range: tokens of negative advantage have no gradient if their ratio is below 1 - epsilon. Unused by
+    cispo."""
     epsilon_high: PositiveFloat = 0.2
-    """How far it may rise above 1. More (DAPO: 0.28) lets rare tokens grow, and preserves entropy."""
+    """Upper clip range: tokens of positive advantage have no gradient if their ratio is above 1 + epsilon_high. Larger
+    values (DAPO: 0.28) let the probability of rare tokens grow, and preserve entropy."""
     dual_clip: Annotated[float, Interval("(1, inf)")] | None = None
-    """Bound on the ratio of negative advantages, above 1 (often 3); None: no bound. Unused by cispo."""
+    """Upper bound of the ratio for negative advantages, above 1 (often 3); None: no bound. Unused by cispo."""
     loss_aggregation: Literal["token_mean", "sequence_mean", "constant"] = "token_mean"
-    """Weight of a token: equal for all tokens of the step, one over its answer's length, or one over the longest
-    allowed length (`operant.ops.token_weights`)."""
+    """Aggregation of the loss: mean over all tokens of the step, mean over answers of their token means, or division by
+    a constant, the maximum completion length (`operant.ops.token_weights`)."""
     group_loss_scale: Literal["1/G", "1/sqrt(G)"] = "1/G"
-    """Factor of the sum over a group; Adam cancels it, unless the gradient is clipped or has a KL term."""
+    """Constant factor of the loss; Adam is invariant to it unless gradients are clipped or the loss has a KL term."""
     filter: Literal["none", "drop", "refill"] = "none"
-    """Treatment of groups with equal rewards, before any length penalty: keep them, which dilutes the mean; drop them,
-    so that the others count more; or sample replacements (dynamic sampling)."""
+    """Treatment of groups whose rewards, before any length penalty, are equal: keep them, which dilutes the mean; drop
+    them, which gives the others more weight; or refill the batch with new prompts (dynamic sampling)."""
     max_rounds: PositiveInt = 10
-    """Maximum rounds of sampling per batch under `refill`."""
+    """Maximum number of sampling rounds per batch with `refill`."""
     statistics: NonNegativeInt = 0
-    """Extra answers to each prompt, used only for the mean and standard deviation of the group."""
+    """Additional answers per prompt, used only for the mean and standard deviation of the group."""
     mask_truncated_completions: bool = False
-    """Whether to mask truncated answers (TRL: mask_truncated_completions). Their tokens leave the loss and the
-    denominator of token_mean, not those of sequence_mean and constant; their rewards stay in the statistics."""
+    """Exclude truncated answers from the loss. They are excluded from the denominator of token_mean, too, but not from
+    those of sequence_mean and constant; their rewards still count in the group statistics."""
     overlong_buffer: UnitFloat = 0.0
-    """Last share of the longest length over which the length penalty rises linearly (DAPO: 0.2); 0: no penalty."""
+    """Fraction of the maximum completion length, at its end, over which the length penalty rises linearly (DAPO: 0.2).
+    0: no penalty."""
     overlong_penalty: PositiveFloat = 1.0
-    """Penalty of an answer of the longest length (verl: penalty_factor). DAPO uses 1 for rewards of 1 and -1; for
-    rewards of 1 and 0 use 0.5, so that a long correct answer still beats a short wrong one."""
+    """Penalty at the maximum completion length (verl: penalty_factor). DAPO uses 1 with rewards of 1 and -1; with
+    rewards of 1 and 0 use 0.5, so that a long correct answer still has a higher reward than a short wrong one."""
     beta: NonNegativeFloat = 0.0
-    """Weight of the KL divergence to the reference, per nat and token (TRL: beta). Above 0 it needs a model copy."""
+    """Coefficient of the KL penalty to the reference, per nat and token. Above 0, a copy of the model is needed."""
     kl_estimator: Literal["k1", "k2", "k3"] = "k3"
-    """Estimator of the divergence (`operant.ops.kl_estimate`)."""
+    """Estimator of the KL divergence (`operant.ops.kl_estimate`)."""
     kl_weighted: bool = True
-    """Whether each sample of the estimate is weighted by its ratio, with gradient: right for k1 and k3; not for k2."""
+    """Weight each sample of the KL estimate by its probability ratio, with gradient: correct for k1 and k3, not k2."""
     ref_reset_interval: NonNegativeInt = 0
-    """Batches between resets of reference and optimizer to the current policy (ProRL); 0: never."""
+    """Number of batches between resets of the reference to the current policy, and of the optimizer (ProRL). 0:
+    never."""
 
     def __post_init__(self) -> None:
         """Validate."""
@@ -178,23 +182,23 @@ class GRPOConfig(SamplingConfig):
 
 
 Clipped = tuple[Tensor, Tensor]
-"""Losses `[m]` of the tokens, and the clipped log-ratios `[m]`."""
+"""Loss of each token `[m]`, and its log-ratio `[m]` that is clipped."""
 
 
 def of_tokens(new: Tensor, old: Tensor, advantages: Tensor, batch: Packed, config: GRPOConfig) -> Clipped:
-    """The clipped surrogate of each token (GRPO, equation 3; with two ranges DAPO, equation 8)."""
+    """Compute the clipped surrogate of each token (GRPO, equation 3; with two clip ranges DAPO, equation 8)."""
     low, high, dual = config.epsilon, config.epsilon_high, config.dual_clip
     return ops.clipped_surrogate(new, old, advantages, clip_low=low, clip_high=high, dual_clip=dual), new - old
 
 
 def of_sequences(new: Tensor, old: Tensor, advantages: Tensor, batch: Packed, config: GRPOConfig) -> Clipped:
-    """The clipped surrogate with sequence-mean log-ratios, and gradients per token (GSPO, equations 7 and 14)."""
+    """Compute the clipped surrogate of sequence-mean ratios, with token gradients (GSPO, equations 7 and 14)."""
     ratios = ops.sequence_log_ratio(new, old, batch.owner, len(batch.lengths))
     return of_tokens(ratios, torch.zeros_like(ratios), advantages, batch, config)
 
 
 def of_weights(new: Tensor, old: Tensor, advantages: Tensor, batch: Packed, config: GRPOConfig) -> Clipped:
-    """The policy gradient with clipped weights (CISPO, equation 4), without a lower bound."""
+    """Compute the policy gradient with clipped importance weights, without a lower bound (CISPO, equation 4)."""
     return ops.cispo(new, old, advantages, cap=1 + config.epsilon_high), (new - old).clamp(min=0)
 
 
@@ -203,10 +207,12 @@ OBJECTIVES: Mapping[str, Objective] = {"clip": of_tokens, "sequence": of_sequenc
 
 
 def objective_of(name: str) -> Objective:
-    """Return one of `OBJECTIVES`, or a user's function, which may return only the losses `[m]`.
+    """Return an objective by its name in `OBJECTIVES` or the path of a custom function.
+
+    A custom function may return only the losses `[m]`.
 
     Raises:
-        operant.doors.DoorError: there is none.
+        operant.doors.DoorError: there is no such function.
     """
     function: Any = doors.chosen(
         OBJECTIVES,
@@ -235,23 +241,23 @@ class GRPO(DeclaredState):
 
     Args:
         config: hyperparameters.
-        model: the policy; its initial copy is the reference.
+        model: policy; the reference is a copy of its initial state.
         engine: sampling engine.
-        prompts: the training set.
-        judge: reward functions of answers.
-        max_tokens: longest answer, end of sequence included.
-        seed: of the order of the prompts and of sampling.
-        budget: prompts.
-        steps: rewards of the steps of answers; only for process supervision.
-        shards: of prompts and optimizer steps. Default: one.
+        prompts: training prompts.
+        judge: reward functions.
+        max_tokens: maximum number of tokens of an answer, including EOS.
+        seed: random seed of the prompt order and of sampling.
+        budget: number of training prompts.
+        steps: reward function of the steps of answers, for process supervision.
+        shards: shards of prompts and optimizer steps. Default: one.
 
     Attributes:
-        consumed: prompts used so far.
-        model: the policy.
-        iterations: batches so far.
+        consumed: number of prompts used so far.
+        model: policy.
+        iterations: number of batches so far.
 
     Raises:
-        ValueError: process supervision has no rewards of steps.
+        ValueError: process supervision lacks rewards of steps.
     """
 
     STATE = ("model", ("optimizer", "stepper"), "sampler", "reference", "iterations")
@@ -284,11 +290,11 @@ class GRPO(DeclaredState):
 
     @property
     def consumed(self) -> int:
-        """Prompts used so far."""
+        """Number of prompts used so far."""
         return self.sampler.asked
 
     def iterate(self) -> Metrics:
-        """Sample answers, estimate group advantages, and update the policy."""
+        """Sample answers, estimate their advantages, and update the policy."""
         began = self.consumed
         rollout, metrics = self.collect()
         self.sampler.begin(self.config.prompts_per_batch, self.config.num_generations + self.config.statistics)
@@ -303,13 +309,13 @@ class GRPO(DeclaredState):
         return metrics | updated | self.sampler.metrics() | {"health/empty_batches": float(not updated)}
 
     def reset(self) -> None:
-        """Reset the reference to the current policy, and the moments of the optimizer (ProRL, section 3.2)."""
+        """Reset the reference to the current policy, and the optimizer state (ProRL, section 3.2)."""
         self.stepper.reset()
         if self.reference:
             self.reference.reset()
 
     def collect(self) -> tuple[Rollout, dict[str, Any]]:
-        """Sample answers to P prompts; with a filter, keep only groups with a signal."""
+        """Sample answers to P prompts; with a filter, keep only groups with different rewards."""
         if self.config.filter != "none":
             return self.collect_filtered()
         rollout = self.draw(self.config.prompts_per_batch)
@@ -321,7 +327,7 @@ class GRPO(DeclaredState):
         return self.sampler.draw(prompts, self.config.num_generations + self.config.statistics, steps=steps)
 
     def collect_filtered(self) -> tuple[Rollout, dict[str, Any]]:
-        """Sample answers to P prompts, leave out groups without signal, and sample more where these are replaced."""
+        """Sample answers to P prompts, drop groups with equal rewards, and with `refill` sample replacements."""
         config, missing = self.config, self.config.prompts_per_batch
         drawn, kept = list[Rollout](), list[Rollout]()
         while missing and len(drawn) < (config.max_rounds if config.filter == "refill" else 1):
@@ -332,7 +338,7 @@ class GRPO(DeclaredState):
         return Rollout.join(kept), group_metrics(Rollout.join(drawn)) | metrics
 
     def signal(self, rollout: Rollout) -> Tensor:
-        """Return which groups `[P]` have answers, or steps, with different rewards."""
+        """Return a mask `[P]` of the groups whose answers, or steps, have different rewards."""
         if self.config.supervision == "process":
             rewards, _, exists = rollout.step_rewards()
             return ops.has_signal(rewards.flatten(1), exists.flatten(1))
@@ -360,18 +366,18 @@ class GRPO(DeclaredState):
         )
 
     def update(self, batch: GRPOBatch, *, began: int) -> dict[str, Any]:
-        """Take the optimizer steps of a batch and return their metrics; none if no answer counts.
+        """Take the optimizer steps of a batch and return their metrics; no steps if all answers are masked.
 
         Args:
-            batch: the answers and advantages.
-            began: prompts used before it, for the schedule of the step size.
+            batch: answers and advantages.
+            began: number of prompts used before the batch, for the learning-rate schedule.
         """
         config = self.config
         chance = streams.torch_generator(self.seed, "minibatches", self.iterations)
         count = -(-len(batch.samples) * config.num_minibatches // (config.num_generations * config.prompts_per_batch))
         size = {"tokens": config.micro_batch_tokens, "shards": self.shards.count}
         steps = plan(batch, group=config.num_generations, steps=count, generator=chance, **size)
-        # The first step starts at the policy that sampled; only `check_start` needs its log-probabilities beforehand.
+        # At the first step the policy equals the sampling policy; only `check_start` needs log-probabilities before it.
         known = config.num_iterations == 1 and self.stepper.steps > 0
         old = [None if known and not index else self._log_probs(batch, s.parts) for index, s in enumerate(steps)]
         rounds = [*zip(steps, old, strict=True)] * config.num_iterations
@@ -389,7 +395,7 @@ class GRPO(DeclaredState):
 
     @torch.no_grad()
     def _log_probs(self, batch: GRPOBatch, parts: Sequence[Sequence[int]]) -> list[Tensor]:
-        """Return the current log-probabilities, for each micro-batch of a later optimizer step."""
+        """Compute the current log-probabilities of each micro-batch of later optimizer steps."""
         return self.shards.map(lambda part: self._forward(batch, part)[1], parts)
 
     def _forward(self, batch: GRPOBatch, part: Sequence[int]) -> tuple[Packed, Tensor, Tensor]:
@@ -399,7 +405,7 @@ class GRPO(DeclaredState):
     def _step(
         self, batch: GRPOBatch, step: Step, old: Sequence[Tensor] | None, progress: float
     ) -> tuple[dict[str, Any], list[TokenStats]]:
-        """Take one optimizer step, by micro-batches with one common denominator."""
+        """Take one optimizer step, accumulating gradients over micro-batches with a common loss denominator."""
         config = self.config
         size: dict[str, Any] = {"longest": self.max_tokens, "answers": step.answers, "device": self.model.device}
         weight = step_weights(batch.samples, step.parts, how=config.loss_aggregation, **size)
@@ -413,7 +419,7 @@ class GRPO(DeclaredState):
         return report | {"health/updates": 1.0, "health/skipped_updates": skipped}, seen
 
     def _differentiate(self, batch: GRPOBatch, part: Sequence[int], old: Tensor | None, weight: Tensor) -> TokenStats:
-        """Add the gradient of a micro-batch, of the loss with `weight[i]` for every token of sample i."""
+        """Accumulate the gradient of a micro-batch; `weight[i]` is the loss weight of every token of sample i."""
         config, device = self.config, self.model.device
         factor = math.sqrt(config.num_generations) if config.group_loss_scale == "1/sqrt(G)" else 1.0
         packed, new, entropy = self._forward(batch, part)
@@ -432,7 +438,7 @@ class GRPO(DeclaredState):
         return TokenStats(*(row.detach() for row in rows))
 
     def _divergence(self, packed: Packed, new: Tensor, old: Tensor) -> Tensor:
-        """Return an estimate of KL(policy‖ref) at each token."""
+        """Estimate KL(policy‖ref) at each token."""
         if self.reference is None:
             return torch.zeros_like(new)
         ref = self.reference.log_probs(packed, temperature=self.config.temperature)
@@ -440,7 +446,7 @@ class GRPO(DeclaredState):
         return ops.kl_estimate(new, ref, self.config.kl_estimator, old_log_probs=ratio)
 
     def take_learned(self) -> Learned | None:
-        """Return the last training batch once; None if there is none since the last call."""
+        """Return the last training batch; None if it was already returned."""
         learned, self._learned = self._learned, None
         return learned
 

@@ -1,10 +1,10 @@
 """Weighted sums of reward functions: `combine`.
 
-A reward function has the signature of TRL's: `f(prompts, completions, completion_ids, **columns)`, plain or `async`,
-where the columns are those of the examples except the prompt, each a list with one entry per completion. It returns one
-number per completion, or None if it does not apply. As in TRL it may also take `trainer_state` (`global_step`,
-`max_steps`, `epoch`, `num_train_epochs`), `log_metric(name, value)` and `log_extra(column, values)`. It gets the
-arguments that its signature names, or all if it has `**kwargs`.
+Reward functions have TRL's signature, `f(prompts, completions, completion_ids, **columns)`, and may be `async`. The
+columns are those of the examples except the prompt, each a list with one entry per completion. A function returns a
+list with one number per completion, or None where it does not apply. As in TRL it may also take `trainer_state`
+(`global_step`, `max_steps`, `epoch`, `num_train_epochs`), `log_metric(name, value)` and `log_extra(column, values)`. It
+receives the arguments in its signature, or all of them if it has `**kwargs`.
 """
 
 import asyncio
@@ -28,23 +28,23 @@ RewardFunction = Callable[..., "Sequence[float | None] | Awaitable[Sequence[floa
 
 
 TRAINER = ("trainer_state", "log_metric", "log_extra")
-"""Optional arguments of a reward function besides the columns."""
+"""Optional arguments of reward functions other than columns."""
 GIVEN = ("prompts", "completions", "completion_ids", "prompt_ids", "truncated", *TRAINER)
-"""Arguments of all reward functions; other names are columns."""
+"""Arguments that are not columns."""
 START: Mapping[str, float] = {"global_step": 0, "max_steps": 0, "epoch": 0.0, "num_train_epochs": 0.0}
-"""State of an unknown trainer."""
+"""Default trainer state."""
 
 
 class Rewards(NamedTuple):
     """Rewards of n completions by F functions.
 
     Attributes:
-        table: reward of each function, NaN if it does not apply.
-        total: the weighted sum over the functions that apply, in float32; NaN if none does.
-        valid: where at least one applies. The others get advantage 0.
-        names: of the functions.
-        metrics: means of the functions' `log_metric` values.
-        extra: columns from `log_extra`, one entry per completion.
+        table: rewards of each function, `[n, F]`; NaN where it does not apply.
+        total: weighted sum over the functions that apply, `[n]` in float32; NaN if none applies.
+        valid: mask `[n]` of the completions to which at least one function applies; others get advantage 0.
+        names: names of the functions.
+        metrics: means of the values logged by `log_metric`.
+        extra: columns logged by `log_extra`, with one entry per completion.
     """
 
     table: Float[Tensor, "n F"]
@@ -56,15 +56,15 @@ class Rewards(NamedTuple):
 
 
 class RewardError(RuntimeError):
-    """A reward function raised an exception, the cause of this one, or returned no rewards."""
+    """Raised if a reward function raises an exception, which is the cause, or returns an invalid result."""
 
 
 class Combined:
-    """Weighted sum of reward functions; created by `combine`.
+    """Weighted sum of reward functions, created by `combine`.
 
     Attributes:
         names: unique names of the functions.
-        weights: of the functions.
+        weights: weights of the functions.
     """
 
     def __init__(self, functions: Sequence[RewardFunction], weights: Sequence[float]) -> None:
@@ -83,18 +83,18 @@ class Combined:
         trainer_state: Mapping[str, float] | None = None,
         **columns: Sequence[Any],
     ) -> Rewards:
-        """Reward n completions.
+        """Compute the rewards of n completions.
 
         Args:
-            prompts: the prompt of each completion, a string or a list of messages.
+            prompts: prompt of each completion, a string or a list of messages.
             completions: strings or lists of messages.
-            completion_ids: their tokens, including the end of sequence.
-            trainer_state: progress of training. Default: that of the last call.
-            **columns: other columns of the examples, one entry per completion.
+            completion_ids: token ids of the completions, including EOS.
+            trainer_state: progress of training. Default: that of the previous call.
+            **columns: other columns of the examples, with one entry per completion.
 
         Raises:
-            RewardError: a function raises an exception, or its result is not a list of one finite number or None per
-                completion; the message names function, index and value.
+            RewardError: a function raised an exception, or its result is not a list with one finite number or None per
+                completion; the message contains function, index and value.
             ValueError: the lengths of the columns differ.
         """
         given: dict[str, Any] = {"prompts": prompts, "completion_ids": completion_ids, **columns}
@@ -117,7 +117,7 @@ class Combined:
         return Rewards(table, total.masked_fill(~valid, math.nan), valid, self.names, log.means(), log.columns)
 
     def _warn(self, valid: Bool[Tensor, " n"], prompts: Sequence[Any]) -> None:
-        """Warn once that no function applies to some example."""
+        """Warn once if no function applies to a completion."""
         if self._warned or bool(valid.all()):
             return
         self._warned = True
@@ -131,7 +131,7 @@ class Combined:
 
 
 class _Log:
-    """Logs of reward functions in one call on n completions."""
+    """Values logged by a reward function in one call on n completions."""
 
     def __init__(self, count: int):
         self._count = count
@@ -143,22 +143,22 @@ class _Log:
         self._metrics.setdefault(name, []).append(float(value))
 
     def column(self, column: str, values: Sequence[Any]) -> None:
-        """Log a value for each completion."""
+        """Log one value per completion."""
         if len(values) != self._count:
             raise ValueError(f"log_extra({column!r}, ...) needs {self._count} values, got {len(values)}")
         self.columns[column] = list(values)
 
     def means(self) -> dict[str, float]:
-        """Return the mean of each metric."""
+        """Return the mean of each logged metric."""
         return {name: sum(values) / len(values) for name, values in self._metrics.items()}
 
 
 def check_columns(functions: Iterable[RewardFunction], rows: Sequence[Mapping[str, Any]]) -> None:
-    """Check that the examples have all columns that reward functions need.
+    """Check that the examples have all columns that reward functions require.
 
     Args:
-        functions: reward functions with columns in their signatures.
-        rows: the examples.
+        functions: reward functions.
+        rows: examples.
 
     Raises:
         ValueError: a column is missing; the message names the function.
@@ -167,7 +167,7 @@ def check_columns(functions: Iterable[RewardFunction], rows: Sequence[Mapping[st
     for function in functions:
         missing = [name for name in required(function) if name not in present]
         if missing:
-            there = ", ".join(sorted(present)) or "none besides prompt and completion, which are not passed on"
+            there = ", ".join(sorted(present)) or "no columns except prompt and completion, which are not passed on"
             raise ValueError(
                 f"the reward function {name_of(function)} needs the column {missing[0]!r}, but the data has {there}: "
                 "add it to the data, or give the parameter a default"
@@ -175,7 +175,7 @@ def check_columns(functions: Iterable[RewardFunction], rows: Sequence[Mapping[st
 
 
 def required(function: RewardFunction) -> tuple[str, ...]:
-    """Return the required columns of a reward function: parameters without a default."""
+    """Return the required columns of a reward function: its parameters without a default."""
     if (found := getattr(function, "required_columns", None)) is not None:
         return tuple(found)
     return tuple(
@@ -188,7 +188,7 @@ def required(function: RewardFunction) -> tuple[str, ...]:
 
 
 def _parameters(function: Callable[..., Any]) -> list[inspect.Parameter]:
-    """Return the parameters of a function; `**` if its signature is unknown."""
+    """Return the parameters of a function; `**kwargs` if its signature is unknown."""
     try:
         return list(inspect.signature(function).parameters.values())
     except (TypeError, ValueError):
@@ -196,21 +196,21 @@ def _parameters(function: Callable[..., Any]) -> list[inspect.Parameter]:
 
 
 def combine(functions: Sequence[RewardFunction], weights: Sequence[float] | None = None) -> Combined:
-    """Combine reward functions, as TRL's `reward_funcs` and `reward_weights` do.
+    """Combine reward functions into a weighted sum, like TRL's `reward_funcs` and `reward_weights`.
 
     Args:
-        functions: one or more.
-        weights: one per function; None: 1 each.
+        functions: one or more reward functions.
+        weights: weight of each function; None: 1 each.
 
     Raises:
-        ValueError: there is no function, or weights are too few, too many, NaN or Inf.
+        ValueError: there is no function, or the number of weights differs, or a weight is NaN or Inf.
     """
     if not functions:
         raise ValueError("at least one reward function is needed")
     weights = [1.0] * len(functions) if weights is None else weights
     if len(weights) != len(functions):
         names = ", ".join(map(name_of, functions))
-        raise ValueError(f"{len(functions)} reward functions ({names}) need as many weights, got {list(weights)}")
+        raise ValueError(f"{len(functions)} reward functions ({names}) need one weight each, got {list(weights)}")
     if not all(math.isfinite(weight) for weight in weights):
         raise ValueError(f"reward weights must be finite, got {list(weights)}")
     return Combined(functions, weights)
@@ -222,10 +222,10 @@ def name_of(function: RewardFunction) -> str:
 
 
 def text_of(completion: Any) -> str:
-    """Return the text of a completion: itself, or the content of its last message.
+    """Return the text of a completion: the string, or the content of its last message.
 
     Raises:
-        TypeError: it is neither a string nor a list of messages.
+        TypeError: the completion is neither a string nor a list of messages.
     """
     if isinstance(completion, str):
         return completion
@@ -234,12 +234,12 @@ def text_of(completion: Any) -> str:
     except (IndexError, KeyError, TypeError):
         content = None
     if not isinstance(content, str):
-        raise TypeError(f"a completion is a string or a list of messages with 'content', got {completion!r}")
+        raise TypeError(f"a completion must be a string or a list of messages with 'content', got {completion!r}")
     return content
 
 
 def _different(names: Sequence[str]) -> tuple[str, ...]:
-    """Return the names, with numbers appended to duplicates."""
+    """Return unique names, with numbers appended to duplicates."""
     seen: dict[str, int] = {}
     result: list[str] = []
     for name in names:
@@ -262,7 +262,7 @@ def _ask(name: str, function: RewardFunction, given: Mapping[str, Any]) -> Any:
 
 
 def _finish(result: Awaitable[Any]) -> Any:
-    """Wait for the result of an asynchronous function, in a separate thread: in a notebook this one has a loop."""
+    """Wait for the result of an asynchronous function, in a new thread, since notebooks have a running event loop."""
 
     async def wait() -> Any:
         return await result
@@ -272,7 +272,7 @@ def _finish(result: Awaitable[Any]) -> Any:
 
 
 def _checked(name: str, result: Any, count: int) -> list[float]:
-    """Return rewards as floats, NaN for None."""
+    """Return rewards as floats, with NaN for None."""
     if hasattr(result, "tolist"):
         result = result.tolist()
     if not isinstance(result, list | tuple):

@@ -1,18 +1,17 @@
-"""Reinforcement learning from human feedback: PPO on tokens.
+"""Reinforcement learning from human feedback: PPO on the tokens of a language model.
 
 Ziegler et al. 2019 (arXiv:1909.08593) and Ouyang et al. 2022 (arXiv:2203.02155), with the details of Huang et al. 2024
-(arXiv:2403.17031). A state is a prompt with the tokens so far, an action the next token. The reward of a token is -β
-times the log-ratio of the policy to a frozen reference, so on average the policy pays β KL(policy‖reference); the last
-token also gets the score of the answer. A critic values every state, generalized advantage estimation gives the
-advantages of the tokens, and policy and critic are updated on them. The optimum is the reference times exp(score / β),
-normalized.
+(arXiv:2403.17031). A state is the prompt with the tokens so far, an action is the next token. The reward of a token is
+-β times the log-ratio of the policy to a frozen reference, whose expectation is the penalty -β KL(policy‖reference);
+the last token also gets the score of the answer. A critic estimates the value of every state, generalized advantage
+estimation gives the advantages of the tokens, and both policy and critic are updated. The optimal policy is
+proportional to the reference times exp(score / β).
 
-The policy step can be PPO, a plain gradient (VPG), or a natural one in a trust region (TRPO). PPO's own penalty, on
-KL(old‖new), limits an update; it is independent of the one on the reference.
+The policy step is PPO, a vanilla policy gradient (VPG), or a natural gradient with a trust region (TRPO). PPO's penalty
+on KL(old‖new) limits an update; it is independent of the penalty on the reference.
 
-What differs from the papers: there is no padding, so losses see only real tokens. Policy and critic have separate
-optimizers and gradient clipping. Answers to which no reward function applies are dropped. There is no pretraining loss
-(PPO-ptx).
+What differs from the papers: there is no padding. Policy and critic have separate optimizers and gradient clipping.
+Answers to which no reward function applies are dropped. There is no pretraining loss (PPO-ptx).
 """
 
 import math
@@ -51,7 +50,7 @@ PRESETS: Mapping[str, Mapping[str, Any]] = {
     "vpg": {"step": "vpg"},
     "trpo": {"step": "trpo"},
 }
-"""Presets: of the papers, and of the policy-gradient step."""
+"""Presets of the papers, and for each policy step."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,51 +58,54 @@ class RLHFConfig(CriticConfig):
     """Hyperparameters of RLHF; the defaults are those of TRL's PPO trainer, except its temperature of 0.7."""
 
     learning_rate: float = 3e-6
-    """Step size of AdamW for the policy. Models of a few million parameters need 1e-4 or more."""
+    """Learning rate of AdamW for the policy. Models of a few million parameters need 1e-4 or more."""
     prompts_per_batch: PositiveInt = 64
-    """Prompts per batch."""
+    """Number of prompts per batch."""
     num_generations: PositiveInt = 1
-    """Answers to each prompt."""
+    """Number of answers per prompt."""
     num_iterations: PositiveInt = 4
-    """Passes over a batch."""
+    """Number of passes over a batch."""
     num_minibatches: int = 1
-    """Optimizer steps per epoch; each takes a part of the prompts."""
+    """Number of optimizer steps per pass over a batch, which is split by prompts."""
     step: Literal["ppo", "vpg", "trpo"] = "ppo"
-    """Policy step: PPO; a plain gradient, once per batch; a natural gradient within a trust region, once per batch (for
-    small models). With the last two, only the critic uses epochs and minibatches."""
+    """Policy step: PPO; vanilla policy gradient (vpg), once per batch; or natural gradient with a trust region (trpo),
+    once per batch, for small models. With vpg and trpo, only the critic uses several passes and minibatches."""
     objective: Literal["clip", "penalty", "clip-and-penalty"] | str = "clip"
-    """What keeps PPO near the policy that sampled: the clip range, a penalty on KL(old‖new), or both; or your own
-    function with the parameters of `operant.language.rlhf.OBJECTIVES`, path/to/file.py:function."""
+    """PPO objective: clipped, with a penalty on KL(old‖new), or both; or path/to/file.py:function of a function with
+    the parameters of `operant.language.rlhf.OBJECTIVES`."""
     epsilon: Annotated[float, Interval("(0, 1]")] = 0.2
-    """How far a ratio may fall below 1 before its token loses its gradient."""
+    """Lower clip range: tokens of negative advantage have no gradient if their ratio is below 1 - epsilon."""
     epsilon_high: PositiveFloat = 0.2
-    """How far it may rise above 1."""
+    """Upper clip range: tokens of positive advantage have no gradient if their ratio is above 1 + epsilon_high."""
     kl_coef: PositiveFloat = 1.0
-    """Initial weight of the penalty on KL(old‖new)."""
+    """Initial coefficient of the penalty on KL(old‖new)."""
     kl_coef_target: PositiveFloat | None = 0.01
-    """Target of its adaptation: KL(old‖new) of an update, in nats per token, within 1e-6 to 1e6; None: constant."""
+    """Target of KL(old‖new) per update, in nats per token, to which `kl_coef` is adapted within 1e-6 to 1e6; None:
+    constant coefficient."""
     ent_coef: NonNegativeFloat = 0.0
-    """Weight of the entropy bonus of PPO and VPG."""
+    """Coefficient of the entropy bonus of PPO and VPG."""
     loss_aggregation: Literal["token_mean", "sequence_mean", "constant"] = "token_mean"
-    """Weight of a token: equal for all, one over its answer's length, or one over the longest allowed length."""
+    """Aggregation of the loss: mean over all tokens, mean over answers of their token means, or division by a constant,
+    the maximum completion length."""
     missing_eos: float | None = None
-    """Score of a truncated answer, whatever its rewards; None: its rewards."""
+    """Score that replaces the rewards of a truncated answer; None: its rewards."""
     score_clip: PositiveFloat | None = None
-    """Largest magnitude of a score; None: no clipping."""
+    """Clip range of scores, as maximum absolute value; None: no clipping."""
     whiten_rewards: bool = False
-    """Whether to scale the token rewards of a batch to variance 1, with their mean kept."""
+    """Scale the token rewards of a batch to variance 1, without shifting their mean."""
     normalize_advantage: Literal["batch", "none"] = "batch"
-    """Whether the token advantages of a batch get mean 0 and variance 1."""
+    """Normalize the token advantages of a batch to mean 0 and variance 1."""
     beta: NonNegativeFloat = 0.05
-    """β, the penalty per nat of KL(policy‖reference), in units of reward."""
+    """β, the coefficient of the penalty on KL(policy‖reference), in units of reward per nat."""
     beta_target: PositiveFloat | None = None
-    """Target of β: KL(policy‖reference) in nats per answer (Ziegler et al., section 2.2); None: β is constant."""
+    """Target of KL(policy‖reference), in nats per answer, to which β is adapted (Ziegler et al., section 2.2); None:
+    constant β."""
     beta_horizon: PositiveInt = 10_000
-    """Answers after which an error of 20 % or more changes β by about 20 %."""
+    """Number of answers over which a relative error of 20 % or more changes β by about 20 %."""
     target_kl: PositiveFloat = 0.01
-    """Trust region: largest KL(old‖new) of a step, in nats per token."""
+    """Trust region of TRPO: maximum KL(old‖new) of a step, in nats per token."""
     cg_damping: NonNegativeFloat = 0.01
-    """Damping, added to the diagonal of the Fisher matrix. More moves the step towards a plain gradient."""
+    """Damping added to the diagonal of the Fisher matrix. Larger values move the step towards the plain gradient."""
 
     def __post_init__(self) -> None:
         """Validate."""
@@ -115,15 +117,15 @@ class RLHFConfig(CriticConfig):
         )
         if self.critic == "shared" and self.step != "ppo":
             raise ValueError(
-                f"critic=shared needs step=ppo: after step={self.step} the critic's own steps would move the policy, "
-                "got both; use --critic copy"
+                f"critic=shared needs step=ppo, got step={self.step}, after which the critic's updates would change "
+                "the policy: use --critic copy"
             )
         if self.beta_target is not None and self.beta == 0:
-            raise ValueError("beta_target cannot move a beta of 0, which is only ever multiplied; start above 0")
+            raise ValueError("beta_target multiplies beta by factors, so beta must be above 0, got 0")
 
 
 NATURAL = "operant.experimental.natural_gradient:improve"
-"""Policy step for `step` = `trpo`; by name, since its module imports this one."""
+"""Policy step for `step="trpo"`, by name, since its module imports this one."""
 
 OBJECTIVES: Mapping[str, Callable[[Tensor, Tensor, Tensor, float, RLHFConfig], Tensor]] = {
     "clip": lambda new, old, advantages, beta, config: ops.clipped_surrogate(
@@ -137,9 +139,10 @@ OBJECTIVES: Mapping[str, Callable[[Tensor, Tensor, Tensor, float, RLHFConfig], T
     ),
     "vpg": lambda new, old, advantages, beta, config: ops.policy_gradient(new, advantages),
 }
-"""Losses `[m]` of the tokens. On samples of the old policy k3 estimates KL(old‖new) and its gradient without bias."""
+"""PPO objectives: loss `[m]` of each token. On samples of the old policy, k3 is an unbiased estimator of KL(old‖new)
+and of its gradient."""
 PENALIZED = ("penalty", "clip-and-penalty")
-"""Objectives with an adaptive β."""
+"""Objectives with an adaptive penalty coefficient."""
 
 
 class RLHF(DeclaredState):
@@ -147,21 +150,21 @@ class RLHF(DeclaredState):
 
     Args:
         config: hyperparameters.
-        model: the policy; its initial copy is the reference.
+        model: policy; the reference is a copy of its initial state.
         engine: sampling engine.
-        prompts: the training set.
-        judge: reward functions of answers.
-        critic: the critic.
-        max_tokens: longest answer, end of sequence included.
-        seed: of the order of the prompts and of sampling.
-        budget: prompts.
-        shards: of prompts and optimizer steps. Default: one.
+        prompts: training prompts.
+        judge: reward functions.
+        critic: critic.
+        max_tokens: maximum number of tokens of an answer, including EOS.
+        seed: random seed of the prompt order and of sampling.
+        budget: number of training prompts.
+        shards: shards of prompts and optimizer steps. Default: one.
 
     Attributes:
-        consumed: prompts used so far.
-        model: the policy.
+        consumed: number of prompts used so far.
+        model: policy.
         beta: current β.
-        kl_coef: current weight of the penalty on KL(old‖new).
+        kl_coef: current coefficient of the penalty on KL(old‖new).
     """
 
     STATE = (
@@ -204,11 +207,11 @@ class RLHF(DeclaredState):
 
     @property
     def consumed(self) -> int:
-        """Prompts used so far."""
+        """Number of prompts used so far."""
         return self.sampler.asked
 
     def iterate(self) -> Metrics:
-        """Sample answers, estimate advantages of their tokens, and update critic and policy."""
+        """Sample answers, estimate the advantages of their tokens, and update critic and policy."""
         rollout = self.sampler.draw(self.config.prompts_per_batch, self.config.num_generations)
         self.sampler.begin(self.config.prompts_per_batch, self.config.num_generations)
         metrics = reward_metrics(rollout) | length_metrics(rollout.answers.completions) | self.sampler.metrics()
@@ -223,7 +226,7 @@ class RLHF(DeclaredState):
 
     @torch.no_grad()
     def estimate_advantages(self, rollout: Rollout) -> tuple[RLHFBatch, dict[str, Any]]:
-        """Return the advantage of every token and the target of its value, and metrics of the answers."""
+        """Compute the advantage and the value target of every token, and metrics of the answers."""
         config, device = self.config, self.model.device
         kept = integers(rollout.judged.valid.nonzero().squeeze(1))
         samples, completions = take(rollout.answers.samples(), kept), [rollout.answers.completions[i] for i in kept]
@@ -267,7 +270,7 @@ class RLHF(DeclaredState):
         return RLHFBatch(*made, owners, rollout.group), metrics
 
     def _adapt_price(self, kl: Tensor, answers: int) -> None:
-        """Adapt β to KL(policy‖reference) in nats per answer, over this many answers (Ziegler et al., section 2.2)."""
+        """Adapt β to KL(policy‖reference) in nats per answer, after `answers` answers (Ziegler et al., section 2.2)."""
         config, price = self.config, self.beta
         if config.beta_target is not None and self.iterations >= config.critic_warmup:
             target, horizon = config.beta_target, config.beta_horizon
@@ -300,7 +303,7 @@ class RLHF(DeclaredState):
     def _step(
         self, batch: RLHFBatch, parts: list[list[int]], *, policy: bool = True, critic: bool = True
     ) -> dict[str, Any]:
-        """Take one step of policy and critic, or of one, with one denominator for all micro-batches."""
+        """Take one optimizer step of policy, critic or both, with a common loss denominator for all micro-batches."""
         size: dict[str, Any] = {"longest": self.max_tokens, "device": self.model.device}
         weight = step_weights(batch.samples, parts, how=self.config.loss_aggregation, **size)
         steppers = [self.stepper, self.critic_stepper]
@@ -326,7 +329,7 @@ class RLHF(DeclaredState):
     def _differentiate(
         self, batch: RLHFBatch, part: Sequence[int], weight: Tensor, policy: bool, critic: bool
     ) -> dict[str, Tensor | list[Tensor]]:
-        """Add the gradients of a micro-batch, with `weight[i]` for every token of sample i.
+        """Accumulate the gradients of a micro-batch, in which every token of sample i has the loss weight `weight[i]`.
 
         Returns:
             Sums of metrics; and `tokens`, the fields of a `TokenStats`, if the policy is trained.
@@ -355,12 +358,12 @@ class RLHF(DeclaredState):
         return sums | ({"tokens": tokens} if policy else {})
 
     def take_learned(self) -> Learned | None:
-        """Return the last training batch once; None if there is none since the last call."""
+        """Return the last training batch; None if it was already returned."""
         learned, self._learned = self._learned, None
         return learned
 
     def _policy_losses(self, batch: RLHFBatch, part: Sequence[int], new: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
-        """Return the losses `[m]` of the tokens of a micro-batch, and metrics of each."""
+        """Return the policy losses `[m]` of the tokens of a micro-batch, and metrics of each token."""
         config, old, advantages = self.config, flat(part, batch.old), batch.weighted(part)
         losses = self.objective(new, old, advantages, self.kl_coef, config)
         if getattr(losses, "shape", None) != new.shape:
@@ -375,7 +378,7 @@ class RLHF(DeclaredState):
         }
 
     def _adapt_penalty(self, batch: RLHFBatch) -> dict[str, float]:
-        """Adapt the penalty of the next update to KL(old‖new) of this one, in nats per token."""
+        """Adapt the penalty coefficient of the next update to KL(old‖new) of this one, in nats per token."""
         new = self.shards.map(lambda part: self._log_probs(batch, part), batch.parts)
         moved = [ops.kl_estimate(flat(p, batch.old), own, "k3") for p, own in zip(batch.parts, new, strict=True)]
         kl, used, target = float(torch.cat(moved).mean()), self.kl_coef, self.config.kl_coef_target
@@ -389,12 +392,12 @@ class RLHF(DeclaredState):
 
     @property
     def coefficients(self) -> dict[str, float]:
-        """The adaptive coefficients."""
+        """Adaptive coefficients, by name."""
         return {"beta": self.beta, "kl_coef": self.kl_coef}
 
     @coefficients.setter
     def coefficients(self, saved: dict[str, float]) -> None:
-        if "kl" in saved:  # as version 0.1 wrote them
+        if "kl" in saved:  # format of version 0.1
             saved = {"beta": saved["kl"], "kl_coef": saved["beta"]}
         self.beta, self.kl_coef = saved["beta"], saved["kl_coef"]
 

@@ -1,11 +1,11 @@
 """Supervised fine-tuning: maximum likelihood of demonstrations.
 
-Maximizes the log-likelihood of demonstrations, token by token, given the preceding text (Ouyang et al. 2022,
-arXiv:2203.02155, section 3.5; its origin is unknown). Only the tokens of the completion count, including its end of
-sequence, or else the model would never learn to stop.
+Maximizes the log-likelihood of the tokens of demonstrations given the preceding text (Ouyang et al. 2022,
+arXiv:2203.02155, section 3.5; the method is older). Only tokens of the completion are trained, including EOS, so that
+the model learns to stop.
 
-What differs from common practice: all tokens of a step have the same weight, however the step is divided into
-micro-batches; there is no padding; and training ends with the weights of least loss on held-out demonstrations.
+What differs from common practice: all tokens of an optimizer step have the same weight, independent of its division
+into micro-batches; there is no padding; and the final weights are those with the lowest validation loss.
 """
 
 from collections.abc import Sequence
@@ -36,15 +36,15 @@ class SFTConfig(LanguageConfig):
     """Hyperparameters."""
 
     learning_rate: float = 2e-5
-    """Step size of AdamW (TRL: 2e-5). Models of a few million parameters need 1e-3."""
+    """Learning rate of AdamW (TRL: 2e-5). Models of a few million parameters need 1e-3."""
     batch_size: PositiveInt = 32
-    """Demonstrations per step."""
+    """Number of demonstrations per optimizer step."""
     loss_aggregation: Literal["token_mean", "sequence_mean"] = "token_mean"
-    """Whether all tokens of a step have the same weight, or all demonstrations."""
+    """Aggregation of the loss: mean over all tokens of the step, or mean over demonstrations of their token means."""
     keep_best: bool = True
-    """Whether training ends with the weights of least validation loss, instead of the last ones."""
+    """Load the weights with the lowest validation loss at the end of training."""
     validations: PositiveInt = 40
-    """Number of validation losses per run, for the best weights."""
+    """Number of validations per run, for the best weights."""
 
 
 class SFT:
@@ -52,17 +52,17 @@ class SFT:
 
     Args:
         config: hyperparameters.
-        model: the model to train.
-        demonstrations: the training set.
+        model: model to train.
+        demonstrations: training set.
         held_out: demonstrations for validation.
-        seed: of the order of the demonstrations.
-        budget: demonstrations, counted each time.
-        shards: of each step. Default: one.
+        seed: random seed of the order of the demonstrations.
+        budget: number of training demonstrations, including repetitions.
+        shards: shards of each optimizer step. Default: one.
 
     Attributes:
-        consumed: demonstrations so far.
-        model: the model.
-        validation: the last validation loss, in nats per token.
+        consumed: number of demonstrations used so far.
+        model: model.
+        validation: last validation loss, in nats per token.
     """
 
     def __init__(
@@ -85,7 +85,7 @@ class SFT:
         self.best: State | None = None
 
     def iterate(self) -> Metrics:
-        """Take one step on the next demonstrations."""
+        """Take one optimizer step on the next demonstrations."""
         count = min(self.config.batch_size, len(self.demonstrations))
         order = shuffled(len(self.demonstrations), self.consumed, count, seed=self.seed)
         metrics = self.update(take(self.demonstrations, order))
@@ -101,7 +101,7 @@ class SFT:
         return metrics | {"validation/loss": self.validation}
 
     def update(self, batch: Sequence[Sample]) -> dict[str, Any]:
-        """Take one step on a batch, by micro-batches with one common denominator."""
+        """Take one optimizer step on a batch, accumulating gradients over micro-batches."""
         parts = micro_batches(batch, tokens=self.config.micro_batch_tokens, shards=self.shards.count)
         packed = [pack(take(batch, part), device=self.model.device) for part in parts]
         lengths = [part.lengths for part in packed]
@@ -129,7 +129,7 @@ class SFT:
         }
 
     def validate(self) -> None:
-        """Measure the loss on the held-out demonstrations, and save the weights if it is the least so far."""
+        """Compute the validation loss, and save the weights if it is the lowest so far."""
         most = self.config.micro_batch_tokens
         parts = micro_batches(self.held_out, tokens=most, shards=self.shards.count)
         found = self.shards.map(lambda part: self.model.likelihoods(take(self.held_out, part), tokens=most), parts)

@@ -1,6 +1,6 @@
-"""Weights of the seeds: `load_weights` copies them, and `Best` saves the best.
+"""Weights of learners: `load_weights` copies them, and `Best` saves those with the best evaluation.
 
-A learner with networks names them in its attribute `learned`.
+A learner with networks has them in its attribute `learned`, stacked along the seed axis.
 """
 
 import logging
@@ -21,34 +21,40 @@ logger = logging.getLogger(__name__)
 
 
 def load_weights(learner: HasWeights, learned: Weights) -> None:
-    """Replace the weights of a learner, for each seed, by those of another; those of a single seed for all.
+    """Overwrite the weights of a learner with those of another, seed by seed; a single seed initializes all.
+
+    Args:
+        learner: learner to modify.
+        learned: weights by name, `[S, ...]` or `[1, ...]`.
 
     Raises:
         ValueError: names or shapes differ; the learner is unchanged.
     """
-    own = learner.learned
-    if odd := own.keys() ^ learned.keys():
-        raise ValueError(f"only one of them has {min(odd)!r}")
-    for name, there in learned.items():
-        here = own[name]
-        if len(there) not in (1, len(here)):
+    current = learner.learned
+    if mismatch := current.keys() ^ learned.keys():
+        raise ValueError(f"only one of the runs has {min(mismatch)!r}")
+    for name, source in learned.items():
+        target = current[name]
+        if len(source) not in (1, len(target)):
             raise ValueError(
-                f"there are {len(there)} seeds there and {len(here)} here; all may begin with a single one"
+                f"that run has {len(source)} seeds and this one {len(target)}; only a single seed can initialize others"
             )
-        if there.shape[1:] != here.shape[1:]:
-            raise ValueError(f"{name!r} of a seed is {list(there.shape[1:])} there and {list(here.shape[1:])} here")
+        if source.shape[1:] != target.shape[1:]:
+            raise ValueError(
+                f"{name!r} has shape {list(source.shape[1:])} in that run, but {list(target.shape[1:])} in this one"
+            )
     with torch.no_grad():
-        for name, there in learned.items():
-            own[name].copy_(there)
+        for name, source in learned.items():
+            current[name].copy_(source)
 
 
 class BestPolicy(NamedTuple):
     """The best policies of a run.
 
     Attributes:
-        learned: the weights of each seed at its highest score.
-        scores: `[S]`, these scores.
-        consumed: `[S]`, budget used by then.
+        learned: weights of each seed at its highest score.
+        scores: `[S]`, highest score of each seed.
+        consumed: `[S]`, budget used at that evaluation.
     """
 
     learned: Weights
@@ -61,58 +67,58 @@ class BestPolicy(NamedTuple):
 
 
 class Best:
-    """The best policy of each seed by the evaluations during training, in `best/` of a run.
+    """The policy of each seed with the best evaluation during training, in the folder `best/` of a run.
 
-    The highest of many scores is biased upward: evaluate the policy on new episodes.
+    The maximum of many scores is biased upward: evaluate the policy on new episodes.
 
     Args:
         run: the run.
-        place: index of a single saved seed, in `best/seed_<seed>/`, for networks that are not stacked. Default: all
-            seeds together.
+        index: index of a single seed to save in `best/seed_<seed>/`, for networks that are not stacked. Default: save
+            all seeds together.
     """
 
-    def __init__(self, run: Run, *, place: int | None = None) -> None:
-        self._path, self._place = run.path, place
+    def __init__(self, run: Run, *, index: int | None = None) -> None:
+        self._path, self._index = run.path, index
         folder = run.path / "best"
-        if place is None:
+        if index is None:
             self._checkpoints = Checkpoints(folder)
         else:
-            self._checkpoints = Checkpoints(folder / f"seed_{run.settings.seeds[place]}")
+            self._checkpoints = Checkpoints(folder / f"seed_{run.settings.seeds[index]}")
             self._checkpoints.keep = 1
 
     def offer(self, learner: HasWeights, evaluation: Evaluation) -> None:
-        """Save the weights of seeds at a new highest score; a failure is only warned about.
+        """Save the weights of seeds that reach a new highest score; a failed write causes a warning.
 
-        Seeds whose networks have NaN or Inf are skipped.
+        Seeds whose networks contain NaN or Inf are skipped.
         """
-        own = evaluation.scores if self._place is None else evaluation.scores[self._place : self._place + 1]
-        scores = torch.tensor(own, dtype=torch.float64).nan_to_num(nan=-torch.inf)
+        seed_scores = evaluation.scores if self._index is None else evaluation.scores[self._index : self._index + 1]
+        scores = torch.tensor(seed_scores, dtype=torch.float64).nan_to_num(nan=-torch.inf)
         consumed = torch.full(scores.shape, learner.consumed)
         copies = {name: tensor.detach().to("cpu", copy=True) for name, tensor in learner.learned.items()}
         new = BestPolicy(copies, scores, consumed)
         better = torch.stack([t.isfinite().reshape(len(t), -1).all(1) for t in new.learned.values()]).all(0)
         try:
-            old = self._latest()
-            if old is not None:
-                better &= scores > old.scores
-                new = _chosen(better, new, old)
-            if better.any() and (old is not None or better.all()):
+            previous = self._latest()
+            if previous is not None:
+                better &= scores > previous.scores
+                new = _chosen(better, new, previous)
+            if better.any() and (previous is not None or better.all()):
                 self._checkpoints.save(new.state(), learner.consumed)
         except (OSError, CheckpointError) as error:
             logger.warning("the best policies could not be saved in %s (%s); training continues", self._path, error)
 
     def load(self) -> BestPolicy:
-        """Return the best policies, on the CPU.
+        """Load the best policies on the CPU.
 
         Raises:
-            RunError: none were saved.
+            RunError: no best policies were saved.
             CheckpointError: they are damaged.
         """
         found = self._latest()
         if found is None:
             raise RunError(
-                f"{self._path} has no best policies: it was never evaluated in training, or its algorithm saves "
-                "none; use its latest policies"
+                f"{self._path} has no best policies: it was never evaluated during training, or its algorithm saves "
+                "none; use the latest policies"
             )
         return found
 
@@ -125,38 +131,41 @@ class Best:
 
 
 def opened(name: str | Path) -> tuple[Run, bool]:
-    """Return the run named by `RUN` or `RUN/best`, and whether its best policies are meant.
+    """Open the run named by `RUN` or `RUN/best`, and return whether its best policies are requested.
 
     Raises:
-        RunError: no such run.
+        RunError: there is no such run.
     """
     path = Path(name).expanduser()
     best = path.name == "best" and (path.parent / "config.toml").exists()
     return Run.open(path.parent if best else path), best
 
 
-def keepers(run: Run, experiment: Experiment) -> list[tuple[HasWeights, Best]]:
-    """Return learners with their best weights: all seeds together, or each separately; none for tables."""
+def best_weights_of(run: Run, experiment: Experiment) -> list[tuple[HasWeights, Best]]:
+    """Return the learners of a run with the stores of their best weights.
+
+    return [(weights, Best(run, index=index)) for index, weights in enumerate(experiment.weights)]
+    """
     if isinstance(experiment, SeparateWeights):
-        return [(one, Best(run, place=place)) for place, one in enumerate(experiment.weights)]
+        return [(weights, Best(run, index=index)) for index, weights in enumerate(experiment.weights)]
     return [(experiment.learner, Best(run))] if isinstance(experiment.learner, HasWeights) else []
 
 
-def teach_best(run: Run, experiment: Experiment) -> tuple[int, ...]:
+def load_best_weights(run: Run, experiment: Experiment) -> tuple[int, ...]:
     """Load the best weights of a run into its learners.
 
     Returns:
-        The budget used by each seed by then.
+        The budget that each seed had used at its best evaluation.
 
     Raises:
-        RunError: none were saved.
+        RunError: no best weights were saved.
         CheckpointError: they are damaged.
     """
     consumed: list[int] = []
-    for taught, found in keepers(run, experiment) or [(experiment.learner, Best(run))]:
-        kept = found.load()
-        load_weights(taught, kept.learned)
-        consumed += [int(number) for number in kept.consumed]
+    for learner, best in best_weights_of(run, experiment) or [(experiment.learner, Best(run))]:
+        best_policy = best.load()
+        load_weights(learner, best_policy.learned)
+        consumed += [int(number) for number in best_policy.consumed]
     if isinstance(experiment, SeparateWeights):
         for weights in experiment.weights:
             weights.refresh()
@@ -164,7 +173,7 @@ def teach_best(run: Run, experiment: Experiment) -> tuple[int, ...]:
 
 
 def _chosen(better: Tensor, new: BestPolicy, old: BestPolicy) -> BestPolicy:
-    """Return the new weights of the seeds that are `better [S]`, and the old ones of the others."""
+    """Return the new weights of the seeds for which `better [S]` is true, and the old weights of the others."""
 
     def choose(left: Tensor, right: Tensor) -> Tensor:
         return torch.where(better.view(-1, *[1] * (left.dim() - 1)), left, right)
