@@ -56,7 +56,7 @@ def in_a_line(box: str, command: str) -> str:
     lines = [line for line in inside if line.strip("-")]
     end = next((n for n, line in enumerate(lines) if line.startswith(("Argument helptext", "For full helptext"))), None)
     said = " ".join(" ".join(lines[1:end]).split()).replace(". (required)", ";").replace(") .", ")").rstrip(".;")
-    said = re.sub(r"no type matching .*<class '\w+'>: ", "", said)  # of several types the last, which is not None
+    said = re.sub(r"no type matching .*<class '[\w.]+'>: ", "", said)  # of several types the last, which is not None
     said = re.sub(r"^Error parsing (--\S+:)", r"\1", said)
     said = re.sub(r"^Error parsing \S+: ", "", said)
     said = re.sub(r"^Missing from .*?: ", "missing: ", said)
