@@ -40,7 +40,9 @@ def absolute(path: str | Path) -> Path:
         RunError: it is not a path, or empty.
     """
     if path == "":
-        raise RunError("'' is not a path: name a folder, or leave it out for the default one; '.' is the working folder")
+        raise RunError(
+            "'' is not a path: name a folder, or leave it out for the default one; '.' is the working folder"
+        )
     try:
         return Path(path).expanduser().resolve()
     except (OSError, ValueError, RuntimeError) as error:
