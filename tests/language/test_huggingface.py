@@ -1,10 +1,15 @@
+import hashlib
+import http.server
 import inspect
+import shutil
+import threading
 
 import pytest
 import torch
 
 from operant.language import huggingface
-from operant.language.models import build
+from operant.language.configs import ModelOptions
+from operant.language.models import build, load
 from operant.language.tokenizer import character_tokenizer
 
 
@@ -26,3 +31,75 @@ def test_an_adapter_gets_other_values():
     assert all("lora" in name for name in state)
     huggingface.set_adapter_state(network, {name: torch.full_like(value, 3.0) for name, value in state.items()})
     assert all(bool((value == 3.0).all()) for value in huggingface.adapter_state(network).values())
+
+
+@pytest.fixture
+def hub(tmp_path, monkeypatch):
+    """A hub on this machine that holds the files of `tmp_path / "hub"` as the model owner/name, and its requests."""
+    asked, files = [], tmp_path / "hub"
+    files.mkdir()
+
+    class Hub(http.server.BaseHTTPRequestHandler):
+        def do_HEAD(self):
+            self.answer(body=False)
+
+        def do_GET(self):
+            self.answer(body=True)
+
+        def answer(self, *, body):
+            asked.append(self.path)
+            file = files / self.path.removeprefix("/owner/name/resolve/main/")
+            content = file.read_bytes() if file.is_file() else b""
+            self.send_response(200 if content else 404)
+            self.send_header("Content-Length", str(len(content)))
+            self.send_header("ETag", f'"{hashlib.sha256(content).hexdigest()}"')
+            self.send_header("X-Repo-Commit", "0" * 40)
+            if not content:
+                self.send_header("X-Error-Code", "EntryNotFound")
+            self.end_headers()
+            if body:
+                self.wfile.write(content)
+
+        def log_message(self, *_):
+            pass
+
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Hub) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        address = f"http://127.0.0.1:{server.server_port}"
+        monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", address)
+        template = address + "/{repo_id}/resolve/{revision}/{filename}"
+        monkeypatch.setattr("huggingface_hub.constants.HUGGINGFACE_CO_URL_TEMPLATE", template)
+        monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path / "cache"))
+        huggingface._hub_problem.cache_clear()
+        yield files, asked, server
+        server.shutdown()
+    huggingface._hub_problem.cache_clear()
+
+
+def test_a_model_of_the_hub_is_loaded_and_again_from_the_cache_when_the_hub_is_gone(hub, model_folder, caplog):
+    files, asked, server = hub
+    shutil.copytree(model_folder, files, dirs_exist_ok=True)
+    expected = load(ModelOptions(model=str(model_folder)), seed=0).network.state_dict()
+    for gone in (False, True):
+        if gone:
+            server.shutdown()
+            server.server_close()
+            huggingface._hub_problem.cache_clear()
+        loaded = load(ModelOptions(model="owner/name"), seed=0).network.state_dict()
+        torch.testing.assert_close(loaded, expected)
+    assert any("resolve/main/config.json" in path for path in asked)
+    with pytest.raises(ValueError, match=r"model owner/other cannot be loaded: .*hub cannot be reached \(.*refused"):
+        load(ModelOptions(model="owner/other"), seed=0)
+    assert "Retrying" not in caplog.text
+
+
+def test_a_name_that_can_only_be_a_folder_is_not_looked_for_on_the_hub(hub, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "models").mkdir()
+    (tmp_path / "file").touch()
+    for name in ("./missing", "models/missing", "/nowhere/at/all", "~/missing", "a/b/c", r"C:\models\missing"):
+        with pytest.raises(ValueError, match="cannot be loaded: there is no such folder; name a folder"):
+            load(ModelOptions(model=name), seed=0)
+    with pytest.raises(ValueError, match="cannot be loaded: it is a file, not the folder of a model"):
+        load(ModelOptions(model="./file"), seed=0)
+    assert hub[1] == []

@@ -169,14 +169,17 @@ def test_an_evaluation_in_which_a_worker_is_lost_is_made_again():
 def test_episodes_that_were_cut_count_and_are_warned_of(caplog):
     result = evaluate_policy(Constant(), Corridor([2, 50]), seeds=1, episodes=4, max_steps=50, cut=True)
     assert result.episode_scores == ((2.0, 2.0, 50.0, 50.0),)
-    assert "2 of 4 episodes of seed 0 (counted from 0) in Corridor did not end: they were cut after 50" in caplog.text
+    assert [record.message for record in caplog.records] == [
+        "evaluations in Corridor cut episodes after 50 steps (evaluate_max_steps), which count with what they scored "
+        "until then: 2 of 4 of seed 0 (counted from 0) in this one; a run says this once"
+    ]
 
 
 def test_a_long_episode_is_said_to_be_one_while_it_goes_on(caplog):
     evaluate_policy(Constant(), Corridor([2, 12_000]), seeds=1, episodes=2)
     assert [record.message for record in caplog.records] == [
-        "an episode of an evaluation in Corridor (environment 1) has not ended after 10240 steps; "
-        "so evaluations take long"
+        "evaluations in Corridor have long episodes: one has not ended after 10240 steps (environment 1); "
+        "so evaluations take long, and a run says this once"
     ]
 
 

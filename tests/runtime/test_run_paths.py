@@ -28,3 +28,5 @@ def test_paths_begin_at_the_root(tmp_path, monkeypatch):
     assert absolute("runs/../one") == tmp_path.resolve() / "one"
     with pytest.raises(RunError, match="is not a path"):
         absolute("a\0b")
+    with pytest.raises(RunError, match="'' is not a path: name a folder"):
+        absolute("")

@@ -79,3 +79,22 @@ def test_what_an_environment_does_wrong_is_said_once_in_a_run(tmp_path, caplog):
     assert len(found) == 1
     assert "observation[1] is 5, but its space says [-1, 1]" in found[0]
     assert caplog.text.count("this is said once") == 1
+
+
+class Endless(OutOfItsBox):
+    """No episode ends."""
+
+    observation_space = gymnasium.spaces.Box(-9, 9, (2,))
+
+    def step(self, action):
+        obs, reward, _, truncated, info = super().step(action)
+        return obs, reward, False, truncated, info
+
+
+def test_evaluations_that_cut_episodes_are_warned_about_once_in_a_run(tmp_path, caplog):
+    options = {"budget": 400, "evaluate_every": 100, "evaluate_episodes": 2, "evaluate_max_steps": 50}
+    api.train("a2c", Endless, **options, run=tmp_path / "run", progress="silent")
+    found = [text for source, text in texts(tmp_path / "run") if source == "operant.runtime.evaluation"]
+    assert len(found) == 1
+    assert "cut episodes after 50 steps" in found[0]
+    assert len(read_records(tmp_path / "run" / "eval" / "evaluations.jsonl")) > 2

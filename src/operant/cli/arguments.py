@@ -189,6 +189,26 @@ def _whole_numbers(info: tyro.constructors.PrimitiveTypeInfo) -> tyro.constructo
 
 
 @_primitive
+def _paths(info: tyro.constructors.PrimitiveTypeInfo) -> tyro.constructors.PrimitiveConstructorSpec[Path] | None:
+    """Parse paths; an empty one, often a variable of a shell that is not set, would be the working folder."""
+    if _type_of(info) is not Path:
+        return None
+    return tyro.constructors.PrimitiveConstructorSpec(
+        nargs=1,
+        metavar="PATH",
+        instance_from_str=lambda words: _path(words[0]),
+        is_instance=lambda value: isinstance(value, Path),
+        str_from_instance=lambda value: [str(value)],
+    )
+
+
+def _path(word: str) -> Path:
+    if not word:
+        raise ValueError("expected a path, got an empty one; '.' is the working folder")
+    return Path(word)
+
+
+@_primitive
 def _parameters(
     info: tyro.constructors.PrimitiveTypeInfo,
 ) -> tyro.constructors.PrimitiveConstructorSpec[Mapping[str, Any]] | None:

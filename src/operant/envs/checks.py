@@ -35,8 +35,12 @@ def needs_check(spec: EnvSpec) -> bool:
 
 
 @contextlib.contextmanager
-def saying_once() -> Generator[None]:
-    """Warn once about each finding in this block, across the environments of training and evaluations."""
+def saying_once(*more: logging.Logger) -> Generator[None]:
+    """Warn once about each finding in this block, across the environments of training and evaluations.
+
+    Args:
+        *more: loggers of other findings. A message and its first two arguments are one finding.
+    """
     said: set[tuple[Any, ...]] = set()
 
     def is_new(record: logging.LogRecord) -> bool:
@@ -45,12 +49,12 @@ def saying_once() -> Generator[None]:
         said.add(finding)
         return new
 
-    for repeating in _REPEATING:
+    for repeating in (*_REPEATING, *more):
         repeating.addFilter(is_new)
     try:
         yield
     finally:
-        for repeating in _REPEATING:
+        for repeating in (*_REPEATING, *more):
             repeating.removeFilter(is_new)
 
 

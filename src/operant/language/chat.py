@@ -11,6 +11,7 @@ from operant.language.configs import ModelOptions
 from operant.language.datasets import source_of
 from operant.language.engines.native import NativeEngine
 from operant.language.engines.protocol import Sampling
+from operant.language.huggingface import is_path
 from operant.language.models import BUILT_IN, LanguageModel, load
 from operant.language.pretrained import PROVENANCE, fingerprint, is_adapter, provenance
 from operant.language.runs import model_options
@@ -170,6 +171,8 @@ def find_chat_model(
             `in_turns` is true and it has no chat template.
         RunError: the run is unreadable, or its model's code is not allowed.
     """
+    if not name:
+        raise ValueError("name a run or a model, got ''")
     path = Path(name).expanduser()
     example = ""
     if (path / "config.toml").exists():
@@ -182,8 +185,7 @@ def find_chat_model(
     else:
         if best:
             raise ValueError(f"--best needs a run, got {name}; leave it out")
-        local = name[:1] in "./~" or path.parts[0] == "runs" or (path.parent != Path() and path.parent.is_dir())
-        if local and not path.exists():
+        if (is_path(name) or path.parts[0] == "runs") and not path.exists():
             raise ValueError(f"{name} contains neither a run nor a model")
         options = ModelOptions(model=str(path) if path.exists() else name, remote_code=remote_code)
         model = load(options, seed=0, device=device)

@@ -3,7 +3,9 @@
 They are imported at the first call of a function: transformers takes seconds.
 """
 
+import time
 from collections.abc import Callable, Mapping
+from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
@@ -15,6 +17,8 @@ __all__ = [
     "Tokenizer",
     "adapter_state",
     "cached_file",
+    "hub_problem",
+    "is_path",
     "load_adapter_config",
     "load_config",
     "load_network",
@@ -91,12 +95,47 @@ class AdapterConfig(Protocol):
     inference_mode: bool
 
 
+def is_path(name: str) -> bool:
+    """Return whether the name of a model can only be that of a folder, not one of the hub."""
+    if name[:1] in ("", ".", "/", "~") or "\\" in name or name.count("/") > 1:
+        return True
+    owner = Path(name).parent
+    return owner != Path() and owner.is_dir()
+
+
+def hub_problem() -> str:
+    """Return why no connection to the Hugging Face hub can be made, such as an unknown host; empty if one can.
+
+    It is asked once in a minute, without the retries of other requests.
+    """
+    return _hub_problem(int(time.monotonic() // 60))
+
+
+@lru_cache(maxsize=1)
+def _hub_problem(minute: int) -> str:
+    from huggingface_hub import constants
+    from huggingface_hub.utils import get_session
+
+    del minute
+    session = cast(Any, get_session())
+    try:
+        session.head(constants.ENDPOINT, timeout=constants.HF_HUB_ETAG_TIMEOUT)
+    except Exception as error:  # of httpx, or of its successor in later versions
+        return str(error) or "no connection" if type(error).__name__ == "ConnectError" else ""
+    return ""
+
+
+def _only_here(name: str) -> bool:
+    """Return whether a model must be taken from the cache of the hub, which does not answer."""
+    return not Path(name).is_dir() and bool(hub_problem())
+
+
 def load_config(name: str, *, trust_remote_code: bool) -> Any:
     """Return the configuration of a folder or hub model, whose fields depend on the architecture."""
     from transformers import AutoConfig
 
     load = cast(Callable[..., Any], AutoConfig.from_pretrained)  # pyright: ignore[reportUnknownMemberType]
-    return load(name, trust_remote_code=trust_remote_code)
+    return load(name, trust_remote_code=trust_remote_code, local_files_only=_only_here(name))
 
 
 def load_network(name: str, **options: Any) -> tuple[Any, Mapping[str, Any]]:
@@ -104,7 +143,7 @@ def load_network(name: str, **options: Any) -> tuple[Any, Mapping[str, Any]]:
     from transformers import AutoModelForCausalLM
 
     load = cast(Callable[..., Any], AutoModelForCausalLM.from_pretrained)  # pyright: ignore[reportUnknownMemberType]
-    network, report = load(name, output_loading_info=True, **options)
+    network, report = load(name, output_loading_info=True, local_files_only=_only_here(name), **options)
     return network, report
 
 
@@ -120,7 +159,7 @@ def load_tokenizer(name: str, *, trust_remote_code: bool) -> Tokenizer:
     from transformers import AutoTokenizer
 
     load = cast(Callable[..., Tokenizer], AutoTokenizer.from_pretrained)  # pyright: ignore[reportUnknownMemberType]
-    return load(name, trust_remote_code=trust_remote_code)
+    return load(name, trust_remote_code=trust_remote_code, local_files_only=_only_here(name))
 
 
 def new_tokenizer(**options: Any) -> Tokenizer:
@@ -135,7 +174,7 @@ def cached_file(name: str, file: str, **options: bool) -> str | None:
     from transformers.utils import hub
 
     found = cast(Callable[..., str | None], hub.cached_file)  # pyright: ignore[reportUnknownMemberType]
-    return found(name, file, **options)
+    return found(name, file, local_files_only=_only_here(name), **options)
 
 
 def load_tensors(file: Path) -> "dict[str, Tensor]":

@@ -21,6 +21,8 @@ from operant.language.huggingface import (
     Tokenizer,
     adapter_state,
     cached_file,
+    hub_problem,
+    is_path,
     load_adapter_config,
     load_config,
     load_network,
@@ -62,6 +64,9 @@ def pretrained(
         ValueError: there is no such model, its files lack a weight, or it is an adapter of another model.
     """
     name = options.model
+    if is_path(name) and not Path(name).expanduser().is_dir():
+        what = "it is a file, not the folder of a model" if Path(name).is_file() else "there is no such folder"
+        raise _unloadable(options, FileNotFoundError(what), others)
     found = _adapter_config(name)
     if found is None:
         return _network(options, others).to(device=device, dtype=dtype), _tokenizer(options, others)
@@ -163,6 +168,11 @@ def _unloadable(options: ModelOptions, error: Exception, others: Sequence[str]) 
     first = str(error).strip().splitlines()[0]
     if "trust_remote_code" in str(error):
         first = "it comes with Python code of its own, which --remote-code would run: only for authors you trust"
+    elif not Path(options.model).is_dir() and not is_path(options.model) and (problem := hub_problem()):
+        first = (
+            f"there is no such folder, the Hugging Face hub cannot be reached ({problem}), and its cache on this "
+            "machine lacks the model"
+        )
     built = f", or a built-in one: {', '.join(others)}" if others else ""
     return ValueError(
         f"--model {options.model} cannot be loaded: {first}; name a folder or a hub model with config.json, "
@@ -208,6 +218,8 @@ def _file(name: str, file: str) -> Path | None:
     folder = Path(name).expanduser()
     if folder.is_dir():
         return folder / file if (folder / file).is_file() else None
+    if is_path(name):
+        return None
     try:
         found = cached_file(
             name,

@@ -224,13 +224,9 @@ def _warn_of_cut_episodes(task: str, lengths: Tensor, longest: int) -> None:
     if counts.any():
         seed = int(counts.argmax())
         logger.warning(
-            "%d of %d episodes of seed %d (counted from 0) in %s did not end: they were cut after %d steps "
-            "(evaluate_max_steps) and count with what they scored until then",
-            int(counts[seed]),
-            lengths.shape[1],
-            seed,
-            task,
-            longest,
+            "evaluations in %s cut episodes after %d steps (evaluate_max_steps), which count with what they scored "
+            "until then: %d of %d of seed %d (counted from 0) in this one; a run says this once",
+            *(task, longest, int(counts[seed]), lengths.shape[1], seed),
         )
 
 
@@ -290,11 +286,8 @@ def _look(env: BatchEnv, ages: Tensor, limits: _Limits, before: int) -> int:
     if before < LONG <= longest:
         end = f"it is cut after {limits.max_steps} (evaluate_max_steps)" if limits.cut else "so evaluations take long"
         logger.warning(
-            "an episode of an evaluation in %s (environment %d) has not ended after %d steps; %s",
-            env.task,
-            int(ages.argmax()),
-            longest,
-            end,
+            "evaluations in %s have long episodes: one has not ended after %d steps (environment %d); %s, and a run says this once",
+            *(env.task, longest, int(ages.argmax()), end),
         )
     return max(before, longest)
 

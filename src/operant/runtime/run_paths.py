@@ -37,8 +37,12 @@ def absolute(path: str | Path) -> Path:
     """Return an absolute path without links.
 
     Raises:
-        RunError: it is not a path.
+        RunError: it is not a path, or empty.
     """
+    if path == "":
+        raise RunError(
+            "'' is not a path: name a folder, or leave it out for the default one; '.' is the working folder"
+        )
     try:
         return Path(path).expanduser().resolve()
     except (OSError, ValueError, RuntimeError) as error:

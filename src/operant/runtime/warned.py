@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from operant.envs.checks import saying_once
+from operant.runtime import evaluation
 from operant.runtime.metrics import RecordWriter
 
 
@@ -82,7 +83,7 @@ def keeping(folder: Path | None = None) -> Generator[Keeper]:
     logger.addHandler(keeper)
     warnings.showwarning = kept
     try:
-        with saying_once():
+        with saying_once(evaluation.logger):
             yield keeper
     finally:
         if warnings.showwarning is kept:
