@@ -65,7 +65,7 @@ def test_a_line_that_cannot_be_read_is_said_and_the_next_one_answered(typed, spo
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["./nothing"], "there is neither a run nor a model in ./nothing"),
+        (["./nothing"], "./nothing contains neither a run nor a model"),
         ([""], "name a run or a model, got ''"),
         (["tiny", "--seed-index", "x"], "--seed-index"),
         (["tiny", "--temperature", "-1"], "temperature must be at least 0"),

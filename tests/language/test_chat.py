@@ -217,7 +217,7 @@ def test_a_run_on_conversations_is_spoken_to_in_turns(tmp_path):
 @pytest.mark.parametrize("name", ["./nothing", "runs/nothing"])
 def test_a_place_where_nothing_is(name, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(ValueError, match=f"there is neither a run nor a model in {name}"):
+    with pytest.raises(ValueError, match=f"{name} contains neither a run nor a model"):
         find_chat_model(name)
 
 

@@ -56,7 +56,9 @@ def in_a_line(box: str, command: str) -> str:
     lines = [line for line in inside if line.strip("-")]
     end = next((n for n, line in enumerate(lines) if line.startswith(("Argument helptext", "For full helptext"))), None)
     message = " ".join(" ".join(lines[1:end]).split()).replace(". (required)", ";").replace(") .", ")").rstrip(".;")
-    message = re.sub(r"no type matching .*<class '[\w.]+'>: ", "", message)  # of several types the last, which is not None
+    message = re.sub(
+        r"no type matching .*<class '[\w.]+'>: ", "", message
+    )  # of several types the last, which is not None
     message = re.sub(r"^Error parsing (--\S+:)", r"\1", message)
     message = re.sub(r"^Error parsing \S+: ", "", message)
     message = re.sub(r"^Missing from .*?: ", "missing: ", message)

@@ -225,7 +225,7 @@ def _warn_of_cut_episodes(task: str, lengths: Tensor, longest: int) -> None:
         seed = int(counts.argmax())
         logger.warning(
             "evaluations in %s cut episodes after %d steps (evaluate_max_steps), which count with what they scored "
-            "until then: %d of %d of seed %d (counted from 0) in this one; a run says this once",
+            "until then: %d of %d of seed %d (counted from 0) in this one (reported once per run)",
             *(task, longest, int(counts[seed]), lengths.shape[1], seed),
         )
 
@@ -286,7 +286,8 @@ def _look(env: BatchEnv, ages: Tensor, limits: _Limits, before: int) -> int:
     if before < LONG <= longest:
         end = f"it is cut after {limits.max_steps} (evaluate_max_steps)" if limits.cut else "so evaluations take long"
         logger.warning(
-            "evaluations in %s have long episodes: one has not ended after %d steps (environment %d); %s, and a run says this once",
+            "evaluations in %s have long episodes: one has not ended after %d steps (environment %d); %s (reported "
+            "once per run)",
             *(env.task, longest, int(ages.argmax()), end),
         )
     return max(before, longest)
