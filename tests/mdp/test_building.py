@@ -136,7 +136,7 @@ class TestGymnasium:
             MDP.from_gymnasium(Table(table, start=np.array([0.5, 0.5])))
 
     def test_an_environment_without_a_table_is_refused(self):
-        with pytest.raises(ValueError, match=r"CartPole.* shows no transition table"):
+        with pytest.raises(ValueError, match=r"CartPole.* has no transition table"):
             MDP.from_gymnasium("CartPole-v1")
 
     def test_options_need_an_id(self):
@@ -206,7 +206,7 @@ class TestArrays:
             ({"transitions": np.ones((2, 1, 3))}, r"transitions has shape \(2, 1, 3\), expected \(S, A, S\)"),
             ({"transitions": np.ones((0, 1, 0))}, r"transitions has shape \(0, 1, 0\)"),
             ({"transitions": sparse.csr_array(np.ones((3, 2)))}, r"transitions has shape \(3, 2\), expected \(S \* A"),
-            ({"transitions": [sparse.eye_array(2)] * 2}, 'expected it with order "ass"'),
+            ({"transitions": [sparse.eye_array(2)] * 2}, 'which needs order "ass"'),
             ({"rewards": np.ones(3)}, r"rewards has shape \(3,\), expected a number, \(2,\), \(2, 1\) or \(2, 1, 2\)"),
             ({"rewards": sparse.eye_array(4)}, r"rewards has shape \(4, 4\), expected that of transitions"),
             ({"rewards": [[0], [np.nan]]}, "state 1, action 0: the reward on the way to state 0 is nan"),
@@ -350,7 +350,7 @@ class TestFunction:
             MDP.from_function(2, 1, lambda s, a: result if s else ([1.0], [1], 0.0))
 
     def test_a_function_that_allows_nothing_is_refused(self):
-        with pytest.raises(ValueError, match="finds no action feasible"):
+        with pytest.raises(ValueError, match="returned None for every state and action"):
             MDP.from_function(2, 1, lambda s, a: None)
 
 

@@ -93,10 +93,10 @@ def test_any_order_gives_the_same_rows(data):
     [
         (
             [(0, 0, 2, 1, 0)],
-            "state 1 occurs nowhere, though state 2 does; number from 0 without gaps, or pass states=3",
+            "state 1 does not occur, but state 2 does; number from 0 without gaps, or pass states=3",
         ),
-        ([(0, 1, 0, 1, 0)], "action 0 occurs nowhere, though action 1 does"),
-        ([(0, 0, 10**15, 1, 0)], rf"state 1 occurs nowhere, though state {10**15} does"),
+        ([(0, 1, 0, 1, 0)], "action 0 does not occur, but action 1 does"),
+        ([(0, 0, 10**15, 1, 0)], rf"state 1 does not occur, but state {10**15} does"),
         ([(0, 10**15, 0, 1, 0)], "action 0 occurs nowhere"),
         ([(-1, 0, 0, 1, 0)], "a state is -1, expected 0 or more"),
     ],

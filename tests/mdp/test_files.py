@@ -72,7 +72,7 @@ HEAD = {"format": "operant.mdp", "schema": 1, "states": 1, "actions": 1, "transi
     ("changes", "message"),
     [
         ({"format": "other"}, 'it lacks "format": "operant.mdp"'),
-        ({"schema": 2}, "it has schema 2, this operant reads 1"),
+        ({"schema": 2}, "it has schema 2, but this version of operant reads 1"),
         ({"schema": None}, "it has schema None"),
         ({"extra": 1}, "it has the unknown entry 'extra'"),
         ({"states": None}, "states is None, expected an int"),
@@ -102,7 +102,7 @@ def test_json_that_is_no_model_is_refused(tmp_path, changes, message):
     path.write_text(json.dumps(HEAD))
     load(path)
     path.write_text(json.dumps(HEAD | changes))
-    with pytest.raises(ValueError, match=f"model.json holds no model: .*{message}"):
+    with pytest.raises(ValueError, match=f"model.json is not a model: .*{message}"):
         load(path)
 
 
@@ -110,7 +110,7 @@ def test_json_that_is_no_model_is_refused(tmp_path, changes, message):
 def test_text_that_is_no_model_is_refused(tmp_path, text):
     path = tmp_path / "model.json"
     path.write_text(text)
-    with pytest.raises(ValueError, match="holds no model"):
+    with pytest.raises(ValueError, match="is not a model"):
         load(path)
 
 
@@ -118,14 +118,14 @@ def test_text_that_is_no_model_is_refused(tmp_path, text):
 def test_numbers_that_json_does_not_know_are_refused(tmp_path, number):
     path = tmp_path / "model.json"
     path.write_text(json.dumps(HEAD).replace("1.0", number))
-    with pytest.raises(ValueError, match=f"it holds {number}, expected finite numbers"):
+    with pytest.raises(ValueError, match=f"it contains {number}, expected finite numbers"):
         load(path)
 
 
 def test_json_is_bounded(tmp_path, monkeypatch):
     path = tmp_path / "model.json"
     monkeypatch.setattr(files, "JSON_ROWS", 3)
-    with pytest.raises(ValueError, match=r"64 transitions or pairs .* more than 3; use .npz"):
+    with pytest.raises(ValueError, match=r"64 transitions or state-action pairs are more than 3; use .npz"):
         save(MDP.from_gymnasium("FrozenLake-v1", is_slippery=False), path)
     assert not path.exists()
     monkeypatch.setattr(files, "JSON_BYTES", 10)
@@ -145,7 +145,7 @@ def npz(path, **changes):
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"schema": 9}, "it has schema 9, this operant reads 1"),
+        ({"schema": 9}, "it has schema 9, but this version of operant reads 1"),
         ({"states": 1.5}, "states is 1.5, expected an int"),
         ({"states": [1, 2]}, "size 1"),
         ({"states": 2**30}, r"indptr has shape \(2,\)"),
@@ -159,7 +159,7 @@ def npz(path, **changes):
 )
 def test_arrays_that_are_no_model_are_refused(tmp_path, changes, message):
     load(npz(tmp_path / "good.npz"))
-    with pytest.raises(ValueError, match=f"model.npz holds no model: .*{message}"):
+    with pytest.raises(ValueError, match=f"model.npz is not a model: .*{message}"):
         load(npz(tmp_path / "model.npz", **changes))
 
 
@@ -188,7 +188,7 @@ def test_an_array_that_claims_to_be_larger_than_the_file_is_refused(tmp_path):
     with zipfile.ZipFile(path, "w") as archive:
         for name, data in members.items():
             archive.writestr(name, header.getvalue() if name == "rewards.npy" else data)
-    with pytest.raises(ValueError, match="holds no model"):
+    with pytest.raises(ValueError, match="is not a model"):
         load(path)
 
 
@@ -219,7 +219,7 @@ def test_a_zip_directory_that_points_before_the_file_is_refused(tmp_path):
     content = bytearray(path.read_bytes())
     content[-6:-2] = (2**31).to_bytes(4, "little")
     path.write_bytes(content)
-    with pytest.raises(ValueError, match="holds no model"):
+    with pytest.raises(ValueError, match="is not a model"):
         load(path)
 
 

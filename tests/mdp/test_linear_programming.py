@@ -19,5 +19,5 @@ def test_it_finds_the_optimum_of_random_models():
 @pytest.mark.parametrize("gamma", [0.9, 1.0])
 def test_rewards_that_highs_takes_for_infinite_are_named(gamma):
     mdp = MDP.from_table(np.array([[0, 0, 0, 1.0, 1e140, 1]]), states=1, actions=1)
-    with pytest.raises(ValueError, match=r"1e\+20 or more for infinite.*: divide the rewards"):
+    with pytest.raises(ValueError, match=r"1e\+20 or more as infinite.*: divide the rewards"):
         linear_programming(mdp, gamma=gamma)

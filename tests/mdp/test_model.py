@@ -58,7 +58,7 @@ def test_arrays_get_the_types_that_kernels_expect():
     [
         ({"states": 0}, "states is 0"),
         ({"actions": 3}, r"indptr has shape \(7,\), expected \(10,\)"),
-        ({"indptr": [0, 2, 3, 2, 3, 4, 4]}, "indptr falls from 3 to 2"),
+        ({"indptr": [0, 2, 3, 2, 3, 4, 4]}, "indptr decreases from 3 to 2"),
         ({"indptr": [0, 2, 3, 3, 3, 4, 5]}, "indptr runs from 0 to 5, expected 0 to 4"),
         ({"indptr": [1, 2, 3, 3, 3, 4, 4]}, "indptr runs from 1 to 4"),
         ({"rewards": [1.0]}, r"rewards has shape \(1,\), expected \(4,\)"),
@@ -66,7 +66,7 @@ def test_arrays_get_the_types_that_kernels_expect():
         ({"probabilities": [0.25, 0.75, 0.5, 1]}, "state 0, action 1: the probabilities sum to 0.5, expected 1"),
         ({"probabilities": [0, 1, 1, 1]}, "transition 0 has probability 0"),
         ({"rewards": [0, 0, np.nan, 0]}, "state 0, action 1: the reward on the way to state 2 is nan"),
-        ({"start": [0, 1, 0]}, "start gives state 1 the probability 1, but it is terminal"),
+        ({"start": [0, 1, 0]}, "start gives state 1 the probability 1, but this state is terminal"),
         ({"max_steps": 0}, "max_steps is 0, expected at least 1"),
     ],
 )

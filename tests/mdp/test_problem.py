@@ -71,8 +71,8 @@ def test_bounds_hold_in_fractions_when_rounding_is_all_that_is_left():
 def test_rows_that_leak_are_bounded_by_how_much_they_go_on():
     rows = [[0, 0, 0, 0.25, 1.0, 0], [0, 0, 0, 0.75, 1.0, 1]]
     problem = Problem.of(MDP.from_table(rows), 0.8, centered=False)
-    assert problem.most == pytest.approx(0.2)
-    assert not problem.even or problem.least == pytest.approx(problem.most)
+    assert problem.max_discount == pytest.approx(0.2)
+    assert not problem.even or problem.min_discount == pytest.approx(problem.max_discount)
     down, up = problem.shifts((1.0, 1.0), 0.0)  # the first backup of 0
     assert (down, up) == pytest.approx((0.25, 0.25))
     assert problem.spread((-2.0, 1.0)) == pytest.approx(3.0)

@@ -21,14 +21,14 @@ def test_what_is_missing_from_one_is_right_to_its_last_digits():
         assert mdp.states != 50 or any(0 < abs(ending) < 1e-15 for ending in truth)
         for found, ending in zip(facts.ends.tolist(), truth, strict=True):
             assert abs(Fraction(found) - ending) <= Fraction(1, 2**52) * abs(ending) + Fraction(1, 2**90)
-        assert facts.least == facts.ends[feasible].min()
-        assert facts.most == facts.ends[feasible].max()
+        assert facts.min_end == facts.ends[feasible].min()
+        assert facts.max_end == facts.ends[feasible].max()
 
 
 def test_rows_whose_probabilities_exceed_one_end_with_less_than_none():
     mdp = MDP.from_table([[0, 0, 0, 0.5 + 2**-32, 1.0], [0, 0, 1, 0.5, 1.0], [1, 0, 0, 1.0, 0.0]])
-    assert mdp.facts.least == -(2**-32)
-    assert mdp.facts.most == 0.0
+    assert mdp.facts.min_end == -(2**-32)
+    assert mdp.facts.max_end == 0.0
 
 
 def test_the_facts_leave_out_what_is_not_feasible():
@@ -37,7 +37,7 @@ def test_the_facts_leave_out_what_is_not_feasible():
     assert facts.smallest == -2.0
     assert facts.largest == 7.0
     assert facts.longest == 2
-    assert (facts.least, facts.most) == (0.0, 0.0)
+    assert (facts.min_end, facts.max_end) == (0.0, 0.0)
     assert facts.ends.tolist() == [0.0, 0.0, 0.0, 0.0]
 
 

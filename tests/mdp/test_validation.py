@@ -16,16 +16,16 @@ from operant.mdp.validation import (
     floats,
     integers,
     pair,
-    refuse,
+    raise_if_any,
 )
 
 
 def test_refuse_names_the_first_and_counts_the_rest():
-    refuse(np.zeros(3, bool), str)
+    raise_if_any(np.zeros(3, bool), str)
     with pytest.raises(ValueError, match=r"^entry 1$"):
-        refuse(np.array([False, True]), lambda i: f"entry {i}")
+        raise_if_any(np.array([False, True]), lambda i: f"entry {i}")
     with pytest.raises(ValueError, match=r"^entry 1 \(and 2 more like it\); mend it$"):
-        refuse(np.array([False, True, True, False, True]), lambda i: f"entry {i}", "mend it")
+        raise_if_any(np.array([False, True, True, False, True]), lambda i: f"entry {i}", "mend it")
 
 
 @pytest.mark.parametrize("given", [[1, 2], [1.0, 2.0], np.array([1, 2], np.uint8), np.array([1.0, 2.0], np.float32)])
@@ -125,7 +125,7 @@ def test_sums():
         ([np.nan, 1, 0], "start gives state 0 the probability nan"),
         ([0.5, 0.4, 0], "start sums to 0.9, expected 1"),
         ([np.inf, 0, 0], "start sums to inf, expected 1"),
-        ([0.5, 0, 0.5], "start gives state 2 the probability 0.5, but it is terminal"),
+        ([0.5, 0, 0.5], "start gives state 2 the probability 0.5, but this state is terminal"),
     ],
 )
 def test_start(start, message):

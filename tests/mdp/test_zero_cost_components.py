@@ -30,6 +30,6 @@ def test_a_move_that_may_terminate_is_not_inside():
 
 def test_the_greatest_value_of_each_group():
     groups = free_groups(MDP.from_table([[0, 0, 1, 1.0, 0.0], [1, 0, 0, 1.0, 0.0], [1, 1, 2, 1.0, 3.0]]))
-    values = groups.greatest(np.array([1.0, 4.0, 0.0]))
+    values = groups.maximum(np.array([1.0, 4.0, 0.0]))
     assert values[groups.labels[0]] == 4.0
     assert values[groups.labels[2]] == 0.0

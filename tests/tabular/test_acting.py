@@ -3,7 +3,7 @@ import pytest
 
 from operant.tabular import acting
 from operant.tabular.configs import ControlConfig
-from operant.tabular.random import words
+from operant.tabular.random import stream_states
 
 FEASIBLE = np.array([[True, True, True, True], [False, True, False, True], [True, False, False, False]])
 CHOICES = acting.Choices.of(FEASIBLE)
@@ -28,7 +28,7 @@ def test_values_look_at_feasible_actions_alone():
 
 
 def test_greedy_actions_share_ties_equally():
-    rng = words([0, 1], "test")
+    rng = stream_states([0, 1], "test")
     found = shares(lambda: acting.greedy(CHOICES, np.array([3.0, 5.0, 5.0, 5.0]), 0, rng, 1))
     np.testing.assert_allclose(found, [0, 1 / 3, 1 / 3, 1 / 3], atol=0.03)
     assert acting.greedy(CHOICES, np.array([9.0, 1.0, 9.0, 2.0]), 1, rng, 1) == 3
@@ -53,10 +53,10 @@ def test_exploring_takes_any_feasible_action_the_greedy_one_too():
 
 def test_a_stochastic_policy_is_followed():
     cumulative = np.array([0.0, 1.0, 1.0, 0.25, 0.25, 1.0])
-    rng = words([0], "test")
-    found = np.bincount([acting.drawn_action(cumulative, 3, rng, 0, 1) for _ in range(4000)], minlength=3) / 4000
+    rng = stream_states([0], "test")
+    found = np.bincount([acting.sampled_action(cumulative, 3, rng, 0, 1) for _ in range(4000)], minlength=3) / 4000
     np.testing.assert_allclose(found, [0.25, 0, 0.75], atol=0.03)
-    assert {acting.drawn_action(cumulative, 3, rng, 0, 0) for _ in range(50)} == {1}
+    assert {acting.sampled_action(cumulative, 3, rng, 0, 0) for _ in range(50)} == {1}
 
 
 def test_improving_moves_one_cell_of_one_seed():

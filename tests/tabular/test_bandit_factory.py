@@ -96,13 +96,13 @@ def test_what_does_not_fit_is_refused():
         experiment("ucb1", "CliffWalking-v1")
     with pytest.raises(ValueError, match=r"CartPole-v1 has observations Box.* so more than one state"):
         experiment("ucb1", "CartPole-v1")
-    with pytest.raises(ValueError, match="ShortCorridor-v0 is not one of those, so its arms are unknown"):
+    with pytest.raises(ValueError, match="ShortCorridor-v0 is not one of them, so its arms are unknown"):
         experiment("ucb1", "operant/ShortCorridor-v0")
     with pytest.raises(ValueError, match="did you mean operant/Testbed-v0"):
         experiment("ucb1", "operant/Testbet-v0")
     with pytest.raises(ValueError, match="leave env_backend at 'auto' for training"):
         experiment("ucb1", TASKS[0], env_backend="gymnasium")
-    with pytest.raises(ValueError, match="runs only on the cpu"):
+    with pytest.raises(ValueError, match="runs only on the CPU"):
         experiment("ucb1", TASKS[0], device="cuda")
     with pytest.raises(ValueError, match="KLUCB is for Bernoulli rewards"):
         experiment("kl-ucb", TASKS[0])
@@ -120,7 +120,7 @@ def test_what_does_not_fit_is_refused():
 def test_a_bandit_of_ones_own_is_refused_while_its_law_is_not_known():
     gymnasium.register("Unknown-v0", entry_point=Unknown)
     try:
-        with pytest.raises(ValueError, match="Unknown-v0 is not one of those, so its arms are unknown"):
+        with pytest.raises(ValueError, match="Unknown-v0 is not one of them, so its arms are unknown"):
             arms_of("Unknown-v0", (0,))
     finally:
         del gymnasium.registry["Unknown-v0"]

@@ -3,7 +3,7 @@ import pytest
 
 from operant.runtime.encoding import flatten, unflatten
 from operant.tabular.bandits import Arms, bernoulli_kl, lai_robbins, top_arm
-from operant.tabular.random import words
+from operant.tabular.random import stream_states
 from operant.tabular.strategies import EpsilonGreedy, EpsilonGreedyConfig
 
 
@@ -80,7 +80,7 @@ def test_iterations_neighbors_and_resuming_make_no_difference():
 
 
 def test_the_top_arm_is_any_of_the_best():
-    rng = words([0], "test")
+    rng = stream_states([0], "test")
     values = np.array([1.0, 5.0, 5.0, 2.0, 5.0])
     shares = np.bincount([top_arm(values, rng, 0) for _ in range(6000)], minlength=5) / 6000
     np.testing.assert_allclose(shares, [0, 1 / 3, 1 / 3, 0, 1 / 3], atol=0.03)
@@ -94,7 +94,7 @@ def test_wrong_arms_are_refused():
         Arms.normal([1.0], noise=-1.0)
     with pytest.raises(ValueError, match=r"arms must be \[K\] or \[S, K\]"):
         Arms.normal([])
-    with pytest.raises(ValueError, match="2 seeds need as many problems, but there are 1"):
+    with pytest.raises(ValueError, match="2 seeds need the same number of problems, got 1"):
         bandit(Arms.normal([1.0]), (0, 1))
     with pytest.raises(ValueError, match="budget must be at least 1 pull"):
         EpsilonGreedy(EpsilonGreedyConfig(), Arms.normal([1.0]), seeds=(0,), budget=0)

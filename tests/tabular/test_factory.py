@@ -100,7 +100,7 @@ def test_what_does_not_fit_is_refused():
         experiment("CartPole-v1")
     with pytest.raises(ValueError, match="has no model to simulate"):
         experiment("Blackjack-v1", env_backend="tensor")
-    with pytest.raises(ValueError, match="runs only on the cpu"):
+    with pytest.raises(ValueError, match="runs only on the CPU"):
         experiment("FrozenLake-v1", device="cuda")
     with pytest.raises(TypeError, match="q-learning needs a configuration of OneStepConfig"):
         experiment("FrozenLake-v1", RandomConfig())
@@ -109,7 +109,7 @@ def test_what_does_not_fit_is_refused():
 def test_learners_are_found_by_name():
     assert learner_for("sarsa", corridor(), seeds=(1,), gamma=0.5).config.gamma == 0.5
     assert learner_for("ucb1", Arms.normal([1.0]), seeds=(1,), bonus_coef=3.0).config.bonus_coef == 3.0
-    with pytest.raises(ValueError, match=r"ppo learns no table; it belongs to operant\.control"):
+    with pytest.raises(ValueError, match=r"ppo is not a tabular algorithm; it belongs to operant\.control"):
         learner_for("ppo", corridor(), seeds=(1,))
     with pytest.raises(ValueError, match="did you mean gamma"):
         learner_for("sarsa", corridor(), seeds=(1,), gama=0.5)
@@ -256,10 +256,10 @@ def test_evaluations_of_tables_are_played_in_the_wrappers_that_hold_there(wrappe
 
 def test_wrappers_that_a_table_cannot_have_are_named(wrappers):
     with pytest.raises(
-        ValueError, match=r"Continuous gives a table observations of Box.*: around a table a wrapper sees"
+        ValueError, match=r"Continuous has observations of Box.*, but wrappers of tabular algorithms must have"
     ):
         experiment("FrozenLake-v1", wrappers=("mine.py:Continuous",))
     with pytest.raises(ValueError, match="env_backend='tensor' simulates the model of FrozenLake-v1 inside the kernel"):
         experiment("FrozenLake-v1", wrappers=("mine.py:Rows",), env_backend="tensor")
-    with pytest.raises(ValueError, match="the arms of a bandit are pulled inside the kernel, which has no place"):
+    with pytest.raises(ValueError, match="bandits run inside the kernel, which does not support"):
         api.train("ucb1", "operant/Testbed-v0", wrappers=["mine.py:Rows"], progress="silent")

@@ -113,7 +113,7 @@ def test_an_environment_resumes_where_it_was():
     made.iterate(), resumed.iterate()
     np.testing.assert_array_equal(made.q, resumed.q)
     np.testing.assert_array_equal(made.world.state, resumed.world.state)
-    with pytest.raises(ValueError, match="only a model can be simulated by episodes"):
+    with pytest.raises(ValueError, match="run_episodes needs a simulated model"):
         made.run_episodes(3)
     with pytest.raises(ValueError, match="must be simulated"):
         made.replace_model(MDP.from_gymnasium("CliffWalking-v1"))
@@ -184,7 +184,7 @@ def test_a_state_without_a_row_is_an_error_and_not_a_crash(kind, state):
 @pytest.mark.parametrize("reward", [np.nan, np.inf])
 def test_a_reward_that_is_no_number_does_not_enter_the_table(reward):
     made = straying(1, reward)
-    with pytest.raises(EnvError, match=rf"^Straying-v0 gave the reward {reward}, expected a finite number"):
+    with pytest.raises(EnvError, match=rf"^Straying-v0 returned the reward {reward}, expected a finite number"):
         made.iterate()
     assert np.isfinite(made.q).all()
     made.close()

@@ -20,7 +20,7 @@ def test_policies_become_tables():
 @pytest.mark.parametrize(
     ("policy", "message"),
     [
-        ([0, 0, 0], "policy takes action 0 in state 1, which is not feasible there"),
+        ([0, 0, 0], "policy takes action 0 in state 1, which is not feasible"),
         ([[0.3, 0.6], [0, 1], [0, 0]], "probabilities that sum to 0.8.* in state 0"),
         ([[1.5, -0.5], [0, 1], [0, 0]], r"\[ 1.5 -0.5\] in state 0"),
         ([[float("nan"), 1.0], [0, 1], [0, 0]], r"\[nan  1.\] in state 0"),

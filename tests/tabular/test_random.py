@@ -27,28 +27,28 @@ def fill(kind, rng, out, a, b):
 
 def sample(kind, a=1.0, b=1.0, seed=5):
     out = np.zeros(N)
-    fill(kind, random.words([0, seed], "test"), out, a, b)
+    fill(kind, random.stream_states([0, seed], "test"), out, a, b)
     return out
 
 
 def test_words_are_those_of_splitmix64():
     """The first outputs of the reference implementation for the seed 1234567."""
     rng = np.array([0, 1234567], np.uint64)
-    found = [int(random.word(rng, 1)) for _ in range(3)]
+    found = [int(random.next_bits(rng, 1)) for _ in range(3)]
     assert found == [6457827717110365317, 3203168211198807973, 9817491932198370423]
     assert rng[0] == 0
 
 
 def test_the_twin_draws_the_same_numbers():
-    twin, rng = Stream(3, "test"), random.words([3], "test")
+    twin, rng = Stream(3, "test"), random.stream_states([3], "test")
     assert [random.uniform(rng, 0) for _ in range(5)] == [twin.uniform() for _ in range(5)]
     assert [random.below(rng, 0, 7) for _ in range(50)] == [twin.below(7) for _ in range(50)]
 
 
 def test_streams_differ_by_seed_and_purpose_and_not_by_neighbors():
-    together = random.words([1, 2, 3], "policy")
-    assert len({*together.tolist(), *random.words([1, 2, 3], "environment").tolist()}) == 6
-    assert random.words([2], "policy")[0] == together[1]
+    together = random.stream_states([1, 2, 3], "policy")
+    assert len({*together.tolist(), *random.stream_states([1, 2, 3], "environment").tolist()}) == 6
+    assert random.stream_states([2], "policy")[0] == together[1]
 
 
 @pytest.mark.parametrize(
@@ -77,14 +77,14 @@ def test_inversion_draws_from_a_part_of_an_array(size):
     """Few outcomes are looked through, many found by bisection."""
     weights = np.random.default_rng(size).dirichlet(np.ones(size))
     cumulative = np.concatenate([[0.3, 1.0], np.cumsum(weights), [0.5]])
-    rng, counts = random.words([size], "test"), np.zeros(size)
+    rng, counts = random.stream_states([size], "test"), np.zeros(size)
     for _ in range(4000):
         counts[random.draw(cumulative, 2, 2 + size, rng, 0) - 2] += 1
     assert stats.chisquare(counts, weights * 4000).pvalue > 1e-3
 
 
 def test_a_single_outcome_needs_no_number():
-    rng = random.words([1], "test")
+    rng = random.stream_states([1], "test")
     before = rng.copy()
     assert random.draw(np.array([0.5, 1.0]), 1, 2, rng, 0) == 1
     assert rng == before
@@ -93,4 +93,4 @@ def test_a_single_outcome_needs_no_number():
 def test_rounding_never_leads_out_of_the_array():
     for size in (3, 30):
         cumulative = np.full(size, 1e-300)  # as if the probabilities summed to almost nothing
-        assert random.draw(cumulative, 0, size, random.words([1], "test"), 0) == size - 1
+        assert random.draw(cumulative, 0, size, random.stream_states([1], "test"), 0) == size - 1

@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from operant.tabular.simulator import UNLIMITED, Model, Quota, World, advance, begin_all, may_go_on, settle
+from operant.tabular.simulator import UNLIMITED, Model, Quota, World, advance, begin_all, has_quota, settle
 
 from .models import build, forest, random_walk
 from .twin import TwinWorld
@@ -69,4 +69,4 @@ def test_records_stop_when_they_are_full():
 def test_a_quota_counts_steps_and_episodes(left, episodes, expected):
     world = World.new((0,))
     world.episodes[0] = 1
-    assert may_go_on(world, Quota(np.array([left]), episodes), 0) is expected
+    assert has_quota(world, Quota(np.array([left]), episodes), 0) is expected

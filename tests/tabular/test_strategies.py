@@ -4,7 +4,7 @@ from scipy.optimize import brentq
 
 from operant.tabular import learner_for, strategies
 from operant.tabular.bandits import Arms, bernoulli_kl
-from operant.tabular.random import words
+from operant.tabular.random import stream_states
 from operant.tabular.strategies import (
     KLUCB,
     UCB1,
@@ -35,7 +35,7 @@ def test_indices_by_hand():
 
 
 def test_softmax_draws_with_its_probabilities():
-    preferences, probabilities, rng = np.array([0.0, 1.0, 2.0]), np.zeros(3), words([0], "test")
+    preferences, probabilities, rng = np.array([0.0, 1.0, 2.0]), np.zeros(3), stream_states([0], "test")
     drawn = [strategies.softmax_arm(preferences, probabilities, rng, 0) for _ in range(5000)]
     expected = np.exp(preferences) / np.exp(preferences).sum()
     np.testing.assert_allclose(probabilities, expected)

@@ -57,5 +57,5 @@ def test_a_grid_of_ones_own_is_laid_out_as_it_is_drawn(tmp_path):
 
 def test_an_experiment_without_a_table_is_refused(tmp_path):
     trained = api.train("ppo", "CartPole-v1", run=tmp_path / "run", seeds=1, budget=1, progress="silent")
-    with pytest.raises(TypeError, match="of ppo, expected one of a table or bandit"):
+    with pytest.raises(TypeError, match="of ppo, expected a tabular or bandit experiment"):
         view_of(trained.experiment, 0)

@@ -1,7 +1,7 @@
 r"""Theory of policies, computed exactly on known models.
 
 The return is `J(π) = Σ_s start(s) V_π(s)`. A policy is an int array `[S]` (one action per state; terminal states are
-not read) or a float array `[S, A]` of probabilities. All results are float64. A discount of 1 is allowed if the policy
+ignored) or a float array `[S, A]` of probabilities. All results are float64. A discount of 1 is allowed if the policy
 ends every episode, except in the bounds, which divide by 1 - γ.
 """
 
@@ -18,7 +18,7 @@ from operant.mdp import sparse
 from operant.mdp.model import MDP
 from operant.mdp.policies import check_policy
 from operant.mdp.solution import action_values
-from operant.mdp.validation import TOLERANCE, Floats, Ints, floats, refuse
+from operant.mdp.validation import TOLERANCE, Floats, Ints, floats, raise_if_any
 
 __all__ = [
     "advantages",
@@ -49,7 +49,7 @@ def enumerate_policies(mdp: MDP, *, limit: int = 1_000_000) -> Iterator[Ints]:
 
     Args:
         mdp: the model.
-        limit: the most policies to accept.
+        limit: maximum number of policies.
 
     Raises:
         ValueError: if there are more.
@@ -94,10 +94,10 @@ def occupancy(mdp: MDP, policy: ArrayLike, *, gamma: float, normalized: bool = F
         mdp: the model, with start distribution `start`.
         policy: `[S]` or `[S, A]`.
         gamma: discount. At 1, ρ counts the expected visits, and its sum is the expected length of an episode.
-        normalized: return `ν = (1 - γ) ρ`, which sums to 1 if no episode ends; else the rest is the time after the end.
+        normalized: whether to return `ν = (1 - γ) ρ`, which sums to 1 if no episode ends, else to less.
 
     Raises:
-        ValueError: if gamma is not in [0, 1], or is 1 where the policy does not end every episode.
+        ValueError: if gamma is not in [0, 1], or is 1 and the policy does not end every episode.
     """
     solver, _ = _system(mdp, policy, gamma)
     return solver.solve(mdp.start, trans="T") * (1 - gamma if normalized else 1.0)
@@ -111,7 +111,7 @@ def expected_return(mdp: MDP, policy: ArrayLike, *, gamma: float) -> float:
 def advantages(mdp: MDP, policy: ArrayLike, *, gamma: float) -> Floats:
     """Return `A_π(s, a) = Q_π(s, a) - V_π(s)`, `[S, A]`; minus infinity for infeasible actions.
 
-    The policy's own expectation of it is 0 in every state.
+    Its expectation under the policy is 0 in every state.
     """
     values = _values(mdp, policy, gamma)
     return action_values(mdp, values, gamma=gamma) - values[:, None]
@@ -128,8 +128,8 @@ def performance_difference(mdp: MDP, new: ArrayLike, old: ArrayLike, *, gamma: f
 def surrogate(mdp: MDP, new: ArrayLike, old: ArrayLike, *, gamma: float) -> float:
     """Return `L_old(new) = J(old) + Σ_s ρ_old(s) Σ_a π_new(a|s) A_old(s, a)`.
 
-    It is the lemma of `performance_difference` with the visits of the old policy, and agrees with `J(new)` to first
-    order about the old policy (Schulman et al. 2015, arXiv 1502.05477, equations 3 and 4).
+    It replaces the visits of the new policy in `performance_difference` by those of the old one, and equals `J(new)`
+    to first order around the old policy (Schulman et al. 2015, arXiv 1502.05477, equations 3 and 4).
     """
     gain = occupancy(mdp, old, gamma=gamma) @ _gains(mdp, new, old, gamma)
     return expected_return(mdp, old, gamma=gamma) + float(gain)
@@ -153,7 +153,7 @@ def mixture_bound(mdp: MDP, policy: ArrayLike, other: ArrayLike, *, alpha: float
         mdp: the model.
         policy: `[S]` or `[S, A]`.
         other: the other policy.
-        alpha: its share, in [0, 1].
+        alpha: weight of the other policy, in [0, 1].
         gamma: discount, in [0, 1).
     """
     _check_contraction(gamma)
@@ -166,7 +166,8 @@ def trust_region_bound(mdp: MDP, new: ArrayLike, old: ArrayLike, *, gamma: float
     r"""Return a lower bound on `J(new)` for any two policies.
 
     `L_old(new) - 4 ε γ / (1 - γ)² max_s KL(old(.|s) ‖ new(.|s))` with `ε = max_{s, a} |A_old(s, a)|` (Schulman et al.
-    2015, arXiv 1502.05477, equation 9); minus infinity if the new policy never does what the old one may.
+    2015, arXiv 1502.05477, equation 9); minus infinity if the new policy never takes an action that the old one may
+    take.
     """
     _check_contraction(gamma)
     distance = max_kl(mdp, old, new)
@@ -177,7 +178,7 @@ def trust_region_bound(mdp: MDP, new: ArrayLike, old: ArrayLike, *, gamma: float
 
 
 def max_kl(mdp: MDP, policy: ArrayLike, other: ArrayLike) -> float:
-    """Return `max_s KL(policy(.|s) ‖ other(.|s))` in nats; infinity if `other` never does what `policy` may."""
+    """Return `max_s KL(policy(.|s) ‖ other(.|s))` in nats; infinity if `other` never takes an action of `policy`."""
     terms = special.rel_entr(check_policy(mdp, policy), check_policy(mdp, other))
     return float(terms.sum(axis=1).max())
 
@@ -185,8 +186,8 @@ def max_kl(mdp: MDP, policy: ArrayLike, other: ArrayLike) -> float:
 def policy_gradient(mdp: MDP, logits: ArrayLike, *, gamma: float) -> Floats:
     """Return `∂J / ∂θ(s, a) = ρ_π(s) π(a|s) A_π(s, a)` of the softmax policy with the parameters θ, `[S, A]`.
 
-    The policy-gradient theorem (Sutton et al. 2000, theorem 1) for tables; `ρ` is not normalized, so no constant is
-    missing.
+    The policy-gradient theorem (Sutton et al. 2000, theorem 1) for tables; `ρ` is not normalized, so there is no
+    constant factor.
     """
     policy = softmax_policy(mdp, logits)
     visits = occupancy(mdp, policy, gamma=gamma)[:, None]
@@ -194,7 +195,7 @@ def policy_gradient(mdp: MDP, logits: ArrayLike, *, gamma: float) -> Floats:
 
 
 def _expectation(probabilities: Floats, table: Floats) -> Floats:
-    """Return the expectation of a table `[S, A]` under a policy, `[S]`; entries of probability 0 are not read."""
+    """Return the expectation of a table `[S, A]` under a policy, `[S]`; entries of probability 0 are ignored."""
     return (probabilities * np.where(probabilities > 0, table, 0.0)).sum(axis=1)
 
 
@@ -227,10 +228,10 @@ def _check_ends(mdp: MDP, transitions: sparse.Sparse) -> None:
     backwards = (np.append(targets, np.full(ending.size, mdp.states)), np.append(origins, ending))
     graph = sparse.csr_array((np.ones(backwards[0].size), backwards), shape=(nodes, nodes))
     ends = np.isin(np.arange(mdp.states), sparse.breadth_first_order(graph, mdp.states, return_predecessors=False))
-    refuse(
+    raise_if_any(
         ~ends,
         lambda s: f"gamma is 1, but from state {s} the policy never ends an episode",
-        "use a smaller gamma, or a policy that ends",
+        "use a smaller gamma, or a policy that ends every episode",
     )
 
 

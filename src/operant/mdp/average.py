@@ -9,17 +9,17 @@ from numpy.typing import NDArray
 from operant.mdp.components import strong_components
 from operant.mdp.model import MDP
 from operant.mdp.problem import Problem, check_tolerance
-from operant.mdp.validation import refuse
+from operant.mdp.validation import raise_if_any
 
 __all__ = ["AverageSolution", "relative_value_iteration"]
 
 
 @dataclass(frozen=True, eq=False)
 class AverageSolution:
-    """The best average reward, relative values, and a policy.
+    """Optimal average reward, relative values, and a policy.
 
     Attributes:
-        gain: the best average reward per step, the middle of its bounds.
+        gain: optimal average reward per step, the middle of its bounds.
         lower: certified lower bound on the gain from every state, reached by the policy.
         upper: certified upper bound on the gain from every state.
         bias: `[S]`, the relative values, 0 in state 0.
@@ -49,28 +49,30 @@ def relative_value_iteration(
     damping: float = 0.5,
     threads: int | None = None,
 ) -> AverageSolution:
-    """Find the best average reward by undiscounted sweeps, less a constant (White 1963; Puterman 1994, §8.5).
+    """Compute the optimal average reward by relative value iteration (White 1963; Puterman 1994, §8.5).
 
-    After each sweep, the least and the greatest change bound the best gain from every state (Odoni 1969), whatever the
-    structure of the model. They meet if all states have the same gain, e.g. if all states are connected; else it stops
-    at `max_iterations`.
+    After each sweep, the minimum and maximum change bound the optimal gain from every state (Odoni 1969), for any
+    structure of the model. The bounds converge if all states have the same gain, e.g. if all states are connected;
+    otherwise it stops at `max_iterations`.
 
     Args:
         mdp: the model, without terminal states and terminations.
         tolerance: accuracy of the gain, in units of reward.
         max_iterations: maximum sweeps; then `converged` is false.
-        damping: the share of the old values that each sweep keeps, for convergence of periodic models; 0: none.
+        damping: weight of the old values in each sweep, for convergence of periodic models; 0: none.
         threads: maximum number of threads per sweep; None: automatic.
 
     Raises:
         ValueError: if an argument is out of range, or episodes can end in this model.
     """
-    began = time.perf_counter()
+    start_time = time.perf_counter()
     check_tolerance(tolerance, max_iterations)
     if not 0 <= damping < 1:
         raise ValueError(f"damping is {damping}, expected at least 0 and less than 1")
-    refuse(mdp.terminal, lambda s: f"state {s} is terminal, but the average reward needs an infinite horizon")
-    refuse(mdp.terminates, lambda i: f"transition {i} terminates, but the average reward needs an infinite horizon")
+    raise_if_any(mdp.terminal, lambda s: f"state {s} is terminal, but the average reward needs an infinite horizon")
+    raise_if_any(
+        mdp.terminates, lambda i: f"transition {i} terminates, but the average reward needs an infinite horizon"
+    )
     problem = Problem.of(mdp, 1.0, threads=threads)
     values, out, policy = np.zeros(mdp.states), np.empty(mdp.states), np.full(mdp.states, -1)
     iteration = 0
@@ -92,7 +94,7 @@ def relative_value_iteration(
         policy=policy,
         iterations=iteration,
         converged=converged,
-        seconds=time.perf_counter() - began,
+        seconds=time.perf_counter() - start_time,
         reason="" if converged else _reason(mdp),
     )
 
@@ -113,5 +115,5 @@ def _reason(mdp: MDP) -> str:
     first, second = (int(states[0]) for states in closed[:2])
     return (
         f"the model has {len(closed)} closed classes, each with its own average reward: states {first} and "
-        f"{second} cannot reach each other; solve each class alone, or with a discount"
+        f"{second} cannot reach each other; solve each class separately, or with a discount"
     )

@@ -1,9 +1,9 @@
 """The inner loops of the solvers, compiled: Bellman backups over sparse rows.
 
 A kernel that treats states independently takes a range `[begin, end)` of them and releases the GIL, so threads can
-share one sweep. Indices are unsigned: numba then omits the test for negative ones, a third of a sweep. Kernels allocate
-nothing, so numba needs no reference counts (`_nrt=False`), and called functions are inlined (`forceinline`), since a
-named tuple is passed as one argument per array.
+share a sweep. Indices are unsigned, so numba omits the test for negative ones, which takes a third of a sweep. Kernels
+allocate no memory, so numba needs no reference counts (`_nrt=False`). Called functions are inlined (`forceinline`),
+because numba passes a named tuple as one argument per array.
 """
 
 from pathlib import Path
@@ -41,7 +41,7 @@ compiled = keyed_by_sources(_compile, Path(__file__).parent)
 Floats = NDArray[np.float64]
 Actions = NDArray[np.int64]
 Change = tuple[float, float]
-"""The least and the greatest change of a sweep."""
+"""Minimum and maximum change of a sweep."""
 Index = int | np.int64 | np.uint64
 """The number of a state, of an action or of a row; unsigned where it is an index of an array."""
 
@@ -117,19 +117,19 @@ def backup(rows: Rows, k: Index, values: Floats) -> float:  # pragma: no cover
 
 @compiled
 def best_action(
-    rows: Rows, s: Index, values: Floats, held: Index, margin: float
+    rows: Rows, s: Index, values: Floats, current: Index, margin: float
 ) -> tuple[float, Index]:  # pragma: no cover
     """Return the best value of state `s` and its action.
 
-    The current action stays unless another is better by more than `margin`; with a negative margin, none stays.
+    The current action is kept unless another is better by more than `margin`; with a negative margin it never is.
     """
     best, action, first = -np.inf, -1, np.uint64(s) * np.uint64(rows.actions)
     for a in range(np.uint64(rows.actions)):
         value = backup(rows, first + a, values)
         if value > best:
             best, action = value, np.int64(a)
-    if margin >= 0 and 0 <= held != action and backup(rows, s * rows.actions + held, values) >= best - margin:
-        action = held
+    if margin >= 0 and 0 <= current != action and backup(rows, s * rows.actions + current, values) >= best - margin:
+        action = current
     return best, action
 
 
@@ -142,7 +142,7 @@ def action_values(begin: int, end: int, rows: Rows, values: Floats, out: Floats)
 
 @compiled
 def jacobi(begin: int, end: int, rows: Rows, vectors: Vectors) -> Change:  # pragma: no cover
-    """Back up states from `values` to `out`; return the least and the greatest change."""
+    """Back up states from `values` to `out`; return the minimum and maximum change."""
     values, out, policy, margin = vectors
     low, high = np.inf, -np.inf
     for s in range(np.uint64(begin), np.uint64(end)):
@@ -159,10 +159,10 @@ def jacobi(begin: int, end: int, rows: Rows, vectors: Vectors) -> Change:  # pra
 def jacobi_where_due(
     begin: int, end: int, rows: Rows, vectors: Vectors, leads: Leads
 ) -> tuple[float, float, int]:  # pragma: no cover
-    """Back up states like `jacobi`, but only the policy's action where no other can be the best yet.
+    """Back up states like `jacobi`, but only the policy's action in states where no other can be the best yet.
 
     Returns:
-        The least and the greatest change, and the number of changed actions.
+        The minimum and maximum change, and the number of changed actions.
     """
     values, out, policy, margin = vectors
     chain, safe, drift = leads
@@ -190,7 +190,7 @@ def jacobi_where_due(
 
 @compiled
 def gauss_seidel(rows: Rows, vectors: Vectors, backward: bool) -> Change:  # pragma: no cover
-    """Back up all states in place, forward or backward; return the least and the greatest change."""
+    """Back up all states in place, forward or backward; return the minimum and maximum change."""
     values, _, policy, margin = vectors
     low, high = np.inf, -np.inf
     for i in range(values.size):
@@ -237,7 +237,7 @@ def select(
 
 @compiled
 def follow(begin: int, end: int, chain: Rows, values: Floats, out: Floats) -> Change:  # pragma: no cover
-    """Back up a chain from `values` to `out`; return the least and the greatest change of non-terminal states."""
+    """Back up a chain from `values` to `out`; return the minimum and maximum change of non-terminal states."""
     low, high = np.inf, -np.inf
     for s in range(np.uint64(begin), np.uint64(end)):
         out[s] = backup(chain, s, values)
@@ -260,17 +260,17 @@ def endings(begin: int, end: int, rows: Rows, ends: Floats) -> tuple[float, floa
 
     Sums are compensated (Knuth's two-sum): the difference to 1 is accurate to nearly all digits.
     """
-    least, most, longest = np.inf, -np.inf, 0
+    lowest, highest, longest = np.inf, -np.inf, 0
     for k in range(np.uint64(begin), np.uint64(end)):
         ends[k] = 0.0
         if rows.rewards[k] > -np.inf:
             first, last, total, lost = rows.indptr[k], rows.indptr[k + np.uint64(1)], 1.0, 0.0
             for j in range(first, last):
                 after = total - rows.probabilities[j]
-                taken = after - total
-                lost += (total - (after - taken)) - (rows.probabilities[j] + taken)
+                error = after - total
+                lost += (total - (after - error)) - (rows.probabilities[j] + error)
                 total = after
             ends[k] = total + lost
-            least, most = min(least, ends[k]), max(most, ends[k])
+            lowest, highest = min(lowest, ends[k]), max(highest, ends[k])
             longest = max(longest, np.int64(last - first))
-    return least, most, longest
+    return lowest, highest, longest

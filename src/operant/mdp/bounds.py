@@ -1,4 +1,4 @@
-"""Certified bounds from one Bellman backup of any values: solved, learned or guessed."""
+"""Certified bounds from one Bellman backup of any values."""
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -18,17 +18,17 @@ def certified_bounds(
 ) -> tuple[Floats, Floats] | None:
     """Return lower and upper bounds on the optimal values, or on those of a policy.
 
-    With a discount a backup contracts, so its change bounds the error of the values (MacQueen 1966). This holds for any
-    values, also tables learned from samples.
+    With a discount a backup is a contraction, so its change bounds the error of the values (MacQueen 1966). This holds
+    for any values, also for tables learned from samples.
 
     Args:
         mdp: the model.
-        values: `[S]`, of any origin.
+        values: `[S]`, any values.
         gamma: the discount factor.
-        policy: `[S]` actions or `[S, A]` probabilities whose values are bounded. Default: the best policy.
+        policy: `[S]` actions or `[S, A]` probabilities whose values are bounded. Default: the optimal policy.
 
     Returns:
-        Two arrays `[S]`, or None without a bound, as at gamma = 1.
+        Two arrays `[S]`; None if there is no bound, as at gamma = 1.
 
     Raises:
         ValueError: if the shape is wrong, there is NaN or Inf, or `gamma` is not between 0 and 1.

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 _HEADERS = (COLUMNS, COLUMNS[:5])
 _SEPARATORS = ";\t,"
 _Listed = Mapping[int, Any] | Sequence[Any]
-"""By number: a dictionary or a list, as environments have either."""
+"""A dictionary or a list, indexed by number; environments use both."""
 
 
 def read_gymnasium(env: gymnasium.Env[Any, Any] | str, **options: Any) -> tuple[Entries, Floats | None, int | None]:
@@ -40,27 +40,29 @@ def read_gymnasium(env: gymnasium.Env[Any, Any] | str, **options: Any) -> tuple[
     from operant.envs.finite import FiniteEnv  # noqa: PLC0415 - registers operant's worlds, and imports torch
 
     if isinstance(env, str):
-        made = gymnasium.make(env, **options)
+        instance = gymnasium.make(env, **options)
         try:
-            return read_gymnasium(made)
+            return read_gymnasium(instance)
         finally:
-            made.close()
+            instance.close()
     if options:
         raise TypeError(f"options ({', '.join(options)}) are for the id of an environment, not for an instance")
     limit = None if env.spec is None else env.spec.max_episode_steps
-    bare = env.unwrapped
-    if isinstance(bare, FiniteEnv):
-        return _entries_of(bare.transitions), bare.transitions.start, limit
-    table = getattr(bare, "P", None)
+    unwrapped = env.unwrapped
+    if isinstance(unwrapped, FiniteEnv):
+        return _entries_of(unwrapped.transitions), unwrapped.transitions.start, limit
+    table = getattr(unwrapped, "P", None)
     if table is None:
         raise ValueError(
-            f"{env} shows no transition table (env.unwrapped.P): "
-            "read a toy-text environment or a grid world, or learn from samples with operant.tabular"
+            f"{env} has no transition table (env.unwrapped.P): "
+            "use a toy-text environment or a grid world, or learn from samples with operant.tabular"
         )
-    start = getattr(bare, "initial_state_distrib", None)
+    start = getattr(unwrapped, "initial_state_distrib", None)
     start = None if start is None else floats(start, "initial_state_distrib")
     columns = list(zip(*_listed(table), strict=True)) or [()] * len(COLUMNS)
-    entries = Entries.of(dict(zip(COLUMNS, columns, strict=True)), len(table), getattr(bare.action_space, "n", None))
+    entries = Entries.of(
+        dict(zip(COLUMNS, columns, strict=True)), len(table), getattr(unwrapped.action_space, "n", None)
+    )
     return replace(entries, ignored=np.repeat(_entered_by_ending(entries, start), entries.actions)), start, limit
 
 
@@ -92,14 +94,14 @@ def _listed(table: _Listed) -> Iterator[tuple[Any, ...]]:
                 yield s, a, successor, probability, reward, terminated
 
 
-def _is_outcome(given: object) -> TypeGuard[Sequence[Any]]:
-    return isinstance(given, Sequence) and len(cast(Sequence[object], given)) == 4
+def _is_outcome(value: object) -> TypeGuard[Sequence[Any]]:
+    return isinstance(value, Sequence) and len(cast(Sequence[object], value)) == 4
 
 
 def _entered_by_ending(entries: Entries, start: Floats | None) -> Bools:
     """Return the states, `[S]`, that are entered only at the end of an episode.
 
-    Without a known start, every state where no other state ends may be one.
+    Without a known start distribution, every state that no other state enters by ending counts as a start.
     """
     if start is not None:
         check_length(start, entries.states, "initial_state_distrib")
@@ -152,25 +154,25 @@ def read_arrays(
     )
 
 
-def _is_sparse(given: object) -> bool:
-    if isinstance(given, list | tuple):
-        return any(map(sparse.issparse, cast(Sequence[object], given)))
-    return sparse.issparse(given)
+def _is_sparse(value: object) -> bool:
+    if isinstance(value, list | tuple):
+        return any(map(sparse.issparse, cast(Sequence[object], value)))
+    return sparse.issparse(value)
 
 
-def _by_rows(given: Any, order: str, name: str) -> sparse.Sparse:
+def _by_rows(matrices: Any, order: str, name: str) -> sparse.Sparse:
     """Return the input as a sparse matrix with row `s * A + a`, `[S * A, S]`."""
-    if not _is_sparse(given):
-        dense = _states_first(floats(given, name), order)
+    if not _is_sparse(matrices):
+        dense = _states_first(floats(matrices, name), order)
         if dense.ndim != 3 or dense.shape[0] != dense.shape[2] or not dense.size:
             expected = "(S, A, S)" if order == "sas" else "(A, S, S)"
-            raise ValueError(f'{name} has shape {np.shape(given)}, expected {expected} with order "{order}"')
+            raise ValueError(f'{name} has shape {np.shape(matrices)}, expected {expected} with order "{order}"')
         return sparse.csr_array(dense.reshape(-1, dense.shape[2]))
-    if isinstance(given, list | tuple):
+    if isinstance(matrices, list | tuple):
         if order == "sas":
-            raise ValueError(f'{name} is a list of matrices, expected it with order "ass": one matrix for each action')
-        given = sparse.vstack(cast(Sequence[Any], given))
-    matrix = sparse.csr_array(given)
+            raise ValueError(f'{name} is a list of matrices, which needs order "ass": one matrix per action')
+        matrices = sparse.vstack(cast(Sequence[Any], matrices))
+    matrix = sparse.csr_array(matrices)
     matrix.check_format(full_check=True)
     count, states = matrix.shape
     if not count or not states or count % states:
@@ -183,19 +185,19 @@ def _states_first(dense: Floats, order: str) -> Floats:
     return np.moveaxis(dense, 0, 1) if order == "ass" and dense.ndim == 3 else dense
 
 
-def _rewards_at(given: Any, order: str, rows: Ints, successors: Ints, shape: tuple[int, int]) -> Floats:
+def _rewards_at(rewards: Any, order: str, rows: Ints, successors: Ints, shape: tuple[int, int]) -> Floats:
     """Return the reward of every transition, `[n]`."""
     states, actions = shape
-    if _is_sparse(given):
-        matrix = _by_rows(given, order, "rewards")
+    if _is_sparse(rewards):
+        matrix = _by_rows(rewards, order, "rewards")
         if matrix.shape != (states * actions, states):
             raise ValueError(f"rewards has shape {matrix.shape}, expected that of transitions")
         return floats(matrix[rows, successors], "rewards")
-    dense = _states_first(floats(given, "rewards"), order)
+    dense = _states_first(floats(rewards, "rewards"), order)
     if dense.shape not in ((), (states,), (states, actions), (states, actions, states)):
-        whole = (states, actions, states) if order == "sas" else (actions, states, states)
-        options = f"({states},), {(states, actions)} or {whole}"
-        raise ValueError(f'rewards has shape {np.shape(given)}, expected a number, {options} with order "{order}"')
+        full = (states, actions, states) if order == "sas" else (actions, states, states)
+        options = f"({states},), {(states, actions)} or {full}"
+        raise ValueError(f'rewards has shape {np.shape(rewards)}, expected a number, {options} with order "{order}"')
     s, a = np.divmod(rows, actions)
     return dense[(s, a, successors)[: dense.ndim]] if dense.ndim else np.full(rows.size, dense)
 
@@ -239,7 +241,7 @@ class Table:
 def read_csv(path: Path, separator: str | None = None) -> Table:
     """Read a CSV file with the header `s,a,s',p,r` or `s,a,s',p,r,terminates`.
 
-    States and actions are numbers, or names, which get indices in the order in which they first occur in `s` and `s'`.
+    States and actions are numbers, or names, which are indexed in the order of their first occurrence in `s` and `s'`.
 
     Args:
         path: the file.
@@ -255,12 +257,12 @@ def read_csv(path: Path, separator: str | None = None) -> Table:
             names = tuple(name.strip() for name in next(csv.reader([first], delimiter=mark), ()))
             if names not in _HEADERS:
                 raise ValueError(f"it begins with {first.strip()[:80]!r}, expected the header {','.join(COLUMNS)!r}")
-            place = file.tell()
+            start = file.tell()
             try:
                 with warnings.catch_warnings(action="ignore", category=UserWarning):
                     values = np.loadtxt(file, delimiter=mark, comments=None, ndmin=2)
             except ValueError:
-                file.seek(place)
+                file.seek(start)
                 return _named_columns(names, list(csv.reader(file, delimiter=mark)))
         if not values.size:
             raise ValueError("it has no line below its header, expected transitions")
@@ -283,7 +285,7 @@ def _named_columns(names: Sequence[str], lines: Sequence[Sequence[str]]) -> Tabl
         columns[name] = np.array(cells[name], np.float64)
     pairs = [cell for both in zip(cells["s"], cells["s'"], strict=True) for cell in both]
     states, actions = (
-        [] if all(map(_is_number, words)) else list(dict.fromkeys(words)) for words in (pairs, cells["a"])
+        [] if all(map(_is_number, values)) else list(dict.fromkeys(values)) for values in (pairs, cells["a"])
     )
     for name, known in (("s", states), ("s'", states), ("a", actions)):
         indices = {word: i for i, word in enumerate(known)}
@@ -315,7 +317,7 @@ def read_function(
         if not ended[row // actions] and (result := function(*divmod(row, actions))) is not None
     ]
     if not pieces:
-        raise ValueError("the function finds no action feasible in any state, expected at least one transition")
+        raise ValueError("the function returned None for every state and action, expected at least one transition")
     columns = (np.concatenate(column) for column in zip(*pieces, strict=True))
     entries = Entries.of(dict(zip(COLUMNS, columns, strict=True)), states, actions)
     return replace(entries, required=np.bincount(entries.rows, minlength=states * actions) > 0)
@@ -324,20 +326,20 @@ def read_function(
 def _outcomes(result: Any, row: int, actions: int) -> tuple[NDArray[Any], ...]:
     """Return the columns of a table, each `[k]`, from one result of a function."""
     try:
-        p, successors, r, *rest = map(np.asarray, result)
-        (ends,) = rest or [np.array(False)]
+        p, successors, r, *optional = map(np.asarray, result)
+        (ends,) = optional or [np.array(False)]
         if p.ndim != 1 or not p.size or successors.shape != p.shape:
             raise ValueError(f"{p.shape} probabilities and {successors.shape} successors")
         r, ends = np.broadcast_to(r, p.shape), np.broadcast_to(ends, p.shape)
     except (TypeError, ValueError) as error:
         expected = "None or (probabilities, successors, rewards[, terminates]), each of k > 0 numbers"
-        raise ValueError(f"{pair(row, actions)}: the function must return {expected}; found: {error}") from error
+        raise ValueError(f"{pair(row, actions)}: the function must return {expected}; got: {error}") from error
     s, a = divmod(row, actions)
     return np.full(p.size, s), np.full(p.size, a), successors, p, r, ends
 
 
 def _state_mask(given: ArrayLike | None, states: int) -> Bools:
-    """Return a mask `[S]` from a mask, from a list of indices, or from nothing."""
+    """Return a mask `[S]` from a mask, a list of indices, or None."""
     array = np.asarray([] if given is None else given)
     if array.dtype == np.bool_:
         check_length(array, states, "terminal")

@@ -1,9 +1,9 @@
 """Certified error bounds without a discount.
 
-The Bellman equation may have several solutions at gamma = 1, and a small residual proves nothing. Two inequalities do,
-for any vector: `L <= T_pi L` for a proper policy pi gives `L <= V_pi <= V*`, and `TU <= U` gives `V* <= U`, because
-both survive any number of backups. Such vectors are searched in the form `V - e h` and `V + e h`, where `h` counts
-steps, and are returned only if one last backup, rounding included, confirms them.
+At gamma = 1 the Bellman equation may have several solutions, so a small residual gives no bound. Two inequalities give
+bounds for any vector: `L <= T_pi L` for a proper policy pi implies `L <= V_pi <= V*`, and `TU <= U` implies `V* <= U`,
+because backups preserve both. Such vectors are constructed as `V - e h` and `V + e h`, where `h` counts steps, and are
+returned only if a final backup, including rounding errors, confirms them.
 """
 
 from dataclasses import replace
@@ -30,7 +30,7 @@ IMPROVEMENTS = 100
 
 
 def bounds_of_chain(chain: Problem, values: Floats) -> Bounds | None:
-    """Return certified bounds on the values of a chain that ends with probability 1, or None if none were found."""
+    """Return certified bounds on the values of a chain that ends with probability 1, or None if none are found."""
     noise = 4 * chain.rounding(values)
     rise, steps = _rise(chain, values), chain_steps(chain)
     lower = values - 2 * (noise - rise.min(initial=0.0)) * steps
@@ -42,12 +42,12 @@ def bounds_of_chain(chain: Problem, values: Floats) -> Bounds | None:
 def bounds_without_discount(mdp: MDP, problem: Problem, values: Floats, policy: Actions) -> Bounds | None:
     """Return certified lower and upper bounds on the optimal values, each `[S]`, or None.
 
-    States connected by moves with reward 0 have the same optimal value. They are merged, and such moves are ignored:
-    along a cycle, no `h` could fall at every step.
+    States connected by moves with reward 0 have the same optimal value. They are merged, and such moves are ignored,
+    because along a cycle no `h` could decrease at every step.
 
     Args:
         mdp: the model.
-        problem: the same at gamma = 1.
+        problem: the same model at gamma = 1, prepared for the kernels.
         values: `[S]`, nearly optimal.
         policy: `[S]`, nearly optimal and proper.
     """
@@ -57,7 +57,7 @@ def bounds_without_discount(mdp: MDP, problem: Problem, values: Floats, policy: 
     steps = chain_steps(chain)
     lower = values - 2 * (noise - _rise(chain, values).min(initial=0.0)) * steps
     groups = free_groups(mdp)
-    tops = groups.greatest(values)[groups.labels]
+    tops = groups.maximum(values)[groups.labels]
     slack = 2 * (noise + _outer_rise(problem, groups, tops).max(initial=0.0))
     nearest = groups.nearest(steps)
     clock = _Clock(mdp, problem, groups, 1 + (problem.action_values(tops) - tops[:, None]).ravel() / slack)
@@ -70,7 +70,7 @@ def bounds_without_discount(mdp: MDP, problem: Problem, values: Floats, policy: 
 
 
 def _rise(problem: Problem, values: Floats) -> Floats:
-    """Return the increase of non-terminal values by a backup."""
+    """Return the increase of non-terminal values in a backup."""
     out = np.empty_like(values)
     problem.improve(values, out, np.zeros(problem.states, np.int64))
     return (out - values)[~problem.terminal]
@@ -88,11 +88,11 @@ def _outer_rise(problem: Problem, groups: Groups, values: Floats) -> Floats:
 
 
 class _Clock:
-    """Solves `h = max_a (t_a + P_a h)` over the rows that leave their group, by policy iteration on groups.
+    """Solver of `h = max_a (t_a + P_a h)` over the rows that leave their group, by policy iteration on groups.
 
     Args:
         mdp: the model.
-        problem: the same at gamma = 1.
+        problem: the same model at gamma = 1, prepared for the kernels.
         groups: groups of its states.
         times: `[S * A]`, `t = 1 + A / e`: a row whose advantage `A` is far below 0 takes no time.
     """

@@ -33,10 +33,10 @@ def _select(rows: tuple[Tensor, Tensor, Tensor], chosen: Tensor, columns: int) -
 
 
 def iterate_on_device(solver: Iteration, device: str, *, evaluations: int = 0) -> None:
-    """Improve all states, each time followed by sweeps over the policy's rows, until the bounds are close.
+    """Alternate improvements of all states and sweeps over the policy's rows, until the bounds are close.
 
     Args:
-        solver: a new solver, with a discount; it holds the result.
+        solver: a new solver with a discount, which is updated in place.
         device: a PyTorch device.
         evaluations: sweeps after an improvement; 0 for value iteration.
 
@@ -46,7 +46,7 @@ def iterate_on_device(solver: Iteration, device: str, *, evaluations: int = 0) -
     """
     problem, rows = solver.problem, solver.problem.rows
     if not problem.discounted:
-        raise ValueError(f"gamma is {rows.gamma} and device is {device!r}, expected gamma below 1 on a device")
+        raise ValueError(f"gamma is {rows.gamma} and device is {device!r}, expected gamma below 1 with a device")
     sparse = (
         torch.as_tensor(rows.indptr.view(np.int64), device=device),
         torch.as_tensor(rows.successors.astype(np.int64), device=device),

@@ -1,9 +1,10 @@
 """Improvements with action elimination.
 
-When all values change by between `low` and `high`, the values of two actions of a state move apart by at most
-`f(high) - f(low)`, where `f(x)` is `x` times gamma and the probability to continue. An action whose lead exceeds the
-drift since then is still the best, and only it is backed up. The result is the same. This is action elimination
-(Puterman 1994, §6.7), here relative to the last full backup of a state, not to bounds on its optimum.
+If all values change by between `low` and `high`, the difference between the values of two actions of a state changes by
+at most `f(high) - f(low)`, where `f(x)` is `x` times gamma and the continuation probability. An action whose lead
+exceeds the sum of these changes since is still the best, and only this action is backed up, with the same result. This
+is action elimination (Puterman 1994, §6.7), relative to the last full backup of a state instead of bounds on its
+optimum.
 """
 
 import numpy as np
@@ -21,13 +22,13 @@ SLACK = 1 + 1e-9
 
 
 class Improver:
-    """Makes the policy of a solver greedy, and stores its chain.
+    """Policy improvement with action elimination; stores the chain of the policy.
 
     Args:
         solver: a new solver.
 
     Attributes:
-        chain: the rows of the policy after an improvement, to back up values with `sweep`.
+        chain: rows of the policy after an improvement, for `sweep`.
         changed: number of actions changed in the last improvement.
     """
 
@@ -38,15 +39,15 @@ class Improver:
         self._held: NDArray[np.int64] | None = None
 
     def improve(self) -> None:
-        """Back up all states, like `Iteration.back_up`; the chain is outdated until `prepare`."""
-        solver, problem, held = self.solver, self.solver.problem, self.solver.policy.copy()
+        """Back up all states, like `Iteration.back_up`; call `prepare` to update the chain."""
+        solver, problem, previous = self.solver, self.solver.problem, self.solver.policy.copy()
         if problem.discounted:
             self._improve_where_due()
             self._move(solver.change)
         else:
             solver.back_up()
-            self.changed = int(np.count_nonzero(solver.policy != held))
-        self._held = held if solver.count > 1 else None
+            self.changed = int(np.count_nonzero(solver.policy != previous))
+        self._held = previous if solver.count > 1 else None
 
     def _improve_where_due(self) -> None:
         solver, problem = self.solver, self.solver.problem
@@ -78,14 +79,14 @@ class Improver:
         return self.chain.spread(change)
 
     def forget(self) -> None:
-        """Force full backups: values have changed by an unknown amount."""
+        """Force full backups, after values have changed by an unknown amount."""
         self._leads.safe[:] = -np.inf
 
     def _move(self, change: Change) -> None:
-        """Take a change of the values into account; in an uneven problem some values may have stayed."""
+        """Account for a change of the values; in an uneven problem some values may not have changed."""
         problem, (low, high) = self.solver.problem, change
         if not problem.even:
             low, high = min(low, 0.0), max(high, 0.0)
-        ahead = high * (problem.most if high > 0 else problem.least)
-        behind = low * (problem.most if low < 0 else problem.least)
+        ahead = high * (problem.max_discount if high > 0 else problem.min_discount)
+        behind = low * (problem.max_discount if low < 0 else problem.min_discount)
         self._leads = self._leads._replace(drift=self._leads.drift + (ahead - behind) * SLACK)

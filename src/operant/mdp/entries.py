@@ -19,7 +19,7 @@ from operant.mdp.validation import (
     check_transitions,
     floats,
     integers,
-    refuse,
+    raise_if_any,
     rescaled,
 )
 
@@ -40,7 +40,7 @@ class Entries:
         rewards: `[n]`.
         terminates: `[n]`.
         ignored: `[S * A]`, ignored rows; None: none.
-        required: `[S * A]`, rows that must not be empty unless they are ignored; None for none.
+        required: `[S * A]`, rows that must not be empty unless they are ignored; None: none.
     """
 
     states: int
@@ -55,7 +55,7 @@ class Entries:
 
     @classmethod
     def of(cls, columns: Mapping[str, Any], states: int | None, actions: int | None) -> "Entries":
-        """Return the entries of columns named as in `COLUMNS`; S and A are counted if not given."""
+        """Return the entries of columns named as in `COLUMNS`; S and A default to the largest index plus one."""
         s, a, successors = (integers(columns[name], f"column {name}") for name in ("s", "a", "s'"))
         p, r = (floats(columns[name], f"column {name}") for name in ("p", "r"))
         ends = booleans(columns.get("terminates", np.zeros(s.size, np.bool_)), "column terminates")
@@ -92,7 +92,7 @@ class Rows(NamedTuple):
 
 
 def compress(entries: Entries) -> Rows:
-    """Check the entries, sort them, merge duplicates, and drop those of probability 0.
+    """Validate the entries, sort them, merge duplicates, and drop those of probability 0.
 
     Raises:
         ValueError: for invalid probabilities or rewards; the message names the first wrong state and action.
@@ -119,7 +119,7 @@ def compress(entries: Entries) -> Rows:
 
 
 def start_distribution(start: ArrayLike | None, terminal: Bools) -> Floats:
-    """Return the distribution of the first state, `[S]`, from one, from an index, or from nothing."""
+    """Return the distribution of the first state, `[S]`, from a distribution, an index, or None."""
     if start is None:
         return ~terminal / max(np.count_nonzero(~terminal), 1)
     if np.ndim(start) == 0:
@@ -129,16 +129,16 @@ def start_distribution(start: ArrayLike | None, terminal: Bools) -> Floats:
     return floats(start, "start").copy()
 
 
-def _count(indices: Ints, kind: str) -> int:
+def _count(indices: Ints, name: str) -> int:
     """Return the largest index plus one; every smaller one must occur."""
-    refuse(indices < 0, lambda i: f"a {kind} is {indices[i]}, expected 0 or more")
+    raise_if_any(indices < 0, lambda i: f"a {name} is {indices[i]}, expected 0 or more")
     count = int(indices.max()) + 1
-    places = min(count, indices.size)  # a gap is among the first `size` indices, however large the largest is
-    seen = np.bincount(indices[indices < places], minlength=places)
-    refuse(
-        seen == 0,
-        lambda i: f"{kind} {i} occurs nowhere, though {kind} {count - 1} does",
-        f"number from 0 without gaps, or pass {kind}s={count}",
+    size = min(count, indices.size)  # a gap is among the first `size` indices, even if the largest index is huge
+    counts = np.bincount(indices[indices < size], minlength=size)
+    raise_if_any(
+        counts == 0,
+        lambda i: f"{name} {i} does not occur, but {name} {count - 1} does",
+        f"number from 0 without gaps, or pass {name}s={count}",
     )
     return count
 

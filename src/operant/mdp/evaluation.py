@@ -32,7 +32,7 @@ class Evaluation:
         advantage: `[S, A]`, Q minus its mean under the policy, with mean 0 under the policy.
         lower: `[S]`, certified lower bounds, or None.
         upper: `[S]`, certified upper bounds, or None.
-        residual: the greatest change in a last sweep.
+        residual: maximum change in a last sweep.
         iterations: sweeps, or steps of the Krylov method; 0 for a factorization.
         converged: whether all values are within the tolerance.
         gamma: the discount factor.
@@ -69,11 +69,11 @@ def policy_evaluation(
         policy: `[S]` actions, or `[S, A]` probabilities.
         gamma: the discount factor; at 1 the policy must end every episode.
         method: `"direct"` factorizes `I - gamma P`; `"krylov"` solves it by BiCGStab to rounding errors; `"iterative"`
-            backs up all states in place, in alternating order, until nothing changes; `"auto"` is `"direct"` for small
+            backs up all states in place, in alternating order, until convergence; `"auto"` is `"direct"` for small
             models and `"krylov"` for others.
         tolerance: accuracy of every value, in units of reward.
         max_iterations: maximum sweeps or Krylov steps; then `converged` is false.
-        initial: `[S]`, first values; None: the lowest possible value, 0 at gamma = 1.
+        initial: `[S]`, initial values; None: the lowest possible value, 0 at gamma = 1.
         threads: maximum number of threads per sweep; None: automatic.
 
     Raises:
@@ -82,7 +82,7 @@ def policy_evaluation(
     check_tolerance(tolerance, max_iterations)
     if method not in ("auto", "direct", "krylov", "iterative"):
         raise ValueError(f"method is {method!r}, expected 'auto', 'direct', 'krylov' or 'iterative'")
-    began = time.perf_counter()
+    start_time = time.perf_counter()
     probabilities = check_policy(mdp, policy)
     chain = chain_of(mdp, probabilities, gamma, threads)
     if not chain.discounted:
@@ -111,7 +111,7 @@ def policy_evaluation(
         iterations=iterations,
         converged=width <= 2 * tolerance,
         gamma=gamma,
-        seconds=time.perf_counter() - began,
+        seconds=time.perf_counter() - start_time,
     )
 
 
@@ -154,7 +154,7 @@ def bounds_of_values(
         chain: chain of a policy.
         values: `[S]`.
         out: their backup.
-        change: the least and the greatest in it.
+        change: minimum and maximum change in it.
     """
     if chain.discounted:
         down, up = chain.shifts(change, chain.rounding(values))

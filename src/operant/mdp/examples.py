@@ -1,4 +1,4 @@
-"""Families of models of any size, to test solvers."""
+"""Scalable families of models for tests of solvers."""
 
 import numpy as np
 
@@ -8,23 +8,23 @@ from operant.mdp.validation import check_count
 __all__ = ["random_model", "slippery_grid"]
 
 MOVES = np.array([[0, -1], [1, 0], [0, 1], [-1, 0]])
-"""Left, down, right, up as changes of row and column: the order of Gymnasium's frozen lake."""
+"""Left, down, right, up as changes of row and column: the order of Gymnasium's FrozenLake."""
 
 
 def slippery_grid(side: int, *, slip: float = 2 / 3) -> MDP:
-    """Return a square grid on which every step costs 1 until the last corner is reached.
+    """Return a square grid with a reward of -1 per step until the last corner is reached.
 
-    A move succeeds with probability `1 - slip`, else goes to one of the two sides; it stays at a wall.
+    A move succeeds with probability `1 - slip`, otherwise it goes to one of the two sides. Walls block moves.
 
     Args:
         side: rows and columns; there are `side ** 2` states, row by row, and 4 actions.
-        slip: the probability of slipping; 2/3 as on Gymnasium's frozen lake.
+        slip: the probability of slipping; 2/3 in Gymnasium's FrozenLake.
 
     Raises:
         ValueError: if the side is below 2, or the slip is not between 0 and 1.
     """
     if check_count(side, "side") < 2 or not 0 <= slip <= 1:
-        raise ValueError(f"side is {side} and slip {slip}, expected at least 2, and a probability")
+        raise ValueError(f"side is {side} and slip {slip}, expected a side of at least 2, and a probability")
     states = side**2
     row, column = np.divmod(np.arange(states), side)
     reached = [np.clip(row + dr, 0, side - 1) * side + np.clip(column + dc, 0, side - 1) for dr, dc in MOVES]
@@ -52,16 +52,16 @@ def random_model(
 ) -> MDP:
     """Return a random sparse model, a Garnet (Archibald, McKinnon and Thomas 1995).
 
-    Each action leads to successors drawn with replacement, with probabilities from a flat Dirichlet distribution, and
-    earns a standard normal reward.
+    The successors of each action are sampled with replacement, with probabilities from a flat Dirichlet distribution;
+    its reward is standard normal.
 
     Args:
         states: S.
         actions: A.
-        successors: successors of each action.
+        successors: number of successors per action.
         seed: seed of `numpy.random.default_rng`.
         termination: the probability that a transition ends the episode.
-        infeasible: the probability that an action is not feasible; each state keeps its first one.
+        infeasible: the probability that an action is not feasible; the first action of a state always is.
 
     Raises:
         ValueError: if an argument is out of range.

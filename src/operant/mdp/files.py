@@ -1,4 +1,4 @@
-"""Models on disk: readable JSON for small models, NumPy's npz for large ones; neither can hold code."""
+"""Models on disk: readable JSON for small models, NumPy's npz for large ones; neither can contain code."""
 
 import errno
 import io
@@ -21,13 +21,13 @@ SCHEMA = 1
 JSON_ROWS = 100_000
 """Maximum transitions, and maximum state-action pairs, of a model in JSON."""
 JSON_BYTES = 2**26
-"""The largest JSON file that is read."""
+"""Maximum size of a JSON file in bytes."""
 
 _FORMAT = "operant.mdp"
 _ARRAYS = ("indptr", "successors", "probabilities", "rewards", "terminates", "start")
 _NUMBERS = ("schema", "states", "actions", "max_steps")
 _NO_LIMIT = 0
-# Errors of readers for invalid data; a damaged zip directory also makes them seek before it (EINVAL).
+# Errors of readers for invalid data; a damaged zip directory can also cause a seek to a negative position (EINVAL).
 _DAMAGE = (ValueError, TypeError, KeyError, EOFError, RuntimeError, MemoryError, struct.error, BadZipFile)
 
 
@@ -51,8 +51,8 @@ def load(path: str | Path) -> MDP:
     """Read a model that `save` wrote, or JSON written by hand.
 
     In JSON, `start` (a list of S probabilities, or one state) and `max_steps` may be missing. Files are not trusted:
-    allocation is bounded by the file size, compressed arrays and Python objects raise, and the model is checked like
-    any other.
+    allocation is bounded by the file size, compressed arrays and Python objects raise an error, and the model is
+    validated like any other.
 
     Args:
         path: a file with the suffix `.json` (at most 64 MiB) or `.npz`.
@@ -66,11 +66,11 @@ def load(path: str | Path) -> MDP:
     try:
         return read(path)
     except RecursionError as error:
-        raise ValueError(f"{path} holds no model: it is nested too deeply") from error
+        raise ValueError(f"{path} is not a model: it is nested too deeply") from error
     except (*_DAMAGE, OSError) as error:
         if isinstance(error, OSError) and error.errno != errno.EINVAL:
             raise
-        raise ValueError(f"{path} holds no model: {error}") from error
+        raise ValueError(f"{path} is not a model: {error}") from error
 
 
 def _is_npz(path: Path) -> bool:
@@ -121,7 +121,7 @@ def _read_json(path: Path) -> MDP:
     size = path.stat().st_size
     if size > JSON_BYTES:
         raise ValueError(f"it has {size} bytes, expected at most {JSON_BYTES} in JSON; use .npz")
-    loaded: object = json.loads(path.read_bytes(), parse_constant=_refuse_constant)
+    loaded: object = json.loads(path.read_bytes(), parse_constant=_raise_for_constant)
     content = cast(dict[str, Any], loaded) if isinstance(loaded, dict) else {}
     if content.get("format") != _FORMAT:
         raise ValueError(f'it lacks "format": "{_FORMAT}"')
@@ -139,13 +139,13 @@ def _read_json(path: Path) -> MDP:
 
 def _check_rows(rows: int) -> None:
     if rows > JSON_ROWS:
-        raise ValueError(f"{rows} transitions or pairs of state and action are more than {JSON_ROWS}; use .npz")
+        raise ValueError(f"{rows} transitions or state-action pairs are more than {JSON_ROWS}; use .npz")
 
 
-def _refuse_constant(name: str) -> NoReturn:
-    raise ValueError(f"it holds {name}, expected finite numbers")
+def _raise_for_constant(name: str) -> NoReturn:
+    raise ValueError(f"it contains {name}, expected finite numbers")
 
 
 def _check_schema(schema: Any) -> None:
     if schema != SCHEMA:
-        raise ValueError(f"it has schema {schema!r}, this operant reads {SCHEMA}")
+        raise ValueError(f"it has schema {schema!r}, but this version of operant reads {SCHEMA}")

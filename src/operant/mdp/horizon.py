@@ -1,4 +1,4 @@
-"""Finite horizon: the optimal policy depends on the remaining time (Bellman 1957)."""
+"""Finite horizons, where the optimal policy depends on the remaining time (Bellman 1957)."""
 
 import time
 from dataclasses import dataclass
@@ -35,7 +35,7 @@ class FiniteHorizonSolution:
 def backward_induction(
     mdp: MDP, *, horizon: int, gamma: float = 1.0, final: ArrayLike | None = None, threads: int | None = None
 ) -> FiniteHorizonSolution:
-    """Solve a model for a given number of actions, from the last one back. Exact up to rounding.
+    """Solve a model for a finite number of actions by backward induction. Exact up to rounding.
 
     Args:
         mdp: the model.
@@ -48,7 +48,7 @@ def backward_induction(
         TypeError: if the horizon is not a whole number.
         ValueError: if an argument is out of range.
     """
-    began = time.perf_counter()
+    start_time = time.perf_counter()
     horizon = check_count(horizon, "horizon")
     problem = Problem.of(mdp, gamma, threads=threads, centered=False)
     values = np.empty((horizon + 1, mdp.states))
@@ -56,4 +56,4 @@ def backward_induction(
     values[horizon] = problem.start(np.zeros(mdp.states) if final is None else final)
     for t in reversed(range(horizon)):
         problem.improve(values[t + 1], values[t], policy[t], margin=-np.inf)
-    return FiniteHorizonSolution(values, policy, horizon, problem.rows.gamma, time.perf_counter() - began)
+    return FiniteHorizonSolution(values, policy, horizon, problem.rows.gamma, time.perf_counter() - start_time)

@@ -20,7 +20,7 @@ class Sweep(NamedTuple):
     Attributes:
         values: `[S]`.
         policy: `[S]`, the best actions of the sweep; -1 in terminal states.
-        residual: the greatest absolute change of a value.
+        residual: maximum absolute change of a value.
     """
 
     values: NDArray[np.float64]
@@ -38,16 +38,16 @@ def sweeps(
 ) -> Iterator[Sweep]:
     """Return an iterator that solves a model, one sweep over all actions of all states at a time.
 
-    It never ends, except for policy iteration, which ends after a sweep without changes; the caller stops it, e.g. by
-    the residual. Each item has its own arrays.
+    It is infinite, except for policy iteration, which ends after a sweep without changes; stop it, e.g. by the
+    residual. Each item has its own arrays.
 
     Args:
         mdp: the model.
         gamma: the discount factor; at 1 every state needs a policy that ends the episode.
         method: `"jacobi"` and `"gauss-seidel"` (always in the order of the states) are value iteration; policy
             iteration evaluates each policy exactly, modified policy iteration by more sweeps over its actions only.
-        initial: `[S]`, first values; None for 0.
-        evaluations: number of such sweeps.
+        initial: `[S]`, initial values; None: 0.
+        evaluations: number of these sweeps.
 
     Raises:
         ValueError: if an argument is out of range, or `gamma` is 1 and from some state no policy ends the episode.
@@ -86,10 +86,10 @@ def _policy_iteration(
         problem.improve(values, out, policy)
     changed = True
     while changed:
-        before, held = values, policy.copy()
+        before, previous = values, policy.copy()
         values = solve(problem.chain(policy), values, problem.rounding(values))
         problem.improve(values, out, policy, margin=problem.keep_margin(values))
-        changed = bool((policy != held).any())
+        changed = bool((policy != previous).any())
         yield Sweep(values.copy(), policy.copy(), float(np.abs(values - before).max(initial=0.0)))
 
 

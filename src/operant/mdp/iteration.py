@@ -1,4 +1,4 @@
-"""Common parts of the solvers: initialization, stopping and results."""
+"""Common parts of the solvers: initialization, termination and results."""
 
 import time
 from collections.abc import Iterator
@@ -23,8 +23,8 @@ class Iteration:
     """State of a solver.
 
     With a discount the initial values are the lowest possible ones, and the policy is -1 everywhere.
-    At gamma = 1 the initial policy is proper and the values are its own. Backups raise them monotonically to the best
-    that a proper policy earns, also where the Bellman equation has other solutions (Bertsekas and Yu 2016).
+    At gamma = 1 the initial policy is proper and the initial values are its values. Backups raise them monotonically to
+    the optimum over proper policies, even if the Bellman equation has other solutions (Bertsekas and Yu 2016).
 
     Attributes:
         mdp: the model.
@@ -34,8 +34,8 @@ class Iteration:
         values: `[S]`, minus the offset.
         out: `[S]`, scratch.
         policy: `[S]`.
-        began: `time.perf_counter()` at the start.
-        change: the least and the greatest change in the last backup of all states.
+        start_time: `time.perf_counter()` at the start.
+        change: minimum and maximum change in the last backup of all states.
         count: rounds so far.
     """
 
@@ -46,7 +46,7 @@ class Iteration:
     values: NDArray[np.float64]
     out: NDArray[np.float64]
     policy: NDArray[np.int64]
-    began: float
+    start_time: float
     change: tuple[float, float] = (np.inf, -np.inf)
     count: int = 0
 
@@ -61,28 +61,26 @@ class Iteration:
         initial: ArrayLike | None = None,
         threads: int | None = None,
     ) -> Self:
-        """Prepare a model, first values and a first policy.
+        """Prepare a model, initial values and an initial policy.
 
         Raises:
             ValueError: if an argument is out of range, or `gamma` is 1 and from some state no policy ends the episode.
         """
-        began = time.perf_counter()
+        start_time = time.perf_counter()
         check_tolerance(tolerance, limit)
         problem = Problem.of(mdp, gamma, threads=threads)
         values, policy = problem.start(initial), np.full(mdp.states, -1)
         if not problem.discounted:
             if initial is not None:
-                raise ValueError(
-                    "initial values were given, expected None: at gamma = 1 only the solver's own are safe"
-                )
+                raise ValueError("initial values were given, expected None: at gamma = 1 the solver needs its own")
             policy = proper_policy(mdp)
             steps = chain_steps(problem.chain(policy))
             problem = replace(problem, stretch=float(steps.max(initial=1.0)))
             solve_chain(problem.chain(policy), values, 8 * problem.rounding(steps * problem.largest_reward))
-        return cls(mdp, problem, tolerance, limit, values, np.empty_like(values), policy, began)
+        return cls(mdp, problem, tolerance, limit, values, np.empty_like(values), policy, start_time)
 
     def rounds(self) -> Iterator[int]:
-        """Count rounds up to the limit; at gamma = 1, check occasionally that values are finite."""
+        """Count rounds up to the limit; at gamma = 1, check occasionally for NaN and Inf."""
         while self.count < self.limit:
             self.count += 1
             yield self.count
@@ -104,13 +102,13 @@ class Iteration:
         """
         problem = self.problem
         for _ in self.rounds():
-            chain, held = problem.chain(self.policy), self.policy.copy()
+            chain, previous = problem.chain(self.policy), self.policy.copy()
             if direct or (direct is None and problem.states <= DIRECT_UP_TO):
                 self.values = factorize(chain)
             else:
                 solve_chain(chain, self.values, 2 * problem.rounding(self.values))
             self.back_up(margin=problem.keep_margin(self.values))
-            if (self.policy == held).all():
+            if (self.policy == previous).all():
                 break
             if not problem.discounted:
                 check_bounded(self.mdp, self.policy)
@@ -122,13 +120,13 @@ class Iteration:
 
     @property
     def residual(self) -> float:
-        """The greatest absolute change in the last backup of all states."""
+        """The maximum absolute change in the last backup of all states."""
         return max(-self.change[0], self.change[1], 0.0)
 
     def conclude(self, method: str) -> Solution:
         """Turn the last backup of all states into a solution with certified bounds.
 
-        At gamma = 1 small changes prove little. So the policy is improved on exact values until it is stable.
+        At gamma = 1 small changes do not bound the error, so the policy is improved on exact values until it is stable.
         """
         problem, values = self.problem, self.values
         if problem.discounted:
@@ -156,6 +154,6 @@ class Iteration:
             upper=upper,
             gamma=problem.rows.gamma,
             method=method,
-            seconds=time.perf_counter() - self.began,
+            seconds=time.perf_counter() - self.start_time,
             mdp=self.mdp,
         )

@@ -30,7 +30,7 @@ class _Krylov(NamedTuple):
 
 @compiled
 def _residual(begin: int, end: int, chain: Rows, x: Floats, out: Floats) -> tuple[float, float]:  # pragma: no cover
-    """Write `r - (I - gamma P) x` to `out`; return its greatest absolute value and its square."""
+    """Write `r - (I - gamma P) x` to `out`; return its maximum absolute value and its square."""
     size, square = 0.0, 0.0
     for s in range(np.uint64(begin), np.uint64(end)):
         out[s] = backup(chain, s, x) - x[s]
@@ -78,7 +78,7 @@ def _multiply_residual(begin: int, end: int, chain: Rows, krylov: _Krylov) -> tu
 def _advance(
     begin: int, end: int, krylov: _Krylov, alpha: float, omega: float
 ) -> tuple[float, float]:  # pragma: no cover
-    """Take the step; return the greatest absolute residual, and the residual times the shadow."""
+    """Take the step; return the maximum absolute residual, and the residual times the shadow."""
     size, total, residual = 0.0, 0.0, krylov.residual
     for s in range(np.uint64(begin), np.uint64(end)):
         krylov.x[s] += alpha * krylov.direction[s] + omega * residual[s]
@@ -88,17 +88,17 @@ def _advance(
 
 
 def _folded(parts: list[tuple[float, float]]) -> tuple[float, float]:
-    """Return the greatest first number and the sum of the second ones."""
+    """Return the maximum of the first numbers and the sum of the second ones."""
     return max(part[0] for part in parts), sum(part[1] for part in parts)
 
 
 def _step(chain: Problem, krylov: _Krylov, alpha: float, omega: float) -> tuple[float, float]:
-    """Take a step; return the greatest absolute residual, and the residual times the shadow."""
+    """Take a step; return the maximum absolute residual, and the residual times the shadow."""
     return _folded(chain.workers.run(_advance, chain.states, krylov, alpha, omega))
 
 
 def _bicgstab(chain: Problem, x: Floats, target: float, limit: int) -> int:
-    """Lower the residual of `x` to `target`, in place, or until the method breaks down; return the iterations."""
+    """Reduce the residual of `x` to `target`, in place, or until the method breaks down; return the iterations."""
     run, size, rows = chain.workers.run, chain.states, chain.rows
     krylov = _Krylov(x, *np.zeros((5, size)))
     largest, rho = _folded(run(_residual, size, rows, x, krylov.residual))
@@ -123,14 +123,14 @@ def _bicgstab(chain: Problem, x: Floats, target: float, limit: int) -> int:
 def solve_chain(chain: Problem, values: Floats, target: float, *, limit: int = 10_000) -> int:
     """Solve for the values of a chain, in place, by a Krylov method that never increases the residual.
 
-    BiCGStab may break down or diverge. So its result is used only if the residual has fallen, and each failure is
+    BiCGStab may break down or diverge. So its result is used only if the residual has decreased, and each failure is
     followed by two Gauss-Seidel sweeps, which contract.
 
     Args:
         chain: the rows of a policy, as `Problem.chain` returns them.
         values: `[S]`, the initial guess, minus the offset; overwritten.
-        target: the greatest absolute residual to reach.
-        limit: approximate maximum of iterations.
+        target: maximum absolute residual to reach.
+        limit: approximate maximum number of iterations.
 
     Returns:
         Number of iterations.

@@ -17,11 +17,11 @@ __all__ = ["linear_programming"]
 
 
 INFINITE = 1e20
-"""Numbers that HiGHS takes for infinite."""
+"""Threshold above which HiGHS treats numbers as infinite."""
 
 
 class _Result(Protocol):
-    """What the solver returns: `x` is None if it failed."""
+    """Result of the solver; `x` is None if it failed."""
 
     x: NDArray[np.float64] | None
     nit: int
@@ -40,10 +40,10 @@ def linear_programming(mdp: MDP, *, gamma: float, tolerance: float = 1e-6) -> So
     Args:
         mdp: the model.
         gamma: the discount factor; at 1 every state needs a policy that ends the episode.
-        tolerance: accuracy of every value that counts as converged, in units of reward.
+        tolerance: accuracy of every value for convergence, in units of reward.
 
     Returns:
-        The solution, `iterations` counting those of HiGHS.
+        The solution; `iterations` counts those of HiGHS.
 
     Raises:
         ValueError: if an argument is out of range; rewards are too large for HiGHS; or `gamma` is 1 and from some state
@@ -67,7 +67,7 @@ def linear_programming(mdp: MDP, *, gamma: float, tolerance: float = 1e-6) -> So
     )
     if result.x is None and np.abs(rows.rewards[feasible]).max(initial=0.0) >= INFINITE:
         raise ValueError(
-            f"HiGHS takes numbers of {INFINITE:g} or more for infinite, and the rewards of this model are as large: "
+            f"HiGHS treats numbers of {INFINITE:g} or more as infinite, and some rewards of this model are as large: "
             "divide the rewards by a constant, or use another method"
         )
     if result.x is None and gamma == 1:

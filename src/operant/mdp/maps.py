@@ -1,4 +1,4 @@
-"""Models by name or from a file, with their map if any."""
+"""Models by name or from a file, with their maps."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -28,9 +28,9 @@ class Mapped:
         mdp: the model.
         shape: rows and columns of its map, whose cells are the states in order, or None.
         symbols: `[R, C]`, one character per cell, or None.
-        arrows: one character per action; empty without directions.
-        states: names of the states; empty if only numbered.
-        actions: names of the actions; empty if only numbered.
+        arrows: one character per action; empty if actions are not directions.
+        states: names of the states; empty if they are only numbered.
+        actions: names of the actions; empty if they are only numbered.
     """
 
     name: str
@@ -64,7 +64,7 @@ def read(
         OSError: if a file cannot be read.
     """
     if sum(source is not None for source in (task, drawing, file)) != 1:
-        raise ValueError("name exactly one model: a task, a drawing (--map FILE) or a file (--mdp FILE)")
+        raise ValueError("give exactly one model: a task, a drawing (--map FILE) or a file (--mdp FILE)")
     if env_kwargs and task is None:
         raise ValueError(f"env_kwargs are for the environment of a task, but no task is given: {dict(env_kwargs)}")
     if file is not None:
@@ -106,7 +106,7 @@ def _of_env(env: gymnasium.Env[Any, Any], name: str) -> Mapped:
 
 
 def _symbols(inner: Any) -> NDArray[np.str_] | None:
-    """Return the characters of the map of operant's grids and of Gymnasium's frozen lake."""
+    """Return the characters of the map of operant's grids and of Gymnasium's FrozenLake."""
     if isinstance(inner, GridWorld):
         return inner.grid.symbols
     described = getattr(inner, "desc", None)

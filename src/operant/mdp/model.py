@@ -28,7 +28,7 @@ from operant.mdp.validation import (
     check_transitions,
     floats,
     integers,
-    refuse,
+    raise_if_any,
 )
 
 
@@ -37,14 +37,14 @@ class MDP:
     """States, actions, transition probabilities and rewards.
 
     Row `s * actions + a` of the sparse arrays lists the outcomes of action `a` in state `s`. A transition that
-    terminates ends the episode, so the value of its successor does not count. An infeasible action has an empty row. A
+    terminates ends the episode, so the value of its successor is ignored. An infeasible action has an empty row. A
     state without a feasible action is terminal; its value is 0.
 
     The constructors `from_gymnasium`, `from_arrays`, `from_table` and `from_function` sort the successors of each row.
     Entries that agree in state, action, successor, reward and termination are merged, with their probabilities added;
     entries that differ only in the reward stay separate, so simulated rewards have their true distribution. Every model
-    is checked: a ValueError or TypeError names the first wrong state and action, what was found and expected, and the
-    number of similar errors.
+    is checked: a ValueError or TypeError names the first invalid state and action, the found and the expected value,
+    and the number of similar errors.
 
     Attributes:
         states: S.
@@ -54,8 +54,8 @@ class MDP:
         probabilities: `[n]`, positive; every row that is not empty sums to 1 within 1e-9.
         rewards: `[n]`, R(s, a, s').
         terminates: `[n]`, whether the episode ends with the transition; always true where the successor is terminal.
-        start: `[S]`, the distribution of the first state, 0 in terminal states; uniform if nothing is known.
-        max_steps: steps after which a simulated episode is truncated; None for never. Solvers ignore it.
+        start: `[S]`, the distribution of the first state, 0 in terminal states; uniform if unknown.
+        max_steps: steps after which a simulated episode is truncated; None: never. Solvers ignore it.
     """
 
     states: int
@@ -78,7 +78,7 @@ class MDP:
         rows = self._check_rows()
         columns = (rows, self.successors, self.probabilities, self.rewards)
         check_transitions(*columns, states=self.states, actions=self.actions)
-        refuse(self.probabilities == 0, lambda i: f"transition {i} has probability 0, expected no entry")
+        raise_if_any(self.probabilities == 0, lambda i: f"transition {i} has probability 0, expected no entry")
         check_sums(rows, self.probabilities, self.feasible.ravel(), actions=self.actions)
         check_terminal(self.terminal)
         check_start(self.start, self.terminal)
@@ -96,13 +96,14 @@ class MDP:
         for name in ("probabilities", "rewards", "terminates"):
             check_length(getattr(self, name), self.successors.size, name)
         lengths = np.diff(self.indptr)
-        refuse(
-            lengths < 0, lambda i: f"indptr falls from {self.indptr[i]} to {self.indptr[i + 1]}, expected it to rise"
+        raise_if_any(
+            lengths < 0,
+            lambda i: f"indptr decreases from {self.indptr[i]} to {self.indptr[i + 1]}, expected it not to decrease",
         )
         if self.indptr[0] != 0 or self.indptr[-1] != self.successors.size:
-            found = f"{self.indptr[0]} to {self.indptr[-1]}"
+            span = f"{self.indptr[0]} to {self.indptr[-1]}"
             raise ValueError(
-                f"indptr runs from {found}, expected 0 to {self.successors.size}, the number of transitions"
+                f"indptr runs from {span}, expected 0 to {self.successors.size}, the number of transitions"
             )
         return np.repeat(np.arange(lengths.size), lengths)
 
@@ -150,12 +151,12 @@ class MDP:
         """Read the transition table `env.unwrapped.P` of an environment.
 
         `P[s][a]` lists `(probability, successor, reward, terminated)`. A state that an episode can enter only by ending
-        there is terminal, whatever its own row has: Gymnasium's cliff and taxi let the agent continue. The first state
+        there is terminal, even if its row has transitions, as in Gymnasium's cliff and taxi. The first state
         is distributed as `initial_state_distrib`, if defined; the step limit is that of the environment's spec.
 
         Args:
             env: an environment, or an id.
-            **options: for `gymnasium.make`, with an id.
+            **options: arguments of `gymnasium.make`, for an id.
 
         Raises:
             ValueError: if the environment has no table, or an invalid one.
@@ -174,21 +175,21 @@ class MDP:
         start: ArrayLike | None = None,
         max_steps: int | None = None,
     ) -> Self:
-        """Make a model from arrays of probabilities and rewards, dense or sparse.
+        """Create a model from arrays of probabilities and rewards, dense or sparse.
 
         Args:
             transitions: P(s' | s, a), dense `[S, A, S]` or a sparse SciPy matrix `[S * A, S]` with row `s * A + a`.
                 With order "ass", dense `[A, S, S]`, a sparse matrix `[A * S, S]` with row `a * S + s`, or a list of A
                 matrices.
             rewards: a number for every step; `[S]`, earned on leaving s; `[S, A]`; or R(s, a, s') in the shape and
-                order of the transitions. Rewards at probability 0 are not read; entries missing in a sparse matrix are
+                order of the transitions. Rewards at probability 0 are ignored; entries missing in a sparse matrix are
                 0.
             order: "sas" or "ass".
             terminal: states whose rows are ignored, as a mask `[S]` or a list of indices.
-            feasible: `[S, A]`, mask of feasible actions; the rows of others are ignored. All by default.
-            start: `[S]`, the distribution of the first state, or the index of the only one. By default uniform over
-                the states that are not terminal.
-            max_steps: step limit of simulated episodes; None for none.
+            feasible: `[S, A]`, mask of feasible actions; the rows of others are ignored. Default: all.
+            start: `[S]`, the distribution of the first state, or the index of the only one. Default: uniform over
+                the non-terminal states.
+            max_steps: step limit of simulated episodes; None: none.
 
         Raises:
             ValueError: if shapes do not match, or the numbers are not a model.
@@ -207,16 +208,16 @@ class MDP:
         start: ArrayLike | None = None,
         max_steps: int | None = None,
     ) -> Self:
-        """Make a model from a list of transitions; an action without one is infeasible, a state without one terminal.
+        """Create a model from a list of transitions; an action without one is infeasible, a state without one terminal.
 
         Args:
             table: the path of a CSV file with the header `s,a,s',p,r` or `s,a,s',p,r,terminates` (0 or 1); an array
                 `[n, 5]` or `[n, 6]` with these columns; or a mapping from these names to arrays `[n]`.
-            states: S; by default one more than the largest index, and then every state must occur.
-            actions: A; by default one more than the largest index, and then every action must occur.
+            states: S. Default: the largest index plus one; then every state must occur.
+            actions: A. Default: the largest index plus one; then every action must occur.
             terminal: states whose rows are ignored, as a mask `[S]` or a list of indices.
-            start: as for `from_arrays`.
-            max_steps: step limit of simulated episodes; None for none.
+            start: as in `from_arrays`.
+            max_steps: step limit of simulated episodes; None: none.
 
         Raises:
             ValueError: if the table cannot be read, or is not a model.
@@ -234,7 +235,7 @@ class MDP:
         start: ArrayLike | None = None,
         max_steps: int | None = None,
     ) -> Self:
-        """Make a model from a function of state and action.
+        """Create a model from a function of state and action.
 
         Args:
             states: S.
@@ -242,9 +243,9 @@ class MDP:
             function: `function(s, a)` returns `(probabilities, successors, rewards)`, arrays `[k]`, with `terminates`
                 as a fourth if episodes can end; rewards and terminates may be single numbers. None: the action is
                 infeasible.
-            terminal: states without calls, as a mask `[S]` or a list of indices.
-            start: as for `from_arrays`.
-            max_steps: step limit of simulated episodes; None for none.
+            terminal: states for which the function is not called, as a mask `[S]` or a list of indices.
+            start: as in `from_arrays`.
+            max_steps: step limit of simulated episodes; None: none.
 
         Raises:
             ValueError: if the function returns anything else, or not a model.

@@ -4,7 +4,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from operant.mdp.model import MDP
-from operant.mdp.validation import integers, refuse
+from operant.mdp.validation import integers, raise_if_any
 
 __all__ = ["check_deterministic", "check_policy"]
 
@@ -23,9 +23,11 @@ def check_deterministic(mdp: MDP, policy: ArrayLike) -> NDArray[np.int64]:
         raise ValueError(f"policy has the shape {actions.shape}, expected {(mdp.states,)}")
     live = ~mdp.terminal
     inside = (actions >= 0) & (actions < mdp.actions)
-    refuse(live & ~inside, lambda s: f"policy takes action {actions[s]} in state {s}, expected 0 to {mdp.actions - 1}")
+    raise_if_any(
+        live & ~inside, lambda s: f"policy takes action {actions[s]} in state {s}, expected 0 to {mdp.actions - 1}"
+    )
     feasible = mdp.feasible[np.arange(mdp.states), np.where(inside, actions, 0)]
-    refuse(live & ~feasible, lambda s: f"policy takes action {actions[s]} in state {s}, which is not feasible there")
+    raise_if_any(live & ~feasible, lambda s: f"policy takes action {actions[s]} in state {s}, which is not feasible")
     return np.where(live, actions, -1)
 
 
@@ -47,11 +49,15 @@ def check_policy(mdp: MDP, policy: ArrayLike) -> NDArray[np.float64]:
             f"or {(mdp.states, mdp.actions)} for probabilities"
         )
     wrong = ~((probabilities >= 0) & (probabilities <= 1 + TOLERANCE))
-    refuse(np.any(wrong, axis=1), lambda s: f"policy has the probabilities {table[s]} in state {s}, expected 0 to 1")
+    raise_if_any(
+        np.any(wrong, axis=1), lambda s: f"policy has the probabilities {table[s]} in state {s}, expected 0 to 1"
+    )
     barred = (probabilities > 0) & ~mdp.feasible
-    refuse(np.any(barred, axis=1), lambda s: f"policy takes an action in state {s} that is not feasible: {table[s]}")
+    raise_if_any(
+        np.any(barred, axis=1), lambda s: f"policy takes an action in state {s} that is not feasible: {table[s]}"
+    )
     sums = probabilities.sum(axis=1)
-    refuse(
+    raise_if_any(
         (np.abs(sums - 1) > TOLERANCE) & ~mdp.terminal,
         lambda s: f"policy has probabilities that sum to {sums[s]} in state {s}, expected 1",
     )

@@ -18,9 +18,9 @@ __all__ = ["inexact_policy_iteration", "modified_policy_iteration", "policy_iter
 FORCING = 0.05
 """Factor by which an inexact evaluation reduces the change of the last improvement."""
 BRIEF = 0.3
-"""The same for sweeps over the rows of a policy that is still changing: improvements then cost no more than these."""
+"""The same factor for sweeps over the rows of a changing policy, so that improvements do not dominate the cost."""
 PATIENCE = 8
-"""Sweeps within which a third of the way to the target, on a logarithmic scale, must be reached."""
+"""Sweeps within which a third of the reduction, on a logarithmic scale, must be reached."""
 
 
 def policy_iteration(
@@ -33,24 +33,24 @@ def policy_iteration(
     initial: ArrayLike | None = None,
     threads: int | None = None,
 ) -> Solution:
-    """Solve a model by exact evaluations of ever better policies.
+    """Solve a model by policy iteration with exact evaluations.
 
-    A policy keeps its action in a state unless another is better by more than rounding errors, so ties cannot cause
-    cycles. It ends when no state changes its action.
+    An action is replaced only by one that is better by more than rounding errors, so ties cannot cause cycles. It ends
+    when no state changes its action.
 
     Args:
         mdp: the model.
         gamma: the discount factor; at 1 every state needs a policy that ends the episode.
-        tolerance: accuracy of every value that counts as converged, in units of reward.
+        tolerance: accuracy of every value for convergence, in units of reward.
         max_iterations: maximum improvements; then `converged` is false.
         evaluation: `"direct"` factorizes the linear system, best for small models and too slow for large random graphs;
             `"krylov"` solves it iteratively to rounding errors; `"auto"` is the former for small models.
-        initial: `[S]`, the first policy, proper if gamma is 1; None: shortest paths to an end, and elsewhere greedy on
-            the lowest values.
+        initial: `[S]`, the initial policy, proper if gamma is 1; None: shortest paths to an end, and in other states
+            greedy for the lowest values.
         threads: maximum number of threads per sweep; None: automatic.
 
     Returns:
-        The solution, `iterations` counting improvements.
+        The solution; `iterations` counts improvements.
 
     Raises:
         ValueError: if an argument is out of range; or `gamma` is 1 and from some state no policy ends the episode, or
@@ -86,7 +86,7 @@ def modified_policy_iteration(
     threads: int | None = None,
     device: str | None = None,
 ) -> Solution:
-    """Solve a model by improvements with a few cheap evaluation sweeps between them (Puterman and Shin 1978).
+    """Solve a model by modified policy iteration: a few evaluation sweeps per improvement (Puterman and Shin 1978).
 
     A sweep over the rows of one policy costs a fraction of a sweep over all actions. If all rows sum to 1, the values
     are shifted to the middle of their bounds after each improvement.
@@ -94,16 +94,16 @@ def modified_policy_iteration(
     Args:
         mdp: the model.
         gamma: the discount factor; at 1 every state needs a policy that ends the episode.
-        tolerance: accuracy of every value, in units of reward, at most.
+        tolerance: accuracy of every value, in units of reward.
         max_iterations: maximum improvements; then `converged` is false.
-        evaluations: sweeps after each improvement; None: until the change falls to a third, at most 100 (on a device:
-            20).
-        initial: `[S]`, first values; None as in `value_iteration`.
+        evaluations: sweeps after each improvement; None: until the change is reduced to a third, at most 100 (on a
+            device: 20).
+        initial: `[S]`, initial values; None: as in `value_iteration`.
         threads: maximum number of threads per sweep; None: automatic.
-        device: a PyTorch device such as `"cuda"`; None for compiled code on the processor.
+        device: a PyTorch device such as `"cuda"`; None: compiled code on the CPU.
 
     Returns:
-        The solution, `iterations` counting improvements.
+        The solution; `iterations` counts improvements.
 
     Raises:
         ValueError: if an argument is out of range, or `gamma` is 1 and from some state no policy ends the episode.
@@ -123,22 +123,22 @@ def modified_policy_iteration(
 
 
 def _modified(solver: Iteration, evaluations: int | None, *, krylov: bool) -> None:
-    """Improve and evaluate in turn."""
+    """Alternate improvements and evaluations."""
     problem, improver = solver.problem, Improver(solver)
-    least = 1.5 * solver.tolerance / problem.stretch
+    minimum = 1.5 * solver.tolerance / problem.stretch
     for _ in solver.rounds():
         improver.improve()
         if solver.finished:
             break
         improver.prepare()
         target = problem.spread(solver.change) * (BRIEF if improver.changed else BRIEF**4)
-        _evaluate(improver, max(target, least), evaluations, krylov=krylov)
+        _evaluate(improver, max(target, minimum), evaluations, krylov=krylov)
 
 
 def _evaluate(improver: Improver, target: float, evaluations: int | None, *, krylov: bool) -> None:
     """Back up the values by the policy, `evaluations` times or until they change by no more than `target`.
 
-    `krylov` is checked after a few sweeps: whether many more are needed.
+    With `krylov`, a Krylov method takes over if many more sweeps would be needed.
     """
     first = np.inf
     for sweep in range(100 if evaluations is None else evaluations):
@@ -162,26 +162,26 @@ def inexact_policy_iteration(
     initial: ArrayLike | None = None,
     threads: int | None = None,
 ) -> Solution:
-    """Solve a large model by Gauss-Seidel sweeps and Krylov evaluations in turn.
+    """Solve a large model by alternating Gauss-Seidel sweeps and Krylov evaluations.
 
     It follows inexact policy iteration (Gargiani et al. 2023, arXiv 2211.04299). Sweeps in alternating order propagate
-    values and improve the policy; BiCGStab then solves for its values until the residual has fallen twentyfold, where
-    sweeps are slow. If the residual does not fall between improvements, the sweeps are doubled, so it converges like
-    value iteration.
+    values and improve the policy; BiCGStab then solves for its values until the residual is reduced twentyfold, if
+    sweeps are slow. If the residual does not decrease between improvements, the number of sweeps is doubled, so it
+    converges like value iteration.
 
     If no episode ends, it is modified policy iteration, and BiCGStab is called only for a policy that mixes slowly.
 
     Args:
         mdp: the model.
         gamma: the discount factor; at 1 every state needs a policy that ends the episode.
-        tolerance: accuracy of every value, in units of reward, at most.
+        tolerance: accuracy of every value, in units of reward.
         max_iterations: maximum improvements; then `converged` is false.
         sweeps: initial number of Gauss-Seidel sweeps per improvement.
-        initial: `[S]`, first values; None as in `value_iteration`.
+        initial: `[S]`, initial values; None: as in `value_iteration`.
         threads: maximum number of threads per matrix product; None: automatic.
 
     Returns:
-        The solution, `iterations` counting improvements.
+        The solution; `iterations` counts improvements.
 
     Raises:
         ValueError: if an argument is out of range, or `gamma` is 1 and from some state no policy ends the episode.
@@ -199,19 +199,19 @@ def inexact_policy_iteration(
 
 
 def _inexact(solver: Iteration, sweeps: int) -> None:
-    """Sweep in place and evaluate by a Krylov method in turn."""
-    problem, least, best = solver.problem, solver.tolerance / (8 * solver.problem.stretch), np.inf
+    """Alternate sweeps in place and evaluations by a Krylov method."""
+    problem, minimum, best = solver.problem, solver.tolerance / (8 * solver.problem.stretch), np.inf
     for count in solver.rounds():
         low, high = 0.0, 0.0
         for i in range(sweeps):
             low, high = problem.sweep(solver.values, solver.policy, backward=i % 2 == 1)
         residual = max(-low, high)
-        if residual <= 16 * max(least, problem.rounding(solver.values)) or count == solver.limit:
+        if residual <= 16 * max(minimum, problem.rounding(solver.values)) or count == solver.limit:
             solver.back_up()
             if solver.finished:
                 break
         sweeps = sweeps if residual < best else 2 * sweeps
         best = min(best, residual)
         exact = 2 * problem.rounding(solver.values)
-        target = max(FORCING * residual, least) if problem.discounted else exact
+        target = max(FORCING * residual, minimum) if problem.discounted else exact
         solve_chain(problem.chain(solver.policy), solver.values, target, limit=200)

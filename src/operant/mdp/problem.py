@@ -1,9 +1,9 @@
 """A model at a discount, prepared for the kernels, with certified bounds on its optimal values.
 
-**Offset.** The kernels work on `W = V - c`, where `c` is the value of always getting the least reward, `r_min / (1 -
+**Offset.** The kernels work on `W = V - c`, where `c` is the value of always getting the minimum reward, `r_min / (1 -
 gamma)`: they solve an equivalent model with the rewards `r - c (1 - gamma m)`, where `m` is the probability that a row
-continues. In double precision the small value of a far goal is lost next to -100 but not next to 0, so one sweep
-propagates it.
+continues. In double precision a small value of a distant goal is rounded away next to -100 but not next to 0, so one
+sweep propagates it.
 
 **Bounds** (MacQueen 1966; for rows that sum to less than 1, Porteus 1975). Let `d = TW - W`, let the rows continue with
 probabilities between `m_low` and `m_high`, and let `gamma m_high < 1`. A constant `k` added to all values adds between
@@ -35,9 +35,9 @@ Result = TypeVar("Result")
 
 UNIT = float(np.finfo(np.float64).eps)
 LARGEST = 1e150
-"""Values up to this can be squared."""
+"""Largest value whose square is representable."""
 ROWS_PER_THREAD = 100_000
-"""Minimum rows per thread: a sweep over them takes half a millisecond, waking a thread a tenth of one."""
+"""Minimum rows per thread: a sweep over them takes 0.5 ms, starting a thread 0.1 ms."""
 
 
 def check_gamma(gamma: float) -> float:
@@ -60,7 +60,7 @@ class Workers:
 
     Args:
         rows: number of rows of a sweep.
-        threads: maximum number; None: all that the process may use. A small model gets fewer.
+        threads: maximum number; None: all that the process may use. Small models use fewer.
     """
 
     def __init__(self, rows: int, threads: int | None = None) -> None:
@@ -89,12 +89,12 @@ class Problem:
     Attributes:
         rows: the transitions that continue, and the rewards minus the offset.
         terminal: `[S]`, states with value 0.
-        offset: subtracted from the value of every non-terminal state.
-        least: lower bound on gamma times the probability that a row continues.
-        most: upper bound on it.
-        longest: the greatest number of successors of a row.
+        offset: constant subtracted from the value of every non-terminal state.
+        min_discount: lower bound on gamma times the probability that a row continues.
+        max_discount: upper bound on it.
+        longest: maximum number of successors of a row.
         largest_reward: largest absolute reward.
-        noise: the part of the rounding error of a backup that does not depend on the values.
+        noise: part of the rounding error of a backup that is independent of the values.
         ceiling: upper bound on the values of an even problem, minus the offset; none is negative.
         stretch: a-priori bound on the error at a Bellman residual of 1.
         workers: the threads of a sweep.
@@ -103,8 +103,8 @@ class Problem:
     rows: Rows
     terminal: Bools
     offset: float
-    least: float
-    most: float
+    min_discount: float
+    max_discount: float
     longest: int
     largest_reward: float
     noise: float
@@ -133,12 +133,12 @@ class Problem:
         centered: bool = True,
         roundings: int = 0,
     ) -> Self:
-        """Prepare rows with plain rewards, which are ignored in states that are terminal.
+        """Prepare rows with plain rewards; rewards of terminal states are ignored.
 
         Args:
-            rows: one for every state and action.
+            rows: one row per state and action.
             terminal: `[S]`.
-            facts: about the rows; None: computed.
+            facts: facts about the rows; None: computed.
             threads: maximum number of threads per sweep; None: automatic.
             centered: whether to use an offset.
             roundings: number of roundings in each probability and reward.
@@ -147,24 +147,24 @@ class Problem:
             ValueError: if `gamma` is not between 0 and 1, `threads` is below 1, or values may overflow.
         """
         gamma, workers = check_gamma(rows.gamma), Workers(rows.rewards.size, threads)
-        ends, fewest, most_ends, longest, smallest, largest = examine(rows) if facts is None else facts
-        least, most = gamma * (1 - most_ends) * (1 - 4 * UNIT), gamma * (1 - fewest) * (1 + 4 * UNIT)
-        stretch = 1 / (1 - most) if most < 1 else float(np.inf)
-        _check_representable(largest, stretch if most < 1 else 1.0, gamma)
+        ends, min_end, max_end, longest, smallest, largest = examine(rows) if facts is None else facts
+        min_discount, max_discount = gamma * (1 - max_end) * (1 - 4 * UNIT), gamma * (1 - min_end) * (1 + 4 * UNIT)
+        stretch = 1 / (1 - max_discount) if max_discount < 1 else float(np.inf)
+        _check_representable(largest, stretch if max_discount < 1 else 1.0, gamma)
         offset, rewards = 0.0, rows.rewards
         if centered and gamma < 1:
             offset = smallest / (1 - gamma)
             rewards = rewards - smallest
-            if fewest or most_ends:
+            if min_end or max_end:
                 rewards -= (gamma * offset) * ends
             rewards[np.repeat(terminal, rows.actions) & (rows.rewards > -np.inf)] = 0.0
-        missing = max(abs(fewest), abs(most_ends))
+        missing = max(abs(min_end), abs(max_end))
         return cls(
             rows=rows._replace(rewards=rewards),
             terminal=terminal,
             offset=offset,
-            least=least,
-            most=most,
+            min_discount=min_discount,
+            max_discount=max_discount,
             longest=longest + roundings,
             largest_reward=largest,
             noise=UNIT / 2 * ((longest + 10 + roundings) * largest + (6 * missing + roundings) * abs(offset))
@@ -188,12 +188,12 @@ class Problem:
     @property
     def discounted(self) -> bool:
         """Whether every backup contracts, as needed for the bounds of this module."""
-        return self.most < 1
+        return self.max_discount < 1
 
     @property
     def even(self) -> bool:
         """Whether all rows continue with equal probability, so a constant can be added to all values."""
-        return self.discounted and self.least > self.most * (1 - 1e-6)
+        return self.discounted and self.min_discount > self.max_discount * (1 - 1e-6)
 
     def start(self, initial: ArrayLike | None) -> Floats:
         """Return the initial values, minus the offset: `initial`, or the lowest possible ones."""
@@ -214,8 +214,8 @@ class Problem:
     def margin(self, values: Floats) -> float:
         """Return the margin by which an action must be better to replace the policy's.
 
-        Minus infinity with a discount: the first of the best actions is taken. At gamma = 1 an equally good action may
-        cycle forever, so rounding errors must not select it.
+        With a discount it is minus infinity: the first of the best actions is selected. At gamma = 1 an equally good
+        action may cycle forever, so rounding errors must not select it.
         """
         return -np.inf if self.discounted else 4 * self.rounding(values)
 
@@ -224,16 +224,16 @@ class Problem:
         return 8 * self.rounding(values) * min(self.stretch, 1e3)
 
     def improve(self, values: Floats, out: Floats, policy: Actions, *, margin: float | None = None) -> Change:
-        """Write the backup of `values` to `out`, make `policy` greedy; return the least and the greatest change.
+        """Write the backup of `values` to `out`, make `policy` greedy; return the minimum and maximum change.
 
-        The policy's action stays unless another is better by more than `margin` (None: the default).
+        The policy's action is kept unless another is better by more than `margin` (None: the default).
         """
         vectors = Vectors(values, out, policy, self.margin(values) if margin is None else margin)
         parts = self.workers.run(bellman_kernels.jacobi, self.states, self.rows, vectors)
         return min(part[0] for part in parts), max(part[1] for part in parts)
 
     def sweep(self, values: Floats, policy: Actions, *, backward: bool) -> Change:
-        """Back up `values` in place; return the least and the greatest change."""
+        """Back up `values` in place; return the minimum and maximum change."""
         return bellman_kernels.gauss_seidel(self.rows, Vectors(values, values, policy, self.margin(values)), backward)
 
     def center(self, values: Floats, change: Change) -> float:
@@ -262,25 +262,25 @@ class Problem:
             policy: `[S]`, -1 in terminal states.
             before: another policy and its chain, which is reused if possible.
         """
-        held, chain = (np.full(self.states, -1), None) if before is None else before
+        previous, chain = (np.full(self.states, -1), None) if before is None else before
         begins = np.zeros(self.states + 1, np.uint64) if chain is None else chain.rows.indptr
         if bellman_kernels.lay_out(self.rows, policy, begins) or chain is None:
-            size, held = int(begins[-1]), np.full(self.states, -1)
+            size, previous = int(begins[-1]), np.full(self.states, -1)
             numbers = np.empty(size, np.uint32), np.empty(size), np.empty(self.states)
             chain = replace(self, rows=Rows(begins, *numbers, actions=1, gamma=self.rows.gamma))
-        self.workers.run(bellman_kernels.select, self.states, self.rows, (held, policy), chain.rows)
+        self.workers.run(bellman_kernels.select, self.states, self.rows, (previous, policy), chain.rows)
         return chain
 
     def follow(self, values: Floats, out: Floats) -> Change:
-        """Write the backup of the values of a chain to `out`; return the least and the greatest change."""
+        """Write the backup of the values of a chain to `out`; return the minimum and maximum change."""
         parts = self.workers.run(bellman_kernels.follow, self.states, self.rows, values, out)
         return min(part[0] for part in parts), max(part[1] for part in parts)
 
     def rounding(self, values: Floats) -> float:
         """Bound the error of a floating-point backup of `values` (Higham 2002, §3.1).
 
-        A sum of n products errs by n half units of the sum of their magnitudes, which is at most the greatest value;
-        multiplying by gamma and adding the reward cost two more. The reward itself is a sum, minus the offset.
+        A sum of n products errs by n half units of the sum of their magnitudes, which is at most the maximum value;
+        multiplying by gamma and adding the reward add two more. The reward itself is a sum, minus the offset.
         """
         size = max(float(values.max(initial=0.0)), -float(values.min(initial=0.0)))
         return UNIT / 2 * (self.longest + 3) * size + self.noise
@@ -288,7 +288,7 @@ class Problem:
     def close(self, change: Change, tolerance: float, values: Floats) -> bool:
         """Return whether the backup that returned `values`, with this change, can be the last.
 
-        It can if all values are within `tolerance` of the optimum, or if only rounding errors still change.
+        It can if all values are within `tolerance` of the optimum, or if only rounding errors remain.
         """
         error = self.rounding(values)
         if not self.discounted:
@@ -297,7 +297,7 @@ class Problem:
         return up - down <= 2 * tolerance or self.spread(change) <= 2 * error
 
     def spread(self, change: Change) -> float:
-        """Return the part of a change beyond a constant shift, or all of it in an uneven problem."""
+        """Return the part of a change beyond a constant shift; in an uneven problem the whole change."""
         low, high = change
         return high - low if self.even else max(-low, high)
 
@@ -305,12 +305,15 @@ class Problem:
         """Return the offsets of a backup for bounds on the optimal values, with a discount.
 
         Args:
-            change: the least and the greatest of the backup.
-            error: bound on its rounding error.
+            change: minimum and maximum change of the backup.
+            error: bound on the rounding error.
         """
         error += UNIT * (self.longest + 8) * max(abs(change[0]), abs(change[1]))
         low, high = change[0] - error, change[1] + error
-        down, up = self.most if low < 0 else self.least, self.most if high > 0 else self.least
+        down, up = (
+            self.max_discount if low < 0 else self.min_discount,
+            self.max_discount if high > 0 else self.min_discount,
+        )
         lower, upper = low * down / (1 - down), high * up / (1 - up)
         error += 2 * UNIT * (abs(self.offset) + max(abs(lower), abs(upper)))
         return lower - error, upper + error

@@ -1,4 +1,4 @@
-"""Facts about sparse rows at any discount: computed once per model."""
+"""Facts about sparse rows that are independent of the discount, computed once per model."""
 
 from typing import Any, NamedTuple
 
@@ -14,21 +14,21 @@ Floats = NDArray[np.float64]
 
 
 class Facts(NamedTuple):
-    """Facts about rows for the solvers, without infeasible actions.
+    """Facts about the rows of feasible actions.
 
     Attributes:
         ends: `[rows]`, termination probability, to full precision near 0; below 0 if probabilities sum to more than 1;
             0 for infeasible actions.
-        least: minimum of them.
-        most: maximum of them.
-        longest: the greatest number of successors of a row.
-        smallest: expected reward.
-        largest: absolute value of an expected reward.
+        min_end: minimum termination probability.
+        max_end: maximum termination probability.
+        longest: maximum number of successors of a row.
+        smallest: minimum expected reward.
+        largest: maximum absolute expected reward.
     """
 
     ends: Floats
-    least: float
-    most: float
+    min_end: float
+    max_end: float
     longest: int
     smallest: float
     largest: float
@@ -37,11 +37,11 @@ class Facts(NamedTuple):
 def examine(rows: Rows) -> Facts:
     """Compute the facts of all rows."""
     ends = np.empty(rows.rewards.size)
-    least, most, longest = bellman_kernels.endings(0, ends.size, rows, ends)
+    min_end, max_end, longest = bellman_kernels.endings(0, ends.size, rows, ends)
     feasible = rows.rewards > -np.inf
     smallest = float(rows.rewards.min(where=feasible, initial=np.inf))
-    greatest = float(rows.rewards.max(initial=-np.inf))
-    return Facts(ends, least, most, int(longest), smallest, max(abs(smallest), abs(greatest)))
+    highest = float(rows.rewards.max(initial=-np.inf))
+    return Facts(ends, min_end, max_end, int(longest), smallest, max(abs(smallest), abs(highest)))
 
 
 def rows_of(transitions: tuple[Any, Any, Any], rewards: Floats, actions: int, gamma: float) -> Rows:

@@ -11,7 +11,7 @@ from operant.mdp.model import MDP
 from operant.mdp.problem import Problem
 from operant.mdp.solution import Solution
 
-__all__ = ["asynchronous_value_iteration", "back_up_at_random", "follow_greedy", "most_that_can_be_earned"]
+__all__ = ["asynchronous_value_iteration", "back_up_at_random", "follow_greedy", "return_bound"]
 
 LONGEST = 1_000
 """Maximum length of a trajectory."""
@@ -30,12 +30,12 @@ def _uniform(state: NDArray[np.uint64]) -> float:  # pragma: no cover
 
 @compiled
 def follow_greedy(
-    rows: Rows, vectors: Vectors, starts: NDArray[np.float64], state: NDArray[np.uint64], wanted: int
+    rows: Rows, vectors: Vectors, starts: NDArray[np.float64], state: NDArray[np.uint64], count: int
 ) -> None:  # pragma: no cover
-    """Back up the states along greedy trajectories, until `wanted` backups are made."""
+    """Back up states along greedy trajectories, `count` times."""
     values, policy = vectors.values, vectors.policy
     length, backups = min(values.size, LONGEST), 0
-    while backups < wanted:
+    while backups < count:
         s = min(np.searchsorted(starts, _uniform(state), side="right"), values.size - 1)
         for _ in range(length):
             best, policy[s] = best_action(rows, s, values, policy[s], vectors.margin)
@@ -53,10 +53,10 @@ def follow_greedy(
 
 
 @compiled
-def back_up_at_random(rows: Rows, vectors: Vectors, state: NDArray[np.uint64], wanted: int) -> None:  # pragma: no cover
-    """Back up states drawn uniformly, in place."""
+def back_up_at_random(rows: Rows, vectors: Vectors, state: NDArray[np.uint64], count: int) -> None:  # pragma: no cover
+    """Back up uniformly sampled states, in place."""
     values, policy = vectors.values, vectors.policy
-    for _ in range(wanted):
+    for _ in range(count):
         s = np.int64(_uniform(state) * values.size)
         best, policy[s] = best_action(rows, s, values, policy[s], vectors.margin)
         if policy[s] >= 0:
@@ -73,24 +73,24 @@ def asynchronous_value_iteration(
     seed: int = 0,
     threads: int | None = None,
 ) -> Solution:
-    """Solve a model by backups in place, along trajectories or in random order.
+    """Solve a model by asynchronous backups in place, along trajectories or in random order.
 
     In real time the backups follow greedy trajectories from the start distribution, so they focus on the states of good
-    policies. A round is about as many backups as states, plus a sweep over all of them: without it, values of unvisited
-    states would not converge. With a discount the initial values are upper bounds (optimism), which attracts
-    trajectories to unexplored states.
+    policies. A round makes about as many backups as there are states, plus a sweep over all of them, without which the
+    values of unvisited states would not converge. With a discount the initial values are upper bounds (optimism), which
+    attracts trajectories to unexplored states.
 
     Args:
         mdp: the model.
         gamma: the discount factor; at 1 every state needs a policy that ends the episode.
-        tolerance: accuracy of every value, in units of reward, at most.
+        tolerance: accuracy of every value, in units of reward.
         max_iterations: maximum rounds; then `converged` is false.
         order: `"real-time"` along greedy trajectories from the start distribution; `"random"` uniformly.
         seed: seed of the trajectories or the order.
         threads: maximum number of threads per sweep; None: automatic.
 
     Returns:
-        The solution, `iterations` counting rounds.
+        The solution; `iterations` counts rounds.
 
     Raises:
         ValueError: if an argument is out of range, or `gamma` is 1 and from some state no policy ends the episode.
@@ -100,7 +100,7 @@ def asynchronous_value_iteration(
     solver = Iteration.begin(mdp, gamma=gamma, tolerance=tolerance, limit=max_iterations, threads=threads)
     problem = solver.problem
     if problem.discounted:
-        solver.values = problem.start(np.full(mdp.states, most_that_can_be_earned(mdp, problem)))
+        solver.values = problem.start(np.full(mdp.states, return_bound(mdp, problem)))
     state, starts = np.array([seed], np.uint64), np.cumsum(mdp.start)
     for _ in solver.rounds():
         vectors = Vectors(solver.values, solver.out, solver.policy, problem.margin(solver.values))
@@ -114,7 +114,7 @@ def asynchronous_value_iteration(
     return solver.conclude(f"{order}-value-iteration")
 
 
-def most_that_can_be_earned(mdp: MDP, problem: Problem) -> float:
-    """Return an upper bound on all optimal values with a discount: the value of always getting the greatest reward."""
-    greatest = float(mdp.expected_rewards.max(where=mdp.feasible, initial=-np.inf))
-    return greatest / (1 - (problem.most if greatest > 0 else problem.least))
+def return_bound(mdp: MDP, problem: Problem) -> float:
+    """Return an upper bound on all optimal values with a discount: the value of always getting the maximum reward."""
+    max_reward = float(mdp.expected_rewards.max(where=mdp.feasible, initial=-np.inf))
+    return max_reward / (1 - (problem.max_discount if max_reward > 0 else problem.min_discount))

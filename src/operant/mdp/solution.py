@@ -19,15 +19,15 @@ Actions = NDArray[np.int64]
 class Solution:
     """Optimal values, a policy, and certified bounds.
 
-    With bounds, every value is within half their distance of the optimum, and the policy's value is within their
+    With bounds, the error of every value is at most half of their distance, and the loss of the policy at most their
     distance.
 
     Attributes:
         values: `[S]`, 0 in terminal states.
         policy: `[S]`, an action in every state, -1 in terminal ones.
-        iterations: sweeps over the model, or improvements of the policy, depending on the function.
-        residual: the greatest change in the last Bellman backup of all states.
-        converged: whether the requested tolerance is certified; never without bounds.
+        iterations: number of sweeps over the model, or improvements of the policy, depending on the function.
+        residual: maximum change in the last Bellman backup of all states.
+        converged: whether the requested tolerance is certified; false without bounds.
         lower: `[S]`, certified lower bounds on the optimal values, or None.
         upper: `[S]`, certified upper bounds on the optimal values, or None.
         gamma: the discount factor.

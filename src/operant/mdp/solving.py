@@ -36,17 +36,18 @@ def solve(
     tolerance: float = 1e-6,
     **options: Any,
 ) -> Solution:
-    """Solve a model by a suitable or a named method.
+    """Solve a model by an automatically selected or a named method.
 
     Small models are solved by policy iteration, others by inexact policy iteration: if episodes end, its sweeps and
-    Krylov evaluations propagate values far; if none ends, it is modified policy iteration while that mixes fast.
+    Krylov evaluations propagate values over many steps; if none ends, it is modified policy iteration for models that
+    mix fast.
 
     Args:
         mdp: the model.
         gamma: the discount factor; at 1 every state needs a policy that ends the episode.
         method: `"auto"`, or a name in `METHODS`.
         tolerance: accuracy of every value, in units of reward.
-        **options: of the method.
+        **options: options of the method.
 
     Raises:
         ValueError: if the method is unknown, an argument is out of range, or `gamma` is 1 and from some state no policy

@@ -1,4 +1,4 @@
-"""What tables use of `scipy.sparse`, which has no types, under typed names."""
+"""Typed names for the used parts of `scipy.sparse`, which has no type hints."""
 
 from collections.abc import Callable, Sequence
 from typing import Any, Literal, Protocol, cast, overload
@@ -26,7 +26,7 @@ __all__ = [
 Floats = NDArray[np.float64]
 Bools = NDArray[np.bool_]
 Indices = NDArray[np.signedinteger[Any]]
-"""Of 32 bits where these are enough, otherwise of 64."""
+"""Indices of 32 bits if these are enough, otherwise of 64."""
 
 
 class Sparse(Protocol):
@@ -34,7 +34,7 @@ class Sparse(Protocol):
 
     Attributes:
         data: `[n]`, the entries.
-        indices: `[n]`, their columns, or their rows.
+        indices: `[n]`, column or row of each entry.
         indptr: start index of each row, or each column.
     """
 
@@ -57,11 +57,11 @@ class Sparse(Protocol):
     def __sub__(self, other: "Sparse", /) -> "Sparse": ...
 
     @overload
-    def __getitem__(self, place: tuple[Indices, Indices], /) -> Floats: ...
+    def __getitem__(self, key: tuple[Indices, Indices], /) -> Floats: ...
     @overload
-    def __getitem__(self, place: tuple[slice, Bools], /) -> "Sparse": ...
+    def __getitem__(self, key: tuple[slice, Bools], /) -> "Sparse": ...
     @overload
-    def __getitem__(self, place: Indices, /) -> "Sparse": ...
+    def __getitem__(self, key: Indices, /) -> "Sparse": ...
 
     def sum(self, *, axis: Literal[0, 1]) -> Floats:
         """Return the sum of each column, or of each row."""
@@ -80,7 +80,7 @@ class Sparse(Protocol):
         ...
 
     def sum_duplicates(self) -> None:
-        """Add entries at the same place, in place."""
+        """Add entries at the same position, in place."""
         ...
 
     def check_format(self, *, full_check: bool) -> None:
@@ -101,7 +101,7 @@ Given = Sparse | Floats | tuple[NDArray[Any], NDArray[Any], NDArray[Any]] | tupl
 
 
 class _Make(Protocol):
-    def __call__(self, given: Given, /, *, shape: tuple[int, int] | None = None) -> Sparse: ...
+    def __call__(self, data: Given, /, *, shape: tuple[int, int] | None = None) -> Sparse: ...
 
 
 class _BreadthFirstOrder(Protocol):
@@ -122,13 +122,13 @@ csc_matrix = cast(_Make, sparse.csc_matrix)
 """A matrix by columns, in SciPy's older form."""
 
 eye_array = cast(Callable[[int], Sparse], sparse.eye_array)  # pyright: ignore[reportUnknownMemberType]
-"""The identity matrix of a size."""
+"""The identity matrix of a given size."""
 
 issparse = cast(Callable[[object], bool], sparse.issparse)  # pyright: ignore[reportUnknownMemberType]
-"""Whether something is a sparse matrix."""
+"""Whether an object is a sparse matrix."""
 
 vstack = cast(Callable[[Sequence[Any]], Sparse], sparse.vstack)  # pyright: ignore[reportUnknownMemberType]
-"""Matrices below each other, sparse or dense."""
+"""Vertically stacked matrices, sparse or dense."""
 
 splu = cast(Callable[[Sparse], Factors], sparse_linalg.splu)  # pyright: ignore[reportUnknownMemberType]
 """The LU factorization of a square matrix by columns."""

@@ -1,7 +1,7 @@
 """Solvers as iterators over steps: every sweep, every improvement, every few single backups.
 
 `operant.mdp.iterate` yields the sweeps over all actions; here policies are also evaluated sweep by sweep, and single
-states are backed up in their own order.
+states are backed up in an order of their own.
 """
 
 from collections.abc import Iterator
@@ -16,7 +16,7 @@ from operant.mdp.iterate import Sweep, sweeps
 from operant.mdp.model import MDP
 from operant.mdp.policies import check_policy
 from operant.mdp.problem import Problem
-from operant.mdp.rtdp import back_up_at_random, follow_greedy, most_that_can_be_earned
+from operant.mdp.rtdp import back_up_at_random, follow_greedy, return_bound
 from operant.mdp.sweeping import Heap, drain, fill, predecessors_of
 from operant.mdp.undiscounted import check_chain_ends, proper_policy
 
@@ -41,8 +41,8 @@ class Step(NamedTuple):
 
     Attributes:
         values: `[S]`.
-        policy: `[S]`, -1 in terminal states and where no action was chosen yet.
-        residual: the greatest absolute change of a value in the step, or in a sweep from here.
+        policy: `[S]`, -1 in terminal states and where no action has been selected yet.
+        residual: maximum absolute change of a value in the step, or in a sweep after it.
         phase: `"sweep"`, `"evaluation"`, `"improvement"` or `"backups"`.
         backups: backups of single states so far.
     """
@@ -66,14 +66,14 @@ def steps(
 ) -> Iterator[Step]:
     """Return an iterator that solves a model step by step, from values of 0, and ends within the tolerance.
 
-    In real time and in random order the initial values are upper bounds, with a discount.
+    For the real-time and the random order with a discount, the initial values are upper bounds.
 
     Args:
         mdp: the model.
         gamma: the discount factor; at 1 every state needs a policy that ends the episode.
         method: policy iteration evaluates each policy by sweeps to convergence, then improves it.
         tolerance: bound on the error of a value, in units of reward; at gamma = 1 on the last change.
-        backups: single backups of a step, for `"prioritized-sweeping"`.
+        backups: backups per step, for `"prioritized-sweeping"`.
         evaluations: sweeps over the actions of a policy between two improvements of modified policy iteration.
         seed: seed of trajectories and of the random order.
 
@@ -83,18 +83,18 @@ def steps(
     if method not in get_args(StepMethod):
         raise ValueError(f"method is {method!r}, expected one of {', '.join(get_args(StepMethod))}")
     if backups < 1 or not tolerance > 0:
-        raise ValueError(f"backups is {backups} and tolerance {tolerance}, expected at least 1 and above 0")
+        raise ValueError(f"backups is {backups} and tolerance {tolerance}, expected at threshold 1 and above 0")
     problem = Problem.of(mdp, gamma, threads=1, centered=False)
-    least = tolerance / min(problem.stretch, 1e3) if problem.discounted else tolerance
+    threshold = tolerance / min(problem.stretch, 1e3) if problem.discounted else tolerance
     if method == "policy-iteration":
-        return _policy_iteration(mdp, problem, least)
+        return _policy_iteration(mdp, problem, threshold)
     if method == "prioritized-sweeping":
-        return _prioritized(mdp, problem, least, backups)
+        return _prioritized(mdp, problem, threshold, backups)
     if method in ("real-time", "random-order"):
-        return _asynchronous(mdp, problem, least, seed, real_time=method == "real-time")
+        return _asynchronous(mdp, problem, threshold, seed, real_time=method == "real-time")
     name = "jacobi" if method == "value-iteration" else method
     rounds = 1 + evaluations if method == "modified-policy-iteration" else 1
-    return _until_still(sweeps(mdp, gamma=gamma, method=name, evaluations=evaluations), rounds * mdp.states, least)
+    return _until_still(sweeps(mdp, gamma=gamma, method=name, evaluations=evaluations), rounds * mdp.states, threshold)
 
 
 def evaluation_sweeps(mdp: MDP, policy: ArrayLike, *, gamma: float, tolerance: float = 1e-10) -> Iterator[Step]:
@@ -104,7 +104,7 @@ def evaluation_sweeps(mdp: MDP, policy: ArrayLike, *, gamma: float, tolerance: f
         mdp: the model.
         policy: `[S]` actions, or `[S, A]` probabilities.
         gamma: the discount factor; at 1 the policy must end every episode.
-        tolerance: as for `steps`.
+        tolerance: as in `steps`.
 
     Raises:
         ValueError: if an argument is out of range, or `gamma` is 1 and the policy never ends an episode.
@@ -112,71 +112,73 @@ def evaluation_sweeps(mdp: MDP, policy: ArrayLike, *, gamma: float, tolerance: f
     chain = chain_of(mdp, check_policy(mdp, policy), gamma, 1, centered=False)
     if not chain.discounted:
         check_chain_ends(chain)
-    least = tolerance / min(chain.stretch, 1e3) if chain.discounted else tolerance
-    return _evaluation(chain, np.zeros(mdp.states), np.full(mdp.states, -1), least, 0)
+    threshold = tolerance / min(chain.stretch, 1e3) if chain.discounted else tolerance
+    return _evaluation(chain, np.zeros(mdp.states), np.full(mdp.states, -1), threshold, 0)
 
 
-def _until_still(found: Iterator[Sweep], states: int, least: float) -> Iterator[Step]:
-    for count, sweep in enumerate(found, 1):
+def _until_still(results: Iterator[Sweep], states: int, threshold: float) -> Iterator[Step]:
+    for count, sweep in enumerate(results, 1):
         yield Step(*sweep, "sweep", count * states)
-        if sweep.residual <= least:
+        if sweep.residual <= threshold:
             return
 
 
-def _evaluation(chain: Problem, values: Floats, policy: NDArray[np.int64], least: float, count: int) -> Iterator[Step]:
-    """Sweep over the one action of every state until no value changes by more than `least`."""
+def _evaluation(
+    chain: Problem, values: Floats, policy: NDArray[np.int64], threshold: float, count: int
+) -> Iterator[Step]:
+    """Sweep over the policy's actions until no value changes by more than `tolerance`."""
     residual = np.inf
-    while residual > least:
+    while residual > threshold:
         out = np.empty_like(values)
         low, high = chain.follow(values, out)
         values, residual, count = out, max(-low, high, 0.0), count + values.size
         yield Step(values.copy(), policy.copy(), residual, "evaluation", count)
 
 
-def _policy_iteration(mdp: MDP, problem: Problem, least: float) -> Iterator[Step]:
-    """Evaluate and improve in turn; an action is replaced only by a certainly better one."""
+def _policy_iteration(mdp: MDP, problem: Problem, threshold: float) -> Iterator[Step]:
+    """Alternate evaluations and improvements; an action is replaced only by a certainly better one."""
     values, out = problem.start(np.zeros(mdp.states)), np.empty(mdp.states)
-    policy, held, count = np.full(mdp.states, -1), None, 0
+    policy, previous, count = np.full(mdp.states, -1), None, 0
     if problem.discounted:
         problem.improve(values, out, policy)
     else:
         policy = proper_policy(mdp)
-    while held is None or (policy != held).any():
-        for step in _evaluation(problem.chain(policy), values, policy, least, count):
+    while previous is None or (policy != previous).any():
+        for step in _evaluation(problem.chain(policy), values, policy, threshold, count):
             values, count = step.values, step.backups
             yield step
-        held = policy.copy()
-        margin = max(problem.keep_margin(values), 4 * least * min(problem.stretch, 1e3))
+        previous = policy.copy()
+        margin = max(problem.keep_margin(values), 4 * threshold * min(problem.stretch, 1e3))
         low, high = problem.improve(values, out, policy, margin=margin)
         count += mdp.states
         yield Step(values.copy(), policy.copy(), max(-low, high, 0.0), "improvement", count)
 
 
-def _prioritized(mdp: MDP, problem: Problem, least: float, backups: int) -> Iterator[Step]:
-    """Back up the states with the largest possible changes, a few at a time."""
+def _prioritized(mdp: MDP, problem: Problem, threshold: float, backups: int) -> Iterator[Step]:
+    """Back up the states with the largest possible changes, `backups` at a time."""
     values, policy = problem.start(np.zeros(mdp.states)), np.full(mdp.states, -1)
     if not problem.discounted:
         policy = proper_policy(mdp)
     heap, predecessors = Heap.empty(mdp.states), predecessors_of(problem.rows, mdp.states)
     vectors = Vectors(values, np.empty(mdp.states), policy, problem.margin(values))
-    size, count, scratch = fill(problem.rows, vectors, heap, least), 0, policy.copy()
+    size, count, scratch = fill(problem.rows, vectors, heap, threshold), 0, policy.copy()
     while size:
-        taken, size = drain(problem.rows, vectors, predecessors, heap, size, least, backups)
-        count += taken
+        done, size = drain(problem.rows, vectors, predecessors, heap, size, threshold, backups)
+        count += done
         low, high = problem.improve(values, vectors.out, scratch)
         yield Step(values.copy(), policy.copy(), max(-low, high, 0.0), "backups", count)
 
 
-def _asynchronous(mdp: MDP, problem: Problem, least: float, seed: int, *, real_time: bool) -> Iterator[Step]:
+def _asynchronous(mdp: MDP, problem: Problem, threshold: float, seed: int, *, real_time: bool) -> Iterator[Step]:
     """Make as many backups as states, along greedy trajectories or at random, then a full sweep."""
     most, policy = 0.0, np.full(mdp.states, -1)
     if problem.discounted:
-        most = most_that_can_be_earned(mdp, problem)
+        most = return_bound(mdp, problem)
     else:
         policy = proper_policy(mdp)
     values, count, residual = problem.start(np.full(mdp.states, most)), 0, np.inf
     state, starts = np.array([seed], np.uint64), np.cumsum(mdp.start)
-    while residual > least:
+    while residual > threshold:
         out = np.empty_like(values)
         vectors = Vectors(values, out, policy, problem.margin(values))
         if real_time:

@@ -18,13 +18,13 @@ class Heap(NamedTuple):
     """States by priority.
 
     Attributes:
-        order: `[S]`, a binary heap of states: no state has a greater priority than its parent.
-        places: `[S]`, position of each state in it, or -1.
+        order: `[S]`, a binary heap of states: no state has a higher priority than its parent.
+        positions: `[S]`, position of each state in it, or -1.
         priorities: `[S]`.
     """
 
     order: NDArray[np.int64]
-    places: NDArray[np.int64]
+    positions: NDArray[np.int64]
     priorities: NDArray[np.float64]
 
     @classmethod
@@ -47,10 +47,10 @@ def _rise(heap: Heap, i: int) -> None:  # pragma: no cover
     s = heap.order[i]
     while i > 0 and heap.priorities[heap.order[(i - 1) // 2]] < heap.priorities[s]:
         heap.order[i] = heap.order[(i - 1) // 2]
-        heap.places[heap.order[i]] = i
+        heap.positions[heap.order[i]] = i
         i = (i - 1) // 2
     heap.order[i] = s
-    heap.places[s] = i
+    heap.positions[s] = i
 
 
 @compiled
@@ -64,29 +64,29 @@ def _sink(heap: Heap, size: int) -> None:  # pragma: no cover
         if heap.priorities[heap.order[child]] <= heap.priorities[s]:
             break
         heap.order[i] = heap.order[child]
-        heap.places[heap.order[i]] = i
+        heap.positions[heap.order[i]] = i
         i = child
     heap.order[i] = s
-    heap.places[s] = i
+    heap.positions[s] = i
 
 
 @compiled
 def _raise(heap: Heap, size: int, s: int, priority: float) -> int:  # pragma: no cover
     """Raise the priority of a state on the heap; return the heap's size."""
     heap.priorities[s] = priority
-    if heap.places[s] < 0:
+    if heap.positions[s] < 0:
         heap.order[size] = s
-        heap.places[s] = size
+        heap.positions[s] = size
         size += 1
-    _rise(heap, heap.places[s])
+    _rise(heap, heap.positions[s])
     return size
 
 
 @compiled
 def _pop(heap: Heap, size: int) -> int:  # pragma: no cover
-    """Remove the state of greatest priority from the heap."""
+    """Remove the state with the highest priority from the heap."""
     s = heap.order[0]
-    heap.places[s] = -1
+    heap.positions[s] = -1
     heap.priorities[s] = 0.0
     if size > 1:
         heap.order[0] = heap.order[size - 1]
@@ -96,7 +96,7 @@ def _pop(heap: Heap, size: int) -> int:  # pragma: no cover
 
 @compiled
 def fill(rows: Rows, vectors: Vectors, heap: Heap, threshold: float) -> int:  # pragma: no cover
-    """Put every state on the empty heap whose backup changes it by more than the threshold; return their number."""
+    """Fill an empty heap with all states that a backup changes by more than the threshold; return their number."""
     values, policy, size = vectors.values, vectors.policy, 0
     for s in range(values.size):
         best, action = best_action(rows, s, values, policy[s], vectors.margin)
@@ -109,7 +109,7 @@ def fill(rows: Rows, vectors: Vectors, heap: Heap, threshold: float) -> int:  # 
 def drain(  # noqa: PLR0917
     rows: Rows, vectors: Vectors, predecessors: Predecessors, heap: Heap, size: int, threshold: float, limit: int
 ) -> tuple[int, int]:  # pragma: no cover
-    """Back up the state of greatest priority until none is above the threshold; return backups and states left."""
+    """Back up the state with the highest priority until none is above the threshold; return backups and states left."""
     values, policy = vectors.values, vectors.policy
     for backups in range(limit):
         if size == 0:
@@ -137,20 +137,20 @@ def prioritized_sweeping(
 ) -> Solution:
     """Solve a model by single backups, always of the state with the largest possible change.
 
-    That is bounded by the changes of its successors since its last backup, each times the greatest probability of
-    getting there.
+    The change of a state is bounded by the changes of its successors since its last backup, each times the maximum
+    probability of reaching it.
 
-    It is efficient if rewards are local, such as one goal in a large maze.
+    It is efficient for sparse rewards, such as one goal in a large maze.
 
     Args:
         mdp: the model.
         gamma: the discount factor; at 1 every state needs a policy that ends the episode.
-        tolerance: accuracy of every value, in units of reward, at most.
-        max_backups: maximum single backups; then `converged` is false. None: 100 000 times the number of states.
-        initial: `[S]`, first values; None as in `value_iteration`.
+        tolerance: accuracy of every value, in units of reward.
+        max_backups: maximum number of backups; then `converged` is false. None: 100 000 times the number of states.
+        initial: `[S]`, initial values; None: as in `value_iteration`.
 
     Returns:
-        The solution, `iterations` counting backups of single states.
+        The solution; `iterations` counts backups of single states.
 
     Raises:
         ValueError: if an argument is out of range, or `gamma` is 1 and from some state no policy ends the episode.

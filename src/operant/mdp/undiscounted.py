@@ -37,7 +37,7 @@ Bools = NDArray[np.bool_]
 def _attract(
     predecessors: tuple[Actions, Actions], exits: Bools, policy: Actions, queue: Actions
 ) -> None:  # pragma: no cover
-    """Go back from the rows that can end, breadth first; set each state's action to the one that reached it."""
+    """Search backwards from the rows that can end, breadth first; set each state's action to the one on the path."""
     begins, rows = predecessors
     actions, count = exits.size // policy.size, 0
     for k in range(exits.size):
@@ -45,10 +45,10 @@ def _attract(
             policy[k // actions] = k % actions
             queue[count] = k // actions
             count += 1
-    taken = 0
-    while taken < count:
-        s = queue[taken]
-        taken += 1
+    head = 0
+    while head < count:
+        s = queue[head]
+        head += 1
         for j in range(begins[s], begins[s + 1]):
             k = rows[j]
             if policy[k // actions] < 0:
@@ -88,7 +88,7 @@ def proper_policy(mdp: MDP) -> Actions:
         ValueError: if from some states no policy ends an episode.
     """
     policy = shortest_way(mdp)
-    _refuse((policy < 0) & ~mdp.terminal, "no policy ends an episode that is in")
+    _raise_if_any((policy < 0) & ~mdp.terminal, "no policy ends an episode that is in")
     return policy
 
 
@@ -104,13 +104,13 @@ def ends(mdp: MDP, policy: Actions) -> Bools:
 
 def check_ends(mdp: MDP, policy: Actions) -> None:
     """Raise ValueError unless a policy is proper."""
-    _refuse(~ends(mdp, policy), "this policy never ends an episode that is in")
+    _raise_if_any(~ends(mdp, policy), "this policy never ends an episode that is in")
 
 
 def check_bounded(mdp: MDP, policy: Actions) -> None:
     """Raise ValueError if improvements of a proper policy have led to an improper one.
 
-    This happens only with states of positive average reward.
+    This happens only if some states have a positive average reward.
     """
     trapped = np.flatnonzero(~ends(mdp, policy))
     if trapped.size:
@@ -122,12 +122,12 @@ def check_bounded(mdp: MDP, policy: Actions) -> None:
         )
 
 
-def _refuse(wrong: Bools, what: str) -> None:
+def _raise_if_any(wrong: Bools, what: str) -> None:
     if wrong.any():
-        found = np.flatnonzero(wrong)
-        more = f" and {found.size - 5} more" if found.size > 5 else ""
+        states = np.flatnonzero(wrong)
+        more = f" and {states.size - 5} more" if states.size > 5 else ""
         raise ValueError(
-            f"gamma is 1, but {what} state {', '.join(map(str, found[:5]))}{more}, so its value is not defined; "
+            f"gamma is 1, but {what} state {', '.join(map(str, states[:5]))}{more}, so its value is not defined; "
             "use gamma below 1, a finite horizon or the average reward, or mark the states that end an episode"
         )
 
@@ -144,4 +144,4 @@ def check_chain_ends(chain: Problem) -> None:
     bellman_kernels.endings(0, chain.states, chain.rows, ends)
     leaking = ends > 1e-12
     reached = reach(chain.rows.indptr.view(np.int64), chain.rows.successors.astype(np.int64), leaking, chain.states)
-    _refuse(reached < 0, "this policy never ends an episode that is in")
+    _raise_if_any(reached < 0, "this policy never ends an episode that is in")

@@ -19,8 +19,8 @@ SINGLE = float(np.finfo(np.float32).eps)
 """Rounding error of float32, per probability of a row."""
 
 
-def refuse(wrong: Bools, describe: Callable[[int], str], advice: str = "") -> None:
-    """Raise a ValueError about the first true element of `wrong`, if there is one, and count the others."""
+def raise_if_any(wrong: Bools, describe: Callable[[int], str], advice: str = "") -> None:
+    """Raise a ValueError about the first true element of `wrong`, if any, with the number of others."""
     count = int(np.count_nonzero(wrong))
     if count:
         more = f" (and {count - 1} more like it)" if count > 1 else ""
@@ -36,21 +36,25 @@ def integers(values: Any, name: str) -> Ints:
     """Return whole numbers as int64; floats are accepted if exact."""
     array = _numeric(values, name)
     with np.errstate(invalid="ignore"):
-        whole = array.astype(np.int64, copy=False)
-    refuse((whole != array).ravel(), lambda i: f"{name} number {i} is {array.flat[i]}, expected a whole number")
-    return whole
+        converted = array.astype(np.int64, copy=False)
+    raise_if_any(
+        (converted != array).ravel(), lambda i: f"{name} number {i} is {array.flat[i]}, expected a whole number"
+    )
+    return converted
 
 
 def booleans(values: Any, name: str) -> Bools:
     """Return bools; the numbers 0 and 1 are accepted."""
     array = _numeric(values, name)
     truth = array.astype(np.bool_, copy=False)
-    refuse((truth != array).ravel(), lambda i: f"{name} number {i} is {array.flat[i]}, expected true, false, 0 or 1")
+    raise_if_any(
+        (truth != array).ravel(), lambda i: f"{name} number {i} is {array.flat[i]}, expected true, false, 0 or 1"
+    )
     return truth
 
 
 def check_length(array: NDArray[Any], length: int, name: str) -> None:
-    """Raise unless it is a vector of the given length."""
+    """Raise ValueError unless an array is a vector of the given length."""
     if array.shape != (length,):
         raise ValueError(f"{name} has shape {array.shape}, expected ({length},)")
 
@@ -74,7 +78,7 @@ def check_size(states: object, actions: object) -> tuple[int, int]:
 
 def check_indices(indices: Ints, bound: int, describe: Callable[[int], str]) -> None:
     """Raise for indices outside 0 to `bound - 1`; `describe` names an index by its position."""
-    refuse(
+    raise_if_any(
         (indices < 0) | (indices >= bound),
         lambda i: f"{describe(i)} is {indices[i]}, expected 0 to {bound - 1}",
     )
@@ -85,20 +89,20 @@ def check_transitions(
 ) -> None:
     """Raise for invalid successors, probabilities and rewards; row `s * actions + a` belongs to (s, a)."""
 
-    def place(i: int) -> str:
+    def label(i: int) -> str:
         return pair(int(rows[i]), actions)
 
     def target(i: int) -> str:
-        return f"{place(i)}: the probability of state {successors[i]} is {probabilities[i]}"
+        return f"{label(i)}: the probability of state {successors[i]} is {probabilities[i]}"
 
-    check_indices(successors, states, lambda i: f"{place(i)}: the successor")
-    refuse(~((probabilities >= 0) & (probabilities <= 1 + TOLERANCE)), lambda i: f"{target(i)}, expected 0 to 1")
-    refuse(
+    check_indices(successors, states, lambda i: f"{label(i)}: the successor")
+    raise_if_any(~((probabilities >= 0) & (probabilities <= 1 + TOLERANCE)), lambda i: f"{target(i)}, expected 0 to 1")
+    raise_if_any(
         ~np.isfinite(rewards),
         lambda i: (
-            f"{place(i)}: the reward on the way to state {successors[i]} is {rewards[i]}, expected a finite number"
+            f"{label(i)}: the reward on the way to state {successors[i]} is {rewards[i]}, expected a finite number"
         ),
-        "omit an infeasible action or mark it, without an infinite reward",
+        "omit an infeasible action or mask it, without an infinite reward",
     )
 
 
@@ -114,7 +118,7 @@ def check_sums(rows: Ints, probabilities: Floats, required: Bools, *, actions: i
     sums = np.bincount(rows, probabilities, minlength=required.size)
     present = required.copy()
     present[rows] = True
-    refuse(
+    raise_if_any(
         present & ~(np.abs(sums - 1) <= TOLERANCE),
         lambda row: f"{pair(row, actions)}: the probabilities sum to {sums[row]:.12g}, expected 1 within {TOLERANCE}",
         "divide a rounded row by its sum; omit infeasible actions and terminal states",
@@ -149,25 +153,27 @@ def rescaled(rows: Ints, probabilities: Floats, *, actions: int) -> Floats:
 
 
 def check_start(start: Floats, terminal: Bools) -> None:
-    """Raise unless it is a distribution over non-terminal states."""
+    """Raise ValueError unless `start` is a distribution over non-terminal states."""
     check_length(start, terminal.size, "start")
-    refuse(~(start >= 0), lambda s: f"start gives state {s} the probability {start[s]}, expected 0 to 1")
+    raise_if_any(~(start >= 0), lambda s: f"start gives state {s} the probability {start[s]}, expected 0 to 1")
     if not abs(start.sum() - 1) <= TOLERANCE:
         raise ValueError(f"start sums to {start.sum():.12g}, expected 1 within {TOLERANCE}")
-    refuse(
+    raise_if_any(
         (start > 0) & terminal,
-        lambda s: f"start gives state {s} the probability {start[s]:.12g}, but it is terminal: it has no actions",
+        lambda s: (
+            f"start gives state {s} the probability {start[s]:.12g}, but this state is terminal: it has no actions"
+        ),
     )
 
 
 def check_terminal(terminal: Bools) -> None:
-    """Raise for a model without feasible actions."""
+    """Raise ValueError for a model without feasible actions."""
     if terminal.all():
         raise ValueError(f"none of the {terminal.size} states has a feasible action, expected at least one transition")
 
 
 def pair(row: int, actions: int) -> str:
-    """Name the state and the action of a row."""
+    """Return a description of the state and the action of a row."""
     state, action = divmod(row, actions)
     return f"state {state}, action {action}"
 

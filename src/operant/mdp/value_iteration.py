@@ -25,25 +25,25 @@ def value_iteration(
 ) -> Solution:
     """Solve a model by sweeps over all states.
 
-    It stops when certified bounds are at most twice the tolerance apart and returns their middle. If all rows sum to 1,
-    that is the span of the last change (MacQueen 1966; Puterman 1994, §6.6.3), which may fall much faster than the
-    change itself.
+    It stops when certified bounds are at most twice the tolerance apart, and returns their middle. If all rows sum to
+    1, their distance is the span of the last change (MacQueen 1966; Puterman 1994, §6.6.3), which may decrease much
+    faster than the change.
 
     Args:
         mdp: the model.
         gamma: the discount factor; at 1 every state needs a policy that ends the episode.
-        tolerance: accuracy of every value, in units of reward, at most. At gamma = 1 the sweeps stop when the last
-            change times the steps to go falls below a quarter of it, and then the bounds are computed.
+        tolerance: accuracy of every value, in units of reward. At gamma = 1 the sweeps stop when the last
+            change times the expected remaining steps is below a quarter of it, and then the bounds are computed.
         max_iterations: maximum sweeps; then `converged` is false.
         method: `"jacobi"` backs up all states from the previous values, on several threads if useful; `"gauss-seidel"`
             uses the newest values, in alternating order.
-        initial: `[S]`, first values; None: the lowest possible values, and at gamma = 1, where others are not accepted,
-            those of a proper policy.
+        initial: `[S]`, initial values; None: the lowest possible values. At gamma = 1 it must be None, and the initial
+            values are those of a proper policy.
         threads: maximum number of threads per sweep; None: automatic.
-        device: a PyTorch device such as `"cuda"` for `"jacobi"`; None for compiled code on the processor.
+        device: a PyTorch device such as `"cuda"` for `"jacobi"`; None: compiled code on the CPU.
 
     Returns:
-        The solution, `iterations` counting sweeps.
+        The solution; `iterations` counts sweeps.
 
     Raises:
         ValueError: if an argument is out of range, or `gamma` is 1 and from some state no policy ends the episode.
@@ -96,13 +96,13 @@ def q_value_iteration(
     Args:
         mdp: the model.
         gamma: the discount factor; at 1 every state needs a policy that ends the episode.
-        tolerance: accuracy of every value, in units of reward, at most.
+        tolerance: accuracy of every value, in units of reward.
         max_iterations: maximum sweeps; then `converged` is false.
-        initial: `[S, A]`, first action values; None as in `value_iteration`, also at gamma = 1.
+        initial: `[S, A]`, initial action values; None: as in `value_iteration`, also at gamma = 1.
         threads: maximum number of threads per sweep; None: automatic.
 
     Returns:
-        The solution, `iterations` counting sweeps; its `q` is the table.
+        The solution; `iterations` counts sweeps, and `q` is the table.
 
     Raises:
         ValueError: if an argument is out of range, or `gamma` is 1 and from some state no policy ends the episode.
@@ -119,8 +119,8 @@ def q_value_iteration(
     for _ in solver.rounds():
         table = solver.problem.action_values(solver.values)
         best = np.where(live, table.max(axis=1), 0.0)
-        held = np.take_along_axis(table, np.maximum(solver.policy, 0)[:, None], axis=1)[:, 0]
-        stays = (solver.policy >= 0) & (held >= best - solver.problem.margin(solver.values))
+        current = np.take_along_axis(table, np.maximum(solver.policy, 0)[:, None], axis=1)[:, 0]
+        stays = (solver.policy >= 0) & (current >= best - solver.problem.margin(solver.values))
         solver.policy = np.where(live, np.where(stays, solver.policy, table.argmax(axis=1)), -1)
         difference = (best - solver.values)[live]
         solver.change = float(difference.min(initial=np.inf)), float(difference.max(initial=-np.inf))

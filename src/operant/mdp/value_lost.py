@@ -1,4 +1,4 @@
-"""What a policy loses against the optimum: V* - V^π, exactly, in every state of a known model."""
+"""Loss of a policy against the optimum, V* - V^π, computed exactly in every state of a known model."""
 
 from dataclasses import dataclass
 
@@ -13,20 +13,20 @@ from operant.mdp.solving import solve
 __all__ = ["ValueLost", "value_lost"]
 
 TOLERANCE = 1e-6
-"""Value up to which a state counts as one from which nothing is lost."""
+"""Losses up to this value count as rounding errors."""
 
 
 @dataclass(frozen=True, eq=False)
 class ValueLost:
-    """What a policy loses against the optimum.
+    """Loss of a policy against the optimum.
 
     Attributes:
-        start: V* - V^π, expected over the first state.
-        largest: the largest V* - V^π of a state.
+        start: expectation of V* - V^π over the first state.
+        largest: maximum of V* - V^π over the states.
         state: the state with the largest loss.
-        suboptimal: from how many states something is lost.
+        suboptimal: number of states with a loss.
         states: number of non-terminal states.
-        optimal: V*, expected over the first state.
+        optimal: expectation of V* over the first state.
         gamma: the discount factor.
         by_state: `[S]`, V* - V^π.
     """
@@ -51,7 +51,7 @@ def value_lost(mdp: MDP, policy: ArrayLike, *, gamma: float, solution: Solution 
         solution: solution of this model with this discount, if known.
 
     Raises:
-        ValueError: if the policy is none of this model, the solution is of another discount, or `gamma` is 1 and a
+        ValueError: if the policy does not fit the model, the solution has another discount, or `gamma` is 1 and a
             policy never ends an episode.
     """
     if solution is None:
@@ -59,7 +59,7 @@ def value_lost(mdp: MDP, policy: ArrayLike, *, gamma: float, solution: Solution 
     if solution.gamma != gamma:
         raise ValueError(f"solution is for gamma {solution.gamma}, expected one for {gamma}: solve the model with it")
     values = policy_evaluation(mdp, policy, gamma=gamma).values
-    lost = np.maximum(solution.values - values, 0.0)  # a rounding error is no gain
+    lost = np.maximum(solution.values - values, 0.0)  # negative differences are rounding errors
     state = int(lost.argmax())
     return ValueLost(
         start=float(mdp.start @ lost),

@@ -1,4 +1,4 @@
-"""Groups of states connected by moves at no cost, with equal values."""
+"""Groups of states that are connected by transitions with reward 0, and have equal values."""
 
 from dataclasses import dataclass
 
@@ -33,22 +33,22 @@ class Groups:
         """Number of groups."""
         return int(self.labels.max(initial=-1)) + 1
 
-    def greatest(self, values: Floats) -> Floats:
-        """Return the greatest value in each group, `[G]`."""
+    def maximum(self, values: Floats) -> Floats:
+        """Return the maximum value in each group, `[G]`."""
         best = np.full(self.count, -np.inf)
         np.maximum.at(best, self.labels, values)
         return best
 
     def nearest(self, steps: Floats) -> NDArray[np.int64]:
-        """Return the state of each group with the fewest steps to go, `[G]`."""
+        """Return the state of each group with the fewest remaining steps, `[G]`."""
         order = np.lexsort((steps, self.labels))
         return order[np.searchsorted(self.labels[order], np.arange(self.count))]
 
 
 def free_groups(mdp: MDP) -> Groups:
-    """Return the maximal end components of the rows that earn nothing and never terminate (de Alfaro 1997).
+    """Return the maximal end components of the rows with reward 0 that never terminate (de Alfaro 1997).
 
-    In such a component, one can go from any state to any other with probability 1 and reward 0.
+    In such a component, any state can be reached from any other with probability 1 and reward 0.
     """
     indptr, successors, _ = mdp.continuation
     lengths = np.diff(indptr)

@@ -1,7 +1,7 @@
 """Tabular reinforcement learning from samples.
 
 Everything runs along the seed axis: a learner holds the tables of `S` seeds, which act and learn in a model
-(`operant.mdp.MDP`), in a compiled kernel, or in a loop in any Gymnasium environment with finite spaces.
+(`operant.mdp.MDP`) inside a compiled kernel, or in a Gymnasium environment with finite spaces.
 """
 
 from operant.runtime.configuration import configuration

@@ -1,7 +1,7 @@
 """Tables of values, and action selection.
 
-A table holds one number per cell: state and action for control, only state (one action) for prediction. Only feasible
-actions count; ties are broken at random.
+A table has one value per cell: a state-action pair for control, a state (with a single action) for prediction.
+Infeasible actions are ignored; ties are broken at random.
 """
 
 from collections.abc import Sequence
@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from operant.tabular.formulas import expected_value, moved
 from operant.tabular.numba_config import compiled
-from operant.tabular.random import Words, below, draw, uniform, words
+from operant.tabular.random import StreamStates, below, draw, stream_states, uniform
 from operant.tabular.schedules import Schedule, scheduled, step_size_of
 from operant.tabular.simulator import Step
 
@@ -26,7 +26,7 @@ class Choices(NamedTuple):
 
     Attributes:
         options: int64 `[states, A]`, the feasible actions first.
-        counts: int64 `[states]`, their numbers.
+        counts: int64 `[states]`, number of feasible actions.
     """
 
     options: NDArray[np.int64]
@@ -44,7 +44,7 @@ class Rule(NamedTuple):
 
     Attributes:
         choices: the feasible actions.
-        gamma: discount per step.
+        gamma: discount factor.
         step_size: step size of the updates.
         epsilon: ε of exploration.
         count_steps: whether schedules count steps; otherwise they count episodes.
@@ -74,7 +74,7 @@ class Table(NamedTuple):
     clock: NDArray[np.int64]
     epsilon: NDArray[np.float64]
     step_size: NDArray[np.float64]
-    rng: Words
+    rng: StreamStates
 
     @classmethod
     def new(cls, rule: Rule, seeds: Sequence[int], states: int, actions: int, initial: float) -> Self:
@@ -86,7 +86,7 @@ class Table(NamedTuple):
             clock=np.zeros(len(seeds), np.int64),
             epsilon=np.full(len(seeds), rule.epsilon.initial),
             step_size=np.full(len(seeds), rule.step_size.initial),
-            rng=words(seeds, "policy"),
+            rng=stream_states(seeds, "policy"),
         )
 
 
@@ -95,12 +95,12 @@ class HasBase(Protocol):
 
     @property
     def base(self) -> Rule:
-        """Those that all algorithms have."""
+        """The constants that all algorithms share."""
         ...
 
 
 class HasTable(Protocol):
-    """The record of an algorithm that learns values."""
+    """State of an algorithm that learns values."""
 
     @property
     def table(self) -> Table:
@@ -109,17 +109,17 @@ class HasTable(Protocol):
 
 
 class Planning(HasTable, Protocol):
-    """The record of an algorithm that may choose an action a step ahead, as SARSA does."""
+    """State of an algorithm that may select an action one step ahead, as SARSA does."""
 
     @property
     def pending(self) -> NDArray[np.int64]:
-        """The action `[S]` of the next step; -1 if it is not chosen yet."""
+        """The action `[S]` of the next step; -1 if not selected yet."""
         ...
 
 
 @compiled
 def best_value(choices: Choices, values: Floats, state: int) -> float:
-    """Return `max_a Q(s, a)` of the values `[A]` of a state's actions."""
+    """Return `max_a Q(s, a)` from the values `[A]` of a state's actions."""
     option: int = choices.options[state, 0]
     best = values[option]
     for k in range(1, choices.counts[state]):
@@ -130,7 +130,7 @@ def best_value(choices: Choices, values: Floats, state: int) -> float:
 
 @compiled
 def mean_value(choices: Choices, values: Floats, state: int) -> float:
-    """Return the mean of `Q(s, a)` over the feasible actions, of the values `[A]` of a state's actions."""
+    """Return the mean of `Q(s, a)` over the feasible actions, from the values `[A]` of a state's actions."""
     total = 0.0
     for k in range(choices.counts[state]):
         option: int = choices.options[state, k]
@@ -147,14 +147,14 @@ def exploring_value(rule: Rule, table: Table, i: int, state: int) -> float:
 
 
 @compiled
-def any_action(choices: Choices, rng: Words, i: int, state: int) -> int:
-    """Return a feasible action, each with the same probability."""
+def random_action(choices: Choices, rng: StreamStates, i: int, state: int) -> int:
+    """Sample a feasible action uniformly."""
     return choices.options[state, below(rng, i, choices.counts[state])]
 
 
 @compiled
-def greedy(choices: Choices, values: Floats, state: int, rng: Words, i: int) -> int:
-    """Return an action of the largest of the values `[A]`; among several a random one, by stream `i`."""
+def greedy(choices: Choices, values: Floats, state: int, rng: StreamStates, i: int) -> int:
+    """Return the action with the largest of the values `[A]`; ties are broken at random, by stream `i`."""
     count = choices.counts[state]
     action = choices.options[state, 0]
     best, ties = values[action], 1
@@ -178,15 +178,15 @@ def greedy(choices: Choices, values: Floats, state: int, rng: Words, i: int) -> 
 
 @compiled
 def epsilon_greedy(rule: Rule, table: Table, i: int, state: int) -> int:
-    """Return any feasible action with probability ε, a greedy one otherwise (Sutton and Barto 2018, section 2.2)."""
+    """Return a random feasible action with probability ε, else a greedy one (Sutton and Barto 2018, section 2.2)."""
     if uniform(table.rng, i) < table.epsilon[i]:
-        return any_action(rule.choices, table.rng, i, state)
+        return random_action(rule.choices, table.rng, i, state)
     return greedy(rule.choices, table.q[i, state], state, table.rng, i)
 
 
 @compiled
-def drawn_action(cumulative: Floats, actions: int, rng: Words, i: int, state: int) -> int:
-    """Return an action of a stochastic policy, given as cumulative probabilities `[states * A]`."""
+def sampled_action(cumulative: Floats, actions: int, rng: StreamStates, i: int, state: int) -> int:
+    """Sample an action of a stochastic policy, given as cumulative probabilities `[states * A]`."""
     return draw(cumulative, state * actions, (state + 1) * actions, rng, i) - state * actions
 
 
@@ -201,7 +201,7 @@ def improve(rule: Rule, table: Table, i: int, cell: Cell, target: float) -> None
 
 @compiled
 def tick(rule: Rule, table: Table, i: int, ended: bool) -> None:
-    """Count a step, or an episode that has ended, and update the schedules."""
+    """Count a step or a finished episode, and update the schedules."""
     if ended or rule.count_steps:
         table.clock[i] += 1
         table.epsilon[i] = scheduled(rule.epsilon, table.clock[i])
@@ -210,13 +210,13 @@ def tick(rule: Rule, table: Table, i: int, ended: bool) -> None:
 
 @compiled
 def planned(rule: HasBase, agent: Planning, i: int, state: int) -> int:
-    """Return SARSA's pending action, `agent.pending[i]`, or an ε-greedy one."""
+    """Return SARSA's pending action, `agent.pending[i]`, or else an ε-greedy one."""
     return epsilon_greedy(rule.base, agent.table, i, state) if agent.pending[i] < 0 else agent.pending[i]
 
 
 @compiled
 def sarsa_value(rule: HasBase, agent: Planning, i: int, step: Step) -> float:
-    """Choose the next action, stored in `agent.pending`, and return its value; 0 after a termination."""
+    """Select the next action, store it in `agent.pending`, and return its value; 0 after a termination."""
     agent.pending[i] = -1
     if step.terminated:
         return 0.0

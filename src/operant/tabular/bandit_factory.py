@@ -23,7 +23,7 @@ class BanditExperiment:
     """A bandit learner and its evaluation.
 
     Attributes:
-        learner: satisfies `operant.runtime.learner.Learner` and `Policy`.
+        learner: the learner, an `operant.runtime.learner.Learner` and `Policy`.
         settings: settings of the run.
     """
 
@@ -37,16 +37,16 @@ class BanditExperiment:
         backend: str | None = None,
         interrupted: Callable[[], bool] = lambda: False,
     ) -> Evaluation:
-        """Score the greedy arm by the reward of a pull; each seed keeps its arms.
+        """Evaluate the greedy arm of each seed, with the seed's own arms.
 
         Args:
-            episodes: pulls of each seed. Default: from the settings.
-            backend: "tensor" and "auto" give the exact expectation for every pull; "gymnasium" pulls the arms of
-                Gymnasium's environment, the same ones at every call. Default: that of the settings.
+            episodes: number of pulls per seed. Default: from the settings.
+            backend: "tensor" and "auto" compute the exact expectation; "gymnasium" samples pulls in Gymnasium's
+                environment, the same ones at every call. Default: that of the settings.
             interrupted: not used.
 
         Raises:
-            ValueError: if `episodes` is not positive, or an unknown backend.
+            ValueError: if `episodes` is not positive, or the backend is unknown.
         """
         episodes = self.settings.evaluate_episodes if episodes is None else episodes
         if episodes < 1:
@@ -79,7 +79,7 @@ class BanditExperiment:
 
 
 def arms_of(task: str, seeds: Sequence[int], env_kwargs: Mapping[str, Any] | None = None) -> Arms:
-    """Return the arms of a bandit, for each seed those that Gymnasium's environment draws in its first episode.
+    """Return the arms of a bandit: for each seed those that Gymnasium's environment samples in its first episode.
 
     Args:
         task: the id of a registered bandit of `operant.envs.worlds.bandits`.
@@ -105,16 +105,16 @@ def _reset_seeds(seeds: Sequence[int]) -> list[int]:
 
 def _bandit(task: str, env_kwargs: Mapping[str, Any] | None) -> Bandit:
     env = make_single(specified(task, env_kwargs))
-    bare = env.unwrapped
-    if isinstance(bare, Testbed | BernoulliBandit):
-        return bare
+    unwrapped = env.unwrapped
+    if isinstance(unwrapped, Testbed | BernoulliBandit):
+        return unwrapped
     space = env.observation_space
     env.close()
-    if isinstance(bare, Bandit) or (isinstance(space, gymnasium.spaces.Discrete) and space.n == 1):
-        found = "is not one of those, so its arms are unknown"
+    if isinstance(unwrapped, Bandit) or (isinstance(space, gymnasium.spaces.Discrete) and space.n == 1):
+        problem = "is not one of them, so its arms are unknown"
     else:
-        found = f"has observations {space}, so more than one state: use an algorithm such as q-learning"
+        problem = f"has observations {space}, so more than one state: use an algorithm such as q-learning"
     raise ValueError(
         "a strategy for bandits needs a Testbed or a BernoulliBandit of operant.envs.worlds, such as "
-        f"operant/Testbed-v0, but {task} {found}"
+        f"operant/Testbed-v0, but {task} {problem}"
     )

@@ -1,6 +1,6 @@
 """Bandits: `S` seeds with `K` arms each, and their regret.
 
-Regret is the expected loss from pulling other arms than the best: `Σ_t (μ* - μ_{a_t})`. For any method that is
+Regret is the expected loss from not pulling the best arm: `Σ_t (μ* - μ_{a_t})`. For any method that is
 consistent on all problems it grows at least like `C ln T`, with the constant of `lai_robbins`. Strategies are in
 `operant.tabular.strategies` and `operant.tabular.thompson`, the arms of a task in `operant.tabular.bandit_factory`.
 """
@@ -23,7 +23,7 @@ from operant.streams import seed_sequence
 from operant.tabular.formulas import moved
 from operant.tabular.learner import Player, shares
 from operant.tabular.numba_config import compiled
-from operant.tabular.random import Words, below, normal, uniform, words
+from operant.tabular.random import StreamStates, below, normal, stream_states, uniform
 from operant.tabular.simulator import UNLIMITED
 from operant.tensors import from_numpy
 
@@ -36,7 +36,7 @@ class Arms(NamedTuple):
     Attributes:
         means: `[S, K]`.
         best: `[S]`, the largest mean.
-        bernoulli: whether rewards are Bernoulli; else normal.
+        bernoulli: whether rewards are Bernoulli; otherwise they are normal.
         noise: standard deviation of normal rewards.
     """
 
@@ -51,7 +51,7 @@ class Arms(NamedTuple):
 
         Args:
             probabilities: probabilities of reward 1, `[K]` for all seeds or `[S, K]`.
-            seeds: S, if the arms are the same for all.
+            seeds: S, if all seeds have the same arms.
 
         Raises:
             ValueError: if a number is outside [0, 1].
@@ -78,7 +78,7 @@ class Arms(NamedTuple):
         """Return the k-armed testbed: a separate problem for each seed, with normally distributed means.
 
         Args:
-            seeds: one for each problem.
+            seeds: one per problem.
             arms: K.
             center: mean of the means; their standard deviation, and that of rewards, is 1 (Sutton and Barto 2018, 2.3).
         """
@@ -99,16 +99,16 @@ class Pulls(NamedTuple):
     """Statistics of `S` seeds.
 
     Attributes:
-        counts: `[S, K]`, pulls of each arm.
+        counts: `[S, K]`, number of pulls of each arm.
         estimates: `[S, K]`, estimated means.
-        scores: `[S, K]`, for the choice of the next arm.
-        clock: `[S]`, pulls so far.
-        mean: `[S]`, of all rewards so far.
-        regret: `[S]`, so far.
-        reward: `[S]`, summed since the last report.
-        best: `[S]`, pulls of the best arm since the last report.
-        payments: uint64 `[S]`, stream of the arms.
-        rng: uint64 `[S]`, stream of the strategy.
+        scores: `[S, K]`, scores that select the next arm.
+        clock: `[S]`, number of pulls so far.
+        mean: `[S]`, mean of all rewards so far.
+        regret: `[S]`, regret so far.
+        reward: `[S]`, sum of rewards since the last report.
+        best: `[S]`, number of pulls of the best arm since the last report.
+        payments: uint64 `[S]`, random streams of the rewards.
+        rng: uint64 `[S]`, random streams of the strategy.
     """
 
     counts: NDArray[np.int64]
@@ -119,8 +119,8 @@ class Pulls(NamedTuple):
     regret: Floats
     reward: Floats
     best: NDArray[np.int64]
-    payments: Words
-    rng: Words
+    payments: StreamStates
+    rng: StreamStates
 
     @classmethod
     def new(cls, seeds: Sequence[int], arms: int, initial: float) -> Self:
@@ -135,14 +135,14 @@ class Pulls(NamedTuple):
             regret=np.zeros(count),
             reward=np.zeros(count),
             best=np.zeros(count, np.int64),
-            payments=words(seeds, "arms pay"),
-            rng=words(seeds, "policy"),
+            payments=stream_states(seeds, "arms pay"),
+            rng=stream_states(seeds, "policy"),
         )
 
 
 @compiled
 def pull(arms: Arms, pulls: Pulls, i: int, arm: Index) -> float:
-    """Pull an arm, count it and return the reward; the strategy updates estimates."""
+    """Pull an arm, count the pull and return the reward; the caller updates estimates."""
     mean = arms.means[i, arm]
     if arms.bernoulli:
         reward = 1.0 if uniform(pulls.payments, i) < mean else 0.0
@@ -160,15 +160,15 @@ def pull(arms: Arms, pulls: Pulls, i: int, arm: Index) -> float:
 
 @compiled
 def pull_and_average(arms: Arms, pulls: Pulls, i: int, arm: Index, step_size: float) -> None:
-    """Pull an arm and move its estimate, by a step size, or for 0 to the mean of its rewards."""
+    """Pull an arm and update its estimate, by a step size or, if that is 0, to the mean of its rewards."""
     reward = pull(arms, pulls, i, arm)
     share = step_size if step_size > 0.0 else 1.0 / pulls.counts[i, arm]
     pulls.estimates[i, arm] = moved(pulls.estimates[i, arm], reward, share)
 
 
 @compiled
-def top_arm(values: Floats, rng: Words, i: int) -> int:
-    """Return an arm of the largest of the values `[K]`; among several a random one."""
+def top_arm(values: Floats, rng: StreamStates, i: int) -> int:
+    """Return the arm with the largest of the values `[K]`; ties are broken at random."""
     arm, ties = 0, 1
     for k in range(1, len(values)):
         if values[k] > values[arm]:
@@ -189,7 +189,7 @@ class StrategyConfig:
     """Hyperparameters of all strategies."""
 
     steps_per_iteration: PositiveInt = 100
-    """Pulls per seed in one iteration, the interval of metrics; learning does not depend on it."""
+    """Number of pulls per seed and iteration. It affects only how often metrics are reported."""
 
     def __post_init__(self) -> None:
         """Validate."""
@@ -197,22 +197,22 @@ class StrategyConfig:
 
 
 Kernel = Callable[[Arms, Pulls, Any, int], None]
-"""Lets every seed pull some arms: `(arms, pulls, rule, steps)`, with the constants of the strategy."""
+"""Kernel of a strategy, `(arms, pulls, rule, steps)`: every seed pulls `steps` arms."""
 
 
 class BanditLearner(Resumable):
     """Bandit learners of `S` seeds.
 
-    A subclass names its kernel: `run(arms, pulls, rule, steps)` lets every seed pull `steps` arms.
+    A subclass defines its kernel `run(arms, pulls, rule, steps)`, in which every seed pulls `steps` arms.
 
     Args:
         config: configuration of the strategy; `steps` are the pulls of one iteration.
         arms: the problems.
-        seeds: one non-negative integer for each of them; each has its own random streams.
-        budget: pulls of each seed; the iteration that reaches it is shortened.
+        seeds: one non-negative integer per problem; each has its own random streams.
+        budget: pulls per seed; the last iteration is shortened accordingly.
 
     Attributes:
-        consumed: pulls of each seed.
+        consumed: pulls per seed.
         pulls: the statistics.
         device: device of actions and observations, the CPU.
 
@@ -231,7 +231,7 @@ class BanditLearner(Resumable):
 
     def __init__(self, config: StrategyConfig, arms: Arms, *, seeds: Sequence[int], budget: int = UNLIMITED) -> None:
         if arms.means.shape[0] != len(seeds):
-            raise ValueError(f"{len(seeds)} seeds need as many problems, but there are {arms.means.shape[0]}")
+            raise ValueError(f"{len(seeds)} seeds need the same number of problems, got {arms.means.shape[0]}")
         if budget < 1:
             raise ValueError(f"budget must be at least 1 pull, got {budget}")
         self.config, self.arms, self.seeds, self.budget, self.consumed = config, arms, list(seeds), budget, 0
@@ -242,7 +242,7 @@ class BanditLearner(Resumable):
         self._player = Player(self)
 
     def called(self) -> str:
-        """Return the strategy's name for messages."""
+        """Return the name of the strategy for messages."""
         return type(self).__name__
 
     def needs_bernoulli(self) -> bool:
@@ -262,7 +262,7 @@ class BanditLearner(Resumable):
         return type(self).run
 
     def preferences(self) -> Floats:
-        """Return the scores `[S, K]` whose maximum is the greedy arm: the estimates."""
+        """Return the scores `[S, K]` whose maximum is the greedy arm; by default the estimates."""
         return self.pulls.estimates
 
     @property
@@ -283,19 +283,19 @@ class BanditLearner(Resumable):
     def probabilities(self, states: NDArray[np.int64], *, exploring: bool = False) -> Floats:
         """Return the greedy policies for observations `[S, N]`, `[S, N, K]`.
 
-        Exploration depends on the statistics, so `exploring` makes no difference.
+        `exploring` has no effect, because exploration depends on the statistics.
         """
         return np.repeat(self.policy(), states.shape[1], axis=1)
 
     def act(self, obs: Any, memory: Any, noise: Tensor | None) -> tuple[Tensor, None]:
-        """Choose arms for observations `[S, N]`, which carry no information (see `operant.runtime.learner.Policy`)."""
+        """Select arms for observations `[S, N]`, which are uninformative (see `operant.runtime.learner.Policy`)."""
         return self._player.act(obs, memory, noise)
 
     def describe(self, obs: Any, memory: Any) -> Mapping[str, Tensor]:
-        """Return the greedy policies and what the arms seem to pay (see `operant.runtime.learner.Describing`)."""
+        """Return the greedy policies and the estimated means (see `operant.runtime.learner.Describing`)."""
         shape = (*obs.shape[:2], -1)
-        found = {"probabilities": self.policy(), "q": self.q}
-        return {name: from_numpy(np.array(values)).expand(shape) for name, values in found.items()}
+        outputs = {"probabilities": self.policy(), "q": self.q}
+        return {name: from_numpy(np.array(values)).expand(shape) for name, values in outputs.items()}
 
     def noise(self, rows: int, generator: torch.Generator) -> Tensor:
         """Return the random numbers in [0, 1) that break ties in `act`, `[S, rows]`."""
@@ -303,13 +303,13 @@ class BanditLearner(Resumable):
 
     @cached_property
     def constants(self) -> Floats:
-        """The constants `[S]` of Lai and Robbins."""
+        """Return the constants `[S]` of Lai and Robbins."""
         return lai_robbins(self.arms)
 
     def iterate(self) -> Metrics:
         """Pull `config.steps` arms of every seed, and report regret, mean reward and the share of best arms.
 
-        Regret is that of all pulls so far, reported with the Lai-Robbins bound `C ln T`.
+        The regret is that of all pulls so far, and is reported with the Lai-Robbins bound `C ln T`.
         """
         steps = max(1, min(self.config.steps_per_iteration, self.budget - self.consumed))
         self.kernel()(self.arms, self.pulls, self.rule, steps)
@@ -324,7 +324,7 @@ class BanditLearner(Resumable):
         return {name: from_numpy(values) for name, values in reports.items()}
 
     def close(self) -> None:
-        """Do nothing: arms hold no resources."""
+        """Do nothing: bandits hold no resources."""
 
 
 @compiled
@@ -337,11 +337,11 @@ def bernoulli_kl(p: float, q: float) -> float:
 def lai_robbins(arms: Arms) -> Floats:
     """Return the constant `C` of the lower bound of regret, `C ln T` (Lai and Robbins 1985).
 
-    `C = Σ_a (μ* - μ_a) / KL(arm a ‖ best arm)` over the arms that are not best. It bounds the slope of regret over ln T
-    for large T; at a finite T regret can be below it.
+    `C = Σ_a (μ* - μ_a) / KL(arm a ‖ best arm)` over the suboptimal arms. It bounds the slope of the regret over ln T
+    asymptotically; at a finite T the regret can be lower.
 
     Returns:
-        `[S]`; an arm adds 0 if the best one always pays 1, since a single 0 distinguishes them.
+        `[S]`; an arm adds 0 if the best arm always has reward 1, because a single 0 distinguishes them.
     """
     constants = np.zeros(len(arms.best))
     for i, best in enumerate(arms.best):

@@ -19,10 +19,9 @@ class BaseConfig:
     """Hyperparameters of all learners of this package."""
 
     gamma: UnitFloat = 0.99
-    """Discount per step, in [0, 1]. Higher looks further ahead; 1 is for tasks whose episodes end."""
+    """Discount factor in [0, 1]; 1 is for tasks whose episodes end. A higher one means a longer horizon."""
     steps_per_iteration: PositiveInt = 1000
-    """Environment steps per seed in one iteration, the interval of metrics; learning does not depend on it.
-    """
+    """Number of environment steps per seed and iteration. It affects only how often metrics are reported."""
 
     def __post_init__(self) -> None:
         """Validate."""
@@ -41,7 +40,7 @@ class BaseConfig:
         return False
 
     def rule(self, feasible: NDArray[np.bool_]) -> Rule:
-        """Return the kernels' constants, for the feasible actions of a mask."""
+        """Return the kernels' constants, given a mask of feasible actions."""
         return Rule(
             choices=Choices.of(feasible),
             gamma=float(self.gamma),
@@ -56,9 +55,9 @@ class ScheduledConfig(BaseConfig):
     """Hyperparameters of learners with initial values and schedules."""
 
     initial_value: float = 0.0
-    """Initial value of every cell. Above the possible return, it encourages trying every action (optimism)."""
+    """Initial value of every cell. Above the possible returns it encourages exploration (optimistic initial values)."""
     schedule_unit: Literal["episodes", "steps"] = "episodes"
-    """What schedules count: episodes or environment steps."""
+    """Unit of schedules: episodes or environment steps."""
 
     def counts_steps(self) -> bool:
         """Return whether schedules count steps."""
@@ -70,7 +69,7 @@ class TableConfig(ScheduledConfig):
     """Hyperparameters of learners with a step size."""
 
     step_size: UnitFloat = 0.1
-    """α, the share of the error that an update removes. Higher learns faster and forgets faster."""
+    """Step size α, the share of the error that an update removes. A higher one learns and forgets faster."""
     step_size_schedule: StepDecay = "constant"
     """Schedule of α: constant, linear, a factor per unit, or `N^-power` in the number N of updates of a cell.
     """
@@ -81,7 +80,7 @@ class TableConfig(ScheduledConfig):
     step_size_factor: Annotated[float, Interval("(0, 1]")] = 0.999
     """Factor of an exponential schedule of α per unit."""
     step_size_power: UnitFloat = 1.0
-    """Power of N in `visits`: 1 averages all targets; above 1/2 still converges and forgets the first ones sooner."""
+    """Power of N in `visits`: 1 averages all targets; lower values above 1/2 converge, too, and forget old targets."""
 
     def step_sizes(self) -> Schedule:
         """Return the schedule of α."""
@@ -100,7 +99,7 @@ class ExploringConfig(ScheduledConfig):
     """Hyperparameters of ε-greedy learners."""
 
     exploration_initial_eps: UnitFloat = 0.1
-    """ε, the probability of a random action (any feasible one, the greedy one too)."""
+    """ε, the probability of a random feasible action (possibly the greedy one)."""
     exploration_schedule: Decay = "constant"
     """Schedule of ε: constant, linear, or a factor per unit."""
     exploration_final_eps: UnitFloat = 0.0

@@ -1,7 +1,7 @@
 """A model learned by counting transitions and rewards.
 
-The successors of each cell are in `K` slots, in the order of their first occurrence; the terminal outcome is numbered
-`states`. A seed with a full cell waits until there are more slots.
+The successors of each cell are stored in `K` slots, in the order of their first occurrence; the terminal outcome has
+the index `states`. If a cell of a seed is full, the seed waits until the number of slots is doubled.
 """
 
 from typing import NamedTuple, Self
@@ -17,7 +17,7 @@ class Counts(NamedTuple):
     """Counted outcomes of the actions of `S` seeds.
 
     Attributes:
-        tries: `[S, states, A]`.
+        tries: `[S, states, A]`, number of tries.
         reward_sums: `[S, states, A]`.
         successors: `[S, states, A, K]`; -1 for an empty slot.
         counts: `[S, states, A, K]`.
@@ -32,7 +32,7 @@ class Counts(NamedTuple):
 
     @classmethod
     def new(cls, seeds: int, states: int, actions: int, slots: int = 2) -> Self:
-        """Return a model without any experience."""
+        """Return an empty model."""
         shape = (seeds, states, actions)
         return cls(
             tries=np.zeros(shape, np.int64),
@@ -56,7 +56,7 @@ class Counts(NamedTuple):
 
 @compiled
 def observe(model: Counts, i: int, cell: Cell, reward: float, outcome: int) -> tuple[int, bool]:
-    """Count a step to `outcome`, a state or the number of states for the end.
+    """Count a step to `outcome`, a state, or the number of states for a termination.
 
     Returns:
         The slot of the outcome, and whether it is new.
@@ -77,7 +77,7 @@ def observe(model: Counts, i: int, cell: Cell, reward: float, outcome: int) -> t
 
 @compiled
 def expected_backup(rule: Rule, model: Counts, q: NDArray[np.float64], i: int, cell: Cell) -> float:
-    """Return `r̂ + γ Σ_s' P̂(s') max_a' Q(s', a')` by the frequencies so far; the action must have been tried."""
+    """Return `r̂ + γ Σ_s' P̂(s') max_a' Q(s', a')` from the observed frequencies; the action must have been tried."""
     state, action = cell
     total, states = 0.0, model.successors.shape[1]
     for slot in range(model.successors.shape[3]):

@@ -1,11 +1,11 @@
 """Double Q-learning: two tables, each evaluating the actions that the other selects (van Hasselt 2010, NeurIPS).
 
-The maximum over noisy estimates is too large in expectation. Here a random table is updated; it selects the best next
-action, and the other one, whose noise is independent, evaluates it:
+The maximum over noisy estimates is biased upward. Here a randomly chosen table is updated; it selects the best next
+action, and the other table, whose noise is independent, evaluates it:
 
-    Q_A(s, a) ← Q_A(s, a) + α (r + γ Q_B(s', argmax_a' Q_A(s', a')) - Q_A(s, a)),   and the other way round
+    Q_A(s, a) ← Q_A(s, a) + α (r + γ Q_B(s', argmax_a' Q_A(s', a')) - Q_A(s, a)),   and vice versa
 
-The agent acts by the mean of both tables. What differs: ties are broken at random; an episode that a time limit cuts
+The agent acts on the mean of both tables. What differs: ties are broken at random; an episode cut by a time limit
 bootstraps from its true last state.
 """
 
@@ -23,7 +23,7 @@ from operant.tabular.learner import Kernels, PlainRule, TabularLearner
 from operant.tabular.numba_config import compiled
 from operant.tabular.random import below
 from operant.tabular.schedules import step_size_of
-from operant.tabular.simulator import Model, Quota, Step, World, advance, may_go_on
+from operant.tabular.simulator import Model, Quota, Step, World, advance, has_quota
 
 
 @dataclass(frozen=True)
@@ -36,12 +36,12 @@ PRESETS: Mapping[str, Mapping[str, Any]] = {"CliffWalking-v1": {"gamma": 1.0, "s
 
 
 class Agent(NamedTuple):
-    """The tables: their mean, used to act, and each of them.
+    """Both tables, and their mean for acting.
 
     Attributes:
-        table: its `q` is the mean, its `visits` count updates of either.
+        table: table whose `q` is the mean, and whose `visits` count updates of either.
         pair: `[2 S, states, A]`: table A of all seeds, then table B.
-        updates: `[2 S, states, A]`, of each table.
+        updates: `[2 S, states, A]`, number of updates of each table.
     """
 
     table: Table
@@ -51,7 +51,7 @@ class Agent(NamedTuple):
 
 @compiled
 def choose(rule: PlainRule, agent: Agent, i: int, state: int) -> int:
-    """Return an ε-greedy action by the mean of both tables."""
+    """Return an ε-greedy action for the mean of both tables."""
     return epsilon_greedy(rule.base, agent.table, i, state)
 
 
@@ -61,16 +61,16 @@ def learn(rule: PlainRule, agent: Agent, i: int, step: Step) -> None:
     table, pair, base, seeds = agent.table, agent.pair, rule.base, len(agent.table.rng)
     state, action, successor = step.state, step.action, step.successor
     coin = below(table.rng, i, 2)
-    own, other = i + coin * seeds, i + (1 - coin) * seeds
+    this, other = i + coin * seeds, i + (1 - coin) * seeds
     next_value = 0.0
     if not step.terminated:
-        next_value = pair[other, successor, greedy(base.choices, pair[own, successor], successor, table.rng, i)]
+        next_value = pair[other, successor, greedy(base.choices, pair[this, successor], successor, table.rng, i)]
     target = q_target(step.reward, next_value, step.terminated, base.gamma)
     table.visits[i, state, action] += 1
-    agent.updates[own, state, action] += 1
-    step_size = step_size_of(base.step_size, table.step_size[i], agent.updates[own, state, action])
-    pair[own, state, action] = moved(pair[own, state, action], target, step_size)
-    table.q[i, state, action] = 0.5 * (pair[own, state, action] + pair[other, state, action])
+    agent.updates[this, state, action] += 1
+    step_size = step_size_of(base.step_size, table.step_size[i], agent.updates[this, state, action])
+    pair[this, state, action] = moved(pair[this, state, action], target, step_size)
+    table.q[i, state, action] = 0.5 * (pair[this, state, action] + pair[other, state, action])
     tick(base, table, i, step.terminated or step.truncated)
 
 
@@ -78,7 +78,7 @@ def learn(rule: PlainRule, agent: Agent, i: int, step: Step) -> None:
 def run(model: Model, world: World, rule: PlainRule, agent: Agent, quota: Quota) -> None:
     """Run Double Q-learning in a model."""
     for i in range(len(quota.left)):
-        while may_go_on(world, quota, i):
+        while has_quota(world, quota, i):
             step = advance(model, world, i, choose(rule, agent, i, world.state[i]))
             learn(rule, agent, i, step)
             quota.left[i] -= 1
@@ -93,6 +93,6 @@ class DoubleQLearning(TabularLearner):
     kernels = Kernels(choose, learn, run)
 
     def make_agent(self) -> Agent:
-        """Return tables without any experience."""
+        """Return the initial tables."""
         table = Table.new(self.rule.base, self.seeds, self.states, self.actions, self.config.initial_value)
         return Agent(table, np.concatenate([table.q, table.q]), np.concatenate([table.visits, table.visits]))

@@ -4,11 +4,12 @@ Sutton 1990 ("Integrated architectures", ICML); Sutton and Barto 2018, sections 
 
 A model stores the last outcome of each action in each state. After every real step, `planning` stored transitions are
 sampled and learned from. Dyna-Q+ adds `κ sqrt(τ)` to the stored reward of an action last tried τ steps ago, and also
-samples untried actions of visited states (modeled as staying, with reward 0), so it detects changes of the environment.
+samples untried actions of visited states (modeled as self-transitions with reward 0), so it detects changes of the
+environment.
 
-What differs: ties are broken at random; an episode that a time limit cuts bootstraps from its true last state. The
-model stores only the last outcome, as in the book: in a stochastic environment, planning learns from a stale sample
-(`operant.tabular.prioritized_sweeping` keeps the frequencies of all outcomes).
+What differs: ties are broken at random; an episode cut by a time limit bootstraps from its true last state. As in the
+book, the model stores only the last outcome, so in a stochastic environment planning learns from a single sample
+(`operant.tabular.prioritized_sweeping` stores the frequencies of all outcomes).
 """
 
 from collections.abc import Mapping
@@ -25,7 +26,7 @@ from operant.tabular.formulas import q_target, time_bonus
 from operant.tabular.learner import Kernels, TabularLearner
 from operant.tabular.numba_config import compiled
 from operant.tabular.random import below
-from operant.tabular.simulator import Model, Quota, Step, World, advance, may_go_on
+from operant.tabular.simulator import Model, Quota, Step, World, advance, has_quota
 
 
 @dataclass(frozen=True)
@@ -33,10 +34,9 @@ class DynaQConfig(ControlConfig):
     """Hyperparameters of Dyna-Q. Defaults are those of the book's maze (figure 8.2)."""
 
     gamma: UnitFloat = 0.95
-    """Discount per step, in [0, 1]. Higher looks further ahead; 1 is for tasks whose episodes end."""
+    """Discount factor in [0, 1]; 1 is for tasks whose episodes end. A higher one means a longer horizon."""
     planning_steps: NonNegativeInt = 5
-    """Planning steps after each real step. More need less experience and more time; 0 is
-    Q-learning."""
+    """Number of planning steps per real step. More need less experience and more computation; 0 is Q-learning."""
 
 
 @dataclass(frozen=True)
@@ -55,11 +55,11 @@ PRESETS: Mapping[str, Mapping[str, Any]] = {
 
 
 class DynaRule(NamedTuple):
-    """The rule, and the amount of planning.
+    """Constants of the algorithm.
 
     Attributes:
-        base: the rule.
-        planning: planning steps after each real one.
+        base: the shared constants.
+        planning: number of planning steps per real step.
         kappa: scale of the bonus.
         imagines: whether planning includes untried actions.
     """
@@ -77,11 +77,11 @@ class Memory(NamedTuple):
         rewards: `[S, states, A]`.
         successors: `[S, states, A]`.
         terminated: bool `[S, states, A]`.
-        tried: `[S, states, A]`, step of the last try, counted from 1; 0 for never.
-        known: `[S, states * A]`, the cells that can be drawn for planning, in the order of their first visit.
-        admitted: `[S]`, their number.
-        met: bool `[S, states]`, whether a state's actions are among them.
-        clock: `[S]`, real steps so far.
+        tried: `[S, states, A]`, step of the last try, starting at 1; 0: never.
+        known: `[S, states * A]`, the cells available for planning, in the order of their first visit.
+        admitted: `[S]`, number of available cells.
+        met: bool `[S, states]`, whether the actions of a state are available.
+        clock: `[S]`, number of real steps so far.
     """
 
     rewards: NDArray[np.float64]
@@ -95,7 +95,7 @@ class Memory(NamedTuple):
 
     @classmethod
     def new(cls, seeds: int, states: int, actions: int) -> Self:
-        """Return an empty model; untried actions lead back to their state."""
+        """Return an empty model, in which untried actions lead back to their state."""
         shape = (seeds, states, actions)
         return cls(
             rewards=np.zeros(shape),
@@ -143,7 +143,7 @@ def remember(rule: DynaRule, memory: Memory, i: int, step: Step) -> None:
 
 @compiled
 def recall(rule: DynaRule, agent: Agent, i: int) -> Step:
-    """Return a random stored step, with the bonus in its reward."""
+    """Sample a stored step, and add the bonus to its reward."""
     memory = agent.memory
     cell = memory.known[i, below(agent.table.rng, i, memory.admitted[i])]
     state, action = cell // memory.rewards.shape[2], cell % memory.rewards.shape[2]
@@ -182,9 +182,9 @@ def learn(rule: DynaRule, agent: Agent, i: int, step: Step) -> None:
 
 @compiled
 def run(model: Model, world: World, rule: DynaRule, agent: Agent, quota: Quota) -> None:
-    """Run Dyna-Q or Dyna-Q+ in a simulated model, unknown to the agent."""
+    """Run Dyna-Q or Dyna-Q+ in a simulated model that the agent does not see."""
     for i in range(len(quota.left)):
-        while may_go_on(world, quota, i):
+        while has_quota(world, quota, i):
             step = advance(model, world, i, choose(rule, agent, i, world.state[i]))
             learn(rule, agent, i, step)
             quota.left[i] -= 1
@@ -198,7 +198,7 @@ class Dyna(TabularLearner):
     kernels = Kernels(choose, learn, run)
 
     def make_agent(self) -> Agent:
-        """Return tables without any experience."""
+        """Return the initial tables."""
         table = Table.new(self.rule.base, self.seeds, self.states, self.actions, self.config.initial_value)
         return Agent(table, Memory.new(len(self.seeds), self.states, self.actions))
 
@@ -209,7 +209,7 @@ class DynaQ(Dyna):
     config: DynaQConfig
 
     def make_rule(self, base: Rule) -> DynaRule:
-        """Add the amount of planning."""
+        """Add the constants of planning."""
         return DynaRule(base, self.config.planning_steps, kappa=0.0, imagines=False)
 
 
@@ -219,5 +219,5 @@ class DynaQPlus(Dyna):
     config: DynaQPlusConfig
 
     def make_rule(self, base: Rule) -> DynaRule:
-        """Add the amount of planning, and the bonus."""
+        """Add the constants of planning and of the bonus."""
         return DynaRule(base, self.config.planning_steps, float(self.config.bonus_coef), imagines=True)

@@ -23,14 +23,14 @@ def size(space: gymnasium.Space[Any]) -> int:
     Raises:
         ValueError: if the space is not a Discrete, MultiDiscrete, MultiBinary, or Tuple or Dict of these.
     """
-    found = members(space)
-    if found is None:
+    elements = members(space)
+    if elements is None:
         raise ValueError(f"a table needs finite spaces, but {space} is not; use an algorithm with networks")
-    return found
+    return elements
 
 
 def number(space: gymnasium.Space[Any], member: Any) -> int:
-    """Return the index of a member, from 0; in composite spaces the last part varies fastest.
+    """Return the index of a member, starting at 0; in composite spaces the last part varies fastest.
 
     Raises:
         ValueError: if it is not a member of the space.
@@ -80,7 +80,7 @@ class Enumerated(gymnasium.ObservationWrapper[Any, Any, Any]):
         except ValueError as error:
             raise ValueError(
                 f"observation {observation!r}: {error}, so it is none of the {self.observation_space.n} states of the "
-                "table; correct the environment's observation_space, or what reset() and step() return"
+                "table; correct the environment's observation_space, or the results of reset() and step()"
             ) from None
 
 
@@ -100,11 +100,11 @@ def enumerated(
         seeds: one non-negative integer per run.
         rows: N, environments per seed.
         purpose: purpose of the random numbers.
-        longest: steps after which an episode is truncated if the task has no limit; None for never.
+        longest: steps after which an episode is truncated if the task has no limit; None: never.
         env_kwargs: parameters for the constructor of the environment.
 
     Raises:
-        ValueError: if the observations are infinitely many.
+        ValueError: if the observation space is not finite.
     """
     spec = specified(task, env_kwargs)
 

@@ -1,11 +1,11 @@
 r"""Updates at the end of an episode: Monte Carlo prediction and control, and the offline λ-return.
 
 The return of every step is computed backwards from the end, and every visited cell moves towards it. With `λ = 1` the
-target is the return itself (Sutton and Barto 2018, sections 5.1 and 5.4, made incremental); with a smaller one
-`G_t^λ = r + γ ((1 - λ) V(s') + λ G_{t+1}^λ)` (section 12.1), with the values from before the episode.
+target is the return (Sutton and Barto 2018, sections 5.1 and 5.4, in incremental form); with a smaller λ it is
+`G_t^λ = r + γ ((1 - λ) V(s') + λ G_{t+1}^λ)` (section 12.1), with the values before the episode.
 
 First-visit Monte Carlo averages the return of the first visit of a cell in each episode, which is unbiased; every-visit
-Monte Carlo that of all visits, which is biased but consistent.
+Monte Carlo averages the returns of all visits, which is biased but consistent.
 
 What differs: returns of a truncated episode bootstrap from the value of its true last state.
 """
@@ -24,7 +24,7 @@ from operant.tabular.formulas import lambda_return
 from operant.tabular.learner import Kernels, TabularLearner
 from operant.tabular.numba_config import compiled
 from operant.tabular.prediction import Policy, Prediction, follow, of_state
-from operant.tabular.simulator import Model, Quota, Step, World, advance, may_go_on
+from operant.tabular.simulator import Model, Quota, Step, World, advance, has_quota
 
 Visits = Literal["first", "every"]
 
@@ -34,9 +34,9 @@ class MonteCarloPredictionConfig(TableConfig):
     """Hyperparameters of Monte Carlo prediction."""
 
     step_size_schedule: Literal["constant", "linear", "exponential", "visits"] = "visits"
-    """Schedule of α. `visits` averages all returns, as the method is defined; a constant α forgets the first ones."""
+    """Schedule of α. `visits` averages all returns, as the method is defined; a constant α forgets old ones."""
     visits: Visits = "first"
-    """Visits of a state in an episode that count: only the first, or every one."""
+    """Visits of a state per episode that are used: the first one, or every one."""
 
 
 @dataclass(frozen=True)
@@ -44,11 +44,10 @@ class LambdaReturnConfig(TableConfig):
     """Hyperparameters of the offline λ-return algorithm."""
 
     td_lambda: UnitFloat = 0.9
-    """λ: 0 looks one step ahead, 1 to the end of the episode."""
+    """λ: 0 gives one-step targets, 1 Monte Carlo returns."""
     sweep: Literal["sequential", "together"] = "sequential"
-    """Updates of an episode: sequential, each from the latest values, or all from the values before the episode, which
-    equals offline TD(λ).
-    """
+    """Updates of an episode: sequential, each from the latest values; or all from the values before the episode, which
+    equals offline TD(λ)."""
 
 
 @dataclass(frozen=True)
@@ -56,7 +55,7 @@ class MonteCarloConfig(ControlConfig):
     """Hyperparameters of on-policy Monte Carlo control."""
 
     visits: Visits = "every"
-    """Visits of a state-action pair in an episode that count: only the first, or every one."""
+    """Visits of a state-action pair per episode that are used: the first one, or every one."""
 
 
 PRESETS: Mapping[str, Mapping[str, Any]] = {
@@ -67,7 +66,7 @@ PRESETS: Mapping[str, Mapping[str, Any]] = {
 
 
 class EpisodeRule(NamedTuple):
-    """Settings of episodic updates: λ, first visits only, all updates together."""
+    """Settings of episodic updates: λ, whether only first visits are used, whether all updates are made together."""
 
     lam: float
     first_visit: bool
@@ -80,10 +79,10 @@ class Episode(NamedTuple):
     Attributes:
         states: `[S, L]`.
         actions: `[S, L]`; 0 for prediction.
-        rewards: `[S, L]`; at the end of the episode, the targets.
+        rewards: `[S, L]`; replaced by the targets at the end of the episode.
         length: `[S]`.
-        seen: `[S, states, A]`, number of the last episode, counted from 1, that visited a cell.
-        number: `[S]`, of the current episode, counted from 1.
+        seen: `[S, states, A]`, number of the last episode that visited a cell, starting at 1.
+        number: `[S]`, number of the current episode, starting at 1.
     """
 
     states: NDArray[np.int64]
@@ -116,7 +115,7 @@ class Agent(NamedTuple):
 
 @compiled
 def backward(rule: "EpisodicPredictionRule | EpisodicControlRule", agent: Agent, i: int, last_value: float) -> None:
-    """Replace the rewards of the episode by the targets (by the errors, if all updates are made together)."""
+    """Replace the rewards of the episode by the targets (or the errors, if all updates are made together)."""
     episode, how = agent.episode, rule.how
     following, next_value = last_value, last_value
     for t in range(episode.length[i] - 1, -1, -1):
@@ -155,7 +154,7 @@ def remember(episode: Episode, i: int, step: Step) -> None:
 
 
 @compiled
-def may_remember(agent: Agent, i: int) -> bool:
+def has_space(agent: Agent, i: int) -> bool:
     """Return whether there is space for another step."""
     return agent.episode.length[i] < agent.episode.rewards.shape[1]
 
@@ -189,7 +188,7 @@ def choose_control(rule: "EpisodicControlRule", agent: Agent, i: int, state: int
 def run_prediction(model: Model, world: World, rule: "EpisodicPredictionRule", agent: Agent, quota: Quota) -> None:
     """Run prediction in a model; a seed whose episode is full waits."""
     for i in range(len(quota.left)):
-        while may_go_on(world, quota, i) and may_remember(agent, i):
+        while has_quota(world, quota, i) and has_space(agent, i):
             step = advance(model, world, i, follow(rule, agent, i, world.state[i]))
             learn_prediction(rule, agent, i, step)
             quota.left[i] -= 1
@@ -199,14 +198,14 @@ def run_prediction(model: Model, world: World, rule: "EpisodicPredictionRule", a
 def run_control(model: Model, world: World, rule: "EpisodicControlRule", agent: Agent, quota: Quota) -> None:
     """Run Monte Carlo control in a model; a seed whose episode is full waits."""
     for i in range(len(quota.left)):
-        while may_go_on(world, quota, i) and may_remember(agent, i):
+        while has_quota(world, quota, i) and has_space(agent, i):
             step = advance(model, world, i, choose_control(rule, agent, i, world.state[i]))
             learn_control(rule, agent, i, step)
             quota.left[i] -= 1
 
 
 class EpisodicPredictionRule(NamedTuple):
-    """The rule with the evaluated policy and the settings of episodic updates."""
+    """Shared constants, the evaluated policy, and the settings of episodic updates."""
 
     base: Rule
     policy: Policy
@@ -214,14 +213,14 @@ class EpisodicPredictionRule(NamedTuple):
 
 
 class EpisodicControlRule(NamedTuple):
-    """The rule, and the settings of episodic updates."""
+    """Shared constants, and the settings of episodic updates."""
 
     base: Rule
     how: EpisodeRule
 
 
 def with_room(agent: Agent) -> Agent:
-    """Return the agent with space for twice as many steps, if the episode of a seed is full."""
+    """Return the agent with twice the space for steps, if the episode of a seed is full."""
     episode = agent.episode
     if (episode.length < episode.rewards.shape[1]).all():
         return agent
@@ -248,11 +247,11 @@ class EpisodicPrediction(Prediction):
         return EpisodicPredictionRule(base, self.make_policy(), self.how())
 
     def make_agent(self) -> Agent:
-        """Return tables without any experience."""
+        """Return the initial tables."""
         return Agent(self.new_table(), Episode.new(len(self.seeds), self.states, 1))
 
     def make_room(self) -> None:
-        """Double the space for steps where an episode has filled it."""
+        """Double the space for steps if an episode has filled it."""
         self.agent = with_room(self.agent)
 
 
@@ -291,10 +290,10 @@ class MonteCarlo(TabularLearner):
         return EpisodicControlRule(base, how)
 
     def make_agent(self) -> Agent:
-        """Return tables without any experience."""
+        """Return the initial tables."""
         table = Table.new(self.rule.base, self.seeds, self.states, self.actions, self.config.initial_value)
         return Agent(table, Episode.new(len(self.seeds), self.states, self.actions))
 
     def make_room(self) -> None:
-        """Double the space for steps where an episode has filled it."""
+        """Double the space for steps if an episode has filled it."""
         self.agent = with_room(self.agent)

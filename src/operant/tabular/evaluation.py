@@ -7,15 +7,15 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from operant.mdp import MDP, policy_evaluation, sparse
-from operant.tabular.acting import drawn_action
+from operant.tabular.acting import sampled_action
 from operant.tabular.numba_config import compiled
-from operant.tabular.random import Words, words
+from operant.tabular.random import StreamStates, stream_states
 from operant.tabular.simulator import UNLIMITED, Model, World, advance, begin_all
 
 Floats = NDArray[np.float64]
 
 LONGEST_EPISODE = 10_000
-"""Steps after which an episode is truncated if a task has no limit: a poor policy may never end one."""
+"""Steps after which an episode is truncated if a task has no limit, because a poor policy may never end it."""
 
 
 class Sampled(NamedTuple):
@@ -24,7 +24,7 @@ class Sampled(NamedTuple):
     Attributes:
         returns: `[S, episodes]`, undiscounted.
         lengths: `[S, episodes]`, in steps.
-        cut: bool `[S, episodes]`, whether it was truncated.
+        cut: bool `[S, episodes]`, whether the episode was truncated.
     """
 
     returns: Floats
@@ -34,30 +34,30 @@ class Sampled(NamedTuple):
 
 class _Followed(NamedTuple):
     cumulative: Floats
-    rng: Words
+    rng: StreamStates
 
 
 @compiled
 def _play(model: Model, world: World, policies: _Followed, episodes: int, cut: NDArray[np.bool_]) -> None:
-    """Let every seed follow its policy for some episodes, and write truncations to `cut [S, episodes]`."""
+    """Follow the policy of every seed for some episodes, and write truncations to `cut [S, episodes]`."""
     for i in range(len(world.state)):
         while world.episodes[i] < episodes:
             episode = world.episodes[i]
-            action = drawn_action(policies.cumulative[i], model.actions, policies.rng, i, world.state[i])
+            action = sampled_action(policies.cumulative[i], model.actions, policies.rng, i, world.state[i])
             cut[i, episode] = advance(model, world, i, action).truncated
 
 
 def sampled_returns(
     mdp: MDP, policies: ArrayLike, *, seeds: Sequence[int], episodes: int, longest: int = LONGEST_EPISODE
 ) -> Sampled:
-    """Play episodes of policies, always the same ones for the same seeds.
+    """Simulate episodes of policies; the same seeds give the same episodes.
 
     Args:
         mdp: the model; episodes are truncated at its step limit, or after `longest` steps.
         policies: `[S, states, A]`, probabilities.
-        seeds: S of them.
+        seeds: one non-negative integer per policy.
         episodes: episodes per seed.
-        longest: steps.
+        longest: maximum length of an episode.
 
     Raises:
         ValueError: if the shapes differ, or `episodes` is not positive.
@@ -71,19 +71,19 @@ def sampled_returns(
     begin_all(model, world)
     cumulative = np.cumsum(table, axis=2).reshape(len(seeds), -1)
     cut = np.zeros((len(seeds), episodes), np.bool_)
-    _play(model, world, _Followed(cumulative, words(seeds, "evaluation policy")), episodes, cut)
+    _play(model, world, _Followed(cumulative, stream_states(seeds, "evaluation policy")), episodes, cut)
     return Sampled(world.returns, world.lengths, cut)
 
 
 def expected_returns(mdp: MDP, policies: ArrayLike, *, gamma: float = 1.0, steps: int | None = None) -> Floats:
     """Return the exact values of policies within a number of steps.
 
-    Values without sampling noise: with γ = 1 the mean return of an evaluation. `exact_values` has no step limit.
+    With γ = 1 this is the expected score of an evaluation, without sampling noise. `exact_values` has no step limit.
 
     Args:
         mdp: the model.
         policies: `[..., states, A]`, probabilities.
-        gamma: discount per step.
+        gamma: discount factor.
         steps: horizon. Default: the step limit of the model.
 
     Returns:
@@ -94,7 +94,7 @@ def expected_returns(mdp: MDP, policies: ArrayLike, *, gamma: float = 1.0, steps
     """
     horizon = mdp.max_steps if steps is None else steps
     if horizon is None or not 0 <= horizon < UNLIMITED:
-        raise ValueError(f"the model has no step limit: give a number of steps, not {steps}")
+        raise ValueError(f"the model has no step limit: give a number of steps, got {steps}")
     table = np.asarray(policies, np.float64)
     indptr, successors, probabilities = mdp.continuation
     rows = mdp.states * mdp.actions
@@ -109,12 +109,12 @@ def expected_returns(mdp: MDP, policies: ArrayLike, *, gamma: float = 1.0, steps
 
 
 def exact_values(mdp: MDP, policies: ArrayLike, *, gamma: float) -> Floats:
-    """Return the exact values of policies over whole episodes, however long they are.
+    """Return the exact values of policies over whole episodes of any length.
 
     Args:
         mdp: the model; its step limit is ignored.
         policies: `[S, states, A]`, probabilities.
-        gamma: discount per step.
+        gamma: discount factor.
 
     Returns:
         `[S, states]`.

@@ -1,11 +1,11 @@
-r"""Scores of policies without episodes: the expected return in a known model, and endless cycles of a policy.
+r"""Exact scores of policies: the expected return in a known model, and endless cycles of a policy.
 
-A policy and a model give a Markov chain. The distribution of the state is propagated from the start until every episode
-has ended or is truncated, and each reward is weighted by its probability: the expectation of sampled evaluations, up to
-rounding errors.
+A policy and a model define a Markov chain. The distribution of the state is propagated from the start until every
+episode has ended or is truncated, and each reward is weighted by its probability. The result is the expectation of
+sampled evaluations, up to rounding errors.
 
-A policy that never ends runs to the limit. Its distribution is compared with an earlier one (Brent 1980); if they are
-equal, the remaining rounds of the cycle are computed in one step.
+A policy that never ends an episode runs to the limit. Its distribution is compared with an earlier one (Brent 1980); if
+they are equal, the remaining cycles are computed in one step.
 """
 
 from typing import NamedTuple
@@ -20,7 +20,7 @@ from operant.tabular.simulator import Model
 Floats = NDArray[np.float64]
 
 MOST_WORK = 50_000_000
-"""Maximum transitions times steps of exact scores: at worst a tenth of a second per seed."""
+"""Maximum transitions times steps of exact scores: at most 0.1 s per seed."""
 
 _NOTHING = 1e-16
 
@@ -93,31 +93,31 @@ def _total(walk: _Walk) -> float:
 
 
 @compiled
-def _copy(mass: Floats, kept: Floats) -> None:
+def _copy(mass: Floats, saved: Floats) -> None:
     """Copy the mass of all states."""
     for state in range(len(mass)):
-        kept[state] = mass[state]
+        saved[state] = mass[state]
 
 
 @compiled
-def _same(walk: _Walk, kept: Floats, count: int) -> bool:
-    """Return whether a walk has the distribution `kept [states]`, with `count` support states."""
+def _same(walk: _Walk, saved: Floats, count: int) -> bool:
+    """Return whether a walk has the distribution `saved [states]`, with `count` support states."""
     if walk.size[0] != count:
         return False
     different = 0
     for k in range(count):
-        different += walk.mass[walk.active[k]] != kept[walk.active[k]]
+        different += walk.mass[walk.active[k]] != saved[walk.active[k]]
     return different == 0
 
 
 @compiled
-def _expect(chain: _Chain, now: _Walk, after: _Walk, kept: Floats, out: Floats) -> None:
+def _expect(chain: _Chain, now: _Walk, after: _Walk, saved: Floats, out: Floats) -> None:
     """Write return, length and the probability of truncation to `out [3]`.
 
-    `now` is the distribution of the start; `after` is empty, and `kept [states]` is written to.
+    `now` is the start distribution; `after` is empty; `saved [states]` is scratch memory.
     """
     limit, paid, length, t, left = chain.model.max_steps, 0.0, 0.0, 0, _total(now)
-    _copy(now.mass, kept)
+    _copy(now.mass, saved)
     kept_count, kept_at, kept_paid, kept_length = now.size[0], 0, 0.0, 0.0
     while t < limit and left > _NOTHING:
         length += left
@@ -125,14 +125,14 @@ def _expect(chain: _Chain, now: _Walk, after: _Walk, kept: Floats, out: Floats) 
         now, after = after, now
         t += 1
         left = _total(now)
-        if kept_at >= 0 and _same(now, kept, kept_count):
+        if kept_at >= 0 and _same(now, saved, kept_count):
             rounds = (limit - t) // (t - kept_at)
             paid += rounds * (paid - kept_paid)
             length += rounds * (length - kept_length)
             t += rounds * (t - kept_at)
             kept_at = -1
         elif kept_at >= 0 and t & (t - 1) == 0:
-            _copy(now.mass, kept)
+            _copy(now.mass, saved)
             kept_count, kept_at, kept_paid, kept_length = now.size[0], t, paid, length
     out[0], out[1], out[2] = paid, length, left if left > _NOTHING else 0.0
 
@@ -157,14 +157,14 @@ def expected_episodes(mdp: MDP, policies: ArrayLike, *, limit: int) -> Expected:
     if table.ndim != 3 or table.shape[1:] != (mdp.states, mdp.actions) or limit < 1:
         expected = ("S", mdp.states, mdp.actions)
         raise ValueError(f"policies must have shape {expected}, got {table.shape}; limit at least 1, got {limit}")
-    model, found = Model.of(mdp, limit), np.zeros((len(table), 3))
+    model, results = Model.of(mdp, limit), np.zeros((len(table), 3))
     probabilities = np.array(mdp.probabilities, np.float64)
-    for policy, out in zip(table, found, strict=True):
+    for policy, out in zip(table, results, strict=True):
         start = np.flatnonzero(mdp.start)
         now, after = _walk(mdp.states), _walk(mdp.states)
         now.mass[start], now.active[: start.size], now.size[0] = mdp.start[start], start, start.size
         _expect(_Chain(model, probabilities, policy), now, after, np.zeros(mdp.states), out)
-    return Expected(*found.T)
+    return Expected(*results.T)
 
 
 def _walk(states: int) -> _Walk:
@@ -177,7 +177,7 @@ def circling_states(mdp: MDP, policy: ArrayLike) -> NDArray[np.int64]:
     They are the closed classes of its Markov chain that can be reached from the start and in which no episode ends.
 
     Args:
-        mdp: the model; its step limit does not count.
+        mdp: the model; its step limit is ignored.
         policy: `[states, A]`, probabilities.
 
     Returns:

@@ -35,9 +35,9 @@ class Experiment:
     """A tabular learner and its evaluation.
 
     Attributes:
-        learner: satisfies `operant.runtime.learner.Learner` and `Policy`.
+        learner: the learner, an `operant.runtime.learner.Learner` and `Policy`.
         settings: settings of the run.
-        mdp: the model of the task, if it has a constant one that no wrapper changes.
+        mdp: the model of the task, if known, constant, and not modified by wrappers.
     """
 
     learner: TabularLearner
@@ -51,22 +51,22 @@ class Experiment:
         backend: str | None = None,
         interrupted: Callable[[], bool] = lambda: False,
     ) -> Evaluation:
-        """Score the greedy policies (for prediction, the given policy); equal policies get equal scores.
+        """Evaluate the greedy policies (for prediction, the given policy); equal policies get equal scores.
 
-        Where the model is known and not too large (`operant.tabular.exact.may_compute`), the score is the expected
-        return, computed from the model; else it is sampled, with the same episodes at every call. Without a step limit,
-        episodes are truncated after `operant.tabular.evaluation.LONGEST_EPISODE` steps, or by the settings.
+        If the model is known and not too large (`operant.tabular.exact.may_compute`), the score is the exact expected
+        return; otherwise it is sampled, with the same episodes at every call. Without a step limit,
+        episodes are truncated after `operant.tabular.evaluation.LONGEST_EPISODE` steps, or as the settings specify.
 
         Args:
             episodes: episodes per seed. Default: from the settings.
             backend: "tensor" uses the model, "gymnasium" steps Gymnasium's environment, "auto" is the former if there
                 is a model. Default: that of the settings.
-            interrupted: called repeatedly; True stops the evaluation.
+            interrupted: function polled during the evaluation; if it returns True, the evaluation stops.
 
         Raises:
-            StoppedError: if it was stopped.
-            ValueError: if `episodes` is not positive, an unknown backend, or no model, such as in wrappers that hold in
-                evaluations.
+            StoppedError: if it was interrupted.
+            ValueError: if `episodes` is not positive, the backend is unknown, or there is no model, e.g. because of
+                wrappers that apply in evaluations.
         """
         settings, learner = self.settings, self.learner
         episodes = settings.evaluate_episodes if episodes is None else episodes
@@ -101,11 +101,11 @@ class Experiment:
 
     @property
     def env(self) -> BatchEnv | None:
-        """The environments that the learner steps, in their wrappers; None if it simulates a model."""
+        """The environments that the learner steps, with their wrappers; None if it simulates a model."""
         return self.learner.env
 
     def reach(self) -> None:
-        """Run Gymnasium's check on a user environment before training."""
+        """Run Gymnasium's `check_env` on a user environment before training."""
         if self.env is not None:
             check_users_environment(self.settings.task)
 
@@ -120,7 +120,7 @@ class Experiment:
 
 
 def _in_model(mdp: MDP, policies: NDArray[np.float64], seeds: Sequence[int], episodes: int, longest: int) -> Evaluation:
-    """Score policies `[S, states, A]` in a model: exactly if fast, else by sampled episodes."""
+    """Evaluate policies `[S, states, A]` in a model: exactly if fast, else by sampled episodes."""
     limit = mdp.max_steps or longest
     if may_compute(mdp, limit):
         expected = expected_episodes(mdp, policies, limit=limit)
@@ -133,27 +133,27 @@ def _in_model(mdp: MDP, policies: NDArray[np.float64], seeds: Sequence[int], epi
 def assemble(
     algorithm: catalog.Algorithm, settings: Settings, config: Any, *, device: str
 ) -> Experiment | BanditExperiment:
-    """Make the learner of a run with its model or environment.
+    """Create the learner of a run with its model or environment.
 
-    A task with a known, constant model is simulated inside the kernel; others with finite spaces are stepped, and so
-    are tasks in wrappers, which see the numbers of states. `settings.env_backend` selects "tensor" (the former) or
+    A task with a known, constant model is simulated inside the kernel; other tasks with finite spaces are stepped, as
+    are tasks with wrappers, which see state indices. `settings.env_backend` selects "tensor" (the former) or
     "gymnasium" (the latter). Bandits always run inside the kernel.
 
     Args:
-        algorithm: from the catalog.
-        settings: the run's.
-        config: the algorithm's configuration.
+        algorithm: entry of the catalog.
+        settings: settings of the run.
+        config: configuration of the algorithm.
         device: must be "cpu": tables are updated cell by cell.
 
     Raises:
-        ValueError: if the task is unknown or does not suit the algorithm, or another device.
+        ValueError: if the task is unknown or unsupported by the algorithm, or the device is not the CPU.
         TypeError: if the configuration has another type.
     """
-    kind = learner_kind(algorithm, config)
+    learner_class = learner_kind(algorithm, config)
     if device != "cpu":
-        raise ValueError(f"{algorithm.name} runs only on the cpu, where tables are fastest; got device {device!r}")
+        raise ValueError(f"{algorithm.name} runs only on the CPU, which is fastest for tables; got device {device!r}")
     if algorithm.family == "bandit":
-        return _with_arms(kind, settings, config)
+        return _with_arms(learner_class, settings, config)
     mdp = known_model(settings.task, settings.env_kwargs)
     source: MDP | BatchEnv | None = mdp if _simulated(settings.task, mdp, settings.env_backend) else None
     if settings.wrappers:
@@ -162,7 +162,7 @@ def assemble(
     elif source is None:
         source = enumerated(settings.task, settings.seeds, env_kwargs=settings.env_kwargs)
     try:
-        learner = kind(config, source, seeds=settings.seeds, budget=settings.budget)
+        learner = learner_class(config, source, seeds=settings.seeds, budget=settings.budget)
     except BaseException:
         if not isinstance(source, MDP):
             source.close()
@@ -171,40 +171,40 @@ def assemble(
 
 
 def _in_wrappers(settings: Settings) -> BatchEnv:
-    """Return the environments of a task with numbered observations in the wrappers of a run.
+    """Return the environments of a task with state indices as observations and the wrappers of a run.
 
     Raises:
-        ValueError: if the task is to be simulated, or a wrapper cannot be made, or makes observations or actions that
-            are no numbers of states or actions.
+        ValueError: if the task must be simulated, a wrapper cannot be created, or its observations or actions are not
+            indices.
     """
     if settings.env_backend == "tensor":
         raise ValueError(
-            f"env_backend='tensor' simulates the model of {settings.task} inside the kernel, which has no place "
-            f"for wrappers={settings.wrappers}: leave env_backend at 'auto', which steps the environment"
+            f"env_backend='tensor' simulates the model of {settings.task} inside the kernel, which does not "
+            f"support wrappers={settings.wrappers}: leave env_backend at 'auto', which steps the environment"
         )
-    bare = enumerated(settings.task, settings.seeds, env_kwargs=settings.env_kwargs)
+    unwrapped = enumerated(settings.task, settings.seeds, env_kwargs=settings.env_kwargs)
     try:
-        env = wrapped(bare, settings.wrappers)
+        env = wrapped(unwrapped, settings.wrappers)
         for wrapper in wrappers(env):
             for what, space in {"observations": wrapper.observation_space, "actions": wrapper.action_space}.items():
                 if not isinstance(space, gymnasium.spaces.Discrete) or space.start:
                     raise ValueError(
-                        f"{type(wrapper).__name__} gives a table {what} of {space}: around a table a wrapper sees the "
-                        "numbers of states and actions and has to return such, Discrete from 0; change other ones in "
-                        "an environment of your own, path/to/file.py:MyEnv"
+                        f"{type(wrapper).__name__} has {what} of {space}, but wrappers of tabular algorithms must have "
+                        "Discrete observations and actions that start at 0; use your own environment for others, "
+                        "path/to/file.py:MyEnv"
                     )
         start(env, settings.seeds)
     except BaseException:
-        bare.close()
+        unwrapped.close()
         raise
     return env
 
 
-def _with_arms(kind: Any, settings: Settings, config: Any) -> BanditExperiment:
+def _with_arms(learner_class: Any, settings: Settings, config: Any) -> BanditExperiment:
     if settings.wrappers:
         raise ValueError(
-            f"the arms of a bandit are pulled inside the kernel, which has no place for wrappers="
-            f"{settings.wrappers}: leave them out, or take an algorithm that steps its environment, such as q-learning"
+            f"bandits run inside the kernel, which does not support wrappers="
+            f"{settings.wrappers}: leave them out, or use an algorithm that steps its environment, such as q-learning"
         )
     if settings.env_backend == "gymnasium":
         raise ValueError(
@@ -212,11 +212,11 @@ def _with_arms(kind: Any, settings: Settings, config: Any) -> BanditExperiment:
             "an evaluation can use Gymnasium's environment"
         )
     arms = arms_of(settings.task, settings.seeds, settings.env_kwargs)
-    return BanditExperiment(kind(config, arms, seeds=settings.seeds, budget=settings.budget), settings)
+    return BanditExperiment(learner_class(config, arms, seeds=settings.seeds, budget=settings.budget), settings)
 
 
 def known_model(task: str, env_kwargs: Mapping[str, Any] | None = None) -> MDP | None:
-    """Return the model of a task, with its step limit; None if it has none, or one that changes.
+    """Return the model of a task, with its step limit; None if it is unknown or not constant.
 
     Args:
         task: a Gymnasium id.
@@ -228,8 +228,10 @@ def known_model(task: str, env_kwargs: Mapping[str, Any] | None = None) -> MDP |
     """
     env = make_single(specified(task, env_kwargs))
     try:
-        bare = env.unwrapped
-        if isinstance(bare, Bandit | ChangingMaze) or not (isinstance(bare, FiniteEnv) or hasattr(bare, "P")):
+        unwrapped = env.unwrapped
+        if isinstance(unwrapped, Bandit | ChangingMaze) or not (
+            isinstance(unwrapped, FiniteEnv) or hasattr(unwrapped, "P")
+        ):
             return None
         return MDP.from_gymnasium(env)
     finally:
@@ -268,18 +270,18 @@ def learner_for(
 
     Args:
         algorithm: a name of the catalog, such as `"q-learning"`.
-        source: see `TabularLearner`; arms for a strategy for bandits, see `BanditLearner`.
-        seeds: one for each run.
-        budget: environment steps per seed; the iteration that reaches it is shortened.
+        source: see `TabularLearner`; for a bandit strategy, arms (see `BanditLearner`).
+        seeds: one non-negative integer per run.
+        budget: environment steps per seed; the last iteration is shortened accordingly.
         **values: fields of the algorithm's configuration.
 
     Raises:
         ValueError: for an unknown name, a value out of range, an algorithm of another package, or a source of the wrong
-            kind.
+            type.
     """
     entry = catalog.find(algorithm)
     if entry.package != "tabular":
-        raise ValueError(f"{algorithm} learns no table; it belongs to operant.{entry.package}")
+        raise ValueError(f"{algorithm} is not a tabular algorithm; it belongs to operant.{entry.package}")
     if isinstance(source, Arms) != (entry.family == "bandit"):
         needed = "Arms" if entry.family == "bandit" else "an MDP or a BatchEnv"
         raise ValueError(f"{algorithm} needs {needed} as its source, got {type(source).__name__}")

@@ -1,4 +1,4 @@
-"""The update rules, one scalar function each; those that `operant.ops` has too are tested against it."""
+"""The update rules, one scalar function each; the tests compare them with their twins in `operant.ops`."""
 
 import numpy as np
 
@@ -7,7 +7,7 @@ from operant.tabular.numba_config import compiled
 
 @compiled
 def q_target(reward: float, next_value: float, terminated: bool, gamma: float) -> float:
-    """Return `r + γ (1 - terminated) V(s')` (`operant.ops.q_target`); `next_value` is not read where terminated."""
+    """Return `r + γ (1 - terminated) V(s')` (`operant.ops.q_target`); `next_value` is ignored if terminated."""
     return reward if terminated else reward + gamma * next_value
 
 
@@ -21,8 +21,8 @@ def moved(value: float, target: float, step_size: float) -> float:
 def lambda_return(reward: float, next_value: float, next_return: float, gamma: float, lam: float) -> float:
     """Return `G_t^λ` from that of the next step (`operant.ops.lambda_returns`; Sutton and Barto 2018, equation 12.3).
 
-    `r + γ ((1 - λ) V(s') + λ G_{t+1}^λ)`: λ = 0 is TD(0), λ = 1 is Monte Carlo. At the last step of an episode both the
-    next value and the next return are the value that the episode ends in, 0 if it has terminated.
+    `r + γ ((1 - λ) V(s') + λ G_{t+1}^λ)`: λ = 0 is TD(0), λ = 1 is Monte Carlo. At the last step of an episode, the
+    next value and the next return are both the value of the last state, 0 if the episode has terminated.
     """
     return reward + gamma * ((1.0 - lam) * next_value + lam * next_return)
 

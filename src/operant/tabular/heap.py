@@ -1,4 +1,4 @@
-"""A priority queue of table cells for each seed, inside kernels: a binary heap with positions of the cells."""
+"""A priority queue of table cells per seed for use in kernels: a binary heap with the positions of the cells."""
 
 from typing import NamedTuple, Self
 
@@ -12,8 +12,8 @@ class Heap(NamedTuple):
     """The queues of `S` seeds.
 
     Attributes:
-        cells: `[S, n]`, the heap; no priority is above that of its parent, `(k - 1) // 2`.
-        priority: `[S, n]`, by cell.
+        cells: `[S, n]`, the heap; no cell has a higher priority than its parent, `(k - 1) // 2`.
+        priority: `[S, n]`, priority of each cell.
         place: `[S, n]`, position of each cell in the heap; -1 if not queued.
         queued: `[S]`, number of queued cells.
     """
@@ -31,55 +31,55 @@ class Heap(NamedTuple):
 
 
 @compiled
-def _put(heap: Heap, i: int, place: int, cell: int) -> None:
-    heap.cells[i, place] = cell
-    heap.place[i, cell] = place
+def _put(heap: Heap, i: int, position: int, cell: int) -> None:
+    heap.cells[i, position] = cell
+    heap.place[i, cell] = position
 
 
 @compiled
-def _rise(heap: Heap, i: int, place: int) -> None:
-    cell = heap.cells[i, place]
-    while place > 0:
-        parent = (place - 1) // 2
+def _rise(heap: Heap, i: int, position: int) -> None:
+    cell = heap.cells[i, position]
+    while position > 0:
+        parent = (position - 1) // 2
         if heap.priority[i, heap.cells[i, parent]] >= heap.priority[i, cell]:
             break
-        _put(heap, i, place, heap.cells[i, parent])
-        place = parent
-    _put(heap, i, place, cell)
+        _put(heap, i, position, heap.cells[i, parent])
+        position = parent
+    _put(heap, i, position, cell)
 
 
 @compiled
-def _sink(heap: Heap, i: int, place: int) -> None:
-    cell, count = heap.cells[i, place], heap.queued[i]
-    while 2 * place + 1 < count:
-        child = 2 * place + 1
+def _sink(heap: Heap, i: int, position: int) -> None:
+    cell, count = heap.cells[i, position], heap.queued[i]
+    while 2 * position + 1 < count:
+        child = 2 * position + 1
         if child + 1 < count and (heap.priority[i, heap.cells[i, child + 1]] > heap.priority[i, heap.cells[i, child]]):
             child += 1
         if heap.priority[i, heap.cells[i, child]] <= heap.priority[i, cell]:
             break
-        _put(heap, i, place, heap.cells[i, child])
-        place = child
-    _put(heap, i, place, cell)
+        _put(heap, i, position, heap.cells[i, child])
+        position = child
+    _put(heap, i, position, cell)
 
 
 @compiled
 def push(heap: Heap, i: int, cell: int, priority: float) -> None:
-    """Queue a cell, or raise its priority; a higher existing priority stays."""
-    place = heap.place[i, cell]
-    if place < 0:
-        place = heap.queued[i]
+    """Queue a cell, or raise its priority; a higher existing priority is kept."""
+    position = heap.place[i, cell]
+    if position < 0:
+        position = heap.queued[i]
         heap.queued[i] += 1
         heap.priority[i, cell] = priority
-        _put(heap, i, place, cell)
-        _rise(heap, i, place)
+        _put(heap, i, position, cell)
+        _rise(heap, i, position)
     elif priority > heap.priority[i, cell]:
         heap.priority[i, cell] = priority
-        _rise(heap, i, place)
+        _rise(heap, i, position)
 
 
 @compiled
 def pop(heap: Heap, i: int) -> int:
-    """Remove and return the cell of highest priority; the queue must not be empty."""
+    """Remove and return the cell with the highest priority; the queue must not be empty."""
     top = heap.cells[i, 0]
     heap.place[i, top] = -1
     heap.queued[i] -= 1

@@ -1,4 +1,4 @@
-"""Base of tabular learners: parallel seeds, experience, metrics, exact state."""
+"""Base class of tabular learners: parallel seeds, experience, metrics, exact state."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar, NamedTuple, Protocol, cast
@@ -26,13 +26,13 @@ Floats = NDArray[np.float64]
 
 
 class Kernels(NamedTuple):
-    """An algorithm, compiled.
+    """The compiled functions of an algorithm.
 
     Attributes:
-        choose: `(rule, agent, i, state) -> action` of seed `i`.
-        learn: `(rule, agent, i, step)`, from a `Step` of seed `i`.
-        run: `(model, world, rule, agent, quota)` lets every seed act and learn in a model until its `Quota` is used up,
-            or until it is full (`make_room`).
+        choose: `(rule, agent, i, state) -> action`, selects an action of seed `i`.
+        learn: `(rule, agent, i, step)`, learns from a `Step` of seed `i`.
+        run: `(model, world, rule, agent, quota)`, runs every seed in a model until its `Quota` is used up, or its
+            storage is full (`make_room`).
     """
 
     choose: Callable[[Any, Any, int, int], int]
@@ -41,7 +41,7 @@ class Kernels(NamedTuple):
 
 
 class PlainRule(NamedTuple):
-    """The basic rule."""
+    """Only the shared constants."""
 
     base: Rule
 
@@ -61,23 +61,23 @@ class History(NamedTuple):
 class TabularLearner(DeclaredState):
     """`S` seeds that learn in a simulated model or a stepped environment.
 
-    A subclass names its `kernels` and makes `agent`, a record with the tables and all other state.
+    A subclass defines its `kernels` and creates `agent`, a named tuple with the tables and all other state.
 
     Args:
         config: hyperparameters.
         source: a model, simulated inside the kernel; or `S` environments with the same seeds, whose
             observations and actions are discrete and start at 0.
-        seeds: one non-negative integer for each of the S runs; each has its own random streams.
-        budget: environment steps per seed; the iteration that reaches it is shortened.
+        seeds: one non-negative integer per run; each has its own random streams.
+        budget: environment steps per seed; the last iteration is shortened accordingly.
 
     Attributes:
         learns_values: whether it has `q`, `values` and `visits`.
-        learns_action_values: whether `q` holds action values, not state values.
+        learns_action_values: whether `q` contains action values; otherwise state values.
         consumed: environment steps per seed.
         states: number of states.
         actions: A.
         feasible: `[states, A]`, mask of feasible actions.
-        world: positions of the seeds.
+        world: environment states of the seeds.
         rule: the kernels' constants.
         agent: tables, counters, streams.
         device: device of actions and observations, the CPU.
@@ -98,7 +98,7 @@ class TabularLearner(DeclaredState):
         self, config: BaseConfig, source: MDP | BatchEnv, *, seeds: Sequence[int], budget: int = UNLIMITED
     ) -> None:
         if not len(seeds):
-            raise ValueError("at least one seed is needed, got none")
+            raise ValueError("expected at least one seed, got none")
         if budget < 1:
             raise ValueError(f"budget must be at least 1 environment step, got {budget}")
         self.config, self.seeds, self.budget, self.consumed = config, list(seeds), budget, 0
@@ -120,15 +120,15 @@ class TabularLearner(DeclaredState):
         self._told: list[Mapping[str, Tensor]] = []
 
     def make_rule(self, base: Rule) -> Any:
-        """Return the kernels' constants: a record with `base` under this name."""
+        """Return the kernels' constants: a named tuple with the field `base`."""
         return PlainRule(base)
 
     def make_agent(self) -> Any:
-        """Return tables, counters and streams before learning."""
+        """Return the initial tables, counters and random streams."""
         raise TypeError(f"{type(self).__name__} has no tables: use one of its subclasses")
 
     def make_room(self) -> None:
-        """Enlarge full storage, so that waiting seeds can continue; most learners are never full."""
+        """Enlarge full storage, so that waiting seeds can continue; most learners have no such storage."""
 
     @property
     def q(self) -> Floats:
@@ -142,7 +142,7 @@ class TabularLearner(DeclaredState):
 
     @property
     def values(self) -> Floats:
-        """State values, `[S, states]`: of the best action; 0 without feasible actions."""
+        """State values, `[S, states]`: the value of the best action; 0 without feasible actions."""
         best = np.where(self.feasible, self.q, -np.inf).max(axis=2)
         return np.where(self.feasible.any(axis=1), best, 0.0)
 
@@ -151,7 +151,7 @@ class TabularLearner(DeclaredState):
 
         Args:
             states: `[S, N]`.
-            exploring: the behavior policy; else the greedy one, with tied actions sharing the probability equally.
+            exploring: whether to return the behavior policy; otherwise the greedy policy, uniform over tied actions.
 
         Returns:
             `[S, N, A]`.
@@ -183,16 +183,16 @@ class TabularLearner(DeclaredState):
         return self._report()
 
     def run_episodes(self, episodes: int) -> History:
-        """Act and learn until every seed has ended `episodes` episodes in total.
+        """Act and learn until every seed has finished `episodes` episodes in total.
 
-        Seeds stop at different steps; `consumed` becomes the largest number. Returns and lengths of episodes before
-        this call are 0.
+        Seeds stop at different steps; `consumed` is the maximum. Returns and lengths of episodes before this call are
+        0.
 
         Raises:
             ValueError: if the learner steps environments, which cannot stop one by one, or `episodes` is not positive.
         """
         if self.model is None:
-            raise ValueError("only a model can be simulated by episodes; call iterate() until there are enough")
+            raise ValueError("run_episodes needs a simulated model; call iterate() instead")
         if episodes < 1:
             raise ValueError(f"episodes must be at least 1, got {episodes}")
         history = History(np.zeros((len(self.seeds), episodes)), np.zeros((len(self.seeds), episodes), np.int64))
@@ -205,13 +205,15 @@ class TabularLearner(DeclaredState):
         return history
 
     def replace_model(self, mdp: MDP) -> None:
-        """Continue in another model with the same states and actions, as in a changing maze.
+        """Replace the model by another one with the same states and actions, as in a changing maze.
 
         Raises:
             ValueError: if states or feasible actions differ, or the learner steps an environment.
         """
         if self.model is None or not np.array_equal(mdp.feasible, self.feasible):
-            raise ValueError("the model must be simulated, and the new one have the same states and feasible actions")
+            raise ValueError(
+                "the model must be simulated, and the new one must have the same states and feasible actions"
+            )
         self.model = Model.of(mdp)
 
     def _simulate(self, model: Model, quota: Quota) -> None:
@@ -245,14 +247,14 @@ class TabularLearner(DeclaredState):
     def _report(self) -> Metrics:
         count, total, length = from_numpy(self.world.ended.copy()).unbind(1)
         self.world.ended[:] = 0.0
-        told, self._told = self._told, []
+        metrics, self._told = self._told, []
         wrappers = [] if self.env is None else reporting(self.env)
         return {
             **{name: value for wrapper in wrappers for name, value in wrapper.metrics().items()},
             "rollout/episode_return": total / count,
             "rollout/episode_length": length / count,
             "rollout/episodes": count,
-            **info_metrics(told, len(self.seeds)),
+            **info_metrics(metrics, len(self.seeds)),
             **{name: from_numpy(values.copy()) for name, values in self.schedules().items()},
         }
 
@@ -267,7 +269,7 @@ class TabularLearner(DeclaredState):
         return reported
 
     def act(self, obs: Any, memory: Any, noise: Tensor | None) -> tuple[Tensor, None]:
-        """Choose actions for states `[S, N]` (see `operant.runtime.learner.Policy`).
+        """Select actions for states `[S, N]` (see `operant.runtime.learner.Policy`).
 
         Raises:
             EnvError: if a state is outside the table.
@@ -279,12 +281,12 @@ class TabularLearner(DeclaredState):
         """Return the greedy policies and the tables in states `[S, N]` (see `operant.runtime.learner.Describing`)."""
         states = _states(_array(obs), self.states, "the environment")
         seeds = np.arange(len(self.seeds))[:, None]
-        found = {"probabilities": self.probabilities(states)}
+        outputs = {"probabilities": self.probabilities(states)}
         if self.learns_values:
-            found["value"] = self.values[seeds, states]
+            outputs["value"] = self.values[seeds, states]
         if self.learns_values and self.learns_action_values:
-            found["q"] = np.where(self.feasible[states], self.q[seeds, states], -np.inf)
-        return {name: from_numpy(np.array(values)) for name, values in found.items()}
+            outputs["q"] = np.where(self.feasible[states], self.q[seeds, states], -np.inf)
+        return {name: from_numpy(np.array(values)) for name, values in outputs.items()}
 
     def noise(self, rows: int, generator: torch.Generator) -> Tensor:
         """Return the random numbers in [0, 1) for exploration in `act`, `[S, rows]`."""
@@ -292,7 +294,7 @@ class TabularLearner(DeclaredState):
 
     @property
     def places(self) -> World:
-        """Positions of the seeds, without the record of their first episodes, which restarts."""
+        """Environment states of the seeds, without the history of their first episodes."""
         return self.world._replace(returns=None, lengths=None)
 
     @places.setter
@@ -300,16 +302,16 @@ class TabularLearner(DeclaredState):
         self.world = world._replace(returns=self.world.returns, lengths=self.world.lengths)
 
     def state_dict(self) -> State:
-        """Return tables, counters, streams, and the position of every seed."""
+        """Return tables, counters, random streams, and the environment state of every seed."""
         return super().state_dict() | {"env": None if self.env is None else self.env.state_dict()}
 
     @all_or_nothing
     def load_state_dict(self, state: State) -> None:
-        """Restore a state exactly; an invalid one leaves the learner unchanged.
+        """Restore a state exactly; an invalid state leaves the learner unchanged.
 
         Raises:
-            StateError: if the state is of another configuration.
-            ValueError: if it is of another task.
+            StateError: if the state belongs to another configuration.
+            ValueError: if the state belongs to another task.
         """
         if "env" not in state:
             raise MissingError("env", "is missing")
@@ -318,7 +320,7 @@ class TabularLearner(DeclaredState):
             self.world.state[:] = _array(load_part(self.env, state, "env"))
 
     def close(self) -> None:
-        """Close the environment, if there is one."""
+        """Close the environments, if any."""
         if self.env is not None:
             self.env.close()
 
@@ -328,7 +330,7 @@ class HasPolicies(Protocol):
 
     @property
     def seeds(self) -> Sequence[int]:
-        """One for each policy."""
+        """The seeds, one per policy."""
         ...
 
     def probabilities(self, states: NDArray[np.int64], *, exploring: bool = False) -> Floats:
@@ -340,7 +342,7 @@ class Player:
     """The policies of a learner, with their own random numbers for ties and stochastic policies.
 
     Args:
-        learner: is not changed.
+        learner: the learner, which is not modified.
     """
 
     def __init__(self, learner: "HasPolicies") -> None:
@@ -348,7 +350,7 @@ class Player:
         self._rngs = [np.random.Generator(np.random.PCG64(seed_sequence(s, "playing"))) for s in learner.seeds]
 
     def act(self, obs: Any, memory: Any, noise: Tensor | None) -> tuple[Tensor, None]:
-        """Return actions `[S, N]` for states `[S, N]`; with noise `[S, N]` in [0, 1), the behavior policy."""
+        """Return actions `[S, N]` for states `[S, N]`; with noise `[S, N]` in [0, 1), behavior actions."""
         states = _array(obs)
         cumulative = self._learner.probabilities(states, exploring=noise is not None).cumsum(axis=2)
         count: int = states.shape[1]
@@ -367,40 +369,44 @@ def shares(mask: NDArray[np.bool_]) -> Floats:
 
 
 def _array(obs: Tree) -> NDArray[np.int64]:
-    """Return observations `[B]`, a tensor as those of every Discrete space, as state indices."""
+    """Convert observations `[B]` of a Discrete space to state indices."""
     return cast(Tensor, obs).numpy().astype(np.int64)
 
 
-def _states(found: NDArray[np.int64], states: int, task: str) -> NDArray[np.int64]:
-    """Return state indices, or raise EnvError for one outside the table: kernels do not check."""
-    outside = found.view(np.uint64) >= states  # negative numbers become huge
+def _states(states_: NDArray[np.int64], states: int, task: str) -> NDArray[np.int64]:
+    """Return state indices; raise EnvError for an index outside the table, because kernels do not check bounds."""
+    outside = states_.view(np.uint64) >= states  # as unsigned, negative numbers are huge
     if outside.any():
         raise EnvError(
-            f"{task} is in state {found[outside].flat[0]}, but its observation space has {states} states, 0 to "
-            f"{states - 1}; correct its observation_space, or what reset() and step() return"
+            f"{task} is in state {states_[outside].flat[0]}, but its observation space has {states} states, 0 to "
+            f"{states - 1}; correct its observation_space, or the results of reset() and step()"
         )
-    return found
+    return states_
 
 
 def _finite(rewards: Floats, task: str) -> Floats:
-    """Return rewards, or raise EnvError for NaN or Inf, which would spread through the table."""
+    """Return rewards; raise EnvError for NaN or Inf, which would propagate through the table."""
     if not np.isfinite(rewards).all():
         reward = rewards[~np.isfinite(rewards)][0]
-        raise EnvError(f"{task} gave the reward {reward}, expected a finite number; correct what its step() returns")
+        raise EnvError(f"{task} returned the reward {reward}, expected a finite number; correct its step()")
     return rewards
 
 
 def _feasible(env: BatchEnv, seeds: int) -> NDArray[np.bool_]:
-    """Return the all-true mask of an environment; raise if its spaces are unsupported."""
-    observed, taken = env.observation_space, env.action_space
-    if not (isinstance(observed, Discrete) and isinstance(taken, Discrete)) or observed.start or taken.start:
+    """Return an all-true mask of the actions of an environment; raise ValueError if its spaces are unsupported."""
+    observation_space, action_space = env.observation_space, env.action_space
+    if (
+        not (isinstance(observation_space, Discrete) and isinstance(action_space, Discrete))
+        or observation_space.start
+        or action_space.start
+    ):
         raise ValueError(
-            f"a table needs observations and actions that are Discrete and start at 0, but {env.task} has {observed} "
-            f"and {taken}; operant.tabular.enumerated converts finite spaces"
+            f"a table needs observations and actions that are Discrete and start at 0, but {env.task} has "
+            f"{observation_space} and {action_space}; operant.tabular.enumerated converts finite spaces"
         )
     if env.rows != seeds or not env.always_valid:
         raise ValueError(
             f"{seeds} seeds need {seeds} environments whose steps are all valid, but {env.task} has "
-            f"{env.rows} rows (valid: {env.always_valid}); make it with operant.envs.make(task, 1, seeds)"
+            f"{env.rows} rows (valid: {env.always_valid}); create it with operant.envs.make(task, 1, seeds)"
         )
-    return np.ones((int(observed.n), int(taken.n)), np.bool_)
+    return np.ones((int(observation_space.n), int(action_space.n)), np.bool_)

@@ -1,15 +1,15 @@
 """R-max and MBIE-EB: model-based learning with optimism in the face of uncertainty.
 
-Both count outcomes, and act greedily in an optimistic model:
+Both count outcomes, and act greedily with respect to an optimistic model:
 
     R-max (Brafman and Tennenholtz 2002, JMLR 3)    an action tried fewer than m times has the maximal value
     MBIE-EB (Strehl and Littman 2008, JCSS 74)      Q(s, a) = r̂ + γ Σ P̂ max Q + β / sqrt(N(s, a))
 
-So they plan directly to unknown states, unlike ε-greedy exploration: they need a number of steps that is polynomial in
+Unlike ε-greedy exploration, they plan paths to unknown states, so the number of steps that they need is polynomial in
 the number of states, not exponential.
 
-What differs: R-max plans again when a pair becomes known, MBIE-EB after every step, both by Gauss-Seidel value
-iteration from the previous values, until no value changes by more than `tolerance`; episodes may end; ties are broken
+What differs: R-max plans when a pair becomes known, MBIE-EB after every step, both by Gauss-Seidel value iteration
+from the previous values until no value changes by more than `tolerance`; episodes may end; ties are broken
 at random.
 """
 
@@ -26,7 +26,7 @@ from operant.tabular.count_model import Counts, expected_backup, observe
 from operant.tabular.formulas import count_bonus
 from operant.tabular.learner import Kernels, TabularLearner
 from operant.tabular.numba_config import compiled
-from operant.tabular.simulator import Model, Quota, Step, World, advance, may_go_on
+from operant.tabular.simulator import Model, Quota, Step, World, advance, has_quota
 
 
 @dataclass(frozen=True)
@@ -34,17 +34,19 @@ class OptimismConfig(BaseConfig):
     """Common hyperparameters of R-max and MBIE-EB."""
 
     gamma: UnitFloat = 0.95
-    """Discount per step, in [0, 1): an unknown action has the value `reward_max / (1 - gamma)`."""
+    """Discount factor in [0, 1). An unknown action has the value `reward_max / (1 - gamma)`."""
     reward_max: PositiveFloat = 1.0
-    """The largest possible reward. Too high explores longer, too low may never explore."""
+    """Maximum possible reward. With a higher value exploration takes longer; a lower one may prevent exploration."""
     tolerance: PositiveFloat = 1e-5
-    """Planning stops when no value moves by more than this share of the value of an unknown action."""
+    """Planning stops when no value changes by more than this fraction of the value of an unknown action."""
 
     def __post_init__(self) -> None:
         """Validate."""
         super().__post_init__()
         if self.gamma == 1.0:
-            raise ValueError("gamma must be in [0, 1), as the value of an unknown action would be infinite; got 1.0")
+            raise ValueError(
+                "gamma must be in [0, 1), because the value of an unknown action would be infinite; got 1.0"
+            )
 
     @property
     def value_max(self) -> float:
@@ -57,7 +59,7 @@ class RMaxConfig(OptimismConfig):
     """Hyperparameters of R-max."""
 
     known: PositiveInt = 16
-    """m, tries after which an action is known. More estimate random outcomes better and cost more steps."""
+    """Number m of tries after which an action is known. More give better estimates and cost more steps."""
 
 
 @dataclass(frozen=True)
@@ -75,15 +77,15 @@ PRESETS: Mapping[str, Mapping[str, Any]] = {
 
 
 class OptimismRule(NamedTuple):
-    """The rule, and the parameters of the optimistic model.
+    """Shared constants, and the parameters of the optimistic model.
 
     Attributes:
-        base: the rule.
+        base: the shared constants.
         known: tries below which an action has the value `value_max`.
-        value_max: the maximal value.
+        value_max: the maximum value.
         beta: scale of the bonus.
         always: whether to plan after every step; otherwise when an action becomes known.
-        tolerance: largest move of a value at which planning stops.
+        tolerance: maximum change of a value at which planning stops.
     """
 
     base: Rule
@@ -114,7 +116,7 @@ def optimistic_value(rule: OptimismRule, agent: Agent, i: int, cell: Cell) -> fl
 
 @compiled
 def plan(rule: OptimismRule, agent: Agent, i: int) -> None:
-    """Iterate values over all states in order, in place, until they converge."""
+    """Run value iteration over all states, in place, until convergence."""
     q, choices = agent.table.q, rule.base.choices
     largest = np.inf
     while largest > rule.tolerance:
@@ -146,9 +148,9 @@ def learn(rule: OptimismRule, agent: Agent, i: int, step: Step) -> None:
 
 @compiled
 def run(model: Model, world: World, rule: OptimismRule, agent: Agent, quota: Quota) -> None:
-    """Run R-max or MBIE-EB in a simulated model, unknown to the agent; a seed with a full learned model waits."""
+    """Run R-max or MBIE-EB in a simulated model that the agent does not see; a seed with a full learned model waits."""
     for i in range(len(quota.left)):
-        while may_go_on(world, quota, i) and not agent.model.full[i]:
+        while has_quota(world, quota, i) and not agent.model.full[i]:
             step = advance(model, world, i, choose(rule, agent, i, world.state[i]))
             learn(rule, agent, i, step)
             quota.left[i] -= 1
@@ -163,7 +165,7 @@ class Optimist(TabularLearner):
     GROWING = frozenset({"successors", "counts"})
 
     def make_agent(self) -> Agent:
-        """Return tables with maximal values, and an empty model."""
+        """Return tables with the maximum values, and an empty model."""
         table = Table.new(self.rule.base, self.seeds, self.states, self.actions, self.rule.value_max)
         return Agent(table, Counts.new(len(self.seeds), self.states, self.actions))
 

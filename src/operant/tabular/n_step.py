@@ -1,10 +1,10 @@
 """n-step TD prediction and n-step SARSA: bootstrapping after n real rewards (Sutton and Barto 2018, chapter 7).
 
 The target of the step n steps ago is `r_t + γ r_{t+1} + ... + γ^{n-1} r_{t+n-1} + γ^n V(s_{t+n})`, or without the last
-term where the episode has terminated in between. n = 1 is TD(0) and SARSA; n beyond the length of an episode is
+term if the episode has terminated before. n = 1 is TD(0) and SARSA; n beyond the length of an episode is
 Monte Carlo, every visit.
 
-What differs: an episode that a time limit cuts bootstraps from its true last state.
+What differs: an episode cut by a time limit bootstraps from its true last state.
 """
 
 from collections.abc import Mapping
@@ -21,7 +21,7 @@ from operant.tabular.formulas import q_target
 from operant.tabular.learner import Kernels, PlainRule, TabularLearner
 from operant.tabular.numba_config import compiled
 from operant.tabular.prediction import Prediction, PredictionRule, follow, of_state
-from operant.tabular.simulator import Model, Quota, Step, World, advance, may_go_on
+from operant.tabular.simulator import Model, Quota, Step, World, advance, has_quota
 
 
 @dataclass(frozen=True)
@@ -29,7 +29,7 @@ class NStepTDConfig(TableConfig):
     """Hyperparameters of n-step TD prediction."""
 
     n_step: PositiveInt = 1
-    """Real rewards in a target. More propagate rewards faster and have more variance; 1 is TD(0)."""
+    """Number of rewards in a target. More propagate rewards faster, with more variance; 1 is TD(0)."""
 
 
 @dataclass(frozen=True)
@@ -37,7 +37,7 @@ class NStepSarsaConfig(ControlConfig):
     """Hyperparameters of n-step SARSA."""
 
     n_step: PositiveInt = 4
-    """Real rewards in a target. More propagate rewards faster and have more variance; 1 is SARSA."""
+    """Number of rewards in a target. More propagate rewards faster, with more variance; 1 is SARSA."""
 
 
 PRESETS: Mapping[str, Mapping[str, Any]] = {
@@ -48,14 +48,14 @@ PRESETS: Mapping[str, Mapping[str, Any]] = {
 
 
 class Window(NamedTuple):
-    """The last steps of the current episode without an update, as a ring buffer.
+    """The last steps of the current episode, which have no update yet, as a ring buffer.
 
     Attributes:
         states: `[S, n]`.
         actions: `[S, n]`; 0 for prediction.
         rewards: `[S, n]`.
-        first: `[S]`, position of the oldest.
-        held: `[S]`, their number.
+        first: `[S]`, position of the oldest step.
+        held: `[S]`, number of steps.
     """
 
     states: NDArray[np.int64]
@@ -78,7 +78,7 @@ class Window(NamedTuple):
 
 
 class Agent(NamedTuple):
-    """Tables, the window, and SARSA's pending action `[S]`, -1 for none."""
+    """Tables, the window, and SARSA's pending action `[S]` (-1: none)."""
 
     table: Table
     window: Window
@@ -100,7 +100,7 @@ def update_oldest(rule: HasBase, agent: Agent, i: int, next_value: float) -> Non
 
 @compiled
 def push(rule: HasBase, agent: Agent, i: int, step: Step, next_value: float) -> None:
-    """Add a step to the window and make the due updates; `next_value` is 0 after a termination."""
+    """Add a step to the window and make the updates that are due; `next_value` is 0 after a termination."""
     window, ended = agent.window, step.terminated or step.truncated
     n = window.rewards.shape[1]
     slot = (window.first[i] + window.held[i]) % n
@@ -122,7 +122,7 @@ def learn_td(rule: PredictionRule, agent: Agent, i: int, step: Step) -> None:
 
 @compiled
 def learn_sarsa(rule: PlainRule, agent: Agent, i: int, step: Step) -> None:
-    """Choose the next action and move Q(s, a) of n steps ago towards the n-step return."""
+    """Select the next action and move Q(s, a) of n steps ago towards the n-step return."""
     push(rule, agent, i, step, sarsa_value(rule, agent, i, step))
 
 
@@ -130,7 +130,7 @@ def learn_sarsa(rule: PlainRule, agent: Agent, i: int, step: Step) -> None:
 def run_td(model: Model, world: World, rule: PredictionRule, agent: Agent, quota: Quota) -> None:
     """Run n-step TD in a model."""
     for i in range(len(quota.left)):
-        while may_go_on(world, quota, i):
+        while has_quota(world, quota, i):
             step = advance(model, world, i, follow(rule, agent, i, world.state[i]))
             learn_td(rule, agent, i, step)
             quota.left[i] -= 1
@@ -140,7 +140,7 @@ def run_td(model: Model, world: World, rule: PredictionRule, agent: Agent, quota
 def run_sarsa(model: Model, world: World, rule: PlainRule, agent: Agent, quota: Quota) -> None:
     """Run n-step SARSA in a model."""
     for i in range(len(quota.left)):
-        while may_go_on(world, quota, i):
+        while has_quota(world, quota, i):
             step = advance(model, world, i, planned(rule, agent, i, world.state[i]))
             learn_sarsa(rule, agent, i, step)
             quota.left[i] -= 1
@@ -154,7 +154,7 @@ class NStepTD(Prediction):
     kernels = Kernels(follow, learn_td, run_td)
 
     def make_agent(self) -> Agent:
-        """Return tables without any experience."""
+        """Return the initial tables."""
         return Agent(self.new_table(), Window.new(len(self.seeds), self.config.n_step), np.full(len(self.seeds), -1))
 
 
@@ -167,6 +167,6 @@ class NStepSarsa(TabularLearner):
     kernels = Kernels(planned, learn_sarsa, run_sarsa)
 
     def make_agent(self) -> Agent:
-        """Return tables without any experience."""
+        """Return the initial tables."""
         table = Table.new(self.rule.base, self.seeds, self.states, self.actions, self.config.initial_value)
         return Agent(table, Window.new(len(self.seeds), self.config.n_step), np.full(len(self.seeds), -1))

@@ -2,13 +2,13 @@
 
 They differ in the value of the next state:
 
-    Q-learning      max_a Q(s', a)                      off-policy: learns the greedy policy
-    SARSA           Q(s', a'), a' the next action       on-policy: learns the policy that explores
+    Q-learning      max_a Q(s', a)                      off-policy: learns the values of the greedy policy
+    SARSA           Q(s', a'), a' the next action       on-policy: learns the values of the behavior policy
     Expected SARSA  (1 - ε) max_a Q + ε mean_a Q        on-policy, without the noise of a'
 
 Watkins and Dayan 1992 (Q-learning), Rummery and Niranjan 1994 (SARSA), van Seijen et al. 2009 (Expected SARSA).
 
-What differs: ties are broken at random; an episode that a time limit cuts bootstraps from the value of its true last
+What differs: ties are broken at random; an episode cut by a time limit bootstraps from the value of its true last
 state (Pardo et al. 2018, arXiv:1712.00378); `bonus` adds a reward for rarely tried actions.
 """
 
@@ -25,7 +25,7 @@ from operant.tabular.configs import ControlConfig
 from operant.tabular.formulas import count_bonus, q_target
 from operant.tabular.learner import Kernels, TabularLearner
 from operant.tabular.numba_config import compiled
-from operant.tabular.simulator import Model, Quota, Step, World, advance, may_go_on
+from operant.tabular.simulator import Model, Quota, Step, World, advance, has_quota
 
 
 @dataclass(frozen=True)
@@ -54,18 +54,18 @@ PRESETS: Mapping[str, Mapping[str, Any]] = {
         "exploration_factor": 0.9995,
     },
 }
-"""Configuration by task, or by name: `decaying` starts at ε = 1 and hardly explores after 9208 episodes."""
+"""Configuration by task, or by name: `decaying` decreases ε from 1 to 0.01 within 9208 episodes."""
 
 
 class OneStepRule(NamedTuple):
-    """The rule with the scale of the bonus."""
+    """Shared constants, and the scale of the bonus."""
 
     base: Rule
     bonus: float
 
 
 class Agent(NamedTuple):
-    """Tables, and SARSA's pending action `[S]`, -1 for none."""
+    """Tables, and SARSA's pending action `[S]` (-1: none)."""
 
     table: Table
     pending: NDArray[np.int64]
@@ -73,7 +73,7 @@ class Agent(NamedTuple):
 
 @compiled
 def with_bonus(rule: OneStepRule, agent: Agent, i: int, step: Step) -> float:
-    """Return the reward of a step and the bonus for trying the action once more."""
+    """Return the reward of a step plus the bonus of its action."""
     if rule.bonus == 0.0:
         return step.reward
     return step.reward + count_bonus(rule.bonus, agent.table.visits[i, step.state, step.action] + 1)
@@ -98,7 +98,7 @@ def learn_q_learning(rule: OneStepRule, agent: Agent, i: int, step: Step) -> Non
 
 @compiled
 def learn_sarsa(rule: OneStepRule, agent: Agent, i: int, step: Step) -> None:
-    """Choose a' and move Q(s, a) towards `r + γ Q(s', a')`."""
+    """Select a' and move Q(s, a) towards `r + γ Q(s', a')`."""
     update(rule, agent, i, step, sarsa_value(rule, agent, i, step))
 
 
@@ -113,7 +113,7 @@ def learn_expected_sarsa(rule: OneStepRule, agent: Agent, i: int, step: Step) ->
 def run_q_learning(model: Model, world: World, rule: OneStepRule, agent: Agent, quota: Quota) -> None:
     """Run Q-learning in a model."""
     for i in range(len(quota.left)):
-        while may_go_on(world, quota, i):
+        while has_quota(world, quota, i):
             step = advance(model, world, i, planned(rule, agent, i, world.state[i]))
             learn_q_learning(rule, agent, i, step)
             quota.left[i] -= 1
@@ -123,7 +123,7 @@ def run_q_learning(model: Model, world: World, rule: OneStepRule, agent: Agent, 
 def run_sarsa(model: Model, world: World, rule: OneStepRule, agent: Agent, quota: Quota) -> None:
     """Run SARSA in a model."""
     for i in range(len(quota.left)):
-        while may_go_on(world, quota, i):
+        while has_quota(world, quota, i):
             step = advance(model, world, i, planned(rule, agent, i, world.state[i]))
             learn_sarsa(rule, agent, i, step)
             quota.left[i] -= 1
@@ -133,7 +133,7 @@ def run_sarsa(model: Model, world: World, rule: OneStepRule, agent: Agent, quota
 def run_expected_sarsa(model: Model, world: World, rule: OneStepRule, agent: Agent, quota: Quota) -> None:
     """Run Expected SARSA in a model."""
     for i in range(len(quota.left)):
-        while may_go_on(world, quota, i):
+        while has_quota(world, quota, i):
             step = advance(model, world, i, planned(rule, agent, i, world.state[i]))
             learn_expected_sarsa(rule, agent, i, step)
             quota.left[i] -= 1
@@ -151,7 +151,7 @@ class OneStep(TabularLearner):
         return OneStepRule(base, float(self.config.bonus_coef))
 
     def make_agent(self) -> Agent:
-        """Return tables without any experience."""
+        """Return the initial tables."""
         table = Table.new(self.rule.base, self.seeds, self.states, self.actions, self.config.initial_value)
         return Agent(table, np.full(len(self.seeds), -1, np.int64))
 

@@ -8,7 +8,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from operant.envs.base import BatchEnv
 from operant.mdp import MDP, check_policy
-from operant.tabular.acting import HasTable, Rule, Table, drawn_action
+from operant.tabular.acting import HasTable, Rule, Table, sampled_action
 from operant.tabular.configs import TableConfig
 from operant.tabular.learner import TabularLearner, shares
 from operant.tabular.numba_config import compiled
@@ -21,7 +21,7 @@ class Policy(NamedTuple):
     """A stochastic policy for sampling.
 
     Attributes:
-        cumulative: `[states * A]`, the probabilities of the actions, summed up within each state.
+        cumulative: `[states * A]`, cumulative probabilities of the actions of each state.
         actions: A.
     """
 
@@ -30,10 +30,10 @@ class Policy(NamedTuple):
 
 
 class PredictionRule(NamedTuple):
-    """The rule with the policy.
+    """Shared constants, and the evaluated policy.
 
     Attributes:
-        base: the rule.
+        base: the shared constants.
         policy: the evaluated policy.
     """
 
@@ -53,7 +53,7 @@ class HasPolicy(Protocol):
 @compiled
 def follow(rule: HasPolicy, agent: HasTable, i: int, state: int) -> int:
     """Sample an action from the policy."""
-    return drawn_action(rule.policy.cumulative, rule.policy.actions, agent.table.rng, i, state)
+    return sampled_action(rule.policy.cumulative, rule.policy.actions, agent.table.rng, i, state)
 
 
 @compiled
@@ -67,14 +67,13 @@ class Prediction(TabularLearner):
 
     Args:
         config: hyperparameters.
-        source: as for `TabularLearner`.
-        seeds: as for `TabularLearner`.
-        budget: as for `TabularLearner`.
-        policy: `[states]`, one action each, or `[states, A]`, probabilities. Default: every feasible action is equally
-            likely.
+        source: as in `TabularLearner`.
+        seeds: as in `TabularLearner`.
+        budget: as in `TabularLearner`.
+        policy: actions `[states]`, or probabilities `[states, A]`. Default: uniform over feasible actions.
 
     Raises:
-        ValueError: if the policy has another shape, or an infeasible action.
+        ValueError: if the policy has the wrong shape, or an infeasible action.
     """
 
     learns_action_values = False
@@ -101,7 +100,7 @@ class Prediction(TabularLearner):
         return Policy(np.cumsum(self.followed, axis=1).ravel(), self.actions)
 
     def new_table(self) -> Table:
-        """Return values of states before learning, `[S, states, 1]`; those of terminal states are 0."""
+        """Return the initial state values, `[S, states, 1]`; those of terminal states are 0."""
         table = Table.new(self.rule.base, self.seeds, self.states, 1, self.config.initial_value)
         table.q[:, ~self.feasible.any(axis=1)] = 0.0
         return table
@@ -120,12 +119,12 @@ def policy_table(policy: ArrayLike | None, feasible: NDArray[np.bool_]) -> Float
     """Return a policy as probabilities `[states, A]`; None is uniform over feasible actions.
 
     Raises:
-        ValueError: if the policy has another shape, or an infeasible action.
+        ValueError: if the policy has the wrong shape, or an infeasible action.
     """
     if policy is None:
         return shares(feasible)
     entries = int(feasible.sum())
-    asked = MDP(  # a model with these feasible actions, where each ends the episode
+    model = MDP(  # a model with these feasible actions, where each ends the episode
         states=feasible.shape[0],
         actions=feasible.shape[1],
         indptr=np.concatenate([[0], np.cumsum(feasible)]),
@@ -135,4 +134,4 @@ def policy_table(policy: ArrayLike | None, feasible: NDArray[np.bool_]) -> Float
         terminates=np.ones(entries, np.bool_),
         start=shares(np.asarray(feasible.any(axis=1))),
     )
-    return check_policy(asked, policy)
+    return check_policy(model, policy)

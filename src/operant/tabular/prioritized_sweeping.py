@@ -1,12 +1,12 @@
 """Prioritized sweeping with a learned model (Moore and Atkeson 1993, Machine Learning 13).
 
-The agent counts outcomes. If the value of a cell would change by more than a threshold, the cell is queued by the size
-of that change; after every real step the most urgent cells get a full backup over all observed outcomes, and their
-known predecessors are queued. Changes propagate backwards along relevant paths.
+The agent counts outcomes. If a backup would change the value of a cell by more than a threshold, the cell is queued
+with the change as its priority. After every real step the cells with the highest priority get a full backup over all
+observed outcomes, and their known predecessors are queued. So changes propagate backwards along relevant paths.
 
 What differs: cells are pairs of state and action, as in Sutton and Barto (2018, section 8.4), but backups are
 expectations over the counts, as in the paper, so planning is correct in stochastic environments; there is no step size.
-The agent explores ε-greedily, where the paper gives unknown actions an optimistic value (`initial_value` does so too).
+The agent explores ε-greedily, whereas the paper gives unknown actions an optimistic value (as `initial_value` can).
 """
 
 from collections.abc import Mapping
@@ -23,7 +23,7 @@ from operant.tabular.count_model import Counts, expected_backup, observe
 from operant.tabular.heap import Heap, pop, push
 from operant.tabular.learner import Kernels, TabularLearner
 from operant.tabular.numba_config import compiled
-from operant.tabular.simulator import Model, Quota, Step, World, advance, may_go_on
+from operant.tabular.simulator import Model, Quota, Step, World, advance, has_quota
 
 
 @dataclass(frozen=True)
@@ -31,12 +31,11 @@ class PrioritisedSweepingConfig(ExploringConfig):
     """Hyperparameters of prioritized sweeping."""
 
     gamma: UnitFloat = 0.95
-    """Discount per step, in [0, 1]. Higher looks further ahead; 1 is for tasks whose episodes end."""
+    """Discount factor in [0, 1]; 1 is for tasks whose episodes end. A higher one means a longer horizon."""
     planning_steps: PositiveInt = 5
-    """Maximum backups after each real step. More need less experience and more time."""
+    """Maximum number of backups per real step. More need less experience and more computation."""
     threshold: NonNegativeFloat = 1e-4
-    """Change of a value, in units of return, below which a cell gets no backup. Lower is more exact and slower.
-    """
+    """Minimum change of a value for a backup, in units of return. Lower is more accurate and slower."""
 
 
 PRESETS: Mapping[str, Mapping[str, Any]] = {"CliffWalking-v1": {"gamma": 1.0}}
@@ -44,7 +43,7 @@ PRESETS: Mapping[str, Mapping[str, Any]] = {"CliffWalking-v1": {"gamma": 1.0}}
 
 
 class SweepingRule(NamedTuple):
-    """The rule, and the amount of planning: maximum backups per step, and the threshold."""
+    """Shared constants, maximum backups per step, and the threshold."""
 
     base: Rule
     planning: int
@@ -55,8 +54,8 @@ class Predecessors(NamedTuple):
     """Predecessors of each state, as linked lists of edges; edge `cell * K + slot` is the slot of a cell's model.
 
     Attributes:
-        head: `[S, states]`, the first edge into each state; -1 for none.
-        following: `[S, states * A * K]`, the next edge into the same state; -1 for none.
+        head: `[S, states]`, the first edge into each state; -1: none.
+        following: `[S, states * A * K]`, the next edge into the same state; -1: none.
     """
 
     head: NDArray[np.int64]
@@ -64,7 +63,7 @@ class Predecessors(NamedTuple):
 
     @classmethod
     def new(cls, model: Counts) -> Self:
-        """Return the empty lists of a model without any experience."""
+        """Return the empty lists of an empty model."""
         seeds, states, actions, slots = model.successors.shape
         return cls(np.full((seeds, states), -1, np.int64), np.full((seeds, states * actions * slots), -1, np.int64))
 
@@ -107,11 +106,11 @@ def consider(rule: SweepingRule, agent: Agent, i: int, cell: Cell) -> None:
 
 @compiled
 def sweep(rule: SweepingRule, agent: Agent, i: int) -> None:
-    """Back up the most urgent cell, and consider its predecessors."""
+    """Back up the cell with the highest priority, and queue its predecessors if needed."""
     table, lists = agent.table, agent.predecessors
     actions, slots = agent.model.successors.shape[2], agent.model.successors.shape[3]
-    place = pop(agent.heap, i)
-    state, action = place // actions, place % actions
+    cell_index = pop(agent.heap, i)
+    state, action = cell_index // actions, cell_index % actions
     table.visits[i, state, action] += 1
     table.q[i, state, action] = expected_backup(rule.base, agent.model, table.q, i, (state, action))
     edge = lists.head[i, state]
@@ -145,9 +144,9 @@ def learn(rule: SweepingRule, agent: Agent, i: int, step: Step) -> None:
 
 @compiled
 def run(model: Model, world: World, rule: SweepingRule, agent: Agent, quota: Quota) -> None:
-    """Run prioritized sweeping in a simulated model, unknown to the agent; a seed with a full learned model waits."""
+    """Run prioritized sweeping in a simulated model that the agent does not see; seeds with a full model wait."""
     for i in range(len(quota.left)):
-        while may_go_on(world, quota, i) and not agent.model.full[i]:
+        while has_quota(world, quota, i) and not agent.model.full[i]:
             step = advance(model, world, i, choose(rule, agent, i, world.state[i]))
             learn(rule, agent, i, step)
             quota.left[i] -= 1
@@ -163,11 +162,11 @@ class PrioritisedSweeping(TabularLearner):
     GROWING = frozenset({"successors", "counts", "following"})
 
     def make_rule(self, base: Rule) -> SweepingRule:
-        """Add the amount of planning."""
+        """Add the constants of planning."""
         return SweepingRule(base, self.config.planning_steps, float(self.config.threshold))
 
     def make_agent(self) -> Agent:
-        """Return tables and a model without any experience."""
+        """Return the initial tables and an empty model."""
         table = Table.new(self.rule.base, self.seeds, self.states, self.actions, self.config.initial_value)
         model = Counts.new(len(self.seeds), self.states, self.actions)
         heap = Heap.new(len(self.seeds), self.states * self.actions)

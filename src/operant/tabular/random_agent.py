@@ -7,45 +7,45 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from operant.tabular.acting import any_action
+from operant.tabular.acting import random_action
 from operant.tabular.configs import BaseConfig
 from operant.tabular.learner import Floats, Kernels, PlainRule, TabularLearner, shares
 from operant.tabular.numba_config import compiled
-from operant.tabular.random import Words, words
-from operant.tabular.simulator import Model, Quota, Step, World, advance, may_go_on
+from operant.tabular.random import StreamStates, stream_states
+from operant.tabular.simulator import Model, Quota, Step, World, advance, has_quota
 
 
 @dataclass(frozen=True)
 class RandomConfig(BaseConfig):
-    """Hyperparameters of the random agent; without effect."""
+    """Hyperparameters of the random agent; they have no effect."""
 
 
 PRESETS: Mapping[str, Mapping[str, Any]] = {}
-"""There is nothing to configure."""
+"""No presets."""
 
 
 class Agent(NamedTuple):
     """The streams `[S]` of the policy."""
 
-    rng: Words
+    rng: StreamStates
 
 
 @compiled
 def choose(rule: PlainRule, agent: Agent, i: int, state: int) -> int:
-    """Return any feasible action."""
-    return any_action(rule.base.choices, agent.rng, i, state)
+    """Return a random feasible action."""
+    return random_action(rule.base.choices, agent.rng, i, state)
 
 
 @compiled
 def learn(rule: PlainRule, agent: Agent, i: int, step: Step) -> None:
-    """Learn nothing."""
+    """Do nothing."""
 
 
 @compiled
 def run(model: Model, world: World, rule: PlainRule, agent: Agent, quota: Quota) -> None:
     """Act in a model."""
     for i in range(len(quota.left)):
-        while may_go_on(world, quota, i):
+        while has_quota(world, quota, i):
             advance(model, world, i, choose(rule, agent, i, world.state[i]))
             quota.left[i] -= 1
 
@@ -60,13 +60,13 @@ class RandomAgent(TabularLearner):
     learns_values = False
 
     def make_agent(self) -> Agent:
-        """Return the streams."""
-        return Agent(words(self.seeds, "policy"))
+        """Return the random streams."""
+        return Agent(stream_states(self.seeds, "policy"))
 
     def probabilities(self, states: NDArray[np.int64], *, exploring: bool = False) -> Floats:
         """Return the policy in states `[S, N]`, `[S, N, A]`."""
         return shares(self.feasible[states])
 
     def schedules(self) -> dict[str, Floats]:
-        """Return nothing: nothing changes."""
+        """Return an empty dictionary: there are no schedules."""
         return {}

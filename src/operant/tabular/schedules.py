@@ -1,4 +1,4 @@
-"""Numbers that change while learning: exploration rates and step sizes."""
+"""Schedules of exploration rates and step sizes."""
 
 from typing import Literal, NamedTuple
 
@@ -11,15 +11,15 @@ CONSTANT, LINEAR, EXPONENTIAL, VISITS = range(4)
 
 
 class Schedule(NamedTuple):
-    """A number as a function of the count of episodes, or of steps.
+    """A value as a function of the number of episodes, or of steps.
 
     Attributes:
         kind: index in `KINDS`.
-        initial: at count 0, and always if constant.
-        final: linear: after `span` units; exponential: the minimum.
-        span: linear: its length in units.
-        factor: exponential: factor per unit.
-        power: visits: `N^-power` for a table entry in its N-th update, whatever the count.
+        initial: initial value; the only one if constant.
+        final: for linear, the value after `span` units; for exponential, the minimum.
+        span: for linear, its length in units.
+        factor: for exponential, the factor per unit.
+        power: for visits, the exponent in `N^-power` for the N-th update of a cell.
     """
 
     kind: int
@@ -33,13 +33,13 @@ class Schedule(NamedTuple):
     def of(
         cls, kind: Kind, initial: float, *, final: float, span: float, factor: float, power: float = 1.0
     ) -> "Schedule":
-        """Return the schedule of a kind."""
+        """Return the schedule of the given kind."""
         return cls(KINDS.index(kind), float(initial), float(final), float(span), float(factor), float(power))
 
 
 @compiled
 def scheduled(schedule: Schedule, count: int) -> float:
-    """Return the number at a count of units; that of a schedule by visits is its initial one."""
+    """Return the value at a count of units; for a schedule by visits, the initial one."""
     if schedule.kind == LINEAR:
         share = min(count / schedule.span, 1.0)
         return schedule.initial + share * (schedule.final - schedule.initial)
@@ -50,7 +50,7 @@ def scheduled(schedule: Schedule, count: int) -> float:
 
 @compiled
 def step_size_of(schedule: Schedule, current: float, visits: int) -> float:
-    """Return the step size of an entry in its update number `visits`, from 1; `current` is the scheduled one."""
+    """Return the step size of update number `visits` of a cell, starting at 1; `current` is the scheduled step size."""
     if schedule.kind != VISITS:
         return current
     return 1.0 / visits if schedule.power == 1.0 else visits**-schedule.power

@@ -8,10 +8,10 @@ from numpy.typing import NDArray
 
 from operant.mdp import MDP
 from operant.tabular.numba_config import compiled
-from operant.tabular.random import Words, draw, words
+from operant.tabular.random import StreamStates, draw, stream_states
 
 UNLIMITED = 1 << 62
-"""Steps, or episodes, without a limit."""
+"""A number of steps or episodes that is never reached."""
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -23,12 +23,12 @@ class Model(NamedTuple):
     Attributes:
         actions: A.
         indptr: `[states * A + 1]`, start of each row.
-        cumulative: `[n]`, probabilities summed up within each row.
+        cumulative: `[n]`, cumulative probabilities within each row.
         successors: `[n]`.
         rewards: `[n]`.
         terminates: bool `[n]`.
         starts: possible start states.
-        start_cumulative: their probabilities, summed up.
+        start_cumulative: their cumulative probabilities.
         max_steps: steps after which an episode is truncated.
     """
 
@@ -48,7 +48,7 @@ class Model(NamedTuple):
 
         Args:
             mdp: the model.
-            max_steps: the limit; default: its own.
+            max_steps: step limit. Default: that of the model.
         """
         limit = mdp.max_steps if max_steps is None else max_steps
         total = np.concatenate([[0.0], np.cumsum(mdp.probabilities)])
@@ -74,9 +74,9 @@ class Step(NamedTuple):
         state: the current state.
         action: the action.
         reward: the reward.
-        successor: the next state; at the end of an episode not the first state of the next one.
-        terminated: the episode has ended and the successor has value 0.
-        truncated: a time limit has cut the episode; the successor keeps its value.
+        successor: the true next state; at the end of an episode, not the first state of the next one.
+        terminated: whether the episode has terminated, so that the value of the successor is 0.
+        truncated: whether a time limit has cut the episode; the target then bootstraps from the successor.
     """
 
     state: int
@@ -92,7 +92,7 @@ class Quota(NamedTuple):
 
     Attributes:
         left: `[S]`, remaining steps.
-        episodes: number of the last episode, counted from the start.
+        episodes: total number of episodes after which seeds stop.
     """
 
     left: Ints
@@ -100,14 +100,14 @@ class Quota(NamedTuple):
 
 
 class World(NamedTuple):
-    """Positions and statistics of the seeds.
+    """Environment states and statistics of the seeds.
 
     Attributes:
         state: `[S]`.
         age: `[S]`, steps of the current episode.
         total: `[S]`, undiscounted return of the current episode.
         episodes: `[S]`, number of ended episodes.
-        ended: `[S, 3]`, number, summed returns and summed lengths of episodes since the last report.
+        ended: `[S, 3]`, number, total return and total length of episodes since the last report.
         rng: `[S]`, stream of the environment.
         returns: `[S, K]`, return of each of the first K episodes.
         lengths: `[S, K]`, their lengths in steps.
@@ -118,13 +118,13 @@ class World(NamedTuple):
     total: Floats
     episodes: Ints
     ended: Floats
-    rng: Words
+    rng: StreamStates
     returns: Floats
     lengths: Ints
 
     @classmethod
     def new(cls, seeds: Sequence[int], purpose: str = "environment", record: int = 0) -> Self:
-        """Return a world of `S` seeds, in state 0, that records the first `record` episodes of each."""
+        """Return the world of `S` seeds, all in state 0, which records the first `record` episodes of each."""
         count = len(seeds)
         return cls(
             state=np.zeros(count, np.int64),
@@ -132,14 +132,14 @@ class World(NamedTuple):
             total=np.zeros(count),
             episodes=np.zeros(count, np.int64),
             ended=np.zeros((count, 3)),
-            rng=words(seeds, purpose),
+            rng=stream_states(seeds, purpose),
             returns=np.zeros((count, record)),
             lengths=np.zeros((count, record), np.int64),
         )
 
 
 @compiled
-def may_go_on(world: World, quota: Quota, i: int) -> bool:
+def has_quota(world: World, quota: Quota, i: int) -> bool:
     """Return whether a seed has steps and episodes left."""
     return quota.left[i] > 0 and world.episodes[i] < quota.episodes
 

@@ -1,13 +1,13 @@
 """Strategies for bandits.
 
-    ε-greedy            any arm with probability ε, else the best so far: regret grows linearly
+    ε-greedy            a random arm with probability ε, else the best so far: regret grows linearly
     UCB1                the largest `Q + c sqrt(ln t / N)` (Auer, Cesa-Bianchi and Fischer 2002)
-    KL-UCB              the largest mean q that is still likely, `N KL(Q, q) <= ln t` (Garivier and Cappé 2011)
-    gradient bandit     preferences that climb the expected reward (Sutton and Barto 2018, section 2.8)
+    KL-UCB              the largest plausible mean q, `N KL(Q, q) <= ln t` (Garivier and Cappé 2011)
+    gradient bandit     preferences, by gradient ascent on the expected reward (Sutton and Barto 2018, section 2.8)
 
 Thompson sampling is in `operant.tabular.thompson`. Ties are broken at random. UCB1 and KL-UCB first pull every arm
-once. What differs from the papers: the bound of KL-UCB is `ln t`, without the term `3 ln ln t` that the proof needs and
-its authors leave out in practice.
+once. What differs from the papers: the bound of KL-UCB is `ln t`, without the term `3 ln ln t`, which the proof needs
+and the authors omit in practice.
 """
 
 from collections.abc import Mapping
@@ -29,7 +29,7 @@ from operant.tabular.bandits import (
     top_arm,
 )
 from operant.tabular.numba_config import compiled
-from operant.tabular.random import Words, below, uniform
+from operant.tabular.random import StreamStates, below, uniform
 
 PRESETS: Mapping[str, Mapping[str, Any]] = {}
 """No task-specific settings."""
@@ -42,11 +42,11 @@ class EpsilonGreedyConfig(StrategyConfig):
     """Hyperparameters of the ε-greedy strategy."""
 
     exploration_rate: UnitFloat = 0.1
-    """ε, the probability of a random arm. Higher finds the best arm sooner and pulls it less often."""
+    """ε, the probability of a random arm."""
     step_size: UnitFloat = 0.0
     """Step size of estimates; 0: estimates are the means of all rewards."""
     initial_value: float = 0.0
-    """Estimate of an arm before it is pulled. A high one, with a step size, tries every arm repeatedly (optimism)."""
+    """Initial estimate of an arm. A high one with a constant step size encourages exploration (optimism)."""
 
     def rule(self) -> "EpsilonGreedyRule":
         """Return the kernel's constants."""
@@ -80,9 +80,9 @@ class GradientBanditConfig(StrategyConfig):
     """Hyperparameters of the gradient bandit."""
 
     step_size: NonNegativeFloat = 0.1
-    """Step size of preferences. Higher commits sooner, perhaps to the wrong arm."""
+    """Step size of preferences. A higher one converges sooner, possibly to a suboptimal arm."""
     baseline: bool = True
-    """Whether the mean reward so far is the baseline; else 0."""
+    """Whether to use the mean reward so far as the baseline; otherwise 0."""
 
     def rule(self) -> "GradientRule":
         """Return the kernel's constants."""
@@ -111,7 +111,7 @@ class GradientRule(NamedTuple):
 
 @compiled
 def ucb_index(estimate: float, count: int, clock: int, scale: float) -> float:
-    """Return `Q + c sqrt(ln t / N)`; infinity for an unpulled arm. `clock` counts from 1."""
+    """Return `Q + c sqrt(ln t / N)`; infinity for an unpulled arm. `clock` starts at 1."""
     return estimate + scale * np.sqrt(np.log(clock) / count) if count > 0 else np.inf
 
 
@@ -132,8 +132,8 @@ def kl_ucb_index(estimate: float, count: int, clock: int) -> float:
 
 
 @compiled
-def softmax_arm(preferences: Floats, probabilities: Floats, rng: Words, i: int) -> int:
-    """Return an arm with the softmax probabilities of its preference, which are written to `probabilities`."""
+def softmax_arm(preferences: Floats, probabilities: Floats, rng: StreamStates, i: int) -> int:
+    """Sample an arm from the softmax of the preferences; the probabilities are written to `probabilities`."""
     largest, total = preferences[0], 0.0
     for k in range(1, len(preferences)):
         largest = max(largest, preferences[k])
@@ -230,7 +230,7 @@ class KLUCB(BanditLearner):
     run = run_kl_ucb
 
     def needs_bernoulli(self) -> bool:
-        """Return true: the index is for Bernoulli rewards."""
+        """Return True: the index requires Bernoulli rewards."""
         return True
 
 

@@ -2,7 +2,7 @@
 
 Thompson 1933, *Biometrika* 25; as algorithm 1 of Agrawal and Goyal 2012, "Analysis of Thompson sampling for the
 multi-armed bandit problem" (beta priors), and with normal priors as in their "Further optimal regret bounds" of 2013,
-whose prior is flat; here it has the deviation `prior_deviation`, so arms need no initial pull.
+whose prior is flat; here it has the standard deviation `prior_deviation`, so arms need no initial pull.
 """
 
 from collections.abc import Mapping
@@ -37,9 +37,9 @@ class ThompsonConfig(StrategyConfig):
     """Hyperparameters of Thompson sampling."""
 
     prior: Literal["auto", "beta", "gaussian"] = "auto"
-    """Prior: `beta`, for Bernoulli rewards; `gaussian`; or chosen by the task (auto)."""
+    """Prior: `beta`, for Bernoulli rewards; `gaussian`; or `auto`, by the task."""
     successes: Annotated[float, Interval("[1, inf)")] = 1.0
-    """First parameter of the beta prior, at least 1; 1 and 1 is uniform."""
+    """First parameter of the beta prior, at least 1; (1, 1) is uniform."""
     failures: Annotated[float, Interval("[1, inf)")] = 1.0
     """Second parameter of the beta prior, at least 1."""
     prior_deviation: PositiveFloat = 1.0
@@ -92,7 +92,7 @@ def run_gaussian(arms: Arms, pulls: Pulls, rule: PriorRule, steps: int) -> None:
 
 
 class _OfAllArms(Protocol):
-    """The formula of a posterior, for arrays with a number for each arm."""
+    """The formula of a posterior, for arrays with one element per arm."""
 
     def __call__(
         self, estimates: Floats, counts: NDArray[np.int64], first: float, second: float, /
@@ -100,7 +100,7 @@ class _OfAllArms(Protocol):
 
 
 KERNELS: Mapping[str, Kernel] = MappingProxyType({"beta": run_beta, "gaussian": run_gaussian})
-"""By prior."""
+"""Kernels and formulas by prior."""
 
 
 class Thompson(BanditLearner):
@@ -117,7 +117,7 @@ class Thompson(BanditLearner):
         return "beta" if self.arms.bernoulli else "gaussian"
 
     def called(self) -> str:
-        """Return the strategy's name for messages."""
+        """Return the name of the strategy for messages."""
         return f"Thompson sampling with a {self.prior} prior"
 
     def needs_bernoulli(self) -> bool:

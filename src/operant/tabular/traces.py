@@ -1,4 +1,4 @@
-r"""TD(λ) and SARSA(λ): every step updates earlier cells, by eligibility traces.
+r"""TD(λ) and SARSA(λ): every step updates all earlier cells, by eligibility traces.
 
 With the TD error `δ = r + γ V(s') - V(s)`, every cell moves by `α δ z`, where its trace z grows at each visit and
 decays by `γ λ` per step (Sutton 1988; Singh and Sutton 1996; van Seijen et al. 2016, "True online temporal-difference
@@ -11,7 +11,7 @@ learning", JMLR 17):
 λ = 0 is TD(0) and SARSA. Offline, with all updates of an episode made at its end, accumulating traces are
 the λ-return of `operant.tabular.episodic` (Sutton and Barto 2018, section 12.2).
 
-What differs: an episode that a time limit cuts bootstraps from its true last state. Only cells with a trace above 1e-30
+What differs: an episode cut by a time limit bootstraps from its true last state. Only cells with a trace above 1e-30
 are updated.
 """
 
@@ -29,7 +29,7 @@ from operant.tabular.formulas import q_target
 from operant.tabular.learner import Kernels, TabularLearner
 from operant.tabular.numba_config import compiled
 from operant.tabular.prediction import Policy, Prediction, follow, of_state
-from operant.tabular.simulator import Model, Quota, Step, World, advance, may_go_on
+from operant.tabular.simulator import Model, Quota, Step, World, advance, has_quota
 
 TraceKind = Literal["accumulating", "replacing", "true_online"]
 KINDS: tuple[TraceKind, ...] = ("accumulating", "replacing", "true_online")
@@ -46,7 +46,7 @@ class TDLambdaConfig(TableConfig):
     traces: TraceKind = "accumulating"
     """Traces: accumulating, replacing, or true online, exactly equal to the online λ-return."""
     update: Literal["online", "offline"] = "online"
-    """When values are updated: at every step, or at the end of an episode (accumulating and replacing traces)."""
+    """Updates of values: at every step, or at the end of an episode (accumulating and replacing traces)."""
 
     def __post_init__(self) -> None:
         """Validate."""
@@ -96,10 +96,10 @@ class Traces(NamedTuple):
 
     Attributes:
         z: `[S, states, A]`.
-        active: `[S, states * A]`, the cells with a trace, in any order.
-        live: `[S]`, their number.
-        old_value: `[S]`, of the current cell, as of the step before (true online).
-        moves: `[S, states, A]`, offline: updates at the end of the episode; else `[S, 0, 0]`.
+        active: `[S, states * A]`, the cells with a trace, unordered.
+        live: `[S]`, number of these cells.
+        old_value: `[S]`, value of the current cell at the previous step (true online).
+        moves: `[S, states, A]`, pending updates of offline learning; `[S, 0, 0]` if online.
     """
 
     z: NDArray[np.float64]
@@ -122,7 +122,7 @@ class Traces(NamedTuple):
 
 
 class Agent(NamedTuple):
-    """Tables, traces, and SARSA's pending action `[S]`, -1 for none."""
+    """Tables, traces, and SARSA's pending action `[S]` (-1: none)."""
 
     table: Table
     traces: Traces
@@ -131,7 +131,7 @@ class Agent(NamedTuple):
 
 @compiled
 def grown(trace: float, kind: int, step_size: float) -> float:
-    """Return a faded trace after a visit to its cell."""
+    """Return a decayed trace after a visit to its cell."""
     if kind == REPLACING:
         return 1.0
     return trace + 1.0 - step_size * trace if kind == TRUE_ONLINE else trace + 1.0
@@ -206,7 +206,7 @@ def learn_td(rule: "TDRule", agent: Agent, i: int, step: Step) -> None:
 
 @compiled
 def learn_sarsa(rule: "SarsaRule", agent: Agent, i: int, step: Step) -> None:
-    """Choose the next action and update the values of all earlier actions."""
+    """Select the next action and update the values of all earlier actions."""
     trace_update(rule, agent, i, step, sarsa_value(rule, agent, i, step))
 
 
@@ -214,7 +214,7 @@ def learn_sarsa(rule: "SarsaRule", agent: Agent, i: int, step: Step) -> None:
 def run_td(model: Model, world: World, rule: "TDRule", agent: Agent, quota: Quota) -> None:
     """Run TD(λ) in a model."""
     for i in range(len(quota.left)):
-        while may_go_on(world, quota, i):
+        while has_quota(world, quota, i):
             step = advance(model, world, i, follow(rule, agent, i, world.state[i]))
             learn_td(rule, agent, i, step)
             quota.left[i] -= 1
@@ -224,14 +224,14 @@ def run_td(model: Model, world: World, rule: "TDRule", agent: Agent, quota: Quot
 def run_sarsa(model: Model, world: World, rule: "SarsaRule", agent: Agent, quota: Quota) -> None:
     """Run SARSA(λ) in a model."""
     for i in range(len(quota.left)):
-        while may_go_on(world, quota, i):
+        while has_quota(world, quota, i):
             step = advance(model, world, i, planned(rule, agent, i, world.state[i]))
             learn_sarsa(rule, agent, i, step)
             quota.left[i] -= 1
 
 
 class TDRule(NamedTuple):
-    """The rule with the evaluated policy, and the settings of traces."""
+    """Shared constants, the evaluated policy, and the settings of traces."""
 
     base: Rule
     policy: Policy
@@ -239,7 +239,7 @@ class TDRule(NamedTuple):
 
 
 class SarsaRule(NamedTuple):
-    """The rule, and the settings of traces."""
+    """Shared constants, and the settings of traces."""
 
     base: Rule
     how: TraceRule
@@ -259,7 +259,7 @@ class TDLambda(Prediction):
         return TDRule(base, self.make_policy(), how)
 
     def make_agent(self) -> Agent:
-        """Return tables without any experience."""
+        """Return the initial tables."""
         traces = Traces.new(self.seeds, self.states, 1, offline=self.rule.how.offline)
         return Agent(self.new_table(), traces, np.full(len(self.seeds), -1))
 
@@ -277,6 +277,6 @@ class SarsaLambda(TabularLearner):
         return SarsaRule(base, TraceRule(float(self.config.td_lambda), KINDS.index(self.config.traces), offline=False))
 
     def make_agent(self) -> Agent:
-        """Return tables without any experience."""
+        """Return the initial tables."""
         table = Table.new(self.rule.base, self.seeds, self.states, self.actions, self.config.initial_value)
         return Agent(table, Traces.new(self.seeds, self.states, self.actions), np.full(len(self.seeds), -1))

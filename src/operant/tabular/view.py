@@ -50,7 +50,7 @@ class View:
         return int(best[0]) if best.size == 1 and self.policy[state, best[0]] > 0 else None
 
     def symbol(self, state: int) -> str:
-        """Return the character of a cell of the map: a wall, an end, or an arrow; `+` for ties."""
+        """Return the character of a cell of the map: a wall, a terminal state, or an arrow; `+` for ties."""
         drawn = "" if self.symbols is None else str(self.symbols.flat[state])
         if self.ends[state]:
             return drawn if drawn not in ("", ".") else "★"
@@ -69,11 +69,13 @@ def view_of(experiment: Experiment, index: int) -> View:
         q, one = learner.q[index], np.zeros(1, np.bool_)
         return View(q, learner.values[index], learner.policy()[index], learner.pulls.counts[index][None], one, one)
     if not isinstance(experiment, TabularExperiment):
-        kind = type(experiment).__name__
-        raise TypeError(f"experiment is a {kind} of {experiment.settings.algorithm}, expected one of a table or bandit")
+        name = type(experiment).__name__
+        raise TypeError(
+            f"experiment is a {name} of {experiment.settings.algorithm}, expected a tabular or bandit experiment"
+        )
     learner, mdp = experiment.learner, experiment.mdp
-    known = learner.learns_values
-    q = learner.q[index] if known and learner.learns_action_values else None
+    has_values = learner.learns_values
+    q = learner.q[index] if has_values and learner.learns_action_values else None
     ends, unreached = np.zeros((2, learner.states), np.bool_)
     mapped: Mapped | None = None
     if mdp is not None:
@@ -83,9 +85,9 @@ def view_of(experiment: Experiment, index: int) -> View:
         mapped = read(settings.task, env_kwargs=settings.env_kwargs) if mdp.states <= LARGEST_MAP else None
     return View(
         q=q,
-        values=learner.values[index] if known else None,
+        values=learner.values[index] if has_values else None,
         policy=learner.policy()[index],
-        visits=learner.visits[index] if known else None,
+        visits=learner.visits[index] if has_values else None,
         ends=ends,
         unreached=unreached,
         shape=None if mapped is None else mapped.shape,
