@@ -65,7 +65,7 @@ def test_a_line_that_cannot_be_read_is_said_and_the_next_one_answered(typed, spo
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["./nothing"], "there is neither a run nor a model in ./nothing"),
+        (["./nothing"], "./nothing contains neither a run nor a model"),
         (["tiny", "--seed-index", "x"], "--seed-index"),
         (["tiny", "--temperature", "-1"], "temperature must be at least 0"),
         (["tiny", "--max-tokens", "0"], "max_tokens must be at least 1"),
@@ -83,7 +83,7 @@ def test_wrong_use(typed, arguments, message):
 def test_a_policy_in_an_environment_does_not_speak(typed, run):
     status, _, err = typed("", run)
     assert status == 2
-    assert "a run of ppo, which trains no generating model" in err
+    assert "a run of ppo, which trains no generative model" in err
 
 
 def test_without_the_extra(typed, spoken, monkeypatch):
