@@ -127,8 +127,8 @@ def test_a_model_is_kept_with_its_tokenizer(tmp_path):
     [
         ("ppo", None, {}, r"needs a task to train on"),
         ("ppo", "CartPole-v1", {"env": "CartPole-v1"}, r"there are two tasks"),
-        ("ppo", 7, {}, r"7 is not a task: give the name"),
-        ("ppo", Count(), {}, r"is not a task: give the name"),
+        ("ppo", 7, {}, r"7 is not a task: pass the name"),
+        ("ppo", Count(), {}, r"is not a task: pass the name"),
         ("sft", [{"prompt": "a", "completion": {1}}], {}, r"row 1 cannot be saved with the run.*set"),
         ("sft", ROWS, {"dataset": ROWS}, r"examples both as task and as dataset"),
         ("sft", "arithmetic", {"eval_dataset": ROWS}, r"needs a training dataset; arithmetic generates its own"),

@@ -41,7 +41,7 @@ class RemoteWorker:
 
         Raises:
             SandboxError: the function cannot be loaded.
-            ConnectionError: `ATTEMPTS` actors were lost in a row.
+            ConnectionError: the actor was lost more than `ATTEMPTS` times in a row.
         """
         self._call("ready")
 
@@ -62,7 +62,7 @@ class RemoteWorker:
                 self._actor.kill()
                 self._actor = None
         raise ConnectionError(
-            f"{ATTEMPTS} actors of {self._args[0]} in a row were lost: {losses[-1]}. "
+            f"the actor of {self._args[0]} was replaced {ATTEMPTS} times and lost each time: {losses[-1]}. "
             "`operant resume` continues from the last checkpoint"
         ) from losses[-1]
 
