@@ -165,7 +165,7 @@ def test_what_was_learned_in_a_random_environment_can_be_evaluated(tmp_path, mon
     options = {"run": tmp_path / "run", "budget": 64, "evaluate_episodes": 2, "progress": "silent"}
     trained = operant.train(algorithm, "OperantTestDice-v0", **options, **values)
     assert trained.evaluate(4).scores == operant.load(tmp_path / "run").evaluate(4).scores == (5.0,)
-    with pytest.raises(RestoreError, match="can still be evaluated and watched, but training cannot continue"):
+    with pytest.raises(RestoreError, match="can still be evaluated and watched, but training cannot be resumed"):
         operant.resume(tmp_path / "run", progress="silent")
 
 
@@ -642,7 +642,7 @@ def test_a_misspelt_name_leaves_nothing_behind(tmp_path, monkeypatch, algorithm,
 
 def test_an_environment_that_does_not_say_how_it_is_made_leaves_nothing_behind(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(ValueError, match=r"is not a task: give .* a function that makes an environment"):
+    with pytest.raises(ValueError, match=r"is not a task: pass .* a function that creates an environment"):
         operant.train("ppo", gymnasium.make("CartPole-v1").unwrapped.__class__())
     assert list(tmp_path.iterdir()) == []
 

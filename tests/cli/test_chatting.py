@@ -84,7 +84,7 @@ def test_wrong_use(typed, arguments, message):
 def test_a_policy_in_an_environment_does_not_speak(typed, run):
     status, _, err = typed("", run)
     assert status == 2
-    assert "a run of ppo, which trains no generating model" in err
+    assert "a run of ppo, which trains no generative model" in err
 
 
 def test_without_the_extra(typed, spoken, monkeypatch):

@@ -53,9 +53,9 @@ def test_it_may_move_first(cli, run, monkeypatch):
     typed(monkeypatch, "nonsense", "0", "q")
     status, out, _ = cli("play", run, "--second", "--seed", 1)
     assert status == 0
-    assert out.index("It takes") < out.index("Legal moves")
+    assert out.index("The policy plays") < out.index("Legal moves")
     assert "got 'nonsense'" in out
-    assert out.count("x") == out.count("x", 0, out.index("It takes")), "the person has not moved"
+    assert out.count("x") == out.count("x", 0, out.index("The policy plays")), "the person has not moved"
 
 
 def test_the_input_may_end(cli, run, monkeypatch):

@@ -415,7 +415,7 @@ def test_values_that_cannot_work_are_refused_by_name(values, message):
 
 def test_wrappers_are_refused():
     with pytest.raises(
-        ValueError, match="Wrapper wraps the environments of CartPole-v1, but other processes make theirs"
+        ValueError, match="Wrapper wraps the environments of CartPole-v1, but other processes create them"
     ):
         build(IMPALA, IMPALAConfig(**SMALL), wrap=Wrapper)
 

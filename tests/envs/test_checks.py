@@ -112,9 +112,9 @@ def test_a_mask_that_allows_nothing_is_an_error(scripted, first):
 @pytest.mark.parametrize(
     ("space", "obs", "message"),
     [
-        (BOX, box(0, 0, 0), r"observation has shape \[3\], but its space says \[2\] after reset"),
-        (spaces.Box(0, 255, (2,), np.uint8), np.array([0.5, 3.0]), "dtype float64, but its space says uint8"),
-        (spaces.Dict({"a": BOX}), box(0, 0), "observation is a ndarray, but its space says a dictionary"),
+        (BOX, box(0, 0, 0), r"observation has shape \[3\], but its space has \[2\] after reset"),
+        (spaces.Box(0, 255, (2,), np.uint8), np.array([0.5, 3.0]), "dtype float64, but its space has uint8"),
+        (spaces.Dict({"a": BOX}), box(0, 0), "observation is a ndarray, but its space is a dictionary"),
         (spaces.Dict({"a": BOX, "b": BOX}), {"a": box(0, 0)}, "observation has no part 'b'"),
         (spaces.Dict({"a": BOX}), {"a": box(0)}, "observation a has shape"),
     ],
@@ -125,7 +125,7 @@ def test_wrong_shapes_and_types_are_named(scripted, space, obs, message):
 
 
 def test_a_shape_that_is_wrong_after_a_step_alone_is_named(scripted):
-    with pytest.raises(EnvError, match=r"shape \[1\], but its space says \[2\] after step"):
+    with pytest.raises(EnvError, match=r"shape \[1\], but its space has \[2\] after step"):
         scripted(BOX, box(0, 0), box(0))
 
 

@@ -174,21 +174,21 @@ def test_a_picture_may_be_all_that_a_dictionary_holds():
 
 def test_pictures_of_a_dictionary_that_have_no_place_are_refused():
     picture = spaces.Box(0, 255, (8, 9), np.uint8)
-    with pytest.raises(ValueError, match=r"parts left, right of the observation are images; .* one image of them"):
+    with pytest.raises(ValueError, match=r"parts left, right of the observation are images: .* into one image"):
         Features.of(spaces.Dict(left=picture, right=picture), ACTIONS)
     with pytest.raises(ValueError, match=r"part 'camera' of a nested dictionary of the observation is an image"):
         Features.of(spaces.Dict(head=spaces.Dict(camera=picture), speed=box(1)), ACTIONS)
 
 
 def test_spaces_without_arrays_are_refused():
-    with pytest.raises(TypeError, match=r"observations of Text.* cannot become a vector"):
+    with pytest.raises(TypeError, match=r"observations of Text.* cannot be encoded as a vector"):
         Features.of(spaces.Text(3), ACTIONS)
 
 
 def test_what_is_no_dictionary_is_told_from_one():
-    with pytest.raises(TypeError, match="one tensor are needed, got a dict"):
+    with pytest.raises(TypeError, match="must be one tensor, got a dict"):
         Features.of(box(2), ACTIONS).encode({"a": torch.zeros(1, 2)})
-    with pytest.raises(TypeError, match="are a dictionary, got one tensor"):
+    with pytest.raises(TypeError, match="must be a dictionary, got one tensor"):
         Features.of(spaces.Dict(a=box(2)), ACTIONS).encode(torch.zeros(1, 2))
 
 

@@ -92,7 +92,7 @@ def test_tensor_environments_compute_their_own():
 
 
 def test_environments_without_goals_are_refused(registered):
-    with pytest.raises(ValueError, match="CartPole-v1 has no compute_reward"):
+    with pytest.raises(ValueError, match="CartPole-v1 has no method compute_reward"):
         goal_reward(make("CartPole-v1", 2, (3, 5)))
     with pytest.raises(ValueError, match=r"returned shape \[\] for 3 goals, \[3\] is needed"):
         goal_reward(make("OneByOne-v0", 2, (3, 5)))(torch.zeros(3, 2), GOALS)

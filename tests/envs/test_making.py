@@ -64,8 +64,8 @@ def test_auto_falls_back_to_gymnasium_and_observations_may_be_discrete():
         ("CartPole-v0", "out of date: use 'CartPole-v1'"),
         ("LunarLander-v2", "did you mean LunarLander-v3"),
         ("HalfCheetah-v4", "out of date: use 'HalfCheetah-v5'"),
-        ("Pong-v5", "named like 'ALE/Pong-v5'"),
-        ("zzzzzz", "'zzzzzz' is not a registered environment. An environment"),
+        ("Pong-v5", "names such as 'ALE/Pong-v5'"),
+        ("zzzzzz", "'zzzzzz' is not a registered environment. Use 'module:Name-v0'"),
     ],
 )
 def test_unknown_and_old_names_suggest_others(task, message):

@@ -111,7 +111,7 @@ def test_what_is_dropped_and_an_old_version_are_reported_once_in_a_run(rooms, ca
             for seed in range(3):
                 make(rooms, 1, [seed]).close()
         assert [record.getMessage() for record in caplog.records] == [
-            f"{rooms} is an old version, a task of its own; the newest is MiniGrid-MultiRoom-N4-S5-v1",
+            f"{rooms} is an old version, which is a separate task; the newest is MiniGrid-MultiRoom-N4-S5-v1",
             "the text in observations is dropped: mission",
         ]
 

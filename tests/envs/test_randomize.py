@@ -125,12 +125,12 @@ def test_a_posterior_is_drawn_with_its_correlation():
     [
         ({"parameters": {"mass": 1.0}}, "CartPole-v1 has no parameter 'mass'; it has force_mag"),
         ({"parameters": {"length": {"beta": [1, 2]}}}, "length must be a number or one of uniform"),
-        ({"parameters": {"length": {"uniform": [2, 1]}}}, "the first number of a range is the lower one"),
-        ({"parameters": {"length": {"log-uniform": [0, 1]}}}, "those of log-uniform are positive"),
+        ({"parameters": {"length": {"uniform": [2, 1]}}}, "the first number of a range must be the lower one"),
+        ({"parameters": {"length": {"log-uniform": [0, 1]}}}, "numbers of log-uniform must be positive"),
         ({"parameters": {"length": {"normal": [1, 0.5]}}}, "length of CartPole-v1 must be positive, but normal goes"),
         ({"parameters": {"length": 0.0}}, "length of CartPole-v1 must be positive, but uniform goes down to 0"),
-        ({"delay": 0.5}, "delay is a number of steps"),
-        ({"delay": {"normal": [1, 1]}}, "delay is a number of steps"),
+        ({"delay": 0.5}, "delay must be a number of steps"),
+        ({"delay": {"normal": [1, 1]}}, "delay must be a number of steps"),
         ({"noise": -0.1}, "noise is a standard deviation"),
         ({"episodes": 0}, "episodes must be at least 1"),
         ({"posterior": {"names": ["length"], "mean": [0.0], "covariance": [[-1.0]]}}, "positive definite"),
@@ -144,7 +144,7 @@ def test_what_cannot_be_drawn_is_refused(given, message):
 def test_physics_that_nobody_can_reach_is_refused():
     with pytest.raises(ValueError, match="use --env-backend tensor"):
         Randomize(make("CartPole-v1", 1, [0], backend="gymnasium"), parameters={"length": 1.0})
-    with pytest.raises(ValueError, match="observations of a Box of numbers"):
+    with pytest.raises(ValueError, match="need Box observations of floats"):
         Randomize(make("FrozenLake-v1", 1, [0]), noise=0.1)
 
 

@@ -148,7 +148,7 @@ def test_text_in_a_dictionary_is_left_out_and_said(text, caplog):
 
 
 def test_text_alone_is_refused():
-    with pytest.raises(SpaceError, match="have only text"):
+    with pytest.raises(SpaceError, match="contain only text"):
         ObservationFormat.of(spaces.Dict({"mission": spaces.Text(8)}), torch.device("cpu"))
 
 

@@ -301,7 +301,7 @@ def test_a_replaced_worker_that_replays_its_episodes_leaves_no_trace(sign, pool,
     found = course(env, happening=lambda t: t in wrong and os.kill(made.processes[wrong[t]].pid, sign))
     assert all(torch.equal(*pair) for pair in zip(found, expected, strict=True))
     assert made.restarts == len(wrong)
-    assert "played their episodes again: the 1. time" in caplog.text
+    assert "replayed their episodes (replacement 1 in" in caplog.text
     assert all(torch.equal(*pair) for pair in zip(course(other), expected, strict=True)), "other environments there"
 
 
@@ -331,13 +331,13 @@ def test_a_worker_that_was_lost_is_replaced_where_more_environments_are_made(los
 
 def test_a_replaced_worker_whose_environments_end_it_again_ends_training(pool):
     made = pool(lost_workers="replay")
-    with pytest.raises(WorkerError, match="replaced 3 times and lost again"):
+    with pytest.raises(WorkerError, match="replaced 3 times and lost each time"):
         made.make(partial(Begun, die), 3, task="Begun")
 
 
 def test_a_replayed_worker_that_is_lost_again_and_again_ends_training(pool):
     env = wrapped(pool(lost_workers="replay"), Fatal)
-    with pytest.raises(WorkerError, match="replaced 3 times and lost again"):
+    with pytest.raises(WorkerError, match="replaced 3 times and lost each time"):
         env.step(ACTIONS)
 
 
@@ -364,7 +364,7 @@ def test_a_worker_that_is_lost_again_and_again_ends_training(pool):
     env = wrapped(pool(lost_workers="restart"), Fatal)
     for _ in range(3):
         assert not env.step(ACTIONS).valid.any()
-    with pytest.raises(WorkerError, match="replaced 3 times and lost again"):
+    with pytest.raises(WorkerError, match="replaced 3 times and lost each time"):
         env.step(ACTIONS)
 
 
@@ -377,7 +377,7 @@ def assert_fails(pool, error, message, happening, *, where="", deadline=30.0):
 
 @pytest.mark.parametrize(("where", "rows"), [("", "0, 1, 2"), (LAST, "2")])
 def test_an_environment_whose_making_hangs_is_named_when_the_deadline_is_over(where, rows, pool):
-    message = rf"Begun: the worker processes of environments {rows} have not made them within 5 seconds"
+    message = rf"Begun: the worker processes of environments {rows} have not created them within 5 seconds"
     assert_fails(pool, WorkerError, message, sleep, where=where, deadline=5.0)
 
 

@@ -135,7 +135,7 @@ def test_the_score_is_that_of_the_tokens_of_the_answer(tiny, words, in_turns):
 def test_what_is_too_long_for_the_reward_model_is_not_scored(tiny):
     judge = RewardModelFunction(Scorer(tiny), process=False, separator="\n")
     answer = Answer("1", [1] * 2000, "2", [5] * 49, truncated=True)
-    with pytest.raises(ValueError, match="have 2049 tokens, but the reward model takes 2048 at most"):
+    with pytest.raises(ValueError, match="have 2049 tokens, but the reward model accepts at most 2048"):
         score(judge, answer, ChatModel(tiny, in_turns=False))
 
 
@@ -197,7 +197,7 @@ def test_adapters(run, tmp_path):
     for name in ("adapter", "whole"):
         torch.testing.assert_close(find_chat_model(str(tmp_path / name)).model.network(ids).logits, wanted)
     again = operant.train("sft", "arithmetic", init=str(run.path), run=tmp_path / "more", **options).run
-    with pytest.raises(ValueError, match="write the whole model with --merge"):
+    with pytest.raises(ValueError, match="write the full model with --merge"):
         write_model(again, tmp_path / "nothing", seed=0)
 
 
@@ -227,5 +227,5 @@ def test_built_in_models_are_plain_unless_asked():
 
 def test_a_run_of_a_policy_in_an_environment_does_not_speak(tmp_path):
     run = operant.train("random", "CliffWalking-v1", run=tmp_path / "run", budget=10, progress="silent").run
-    with pytest.raises(ValueError, match="a run of random, which trains no generating model"):
+    with pytest.raises(ValueError, match="a run of random, which trains no generative model"):
         find_chat_model(str(run.path))

@@ -243,7 +243,7 @@ def test_rows_on_one_prompt_stay_together(rows):
 
 @pytest.mark.parametrize("held_out", [-1, -0.5, 1.0, 1.5])
 def test_what_is_no_share_is_refused(held_out):
-    with pytest.raises(ValueError, match=f"held_out is {held_out}, expected a share"):
+    with pytest.raises(ValueError, match=f"held_out is {held_out}, expected a fraction"):
         split_rows([{"prompt": "a"}, {"prompt": "b"}], held_out, 0)
 
 

@@ -154,7 +154,7 @@ def test_the_probe_leaves_no_trace(make_model):
 
 def test_it_is_one_line(make_model):
     line = describe(report([learner(make_model())], LanguageConfig(), tokens=1000), tokens=1000)
-    assert re.fullmatch(r"About .* of memory at the peak, at 1000 tokens a micro-batch: weights .*\.", line)
+    assert re.fullmatch(r"Peak memory about .*, at 1000 tokens per micro-batch: weights .*\.", line)
     assert "cache" not in line
 
 
@@ -162,7 +162,7 @@ def test_it_is_one_line(make_model):
 def test_it_is_said_before_training(model_folder, tmp_path, capsys, mode, lines):
     values = {"model": model_folder, "train_examples": 8, "held_out": 2, "batch_size": 4}
     api.train("sft", "reverse", budget=8, run=tmp_path / "run", progress=mode, **values)
-    said = [line for line in capsys.readouterr().err.splitlines() if "of memory at the peak" in line]
+    said = [line for line in capsys.readouterr().err.splitlines() if "Peak memory about" in line]
     assert len(said) == lines
 
 

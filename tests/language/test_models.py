@@ -166,28 +166,30 @@ class Leaky(nn.Module):
 def test_a_model_that_mixes_tokens_is_refused(make_network, characters):
     network = make_network()
     network.model.layers[0].mlp = Leaky(network.model.layers[0].mlp)
-    with pytest.raises(ValueError, match=r"LlamaModel gives log-probabilities that are .* nats off when"):
+    with pytest.raises(ValueError, match=r"LlamaModel gives log-probabilities that differ by .* nats between"):
         finish(network, characters, ModelOptions(), seed=0)
 
 
 def test_a_model_that_changes_its_logits_is_refused(make_network, characters):
     network = make_network()
     network.lm_head.register_forward_hook(lambda module, given, logits: logits * 2)
-    with pytest.raises(ValueError, match="changes its logits afterwards"):
+    with pytest.raises(ValueError, match="modifies its logits"):
         finish(network, characters, ModelOptions(), seed=0)
 
 
 def test_weights_that_are_nan_are_named(make_network, characters):
     network = make_network()
     network.model.layers[0].mlp.up_proj.weight.data[0, 0] = float("nan")
-    with pytest.raises(ValueError, match=r"NaN: its weights hold NaN or Inf, first in model\.layers\.0\.mlp\.up_proj"):
+    with pytest.raises(
+        ValueError, match=r"NaN: its weights contain NaN or Inf, first in model\.layers\.0\.mlp\.up_proj"
+    ):
         finish(network, characters, ModelOptions(), seed=0)
 
 
 def test_a_tokenizer_of_another_model_is_refused(make_network, characters):
     network = make_network()
     network.resize_token_embeddings(50)
-    with pytest.raises(ValueError, match=r"tokens up to 98, but the model has embeddings of 50 tokens: get both"):
+    with pytest.raises(ValueError, match=r"token ids up to 98, but the model has 50 embeddings: use both"):
         finish(network, characters, ModelOptions(), seed=0)
 
 
@@ -200,7 +202,7 @@ def test_added_tokens_without_an_embedding_are_no_mistake(make_network, characte
 def test_weights_that_are_cut_off_are_named(folder):
     weights = folder / "model.safetensors"
     weights.write_bytes(weights.read_bytes()[:-100])
-    with pytest.raises(ValueError, match=r"cannot be loaded: its safetensors are damaged \(.*get them again"):
+    with pytest.raises(ValueError, match=r"cannot be loaded: its safetensors are damaged \(.*download them again"):
         load(ModelOptions(model=str(folder)), seed=0)
 
 
@@ -216,7 +218,7 @@ def test_gpt2_without_a_tokenizer_is_refused(tmp_path):
 
     config = GPT2Config(vocab_size=99, n_positions=64, n_embd=8, n_layer=1, n_head=1, bos_token_id=0, eos_token_id=0)
     GPT2LMHeadModel(config).save_pretrained(tmp_path)  # for which transformers makes up an empty tokenizer
-    with pytest.raises(ValueError, match="cannot be loaded: it comes without the files of a tokenizer"):
+    with pytest.raises(ValueError, match="cannot be loaded: the files of its tokenizer are missing"):
         load(ModelOptions(model=str(tmp_path)), seed=0)
 
 
@@ -243,7 +245,7 @@ def test_code_of_others_does_not_run_unless_it_is_asked_for(folder, tmp_path, mo
         "from transformers import LlamaConfig\nclass Settings(LlamaConfig):\n    model_type = 'theirs'\n"
     )
     (folder / "config.json").write_text(json.dumps(config))
-    with pytest.raises(ValueError, match=r"cannot be loaded: it comes with Python code.*--remote-code"):
+    with pytest.raises(ValueError, match=r"cannot be loaded: it needs its own Python code.*--remote-code"):
         load(ModelOptions(model=str(folder)), seed=0)
     model = load(ModelOptions(model=str(folder), remote_code=True), seed=0)
     assert model.network.was_here

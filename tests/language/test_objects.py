@@ -114,7 +114,7 @@ def test_a_model_is_kept_with_its_tokenizer(tmp_path):
     values = {"model": model.network, "rewards": ["exact"], **TINY}
     with pytest.raises(ValueError, match="needs its tokenizer"):
         operant.train("grpo", ROWS, run=tmp_path / "run", **values)
-    with pytest.raises(ValueError, match="a tokenizer needs a model object"):
+    with pytest.raises(ValueError, match="tokenizer needs a model object"):
         operant.train("grpo", ROWS, run=tmp_path / "run", **values | {"model": "tiny", "tokenizer": model.tokenizer})
     trained = operant.train("grpo", ROWS, run=tmp_path / "run", processing_class=model.tokenizer, **values)
     folder = next((tmp_path / "objects").glob("model-*"))
@@ -127,11 +127,11 @@ def test_a_model_is_kept_with_its_tokenizer(tmp_path):
     [
         ("ppo", None, {}, r"needs a task to train on"),
         ("ppo", "CartPole-v1", {"env": "CartPole-v1"}, r"there are two tasks"),
-        ("ppo", 7, {}, r"7 is not a task: give the name"),
-        ("ppo", Count(), {}, r"is not a task: give the name"),
+        ("ppo", 7, {}, r"7 is not a task: pass the name"),
+        ("ppo", Count(), {}, r"is not a task: pass the name"),
         ("sft", [{"prompt": "a", "completion": {1}}], {}, r"row 1 cannot be saved with the run.*set"),
         ("sft", ROWS, {"dataset": ROWS}, r"examples both as task and as dataset"),
-        ("sft", "arithmetic", {"eval_dataset": ROWS}, r"needs a dataset to train on; arithmetic generates its own"),
+        ("sft", "arithmetic", {"eval_dataset": ROWS}, r"needs a training dataset; arithmetic generates its own"),
         ("grpo", "arithmetic", {"model": 3}, r"model is of type int, expected a model of transformers"),
     ],
 )

@@ -82,7 +82,7 @@ def test_a_run_from_an_adapter_is_exported_with_and_without_its_base(adapter, tm
 
 def test_an_adapter_on_an_adapter_is_written_merged(adapter, tmp_path):
     run = operant.train("sft", "reverse", model=str(adapter[0]), lora_r=2, run=tmp_path / "run", **TINY).run
-    with pytest.raises(ValueError, match="write the whole model with --merge"):
+    with pytest.raises(ValueError, match="write the full model with --merge"):
         write_model(run, tmp_path / "part", seed=0)
     write_model(run, tmp_path / "whole", seed=0, merge=True)
     wanted = log_probs(trained_model(run, 0))
@@ -126,7 +126,7 @@ def test_a_base_whose_weights_were_exchanged_is_refused(model_folder, make_netwo
     load(ModelOptions(model=str(tmp_path / "part"), dtype="bfloat16"), seed=0)
     assert len(provenance(tmp_path / "part")["base_fingerprint"]) == 64
     make_network(seed=5).save_pretrained(model_folder)
-    with pytest.raises(ValueError, match=r"part is an adapter of another model than the one in .*model now"):
+    with pytest.raises(ValueError, match=r"part is an adapter of another model: the weights in .*model differ"):
         load(ModelOptions(model=str(tmp_path / "part")), seed=0)
 
 
@@ -134,7 +134,7 @@ def test_a_base_whose_weights_were_exchanged_is_refused(model_folder, make_netwo
     ("values", "message"),
     [
         ({"base_model_name_or_path": "/no/such/place"}, "is an adapter of /no/such/place, which does not exist"),
-        ({"base_model_name_or_path": None}, "names no base model"),
+        ({"base_model_name_or_path": None}, "is an adapter without a base model"),
         ({"peft_type": "PROMPT_TUNING"}, "of the kind PROMPT_TUNING, expected LORA"),
         ({"r": "much"}, "adapter"),
     ],
@@ -193,7 +193,7 @@ def test_a_tied_last_layer_is_not_missing(make_network, characters, tmp_path):
 def test_tensors_without_a_place_are_named(model_folder):
     path = f"{model_folder}/model.safetensors"
     save_file(load_file(path) | {"score.weight": torch.zeros(1, 32)}, path, {"format": "pt"})
-    with pytest.warns(RuntimeWarning, match=r"hold 1 tensor \(score\.weight\), which its kind of model does not use"):
+    with pytest.warns(RuntimeWarning, match=r"contain 1 tensor \(score\.weight\), which its architecture does not use"):
         load(ModelOptions(model=model_folder), seed=0)
 
 

@@ -82,7 +82,10 @@ class Cursed(HostHere):
 
 def test_an_actor_that_is_lost_again_and_again_ends_training(file):
     host = Cursed()
-    with hosts.within(host), pytest.raises(ConnectionError, match=r"replaced 3 times and lost again.*operant resume"):
+    with (
+        hosts.within(host),
+        pytest.raises(ConnectionError, match=r"replaced 3 times and lost each time.*operant resume"),
+    ):
         found(file)
     assert len(host.actors) == ATTEMPTS + 1
 

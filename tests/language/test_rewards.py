@@ -147,7 +147,7 @@ def test_columns_of_another_length_are_refused():
     ("functions", "weights", "message"),
     [
         ([], None, "at least one"),
-        ([lengths], [1, 2], r"1 reward functions \(lengths\) need as many weights, got \[1, 2\]"),
+        ([lengths], [1, 2], r"1 reward functions \(lengths\) need one weight each, got \[1, 2\]"),
         ([lengths], [math.nan], "finite"),
     ],
 )
@@ -214,6 +214,8 @@ def test_a_missing_column_is_found_by_the_signature():
     check_columns([reward, lengths], [{"prompt": "p", "answer": 1, "level": 2}])
     with pytest.raises(ValueError, match=r"reward needs the column 'level', but the data has answer: add it"):
         check_columns([reward], [{"prompt": "p", "answer": 1}])
-    with pytest.raises(ValueError, match="exact needs the column 'completion', but the data has none besides prompt"):
+    with pytest.raises(
+        ValueError, match="exact needs the column 'completion', but the data has no columns except prompt"
+    ):
         check_columns([find("exact:column=completion")], [{"prompt": "p", "completion": "c"}])  # which is not passed on
     assert required(max) == ()

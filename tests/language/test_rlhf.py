@@ -443,7 +443,7 @@ def test_a_whole_run_with_a_reward_model(tmp_path):
 def test_a_task_needs_something_that_rewards(tmp_path):
     rows = tmp_path / "rows.jsonl"
     rows.write_text("".join(f'{{"prompt": "{c}"}}\n' for c in "abcdef"), encoding="utf-8")
-    with pytest.raises(ValueError, match="nothing rewards the answers: name --rewards or --reward-model"):
+    with pytest.raises(ValueError, match="there is no reward function: add --rewards or --reward-model"):
         api.train("rlhf", str(rows), run=tmp_path / "run", budget=1, progress="silent")
 
 
@@ -455,7 +455,7 @@ def test_a_task_needs_something_that_rewards(tmp_path):
         ({"beta": -0.1}, r"beta must be in \[0, inf\), got -0.1"),
         ({"num_minibatches": 7}, r"num_minibatches must be in \[1, 6\], got 7"),
         ({"critic": "shared", "step": "vpg"}, "critic=shared needs step=ppo.*--critic copy"),
-        ({"beta": 0.0, "beta_target": 6.0}, "beta_target cannot move a beta of 0"),
+        ({"beta": 0.0, "beta_target": 6.0}, "beta must be above 0, got 0"),
         ({"target_kl": 0.0}, r"target_kl must be in \(0, inf\), got 0.0"),
     ],
 )

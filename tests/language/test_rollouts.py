@@ -107,7 +107,7 @@ def test_seeds_differ(make_sampler):
 
 
 def test_without_prompts_there_is_nothing_to_train_on(make_model, characters):
-    with pytest.raises(ValueError, match="there is no prompt to train on"):
+    with pytest.raises(ValueError, match="there are no training prompts"):
         Sampler(NativeEngine(make_model()), [], combine([lengths_of]), characters, Sampling(max_tokens=2), seed=0)
 
 
@@ -149,7 +149,7 @@ def test_steps_go_with_their_answers(make_sampler):
     first = whole.take([1]).step_rewards()[0]
     assert torch.equal(first[0], one.step_rewards()[0][1, :, : first.shape[-1]])
     assert len(Rollout.join([whole.take([]), two]).step_rewards()[0]) == 2
-    with pytest.raises(ValueError, match="the steps of these answers were not rewarded"):
+    with pytest.raises(ValueError, match="the steps of these answers have no rewards"):
         sampler.draw(1, 2).step_rewards()
 
 

@@ -212,9 +212,7 @@ def test_code_is_allowed_by_those_who_ask_for_it():
 
 def test_a_reward_model_is_no_policy_to_start_from(reward_run):
     for algorithm in ("sft", "grpo", "dpo", "rlhf"):
-        with pytest.raises(
-            ValueError, match=r"a run of reward-model, .*but this run trains a policy: .*--reward-model"
-        ):
+        with pytest.raises(ValueError, match=r"a run of reward-model, .*but a policy is needed: .*--reward-model"):
             api.train(
                 algorithm, "preference", init=reward_run, budget=8, progress="silent", train_examples=20, held_out=4
             )
@@ -234,5 +232,5 @@ def test_a_reward_model_may_go_on_from_one(train, reward_run):
 def test_a_run_whose_base_model_was_replaced_is_refused(train, make_network, model_folder):
     _, folder = train("one")
     make_network(hidden_size=64).save_pretrained(model_folder)
-    with pytest.raises(ValueError, match=r"one has trained another network than .*model is now: .*name another run"):
+    with pytest.raises(ValueError, match=r"one trained another network than .*model is now: .*use another run"):
         load_trained(ModelOptions(init=folder), seed=0)

@@ -207,7 +207,7 @@ def test_a_new_reward_model_goes_on_from_the_head_of_another(runs):
 def test_runs_that_do_not_suit_are_refused(runs, words):
     with pytest.raises(ValueError, match=r"is a run of sft, which trains no reward model"):
         load_scorer(str(runs / "sft"))
-    with pytest.raises(ValueError, match=r"scores whole answers, but --supervision process needs steps"):
+    with pytest.raises(ValueError, match=r"is an outcome reward model, but --supervision process needs a process"):
         load_step_rewards(str(runs / "outcome"))
     with pytest.raises(ValueError, match=r"another vocabulary than the policy"):
         load_step_rewards(str(runs / "process"), tokenizer=words)

@@ -205,7 +205,7 @@ def test_what_is_no_pair_is_refused(words, prompt, completion, message):
 
 
 def test_a_prompt_that_ends_in_an_answer_is_refused(words):
-    with pytest.raises(ValueError, match="ends in an assistant message"):
+    with pytest.raises(ValueError, match="ends with an assistant message"):
         encode_prompt(words, [QUESTION, ANSWER])
 
 

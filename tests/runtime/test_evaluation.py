@@ -170,8 +170,8 @@ def test_episodes_that_were_cut_count_and_are_warned_of(caplog):
     result = evaluate_policy(Constant(), Corridor([2, 50]), seeds=1, episodes=4, max_steps=50, cut=True)
     assert result.episode_scores == ((2.0, 2.0, 50.0, 50.0),)
     assert [record.message for record in caplog.records] == [
-        "evaluations in Corridor cut episodes after 50 steps (evaluate_max_steps), which count with what they scored "
-        "until then: 2 of 4 of seed 0 (counted from 0) in this one (reported once per run)"
+        "evaluations in Corridor truncate episodes after 50 steps (evaluate_max_steps), which count with their return so "
+        "far: 2 of 4 of seed 0 (counted from 0) in this one (reported once per run)"
     ]
 
 
@@ -179,7 +179,7 @@ def test_a_long_episode_is_said_to_be_one_while_it_goes_on(caplog):
     evaluate_policy(Constant(), Corridor([2, 12_000]), seeds=1, episodes=2)
     assert [record.message for record in caplog.records] == [
         "evaluations in Corridor have long episodes: one has not ended after 10240 steps (environment 1); "
-        "so evaluations take long (reported once per run)"
+        "evaluations take long (reported once per run)"
     ]
 
 

@@ -320,7 +320,7 @@ def test_observations_that_are_no_tensor_are_refused():
         def reset(self, seeds=None):
             return {"a": super().reset(seeds)}
 
-    with pytest.raises(TypeError, match="observations that are one tensor are needed, got a dict"):
+    with pytest.raises(TypeError, match="observations must be one tensor, got a dict"):
         Collector(Tree(no_ends(1, 2), no_ends(1, 2)), seeds=1)
 
 

@@ -77,8 +77,8 @@ def test_what_an_environment_does_wrong_is_said_once_in_a_run(tmp_path, caplog):
     api.train("a2c", OutOfItsBox, budget=400, evaluate_every=100, run=tmp_path / "run", progress="silent")
     found = [text for source, text in texts(tmp_path / "run") if source == "operant.envs.checks"]
     assert len(found) == 1
-    assert "observation[1] is 5, but its space says [-1, 1]" in found[0]
-    assert caplog.text.count("this is said once") == 1
+    assert "observation[1] is 5, but its space is [-1, 1]" in found[0]
+    assert caplog.text.count("this warning appears once") == 1
 
 
 class Endless(OutOfItsBox):
@@ -96,5 +96,5 @@ def test_evaluations_that_cut_episodes_are_warned_about_once_in_a_run(tmp_path, 
     api.train("a2c", Endless, **options, run=tmp_path / "run", progress="silent")
     found = [text for source, text in texts(tmp_path / "run") if source == "operant.runtime.evaluation"]
     assert len(found) == 1
-    assert "cut episodes after 50 steps" in found[0]
+    assert "truncate episodes after 50 steps" in found[0]
     assert len(read_records(tmp_path / "run" / "eval" / "evaluations.jsonl")) > 2

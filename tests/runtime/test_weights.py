@@ -49,14 +49,14 @@ def test_a_single_teacher_teaches_all_seeds():
     [
         ({"moments": torch.ones(2, 1, 2)}, "only one of the runs has 'parameters'"),
         (Pupil([1.0, 2.0]).learned | {"other": torch.ones(1)}, "only one of the runs has 'other'"),
-        (Pupil([1.0], [2.0]).learned, r"'parameters' of a seed is \[1\] there and \[2\] here"),
+        (Pupil([1.0], [2.0]).learned, r"'parameters' has shape \[1\] in that run, but \[2\] in this one"),
         (
             Pupil([1.0, 2.0], [1.0, 2.0], [1.0, 2.0]).learned,
             "that run has 3 seeds and this one 2; only a single seed can initialize others",
         ),
         (
             {"parameters": torch.ones(2, 2), "moments": torch.ones(2, 2, 2)},
-            r"'moments' of a seed is \[2, 2\] there and \[1, 2\] here",
+            r"'moments' has shape \[2, 2\] in that run, but \[1, 2\] in this one",
         ),
     ],
 )

@@ -221,7 +221,7 @@ def test_ppo_with_environments_on_ray_has_the_bytes_of_one_process_though_an_act
     assert done.returncode == 0, done.stderr
     assert (tmp_path / "killed").exists()
     assert len(list(tmp_path.glob("[0-9]*"))) == processes + 3, "two actors, and another one"
-    assert "played their episodes again: the 1. time" in done.stderr
+    assert "replayed their episodes (replacement 1 in" in done.stderr
     assert digests(tmp_path / "ray") == digests(tmp_path / "here")
     config = [(tmp_path / name / "config.toml").read_text(encoding="utf-8") for name in ("here", "ray")]
     assert config[0] == config[1], "where workers run is no part of a run"

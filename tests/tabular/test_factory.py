@@ -154,7 +154,7 @@ def test_an_environment_of_a_user_is_checked_and_a_state_outside_its_space_is_na
             EnvError, match=r"^OperantTestOutside-v0: step\(\).* 9 is not in Discrete\(5\), so it is no"
         ):
             api.train("q-learning", "OperantTestOutside-v0", seeds=2, budget=100, run=tmp_path / "run")
-        assert "OperantTestOutside-v0: Gymnasium's check_env says: " in caplog.text
+        assert "OperantTestOutside-v0: Gymnasium's check_env reports: " in caplog.text
     finally:
         gymnasium.registry.pop("OperantTestOutside-v0")
 

@@ -151,11 +151,11 @@ _HOMES = {
         "wrappers",
     ),
 }
-"""Modules that need torch, and their names here."""
+"""Public names by the module that defines them; these modules import torch."""
 
 
 def __getattr__(name: str) -> Any:
-    """Import what needs torch only when it is used: models, drawings and planners of finite worlds do without."""
+    """Import names that need torch only when they are used; finite MDPs and their planners do not need it."""
     for module, names in _HOMES.items():
         if name in names:
             return getattr(importlib.import_module(f"operant.envs.{module}"), name)

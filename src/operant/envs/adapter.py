@@ -1,4 +1,4 @@
-"""Any `gymnasium.vector.VectorEnv` as a `operant.envs.base.BatchEnv`, whatever its autoreset mode."""
+"""Adapter from `gymnasium.vector.VectorEnv`, in any autoreset mode, to `operant.envs.base.BatchEnv`."""
 
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -28,35 +28,35 @@ _Ends = tuple[Tree, Tree, Tensor]
 
 
 class RestoreError(RuntimeError):
-    """Replayed episodes of an environment differ from the saved ones."""
+    """Raised if replayed episodes of an environment differ from the saved ones."""
 
 
 class GymnasiumEnv:
-    """The environments of a Gymnasium vector environment.
+    """Batch of the environments of a Gymnasium vector environment.
 
-    The three autoreset modes differ in where the final observation is and in who resets:
+    The autoreset mode determines where the final observation is and what resets the environment:
 
-    - DISABLED: this adapter resets, in the same step, and seeds every episode with
-      `operant.streams.episode_seed`. The actions of the current episodes are stored, so that the state can be saved and
-      restored by replaying them. The environment must be deterministic given the seed of its reset.
+    - DISABLED: this adapter resets environments in the same step, and seeds every episode with
+      `operant.streams.episode_seed`. The actions of the current episodes are stored, so that the state can be saved,
+      and restored by replaying them. The environment must be deterministic given its reset seed.
     - SAME_STEP: the environment resets itself in the same step, and returns the final observations in `info`.
-    - NEXT_STEP: the environment resets itself at the next step; it ignores that action, and the transition is marked
+    - NEXT_STEP: the environment resets itself in the next step; it ignores that action, and the transition is marked
       invalid.
 
-    In the last two, resets come from a stream that cannot be saved. Sync and async vector environments get one seed per
-    environment; others, with one stream for all, a single combined seed.
+    In the last two modes, resets use a random stream that cannot be saved. Sync and async vector environments get one
+    seed per environment; others, which have a single stream, get one combined seed.
 
     Attributes:
-        task: the Gymnasium id, or the name of the class if the environment is not registered.
-        rows: B.
-        observation_space: the space of one observation, as tensors.
-        action_space: the space of one action, as in `operant.envs.spaces.GymnasiumActions`: discrete ones start at 0,
+        task: Gymnasium id, or the name of the class if the environment is not registered.
+        rows: number of environments, B.
+        observation_space: space of one observation, as tensors.
+        action_space: space of one action, as in `operant.envs.spaces.GymnasiumActions`: discrete actions start at 0,
             and shapes have at most one axis.
-        device: of observations and actions.
-        always_valid: false in the mode NEXT_STEP, and if lost workers are replaced.
+        device: device of observations and actions.
+        always_valid: false in mode NEXT_STEP, and if lost workers are replaced.
         begins_anew: whether the last loaded state was one `without_episodes`.
-        env_kwargs: parameters of the environments' constructor.
-        spec: of `operant.envs.make`; None if they were made elsewhere.
+        env_kwargs: keyword arguments of the environments' constructor.
+        spec: spec of the task; None unless created by `operant.envs.make`.
     """
 
     def __init__(
@@ -72,11 +72,11 @@ class GymnasiumEnv:
         """Wrap `env`, which then belongs to the adapter.
 
         Args:
-            env: the vector environment.
+            env: vector environment.
             seeds: one non-negative integer per environment.
-            task: the Gymnasium id; default: that of the environment's registration.
-            device: of observations.
-            deadline: seconds that worker processes may take for one reply.
+            task: Gymnasium id; default: that of the environment's registration.
+            device: device of observations.
+            deadline: time limit in seconds for a reply of a worker process.
             check: whether to check observations against the space (see `operant.envs.checks.ObservationCheck`); masks
                 are always checked.
 
@@ -118,7 +118,7 @@ class GymnasiumEnv:
 
     @property
     def singles(self) -> Sequence[gymnasium.Env[Any, Any]]:
-        """The environments, if they are in this process; else none."""
+        """The single environments if they are in this process; otherwise empty."""
         return self._env.envs if isinstance(self._env, SyncVectorEnv) else ()
 
     def _checked_seeds(self, seeds: Sequence[int]) -> list[int]:
@@ -130,7 +130,7 @@ class GymnasiumEnv:
         """Start episode 0 of every environment and return the observations `[B, ...]`.
 
         Args:
-            seeds: one non-negative integer per environment; default: those in use.
+            seeds: one non-negative integer per environment; default: the current seeds.
 
         Raises:
             ValueError: the number of seeds is wrong, or one is negative.
@@ -147,7 +147,7 @@ class GymnasiumEnv:
         return self._obs
 
     def _where(self, row: int) -> str:
-        """Return the position of an environment for messages, with the seed to reproduce it."""
+        """Return the index of an environment for messages, with its seed and number of steps to reproduce it."""
         if self._mode is not AutoresetMode.DISABLED:
             return f"environment {row}"
         seed = streams.episode_seed(self._seeds[row], int(self._episode[row]))
@@ -161,7 +161,7 @@ class GymnasiumEnv:
         return streams.integer(self._seeds[0], "vector environment", *self._seeds[1:])
 
     def _episode_seeds(self, rows: np.ndarray) -> list[int | None]:
-        """Return the seeds of the current episodes where the mask is true, and None elsewhere."""
+        """Return the seeds of the current episodes of the masked environments, None for others."""
         seeds: list[int | None] = [None] * self.rows
         for row in np.flatnonzero(rows):
             seeds[row] = streams.episode_seed(self._seeds[row], int(self._episode[row]))
@@ -171,17 +171,17 @@ class GymnasiumEnv:
         """Apply one action per environment: int64 `[B]` or `[B, K]` for discrete spaces, floating `[B, A]` for boxes.
 
         Raises:
-            ValueError: the shape of the actions is wrong, or they carry gradients.
-            TypeError: their dtype is wrong.
+            ValueError: the actions have a wrong shape, or require gradients.
+            TypeError: the actions have a wrong dtype.
             EnvError: the environment raised an error.
-            RuntimeError: `reset` was never called, or a worker process died or hangs.
+            RuntimeError: `reset` was not called, or a worker process died or hangs.
         """
         if self._obs is None:
             raise RuntimeError("reset() must be called once before step()")
         self._actions.check(actions)
         chosen = self._gymnasium_actions.write(actions.cpu().numpy())
         if self._mode is AutoresetMode.DISABLED:
-            self._log.append(chosen.copy())  # an environment may modify its inputs
+            self._log.append(chosen.copy())  # the environment may modify its inputs
             self._age += 1
         observed, rewards, terminations, truncations, info = self._workers.ask(self._env.step, chosen)
         if "lost" not in info:
@@ -205,7 +205,7 @@ class GymnasiumEnv:
         return self._observations.read(self._restart(ended)), obs, valid
 
     def _restart(self, rows: np.ndarray) -> Any:
-        """Start the current episodes where the mask is true and return all observations."""
+        """Start the current episodes of the masked environments, and return all observations."""
         obs, _ = self._workers.ask(self._env.reset, seed=self._episode_seeds(rows), options={"reset_mask": rows.copy()})
         if self._check is not None:
             self._check(obs, self._where)
@@ -233,7 +233,7 @@ class GymnasiumEnv:
         """Return the seeds, the numbers of the current episodes and their actions.
 
         Raises:
-            RuntimeError: the environment resets itself (SAME_STEP, NEXT_STEP), or was never reset.
+            RuntimeError: the environment resets itself (SAME_STEP, NEXT_STEP), or `reset` was not called.
         """
         self._require_replay()
         if self._obs is None:
@@ -252,19 +252,19 @@ class GymnasiumEnv:
     def load_state_dict(self, state: State) -> Tree:
         """Replay the saved episodes up to the saved step, and return the observations `[B, ...]`.
 
-        All environments play in parallel and finish together; until a short episode has to start, its environment plays
+        All environments are replayed in parallel and finish together; environments with shorter episodes first take
         earlier actions, or allowed ones if observations have a mask. With a state `without_episodes`, new episodes
-        begin.
+        start.
 
         Raises:
-            ValueError: the state is of another task or number of environments.
+            ValueError: the state belongs to another task or number of environments.
             EnvError: the environment raised an error.
             RestoreError: an observation differs from the saved one: the environment is not deterministic.
             RuntimeError: the environment resets itself (SAME_STEP, NEXT_STEP).
         """
         self._require_replay()
         if state["task"] != self.task:
-            raise ValueError(f"the state is of {state['task']!r}, but this environment is {self.task!r}")
+            raise ValueError(f"the state belongs to {state['task']!r}, but this environment is {self.task!r}")
         self._seeds = self._checked_seeds(state["seeds"])
         self._episode, self._age = state["episode"].numpy().copy(), state["age"].numpy().copy()
         self._log = deque(state["actions"].numpy().copy())
@@ -272,12 +272,12 @@ class GymnasiumEnv:
         self.begins_anew = state["obs"] is None
         wrong = [] if self.begins_anew else _differing_rows(obs, state["obs"])
         if wrong:
-            self._not_deterministic(wrong, "arrived at another observation than the saved one")
+            self._not_deterministic(wrong, "gave another observation than the saved one")
         self._obs = obs
         return obs
 
     def _replay(self) -> Any:
-        """Play the logged actions, right-aligned in time, and return the last observations."""
+        """Replay the logged actions, right-aligned in time, and return the last observations."""
         self._obs = None
         obs, _ = self._workers.ask(self._env.reset, seed=self._reset_seeds())
         for step, logged in enumerate(self._log):
@@ -300,31 +300,31 @@ class GymnasiumEnv:
     def _not_deterministic(self, rows: list[int], what: str) -> NoReturn:
         raise RestoreError(
             f"{self.task} cannot be restored: environments {rows}, replayed from the same seeds with the same actions, "
-            f"{what}. The environment is not deterministic given the seed of its reset, or its version has changed. "
-            "The policy can still be evaluated and watched, but training cannot continue: let the environment draw "
-            "only from self.np_random, which super().reset(seed=seed) seeds, and train again"
+            f"{what}. The environment is not deterministic given its reset seed, or its version has changed. "
+            "The policy can still be evaluated and watched, but training cannot be resumed: let the environment draw "
+            "random numbers only from self.np_random, which super().reset(seed=seed) seeds, and train again"
         )
 
     def _require_replay(self) -> None:
         if self._mode is not AutoresetMode.DISABLED:
             raise RuntimeError(
                 f"the state of {self.task} cannot be saved or restored: with {self._mode.name} autoreset it resets "
-                "itself from random numbers that are not accessible. Make the vector environment with "
+                "itself with random numbers that are not accessible. Create the vector environment with "
                 "autoreset_mode=AutoresetMode.DISABLED, as operant.envs.make does"
             )
 
     def close(self) -> None:
-        """Close the vector environment, by force if a worker process is lost. Can be called twice."""
+        """Close the vector environment, and kill lost worker processes. Can be called twice."""
         if not self._closed:
             self._closed = True
             self._workers.close()
 
 
 def without_episodes(state: Any) -> Any:
-    """Return a state whose Gymnasium environments start new episodes instead of replaying them.
+    """Return a state whose Gymnasium environments start new episodes when loaded, instead of replaying the saved ones.
 
     Args:
-        state: of a learner or another object with environments.
+        state: state of a learner or of another object with environments.
     """
     if isinstance(state, list):
         return [without_episodes(part) for part in cast(list[Any], state)]
@@ -342,13 +342,13 @@ def _autoreset_mode(env: VectorEnv) -> AutoresetMode:
         return AutoresetMode(mode)
     except ValueError:
         raise ValueError(
-            f"{env} has metadata['autoreset_mode'] = {mode!r}, but the final observations of its episodes can only be "
-            f"found if it is one of {', '.join(str(known) for known in AutoresetMode)}"
+            f"{env} has metadata['autoreset_mode'] = {mode!r}, expected one of "
+            f"{', '.join(str(known) for known in AutoresetMode)}, which determines where final observations are"
         ) from None
 
 
 def _rows_of(space: gymnasium.Space[Any], batch: Any, rows: np.ndarray) -> Any:
-    """Return some rows of a batch: an array of objects, one per row, or batched arrays."""
+    """Return the given rows of a batch, which is an array of objects, one per row, or batched arrays."""
     if is_array(batch) and batch.dtype == object:
         items = [batch[row] for row in rows]
         return concatenate(space, items, create_empty_array(space, len(items)))
@@ -358,14 +358,14 @@ def _rows_of(space: gymnasium.Space[Any], batch: Any, rows: np.ndarray) -> Any:
 
 
 def _with_rows(tree: Tree, rows: Tensor, new: Any) -> Tree:
-    """Return a copy of `tree` whose `rows` are those of `new`."""
+    """Return a copy of `tree` with `rows` replaced by those of `new`."""
     if isinstance(tree, Tensor):
         return tree.index_copy(0, rows, new)
     return {key: _with_rows(part, rows, new[key]) for key, part in tree.items()}
 
 
 def _differing_rows(left: Tree, right: Any) -> list[int]:
-    """Return the rows in which two trees differ; NaN equals NaN."""
+    """Return the indices of the rows in which two trees differ; NaN equals NaN."""
     if not isinstance(left, Tensor):
         return sorted({row for key, part in left.items() for row in _differing_rows(part, right[key])})
     equal = torch.isclose(left.cpu().double(), right.cpu().double(), rtol=0.0, atol=0.0, equal_nan=True)

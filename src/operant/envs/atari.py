@@ -1,4 +1,4 @@
-"""Games of the Arcade Learning Environment with the usual preprocessing, stepped in C++ threads by `ale_py`."""
+"""Games of the Arcade Learning Environment with standard preprocessing, stepped in C++ threads by `ale_py`."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -17,26 +17,26 @@ from operant.state import State
 from operant.tensors import from_numpy
 
 PIXELS = 84
-"""Side of an image."""
+"""Height and width of an image in pixels."""
 FRAMES = 4
-"""Stacked frames, and game frames for which an action is repeated."""
+"""Number of stacked frames, and number of game frames per action."""
 
 
 class Games(VectorEnv):
     """The vector environment of `ale_py` without autoreset: the caller resets environments whose episodes ended.
 
-    Its own resets use random numbers that cannot be saved. Every episode starts with no-op frames (up to 30, Mnih et
-    al. 2015; their number depends on the seed), and with FIRE if the game needs it.
+    Automatic resets would use random numbers that cannot be saved. Every episode starts with up to 30 no-op frames
+    (Mnih et al. 2015), whose number depends on the seed, and with FIRE if the game needs it.
 
     Attributes:
         lives: remaining lives, `[B]`; 0 in games without lives.
-        lost: whether the last step lost a life but not the game, `[B]`.
+        lost: whether a life was lost in the last step without ending the game, `[B]`.
     """
 
     metadata: dict[str, Any] = {"autoreset_mode": AutoresetMode.DISABLED}  # noqa: RUF012 - as Gymnasium declares it
 
     def __init__(self, spec: EnvSpec, rows: int) -> None:
-        """Make `rows` copies of a registered game, with its sticky actions, action set and limit of frames."""
+        """Create `rows` copies of a registered game, with its sticky actions, action set and frame limit."""
         from ale_py.vector_env import AtariVectorEnv  # noqa: PLC0415 - an extra
 
         options = {
@@ -65,7 +65,7 @@ class Games(VectorEnv):
         self.lives, self.lost = np.zeros(rows, np.int32), np.zeros(rows, np.bool_)
 
     def reset(self, *, seed: Any = None, options: dict[str, Any] | None = None) -> tuple[np.ndarray, dict[str, Any]]:
-        """Start episodes where `options["reset_mask"]` is true, or of all; with one seed for each."""
+        """Start episodes of the environments in `options["reset_mask"]`, or of all, with one seed each."""
         seeds = np.array([number for number in seed if number is not None], np.int32)
         obs, info = self._env.reset(seed=seeds, options=options)
         self.lives = info["lives"].copy()
@@ -85,19 +85,19 @@ class Games(VectorEnv):
 
 
 class Atari:
-    """`B` copies of one game, observed as the last four frames of 84 x 84 gray pixels, bytes `[B, 4, 84, 84]`.
+    """Batch of `B` copies of one game; observations are the last four gray frames, uint8 `[B, 4, 84, 84]`.
 
-    One step is four frames of the game (Mnih et al. 2015), each image the maximum of the last two frames. The last
-    action is repeated with the probability that the game is registered with, 0.25 for `ALE/*-v5` (Machado et al. 2018,
-    "Revisiting the Arcade Learning Environment", section 5). `Step.score` is the game's score, without clipping. The
-    state is restored by replaying the episodes, since each starts from its own seed.
+    A step is four frames of the game (Mnih et al. 2015), and an image is the maximum of the last two frames. The
+    previous action is repeated with the registered probability, 0.25 for `ALE/*-v5` (sticky actions; Machado et al.
+    2018, "Revisiting the Arcade Learning Environment", section 5). `Step.score` is the score of the game, without
+    clipping. States are restored by replaying the episodes, each of which has its own seed.
 
     Attributes:
-        task: the Gymnasium id.
-        rows: B.
-        observation_space: a box of bytes `[4, 84, 84]`.
-        action_space: the actions that the game distinguishes.
-        device: where observations live and actions are expected.
+        task: Gymnasium id.
+        rows: number of environments, B.
+        observation_space: uint8 box `[4, 84, 84]`.
+        action_space: space of the game's actions.
+        device: device of observations and actions.
         always_valid: true.
         clip_rewards: whether rewards are clipped.
         episodic_life: whether losing a life is terminal.
@@ -114,15 +114,15 @@ class Atari:
         clip_rewards: bool = True,
         episodic_life: bool = False,
     ) -> None:
-        """Make one environment for each seed.
+        """Create one environment per seed.
 
         Args:
-            spec: of the game, as registered by `ale_py`.
-            seeds: one non-negative integer per row.
-            device: where observations go.
+            spec: spec of the game, registered by `ale_py`.
+            seeds: one non-negative integer per environment.
+            device: device of observations.
             clip_rewards: whether rewards are clipped to [-1, 1].
-            episodic_life: whether losing a life is terminal for the learner; the game continues, and only its end
-                restarts it. Metrics then count lives as episodes.
+            episodic_life: whether losing a life is terminal for the learner; the game continues and is reset only at
+                its end. Metrics then count lives as episodes.
 
         Raises:
             ModuleNotFoundError: `ale_py` is not installed.
@@ -167,7 +167,7 @@ class Atari:
     @staticmethod
     def _pictures(obs: object) -> Tensor:
         if not isinstance(obs, Tensor):
-            raise TypeError(f"images are one tensor, got a {type(obs).__name__}")
+            raise TypeError(f"images must be one tensor, got a {type(obs).__name__}")
         return obs
 
 

@@ -19,21 +19,21 @@ Tree = Tensor | Mapping[str, "Tree"]
 
 
 def is_mapping(value: Any) -> "TypeIs[Mapping[str, Any]]":
-    """Whether a value has parts by name, whose types `isinstance` alone would leave open."""
+    """Return whether a value is a mapping with string keys, narrowing its type."""
     return isinstance(value, Mapping)
 
 
 def is_array(value: Any) -> "TypeIs[NDArray[Any]]":
-    """Whether a value is an array, whose shape and dtype then have types."""
+    """Return whether a value is an array, narrowing its type."""
     return isinstance(value, np.ndarray)
 
 
 class EndlessError(RuntimeError):
-    """An episode exceeds its maximum length."""
+    """Raised if an episode exceeds the maximum length."""
 
     @classmethod
     def of(cls, task: str, row: int, steps: int, *, remedy: str = "") -> Self:
-        """Make the error for the episode of an environment, with a remedy other than a time limit."""
+        """Create the error for an episode of an environment, with a remedy in addition to a time limit."""
         return cls(
             f"environment {row} of {task} has not ended its episode after {steps} steps; give it a time limit "
             f"(max_episode_steps of gymnasium.register){remedy}"
@@ -41,24 +41,24 @@ class EndlessError(RuntimeError):
 
 
 class Step(NamedTuple):
-    """The result of one action in every environment; every field has leading shape `[B]`.
+    """Result of one action in every environment; every field has leading shape `[B]`.
 
-    Fields may share memory with each other: do not write to them. Later steps do not change them.
+    Fields may share memory with each other and must not be modified. Later steps do not change them.
 
     Attributes:
-        obs: the next observation; after the end of an episode, the first observation of the next one
-            (in an environment with NEXT_STEP autoreset, one step later).
-        reward: the reward to learn from, float32.
-        terminated: the successor is a terminal state, whose value is 0.
-        truncated: the episode was cut for a reason outside the MDP, such as a time limit; the successor keeps its
-            value.
-        final_obs: the true successor of the action; equal to `obs` if the episode continues.
-        valid: false for the dummy transition of NEXT_STEP autoreset, and for one whose worker process was lost, which
-            is also truncated; exclude these from losses and averages.
-        score: the environment's own reward, unchanged by wrappers, for reports.
-        infos: numbers about the ended episodes, by name, float64; NaN where missing. None without any.
-        extras: further tensors `[B, ...]` of this step by name, such as an intrinsic reward; rollouts collect them.
-            None without any. The names are the same at every step.
+        obs: next observation; after the end of an episode, the first observation of the next episode (with NEXT_STEP
+            autoreset, one step later).
+        reward: reward for learning, float32.
+        terminated: whether the successor is a terminal state, whose value is 0.
+        truncated: whether the episode was truncated for a reason outside the MDP, such as a time limit; the successor
+            has a value, from which returns are bootstrapped.
+        final_obs: true successor of the action; equal to `obs` if the episode continues.
+        valid: false for the dummy transition of NEXT_STEP autoreset, and if the worker process was lost, which also
+            truncates the episode; exclude such transitions from losses and averages.
+        score: original reward of the environment, unchanged by wrappers, for reports.
+        infos: numbers about ended episodes, by name, float64; NaN where missing. None if there are none.
+        extras: additional tensors of the step, `[B, ...]` by name, such as an intrinsic reward; rollouts collect them.
+            The names must be the same at every step. None if there are none.
     """
 
     obs: Tree
@@ -73,16 +73,15 @@ class Step(NamedTuple):
 
 
 class BatchEnv(Protocol):
-    """`B` independent copies (rows) of one task, stepped together. With several seeds they are `[S, N]`, flat.
+    """A batch of `B` independent environments (rows) of one task. For S seeds they are `[S, N]`, flattened.
 
     Attributes:
-        task: the Gymnasium id.
-        rows: B.
-        observation_space: the space of one observation.
-        action_space: the space of one action. Discrete actions are int64 `[B]`, continuous ones float
-            `[B, A]`.
-        device: where observations live and actions are expected.
-        always_valid: whether `Step.valid` is always true, so that callers can leave masks out.
+        task: Gymnasium id.
+        rows: number of environments, B.
+        observation_space: space of one observation.
+        action_space: space of one action. Discrete actions are int64 `[B]`, continuous ones float `[B, A]`.
+        device: device of observations and actions.
+        always_valid: whether `Step.valid` is always true, so that masks are not needed.
     """
 
     task: str
@@ -93,16 +92,16 @@ class BatchEnv(Protocol):
     always_valid: bool
 
     def reset(self, seeds: Sequence[int] | None = None) -> Tree:
-        """Start episode 0 of every row and return the observations `[B, ...]`.
+        """Start episode 0 of every environment, and return the observations `[B, ...]`.
 
         Args:
-            seeds: one non-negative integer per environment, for its random streams. Default: the seeds that it was made
+            seeds: one non-negative integer per environment, for its random streams. Default: the seeds it was created
                 with.
         """
         ...
 
     def step(self, actions: Tensor) -> Step:
-        """Apply one action per environment. An episode that ends is followed by a new one automatically."""
+        """Apply one action per environment. A new episode starts automatically after the end of an episode."""
         ...
 
     def state_dict(self) -> State:
@@ -120,17 +119,17 @@ class BatchEnv(Protocol):
 
 @runtime_checkable
 class BeginsAnew(Protocol):
-    """An environment that may begin new episodes when it loads a state."""
+    """An environment that may start new episodes when it loads a state."""
 
     @property
     def begins_anew(self) -> bool:
-        """Whether it does."""
+        """Whether it starts new episodes when it loads a state."""
         ...
 
 
 def begins_anew(env: BatchEnv) -> bool:
-    """Return whether an environment begins new episodes when it loads a state, instead of continuing the saved ones.
+    """Return whether an environment starts new episodes when it loads a state, instead of continuing the saved ones.
 
-    Those that do are `BeginsAnew`. Data of an unfinished episode, such as its return so far, must then be reset.
+    Such environments are `BeginsAnew`. Data of unfinished episodes, such as their returns, must then be reset.
     """
     return isinstance(env, BeginsAnew) and env.begins_anew

@@ -1,4 +1,4 @@
-"""Gymnasium's `check_env` for user environments, with its findings in one line each."""
+"""Gymnasium's `check_env` for custom environments, with one line per finding."""
 
 import logging
 import re
@@ -13,15 +13,15 @@ from operant.envs.registry import registered
 logger = logging.getLogger(__name__)
 
 CHECKED_ELSEWHERE = ("gymnasium", "operant", "ale_py", "gymnasium_robotics", "minigrid")
-"""Packages whose environments have passed the check already."""
+"""Packages whose environments are not checked."""
 
 _COLOR = re.compile(r"\x1b\[[0-9;]*m")
 _USUAL = ("is not in the environment registry", "render mode", "For Box action spaces", "A Box observation space")
-"""Warnings about common cases or cases irrelevant to learning."""
+"""Prefixes of warnings that are ignored, since they are common or irrelevant to learning."""
 
 
 def is_users(task: str) -> bool:
-    """Return whether the environment of a task comes from neither Gymnasium nor operant."""
+    """Return whether the environment of a task is custom: neither Gymnasium's nor operant's."""
     if doors.is_file(task):
         return True
     entry = registered(task).entry_point
@@ -30,12 +30,12 @@ def is_users(task: str) -> bool:
 
 
 def check_users_environment(task: str) -> list[str]:
-    """Run Gymnasium's `check_env` once on a user environment, and log every finding in one line.
+    """Run Gymnasium's `check_env` once on a custom environment, and log every finding in one line.
 
-    A finding does not stop training: a relevant violation of the API raises an error later.
+    Findings do not stop training; relevant violations of the API raise an error later.
 
     Args:
-        task: a Gymnasium id. Nothing is checked if the environment is Gymnasium's or operant's own.
+        task: Gymnasium id. Environments of Gymnasium and operant are not checked.
 
     Returns:
         The findings.
@@ -49,7 +49,7 @@ def check_users_environment(task: str) -> list[str]:
     findings = [text for text in dict.fromkeys(texts) if not any(usual in text for usual in _USUAL)]
     findings += [failure] if failure else []
     for finding in findings:
-        logger.warning("%s: Gymnasium's check_env says: %s", task, finding)
+        logger.warning("%s: Gymnasium's check_env reports: %s", task, finding)
     return findings
 
 

@@ -1,4 +1,4 @@
-"""Checks of what environments return, for every batch: `ObservationCheck`, `RewardCheck`."""
+"""Checks of observations and rewards of every batch: `ObservationCheck`, `RewardCheck`."""
 
 import contextlib
 import logging
@@ -18,25 +18,25 @@ from operant.envs.workers import EnvError
 logger = logging.getLogger(__name__)
 
 _REPEATING = (logger, logging.getLogger("operant.envs.registry"), logging.getLogger("operant.envs.spaces"))
-"""Loggers of findings that each making of the same environments repeats."""
+"""Loggers whose warnings are repeated whenever the same environments are created."""
 
 _TRUSTED = ("gymnasium.", "operant.", "ale_py.")
-"""Prefixes of entry points that need no check: those of Gymnasium and operant."""
+"""Prefixes of entry points that are not checked: those of Gymnasium and operant."""
 
 Where = Callable[[int], str]
-"""Returns the position of an environment of a batch, for messages."""
+"""Function from the index of an environment to its description, for messages."""
 
 _Check = Callable[[NDArray[Any], Where], None]
 
 
 def needs_check(spec: EnvSpec) -> bool:
-    """Return whether an environment is a user's own, which may violate its spaces."""
+    """Return whether an environment is custom, so that it may violate its spaces."""
     return not str(spec.entry_point).startswith(_TRUSTED)
 
 
 @contextlib.contextmanager
 def saying_once(*more: logging.Logger) -> Generator[None]:
-    """Warn once about each finding in this block, across the environments of training and evaluations.
+    """Return a context that logs each finding once, across the environments of training and evaluations.
 
     Args:
         *more: loggers of other findings. A message and its first two arguments are one finding.
@@ -61,15 +61,15 @@ def saying_once(*more: logging.Logger) -> Generator[None]:
 class ObservationCheck:
     """Checks observations `[B, ...]` of a vector environment.
 
-    - A number outside its box, or NaN, is a warning, once for each part of the observation.
-    - A value outside a discrete space is an error: networks and tables have no entry for it.
+    - A number outside its box, or NaN, causes a warning, once per part of the observation.
+    - A value outside a discrete space is an error, since networks and tables have no entry for it.
     - A mask that allows no action is an error.
 
     Args:
         task: name of the environment in messages.
-        space: of one observation.
-        actions: the action space of the learner, `operant.envs.spaces.GymnasiumActions.space`.
-        whole: whether to check more than masks.
+        space: space of one observation.
+        actions: action space of the learner, `operant.envs.spaces.GymnasiumActions.space`.
+        whole: whether to check all parts, or only masks.
     """
 
     def __init__(self, task: str, space: gymnasium.Space[Any], actions: gymnasium.Space[Any], *, whole: bool) -> None:
@@ -118,11 +118,11 @@ class ObservationCheck:
             named = f"{_named(path)}{place if place else ''}"
             if nan.any():
                 del self._checks[path]
-                logger.warning("%s: %s is nan (%s); this is said once", self._task, named, where(row))
+                logger.warning("%s: %s is nan (%s); this warning appears once", self._task, named, where(row))
                 return
             self._checks[path] = self._box_check(path, space, -np.inf, np.inf)
             logger.warning(
-                "%s: %s is %g, but its space says [%g, %g] (%s); this is said once",
+                "%s: %s is %g, but its space is [%g, %g] (%s); this warning appears once",
                 self._task,
                 named,
                 float(obs[row, *place]),
@@ -152,15 +152,15 @@ class ObservationCheck:
             blocked = blocked_rows(mask, actions)
             if len(blocked):
                 raise EnvError(
-                    f"{self._task}: {MASK!r} allows no action ({where(blocked[0])}): let the environment end the "
-                    "episode instead, or allow an action that does nothing"
+                    f"{self._task}: {MASK!r} allows no action ({where(blocked[0])}): end the episode instead, or allow "
+                    "an action that does nothing"
                 )
 
         return check
 
 
 class RewardCheck:
-    """Warns about rewards `[B]` that are NaN or Inf, once.
+    """Warns once about rewards `[B]` that are NaN or Inf.
 
     Args:
         task: name of the environment in messages.
@@ -176,16 +176,16 @@ class RewardCheck:
             return
         self._said = True
         row = int(np.flatnonzero(~np.isfinite(rewards))[0])
-        value = f"{rewards[row]:g}"  # text, because NaN would differ from itself in `saying_once`
-        logger.warning("%s: the reward is %s (%s); this is said once", self._task, value, where(row))
+        value = f"{rewards[row]:g}"  # as text, since NaN differs from itself in `saying_once`
+        logger.warning("%s: the reward is %s (%s); this warning appears once", self._task, value, where(row))
 
 
 def blocked_rows(mask: NDArray[Any], actions: gymnasium.Space[Any]) -> Sequence[int]:
-    """Return the rows of masks `[B, M]` that allow no action, or no alternative of one choice.
+    """Return the rows of masks `[B, M]` that allow no action, or no value of a component of a MultiDiscrete.
 
     Args:
-        mask: true for actions that are allowed.
-        actions: Discrete, or MultiDiscrete, whose choices are concatenated.
+        mask: true for allowed actions.
+        actions: Discrete, or MultiDiscrete, whose components are concatenated.
     """
     allowed = mask.astype(np.bool_)
     if is_multi_discrete(actions):
@@ -197,23 +197,23 @@ def blocked_rows(mask: NDArray[Any], actions: gymnasium.Space[Any]) -> Sequence[
 
 
 def first_problem(space: gymnasium.Space[Any], obs: Any, path: tuple[str, ...] = ()) -> str | None:
-    """Describe how an observation differs from its space in structure; None if it does not."""
+    """Return a description of how the structure of an observation differs from its space; None if it does not."""
     if is_dict(space):
         return _problem_of_parts(space, obs, path)
     array, shape = np.asarray(obs), space.shape
     if shape is not None and array.shape != shape:
-        return f"{_named(path)} has shape {list(array.shape)}, but its space says {list(shape)}"
+        return f"{_named(path)} has shape {list(array.shape)}, but its space has {list(shape)}"
     if array.dtype.kind in "fc" and space.dtype is not None and space.dtype.kind in "biu":
-        return f"{_named(path)} has dtype {array.dtype}, but its space says {space.dtype}, so that fractions are lost"
+        return f"{_named(path)} has dtype {array.dtype}, but its space has {space.dtype}, so fractions would be lost"
     return None
 
 
 def _problem_of_parts(space: spaces.Dict, obs: Any, path: tuple[str, ...]) -> str | None:
     if not isinstance(obs, Mapping):
-        return f"{_named(path)} is a {type(obs).__name__}, but its space says a dictionary"
+        return f"{_named(path)} is a {type(obs).__name__}, but its space is a dictionary"
     missing = [key for key in space.spaces if key not in obs]
     if missing:
-        return f"{_named(path)} has no part {missing[0]!r}, which its space names"
+        return f"{_named(path)} has no part {missing[0]!r}, which its space has"
     found = (first_problem(part, obs[key], (*path, key)) for key, part in space.spaces.items())
     return next((problem for problem in found if problem), None)
 

@@ -1,4 +1,4 @@
-"""Conformance test of `BatchEnv` for authors of environments and wrappers: `check_batch_env`."""
+"""Conformance test of environments and wrappers: `check_batch_env`."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, cast
@@ -17,33 +17,33 @@ _FLAGS = ("terminated", "truncated", "valid")
 
 
 class ContractError(AssertionError):
-    """An environment violates the interface `BatchEnv`."""
+    """Raised if an environment violates the interface `BatchEnv`."""
 
 
 def check_batch_env(make: Callable[[], BatchEnv], *, seeds: Sequence[int] = (3, 5), steps: int = 100) -> None:
-    """Step environments, and check everything that learners rely on.
+    """Step environments, and check the interface on which learners rely.
 
-    Shapes, types and devices; that the same seeds and actions lead to the same steps; that later steps do not change
-    earlier ones; that an environment continues bitwise from a saved state, in itself and in another one; and that
-    wrappers do not learn in an evaluation.
+    Checks shapes, dtypes and devices; determinism given seeds and actions; that later steps do not modify earlier ones;
+    that an environment continues bit for bit from a saved state, in the same and in another instance; and that wrappers
+    do not learn in evaluations.
 
     Args:
-        make: returns `B = len(seeds) * N` new environments, the same at each call.
-        seeds: of the runs.
-        steps: number of steps; enough for episodes to end.
+        make: function that creates `B = len(seeds) * N` environments, the same at each call.
+        seeds: seeds of the runs.
+        steps: number of steps, enough for episodes to end.
 
     Raises:
-        ContractError: a check fails; the message names it.
+        ContractError: a check fails; the message describes it.
     """
     env, other = _started(make, seeds), _started(make, seeds)
     _attributes(env)
     actions = _actions(env, 2 * steps)
     first, second = env.reset(), other.reset()
     _tree(env, first, "reset()")
-    _require(_same(first, second), "two environments with the same seeds begin with other observations")
+    _require(_same(first, second), "two environments with the same seeds start with different observations")
     played = _play(env, actions[:steps], first)
     again = [other.step(action) for action in actions[:steps]]
-    _require(_all_same(played, again), "the same seeds and actions lead to other steps: it is not deterministic")
+    _require(_all_same(played, again), "not deterministic: the same seeds and actions lead to different steps")
     _resuming(make, env, (played[-1].obs, actions[steps:]), seeds)
     _evaluation(make, env, actions[:steps], seeds)
     for each in (env, other):
@@ -70,7 +70,7 @@ def _attributes(env: BatchEnv) -> None:
 
 
 def _actions(env: BatchEnv, steps: int) -> list[Tensor]:
-    """Draw actions `[B, ...]` from the action space, always the same."""
+    """Draw actions `[B, ...]` from the action space, with a fixed seed."""
     space = env.action_space
     space.seed(0)
     columns = [torch.stack([torch.as_tensor(space.sample()) for _ in range(env.rows)]) for _ in range(steps)]
@@ -78,7 +78,7 @@ def _actions(env: BatchEnv, steps: int) -> list[Tensor]:
 
 
 def _play(env: BatchEnv, actions: Sequence[Tensor], obs: Tree) -> list[Step]:
-    """Take steps, check each, and check that later ones do not change it."""
+    """Take and check steps, and check that later steps do not modify earlier ones."""
     steps: list[Step] = []
     copies: list[Any] = []
     names: set[str] | None = None
@@ -113,11 +113,11 @@ def _step(env: BatchEnv, step: Step) -> None:
         )
     _tree(env, step.obs, "Step.obs")
     _tree(env, step.final_obs, "Step.final_obs")
-    _require(not env.always_valid or bool(step.valid.all()), "always_valid is true, but a step is not valid")
+    _require(not env.always_valid or bool(step.valid.all()), "always_valid is true, but a step is invalid")
     goes_on = step.valid & ~(step.terminated | step.truncated)
     _require(
         _same(_rows(step.obs, goes_on), _rows(step.final_obs, goes_on)),
-        "obs and final_obs differ in a row whose episode continues",
+        "obs and final_obs differ although the episode continues",
     )
     for name, extra in (step.extras or {}).items():
         _require(
@@ -127,7 +127,7 @@ def _step(env: BatchEnv, step: Step) -> None:
 
 
 def _tree(env: BatchEnv, obs: Tree, where: str) -> None:
-    """Check that observations are members of their space in their form."""
+    """Check that the structure, shapes and devices of observations match their space."""
 
     def look(space: gymnasium.Space[Any], part: Tree, path: str) -> None:
         if is_dict(space):
@@ -176,12 +176,12 @@ def _all_same(left: Sequence[Step], right: Sequence[Step]) -> bool:
 def _resuming(
     make: Callable[[], BatchEnv], env: BatchEnv, course: tuple[Tree, Sequence[Tensor]], seeds: Sequence[int]
 ) -> None:
-    """Check that an environment continues from a saved state unchanged: another one, and itself."""
+    """Check that another environment, and the same one, continue unchanged from a saved state."""
     obs, actions = course
     saved: State = env.state_dict()
     before = clone(saved)
     expected = [env.step(action) for action in actions]
-    _require(_same(saved, before), "later steps have changed a saved state: return copies of tensors")
+    _require(_same(saved, before), "later steps modified a saved state: return copies of tensors")
     if begins_anew(env):
         return
     fresh = _started(make, seeds)
@@ -189,23 +189,23 @@ def _resuming(
     for which, resumed in (("another", fresh), ("the same", env)):
         seen = resumed.load_state_dict(clone(saved))
         _require(_same(seen, obs), f"load_state_dict of {which} environment returns other observations than the last")
-        _require(_same(resumed.state_dict(), saved), f"{which} environment that has loaded a state has another one")
+        _require(_same(resumed.state_dict(), saved), f"{which} environment has another state after loading it")
         again = [resumed.step(action) for action in actions]
         _require(_all_same(expected, again), f"{which} environment continues differently from a saved state")
     fresh.close()
 
 
 def _evaluation(make: Callable[[], BatchEnv], env: BatchEnv, actions: Sequence[Tensor], seeds: Sequence[int]) -> None:
-    """Check that the learned state of wrappers has a row per seed, and does not change in an evaluation."""
+    """Check that the learned state of wrappers has a seed axis, and does not change in an evaluation."""
     before = {name: tensor.clone() for name, tensor in learned(env).items()}
     for name, tensor in before.items():
         _require(
             tensor.shape[:1] == (len(seeds),),
-            f"what is learned needs a first axis of {len(seeds)} seeds, but {name!r} has shape {[*tensor.shape]}",
+            f"learned state needs a first axis of {len(seeds)} seeds, but {name!r} has shape {[*tensor.shape]}",
         )
     played = for_evaluation(env, unwrapped(make()), seeds)
     played.reset()
     for action in actions:
         played.step(action)
-    _require(_same(learned(env), before), "an evaluation has changed what is learned: see Wrapper.training")
+    _require(_same(learned(env), before), "an evaluation changed the learned state: see Wrapper.training")
     played.close()

@@ -1,4 +1,4 @@
-"""Environments of EnvPool, which steps many copies of a task in C++ threads (Weng et al. 2022, arXiv:2206.10558)."""
+"""Environments of EnvPool, which steps copies of a task in C++ threads (Weng et al. 2022, arXiv:2206.10558)."""
 
 import os
 import warnings
@@ -24,13 +24,13 @@ from operant.state import State
 
 
 class Pool(VectorEnv):
-    """`rows` copies of a task in one pool; every reset restarts them, each from its own seed.
+    """Vector environment of one pool; every reset restarts all environments, each with its own seed.
 
-    A copy whose episode has ended resets itself in the next step, whatever the action, without a reward.
+    An environment whose episode has ended resets itself in the next step (NEXT_STEP), ignoring the action.
 
     Args:
-        spec: of the task; its limit of steps is that of the episodes.
-        rows: copies.
+        spec: spec of the task, with the maximum number of steps per episode.
+        rows: number of environments.
 
     Raises:
         ModuleNotFoundError: EnvPool is not installed.
@@ -70,7 +70,7 @@ class Pool(VectorEnv):
         self.spec, self.num_envs = spec, rows
 
     def reset(self, *, seed: Any = None, options: dict[str, Any] | None = None) -> tuple[np.ndarray, dict[str, Any]]:
-        """Start episodes of all copies, from one seed below 2³¹ each."""
+        """Start episodes of all environments, with one seed below 2³¹ each."""
         self.close_extras()
         with _quiet():
             self._pool = self._make(env_seed=seed)
@@ -78,40 +78,39 @@ class Pool(VectorEnv):
         return obs, {}
 
     def step(self, actions: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, dict[str, Any]]:
-        """Apply one action a row."""
+        """Apply one action per environment."""
         obs, rewards, terminations, truncations, _ = self._pool.step(actions)
         return obs, rewards, terminations, truncations, {}
 
     def close_extras(self, **kwargs: Any) -> None:
-        """Release the copies and their threads."""
+        """Release the environments and their threads."""
         if self._pool is not None:
             self._pool.close()
             self._pool = None
 
 
 class EnvPool(GymnasiumEnv):
-    """`B` copies of a task of EnvPool.
+    """Batch of `B` environments of EnvPool.
 
-    Each copy depends only on its seed and actions. But EnvPool can neither save the state of a copy nor seed single
-    episodes, so a state of `state_dict` holds no episode: loading it begins new ones, from new seeds (see
-    `operant.envs.base.begins_anew`).
+    Each environment depends only on its seed and actions. EnvPool can neither save the state of an environment nor seed
+    single episodes, so loading a state starts new episodes, with new seeds (see `operant.envs.base.begins_anew`).
 
-    EnvPool reimplements the tasks, with small differences: its Pendulum-v1 moves the angle by the speed before the
-    limit, Gymnasium's by the speed after it. Evaluate policies in Gymnasium's.
+    EnvPool reimplements the tasks, with small differences: its Pendulum-v1 moves the angle by the speed before
+    clipping, Gymnasium's by the speed after it. Evaluate policies in Gymnasium's environments.
 
-    It uses threads, not processes, so the deadline for replies does not apply.
+    EnvPool uses threads, not processes, so time limits for replies do not apply.
 
     Attributes:
         begins_anew: true.
     """
 
     def __init__(self, spec: EnvSpec, seeds: Sequence[int], *, device: str | torch.device = "cpu") -> None:
-        """Make one row for each seed.
+        """Create one environment per seed.
 
         Args:
-            spec: of the task, as Gymnasium registers it.
-            seeds: one non-negative integer per row.
-            device: where observations go.
+            spec: spec of the task in Gymnasium's registry.
+            seeds: one non-negative integer per environment.
+            device: device of observations.
 
         Raises:
             ModuleNotFoundError: EnvPool is not installed.
@@ -122,7 +121,7 @@ class EnvPool(GymnasiumEnv):
         self.begins_anew = True
 
     def reset(self, seeds: Sequence[int] | None = None) -> Tree:
-        """Start episode 0 of every row and return the observations `[B, ...]`."""
+        """Start episode 0 of every environment and return the observations `[B, ...]`."""
         self._resumptions = 0
         return super().reset(seeds)
 
@@ -134,27 +133,27 @@ class EnvPool(GymnasiumEnv):
         return {"task": self.task, "seeds": list(self._seeds), "resumptions": self._resumptions}
 
     def load_state_dict(self, state: State) -> Tree:
-        """Begin new episodes, and return the observations `[B, ...]`.
+        """Start new episodes, and return the observations `[B, ...]`.
 
         Raises:
-            ValueError: the state is of another task or another number of rows.
+            ValueError: the state belongs to another task or number of environments.
         """
         if state["task"] != self.task or "resumptions" not in state:
-            raise ValueError(f"the state is of {state['task']!r}, but this environment is {self.task!r} of EnvPool")
+            raise ValueError(f"the state belongs to {state['task']!r}, but this is {self.task!r} of EnvPool")
         self._seeds, self._resumptions = self._checked_seeds(state["seeds"]), state["resumptions"] + 1
         return super().reset()
 
 
 @contextmanager
 def _quiet() -> Generator[None]:
-    """Keep Gymnasium from warning about the precision of the bounds of spaces."""
+    """Return a context that suppresses Gymnasium's warnings about the precision of bounds."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)
         yield
 
 
 def _unbounded(space: Any) -> Any:
-    """Return a space with infinite bounds for the extreme numbers that EnvPool uses instead."""
+    """Return a space with infinite bounds in place of EnvPool's extreme numbers."""
     if not is_box(space) or not np.issubdtype(space.dtype, np.floating):
         return space
     limits = np.finfo(space.dtype)

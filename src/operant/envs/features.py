@@ -1,4 +1,4 @@
-"""Network inputs from observations: a vector, an image, or a vector that begins with an image."""
+"""Conversion of observations to network inputs: a vector, an image, or a vector that starts with an image."""
 
 import math
 from collections.abc import Callable, Iterator, Mapping
@@ -17,27 +17,28 @@ from operant.envs.spaces import is_box, is_dict, is_multi_discrete
 from operant.tensors import from_numpy
 
 MASK = "action_mask"
-"""The part of a dictionary with the action mask."""
+"""Key of the action mask in observations."""
 
 
 @dataclass(frozen=True)
 class Features:
-    """The single tensor that encodes the observations of a space.
+    """Encoding of the observations of a space as a single tensor.
 
-    - Images (boxes of bytes from 0 to 255 with two or three axes) stay bytes: `[C, H, W]`. The channel axis is the
-      first or the last, whichever is shorter; it is added if missing.
-    - Dictionaries become one vector of float32: their parts in alphabetical order of the keys, boxes flattened and
-      members of discrete spaces as one-hot vectors. An image among the parts comes first, its bytes as numbers from 0
-      to 255. An entry `action_mask` goes to the end.
-    - Everything else becomes a vector in the same way.
+    - Images (uint8 boxes from 0 to 255 with two or three axes) are uint8 `[C, H, W]`. The channel axis is the shorter
+    of
+      the first and the last one; it is added if missing.
+    - Dictionaries are one float32 vector of their parts in alphabetical order of the keys: flattened boxes, and one-hot
+      vectors for discrete spaces. An image among the parts comes first, as numbers from 0 to 255; `action_mask` comes
+      last.
+    - All other observations are encoded as a vector in the same way.
 
     Attributes:
-        shape: of one observation: `(D,)` or `(C, H, W)`.
+        shape: shape of one observation: `(D,)` or `(C, H, W)`.
         masked: length of the action mask at the end of the vector; 0 without a mask.
-        encode: maps a batch `[M, ...]` of observations to `[M, *shape]`.
-        picture: `(C, H, W)` of the image that the vector begins with, or None.
-        slices: slices of a dictionary's parts in the vector, by key; those of a nested dictionary by both keys joined
-            with a dot. Empty for other observations.
+        encode: function from a batch of observations `[M, ...]` to `[M, *shape]`.
+        picture: shape `(C, H, W)` of the image at the start of the vector, or None.
+        slices: slices of a dictionary's parts in the vector, by key; keys of nested dictionaries are joined by a dot.
+            Empty for other observations.
     """
 
     shape: tuple[int, ...]
@@ -51,9 +52,9 @@ class Features:
         """Return the features of the observations of `space`.
 
         Raises:
-            ValueError: a dictionary holds several images, one in a nested dictionary, or only a mask, or the mask does
-                not fit the actions.
-            TypeError: a part of the space has no arrays of fixed shape.
+            ValueError: a dictionary has several images, an image in a nested dictionary, or only a mask, or the mask
+                does not match the actions.
+            TypeError: a part of the space is not an array of fixed shape.
         """
         if is_picture(space):
             return _picture(space.shape or ())
@@ -67,14 +68,14 @@ class Features:
             slices[picture[0]] = slice(0, math.prod(picture[1].shape))
             return replace(_with_picture(*picture, width, masked, encode), slices=slices)
         if width == masked:
-            raise ValueError(f"observations of {space} hold only a mask: add inputs for the policy")
+            raise ValueError(f"observations of {space} contain only a mask: add inputs for the policy")
         return cls((width,), masked, encode, slices=slices)
 
     @classmethod
     def numbers(cls, space: gymnasium.Space[Any]) -> "Features | None":
-        """Return the features `(1,)` of a finite space that are numbers from 0 on, int64, by which to look up rows.
+        """Return the features `(1,)` of a finite space as int64 indices, for embedding look-ups.
 
-        They represent the one-hot vectors that `of` makes; None for any other space.
+        They are equivalent to the one-hot vectors of `of`; None for any other space.
         """
         if not isinstance(space, spaces.Discrete):
             return None
@@ -84,20 +85,20 @@ class Features:
         """Encode observations `[S, N, ...]` as `[S, N, *shape]`.
 
         Raises:
-            ValueError: they have another shape.
+            ValueError: the observations have another shape.
         """
         seeds, rows = _leading(obs)
         encoded = self.encode(_merged(obs))
         if encoded.shape != (seeds * rows, *self.shape):
             raise ValueError(
-                f"observations became {[*encoded.shape]}, but {[seeds * rows, *self.shape]} is needed: they are of "
-                "another environment than these features were made for, or have another preprocessing"
+                f"encoded observations have shape {[*encoded.shape]}, but {[seeds * rows, *self.shape]} is needed: "
+                "they belong to another environment, or have another preprocessing"
             )
         return encoded.view(seeds, rows, *self.shape)
 
 
 def is_picture(space: gymnasium.Space[Any]) -> bool:
-    """Return whether a space holds images: bytes from 0 to 255 with two or three axes."""
+    """Return whether a space contains images: uint8 from 0 to 255 with two or three axes."""
     return (
         is_box(space)
         and space.dtype == np.uint8
@@ -133,8 +134,8 @@ def _taken_out(space: gymnasium.Space[Any]) -> tuple[tuple[str, Features] | None
     found = [key for key, part in parts.items() if is_picture(part)]
     if len(found) > 1:
         raise ValueError(
-            f"parts {', '.join(found)} of the observation are images; give the environment a wrapper that makes one "
-            "image of them, with more channels"
+            f"parts {', '.join(found)} of the observation are images: add a wrapper that concatenates them into one "
+            "image, along the channels"
         )
     if not found:
         return None, space
@@ -143,11 +144,11 @@ def _taken_out(space: gymnasium.Space[Any]) -> tuple[tuple[str, Features] | None
 
 
 def _with_picture(key: str, seen: Features, width: int, masked: int, encode: Callable[[Tree], Tensor]) -> Features:
-    """Return the features of a dictionary with an image, which are `seen`, and a vector of the other parts."""
+    """Return the features of a dictionary with an image, whose features are `seen`, and a vector of other parts."""
 
     def both(obs: Tree) -> Tensor:
         if isinstance(obs, Tensor):
-            raise TypeError("observations are a dictionary, got one tensor")
+            raise TypeError("observations must be a dictionary, got one tensor")
         first = seen.encode(obs[key]).flatten(1).float()
         return torch.cat((first, encode(obs)), dim=1) if width else first
 
@@ -180,12 +181,12 @@ def _vector(space: gymnasium.Space[Any], key: str) -> tuple[int, Callable[[Tree]
     if is_box(space) or isinstance(space, spaces.MultiBinary):
         if key and is_picture(space):
             raise ValueError(
-                f"part {key!r} of a nested dictionary of the observation is an image; give the environment a wrapper "
-                "that moves it to the top, or removes it"
+                f"part {key!r} of a nested dictionary of the observation is an image: add a wrapper that moves it to "
+                "the top level, or removes it"
             )
         width = math.prod(space.shape)
         return width, lambda obs: _tensor(obs).reshape(-1, width).float()
-    raise TypeError(f"observations of {space} cannot become a vector; a Box, Discrete or Dict of these can")
+    raise TypeError(f"observations of {space} cannot be encoded as a vector; use a Box, Discrete or Dict of these")
 
 
 def _dictionary(space: spaces.Dict) -> tuple[int, Callable[[Tree], Tensor]]:
@@ -193,7 +194,7 @@ def _dictionary(space: spaces.Dict) -> tuple[int, Callable[[Tree], Tensor]]:
 
     def encode(obs: Tree) -> Tensor:
         if isinstance(obs, Tensor):
-            raise TypeError(f"observations of {space} are a dictionary, got one tensor")
+            raise TypeError(f"observations of {space} must be a dictionary, got one tensor")
         return torch.cat([read(obs[key]) for key, (_, read) in parts.items()], dim=1)
 
     return sum(width for width, _ in parts.values()), encode
@@ -205,7 +206,7 @@ def _in_order(space: spaces.Dict) -> list[str]:
 
 
 def _slices(space: gymnasium.Space[Any], start: int, path: str = "") -> Iterator[tuple[str, slice]]:
-    """Return the slices of a dictionary's parts in its vector, which begins at `start`."""
+    """Yield the slices of a dictionary's parts in its vector, which starts at `start`."""
     if not is_dict(space):
         return
     for key in _in_order(space):
@@ -232,5 +233,5 @@ def _multi_discrete(space: spaces.MultiDiscrete) -> tuple[int, Callable[[Tree], 
 
 def _tensor(obs: Tree) -> Tensor:
     if not isinstance(obs, Tensor):
-        raise TypeError(f"observations that are one tensor are needed, got a {type(obs).__name__}")
+        raise TypeError(f"observations must be one tensor, got a {type(obs).__name__}")
     return obs

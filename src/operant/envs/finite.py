@@ -1,4 +1,4 @@
-"""Environments with finitely many states and actions, whose transition probabilities are known."""
+"""Finite MDPs with known transition probabilities as environments."""
 
 from collections.abc import Iterable
 from functools import cached_property
@@ -19,20 +19,20 @@ Outcome = tuple[float, int, float, bool]
 
 
 class Transitions(NamedTuple):
-    """The outcomes of every action in every state, as sparse rows, with the fields of `operant.mdp.MDP`.
+    """Outcomes of all actions in all states as sparse rows, with the fields of `operant.mdp.MDP`.
 
-    Row `s * actions + a` of the arrays lists the outcomes of action `a` in state `s`. An empty row means that the
-    action is not feasible; a state without feasible actions is terminal, or never entered.
+    Row `s * actions + a` of the arrays has the outcomes of action `a` in state `s`. If it is empty, the action is
+    infeasible; a state without feasible actions is terminal, or never entered.
 
     Attributes:
-        states: S.
-        actions: A.
-        indptr: int64 `[S * A + 1]`, the start of each row.
-        successors: int64 `[n]`.
-        probabilities: float64 `[n]`, positive; every row that is not empty sums to 1.
-        rewards: float64 `[n]`.
-        terminates: bool `[n]`, whether the episode ends with the transition.
-        start: float64 `[S]`, the distribution of the first state.
+        states: number of states, S.
+        actions: number of actions, A.
+        indptr: start of each row, int64 `[S * A + 1]`.
+        successors: successor states, int64 `[n]`.
+        probabilities: positive probabilities, float64 `[n]`; every non-empty row sums to 1.
+        rewards: rewards, float64 `[n]`.
+        terminates: whether the episode ends with the transition, bool `[n]`.
+        start: start distribution, float64 `[S]`.
     """
 
     states: int
@@ -46,7 +46,7 @@ class Transitions(NamedTuple):
 
     @classmethod
     def of(cls, states: int, actions: int, outcomes: Iterable[tuple[int, int, Outcome]], start: Iterable[int]) -> Self:
-        """Collect `(state, action, outcome)` in any order; the first state is uniform over `start`."""
+        """Create transitions from `(state, action, outcome)` in any order, with a uniform start over `start`."""
         table = sorted(((s * actions + a, outcome) for s, a, outcome in outcomes), key=lambda entry: entry[0])
         counts = np.bincount([row for row, _ in table], minlength=states * actions)
         probabilities, successors, rewards, terminates = zip(*(outcome for _, outcome in table), strict=True)
@@ -66,7 +66,7 @@ class Transitions(NamedTuple):
         return (np.diff(self.indptr) > 0).reshape(self.states, self.actions)
 
     def outcomes(self, state: int, action: int) -> list[Outcome]:
-        """Return the outcomes of `action` in `state`; none if it is not feasible."""
+        """Return the outcomes of `action` in `state`; empty if it is infeasible."""
         row = state * self.actions + action
         span = slice(self.indptr[row], self.indptr[row + 1])
         columns = (self.probabilities, self.successors, self.rewards, self.terminates)
@@ -74,7 +74,7 @@ class Transitions(NamedTuple):
 
 
 def uniform(states: int, support: Iterable[int]) -> Floats:
-    """Return the distribution `[S]` that is uniform over the states of `support`."""
+    """Return the uniform distribution over the states of `support`, `[S]`."""
     weights = np.zeros(states)
     weights[list(support)] = 1.0
     return weights / weights.sum()
@@ -88,8 +88,8 @@ class FiniteEnv(gymnasium.Env[Any, Any]):
     If some actions are infeasible, `info["action_mask"]` (int8 `[A]`) is the mask of feasible ones.
 
     Attributes:
-        state: current state; may be set. None before the first reset.
-        transitions: the model.
+        state: current state, which may be set; None before the first reset.
+        transitions: model of the MDP.
         action_space: `Discrete(A)`.
         observation_space: `Discrete(S)`.
     """
@@ -97,10 +97,10 @@ class FiniteEnv(gymnasium.Env[Any, Any]):
     metadata: dict[str, Any] = {"render_modes": ["ansi"], "render_fps": 4}  # noqa: RUF012 - as Gymnasium declares it
 
     def __init__(self, transitions: Transitions, *, render_mode: str | None = None) -> None:
-        """Make the environment of a model.
+        """Create the environment of a model.
 
         Args:
-            transitions: the model; it is not copied.
+            transitions: model of the MDP; it is not copied.
             render_mode: one of `metadata["render_modes"]`, or None.
 
         Raises:
@@ -116,7 +116,7 @@ class FiniteEnv(gymnasium.Env[Any, Any]):
         self._use(transitions)
 
     def _use(self, transitions: Transitions) -> None:
-        """Draw the next steps from `transitions`."""
+        """Sample the next steps from `transitions`."""
         self.transitions = transitions
         self._cumulative = np.cumsum(transitions.start)
         self._mask = transitions.feasible().astype(np.int8)
@@ -126,7 +126,7 @@ class FiniteEnv(gymnasium.Env[Any, Any]):
 
     @property
     def initial_state_distrib(self) -> Floats:
-        """The distribution of the first state, `[S]`."""
+        """Start distribution, `[S]`."""
         return self.transitions.start
 
     @cached_property
@@ -162,11 +162,11 @@ class FiniteEnv(gymnasium.Env[Any, Any]):
         """Take an action.
 
         Raises:
-            ValueError: the action is not feasible, or the episode has ended.
+            ValueError: the action is infeasible, or the episode has ended.
             RuntimeError: `reset` has not been called.
         """
         if self.state is None:
-            raise RuntimeError("no episode has begun: call reset() first")
+            raise RuntimeError("there is no current episode: call reset() first")
         model = self.transitions
         if not 0 <= action < model.actions or not self._mask[self.state, action]:
             raise ValueError(self._refusal(action))

@@ -1,4 +1,4 @@
-"""Goal-conditioned environments, with rewards and ends for other goals: `goal_reward`, `goal_end`."""
+"""Goal-conditioned environments: rewards and terminations for relabeled goals: `goal_reward`, `goal_end`."""
 
 from collections.abc import Callable
 from typing import Any, Protocol, runtime_checkable
@@ -17,10 +17,10 @@ OBSERVATION, ACHIEVED, DESIRED = "observation", "achieved_goal", "desired_goal"
 """Parts of goal-conditioned observations, as in Gymnasium-Robotics."""
 
 GoalReward = Callable[[Tensor, Tensor], Tensor]
-"""`reward(achieved [M, G], desired [M, G]) -> rewards [M]`."""
+"""Function `(achieved [M, G], desired [M, G]) -> rewards [M]`."""
 
 GoalEnd = Callable[[Tensor, Tensor], Tensor]
-"""`end(achieved [M, G], desired [M, G]) -> terminated [M]`."""
+"""Function `(achieved [M, G], desired [M, G]) -> terminated [M]`."""
 
 
 @runtime_checkable
@@ -34,31 +34,31 @@ class GoalEnv(Protocol):
 
 @runtime_checkable
 class EndingGoalEnv(GoalEnv, Protocol):
-    """One whose episodes end in some states depending on the goal."""
+    """A goal-conditioned environment whose terminations depend on the goal."""
 
     def compute_terminated(self, achieved_goal: Tensor, desired_goal: Tensor) -> Tensor:
-        """Return which episodes have ended, bool `[M]`, having achieved `[M, G]` where `[M, G]` was desired."""
+        """Return whether episodes end, bool `[M]`, for achieved goals `[M, G]` and desired goals `[M, G]`."""
         ...
 
 
 def goal_reward(env: BatchEnv) -> GoalReward:
-    """Return the function that computes rewards for a batch of other goals.
+    """Return a function that computes rewards for a batch of goals.
 
     Args:
-        env: a `GoalEnv`, or one of Gymnasium with a method `compute_reward(achieved_goal, desired_goal, info)`, as in
-            Gymnasium-Robotics. The outermost wrapper that is a `GoalEnv` comes first.
+        env: a `GoalEnv`, or a Gymnasium environment with a method `compute_reward(achieved_goal, desired_goal, info)`,
+            as in Gymnasium-Robotics. The outermost wrapper that is a `GoalEnv` takes precedence.
 
     Raises:
-        ValueError: the environment cannot compute rewards, or only one at a time.
-        EnvError: its method raised an error.
+        ValueError: the environment cannot compute rewards, or not for batches.
+        EnvError: the method raised an error.
     """
     if (own := _goal_env(env)) is not None:
         return own.compute_reward
     compute = _of_single(env, "compute_reward")
     if compute is None:
         raise ValueError(
-            f"{env.task} has no compute_reward(achieved_goal, desired_goal, info), which is needed for the rewards of "
-            "other goals: give the environment such a method"
+            f"{env.task} has no method compute_reward(achieved_goal, desired_goal, info), which is needed for the "
+            "rewards of relabeled goals: implement it"
         )
 
     def reward(achieved: Tensor, desired: Tensor) -> Tensor:
@@ -74,14 +74,14 @@ def goal_reward(env: BatchEnv) -> GoalReward:
 
 
 def goal_end(env: BatchEnv) -> GoalEnd | None:
-    """Return the function that computes the ends of episodes for a batch of other goals.
+    """Return a function that computes terminations for a batch of goals.
 
     Args:
-        env: as for `goal_reward`; the method is called `compute_terminated`. One for single goals, as in
+        env: as for `goal_reward`, with a method `compute_terminated`. A method for single goals, as in
             Gymnasium-Robotics, is called for each.
 
     Returns:
-        None without such a method: ends do not depend on the goal.
+        The function; None if there is no such method, so that terminations do not depend on the goal.
     """
     if (own := _goal_env(env)) is not None:
         return own.compute_terminated if isinstance(own, EndingGoalEnv) else None
@@ -105,9 +105,9 @@ def _goal_env(env: BatchEnv) -> GoalEnv | None:
 
 
 def _of_single(env: BatchEnv, name: str) -> Callable[[Any, Any], Any] | None:
-    """Return a method of one environment for goals `(achieved, desired)` with the interface of a batch.
+    """Return a method of a single environment as a function of goals `(achieved, desired)`.
 
-    Its errors are `EnvError`, as in `reset` and `step`.
+    Errors are raised as `EnvError`, as in `reset` and `step`.
     """
     inner = unwrapped(env)
     if not isinstance(inner, GymnasiumEnv):

@@ -1,4 +1,4 @@
-"""Making environments by name."""
+"""Creation of environments by name."""
 
 import importlib
 import importlib.util
@@ -51,36 +51,36 @@ def make(
     episodic_life: bool = False,
     env_kwargs: Mapping[str, Any] | None = None,
 ) -> BatchEnv:
-    """Return `len(seeds) * rows` copies of a task, ordered as `[S, N]` flattened.
+    """Create `len(seeds) * rows` environments of a task, in the order of `[S, N]`, flattened.
 
     The random numbers of an environment depend only on its seed, the purpose and its index within the seed.
 
     Args:
-        task: a Gymnasium id such as `"CartPole-v1"`, `"ALE/Pong-v5"` or `"module:Name-v0"`.
-        rows: N, environments per seed.
-        seeds: the seeds of the runs, non-negative.
-        backend: "tensor" computes on tensors, for tasks of `operant.envs.tensor.TENSOR_ENVS`; "gymnasium" runs
-            Gymnasium's environment in a vector environment; "envpool" runs EnvPool's, in C++ threads (see
-            `operant.envs.EnvPool`); "auto" chooses the first if available, else the second.
-        purpose: of the random numbers; use another one for evaluation than for training.
-        first_row: index of the first one within its seed, if others are elsewhere.
-        device: where observations live and actions are expected.
-        dtype: of observations; Gymnasium's have float32.
-        vectorization: of the backend "gymnasium": "sync" runs in this process, "async" in worker processes, at most one
-            per core. Atari runs in its own threads (see `operant.envs.Atari`).
-        deadline: seconds that a worker process may take for one reply.
-        pool: worker processes for "async", with their own deadline. Default: new ones, which end when the environments
-            are closed.
-        max_steps: after which an episode of the backend "gymnasium" is truncated, unless it has a shorter limit.
-            Default: never.
+        task: Gymnasium id such as `"CartPole-v1"`, `"ALE/Pong-v5"` or `"module:Name-v0"`.
+        rows: number of environments per seed, N.
+        seeds: non-negative seeds of the runs.
+        backend: "tensor" uses tensor environments, for tasks of `operant.envs.tensor.TENSOR_ENVS`; "gymnasium" uses
+            Gymnasium's environments in a vector environment; "envpool" uses EnvPool's, in C++ threads (see
+            `operant.envs.EnvPool`); "auto" uses tensor environments if available, otherwise Gymnasium's.
+        purpose: purpose of the random numbers; use different ones for training and evaluation.
+        first_row: index of the first environment within its seed, if the others are in another process.
+        device: device of observations and actions.
+        dtype: dtype of observations; Gymnasium's are float32.
+        vectorization: for the backend "gymnasium": "sync" runs environments in this process, "async" in worker
+            processes, at most one per core. Atari runs in its own threads (see `operant.envs.Atari`).
+        deadline: time limit in seconds for a reply of a worker process.
+        pool: worker processes for "async", with their own time limit. Default: new ones, which end when the
+            environments are closed.
+        max_steps: number of steps after which an episode of the backend "gymnasium" is truncated, unless it has a
+            shorter limit. Default: no limit.
         clip_rewards: for Atari, see `operant.envs.Atari`.
         episodic_life: for Atari, see `operant.envs.Atari`.
-        env_kwargs: parameters for the constructor of Gymnasium's environment, overriding the registered ones;
-            `max_episode_steps` is its time limit. Tensor environments take only those of their `OPTIONS`.
+        env_kwargs: keyword arguments of the constructor of Gymnasium's environment, which override the registered
+            ones; `max_episode_steps` sets the time limit. Tensor environments accept only those in their `OPTIONS`.
 
     Raises:
         ValueError: an argument is out of range, or the task is unknown, out of date, has no tensor environment, or is
-            not an Atari game where required.
+            not an Atari game although one is required.
         ModuleNotFoundError: the task needs a package that is not installed.
     """
     if rows < 1 or not seeds:
@@ -120,10 +120,10 @@ def make(
 def resolve_backend(
     task: str, backend: Backend, env_kwargs: Mapping[str, Any] | None = None
 ) -> Literal["tensor", "gymnasium", "envpool"]:
-    """Return the backend that `make` uses for a task, with these parameters.
+    """Return the backend that `make` uses for a task and keyword arguments.
 
     Raises:
-        ValueError: unknown backend, or no tensor environment where required.
+        ValueError: the backend is unknown, or the task has no tensor environment although one is required.
     """
     if backend not in get_args(Backend):
         raise ValueError(f"backend must be 'auto', 'tensor', 'gymnasium' or 'envpool', got {backend!r}")
@@ -139,30 +139,31 @@ def resolve_backend(
     if backend == "envpool":
         return "envpool"
     if backend == "tensor" and task not in TENSOR_ENVS:
-        raise ValueError(f"{task!r} has no tensor environment; the tasks that have one: {', '.join(TENSOR_ENVS)}")
+        raise ValueError(f"{task!r} has no tensor environment; tasks with one: {', '.join(TENSOR_ENVS)}")
     return "tensor" if backend != "gymnasium" and task in TENSOR_ENVS else "gymnasium"
 
 
 class EnvMaker(Protocol):
-    """Makes environments in any process."""
+    """Function that creates environments, in any process."""
 
     def __call__(self, *seeds: int, first_row: int = 0) -> BatchEnv:
-        """Return as many environments for each seed (see `make`)."""
+        """Create the environments of the given seeds (see `make`)."""
         ...
 
 
 def maker_like(env: BatchEnv, rows: int) -> EnvMaker:
-    """Return a function that makes `rows` environments of the task of `env` for each seed, also in another process.
+    """Return a function that creates `rows` environments per seed of the task of `env`, possibly in another process.
 
-    The registering module need not be imported there if the entry point is a name, or a class or function of a module.
+    The other process need not import the registering module if the entry point is a name, or a class or function of a
+    module.
 
     Raises:
         ValueError: the environment has wrappers.
     """
     if found := wrappers(env):
         raise ValueError(
-            f"{type(found[-1]).__name__} wraps the environments of {env.task}, but other processes make theirs by "
-            "name, without wrappers: remove it, or use an algorithm that acts in this process"
+            f"{type(found[-1]).__name__} wraps the environments of {env.task}, but other processes create them by "
+            "name, without wrappers: remove the wrapper, or use an algorithm that acts in this process"
         )
     game = {"clip_rewards": env.clip_rewards, "episodic_life": env.episodic_life} if isinstance(env, Atari) else {}
     own = {"env_kwargs": env.env_kwargs} if isinstance(env, GymnasiumEnv | TensorEnv) else {}
@@ -171,14 +172,14 @@ def maker_like(env: BatchEnv, rows: int) -> EnvMaker:
 
 
 def only_here(env: BatchEnv) -> bool:
-    """Return whether another process may be unable to make a task: its class is in a script, or a function makes it."""
+    """Return whether a task may be unavailable in other processes: its class is in a script, or it is a function."""
     if env.task in gymnasium.registry:
         return _registration(env.task) is None
     return doors.is_object(_name(env))
 
 
 def _name(env: BatchEnv) -> str:
-    """Return the name by which processes make the task of an environment: of a registration, or of its class."""
+    """Return the name by which processes create the environment: a registered id, or the path of its class."""
     spec = env.spec if isinstance(env, GymnasiumEnv) and env.task not in gymnasium.registry else None
     return env.task if spec is None else doors.named(spec.entry_point)
 
@@ -198,17 +199,16 @@ def _make_registered(
     task: str, spec: EnvSpec | None, rows: int, backend: Backend, *seeds: int, **options: Any
 ) -> BatchEnv:
     if spec is not None:
-        importlib.import_module(str(spec.entry_point).partition(":")[0])  # importing it may register the task
+        importlib.import_module(str(spec.entry_point).partition(":")[0])  # the import may register the task
         gymnasium.registry.setdefault(task, spec)
     return make(task, rows, seeds, backend=backend, **options)
 
 
 class _Plain(gymnasium.Wrapper[Any, Any, Any, Any]):
-    """Reduces infos for a vector environment to the numbers of the last one of an episode.
+    """Drops all infos except the numbers in the last info of an episode.
 
-    The others are not used, and merging them at every step costs time.
-
-    A vector environment that resets some environments passes missing options as an empty dictionary; here as None.
+    Other infos are not used, and merging them at every step costs time. Empty reset options, as passed by vector
+    environments that reset some environments, are replaced by None.
     """
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
@@ -222,7 +222,7 @@ class _Plain(gymnasium.Wrapper[Any, Any, Any, Any]):
 
 
 class _Checked(_Plain):
-    """A user environment, whose first observations are compared with their space."""
+    """Checks the first observations of a custom environment against their space."""
 
     def __init__(self, env: gymnasium.Env[Any, Any]) -> None:
         super().__init__(env)
@@ -249,14 +249,16 @@ class _Checked(_Plain):
 
 @lru_cache(maxsize=64)
 def _warn(text: str) -> None:
-    """Log a warning of MuJoCo, unless it was just logged for another environment."""
+    """Log a warning of MuJoCo once for all environments."""
     logger.warning("MuJoCo: %s", text)
 
 
 def _make_one(spec: EnvSpec, max_steps: int | None) -> gymnasium.Env[Any, Any]:
     if "mujoco" in str(spec.entry_point) and importlib.util.find_spec("mujoco"):
         mujoco: Any = importlib.import_module("mujoco")
-        if mujoco.get_mju_user_warning() is None:  # MuJoCo prints it, and writes a file into the working folder
+        if (
+            mujoco.get_mju_user_warning() is None
+        ):  # by default MuJoCo prints warnings, and writes a file into the working directory
             mujoco.set_mju_user_warning(_warn)
     env, own = make_single(spec), spec.max_episode_steps
     kind = _Checked if needs_check(spec) else _Plain

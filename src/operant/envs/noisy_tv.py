@@ -1,4 +1,4 @@
-"""A television that shows noise: what cannot be predicted, and is never the same twice (`NoisyTV`)."""
+"""Noisy-TV wrapper, which adds unpredictable noise to observations: `NoisyTV`."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -17,31 +17,31 @@ from operant.envs.wrapper import Wrapper
 from operant.state import DeclaredState, State, load_part
 
 SCREEN, OBSERVATION = "screen", "observation"
-"""Keys of the observations: what the television shows, and what the environment does."""
+"""Keys of the noise and of the original observation."""
 
 
 class NoisyTV(Wrapper):
-    """Adds a screen to the observations of any environment, whose noise an action changes, or every step.
+    """Adds a screen of noise to observations, which changes with an action or at every step.
 
-    The control of every bonus for novelty (Burda et al. 2018, arXiv:1808.04355, section 5): a screen is never seen
-    before and cannot be predicted, and tells nothing about the task. Who is paid for surprise learns to watch it.
+    It is a control for novelty bonuses (Burda et al. 2018, arXiv:1808.04355, section 5): the screen is always new,
+    unpredictable and independent of the task, so agents that are rewarded for surprise learn to watch it.
 
-    Observations become a dictionary with the `screen`, numbers that are uniform in [0, 1), next to the parts of a
-    dictionary, or to the `observation` that there was before. Rewards, actions and ends of episodes stay the same. What
-    a row shows depends on its seed and on how often its screen has changed alone. Without steps of its own to count,
-    `observation` shows a screen that is off: zeros.
+    Observations are dictionaries with the `screen`, uniform numbers in [0, 1), and the parts of the original
+    dictionary, or the original `observation`. Rewards, actions and terminations are unchanged. The screen of an
+    environment depends only on its seed and on the number of changes. The method `observation`, which does not count
+    steps, returns a screen of zeros.
 
     Args:
-        env: what is wrapped.
-        action: of a finite set, which changes the screen in addition to its effect in the environment, like a remote
-            control; None: the screen changes at every step.
-        pixels: numbers on the screen, at least 1.
+        env: environment to wrap.
+        action: discrete action that changes the screen, in addition to its effect in the environment; None: the screen
+            changes at every step.
+        pixels: number of pixels of the screen, at least 1.
 
     Attributes:
-        changes: `[B]`, how often the screen of each row has changed.
+        changes: number of changes of each screen, `[B]`.
 
     Raises:
-        ValueError: there is no such action, no pixel, or a part of the observation has the name `screen`.
+        ValueError: there is no such action, no pixel, or the observation already has a part named `screen`.
     """
 
     STATE = ("changes",)
@@ -55,37 +55,37 @@ class NoisyTV(Wrapper):
         inner = env.observation_space
         parts: dict[str, gymnasium.Space[Any]] = dict(inner.spaces) if is_dict(inner) else {OBSERVATION: inner}
         if SCREEN in parts:
-            raise ValueError(f"observations of {env.task} have a part {SCREEN!r} already: leave out one of the two")
+            raise ValueError(f"observations of {env.task} already have a part {SCREEN!r}: leave out one of the two")
         self.action, self.pixels = action, pixels
         self.observation_space = spaces.Dict({**parts, SCREEN: spaces.Box(0.0, 1.0, (pixels,), np.float32)})
 
     def start(self, seeds: Sequence[int]) -> None:
-        """Switch every television on."""
+        """Initialize all screens."""
         rows = torch.tensor(streams.row_seeds(seeds, self.rows // len(seeds), "television"), device=self.device)
         self.keys = stream_keys(rows, torch.arange(1, self.pixels + 1, device=self.device).unsqueeze(1))
         self.changes = torch.zeros(self.rows, dtype=torch.int64, device=self.device)
 
     @property
     def screens(self) -> Tensor:
-        """What the televisions show now, `[B, pixels]`."""
+        """Current screens, `[B, pixels]`."""
         return (random_bits(self.keys, self.changes).double() * 2.0**-BITS).float().T
 
     def _beside(self, obs: Tree, screens: Tensor) -> Tree:
         return {**({OBSERVATION: obs} if isinstance(obs, Tensor) else obs), SCREEN: screens}
 
     def observation(self, obs: Tree) -> Tree:
-        """Return observations with screens that are off."""
+        """Return observations with screens of zeros."""
         first = obs
         while not isinstance(first, Tensor):
             first = next(iter(first.values()))
         return self._beside(obs, torch.zeros(len(first), self.pixels, device=first.device))
 
     def reset(self, seeds: Sequence[int] | None = None) -> Tree:
-        """Start episode 0 of every row; the screens stay as they are."""
+        """Start episode 0 of every environment; the screens do not change."""
         return self._beside(self.env.reset(seeds), self.screens)
 
     def step(self, actions: Tensor) -> Step:
-        """Apply one action a row, and change the screens of those whose action does that."""
+        """Apply one action per environment, and change the screens."""
         step = self.env.step(actions)
         self.changes += 1 if self.action is None else (actions == self.action)
         screens = self.screens

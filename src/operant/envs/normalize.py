@@ -15,13 +15,13 @@ from operant.state import Resumable
 
 
 class Moments(Resumable):
-    """Running count, mean and variance, for each of S seeds.
+    """Running count, mean and variance for each of S seeds.
 
-    Batches are merged by Chan, Golub and LeVeque 1979, "Updating formulae and a pairwise algorithm for computing sample
-    variances", equation 2.1; in float64.
+    Batches are merged in float64 by Chan, Golub and LeVeque 1979, "Updating formulae and a pairwise algorithm for
+    computing sample variances", equation 2.1.
 
     Attributes:
-        count: `[S, 1, ...]`, one axis for each of the shape's.
+        count: number of samples, `[S, 1, ...]`, broadcastable to `mean`.
         mean: `[S, 1, *shape]`.
         squares: sum of squared deviations from the mean, `[S, 1, *shape]`.
     """
@@ -35,7 +35,7 @@ class Moments(Resumable):
         self.squares = torch.zeros_like(self.mean)
 
     def update(self, x: Tensor, valid: Tensor | None) -> None:
-        """Add `x [S, N, *shape]`, except where `valid [S, N]` is false."""
+        """Add samples `x [S, N, *shape]`, except where `valid [S, N]` is false."""
         x = x.to(torch.float64)
         if valid is None:
             count: Tensor | float = float(x.shape[1])
@@ -53,7 +53,7 @@ class Moments(Resumable):
         self.count += count
 
     def variance(self) -> Tensor:
-        """Return the variance (divided by the count) `[S, 1, *shape]`, 1 before the first number."""
+        """Return the population variance `[S, 1, *shape]`; 1 before the first sample."""
         return torch.where(self.count > 0, self.squares / self.count.clamp(min=1), 1.0)
 
 
@@ -61,15 +61,13 @@ class Normalize(Wrapper):
     """Normalizes observations and rewards by running statistics, per seed over its N environments.
 
     Observations become `clip((obs - mean) / sqrt(variance + epsilon))`. Rewards are divided by the standard deviation
-    of the running discounted return `R <- gamma R + r`, which starts at 0 in each episode, and are not centered
+    of the running discounted return `R <- gamma R + r`, which starts at 0 in each episode, without centering
     (Engstrom et al. 2020, "Implementation matters in deep policy gradients", arXiv 2005.12729, algorithm 1). A new
-    observation or return enters the statistics before it is scaled; final observations are only scaled, and invalid
-    steps, NaN and Inf do not enter. `Step.score` is unchanged.
-
-    In an evaluation the statistics are fixed.
+    observation or return is added to the statistics before it is scaled. Final observations are only scaled; invalid
+    steps, NaN and Inf are not added. `Step.score` is unchanged. In evaluations the statistics are fixed.
 
     Attributes:
-        observation_space: a box of [-clip, clip] if observations are scaled.
+        observation_space: box of [-clip, clip] if observations are scaled.
     """
 
     STATE = (("observations", "_obs_moments"), ("rewards", "_return_moments"), ("returns", "_returns"))
@@ -88,17 +86,17 @@ class Normalize(Wrapper):
         """Wrap `env`.
 
         Args:
-            env: `[S, N]` environments, flat.
-            seeds: S.
-            gamma: discount of the return that sets the scale of rewards, in [0, 1].
+            env: environments `[S, N]`, flattened.
+            seeds: number of seeds, S.
+            gamma: discount factor of the return for reward scaling, in [0, 1].
             observations: whether to scale observations.
             rewards: whether to scale rewards.
-            clip: largest absolute value of a scaled observation or reward.
-            epsilon: added to variances.
+            clip: maximum absolute value of scaled observations and rewards.
+            epsilon: constant added to variances.
 
         Raises:
-            ValueError: a number is out of range, or the number of environments is not a multiple of the seeds.
-            SpaceError: observations to scale are not a Box.
+            ValueError: a number is out of range, or the number of environments is not a multiple of `seeds`.
+            SpaceError: observations to be scaled are not a Box.
         """
         if seeds < 1 or env.rows % seeds:
             raise ValueError(f"seeds must divide the {env.rows} rows of the environment, got {seeds}")
@@ -109,7 +107,7 @@ class Normalize(Wrapper):
         if observations and not is_box(env.observation_space):
             raise SpaceError(
                 f"only observations of a Box can be normalized, but {env.task} has {env.observation_space}: "
-                "disable it, or give the environment a wrapper whose observation space is a Box"
+                "disable it, or add a wrapper whose observation space is a Box"
             )
         super().__init__(env)
         self._seeds, self._gamma = seeds, gamma
@@ -124,7 +122,7 @@ class Normalize(Wrapper):
         self.start(range(seeds))
 
     def start(self, seeds: Sequence[int]) -> None:
-        """Set all returns to 0."""
+        """Reset all returns to 0."""
         shape = len(seeds), self.rows // len(seeds)
         self._returns = torch.zeros(shape, dtype=torch.float64, device=self.device)
 
@@ -144,31 +142,28 @@ class Normalize(Wrapper):
 
     @property
     def clip(self) -> float:
-        """Largest absolute value of a scaled observation or reward."""
+        """Maximum absolute value of scaled observations and rewards."""
         return self._clip
 
     def scaling(self, index: int) -> dict[str, Tensor]:
-        """Return offset and factor of the observations of the seed at an index.
-
-        None if observations are not scaled.
-        """
+        """Return offset and factor of the observations of the seed at an index; empty if they are not scaled."""
         if not self._observations:
             return {}
         scale = (self._obs_moments.variance() + self._epsilon).rsqrt()
         return {"observations.mean": self._obs_moments.mean[index, 0], "observations.scale": scale[index, 0]}
 
     def reset(self, seeds: Sequence[int] | None = None) -> Tree:
-        """Start episode 0 of every environment; the first observations enter the statistics.
+        """Start episode 0 of every environment, and add the first observations to the statistics.
 
         Args:
-            seeds: one non-negative integer per row; default: those of the environment.
+            seeds: one non-negative integer per environment; default: the environment's seeds.
         """
         obs = self.env.reset(seeds)
         self.forget()
         return self._new_obs(obs, None)
 
     def step(self, actions: Tensor) -> Step:
-        """Apply one action a row."""
+        """Apply one action per environment, and update the statistics."""
         step = self.env.step(actions)
         valid = None if self.always_valid else step.valid.view_as(self._returns)
         reward = self._new_reward(step, valid) if self._rewards else step.reward
@@ -202,14 +197,14 @@ class Normalize(Wrapper):
         return self.normalize(obs)
 
     def normalize(self, obs: Tree) -> Tree:
-        """Scale observations by the current statistics without changing them.
+        """Scale observations by the current statistics without updating them.
 
         Args:
-            obs: any number M per seed, `[S*M, *shape]` or `[S, M, *shape]`, from the wrapped environment or another of
-                the same task.
+            obs: observations of the wrapped environment or another one of the same task, with M per seed,
+                `[S*M, *shape]` or `[S, M, *shape]`.
 
         Returns:
-            The scaled observations, shaped like `obs`; `obs` itself if observations are not scaled.
+            The scaled observations, with the shape of `obs`; `obs` itself if observations are not scaled.
 
         Raises:
             ValueError: `obs` has another shape.

@@ -17,12 +17,12 @@ class Package:
     """Metadata of a package.
 
     Attributes:
-        extra: of operant, which installs it.
-        prefixes: of ids that importing the package registers; it is imported for these ids.
-        symbols: parts of observations whose last axis holds numbers of things, such as object and color, in a Box; and
-            how many things there are along that axis.
-        keeps_old: whether ids with an old version are tasks of their own, such as mazes with more rooms.
-        needs: modules to import before it, which registers nothing without them.
+        extra: extra of operant that installs the package.
+        prefixes: prefixes of the ids that the package registers when it is imported.
+        symbols: parts of observations whose last axis has categorical numbers, such as object and color, in a Box; and
+            the numbers of categories along that axis.
+        keeps_old: whether ids with an old version are separate tasks, such as mazes with more rooms.
+        needs: modules that must be imported before the package registers environments.
     """
 
     extra: str
@@ -41,12 +41,12 @@ PACKAGES: Mapping[str, Package] = {
     "shimmy": Package("dm-control", ("dm_control/",), needs=("dm_control.suite",)),
     "minigrid": Package("minigrid", ("MiniGrid-", "BabyAI-"), {"image": (11, 6, 4)}, keeps_old=True),
 }
-"""By module. A cell of MiniGrid's images holds its object, its color and its state: that of a door, or the direction of
-the agent."""
+"""Packages by module. A cell of MiniGrid's images has an object, a color and a state (of a door, or the direction of
+the agent)."""
 
 
 def module_of(name: str) -> str:
-    """Return the module that registers an id; empty if it is unknown, or the id is Gymnasium's own."""
+    """Return the module that registers an id; empty if it is unknown or Gymnasium's."""
     return next((module for module, package in PACKAGES.items() if name.startswith(package.prefixes)), "")
 
 
@@ -56,9 +56,9 @@ def packages_of(spec: EnvSpec) -> list[Package]:
 
 
 def with_symbols(space: gymnasium.Space[Any], spec: EnvSpec) -> gymnasium.Space[Any]:
-    """Return the observation space of an environment with MultiDiscrete instead of Box for its package's symbols.
+    """Return the observation space of an environment with MultiDiscrete instead of Box for categorical numbers.
 
-    The distance of two numbers of things means nothing, so that networks need one input for each thing.
+    Networks then get one-hot inputs, since distances between categorical numbers are meaningless.
     """
     if not is_dict(space):
         return space

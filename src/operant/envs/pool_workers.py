@@ -1,4 +1,4 @@
-"""The workers of a `WorkerPool`: processes of this machine, or actors of a host: `ProcessWorker`, `RemoteWorker`."""
+"""Workers of a `WorkerPool`: processes on this machine, or actors of a host: `ProcessWorker`, `RemoteWorker`."""
 
 import multiprocessing
 import time
@@ -13,16 +13,16 @@ from operant.envs.workers import exit_code
 from operant.hosts import Host, Reply
 
 STARTING = 120.0
-"""Seconds that an actor may take to start, in addition to the deadline of its first reply."""
+"""Time limit in seconds for the start of an actor, in addition to the time limit of its first reply."""
 
 
 @dataclass(frozen=True)
 class Lost:
-    """Why a worker did not reply.
+    """Reason that a worker did not reply.
 
     Attributes:
-        exit_code: of its process, if it ended and is known.
-        error: of the connection; None if it missed the deadline.
+        exit_code: exit code of its process, if known.
+        error: error of the connection; None if the worker exceeded the time limit.
     """
 
     exit_code: int | None
@@ -30,58 +30,58 @@ class Lost:
 
     def __str__(self) -> str:
         if self.error is None:
-            return "no answer"
+            return "no reply"
         return str(self.error) if self.exit_code is None else f"exit code {self.exit_code}"
 
 
 class Worker(Protocol):
-    """A process with environments.
+    """A worker with environments.
 
     Attributes:
-        restarts: its starts since its last reply to a step.
+        restarts: number of starts since its last reply to a step.
     """
 
     restarts: int
 
     def send(self, serial: int, command: str, number: int, payload: Any) -> Lost | None:
-        """Send a command, and return why that is impossible, if it is.
+        """Send a command; return the reason if that fails.
 
         Args:
-            serial: number of the command; 0: without a reply.
+            serial: serial number of the command; 0: without a reply.
             command: method of a group of environments; "drop" closes the group.
-            number: of the group.
+            number: number of the group.
             payload: arguments.
         """
         ...
 
     def answer(self, serial: int, until: float) -> Answer | Lost:
-        """Return the reply to the latest command.
+        """Wait for the reply to the latest command.
 
         Args:
-            serial: of the command.
-            until: the latest moment, by `time.monotonic`.
+            serial: serial number of the command.
+            until: time limit, by `time.monotonic`.
         """
         ...
 
     def stop(self) -> None:
-        """Ask it to close its environments and end."""
+        """Request the worker to close its environments and end."""
         ...
 
     def end(self, seconds: float) -> None:
-        """Wait for its end for a limited time, and kill it."""
+        """Wait at most `seconds` for the end of the worker, then kill it."""
         ...
 
 
 class ProcessWorker:
-    """A process of this machine, and this end of its pipe (see `Worker`).
+    """A process on this machine, connected by a pipe (see `Worker`).
 
     Args:
-        name: of the process.
-        others: workers whose pipes a forked process inherits, and would keep open.
+        name: name of the process.
+        others: workers whose pipes a forked process inherits and must close.
     """
 
     def __init__(self, name: str, others: Sequence["ProcessWorker"]) -> None:
-        resource_tracker.ensure_running()  # one for all, which tracks shared memory
+        resource_tracker.ensure_running()  # a single tracker of shared memory for all processes
         self.pipe, theirs = multiprocessing.Pipe()
         forked = multiprocessing.get_start_method() == "fork"
         inherited = [*(worker.pipe for worker in others), self.pipe] if forked else []
@@ -99,7 +99,7 @@ class ProcessWorker:
         return None
 
     def answer(self, serial: int, until: float) -> Answer | Lost:
-        """See `Worker`. Replies to older commands are skipped."""
+        """See `Worker`. Replies to earlier commands are skipped."""
         try:
             while self.pipe.poll(max(0.0, until - time.monotonic())):
                 found, answer = self.pipe.recv()
@@ -125,7 +125,7 @@ class ProcessWorker:
 
 
 class RemoteWorker:
-    """An actor of a host (see `Worker`). Its observations arrive in its replies."""
+    """An actor of a host (see `Worker`). Observations are part of its replies."""
 
     def __init__(self, host: Host) -> None:
         self._actor = host.actor(Groups)

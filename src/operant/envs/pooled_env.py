@@ -26,19 +26,19 @@ if TYPE_CHECKING:
 
 
 class PooledVectorEnv(VectorEnv[Any, Any, Any]):
-    """`B` environments in the workers of a pool, without autoreset. Made by `WorkerPool.make`.
+    """Vector environment of `B` environments in the workers of a pool, without autoreset; created by `WorkerPool.make`.
 
-    Where lost workers are replaced and episodes replayed, they leave no trace. Else, if `info` of a step has `lost`
-    `[B]`, the worker of some environments was lost: their episodes are truncated, and their step has no meaning. Reset
-    them like ended episodes.
+    If episodes of lost workers are replayed, losses have no effect. Otherwise, `info["lost"]` `[B]` of a step marks the
+    environments whose worker was lost: their episodes are truncated, their step is invalid, and they must be reset like
+    ended ones.
 
     Attributes:
-        pool: whose workers hold the environments.
-        number: of these environments in the pool.
-        maker: function that makes one, pickled.
-        places: environments of each worker.
+        pool: pool of the workers.
+        number: number of this group of environments in the pool.
+        maker: pickled function that creates one environment.
+        places: indices of the environments of each worker.
         task: name in messages.
-        made: what each worker has said of its environments.
+        made: description of each worker's environments.
     """
 
     metadata: dict[str, Any] = {"autoreset_mode": AutoresetMode.DISABLED}  # noqa: RUF012 - as Gymnasium declares it
@@ -60,7 +60,7 @@ class PooledVectorEnv(VectorEnv[Any, Any, Any]):
         self.owns_pool = False
 
     def open(self) -> None:
-        """Check the workers' environments, and share memory for observations with them."""
+        """Check the environments of the workers, and allocate shared memory for observations."""
         common = self.made[0]
         for index, other in self.made.items():
             if other.spaces != common.spaces:
@@ -71,7 +71,9 @@ class PooledVectorEnv(VectorEnv[Any, Any, Any]):
         self.metadata = common.metadata | type(self).metadata
         self.observation_space = batch_space(self.single_observation_space, self.num_envs)
         self.action_space = batch_space(self.single_action_space, self.num_envs)
-        ObservationFormat.of(self.single_observation_space, torch.device("cpu"))  # raises for spaces without arrays
+        ObservationFormat.of(
+            self.single_observation_space, torch.device("cpu")
+        )  # raises an error for spaces without arrays
         if self.pool.shares_memory:
             size, _ = observation_buffers(self.single_observation_space, self.num_envs, None)
             self._memory = SharedMemory(create=True, size=max(1, size))
@@ -83,7 +85,7 @@ class PooledVectorEnv(VectorEnv[Any, Any, Any]):
             self.pool.replace(self, lost)
 
     def share(self, indices: Sequence[int]) -> dict[int, Lost]:
-        """Send workers the shared memory for observations, if any, and return those that are lost."""
+        """Send workers the shared memory for observations, if any, and return the lost workers."""
         name = None if self._memory is None else self._memory.name
         facts = {i: (name, self.num_envs, int(self.places[i][0])) for i in indices}
         return self.pool.ask(self, "share", facts)[1]
@@ -93,7 +95,7 @@ class PooledVectorEnv(VectorEnv[Any, Any, Any]):
         self._gone[self.places[index]] = True
 
     def reset(self, *, seed: Any = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
-        """Start episodes where `options["reset_mask"]` is true, or of all, from one seed each."""
+        """Start episodes of the environments in `options["reset_mask"]`, or of all, with one seed each."""
         mask = np.ones(self.num_envs, np.bool_) if not options else options["reset_mask"]
         asked = [index for index, rows in enumerate(self.places) if mask[rows].any()]
         while asked:
@@ -113,7 +115,7 @@ class PooledVectorEnv(VectorEnv[Any, Any, Any]):
     def step(
         self, actions: Any
     ) -> tuple[Any, NDArray[np.float64], NDArray[np.bool_], NDArray[np.bool_], dict[str, Any]]:
-        """Apply one action each."""
+        """Apply one action per environment."""
         gone = self._gone.copy()
         payloads = {
             index: (actions[rows[0] : rows[-1] + 1], gone[rows] if gone[rows].any() else None)
@@ -149,10 +151,10 @@ class PooledVectorEnv(VectorEnv[Any, Any, Any]):
         return self._obs, rewards, terminations, truncations, info
 
     def replay(self, index: int) -> bool:
-        """Play the current episodes of a replaced worker's environments again, and return whether it was not lost.
+        """Replay the current episodes of a replaced worker, and return whether it was not lost again.
 
         Raises:
-            WorkerError: they take another course: the environments are not deterministic given their seeds.
+            WorkerError: the replayed episodes differ, so the environments are not deterministic given their seeds.
         """
         rows = self.places[index]
         first = int(rows[0])
@@ -180,24 +182,24 @@ class PooledVectorEnv(VectorEnv[Any, Any, Any]):
         if differs or (before is not None and not _equal(before, obs)):
             raise WorkerError(
                 f"{self.task}: environments {self.rows_of([index])} of a replaced worker, replayed from the same seeds "
-                "with the same actions, take another course: they are not deterministic. Let them draw only from "
-                "self.np_random, or begin new episodes in them (--lost-workers restart)"
+                "with the same actions, differ: they are not deterministic. Let them draw random numbers only from "
+                "self.np_random, or start new episodes (--lost-workers restart)"
             )
         return True
 
     def _receive(self, obs: Mapping[int, Any]) -> None:
-        """Write the observations of workers that do not share memory."""
+        """Copy the observations of workers that do not share memory."""
         if not self.pool.shares_memory:
             for index, found in obs.items():
                 rows = self.places[index]
                 _write(found, part(self._obs, int(rows[0]), len(rows)))
 
     def rows_of(self, indices: Sequence[int]) -> str:
-        """Return the environments of some workers, for messages."""
+        """Return the indices of the environments of some workers, for messages."""
         return ", ".join(str(row) for index in indices for row in self.places[index])
 
     def close(self, **_: Any) -> None:
-        """Close the environments, and their own pool if any."""
+        """Close the environments, and the pool if it belongs to them."""
         if self.closed:
             return
         self.closed = True
@@ -224,7 +226,7 @@ def _write(source: Any, target: Any) -> None:
 
 
 def _equal(left: Any, right: Any) -> bool:
-    """Whether two trees of arrays are equal; NaN equals NaN."""
+    """Return whether two trees of arrays are equal; NaN equals NaN."""
     if is_mapping(left):
         return all(_equal(value, right[key]) for key, value in left.items())
     if isinstance(left, tuple):

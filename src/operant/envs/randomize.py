@@ -1,8 +1,8 @@
-"""Domain randomization: random physics per episode, delayed actions and noisy sensors: `Randomize`.
+"""Domain randomization of physics, action delays and sensors per episode: `Randomize`.
 
-A policy trained on many versions of a task is robust to wrong parameters of the simulator (domain randomization; Peng
-et al. 2018, arXiv:1710.06537). If the ranges start narrow and widen while the policy succeeds, it is automatic domain
-randomization (OpenAI 2019, arXiv:1910.07113), here with one width for all ranges.
+A policy trained on many variations of a task is robust to errors of the simulator (Peng et al. 2018, arXiv:1710.06537).
+In automatic domain randomization, ranges start narrow and widen while the policy succeeds (OpenAI 2019,
+arXiv:1910.07113), here with a common width for all ranges.
 """
 
 import importlib
@@ -28,10 +28,10 @@ from operant.state import DeclaredState, State
 from operant.tensors import floats, linalg, ndtri
 
 Given = float | Mapping[str, Sequence[float]]
-"""A number, or one distribution with its two numbers, such as `{"uniform": [0.5, 2.0]}`."""
+"""A number, or a distribution with two parameters, such as `{"uniform": [0.5, 2.0]}`."""
 
 FAR = 3.0
-"""Standard deviations at which normal distributions are truncated, so that a mass stays positive."""
+"""Number of standard deviations at which normal distributions are truncated."""
 
 Quantile = Callable[[Tensor, float, float], Tensor]
 
@@ -47,7 +47,7 @@ MUJOCO: Mapping[str, tuple[str, ...]] = {
     "friction": ("geom_friction",),
     "gear": ("actuator_gear",),
 }
-"""Quantities of MuJoCo models that can be randomized: all numbers of some fields times one factor."""
+"""Quantities of MuJoCo models that can be randomized, each a factor of all numbers of some fields."""
 
 
 @dataclass(frozen=True)
@@ -56,8 +56,8 @@ class Distribution:
 
     Attributes:
         kind: "uniform", "normal" or "log-uniform".
-        first: the lowest value, or the mean.
-        second: the highest value, or the standard deviation.
+        first: minimum, or mean.
+        second: maximum, or standard deviation.
     """
 
     kind: str
@@ -66,10 +66,10 @@ class Distribution:
 
     @classmethod
     def of(cls, name: str, given: Given) -> "Distribution":
-        """Read a number or a distribution.
+        """Parse a number or a distribution.
 
         Raises:
-            ValueError: it is neither; the message has the details.
+            ValueError: the value is neither.
         """
         if isinstance(given, int | float) and not isinstance(given, bool):
             return cls("uniform", float(given), float(given))
@@ -87,26 +87,26 @@ class Distribution:
         in_order = found.second >= 0 if is_normal else found.first <= found.second
         if not in_order or (is_log and found.first <= 0):
             raise ValueError(
-                f"{name}: the first number of a range is the lower one, those of log-uniform are positive, and a "
-                f"standard deviation is not negative, got {given!r}"
+                f"{name}: the first number of a range must be the lower one, numbers of log-uniform must be positive, "
+                f"and a standard deviation must not be negative, got {given!r}"
             )
         return found
 
     @property
     def lowest(self) -> float:
-        """The lowest value that can be drawn."""
+        """Minimum of the distribution."""
         return self.first - FAR * self.second if self.kind == "normal" else self.first
 
     def quantile(self, unit: Tensor) -> Tensor:
-        """Return the quantiles `[...]` at `unit [...]` in (0, 1), of truncated normal distributions."""
+        """Return the quantiles at `unit [...]` in (0, 1); normal distributions are truncated."""
         return _QUANTILES[self.kind](unit, self.first, self.second)
 
 
 def randomizer(path: Path) -> str:
-    """Return the wrapper described by a TOML file, as named in `Settings.wrappers`.
+    """Return the wrapper described by a TOML file, in the form of `Settings.wrappers`.
 
     Raises:
-        ValueError: the file is missing or invalid, or has a key that `Randomize` does not take.
+        ValueError: the file is missing or invalid, or has a key that `Randomize` does not accept.
     """
     try:
         given = tomllib.loads(path.read_text(encoding="utf-8"))
@@ -118,29 +118,29 @@ def randomizer(path: Path) -> str:
 
 
 class Randomize(Wrapper):
-    """Draws physical parameters for every episode of every environment, delays actions and adds noise to observations.
+    """Draws physics parameters per episode and environment, delays actions, and adds noise to observations.
 
-    The draws depend only on the environment's seed and the number of its episode. Evaluations do not use it, unless
-    requested (`operant evaluate RUN --randomize FILE`).
+    The random numbers depend only on the seed of the environment and the number of the episode. Evaluations do not use
+    the wrapper unless requested (`operant evaluate RUN --randomize FILE`).
 
     Args:
-        env: a tensor environment, or for MuJoCo one of Gymnasium with the vectorization "sync".
-        parameters: distributions by the names of the environment's parameters (`TensorEnv.DEFAULTS`), in their units;
-            for MuJoCo of factors, by the names of `MUJOCO`.
-        posterior: several parameters drawn jointly, as from system identification: their `names`, and
-            the `mean [P]` and `covariance [P, P]` of their logarithms.
-        delay: distribution of the whole number of steps until an action acts; not normal. Until then the first action
-            of an episode acts.
-        noise: distribution of the standard deviation of normal noise on all observations, drawn at each step; in the
-            units of the observations.
-        bias: distribution of an offset of each component of the observations, for an episode.
-        success: return from which an episode is a success: the ranges then start at the nominal values and widen; None:
-            full width.
-        episodes: of a seed, after which its ranges widen if the mean return is at least `success`.
-        step: amount of widening, as a share of the full width.
+        env: tensor environment, or Gymnasium's MuJoCo environments with the vectorization "sync".
+        parameters: distributions of the environment's parameters by name (`TensorEnv.DEFAULTS`), in their units; for
+            MuJoCo distributions of factors, by the names of `MUJOCO`.
+        posterior: joint distribution of several parameters, as from system identification: their `names`, and the
+            `mean [P]` and `covariance [P, P]` of their logarithms.
+        delay: distribution of the delay of actions in steps (not normal). Before, the first action of the episode is
+            applied.
+        noise: distribution of the standard deviation of normal observation noise, which is drawn at each step, in units
+            of the observations.
+        bias: distribution of the offset of each observation component, drawn per episode.
+        success: minimum return of a successful episode, for ranges that start at the nominal values and widen; None:
+            full ranges.
+        episodes: number of episodes of a seed after which its ranges widen if the mean return is at least `success`.
+        step: fraction of the full width by which ranges widen.
 
     Attributes:
-        width: share `[S]` of the ranges in use, in [0, 1].
+        width: fraction of the ranges in use, in [0, 1], `[S]`.
 
     Raises:
         ValueError: a quantity is unknown, or its distribution is out of range.
@@ -180,16 +180,16 @@ class Randomize(Wrapper):
         self.delay = Distribution.of("delay", delay)
         self.sensors = Distribution.of("noise", noise), Distribution.of("bias", bias)
         if self.delay.kind == "normal" or self.delay.lowest < 0 or self.delay.first % 1 or self.delay.second % 1:
-            raise ValueError(f"delay is a number of steps, or a range of whole numbers from 0 on, got {delay!r}")
+            raise ValueError(f"delay must be a number of steps, or a range of whole numbers from 0, got {delay!r}")
         if self.sensors[0].lowest < 0:
             raise ValueError(
-                f"noise is a standard deviation, which is not negative (normal: up to {FAR:g} deviations below the "
-                f"mean), got {noise!r}"
+                f"noise is a standard deviation, which must not be negative (normal: down to {FAR:g} standard "
+                f"deviations below the mean), got {noise!r}"
             )
         self.joint = None if posterior is None else _joint(posterior)
         self.disturbs = any((one.first, one.second) != (0.0, 0.0) for one in self.sensors)
         if self.disturbs and not _is_vector(env.observation_space):
-            raise ValueError(f"noise and bias are for observations of a Box of numbers, got {env.observation_space}")
+            raise ValueError(f"noise and bias need Box observations of floats, got {env.observation_space}")
         inner = unwrapped(env)
         self.physics = _physics(inner, [*self.parameters, *(self.joint[0] if self.joint else ())])
         signed = inner.SIGNED if isinstance(inner, TensorEnv) else frozenset[str]()
@@ -201,7 +201,7 @@ class Randomize(Wrapper):
                 )
 
     def start(self, seeds: Sequence[int]) -> None:
-        """Draw the quantities of episode 0."""
+        """Draw the parameters of episode 0."""
         self.each = self.rows // len(seeds)
         rows = torch.tensor(streams.row_seeds(seeds, self.each, "randomize"), device=self.device)
         space = self.env.observation_space
@@ -221,7 +221,7 @@ class Randomize(Wrapper):
         self._draw()
 
     def _draw(self) -> None:
-        """Set the quantities of each environment's episode."""
+        """Draw and set the parameters of each environment's episode."""
         unit = (random_bits(self.keys, self.episode).double() + 0.5) * 2.0**-BITS
         width, nominal = self.row_width.double(), self.physics.nominal
         values: dict[str, Tensor] = {}
@@ -241,11 +241,11 @@ class Randomize(Wrapper):
         self.physics.apply(values)
 
     def reset(self, seeds: Sequence[int] | None = None) -> Tree:
-        """Start episode 0 of every row."""
+        """Start episode 0 of every environment."""
         return self._sensed(self.env.reset(seeds))
 
     def step(self, actions: Tensor) -> Step:
-        """Apply to each environment its delayed action."""
+        """Apply the delayed action of each environment."""
         step = self.env.step(self._delayed(actions))
         self.steps += 1
         self.returns += step.score
@@ -271,7 +271,7 @@ class Randomize(Wrapper):
         return chosen.view_as(actions)
 
     def _sensed(self, obs: Tree) -> Tree:
-        """Return the sensor readings of observations, the same for repeated calls in one step."""
+        """Add bias and noise to observations, equally in repeated calls within one step."""
         if not self.disturbs or not isinstance(obs, Tensor):
             return obs
         unit = (random_bits(self.noise_keys, self.steps).double() + 0.5) * 2.0**-BITS
@@ -279,7 +279,7 @@ class Randomize(Wrapper):
         return obs + error.T.reshape(obs.shape).to(obs.dtype)
 
     def _widen(self, ended: Tensor) -> None:
-        """Count the episodes that ended, and widen the ranges of the seeds that succeed."""
+        """Count ended episodes, and widen the ranges of successful seeds."""
         if self.success is None:
             return
         by_seed = ended.view(-1, self.each)
@@ -291,7 +291,7 @@ class Randomize(Wrapper):
         self.finished, self.total = self.finished * ~due, self.total * ~due
 
     def forget(self) -> None:
-        """Start new episodes with the environment."""
+        """Start new episodes."""
         self.age, self.returns = torch.zeros_like(self.age), torch.zeros_like(self.returns)
 
     def load_state_dict(self, state: State) -> Tree:
@@ -301,12 +301,12 @@ class Randomize(Wrapper):
         return self._sensed(super().load_state_dict(state))
 
     def metrics(self) -> Mapping[str, Tensor]:
-        """Return the share of the ranges in use, if they widen."""
+        """Return the fraction of the ranges in use, if they widen."""
         return {} if self.success is None else {"randomize/width": self.width.clone()}
 
 
 def _narrowed(drawn: Tensor, nominal: Tensor, width: Tensor) -> Tensor:
-    """Interpolate between the nominal values, at width 0, and the drawn ones, at width 1."""
+    """Interpolate between nominal values (width 0) and drawn values (width 1)."""
     return nominal + (drawn - nominal) * width
 
 
@@ -329,7 +329,7 @@ def _joint(given: Mapping[str, Any]) -> tuple[list[str], Tensor, Tensor]:
 
 
 class _TensorPhysics:
-    """The parameters of a tensor environment."""
+    """Parameters of a tensor environment."""
 
     def __init__(self, env: TensorEnv, names: Sequence[str]) -> None:
         if unknown := [name for name in names if name not in env.DEFAULTS]:
@@ -345,16 +345,16 @@ class _TensorPhysics:
 
 @runtime_checkable
 class _Simulation(Protocol):
-    """An environment that simulates a model, as those of MuJoCo do."""
+    """An environment with a simulator model, such as MuJoCo's."""
 
     @property
     def model(self) -> Any:
-        """What is simulated."""
+        """The simulator model."""
         ...
 
 
 class _MuJoCoPhysics:
-    """The models of MuJoCo that the environments of a vector environment simulate."""
+    """MuJoCo models of the environments in a vector environment."""
 
     def __init__(self, models: Sequence[Any], names: Sequence[str], task: str) -> None:
         if unknown := [name for name in names if name not in MUJOCO]:
@@ -367,18 +367,18 @@ class _MuJoCoPhysics:
         self.nominal = {name: torch.ones((), dtype=torch.float64) for name in names}
 
     def apply(self, values: Mapping[str, Tensor]) -> None:
-        """Multiply fields by factors `[B]`, by name, and compute what MuJoCo derives from them."""
+        """Multiply fields by factors `[B]`, by name, and update derived quantities."""
         mujoco: Any = importlib.import_module("mujoco")
         for name, factors in values.items():
             for model, original, factor in zip(self.models, self.originals, floats(factors), strict=True):
                 for field in MUJOCO[name]:
                     getattr(model, field)[:] = original[field] * factor
         for model in self.models if values else ():
-            mujoco.mj_setConst(model, mujoco.MjData(model))  # in data of its own, since it changes them
+            mujoco.mj_setConst(model, mujoco.MjData(model))  # with separate data, which it modifies
 
 
 class _NoPhysics:
-    """No known parameters."""
+    """Physics without known parameters."""
 
     nominal: ClassVar[dict[str, Tensor]] = {}
 
@@ -387,10 +387,10 @@ class _NoPhysics:
 
 
 def _physics(env: BatchEnv, names: Sequence[str]) -> _TensorPhysics | _MuJoCoPhysics | _NoPhysics:
-    """Return the setter of an environment's quantities.
+    """Return the interface to an environment's physics parameters.
 
     Raises:
-        ValueError: it does not have these names, or none at all.
+        ValueError: the environment does not have these parameters, or no known ones.
     """
     if isinstance(env, TensorEnv):
         return _TensorPhysics(env, names)

@@ -1,4 +1,4 @@
-"""Gymnasium's registry: specs of tasks by name, and single environments with parameters."""
+"""Access to Gymnasium's registry: specs of tasks by name, and creation of single environments."""
 
 import difflib
 import importlib
@@ -22,24 +22,24 @@ from operant.envs.workers import EnvError, place
 logger = logging.getLogger(__name__)
 
 ENTRY_POINTS = "operant.environments"
-"""Group of entry points by which installed packages provide unregistered environments."""
+"""Entry-point group of unregistered environments in installed packages."""
 
 GYMNASIUMS_OWN = ("max_episode_steps",)
-"""Parameters that `gymnasium.make` takes itself, whatever the environment."""
+"""Keyword arguments of `gymnasium.make` itself."""
 
 _INSTALLED = ("operant", "gymnasium", "__main__")
-"""Modules that do not count as code of a user environment: a training script contains more than that."""
+"""Modules that are not recorded as files of an environment, such as a training script, which contains other code."""
 
 
 def specified(task: str, env_kwargs: Mapping[str, Any] | None = None) -> EnvSpec:
-    """Return the spec of a task with these parameters.
+    """Return the spec of a task with the given keyword arguments.
 
     Args:
-        task: a Gymnasium id.
-        env_kwargs: for the constructor of the environment; they override the registered ones.
+        task: Gymnasium id.
+        env_kwargs: keyword arguments of the environment's constructor, which override the registered ones.
 
     Raises:
-        ValueError: the task is unknown or out of date, its constructor does not take a parameter, or needs one.
+        ValueError: the task is unknown or out of date, or a keyword argument is unknown or missing.
         ModuleNotFoundError: the task needs a package that is not installed.
     """
     known = registered(task)
@@ -53,7 +53,7 @@ def specified(task: str, env_kwargs: Mapping[str, Any] | None = None) -> EnvSpec
 
 
 def drawn(task: Any, env_kwargs: Mapping[str, Any]) -> tuple[Any, Mapping[str, Any]]:
-    """Return task and parameters for a text file with the drawing of a grid; others unchanged.
+    """Return task and keyword arguments for a text file with a drawing of a grid; other tasks are unchanged.
 
     Raises:
         ValueError: the file cannot be read, or there are two drawings.
@@ -61,7 +61,7 @@ def drawn(task: Any, env_kwargs: Mapping[str, Any]) -> tuple[Any, Mapping[str, A
     if not isinstance(task, str) or not task.endswith(".txt"):
         return task, env_kwargs
     if "drawing" in env_kwargs:
-        raise ValueError(f"{task} is a drawing, and env_kwargs hold another one: remove one of them")
+        raise ValueError(f"{task} is a drawing, and env_kwargs contain another one: remove one of them")
     try:
         text = Path(task).read_text(encoding="utf-8-sig")
     except (OSError, ValueError) as error:
@@ -70,16 +70,16 @@ def drawn(task: Any, env_kwargs: Mapping[str, Any]) -> tuple[Any, Mapping[str, A
 
 
 def from_object(task: Any, env_kwargs: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
-    """Return name and parameters of an `EnvSpec`, or of an environment made from one.
+    """Return name and keyword arguments of an `EnvSpec`, or of an environment created from one.
 
     Raises:
-        ValueError: it is neither, or its spec is incomplete.
+        ValueError: the object is neither, or its spec is incomplete.
     """
     spec = task.spec if isinstance(task, gymnasium.Env) else task
     if not isinstance(spec, EnvSpec) or spec.entry_point is None:
         raise ValueError(
-            f"{task!r:.80} is not a task: give the name of a registered environment, its EnvSpec, a class derived from "
-            "gymnasium.Env, or a function that makes an environment"
+            f"{task!r:.80} is not a task: pass the name of a registered environment, its EnvSpec, a subclass of "
+            "gymnasium.Env, or a function that creates an environment"
         )
     known = gymnasium.registry.get(spec.id)
     if known is not None and known.entry_point != spec.entry_point:
@@ -91,19 +91,19 @@ def from_object(task: Any, env_kwargs: Mapping[str, Any]) -> tuple[str, dict[str
 
 
 def make_single(spec: EnvSpec, *, render_mode: str | None = None) -> gymnasium.Env[Any, Any]:
-    """Make one environment.
+    """Create one environment.
 
     Args:
-        spec: of `specified`.
-        render_mode: of the environment, or None.
+        spec: result of `specified`.
+        render_mode: render mode of the environment, or None.
 
     Raises:
-        ValueError: its constructor rejects a parameter, or it has no spaces.
-        ModuleNotFoundError: it needs a package that is not installed.
-        EnvError: its constructor raised another error.
+        ValueError: the constructor rejects a keyword argument, or the environment has no spaces.
+        ModuleNotFoundError: the environment needs a package that is not installed.
+        EnvError: the constructor raised another error.
     """
     rendering: dict[str, Any] = {} if render_mode is None else {"render_mode": render_mode}
-    if rendering:  # pygame also opens the sound card, which servers lack
+    if rendering:  # pygame would open an audio device, which servers lack
         os.environ.setdefault("SDL_AUDIODRIVER", "dummy")
     try:
         env = gymnasium.make(spec, disable_env_checker=True, **rendering)
@@ -125,7 +125,7 @@ def make_single(spec: EnvSpec, *, render_mode: str | None = None) -> gymnasium.E
 
 
 def _require_signature(spec: EnvSpec, own: Mapping[str, Any]) -> None:
-    """Raise for parameters that the constructor does not take, and for missing ones."""
+    """Check that the constructor accepts all keyword arguments, and that none is missing."""
     parameters = _parameters(spec)
     if parameters is None:
         return
@@ -147,19 +147,19 @@ def _require_signature(spec: EnvSpec, own: Mapping[str, Any]) -> None:
     if missing:
         example = " ".join(f"{name}=..." for name in missing)
         raise ValueError(
-            f"{spec.id} needs {', '.join(missing)}: give --env-kwargs {example}, in Python env_kwargs={{...}}; its "
+            f"{spec.id} needs {', '.join(missing)}: pass --env-kwargs {example}, in Python env_kwargs={{...}}; its "
             f"constructor accepts {accepted}"
         )
 
 
 def _parameters(spec: EnvSpec) -> Mapping[str, inspect.Parameter] | None:
-    """Return the parameters of an environment's constructor; None if unknown, or it cannot be imported."""
+    """Return the parameters of an environment's constructor; None if they are unknown or the import fails."""
     point: Any = spec.entry_point
     try:
         creator = load_env_creator(point) if isinstance(point, str) else point
         return inspect.signature(creator).parameters
     except Exception:
-        return None  # making the environment raises the error
+        return None  # creating the environment reports the error
 
 
 def _hint(spec: EnvSpec) -> str:
@@ -169,7 +169,7 @@ def _hint(spec: EnvSpec) -> str:
 def registered(task: str) -> EnvSpec:
     """Return Gymnasium's spec of `task`, after importing the module that registers it.
 
-    A task such as `my.py:MyEnv` needs no registration.
+    Tasks such as `my.py:MyEnv` need no registration.
     """
     offered = task not in gymnasium.registry and task in doors.entry_points(ENTRY_POINTS)
     if doors.is_file(task) or doors.is_object(task) or offered:
@@ -191,38 +191,38 @@ def registered(task: str) -> EnvSpec:
 
 
 def _check_old(spec: EnvSpec, newest: str) -> None:
-    """Report an old version that its package keeps as a task of its own.
+    """Log that a version is old, if its package keeps old versions as separate tasks.
 
     Raises:
-        ValueError: its package does not do that.
+        ValueError: the package does not keep old versions.
     """
     if not any(package.keeps_old for package in packages_of(spec)):
         raise ValueError(
             f"{spec.id!r} is out of date: use {newest!r}. For the old one, pass its vector environment to "
             "operant.envs.GymnasiumEnv"
         )
-    logger.warning("%s is an old version, a task of its own; the newest is %s", spec.id, newest)
+    logger.warning("%s is an old version, which is a separate task; the newest is %s", spec.id, newest)
 
 
 def _from_outside(task: str) -> EnvSpec:
     """Return the spec for a name such as `my.py:MyEnv`.
 
     Raises:
-        ValueError: the name does not make an environment.
+        ValueError: the name does not refer to an environment.
     """
     creator = doors.load(
         task,
-        expected="an environment: a class derived from gymnasium.Env, or a function that makes one",
+        expected="an environment: a subclass of gymnasium.Env, or a function that creates one",
         group=ENTRY_POINTS,
     )
     return EnvSpec(id=doors.label(task), entry_point=creator)
 
 
 def own_files(task: str) -> list[Path]:
-    """Return the user's files that make a task, outside installed packages; none for other tasks.
+    """Return the user's files that define a task; empty if it comes from installed packages.
 
-    They are the files that register the task and define its environment, its base classes and its wrappers; not their
-    other imports. None if the task cannot be made, which raises later.
+    They register the task, or define its environment, base classes and wrappers; their other imports are not included.
+    Empty if the task cannot be created, which raises an error later.
     """
     try:
         spec = registered(task)
@@ -264,15 +264,15 @@ def _import(module: str, task: str) -> None:
 
 
 def _unknown(name: str, known: Sequence[str]) -> str:
-    """Return the error for an unknown `name`, with suggestions."""
+    """Return the error message for an unknown name, with suggestions."""
     stems = {_stem(task).lower(): _stem(task) for task in known}
     near = [stems[match] for match in difflib.get_close_matches(_stem(name).lower(), stems, n=3)]
     newest = [get_env_id(*parse_env_id(stem)[:2], find_highest_version(*parse_env_id(stem)[:2])) for stem in near]
     meant = f"; did you mean {' or '.join(newest)}?" if near else "."
     return (
-        f"{name!r} is not a registered environment{meant} An environment of another package is found by "
-        "'module:Name-v0', where importing the module registers it; those of Atari are named like 'ALE/Pong-v5', "
-        "and those of DeepMind Control like 'dm_control/cartpole-swingup-v0'"
+        f"{name!r} is not a registered environment{meant} Use 'module:Name-v0' for an environment that importing the "
+        "module registers; Atari games have names such as 'ALE/Pong-v5', and DeepMind Control tasks names such as "
+        "'dm_control/cartpole-swingup-v0'"
     )
 
 

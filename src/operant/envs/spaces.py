@@ -21,64 +21,64 @@ logger = logging.getLogger(__name__)
 
 
 def is_box(space: gymnasium.Space[Any]) -> "TypeIs[spaces.Box[Any]]":
-    """Whether a space is a Box, whose arrays then have a type, which `isinstance` alone would not give them."""
+    """Return whether a space is a Box, narrowing its type."""
     return isinstance(space, spaces.Box)
 
 
 def is_multi_discrete(space: gymnasium.Space[Any]) -> "TypeIs[spaces.MultiDiscrete[Any]]":
-    """Whether a space is a MultiDiscrete, whose arrays then have a type."""
+    """Return whether a space is a MultiDiscrete, narrowing its type."""
     return isinstance(space, spaces.MultiDiscrete)
 
 
 def is_dict(space: gymnasium.Space[Any]) -> "TypeIs[spaces.Dict[Any]]":
-    """Whether a space is a Dict, whose parts then have a type."""
+    """Return whether a space is a Dict, narrowing its type."""
     return isinstance(space, spaces.Dict)
 
 
 def is_tuple(space: gymnasium.Space[Any]) -> "TypeIs[spaces.Tuple[Any]]":
-    """Whether a space is a Tuple, whose parts then have a type."""
+    """Return whether a space is a Tuple, narrowing its type."""
     return isinstance(space, spaces.Tuple)
 
 
 class VectorSpaces(Protocol):
-    """The spaces of a vector environment, of which Gymnasium's own annotations do not say what they are of."""
+    """Typed spaces of a vector environment, whose annotations in Gymnasium are incomplete."""
 
     @property
     def single_observation_space(self) -> gymnasium.Space[Any]:
-        """Of one row's observation."""
+        """Space of one environment's observation."""
         ...
 
     @property
     def single_action_space(self) -> gymnasium.Space[Any]:
-        """Of one row's action."""
+        """Space of one environment's action."""
         ...
 
     @property
     def observation_space(self) -> gymnasium.Space[Any]:
-        """Of the observations of all rows."""
+        """Space of the observations of all environments."""
         ...
 
     @property
     def action_space(self) -> gymnasium.Space[Any]:
-        """Of the actions of all rows."""
+        """Space of the actions of all environments."""
         ...
 
 
 def spaces_of(env: VectorSpaces) -> VectorSpaces:
-    """Return a vector environment as what has these spaces."""
+    """Return a vector environment, typed as `VectorSpaces`."""
     return env
 
 
 class SpaceError(TypeError, ValueError):
-    """A space has no tensor form; the message names it and the spaces that have one."""
+    """Raised if a space cannot be represented by tensors; the message lists the supported spaces."""
 
 
 class ActionFormat(NamedTuple):
     """Shape and dtype of the actions of `rows` copies of a space.
 
     Attributes:
-        shape: of the whole batch, `[B, *space.shape]`.
-        floating: whether actions are floating point numbers; int64 otherwise.
+        shape: shape of the batch, `[B, *space.shape]`.
+        floating: whether actions are floating-point; otherwise int64.
     """
 
     shape: tuple[int, ...]
@@ -89,22 +89,22 @@ class ActionFormat(NamedTuple):
         """Return the format of `rows` actions of `space`.
 
         Raises:
-            SpaceError: `space` is composite or holds no numbers.
+            SpaceError: `space` is composite or not numeric.
         """
         floating = is_box(space) and np.issubdtype(space.dtype, np.floating)
         if not isinstance(space, spaces.Box | spaces.Discrete | spaces.MultiDiscrete | spaces.MultiBinary):
             raise SpaceError(
-                f"actions of {space} have no single tensor; give the environment a wrapper whose action space is "
+                f"actions of {space} cannot be a single tensor: add a wrapper whose action space is "
                 "a Box, Discrete, MultiDiscrete or MultiBinary"
             )
         shape = space.shape or ()
         return cls((rows, *shape), floating)
 
     def check(self, actions: Tensor) -> None:
-        """Check the shape and dtype of actions, not their values.
+        """Check the shape and dtype of actions, but not their values.
 
         Raises:
-            ValueError: the shape differs, or the actions carry gradients.
+            ValueError: the shape differs, or the actions require gradients.
             TypeError: the dtype differs.
         """
         if actions.shape != self.shape:
@@ -115,16 +115,16 @@ class ActionFormat(NamedTuple):
             kind = "a floating point dtype" if self.floating else "torch.int64"
             raise TypeError(f"actions have dtype {actions.dtype}, but the action space needs {kind}")
         if actions.requires_grad:
-            raise ValueError("actions carry gradients, but an environment is not differentiated: use actions.detach()")
+            raise ValueError("actions require gradients, but environments are not differentiated: use actions.detach()")
 
 
 class GymnasiumActions(NamedTuple):
     """Conversion of a learner's actions to a Gymnasium space.
 
     Attributes:
-        space: the learner's space: a Discrete from 0; a MultiDiscrete of one axis from 0, also for a MultiBinary; a Box
-            of floats of one axis; any other space unchanged.
-        write: maps a batch `[B, ...]` of its members to actions `[B, ...]` of the Gymnasium space and its dtype.
+        space: the learner's space: a Discrete from 0; a MultiDiscrete with one axis from 0, also for a MultiBinary; a
+            float Box with one axis; other spaces are unchanged.
+        write: function from a batch `[B, ...]` of its members to actions `[B, ...]` of the Gymnasium space.
     """
 
     space: gymnasium.Space[Any]
@@ -153,10 +153,10 @@ class GymnasiumActions(NamedTuple):
         return cls(seen, write)
 
     def allowed(self, mask: np.ndarray) -> np.ndarray:
-        """Return the first actions `[B, ...]` of the Gymnasium space allowed by masks `[B, M]`.
+        """Return the first allowed action of each environment, `[B, ...]` in the Gymnasium space.
 
         Args:
-            mask: true for allowed ones; the masks of several choices are concatenated.
+            mask: true for allowed actions, `[B, M]`; masks of the components of a MultiDiscrete are concatenated.
         """
         if is_multi_discrete(self.space):
             choices = np.split(mask, np.cumsum(self.space.nvec)[:-1], axis=1)
@@ -168,9 +168,9 @@ class ObservationFormat(NamedTuple):
     """Conversion of batched NumPy observations to tensors.
 
     Attributes:
-        space: the space of one observation as a tensor.
-        read: copies a batch `[B, ...]` to the device: floating point numbers become float32, members of discrete
-            spaces int64, and dictionaries become mappings.
+        space: space of one observation, as a tensor.
+        read: function that copies a batch `[B, ...]` to the device; floats become float32, members of discrete spaces
+            int64, and dictionaries mappings.
     """
 
     space: gymnasium.Space[Any]
@@ -181,7 +181,7 @@ class ObservationFormat(NamedTuple):
         """Return the format of observations of `space`.
 
         Raises:
-            SpaceError: a part of `space` has no arrays of fixed shape. Text in a dictionary, such as the missions of
+            SpaceError: a part of `space` is not an array of fixed shape. Text in a dictionary, such as the missions of
                 MiniGrid, is dropped.
         """
         if is_dict(space):
@@ -194,7 +194,7 @@ class ObservationFormat(NamedTuple):
         if isinstance(space, spaces.MultiBinary):
             return cls(space, reader(device))
         raise SpaceError(
-            f"observations of {space} have no tensor form; give the environment a wrapper whose observation space is "
+            f"observations of {space} cannot be represented by tensors: add a wrapper whose observation space is "
             "a Box, Discrete, MultiDiscrete, MultiBinary or a Dict of these"
         )
 
@@ -202,7 +202,7 @@ class ObservationFormat(NamedTuple):
     def _of_dict(cls, space: spaces.Dict, device: torch.device) -> "ObservationFormat":
         formats = {key: cls.of(part, device) for key, part in space.spaces.items() if not _is_text(part)}
         if not formats:
-            raise SpaceError(f"observations of {space} have only text: give the environment a wrapper")
+            raise SpaceError(f"observations of {space} contain only text: add a wrapper that encodes it")
         if left_out := space.spaces.keys() - formats.keys():
             logger.warning("the text in observations is dropped: %s", ", ".join(sorted(left_out)))
 
@@ -213,12 +213,12 @@ class ObservationFormat(NamedTuple):
 
 
 def _is_text(space: gymnasium.Space[Any]) -> bool:
-    """Return whether a space holds text, such as the missions of MiniGrid."""
+    """Return whether a space is text, such as the missions of MiniGrid."""
     return space.dtype is not None and space.dtype.kind == "U"
 
 
 def reader(device: torch.device, dtype: Any = None) -> Callable[[np.ndarray], Tensor]:
-    """Return a function that copies arrays to tensors on `device`, with a NumPy `dtype` or their own."""
+    """Return a function that copies arrays to tensors on `device`, converted to a NumPy `dtype` if given."""
     if device.type == "cpu":
         return lambda array: from_numpy(np.array(array, dtype))
     return lambda array: from_numpy(np.array(array, dtype)).to(device)
@@ -231,7 +231,10 @@ def _float32(box: spaces.Box) -> spaces.Box:
 
 
 def members(space: gymnasium.Space[Any]) -> int | None:
-    """Return the size of a finite space; None for any but Discrete, Multi-, and Tuple or Dict of these."""
+    """Return the number of members of a finite space: Discrete, MultiDiscrete, MultiBinary, and Tuple or Dict of these.
+
+    None for other spaces.
+    """
     if isinstance(space, spaces.Discrete):
         return int(space.n)
     if is_multi_discrete(space):

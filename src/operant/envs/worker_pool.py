@@ -1,4 +1,4 @@
-"""Workers for Gymnasium environments, several each, shared by a whole run: `WorkerPool`."""
+"""Pool of workers for Gymnasium environments, shared by training and evaluations: `WorkerPool`."""
 
 import logging
 import os
@@ -22,23 +22,23 @@ logger = logging.getLogger(__name__)
 LostWorkers = Literal["end", "restart", "replay"]
 
 ATTEMPTS = 3
-"""Maximum number of restarts of a worker without a reply; then training ends."""
+"""Maximum number of restarts of a worker without a reply to a step; then training fails."""
 
 
 class WorkerPool:
-    """Processes that share environments; actors, where a host is set (`operant.hosts`).
+    """Processes that run environments; with a host (`operant.hosts`), actors.
 
-    They start with the first environments and end with `close`; environments may be added and removed. So the processes
-    of training also serve every evaluation.
+    They start with the first environments and end with `close`; environments may be added and removed, so that the same
+    processes serve training and all evaluations.
 
     Args:
-        workers: maximum number of processes; 0: one per available core. Environments that wait for something other than
-            the processor (a remote simulator, the network) gain from more.
-        deadline: seconds that a worker may take for one reply: a step or reset of its environments, or making them.
-        lost_workers: reaction when a worker dies or misses the deadline while environments are stepped or reset:
-            "end" raises `WorkerError`; "restart" starts another one, whose environments begin new episodes; "replay"
-            starts another one, whose environments play their episodes again up to the lost step: nothing else changes,
-            if they are deterministic given the seed of their reset.
+        workers: maximum number of processes; 0: one per available core. Use more if environments wait for something
+            other than the processor (a remote simulator, the network).
+        deadline: time limit in seconds for one reply of a worker: a step, a reset, or creation of its environments.
+        lost_workers: behavior if a worker dies or exceeds the time limit of a step or reset: "end" raises
+            `WorkerError`; "restart" starts a new worker, whose environments start new episodes; "replay" starts a new
+            worker and replays the episodes up to the lost step, which changes no result if environments are
+            deterministic given their reset seeds.
 
     Attributes:
         restarts: number of replaced workers.
@@ -77,17 +77,17 @@ class WorkerPool:
         return self._host is None
 
     def make(self, make: Callable[[], gymnasium.Env[Any, Any]], rows: int, *, task: str) -> PooledVectorEnv:
-        """Make `rows` environments in the workers.
+        """Create `rows` environments in the workers.
 
         Args:
-            make: makes one; it is sent to the workers by cloudpickle.
-            rows: B.
+            make: function that creates one; it is sent to the workers by cloudpickle.
+            rows: number of environments, B.
             task: name in messages.
 
         Raises:
-            WorkerError: a worker died, or did not make its environments before the deadline.
-            RuntimeError: an environment has other spaces than the others.
-            Exception: an error in making an environment.
+            WorkerError: a worker died, or exceeded the time limit.
+            RuntimeError: the environments have different spaces.
+            Exception: any error of creating an environment.
         """
         while len(self._workers) < min(rows, self._most):
             self._workers.append(self._start())
@@ -104,7 +104,7 @@ class WorkerPool:
         return env
 
     def forget(self, env: PooledVectorEnv) -> None:
-        """Close an environment in the workers, without waiting for them."""
+        """Close environments in the workers, without waiting."""
         self._envs.pop(env.number, None)
         for worker in self._workers:
             worker.send(0, "drop", env.number, None)
@@ -112,15 +112,15 @@ class WorkerPool:
     def ask(
         self, env: PooledVectorEnv, command: str, payloads: Mapping[int, Any]
     ) -> tuple[dict[int, Any], dict[int, Lost]]:
-        """Send a command to workers, and wait for all of them.
+        """Send a command to workers, and wait for all replies.
 
         Args:
             env: the environments.
-            command: to execute.
-            payloads: arguments, by the number of the worker.
+            command: command to execute.
+            payloads: arguments, by the index of the worker.
 
         Returns:
-            The replies, and the workers without one.
+            The replies, and the lost workers.
 
         Raises:
             EnvError: an environment raised an error.
@@ -134,7 +134,7 @@ class WorkerPool:
             raise env_error(env.task, command, next(iter(failed.values())), rows)
         if failed:
             raise next(iter(failed.values()))
-        if command == "step":  # the replacement of a lost worker repeats all other commands
+        if command == "step":  # all other commands are repeated when a lost worker is replaced
             for index in answers:
                 self._workers[index].restarts = 0
         return {index: answer.value for index, answer in answers.items()}, lost
@@ -159,13 +159,13 @@ class WorkerPool:
         return answers, lost
 
     def _make_all(self, env: PooledVectorEnv) -> None:
-        """Make the environments of all workers; a worker that was lost before is replaced like others."""
+        """Create the environments of all workers, replacing lost workers."""
         lost = self._make(env, range(len(env.places)))
         late = [index for index, why in lost.items() if why.error is None]
         if late:
             self._fail(
-                f"{env.task}: the worker processes of environments {env.rows_of(late)} have not made them within "
-                f"{self.deadline:g} seconds. If that takes so long, raise the deadline (--worker-seconds); otherwise "
+                f"{env.task}: the worker processes of environments {env.rows_of(late)} have not created them within "
+                f"{self.deadline:g} seconds. If they are slow, raise the time limit (--worker-seconds); otherwise "
                 "the constructor hangs"
             )
         if lost and self.lost_workers == "end":
@@ -174,16 +174,16 @@ class WorkerPool:
             self.replace(env, lost)
 
     def _make(self, env: PooledVectorEnv, indices: Sequence[int]) -> dict[int, Lost]:
-        """Make the environments of some workers, and return the lost ones."""
+        """Create the environments of some workers, and return the lost workers."""
         made, lost = self.ask(env, "make", {index: (env.maker, len(env.places[index])) for index in indices})
         env.made.update(made)
         return lost
 
     def replace(self, env: PooledVectorEnv, lost: Mapping[int, Lost]) -> None:
-        """Replace lost workers, with new environments; or raise, depending on `lost_workers`.
+        """Replace lost workers and their environments, or raise an error, depending on `lost_workers`.
 
         Raises:
-            WorkerError: lost workers end training, or one was lost too often in a row.
+            WorkerError: `lost_workers` is "end", or a worker was lost too often in a row.
         """
         late = [index for index, why in lost.items() if why.error is None]
         what = (
@@ -200,9 +200,9 @@ class WorkerPool:
         for index in lost:
             self._replace(index, what)
         logger.warning(
-            "%s. It was replaced, and its environments %s: the %d. time in this run",
+            "%s. It was replaced, and its environments %s (replacement %d in this run)",
             what,
-            "begin new episodes" if self.lost_workers == "restart" else "played their episodes again",
+            "start new episodes" if self.lost_workers == "restart" else "replayed their episodes",
             self.restarts,
         )
 
@@ -212,7 +212,7 @@ class WorkerPool:
         while not replaced:
             attempts += 1
             if attempts > ATTEMPTS:
-                self._fail(f"{what}. It was replaced {ATTEMPTS} times and lost again before it took a step")
+                self._fail(f"{what}. It was replaced {ATTEMPTS} times and lost each time before a step")
             self._workers[index].end(0)
             self._workers[index] = self._start()
             self._workers[index].restarts = attempts
@@ -221,7 +221,7 @@ class WorkerPool:
             replaced = all(self._prepare(env, index) for env in affected)
 
     def _prepare(self, env: PooledVectorEnv, index: int) -> bool:
-        """Make the environments of a replaced worker, and return whether it was not lost again."""
+        """Create the environments of a replaced worker, and return whether it was not lost again."""
         if self._make(env, [index]) or env.share([index]):
             return False
         if self.lost_workers == "replay":
@@ -239,7 +239,7 @@ class WorkerPool:
         return ProcessWorker(f"operant-worker-{len(self._workers)}", self._local)
 
     def close(self) -> None:
-        """End the workers; those that do not end in time are killed. Can be called twice."""
+        """End the workers, and kill those that do not end in time. Can be called twice."""
         if self._closed:
             return
         self._closed = True
@@ -261,7 +261,7 @@ def pooled(
     deadline: float,
     pool: WorkerPool | None = None,
 ) -> PooledVectorEnv:
-    """Return `rows` environments in the workers of a pool; without one, in workers that end with them.
+    """Create `rows` environments in the workers of a pool; without a pool, in workers that end with them.
 
     Raises:
         Exception: see `WorkerPool.make`.

@@ -1,4 +1,4 @@
-"""The worker process of `operant.envs.worker_pool.WorkerPool`: `serve`, and its environments: `Groups`."""
+"""Worker process of `operant.envs.worker_pool.WorkerPool`: `serve`, and its environments: `Groups`."""
 
 import math
 import os
@@ -33,7 +33,7 @@ class Answer(NamedTuple):
 
     Attributes:
         value: the result.
-        error: raised by an environment instead.
+        error: error raised by an environment, instead of a result.
         row: index of that environment in the worker.
     """
 
@@ -46,8 +46,8 @@ class Made(NamedTuple):
     """Description of a worker's environments.
 
     Attributes:
-        spaces: of observations and of actions.
-        metadata: as Gymnasium declares it.
+        spaces: observation space and action space.
+        metadata: metadata of the environment class.
     """
 
     spaces: tuple[gymnasium.Space[Any], gymnasium.Space[Any]]
@@ -55,14 +55,14 @@ class Made(NamedTuple):
 
 
 class Stepped(NamedTuple):
-    """The result of a step of `n` environments.
+    """Result of a step of `n` environments.
 
     Attributes:
-        rewards: float64 `[n]`.
-        terminations: `[n]`.
-        truncations: `[n]`.
+        rewards: rewards, float64 `[n]`.
+        terminations: terminations, `[n]`.
+        truncations: truncations, `[n]`.
         infos: index and infos of each environment whose episode ended with infos.
-        obs: observations, where no memory is shared; else None.
+        obs: observations; None if memory is shared.
     """
 
     rewards: NDArray[np.float64]
@@ -73,12 +73,12 @@ class Stepped(NamedTuple):
 
 
 def observation_buffers(space: gymnasium.Space[Any], rows: int, buffer: memoryview | None) -> tuple[int, Any]:
-    """Return the bytes of the observations of `rows` environments, and arrays for them in a buffer.
+    """Return the size in bytes of the observations of `rows` environments, and arrays for them in a buffer.
 
     Args:
-        space: of one observation.
-        rows: B.
-        buffer: of the arrays; None: only the size is computed.
+        space: space of one observation.
+        rows: number of environments, B.
+        buffer: memory of the arrays; None: only compute the size.
     """
     end = 0
 
@@ -154,10 +154,10 @@ class _Group:
         return Stepped(rewards, flags[0], flags[1], infos, self._write())
 
     repeat = step
-    """A step of a replayed episode: a worker that is replaced has taken it before."""
+    """Step of a replayed episode, which the replaced worker had already taken."""
 
     def _write(self) -> Any:
-        """Write the latest observations, of environments that were reset, and return them unless memory is shared."""
+        """Write the first observations of environments that were reset; return them unless memory is shared."""
         if all(obs is not None for obs in self.obs):
             concatenate(self.envs[0].observation_space, self.obs, self.out)
         else:
@@ -175,13 +175,13 @@ class _Group:
 
 
 class Groups:
-    """The groups of environments of a worker."""
+    """Groups of environments in a worker."""
 
     def __init__(self) -> None:
         self._groups: dict[int, _Group] = {}
 
     def do(self, command: str, number: int, payload: Any) -> Answer:
-        """Execute a command of the group with a number; "drop" closes the group."""
+        """Execute a command of a group; "drop" closes the group."""
         if command == "drop":
             if number in self._groups:
                 self._groups.pop(number).close()
@@ -199,11 +199,11 @@ class Groups:
 
 
 def serve(pipe: Connection, inherited: Sequence[Connection]) -> None:
-    """Execute commands until the stop command, or until the parent ends.
+    """Execute commands until the stop command, or until the parent process ends.
 
     Args:
-        pipe: of the commands `(serial number, command, number of the group, payload)`.
-        inherited: ends of pipes that belong to the parent process.
+        pipe: pipe with commands `(serial number, command, number of the group, payload)`.
+        inherited: inherited pipe ends of the parent process, to be closed.
     """
     for connection in inherited:
         connection.close()
@@ -222,7 +222,7 @@ def serve(pipe: Connection, inherited: Sequence[Connection]) -> None:
 
 
 def ignoring_signals() -> Callable[[], bool]:
-    """Ignore signals, which the parent handles, and return a check whether the parent has ended."""
+    """Ignore signals, which the parent handles, and return a function that checks whether the parent has ended."""
     parent, asked_to_end = os.getppid(), False
 
     def end_when_idle(*_: Any) -> None:
@@ -230,7 +230,7 @@ def ignoring_signals() -> Callable[[], bool]:
         asked_to_end = True
 
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    for name in ("SIGTERM", "SIGUSR1"):  # signals may go to the whole process group, whose parent saves its state
+    for name in ("SIGTERM", "SIGUSR1"):  # signals may be sent to the whole process group, whose parent saves its state
         if hasattr(signal, name):
             signal.signal(getattr(signal, name), end_when_idle)
     return lambda: asked_to_end or os.getppid() != parent
@@ -246,7 +246,7 @@ def _question(pipe: Connection, lonely: Callable[[], bool]) -> tuple[int, str, i
 
 
 def sendable(error: Exception) -> Exception:
-    """Return an error with its traceback; one of the same text if it cannot be pickled."""
+    """Return an error with its traceback as a note, converted to RuntimeError if it cannot be pickled."""
     try:
         _loads(ForkingPickler.dumps(error))
         sent = error

@@ -1,4 +1,4 @@
-"""Calls of vector environments with explained errors, and a deadline for Gymnasium's `AsyncVectorEnv`."""
+"""Calls of vector environments with detailed errors, and a time limit for Gymnasium's `AsyncVectorEnv`."""
 
 import multiprocessing
 import multiprocessing.connection
@@ -18,31 +18,31 @@ from gymnasium.vector import AsyncVectorEnv, VectorEnv
 from gymnasium.vector.async_vector_env import AsyncState
 
 DEADLINE = 120.0
-"""Default number of seconds that a worker may take for one reply."""
+"""Default time limit in seconds for a reply of a worker."""
 
 CLOSING = 5.0
-"""Seconds that workers have to close their environments, if the deadline is not shorter; then they are killed."""
+"""Time limit in seconds for closing environments, or the time limit of replies if that is shorter."""
 
 
 _RETURNS = {"reset": "(observation, info)", "step": "(observation, reward, terminated, truncated, info)"}
-"""The results of an environment's methods in Gymnasium's interface."""
+"""Return values of environment methods in Gymnasium's interface."""
 
 
 class EnvError(RuntimeError):
-    """An environment raised an error when it was reset or stepped."""
+    """Raised if an environment raises an error in `reset` or `step`."""
 
 
 class WorkerError(RuntimeError):
-    """A worker process died, hangs, or failed without an error."""
+    """Raised if a worker process dies, hangs, or fails without an error."""
 
 
 class Workers:
-    """Calls a vector environment, and names dead or hanging workers if it does not reply.
+    """Calls methods of a vector environment, and reports dead or hanging workers.
 
     Args:
-        env: any vector environment; the deadline applies to an `AsyncVectorEnv`, also in wrappers.
+        env: any vector environment; the time limit applies to `AsyncVectorEnv`, possibly in wrappers.
         task: name in messages.
-        deadline: seconds that the workers may take for one reply.
+        deadline: time limit in seconds for a reply.
 
     Raises:
         ValueError: the deadline is not positive.
@@ -56,7 +56,7 @@ class Workers:
         if self._workers is not None:
             poll = self._workers._poll_pipe_envs  # pyright: ignore[reportPrivateUsage] - nothing public waits
             errors = cast("Queue[Any]", self._workers.error_queue)  # pyright: ignore[reportUnknownMemberType]
-            # Its step() and reset() wait without a limit, and a limit cannot be handed through wrappers.
+            # Its step() and reset() wait without a limit, and a limit cannot be passed through wrappers.
             self._workers._poll_pipe_envs = (  # pyright: ignore[reportPrivateUsage]
                 lambda timeout=None: poll(deadline if timeout is None else timeout)
             )
@@ -67,17 +67,17 @@ class Workers:
 
         Raises:
             EnvError: the environment raised an error, which is the cause of this one.
-            WorkerError: a worker died, missed the deadline, or failed without an error.
+            WorkerError: a worker died, exceeded the time limit, or failed without an error.
         """
         try:
             return function(*args, **kwargs)
-        except (EnvError, WorkerError):  # of a pool, already explained
+        except (EnvError, WorkerError):  # raised by a pool, already detailed
             raise
-        except (Exception, SystemExit) as error:  # an environment that exits must not end the training without a word
+        except (Exception, SystemExit) as error:  # an environment that calls sys.exit must not end training silently
             raise self._explained(error, function.__name__) from error
 
     def _explained(self, error: BaseException, call: str) -> RuntimeError:
-        """Return the explained error of `reset` or `step`."""
+        """Return a detailed error for an error of `reset` or `step`."""
         pipes = _pipes(self._workers) if self._workers is not None else ()
         if self._workers is not None and isinstance(error, multiprocessing.TimeoutError):
             return WorkerError(
@@ -96,11 +96,11 @@ class Workers:
         return env_error(self._task, call, error, failed)
 
     def close(self) -> None:
-        """Close the vector environment; workers that do not end in time are killed."""
+        """Close the vector environment, and kill workers that do not end in time."""
         workers = self._workers
         if workers is not None:
             self._dismiss(workers)
-            # Else Gymnasium waits for the answer of a lost worker.
+            # Otherwise Gymnasium waits for the reply of a lost worker.
             workers._state = AsyncState.DEFAULT  # pyright: ignore[reportPrivateUsage]
             workers.close(terminate=True)
         self._env.close()
@@ -108,7 +108,7 @@ class Workers:
     def _dismiss(self, workers: AsyncVectorEnv) -> None:
         for pipe in _pipes(workers):
             if pipe is not None and not pipe.closed:
-                with suppress(OSError):  # of a worker that is dead
+                with suppress(OSError):  # the worker is dead
                     pipe.send(("close", None))
         until = time.monotonic() + min(CLOSING, self._deadline)
         for process in workers.processes:
@@ -117,24 +117,24 @@ class Workers:
 
 
 def _pipes(workers: AsyncVectorEnv) -> Sequence[Connection | None]:
-    """Return the pipes to worker processes; Gymnasium puts None for one whose environment failed."""
+    """Return the pipes to worker processes; Gymnasium replaces that of a failed environment by None."""
     return workers.parent_pipes
 
 
 def require_positive(deadline: float) -> None:
-    """Raise ValueError if a deadline is not a positive number."""
+    """Raise ValueError unless a time limit is a positive number."""
     if not deadline > 0:
         raise ValueError(f"deadline must be a positive number of seconds, got {deadline}")
 
 
 def env_error(task: str, call: str, error: BaseException, rows: Iterable[int] = ()) -> EnvError:
-    """Return the explained error of `reset` or `step` of an environment, with the original as its cause.
+    """Return a detailed error for an error raised by `reset` or `step` of an environment.
 
     Args:
         task: name of the environment.
-        call: the called method.
-        error: the raised error.
-        rows: of the environments, if known.
+        call: name of the method.
+        error: raised error.
+        rows: indices of the environments, if known.
     """
     failed = _listed(rows)
     where = f" in environments {failed}" if failed else ""
@@ -148,7 +148,7 @@ def env_error(task: str, call: str, error: BaseException, rows: Iterable[int] = 
 
 
 def _contract(call: str, error: BaseException) -> str:
-    """Return the part of Gymnasium's interface that an error points to; empty if there is none."""
+    """Return the part of Gymnasium's interface that was probably violated; empty if unknown."""
     said = str(error)
     if call in _RETURNS and ("to unpack" in said or "has no attribute 'items'" in said):  # the latter of an info
         return f": {call}() must return {_RETURNS[call]}"
@@ -162,7 +162,7 @@ def _silent(pipes: Sequence[Connection | None]) -> str:
 
 
 def _dead(processes: Sequence[Any]) -> str:
-    """Return the ended processes, after one has closed its pipes, which precedes its exit code."""
+    """Return the processes that have ended with their exit codes, after a pipe was closed."""
     ending = multiprocessing.connection.wait([process.sentinel for process in processes], timeout=CLOSING)
     for process in processes:
         if process.sentinel in ending:
@@ -172,14 +172,14 @@ def _dead(processes: Sequence[Any]) -> str:
 
 
 def _await_code(process: Any) -> None:
-    """Wait for a limited time for the exit code of a process that has closed its pipes; a join might wait forever."""
+    """Wait for a limited time for the exit code of a process that closed its pipes."""
     until = time.monotonic() + CLOSING
     while process.exitcode is None and time.monotonic() < until:
         time.sleep(0.01)
 
 
 def exit_code(process: Any) -> int | None:
-    """Return the exit code of a process that has closed its pipes; None if it has not ended in time."""
+    """Return the exit code of a process that closed its pipes; None if it does not end in time."""
     _await_code(process)
     return process.exitcode
 

@@ -1,4 +1,4 @@
-"""Wrappers of environments: `Wrapper`, which changes steps and is part of the run."""
+"""Environment wrappers, whose state is saved with the run: `Wrapper`."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from copy import copy
@@ -14,12 +14,12 @@ from operant.state import DeclaredState, State, clone, load_part
 
 
 class Wrapper(DeclaredState):
-    """A `BatchEnv` around another one; the base class changes nothing.
+    """Base class of wrappers around a `BatchEnv`; it does not change the environment.
 
-    A subclass overrides `step` and `reset`, or only `observation`. `STATE` names its state, which is saved and restored
-    bitwise with the run; `LEARNED` names the part that belongs to the weights, such as statistics or networks, which is
-    saved with the best policies and copied by `--init`. `start` makes all state that depends on the environments or the
-    seeds.
+    Subclasses override `step` and `reset`, or only `observation`. `STATE` lists the attributes that are saved with the
+    run and restored bit for bit. `LEARNED` lists those that belong to the weights, such as statistics or networks,
+    which are also saved with the best policies and copied by `--init`. State that depends on the environments or the
+    seeds is created in `start`.
 
         class Bonus(Wrapper):
             STATE = LEARNED = ("counts",)
@@ -29,19 +29,20 @@ class Wrapper(DeclaredState):
                 self.counts = torch.zeros(len(seeds), 10)
 
     Attributes:
-        env: the wrapped environment.
-        in_evaluation: whether evaluations use it. Needed if it changes observations or actions, not for rewards.
-        training: false in evaluations, where it must not learn.
-        task: that of the environment.
-        rows: B.
-        observation_space: of one observation; set it in `__init__` if `observation` changes it.
-        action_space: of one action.
-        device: that of the environment.
-        always_valid: that of the environment.
+        env: wrapped environment.
+        in_evaluation: whether the wrapper is used in evaluations: needed if it changes observations or actions, but
+            not if it changes only rewards.
+        training: false in evaluations, in which the wrapper must not learn.
+        task: task of the environment.
+        rows: number of environments, B.
+        observation_space: space of one observation; set it in `__init__` if `observation` changes it.
+        action_space: space of one action.
+        device: device of the environment.
+        always_valid: as of the environment.
     """
 
     LEARNED: ClassVar[tuple[str, ...]] = ()
-    """Names of attributes, tensors `[S, ...]` that belong to the weights of the S seeds."""
+    """Names of the attributes that belong to the weights: tensors `[S, ...]` for S seeds."""
     in_evaluation: ClassVar[bool] = True
 
     def __init__(self, env: BatchEnv) -> None:
@@ -56,49 +57,49 @@ class Wrapper(DeclaredState):
         self.always_valid: bool = env.always_valid
 
     def start(self, seeds: Sequence[int]) -> None:
-        """Make the state for environments and seeds; called once before the first `reset`, by `start`.
+        """Create the state for the environments and seeds; called once, before the first `reset`.
 
         Args:
-            seeds: of the S runs; the environments are `[S, N]`, flat. Draw random numbers from a stream of each seed
-                (`operant.streams.torch_generator(seed, "my wrapper")`).
+            seeds: seeds of the S runs; the environments are `[S, N]`, flattened. Draw random numbers from one stream
+                per seed (`operant.streams.torch_generator(seed, "my wrapper")`).
         """
 
     def observation(self, obs: Tree) -> Tree:
-        """Return the policy's view of observations `[S*M, ...]`, M per seed, without learning from them."""
+        """Transform observations `[S*M, ...]`, with M per seed, for the policy, without learning from them."""
         return obs
 
     def reset(self, seeds: Sequence[int] | None = None) -> Tree:
-        """Start episode 0 of every row and return the observations `[B, ...]`."""
+        """Start episode 0 of every environment and return the observations `[B, ...]`."""
         return self.observation(self.env.reset(seeds))
 
     def step(self, actions: Tensor) -> Step:
-        """Apply one action a row."""
+        """Apply one action per environment."""
         step = self.env.step(actions)
         obs = self.observation(step.obs)
         final_obs = obs if step.final_obs is step.obs else self.observation(step.final_obs)
         return step._replace(obs=obs, final_obs=final_obs)
 
     def forget(self) -> None:
-        """Clear the state of unfinished episodes: the environment began new ones when it loaded a state."""
+        """Clear the state of unfinished episodes, after the environment started new ones when loading a state."""
 
     def defer(self) -> None:
-        """Prepare for the steps of a rollout: until `settle`, extra tensors of theirs may be empty."""
+        """Start deferring: until `settle`, the extra tensors of this wrapper's steps may be uninitialized."""
 
     def settle(self) -> None:
-        """Fill the extra tensors of the steps since `defer`."""
+        """Compute the extra tensors of all steps since `defer`."""
 
     def metrics(self) -> Mapping[str, Tensor]:
-        """Return the metrics, new tensors `[S]` by name; called after each rollout."""
+        """Return metrics as new tensors `[S]` by name; called after each rollout."""
         return {}
 
     @property
     def begins_anew(self) -> bool:
-        """Whether the environment begins new episodes when it loads a state."""
+        """Whether the environment starts new episodes when it loads a state."""
         return begins_anew(self.env)
 
     @property
     def learned(self) -> dict[str, Tensor]:
-        """The tensors that belong to the weights, `[S, ...]` by name, not copies."""
+        """The tensors that belong to the weights, `[S, ...]` by name, without copies."""
         return {f"{type(self).__name__}.{name}": getattr(self, name) for name in self.LEARNED}
 
     def state_dict(self) -> State:
@@ -114,10 +115,10 @@ class Wrapper(DeclaredState):
         return self.observation(obs)
 
     def around(self, env: BatchEnv, seeds: Sequence[int]) -> Self:
-        """Return this wrapper around other environments for an evaluation, with its learned state fixed.
+        """Return a copy of this wrapper around other environments for an evaluation, with fixed learned state.
 
         Args:
-            env: of the same task.
+            env: environments of the same task.
             seeds: as in `start`.
         """
         twin = copy(self)
@@ -134,7 +135,7 @@ class Wrapper(DeclaredState):
 
 
 def wrappers(env: BatchEnv) -> list[Wrapper]:
-    """Return the wrappers of an environment, the innermost first."""
+    """Return the wrappers of an environment, from the innermost to the outermost."""
     found: list[Wrapper] = []
     while isinstance(env, Wrapper):
         found.append(env)
@@ -143,15 +144,16 @@ def wrappers(env: BatchEnv) -> list[Wrapper]:
 
 
 ENTRY_POINTS = "operant.wrappers"
-"""The group of entry points by which installed packages provide wrappers."""
+"""Entry-point group of wrappers in installed packages."""
 
 
 def wrapped(env: BatchEnv, names: Iterable[str]) -> BatchEnv:
-    """Return an environment in wrappers, the innermost first.
+    """Wrap an environment.
 
     Args:
-        env: without these wrappers.
-        names: such as `my.py:Bonus` or `my.py:Bonus(scale=0.1)`, of classes or functions that take the environment.
+        env: environment to wrap.
+        names: wrappers from the innermost to the outermost, such as `my.py:Bonus` or `my.py:Bonus(scale=0.1)`: classes,
+            or functions of the environment that return a wrapper.
 
     Raises:
         ValueError: a name is not a wrapper, or its parameters are wrong.
@@ -162,17 +164,17 @@ def wrapped(env: BatchEnv, names: Iterable[str]) -> BatchEnv:
         kind = getattr(make, "func", make)
         if isinstance(kind, type) and issubclass(kind, gymnasium.Wrapper):
             raise ValueError(
-                f"the wrapper {name} is one of Gymnasium, around a single environment, and must be derived from "
-                "operant.envs.Wrapper, around all of them: use it in a function that makes the environment, and train "
-                "on that, path/to/file.py:make"
+                f"the wrapper {name} is a Gymnasium wrapper of a single environment, expected a subclass of "
+                "operant.envs.Wrapper, which wraps a batch: use it in a function that creates the environment, and "
+                "train on path/to/file.py:make"
             )
         try:
             found = make(env)
         except TypeError as error:
-            raise ValueError(f"the wrapper {name} cannot be made around {env.task}: {error}") from error
+            raise ValueError(f"the wrapper {name} cannot wrap {env.task}: {error}") from error
         if all(wrapper.env is not env for wrapper in wrappers(found)):
             raise ValueError(
-                f"the wrapper {name} must be a class derived from operant.envs.Wrapper, or a function that returns one "
+                f"the wrapper {name} must be a subclass of operant.envs.Wrapper, or a function that returns one "
                 f"around the environment, got {found!r:.80}"
             )
         env = found
@@ -200,20 +202,18 @@ def learned(env: BatchEnv) -> dict[str, Tensor]:
     for wrapper in wrappers(env):
         own = wrapper.learned
         if twice := found.keys() & own.keys():
-            raise ValueError(
-                f"two wrappers of {env.task} have learned {min(twice)!r}: give one of the classes another name"
-            )
+            raise ValueError(f"two wrappers of {env.task} have learned state {min(twice)!r}: rename one of the classes")
         found |= own
     return found
 
 
 def for_evaluation(env: BatchEnv, fresh: BatchEnv, seeds: Sequence[int]) -> BatchEnv:
-    """Return new environments in the wrappers of the training environments that apply in evaluations.
+    """Wrap new environments in those wrappers of the training environments that are used in evaluations.
 
     Args:
-        env: the training environments.
+        env: training environments.
         fresh: new environments.
-        seeds: of the S runs.
+        seeds: seeds of the S runs.
     """
     for wrapper in wrappers(env):
         fresh = wrapper.around(fresh, seeds) if wrapper.in_evaluation else fresh
@@ -226,7 +226,7 @@ def changes_observations(wrapper: Wrapper) -> bool:
 
 
 def deferring(env: BatchEnv) -> list[Wrapper]:
-    """Return the wrappers of an environment that compute extra tensors of all steps of a rollout together."""
+    """Return the wrappers of an environment that compute extra tensors for all steps of a rollout together."""
     return [wrapper for wrapper in wrappers(env) if type(wrapper).settle is not Wrapper.settle]
 
 

@@ -51,11 +51,11 @@ _HOMES = {
     "runs": ("built_in", "check_code"),
     "sft": ("SFT", "SFTConfig"),
 }
-"""Modules that need torch, and their names here."""
+"""Public names by the module that defines them; these modules import torch."""
 
 
 def __getattr__(name: str) -> Any:
-    """Import the algorithms, and torch with them, only when they are used: labels of people do without."""
+    """Import the algorithms, and torch, only when they are used, since labeling does not need them."""
     for module, names in _HOMES.items():
         if name in names:
             return getattr(importlib.import_module(f"operant.language.{module}"), name)

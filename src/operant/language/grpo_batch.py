@@ -1,4 +1,4 @@
-"""Groups of answers in the optimizer steps of a batch: `GRPOBatch`, `plan`, `measured`."""
+"""Training batches of GRPO, and their optimizer steps and metrics: `GRPOBatch`, `plan`, `measured`."""
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
@@ -23,26 +23,27 @@ ADVANTAGES: Mapping[str, Callable[[Tensor, Tensor, float], Tensor]] = {
     "mean": lambda rewards, valid, eps: ops.group_advantages(rewards, scale="none", valid=valid),
     "leave-one-out": lambda rewards, valid, eps: ops.leave_one_out(rewards, valid=valid),
 }
-"""From rewards and validity `[P, G]` and ε to advantages `[P, G]`: the distance to the group's mean, in standard
-deviations of the group or of the batch, or unscaled; or the distance to the mean of the others."""
+"""Advantage functions, from rewards and validity mask `[P, G]` and ε to advantages `[P, G]`: difference from the
+group's mean, divided by the standard deviation of the group or batch, or unscaled; or difference from the mean of the
+others."""
 
 AdvantageFunction = Callable[[Tensor, Tensor, float], Tensor]
 """Function with the signature of `ADVANTAGES`."""
 
 
 def advantage_of(name: str, group: int) -> AdvantageFunction:
-    """Return an advantage function: one of `ADVANTAGES`, or a user's.
+    """Return an advantage function by its name in `ADVANTAGES` or the path of a custom function.
 
-    A user's function gets only rewards `[P, G]`, and groups with unrewarded answers separately, `[1, n]`; answers
-    without a reward get advantage 0, and so does the only rewarded answer of a group.
+    A custom function is called with rewards `[P, G]`, and with `[1, n]` for each group that has answers without a
+    reward. These get advantage 0, and so does the only rewarded answer of a group.
 
     Args:
-        name: in the table, or path of the function.
-        group: G, for a test with different rewards, and with equal ones.
+        name: name or path of the function.
+        group: group size G, for a test call with different and with equal rewards.
 
     Raises:
         operant.doors.DoorError: there is no such function.
-        ValueError: its result has NaN or Inf, or not the shape of the rewards.
+        ValueError: its result contains NaN or Inf, or has another shape than the rewards.
     """
     if name in ADVANTAGES:
         return ADVANTAGES[name]
@@ -75,14 +76,14 @@ def _shown(numbers: Any) -> str:
 
 
 class GRPOBatch(NamedTuple):
-    """N answers for training, consecutive per prompt, G of each.
+    """N answers for training, with G consecutive answers per prompt.
 
     Attributes:
-        samples: the sequences.
-        advantages: `[l]` of each token of each answer.
-        behavior: `[l]` log-probabilities by the engine.
-        counts: `[N]` whether an answer counts in loss and denominator.
-        rewards: `[N]` that the advantages are computed from, NaN if missing.
+        samples: sequences.
+        advantages: advantages of the tokens of each answer, `[l]` each.
+        behavior: log-probabilities of the tokens by the engine, `[l]` each.
+        counts: mask `[N]` of the answers that count in loss and denominator.
+        rewards: rewards from which the advantages are computed, `[N]`; NaN if missing.
     """
 
     samples: list[Sample]
@@ -96,8 +97,8 @@ class Step(NamedTuple):
     """One optimizer step of a batch.
 
     Attributes:
-        parts: the micro-batches, each as indices of samples that count.
-        answers: number of answers to the prompts of the step, including those that do not count.
+        parts: micro-batches, each as indices of samples that count.
+        answers: number of answers to the prompts of the step, including masked ones.
     """
 
     parts: list[list[int]]
@@ -105,18 +106,18 @@ class Step(NamedTuple):
 
 
 class TokenStats(NamedTuple):
-    """Records of the m tokens of a micro-batch, `[m]` each.
+    """Statistics of the m tokens of a micro-batch, `[m]` each.
 
     Attributes:
-        before: log-probabilities by the trainer, of the policy that sampled.
-        behavior: log-probabilities by the engine.
-        trust: weights of the policy loss (`operant.language.importance.corrections`).
-        advantages: of the tokens.
-        ratios: clipped log-ratios.
-        entropy: of the distributions of the tokens.
-        kl: estimates of the divergence from the reference.
-        weight: of the tokens in the loss.
-        policy: terms of the policy loss; their sum over the micro-batches of a step is its `losses/policy`.
+        before: log-probabilities of the sampling policy, computed by the trainer.
+        behavior: log-probabilities computed by the engine.
+        trust: importance weights of the policy loss (`operant.language.importance.corrections`).
+        advantages: advantages.
+        ratios: log-ratios that are clipped.
+        entropy: entropies of the token distributions.
+        kl: estimates of the KL divergence from the reference.
+        weight: loss weights.
+        policy: terms of the policy loss; their sum over the micro-batches of a step is `losses/policy`.
         reference: terms of the KL penalty; their sum is `losses/kl`.
     """
 
@@ -133,17 +134,17 @@ class TokenStats(NamedTuple):
 
 
 class Learned(NamedTuple):
-    """A batch, and the records of its optimizer steps.
+    """A trained batch with the statistics of its optimizer steps.
 
     Attributes:
-        batch: the answers and advantages.
-        steps: the optimizer steps of all passes, in order.
-        found: their metrics and micro-batch records.
-        group: answers to each prompt, G.
-        clip: how far a ratio may fall below 1, and rise above it.
-        reference: whether the loss has a term of the divergence from a reference.
-        owners: numbers of the prompts of the answers. Default: each prompt has the next G answers.
-        columns: further numbers of the tokens of every answer, `[l]` each, by name.
+        batch: answers and advantages.
+        steps: optimizer steps of all passes, in order.
+        found: metrics and token statistics of each step.
+        group: number of answers per prompt, G.
+        clip: lower and upper clip range of the ratio.
+        reference: whether the loss has a KL penalty to a reference.
+        owners: index of the prompt of each answer. Default: consecutive groups of G answers.
+        columns: additional values of the tokens of every answer, `[l]` each, by name.
     """
 
     batch: GRPOBatch
@@ -159,18 +160,18 @@ class Learned(NamedTuple):
 def plan(
     batch: GRPOBatch, *, group: int, steps: int, tokens: int, generator: torch.Generator, shards: int = 1
 ) -> list[Step]:
-    """Divide a batch randomly into optimizer steps, as equal as possible; groups stay whole.
+    """Split a batch randomly into optimizer steps of nearly equal size, without splitting groups.
 
     Args:
-        batch: the answers and advantages.
-        group: answers to each prompt, G.
-        steps: number of steps; at most one per prompt.
-        tokens: maximum tokens of a micro-batch.
-        generator: random numbers, on the CPU.
-        shards: of each step (see `operant.language.packing.micro_batches`).
+        batch: answers and advantages.
+        group: number of answers per prompt, G.
+        steps: number of steps, at most one per prompt.
+        tokens: maximum number of tokens of a micro-batch.
+        generator: random generator on the CPU.
+        shards: number of shards per step (see `operant.language.packing.micro_batches`).
 
     Returns:
-        The steps. Answers that do not count are in no micro-batch, and a step with only such answers is dropped.
+        The steps. Masked answers are in no micro-batch, and a step with only masked answers is dropped.
     """
     prompts = len(batch.samples) // group
     order = integers(torch.randperm(prompts, generator=generator))
@@ -184,7 +185,7 @@ def plan(
 
 
 def warn_of_nothing(prompts: int) -> None:
-    """Warn that a batch of this many prompts has no signal."""
+    """Warn that no answer of a batch can be trained on."""
     logger.warning(
         "Nothing to learn from %d prompts: the answers to each have equal rewards, or were truncated; use easier or "
         "harder prompts, a larger --num-generations, or a longer --max-completion-length. This warning appears once; "
@@ -194,7 +195,7 @@ def warn_of_nothing(prompts: int) -> None:
 
 
 def group_metrics(rollout: Rollout) -> dict[str, float]:
-    """Return statistics of all sampled answers, under TRL's names."""
+    """Compute statistics of all sampled answers, under TRL's names."""
     completions = rollout.answers.completions
     alike = ~ops.has_signal(rollout.rewards().nan_to_num(), rollout.valid())
     return {
@@ -208,13 +209,13 @@ def group_metrics(rollout: Rollout) -> dict[str, float]:
 def measured(
     steps: Sequence[tuple[Mapping[str, Any], Sequence[TokenStats]]], *, clip_low: float, clip_high: float
 ) -> dict[str, Any]:
-    """Return means over optimizer steps, and over all their trained tokens, under TRL's names.
+    """Compute metrics as means over optimizer steps and over all trained tokens, under TRL's names.
 
     Args:
-        steps: metrics of each step, where health metrics add up; and its records of the tokens of each micro-batch. No
-            steps give no metrics.
-        clip_low: how far a ratio may fall below 1 before a token of negative advantage loses its gradient.
-        clip_high: how far it may rise above 1 before one of positive advantage does.
+        steps: metrics of each step, of which health counts are summed, and the token statistics of its micro-batches.
+            Without steps there are no metrics.
+        clip_low: lower clip range of the ratio, for tokens of negative advantage.
+        clip_high: upper clip range of the ratio, for tokens of positive advantage.
     """
     if not steps:
         return {}
@@ -234,12 +235,12 @@ def measured(
 
 
 def clipped(tokens: TokenStats, *, clip_low: float, clip_high: float) -> tuple[Tensor, Tensor]:
-    """Return which tokens `[m]` have lost their gradient because the ratio is too low, and too high.
+    """Return masks `[m]` of the tokens without gradient because the ratio is below, and above, the clip range.
 
     Args:
-        tokens: their records.
-        clip_low: how far a ratio may fall below 1.
-        clip_high: how far it may rise above 1.
+        tokens: statistics of the tokens.
+        clip_low: lower clip range of the ratio.
+        clip_high: upper clip range of the ratio.
     """
     rho = tokens.ratios.exp()
     return (rho < 1 - clip_low) & (tokens.advantages < 0), (rho > 1 + clip_high) & (tokens.advantages > 0)
@@ -248,12 +249,12 @@ def clipped(tokens: TokenStats, *, clip_low: float, clip_high: float) -> tuple[T
 def log_probs_before(
     batch: GRPOBatch, steps: Sequence[Step], found: Sequence[tuple[Any, Sequence[TokenStats]]]
 ) -> tuple[list[Sample], list[Tensor]]:
-    """The trained answers, and the log-probabilities `[l]` of their tokens before the updates of the batch.
+    """Return the trained answers, and the log-probabilities `[l]` of their tokens before the updates of the batch.
 
     Args:
-        batch: the answers and advantages.
-        steps: its optimizer steps.
-        found: records of each step of the first pass, and of later ones.
+        batch: answers and advantages.
+        steps: optimizer steps of the batch.
+        found: metrics and token statistics of each step, starting with the first pass.
     """
     rows: dict[int, Tensor] = {}
     for step, (_, seen) in zip(steps, found[: len(steps)], strict=True):

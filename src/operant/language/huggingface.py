@@ -1,6 +1,6 @@
-"""What is used of transformers, peft and safetensors, whose own annotations are open, under typed names.
+"""Typed interface to the used parts of transformers, peft and safetensors, whose annotations are incomplete.
 
-They are imported at the first call of a function: transformers takes seconds.
+The packages are imported at the first call of a function, since importing transformers takes seconds.
 """
 
 import time
@@ -9,7 +9,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
-if TYPE_CHECKING:  # labels of people are read without torch
+if TYPE_CHECKING:  # labels are read without torch
     from torch import Tensor
 
 __all__ = [
@@ -37,11 +37,11 @@ class Tokenizer(Protocol):
     """A tokenizer of transformers.
 
     Attributes:
-        name_or_path: of the model it came with.
-        chat_template: a Jinja template, several by name, or None.
-        split_special_tokens: whether special tokens in a text are plain characters.
-        bos_token_id: of the token before a text, or None.
-        eos_token_id: of the token after a text, or None.
+        name_or_path: name or path of its model.
+        chat_template: Jinja template, several by name, or None.
+        split_special_tokens: whether special tokens in a text are treated as plain characters.
+        bos_token_id: id of BOS, or None.
+        eos_token_id: id of EOS, or None.
     """
 
     name_or_path: str
@@ -215,7 +215,7 @@ def set_adapter_state(network: Any, tensors: "dict[str, Tensor]") -> None:
 
 
 def register_attention(name: str, attention: Callable[..., Any]) -> None:
-    """Let networks attend by a function under a name, with the masks of scaled dot-product attention."""
+    """Register an attention function in transformers, with the masks of scaled dot-product attention."""
     import transformers
     from transformers import masking_utils
 
@@ -225,7 +225,7 @@ def register_attention(name: str, attention: Callable[..., Any]) -> None:
 
 
 def sdpa_attention(module: Any, *rows: "Tensor | None", **options: Any) -> "tuple[Tensor, None]":
-    """Attend as transformers does by scaled dot-product attention."""
+    """Compute transformers' scaled dot-product attention."""
     from transformers.integrations import sdpa_attention as integration
 
     return cast(Any, integration).sdpa_attention_forward(module, *rows, **options)

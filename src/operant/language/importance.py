@@ -1,7 +1,7 @@
 """Importance sampling between the engine that sampled tokens and the trained model.
 
-They may run different kernels, or different weights. Every step compares the log-probabilities of both; importance
-weights can correct the differences. Before the first step they must agree, which is checked.
+Their kernels or weights may differ. Every step compares the log-probabilities of both, and importance weights can
+correct the differences. Before the first step both must agree.
 """
 
 from collections.abc import Mapping
@@ -13,8 +13,8 @@ from torch import Tensor
 from operant import ops
 
 Correction = Literal["none", "truncate", "mask", "sequence-truncate", "sequence-mask"]
-"""Correction: none, truncated importance weights of tokens, or no gradient where the ratio is far from 1; or the same
-with the ratios of whole sequences."""
+"""Correction: none; importance weights of tokens that are truncated, or masked far from 1; or the same with ratios of
+whole sequences."""
 
 TOKEN_CAP, SEQUENCE_CAP = 2.0, 3.0
 """Default caps of weights of tokens and of sequences; 3 is TRL's."""
@@ -26,15 +26,15 @@ STARTING_GAP = {torch.float32: 1e-3, torch.bfloat16: 0.05, torch.float16: 0.02}
 def corrections(
     log_probs: Tensor, behavior: Tensor, how: Correction, lengths: Tensor, *, cap: float | None, low: float = 0.5
 ) -> Tensor:
-    """Return the weights `[m]` of the policy loss of each token.
+    """Compute the importance weight of the policy loss of each token, `[m]`.
 
     Args:
-        log_probs: `[m]` by the trainer, of the policy that sampled.
-        behavior: `[m]` by the engine.
-        how: the correction.
-        lengths: `[B]` tokens of each sequence; sequences are whole and consecutive here.
-        cap: largest weight; None: `TOKEN_CAP` or `SEQUENCE_CAP`.
-        low: smallest ratio that `mask` keeps.
+        log_probs: log-probabilities of the sampling policy by the trainer, `[m]`.
+        behavior: log-probabilities by the engine, `[m]`.
+        how: correction.
+        lengths: number of tokens of each sequence, `[B]`; sequences are complete and consecutive.
+        cap: maximum weight; None: `TOKEN_CAP` or `SEQUENCE_CAP`.
+        low: minimum ratio that `mask` keeps.
     """
     if how == "none":
         return torch.ones_like(log_probs)
@@ -48,7 +48,7 @@ def corrections(
 
 
 def mismatch_metrics(log_probs: Tensor, behavior: Tensor, weights: Tensor) -> Mapping[str, Tensor]:
-    """Return metrics of the gap, under TRL's names; `weights` are those of `corrections`."""
+    """Return metrics of the difference between engine and trainer, and of the weights, under TRL's names."""
     gap = (log_probs - behavior).abs()
     return {
         "sampling/sampling_logp_difference/mean": gap.mean(),
@@ -60,16 +60,16 @@ def mismatch_metrics(log_probs: Tensor, behavior: Tensor, weights: Tensor) -> Ma
 
 
 def check_start(log_probs: Tensor, old: Tensor, behavior: Tensor, *, dtype: torch.dtype) -> None:
-    """Check the first numbers of a run: all ratios are exactly 1, and the engine agrees.
+    """Check at the first update of a run that all ratios are exactly 1, and that the engine agrees with the trainer.
 
     Args:
-        log_probs: `[m]` of the first update, before its step.
-        old: `[m]` by the trainer, of the policy that sampled.
-        behavior: `[m]` by the engine.
-        dtype: of the model.
+        log_probs: log-probabilities in the first update, before its step, `[m]`.
+        old: log-probabilities of the sampling policy by the trainer, `[m]`.
+        behavior: log-probabilities by the engine, `[m]`.
+        dtype: precision of the model.
 
     Raises:
-        ValueError: the check fails; the message names the cause.
+        ValueError: the check fails; the message describes possible causes.
     """
     off = float((log_probs.detach() - old).abs().max())
     if off != 0:

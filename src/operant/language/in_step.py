@@ -1,6 +1,6 @@
-"""Batches of processes that share models, whose passes need all of them: `InStep`.
+"""Batches of processes that share a sharded model, whose passes need all processes: `InStep`.
 
-This module imports nothing of `torch.distributed`, which takes seconds; `operant.language.sharded` does.
+This module does not import `torch.distributed`, which takes seconds; `operant.language.sharded` does.
 """
 
 import contextlib
@@ -15,24 +15,24 @@ T = TypeVar("T")
 
 
 class ModelGroup(Group, Protocol):
-    """Processes that share models.
+    """Processes that share sharded models.
 
     Attributes:
-        models: sharded models of this process, in the same order as in the others.
+        models: sharded models of this process, in the same order in every process.
     """
 
     models: list[Any]
 
     def mesh(self, kind: str) -> Any:
-        """Return the devices of the processes, of a kind such as `cuda`."""
+        """Return the device mesh of the processes, for a device type such as `cuda`."""
         ...
 
     def announce(self, model: int, method: str) -> None:
-        """Let the others call a method of a model, unless all processes make the same call already."""
+        """Make the other processes call a method of a model, unless all processes make the same call anyway."""
         ...
 
     def together(self) -> bool:
-        """Whether all processes make the same call."""
+        """Whether all processes currently make the same calls."""
         ...
 
     def some(self, busy: bool) -> bool:
@@ -40,18 +40,18 @@ class ModelGroup(Group, Protocol):
         ...
 
     def add_up(self, tensor: Tensor) -> None:
-        """Add a tensor of all processes, in place."""
+        """Sum a tensor over all processes, in place."""
         ...
 
 
 class InStep(Shards):
-    """Batches in one shard for each process, whose passes through sharded models run in step."""
+    """Shards of batches, one per process, whose passes through sharded models are synchronized."""
 
     def turns(self, items: Sequence[T]) -> list[tuple[T, bool]]:
-        """Return the items of this process, and whether each counts: as many as of any other process.
+        """Return the items of this process, padded to the same number in all processes, and whether each counts.
 
         Args:
-            items: of all processes, consecutive ones of the same.
+            items: items of all processes; those of a process are consecutive.
         """
         if not items:
             return []
@@ -60,7 +60,7 @@ class InStep(Shards):
         return [(item, True) for item in own] + [((own or items)[-1], False)] * (most - len(own))
 
     def map(self, function: Callable[[T], Any], items: Sequence[T]) -> list[Any]:
-        """Return a function's result for every item; each process computes those of its shard."""
+        """Apply a function to every item; each process computes those of its shard."""
         found = [(function(item), counts) for item, counts in self.turns(items)]
         states = self.gather([{"results": [result for result, counts in found if counts]}])
         return [result for state in states for result in state["results"]]
@@ -75,10 +75,10 @@ class InStep(Shards):
 
     @property
     def models(self) -> ModelGroup:
-        """The processes."""
+        """The group of processes."""
         return cast(ModelGroup, self.group)
 
 
 def is_sharded(value: Tensor) -> bool:
-    """Return whether a tensor is the part of this process, a `DTensor`."""
+    """Return whether a tensor is sharded, a `DTensor`."""
     return hasattr(value, "full_tensor")

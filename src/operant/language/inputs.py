@@ -12,13 +12,13 @@ from operant.runtime.settings import Settings
 C = TypeVar("C", bound=LanguageConfig)
 
 MODEL = ("model", "init")
-"""Inputs of a model, without its training data and rewards."""
+"""Names of the inputs of a model other than training data and rewards."""
 
 
 def pin(settings: Settings, config: C) -> tuple[C, list[Input]]:
-    """Return a configuration with absolute paths, and its inputs.
+    """Return a configuration with absolute paths, and its input files.
 
-    A data set named as the task stays so: the name is part of the run, the path of its inputs.
+    The path of a data set that is given as the task is an input; the name of the task does not change.
 
     Raises:
         OSError: an input is unreadable.

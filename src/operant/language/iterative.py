@@ -1,12 +1,12 @@
-"""Iterative GRPO: training of the reward model continues as the policy improves (arXiv:2402.03300, algorithm 1).
+"""Iterative GRPO: GRPO with continued training of the reward model (arXiv:2402.03300, algorithm 1).
 
-A reward model is accurate on answers like its training data; the policy that it trains soon gives others. So every
-`ref_reset_interval` batches an annotator compares the policy's newest answers, the reward model is trained further on
-these comparisons with a share of older ones among them (Shao et al. 2024, section 4.1.4), and the current policy
-becomes the reference. In between the learner is GRPO on the score of the reward model.
+A reward model is accurate on answers similar to its training data, but the policy changes. Every `ref_reset_interval`
+batches, an annotator compares the policy's latest answers, the reward model is trained on these comparisons mixed with
+a fraction of older ones (Shao et al. 2024, section 4.1.4), and the reference is reset to the current policy. In between
+the learner is GRPO on the score of the reward model.
 
-What differs from the paper: each new reference resets the moments of the policy's optimizer, as in ProRL. A simulated
-annotator, who knows the reward of the task, compares two answers to each prompt. Rewards are those of whole answers.
+What differs from the paper: resetting the reference also resets the policy's optimizer state, as in ProRL. A simulated
+annotator, which uses the reward of the task, compares two answers to each prompt. Rewards are those of whole answers.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -46,19 +46,20 @@ class IterativeGRPOConfig(GRPOConfig):
     """Hyperparameters."""
 
     loss_aggregation: Aggregation = "sequence_mean"
-    """Weight of a token, as in GRPO (`operant.ops.token_weights`)."""
+    """Aggregation of the loss, as in GRPO (`operant.ops.token_weights`)."""
     beta: float = 0.04
-    """Weight of the KL divergence to the latest reference, per nat and token."""
+    """Coefficient of the KL penalty to the latest reference, per nat and token."""
     ref_reset_interval: PositiveInt = 20
-    """Batches per iteration, after which reference and reward model are updated, at least 1."""
+    """Number of batches per iteration, after which reference and reward model are updated, at least 1."""
     replay: Annotated[float, Interval("[0, 1)")] = 0.1
-    """Share of older comparisons in the training data of the reward model, in [0, 1). More forget less."""
+    """Fraction of older comparisons in the training data of the reward model, in [0, 1). Larger values reduce
+    forgetting."""
     reward_learning_rate: PositiveFloat = 3e-5
-    """Step size of AdamW for the reward model."""
+    """Learning rate of AdamW for the reward model."""
     reward_batch_size: PositiveInt = 32
-    """Comparisons per step of the reward model."""
+    """Number of comparisons per optimizer step of the reward model."""
     annotator_temperature: NonNegativeFloat = 1.0
-    """Randomness of the annotator's choices, in units of the task's reward; 0: always the better answer."""
+    """Temperature of the annotator's choices, in units of the task's reward; 0: always prefer the better answer."""
 
     def __post_init__(self) -> None:
         """Validate."""
@@ -68,11 +69,11 @@ class IterativeGRPOConfig(GRPOConfig):
 
 
 class Companions(NamedTuple):
-    """Sources of a policy's rewards.
+    """Reward model and annotator of a policy.
 
     Attributes:
-        reward: the trained learner of the reward model.
-        annotator: compares answers.
+        reward: learner of the reward model, already trained.
+        annotator: simulated annotator that compares answers.
         history: earlier training comparisons of the reward model.
     """
 
@@ -82,26 +83,26 @@ class Companions(NamedTuple):
 
 
 class IterativeGRPO:
-    """A `GRPO` learner with a `RewardModel` whose training continues.
+    """Learner of iterative GRPO: a `GRPO` learner and a `RewardModel` learner.
 
     Args:
         config: hyperparameters.
-        model: the policy.
+        model: policy.
         engine: sampling engine.
-        prompts: the training set.
-        judge: reward functions of answers, including the score of `reward`.
-        max_tokens: longest answer, end of sequence included.
-        seed: of all random numbers.
-        budget: prompts.
-        others: the reward model, with the policy's tokenizer, and the annotator.
+        prompts: training prompts.
+        judge: reward functions, including the score of `reward`.
+        max_tokens: maximum number of tokens of an answer, including EOS.
+        seed: random seed.
+        budget: number of training prompts.
+        others: reward model, with the policy's tokenizer, and annotator.
 
     Attributes:
-        grpo: the policy's learner.
-        reward: the reward model's learner.
-        annotator: compares answers.
+        grpo: learner of the policy.
+        reward: learner of the reward model.
+        annotator: simulated annotator that compares answers.
         history: earlier training comparisons of the reward model.
-        newest: comparisons of this iteration.
-        labeled: those of earlier iterations.
+        newest: comparisons of the current iteration.
+        labeled: comparisons of earlier iterations.
 
     Raises:
         ValueError: the reward model has another vocabulary than the policy.
@@ -133,7 +134,7 @@ class IterativeGRPO:
 
     @property
     def consumed(self) -> int:
-        """Prompts used so far."""
+        """Number of prompts used so far."""
         return self.grpo.consumed
 
     @property
@@ -142,18 +143,18 @@ class IterativeGRPO:
         return self.grpo.model
 
     def iterate(self) -> Metrics:
-        """Improve the policy on one batch; after the last of an iteration, improve the reward model."""
+        """Update the policy on one batch; after the last batch of an iteration, update the reward model."""
         metrics = dict(self.grpo.iterate())  # which also resets the reference
         if self.grpo.iterations % self.config.ref_reset_interval == 0 and self.newest:
             metrics |= self.retrain()
         return metrics
 
     def take_learned(self) -> Learned | None:
-        """Return the last training batch of the policy once."""
+        """Return the last training batch of the policy; None if it was already returned."""
         return self.grpo.take_learned()
 
     def _judge(self, **given: Any) -> Rewards:
-        """Reward answers, and get two answers to each prompt compared."""
+        """Compute the rewards of answers, and let the annotator compare two answers to each prompt."""
         size = self.config.num_generations + self.config.statistics
         for start in range(0, len(given["completions"]), size):
             pair = self.compare({name: column[start : start + size] for name, column in given.items()})
@@ -165,7 +166,7 @@ class IterativeGRPO:
         """Return the annotator's preference between two different answers to a prompt; None if all are equal.
 
         Args:
-            answers: arguments of a reward function, for one prompt.
+            answers: arguments of reward functions, for one prompt.
         """
         texts = answers["completions"]
         second = next((i for i, text in enumerate(texts) if text != texts[0]), None)
@@ -182,7 +183,7 @@ class IterativeGRPO:
         return Pair(list(answers["prompt_ids"][0]), list(better), list(worse))
 
     def retrain(self) -> dict[str, Any]:
-        """Train the reward model on the newest comparisons and on a share of older ones, each once."""
+        """Train the reward model for one epoch on the newest comparisons and a fraction of older ones."""
         older, share = [*self.history, *self.labeled], self.config.replay
         generator = streams.torch_generator(self.seed, "replay", self.grpo.iterations)
         count = min(len(older), round(len(self.newest) * share / (1 - share)))
@@ -228,18 +229,18 @@ def reward_run(folder: str) -> tuple[Run, RewardModelConfig]:
         ValueError: none is named, it is a run of another algorithm, or a process reward model.
     """
     if not folder:
-        raise ValueError("iterative-grpo needs an initial reward model: name its run, --reward-model RUN")
+        raise ValueError("iterative-grpo needs an initial reward model: add --reward-model RUN")
     run = Run.open(folder)
     if run.settings.algorithm != "reward-model":
         raise ValueError(
-            f"{folder} is a run of {run.settings.algorithm}, but iterative-grpo needs a model of whole answers; "
-            "name a run of `operant train reward-model`"
+            f"{folder} is a run of {run.settings.algorithm}, but iterative-grpo needs an outcome reward model: "
+            "use a run of `operant train reward-model`"
         )
     config = run.config(RewardModelConfig)
     if config.supervision == "process":
         raise ValueError(
-            f"{folder} has trained a reward model of steps (supervision=process), but iterative-grpo compares whole "
-            "answers: name a run of `operant train reward-model` with supervision=outcome"
+            f"{folder} trained a process reward model, but iterative-grpo compares whole answers: use a run of "
+            "`operant train reward-model` with supervision=outcome"
         )
     return run, config
 
@@ -254,20 +255,20 @@ def companions(
     budget: int,
     device: str,
 ) -> Companions:
-    """Return the reward model of a run, ready for further training, and an annotator.
+    """Load the reward model of a run for further training, and create an annotator.
 
     Args:
-        config: names the run (`reward_model`).
+        config: hyperparameters, with the run in `reward_model`.
         rows: training pairs of the reward model.
-        known: the annotator's reward function.
-        limits: of lengths, as in `operant.language.examples.pairs`.
-        seed: of the learner; also of the run, if it has that seed.
-        budget: prompts.
-        device: of the reward model.
+        known: reward function of the annotator.
+        limits: length limits, as in `operant.language.examples.pairs`.
+        seed: seed of the learner, and of the run if it has that seed.
+        budget: number of training prompts.
+        device: device of the reward model.
 
     Raises:
         RunError: there is no run.
-        ValueError: none is named, it is a run of another algorithm, or there is no reward for the annotator.
+        ValueError: no run is given, the run has another algorithm, or there is no reward function for the annotator.
     """
     _, own = reward_run(config.reward_model)
     if known is None:
@@ -289,7 +290,7 @@ def companions(
 
 
 def _plain(judge: Judge) -> Callable[..., list[float | None]]:
-    """Return several reward functions with weights as one that returns a list."""
+    """Return weighted reward functions as a single function that returns a list."""
 
     def reward(prompts: list[Any], completions: list[Any], completion_ids: list[list[int]], **columns: Any) -> Any:
         found = judge(prompts=prompts, completions=completions, completion_ids=completion_ids, **columns)

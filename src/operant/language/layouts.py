@@ -1,6 +1,6 @@
 """Conversion of well-known preference data sets to TRL's columns: `standard`.
 
-| data set | its columns | becomes |
+| data set | columns | converted to |
 |---|---|---|
 | openbmb/UltraFeedback | `instruction`, `completions` of `{response, overall_score, annotations, ...}` | ranking |
 | argilla/ultrafeedback-binarized-preferences | `instruction`, `chosen_response`, `rejected_response` | preference |
@@ -26,13 +26,13 @@ ASPECTS = ("instruction_following", "honesty", "truthfulness", "helpfulness")
 
 
 def standard(row: Row) -> Row | None:
-    """Return an example with TRL's columns `prompt`, `chosen`, `rejected`, or `prompt`, `completions`, `ranks`.
+    """Convert an example to TRL's columns `prompt`, `chosen`, `rejected`, or `prompt`, `completions`, `ranks`.
 
     Args:
-        row: of any layout; one of an unknown layout is returned unchanged.
+        row: example of any layout; examples of unknown layouts are returned unchanged.
 
     Returns:
-        The example; None if its layout is known but it compares nothing: fewer than two completions have a score.
+        The converted example; None if fewer than two completions have a score.
     """
     for layout in (_ultrafeedback, _nemo, _binarized, _rated, _orca, _summaries):
         found = layout(row)
@@ -62,7 +62,7 @@ def _ultrafeedback(row: Row) -> Row | None:
 
 
 def _score(completion: Mapping[str, Any]) -> float | None:
-    """Return the score of a completion of UltraFeedback: its overall score, else the mean of its ratings."""
+    """Return the score of a completion of UltraFeedback: its overall score, or the mean of its ratings."""
     for name in ("overall_score", "fine-grained_score"):
         if (found := _number(completion.get(name))) is not None:
             return found
@@ -140,7 +140,7 @@ def _summaries(row: Row) -> Row | None:
 
 
 def _ranked(row: Row, prompt: Any, texts: Sequence[Any], scores: Sequence[float | None], *, drop: Sequence[str]) -> Row:
-    """Return a ranking by scores, of the scored completions; empty if they are fewer than two."""
+    """Return the ranking of the scored completions; empty if there are fewer than two."""
     found = [(score, text) for score, text in zip(scores, texts, strict=True) if score is not None and text is not None]
     if len(found) < 2:
         return {}

@@ -1,6 +1,6 @@
-"""Ledger of a training batch: which token moved the loss, and by how much.
+"""Ledger of a training batch: the contribution of each token to the loss.
 
-The numbers come from the optimizer steps, which keep them until the next batch anyway; writing costs only copies.
+The numbers are by-products of the optimizer steps, so recording them costs only copies.
 """
 
 import math
@@ -19,12 +19,12 @@ from operant.runtime.ledger import Ledger, Visit
 from operant.tensors import floats
 
 MOST_TOKENS = 1 << 16
-"""Maximum groups in a ledger; later ones are summed."""
+"""Maximum number of groups in a ledger; the others are only summed."""
 
 
 @runtime_checkable
 class Teachable(Protocol):
-    """A learner that keeps its last training batch."""
+    """A learner that stores its last training batch."""
 
     @property
     def model(self) -> LanguageModel:
@@ -32,17 +32,17 @@ class Teachable(Protocol):
         ...
 
     def take_learned(self) -> Learned | None:
-        """Return the batch once; None if there is none since the last call."""
+        """Return the batch; None if it was already returned."""
         ...
 
 
 def take_ledger(learner: object, *, consumed: int, seed: int) -> Ledger | None:
-    """Return the ledger of the last batch of a learner; None if it has trained on no tokens since the last call.
+    """Return the ledger of a learner's last batch; None if no tokens were trained since the last call.
 
     Args:
-        learner: any.
-        consumed: prompts used after the batch.
-        seed: of the learner.
+        learner: any learner.
+        consumed: number of prompts used, including the batch.
+        seed: seed of the learner.
     """
     if not isinstance(learner, Teachable):
         return None
@@ -56,10 +56,10 @@ def ledger_of(learned: Learned, tokenizer: Tokenizer, *, consumed: int, seed: in
     """Return the ledger of a batch.
 
     Args:
-        learned: the batch, with at least one optimizer step.
-        tokenizer: of the model.
-        consumed: prompts used after it.
-        seed: of the learner.
+        learned: batch with at least one optimizer step.
+        tokenizer: tokenizer of the model.
+        consumed: number of prompts used, including the batch.
+        seed: seed of the learner.
     """
     samples, count, owners = learned.batch.samples, len(learned.found), _owners(learned)
     everything = _visits(learned)
@@ -107,17 +107,17 @@ def _answers(learned: Learned, tokenizer: Tokenizer, prompts: Sequence[int]) -> 
 
 
 def _owners(learned: Learned) -> Sequence[int]:
-    """Return the number of each answer's prompt."""
+    """Return the index of each answer's prompt."""
     return learned.owners or [i // learned.group for i in range(len(learned.batch.samples))]
 
 
 def text(tokenizer: Tokenizer, ids: Sequence[int]) -> str:
-    """Return token ids as text with special tokens, as the model sees them."""
+    """Decode token ids to text, including special tokens."""
     return str(tokenizer.decode(list(ids), skip_special_tokens=False, clean_up_tokenization_spaces=False))
 
 
 def _visits(learned: Learned) -> list[Visit]:
-    """Return the owners of the tokens, in the order of training."""
+    """Return the answer of each trained token, in the order of training."""
     seen = [(i, k) for k, step in enumerate(learned.steps) for part in step.parts for i in part]
     lengths = [len(learned.batch.samples[i].completion) for i, _ in seen]
     starts = accumulate(lengths, initial=0)
@@ -125,7 +125,7 @@ def _visits(learned: Learned) -> list[Visit]:
 
 
 def _columns(learned: Learned, visits: Sequence[Visit]) -> dict[str, Tensor]:
-    """Return a number for every token in the order of training, on the CPU."""
+    """Return the values of every trained token in the order of training, by column, on the CPU."""
     seen = [tokens for _, parts in learned.found for tokens in parts]
     tokens = TokenStats(*(torch.cat(rows).float().cpu() for rows in zip(*seen, strict=True)))
     low, high = clipped(tokens, clip_low=learned.clip[0], clip_high=learned.clip[1])
@@ -147,7 +147,7 @@ def _columns(learned: Learned, visits: Sequence[Visit]) -> dict[str, Tensor]:
 
 
 def _kept(visits: Sequence[Visit], owners: Sequence[int]) -> int:
-    """Return how many answers fit: those of the first prompt, and of more prompts while they have few tokens."""
+    """Return the number of answers to store: those of the first prompt, and of more prompts while tokens are few."""
     sizes = dict.fromkeys(owners, 0)
     for visit in visits:
         sizes[owners[visit.answer]] += visit.length

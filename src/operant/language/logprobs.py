@@ -1,7 +1,7 @@
-"""Log-probabilities and values of every token of a batch by policy, reference and critic: `measure`.
+"""Log-probabilities and values of all tokens of a batch, by policy, reference and critic: `measure`.
 
 Minibatches are planned first. Recomputing the same packed batch gives bitwise equal numbers, so the probability ratios
-of a first step are exactly 1.
+at the first step are exactly 1.
 """
 
 import math
@@ -20,13 +20,13 @@ from operant.tensors import integers, split
 
 
 class Measured(NamedTuple):
-    """Records of N samples: lists of N tensors `[l]`, one number per trained token, and of N numbers.
+    """Measurements of N samples: lists of N tensors `[l]` with one number per trained token.
 
     Attributes:
-        log_probs: by the policy.
-        ref_log_probs: by the reference.
-        values: of the states in which the tokens were chosen.
-        after: `[N]` values of the states after the last tokens.
+        log_probs: log-probabilities by the policy.
+        ref_log_probs: log-probabilities by the reference.
+        values: values of the states before the tokens.
+        after: values of the states after the last tokens, `[N]`.
     """
 
     log_probs: list[Tensor]
@@ -45,16 +45,16 @@ def plans(
     seed: int,
     shards: int = 1,
 ) -> list[Plan]:
-    """Divide samples into random minibatches, those of one prompt together, with a new order for each epoch.
+    """Split samples into random minibatches without splitting prompts, in a new order for each epoch.
 
     Args:
-        samples: the whole batch.
-        owners: the prompt of each sample, ascending.
-        epochs: passes over the batch.
-        minibatches: per epoch; fewer if there are fewer prompts.
-        tokens: maximum tokens of a micro-batch.
-        seed: of the orders.
-        shards: of each minibatch (see `operant.language.packing.micro_batches`).
+        samples: all samples of the batch.
+        owners: index of the prompt of each sample, ascending.
+        epochs: number of passes over the batch.
+        minibatches: number of minibatches per epoch; fewer if there are fewer prompts.
+        tokens: maximum number of tokens of a micro-batch.
+        seed: random seed of the orders.
+        shards: number of shards per minibatch (see `operant.language.packing.micro_batches`).
     """
     prompts = [[i for i, owner in enumerate(owners) if owner == prompt] for prompt in dict.fromkeys(owners)]
     count = len(prompts)
@@ -71,7 +71,7 @@ def plans(
 def read(
     model: LanguageModel, samples: Sequence[Sample], part: Sequence[int], *, temperature: float
 ) -> tuple[Packed, Tensor, Tensor, Tensor]:
-    """Return some samples packed, hidden states `[n, H]`, and log-probabilities and entropies of the tokens `[m]`."""
+    """Pack samples, and compute hidden states `[n, H]`, and log-probabilities and entropies of the tokens `[m]`."""
     packed = pack(take(samples, part), device=model.device)
     hidden = model.read(packed)
     before = hidden.index_select(0, packed.before)
@@ -89,16 +89,16 @@ def measure(
     temperature: float,
     shards: Shards | None = None,
 ) -> Measured:
-    """Measure every token of a batch, without a graph.
+    """Compute log-probabilities and values of every token of a batch, without gradients.
 
     Args:
-        model: the policy.
-        reference: the initial policy.
-        critic: the critic.
-        samples: the N samples.
-        planned: their minibatches.
-        temperature: of policy and reference.
-        shards: of the minibatches. Default: one.
+        model: policy.
+        reference: reference policy.
+        critic: critic.
+        samples: N samples.
+        planned: minibatches of the samples.
+        temperature: temperature of policy and reference.
+        shards: shards of the minibatches. Default: one.
     """
 
     def measured(part: Sequence[int]) -> list[tuple[Tensor, ...]]:
@@ -117,23 +117,23 @@ def measure(
 
 
 def flat(part: Sequence[int], rows: Sequence[Tensor]) -> Tensor:
-    """Return the tokens' part `[m]` of lists of `[l]`, for some samples."""
+    """Concatenate the rows `[l]` of some samples into one tensor `[m]`."""
     return torch.cat([rows[i] for i in part])
 
 
 def check_reference(kl: Sequence[Tensor]) -> None:
-    """Check the first batch of a run: the policy still equals the reference, so all differences are 0.
+    """Check at the first batch of a run that policy and reference are equal, so that all log-ratios are 0.
 
     Args:
-        kl: for each answer the differences `[l]` of log-probabilities.
+        kl: log-ratios of policy to reference, `[l]` for each answer.
 
     Raises:
-        ValueError: one is not 0; the message names the cause.
+        ValueError: a log-ratio is not 0; the message describes possible causes.
     """
     off = float(torch.cat(list(kl)).abs().max())
     if off != 0:
         raise ValueError(
             f"before the first step policy and reference should be the same, but a log-probability is {off:.2g} off: "
-            "the model is not deterministic (look for dropout, noise or routing in it), or was trained already when "
-            "its reference was made"
+            "the model is not deterministic (look for dropout, noise or routing in it), or was already trained when "
+            "the reference was created"
         )

@@ -1,4 +1,4 @@
-"""Equality of two mathematical expressions, by `math-verify`: runs inside a sandbox, which sets the deadline."""
+"""Equality of mathematical expressions by `math-verify`; runs in a sandbox, which enforces a time limit."""
 
 import contextlib
 import importlib
@@ -14,20 +14,20 @@ _PLAIN = re.compile(r"[-+\d.,/% ]+|.*(?:\$|\\boxed|\\\(|\\\[).*", re.DOTALL)
 
 
 def equivalent(gold: str, answer: str) -> float | None:
-    """Compare an answer with the correct one: 1.0 or 0.0; None if the correct one is unreadable.
+    """Return 1.0 if an answer equals the correct one, else 0.0; None if the correct one is unreadable.
 
     Args:
-        gold: the correct answer only, LaTeX or plain. The comparison is not symmetric: an interval `(1, 2)` answers `1
-            < x < 2`, but not the other way round.
-        answer: the text of the completion. Boxed parts count first, then other LaTeX in it, then plain expressions.
+        gold: correct answer, in LaTeX or plain text. The comparison is not symmetric: an interval `(1, 2)` is accepted
+            for `1 < x < 2`, but not the reverse.
+        answer: text of the completion, of which boxed parts take precedence, then other LaTeX, then plain expressions.
     """
     if answer.strip().lower() == gold.strip().lower():
         return 1.0
     verifier: Any = importlib.import_module("math_verify")
 
-    never: Any = None  # its own deadline uses an alarm signal, which needs the main thread
-    logging.getLogger("math_verify").setLevel(logging.ERROR)  # it warns about that
-    # Otherwise a number inside would match instead of the whole: 2 in (1, 2).
+    never: Any = None  # the package's time limit uses an alarm signal, which needs the main thread
+    logging.getLogger("math_verify").setLevel(logging.ERROR)  # it would warn about the disabled time limit
+    # Otherwise a number inside would match instead of the whole expression: 2 in (1, 2).
     right: list[Any] = verifier.parse(gold if _PLAIN.fullmatch(gold) else f"${gold}$", parsing_timeout=never)
     if not right:
         return None

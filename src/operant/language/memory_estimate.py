@@ -1,4 +1,4 @@
-"""Memory estimates of a run before its first step: `estimate`, `describe`, `report`.
+"""Memory estimate of a run before its first step: `estimate`, `describe`, `report`.
 
 With T trained parameters, n tokens in a micro-batch, L layers, hidden width H and vocabulary V, in bytes:
 
@@ -37,13 +37,13 @@ from operant.runtime.sizes import readable
 logger = logging.getLogger(__name__)
 
 PROBE = 64
-"""Tokens of the probe that measures activations."""
+"""Number of tokens of the probe that measures activations."""
 _TILES = 3
-"""Tiles of logits that exist together."""
+"""Number of tiles of logits that exist at the same time."""
 
 
 class Memory(NamedTuple):
-    """Bytes, by purpose."""
+    """Memory in bytes, by purpose."""
 
     weights: int
     gradients: int
@@ -54,17 +54,17 @@ class Memory(NamedTuple):
 
     @property
     def peak(self) -> int:
-        """Total of the parts that exist together."""
+        """Peak: total of the parts that exist at the same time."""
         return self.weights + self.gradients + self.optimizer + max(self.activations + self.head, self.cache)
 
 
 def estimate(learners: Sequence[Any], *, tokens: int, cached: int = 0) -> Memory:
-    """Return the memory of learners that are trained in turn.
+    """Estimate the memory of learners that are trained one after another.
 
     Args:
-        learners: one per seed; `learner.model` is the trained model.
-        tokens: maximum tokens of a micro-batch.
-        cached: maximum tokens in the native engine, prompts included; 0: no sampling.
+        learners: one learner per seed; `learner.model` is the trained model.
+        tokens: maximum number of tokens of a micro-batch.
+        cached: maximum number of tokens in the native engine, including prompts; 0: no sampling.
     """
     parts = list(_parts(learners, set()))
     steppers = [part for part in parts if isinstance(part, OptimizerStep)]
@@ -88,22 +88,22 @@ def estimate(learners: Sequence[Any], *, tokens: int, cached: int = 0) -> Memory
 
 
 def describe(memory: Memory, *, tokens: int) -> str:
-    """Return an estimate in one line, such as `About 1.2 GiB of memory at the peak, at 4096 tokens a micro-batch: ...`.
+    """Return an estimate as one line, such as `Peak memory about 1.2 GiB, at 4096 tokens per micro-batch: ...`.
 
     Args:
-        memory: the estimate.
-        tokens: maximum tokens of a micro-batch.
+        memory: memory estimate.
+        tokens: maximum number of tokens of a micro-batch.
     """
     parts = ", ".join(f"{name} {readable(size)}" for name, size in memory._asdict().items() if size)
-    return f"About {readable(memory.peak)} of memory at the peak, at {tokens} tokens a micro-batch: {parts}."
+    return f"Peak memory about {readable(memory.peak)}, at {tokens} tokens per micro-batch: {parts}."
 
 
 def report(learners: Sequence[Any], config: LanguageConfig, *, tokens: int, cached: int = 0) -> Memory:
-    """Return the estimate of a run, and warn if it exceeds the available memory.
+    """Estimate the memory of a run, and warn if it exceeds the available memory.
 
     Args:
         learners: as for `estimate`.
-        config: of the algorithm.
+        config: configuration of the algorithm.
         tokens: as for `estimate`.
         cached: as for `estimate`.
     """
@@ -114,7 +114,7 @@ def report(learners: Sequence[Any], config: LanguageConfig, *, tokens: int, cach
         smaller = "engine_batch_size" if memory.cache > memory.activations + memory.head else "micro_batch_tokens"
         now = getattr(config, smaller, 0)
         logger.warning(
-            "The run needs about %s more memory, but only %s are free: use a smaller --%s (now %d)%s, or train "
+            "The run needs about %s more memory, but only %s are free: lower --%s (now %d)%s, or train "
             "an adapter (--lora-r)",
             readable(needed),
             readable(free),
@@ -138,7 +138,7 @@ def _parts(things: Iterable[Any], seen: set[int]) -> Iterator[Any]:
 
 
 def _held(thing: Any) -> Iterable[Any]:
-    """Return the members of a tuple, or of an object or function of this package; named tuples are left out."""
+    """Return the members of a tuple, or of an object or function of this package, except named tuples."""
     if type(thing) is tuple:
         return cast(tuple[Any, ...], thing)
     function = isinstance(thing, FunctionType)
@@ -158,12 +158,12 @@ def _size(values: Iterable[torch.Tensor]) -> int:
 
 
 def _own(value: Any) -> torch.Tensor:
-    """Return the part of a parameter in this process."""
+    """Return this process's shard of a parameter."""
     return value.to_local() if is_sharded(value) else value
 
 
 def probe(model: LanguageModel) -> tuple[float, int]:
-    """Return the graph's bytes per token without checkpointing, and those of its keys and values."""
+    """Measure the autograd graph's bytes per token without checkpointing, and the bytes of its keys and values."""
     own = {value.untyped_storage().data_ptr() for value in model.network.parameters()}
     found: dict[int, int] = {}
 
@@ -171,12 +171,12 @@ def probe(model: LanguageModel) -> tuple[float, int]:
         storage = tensor.untyped_storage()
         if storage.data_ptr() not in own:
             found[storage.data_ptr()] = storage.nbytes()
-        return tensor.detach()  # with its graph it would be part of a cycle, which is never freed
+        return tensor.detach()  # with its graph it would create a reference cycle that is never freed
 
     prompts = [[0] * (PROBE // 4)] * 4
     batch = pack([Sample(prompt[:1], prompt[1:]) for prompt in prompts], share=False, device=model.device)
     prefill, _ = Prefill.of(prompts, model.device)
-    model.network.eval()  # checkpointing is off outside training
+    model.network.eval()  # disables checkpointing
     try:
         with torch.no_grad():
             model.hidden(prefill.ids, prefill.positions, prefill)

@@ -1,7 +1,7 @@
-"""Causal language models of transformers, as the algorithms of this package see them: `LanguageModel`, `load`.
+"""Causal language models of transformers: `LanguageModel`, `load`.
 
-Weights come only from safetensors files, and a model's own code runs only on request. Dropout is off: probability
-ratios compare policies, not dropout masks.
+Weights are loaded only from safetensors files, and Python code that comes with a model runs only if it is allowed.
+Dropout is disabled, so that probability ratios compare policies, not dropout masks.
 """
 
 import contextlib
@@ -29,32 +29,31 @@ BUILT_IN: Mapping[str, tuple[str, int, int, int]] = {
     "tiny-qwen3": ("qwen3", 128, 3, 4),
     "small": ("llama", 256, 4, 4),
 }
-"""Built-in models with random weights: kind, width, layers, heads. They read and write characters."""
+"""Built-in character-level models with random weights: architecture, width, layers, heads."""
 
 MISMATCH = 1e-3
-"""Tolerance in nats between log-probabilities of a packed batch and of single sequences, in 32-bit numbers."""
+"""Tolerance in nats between log-probabilities of a packed batch and of single sequences, in float32."""
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 _PROBES = ((3, 9), (4, 2), (1, 17))
 _NO_MASK = (1, 1, 1, 1)
-"""Shape of the mask that stops transformers from making one."""
+"""Shape of a mask that keeps transformers from creating one."""
 
 
 class LanguageModel:
     """A causal language model with its tokenizer.
 
     Args:
-        network: a causal model of transformers, or of peft around one.
-        tokenizer: its tokenizer.
-        stop: ids that end a sequence.
+        network: causal model of transformers, or a peft model around one.
+        tokenizer: tokenizer of the model.
+        stop: token ids that end a sequence.
 
     Attributes:
-        network: the network, with attention by layouts (`operant.language.attention`).
-        tokenizer: the tokenizer.
-        stop: ids that end a sequence.
-        fresh_adapter: whether it has an adapter that was initialized to zero, so that the model without it is the
-            initial one.
-        probed: memory of a token, if measured before (`operant.language.memory_estimate`).
+        network: network with attention by layouts (`operant.language.attention`).
+        tokenizer: tokenizer.
+        stop: token ids that end a sequence.
+        fresh_adapter: whether an adapter was initialized to zero, so that the model without it is the initial model.
+        probed: memory per token, if measured before (`operant.language.memory_estimate`).
     """
 
     probed: tuple[float, int] | None = None
@@ -103,19 +102,19 @@ class LanguageModel:
         return {name: value for name, value in self.named().items() if value.requires_grad}
 
     def whole(self) -> Mapping[str, Tensor]:
-        """Return the trained parameters by name, also of a model that is sharded among processes."""
+        """Return the trained parameters by name, unsharded."""
         return self.trained()
 
     def uneven(self) -> contextlib.AbstractContextManager[None]:
-        """Allow processes that share a model different numbers of passes without gradients."""
+        """Return a context in which processes that share a model may run different numbers of inference passes."""
         return contextlib.nullcontext()
 
     def hidden(self, ids: Tensor, positions: Tensor, layout: Any) -> Tensor:
-        """Return the last hidden state of each token, `[n, H]`, for ids and positions `[n]`."""
+        """Compute the last hidden state of each token, `[n, H]`, for ids and positions `[n]`."""
         return self._states(ids, positions, layout).squeeze(0)
 
     def _states(self, ids: Tensor, positions: Tensor, layout: Any) -> Tensor:
-        """Return the same as one row, `[1, n, H]`."""
+        """Compute the last hidden states as one row, `[1, n, H]`."""
         answer = self._trunk(
             input_ids=ids.unsqueeze(0),
             position_ids=positions.unsqueeze(0),
@@ -126,21 +125,21 @@ class LanguageModel:
         return answer.last_hidden_state
 
     def read(self, batch: Packed) -> Tensor:
-        """Return the hidden state of every token of a batch, `[n, H]`."""
+        """Compute the hidden state of every token of a batch, `[n, H]`."""
         return self.hidden(batch.ids, batch.positions, batch.layout)
 
     def logits(self, hidden: Tensor) -> Tensor:
-        """Return the unnormalized log-probabilities `[n, V]` of the next token, in 32-bit numbers."""
+        """Compute the logits `[n, V]` of the next token, in float32."""
         logits = self._output(hidden).float() * self._scale
         return logits if self._softcap is None else self._softcap * torch.tanh(logits / self._softcap)
 
     def judge(self, hidden: Tensor, targets: Tensor, *, temperature: float = 1.0) -> tuple[Tensor, Tensor]:
-        """Return log-probabilities of `targets` `[m]` and the entropies of their distributions `[m]`.
+        """Compute the log-probabilities of `targets` `[m]` and the entropies of their distributions `[m]`.
 
         Args:
-            hidden: `[m, H]` hidden states of the tokens before the targets.
-            targets: `[m]` ids.
-            temperature: of the distribution; that of the sampler for sampled tokens.
+            hidden: hidden states of the tokens before the targets, `[m, H]`.
+            targets: token ids, `[m]`.
+            temperature: temperature of the distribution; for sampled tokens the sampler's.
         """
         return ops.token_log_probs(
             hidden,
@@ -154,16 +153,16 @@ class LanguageModel:
         )
 
     def log_probs(self, batch: Packed, *, temperature: float = 1.0) -> tuple[Tensor, Tensor]:
-        """Return the log-probabilities of the trained tokens of a batch and the entropies there, `[m]` each."""
+        """Compute the log-probabilities of the trained tokens of a batch and the entropies there, `[m]` each."""
         return self.judge(self.read(batch).index_select(0, batch.before), batch.targets, temperature=temperature)
 
     @torch.no_grad()
     def likelihoods(self, samples: Sequence[Sample], *, tokens: int) -> list[Tensor]:
-        """Return the log-probabilities of the trained tokens of each sample, `[l]` each, without a graph.
+        """Compute the log-probabilities of the trained tokens of each sample, `[l]` each, without gradients.
 
         Args:
-            samples: the sequences.
-            tokens: maximum tokens per forward pass.
+            samples: sequences.
+            tokens: maximum number of tokens per forward pass.
         """
         found: list[Tensor] = []
         for part in micro_batches(samples, tokens=tokens):
@@ -172,19 +171,19 @@ class LanguageModel:
         return found
 
     def state_dict(self) -> State:
-        """Return the trained parameters; the others stay as loaded."""
+        """Return the trained parameters."""
         return {name: value.detach() for name, value in self.trained().items()}
 
     def load_state_dict(self, state: State) -> None:
         """Load the parameters of a state.
 
         Raises:
-            ValueError: it belongs to another model.
+            ValueError: the state belongs to another model.
         """
         copy_named(self.trained(), state, of="model", options="--model, --init and --lora-r")
 
     def save(self, folder: str | Path) -> None:
-        """Write the model as transformers (peft for an adapter) does: safetensors, configuration and tokenizer."""
+        """Save the model in the format of transformers, or of peft for an adapter, with its tokenizer."""
         self.network.save_pretrained(folder, safe_serialization=True)
         self.tokenizer.save_pretrained(folder)
 
@@ -194,10 +193,10 @@ class LanguageModel:
         return LanguageModel(network, self.tokenizer, stop=self.stop)
 
     def check(self) -> None:
-        """Compare a packed batch with its single sequences, and the tokenizer with the embeddings.
+        """Check that packed batches give the same results as single sequences, and that the tokenizer fits.
 
         Raises:
-            ValueError: they differ, so this model cannot be trained here.
+            ValueError: they differ, so the model cannot be trained on packed batches.
         """
         self._check_tokenizer()
         size = self._output.weight.shape[0]
@@ -211,26 +210,26 @@ class LanguageModel:
         difference = float((packed - alone).abs().max())
         if math.isnan(difference):
             bad = [name for name, value in self.network.named_parameters() if not value.isfinite().all()]
-            what = f"its weights hold NaN or Inf, first in {bad[0]}" if bad else "they overflow; try another dtype"
+            what = f"its weights contain NaN or Inf, first in {bad[0]}" if bad else "they overflow: use another dtype"
             raise ValueError(f"{type(self._trunk).__name__} gives log-probabilities that are NaN: {what}")
         bound = MISMATCH if self._output.weight.dtype == torch.float32 else 0.3
         if not difference <= bound:
             raise ValueError(
-                f"{type(self._trunk).__name__} gives log-probabilities that are {difference:.2g} nats off when "
-                "sequences share a batch: it mixes tokens outside attention, or changes its "
-                "logits afterwards; use a plain transformer (Llama, Qwen, Mistral, Gemma, GPT-2, ...)"
+                f"{type(self._trunk).__name__} gives log-probabilities that differ by {difference:.2g} nats between "
+                "packed batches and single sequences: it mixes tokens outside attention, or modifies its "
+                "logits; use a plain transformer (Llama, Qwen, Mistral, Gemma, GPT-2, ...)"
             )
 
     def _check_tokenizer(self) -> None:
-        """Raise an error if the tokenizer has tokens without an embedding; added ones may, except for BOS and EOS."""
+        """Check that all tokens have embeddings, except added ones other than BOS and EOS."""
         size = self.network.get_input_embeddings().weight.shape[0]
         added = self.tokenizer.get_added_vocab()
         ids = [index for token, index in self.tokenizer.get_vocab().items() if token not in added]
         ids += [index for index in (self.tokenizer.bos_token_id, self.tokenizer.eos_token_id) if index is not None]
         if ids and max(ids) >= size:
             raise ValueError(
-                f"the tokenizer has tokens up to {max(ids)}, but the model has embeddings of {size} tokens: get both "
-                "from one source, or resize the embeddings (resize_token_embeddings)"
+                f"the tokenizer has token ids up to {max(ids)}, but the model has {size} embeddings: use both from "
+                "the same source, or resize the embeddings (resize_token_embeddings)"
             )
 
     def _alone(self, sample: Sample) -> Tensor:
@@ -241,12 +240,12 @@ class LanguageModel:
 
 
 class Reference:
-    """The frozen policy of a KL divergence or of DPO: a model at one moment.
+    """Frozen reference policy of a KL penalty or of DPO.
 
-    It is a copy, unless the model has an adapter that was initialized to zero: then it is the model without adapter.
+    It is a copy of the model, or the model without its adapter if that was initialized to zero.
 
     Args:
-        model: the current policy.
+        model: current policy.
     """
 
     def __init__(self, model: LanguageModel):
@@ -255,7 +254,7 @@ class Reference:
 
     @torch.no_grad()
     def log_probs(self, batch: Packed, *, temperature: float = 1.0) -> Tensor:
-        """Return the log-probabilities of the trained tokens of a batch, `[m]`."""
+        """Compute the log-probabilities of the trained tokens of a batch, `[m]`."""
         with self._in_place() as model:
             return model.log_probs(batch, temperature=temperature)[0]
 
@@ -293,12 +292,12 @@ class Reference:
 
 
 class ScalarHead(nn.Module):
-    """A linear head on hidden states: the score of a reward model, or the value of a critic.
+    """Linear head on hidden states: the score of a reward model, or the value of a critic. It is initialized to 0.
 
     Args:
-        width: size of a hidden state.
-        device: of the model.
-        features: number F of additional inputs.
+        width: size of a hidden state, H.
+        device: device of the model.
+        features: number of additional inputs, F.
     """
 
     def __init__(self, width: int, device: torch.device | str = "cpu", features: int = 0):
@@ -308,18 +307,18 @@ class ScalarHead(nn.Module):
         self.features = nn.Parameter(torch.zeros(features, device=device)) if features else None
 
     def forward(self, hidden: Tensor, features: Tensor | None = None) -> Tensor:
-        """Return `[n]` for hidden states `[n, H]` and features `[n, F]`, in 32-bit numbers; it starts at 0."""
+        """Compute the outputs `[n]` from hidden states `[n, H]` and features `[n, F]`, in float32."""
         read = hidden.float() @ self.weight + self.bias
         return read if self.features is None or features is None else read + features @ self.features
 
 
 def load(options: ModelOptions, *, seed: int, device: torch.device | str = "cpu") -> LanguageModel:
-    """Load or build a model.
+    """Load a model, or create a built-in one.
 
     Args:
-        options: the model, and how to load it.
-        seed: of the weights of a built-in model and of an adapter.
-        device: of the model.
+        options: model options.
+        seed: random seed of the weights of a built-in model and of an adapter.
+        device: device of the model.
 
     Raises:
         ValueError: there is no such model, its safetensors are missing or incomplete, it is an adapter of another
@@ -340,7 +339,7 @@ def load(options: ModelOptions, *, seed: int, device: torch.device | str = "cpu"
 def finish(network: Any, tokenizer: Tokenizer, options: ModelOptions, *, seed: int) -> LanguageModel:
     """Add the configured adapter and checkpointing to a network, and check that it can be trained."""
     if options.gradient_checkpointing:
-        enable = getattr(network, "activation_checkpointing_enable", None)  # its name in newer transformers
+        enable = getattr(network, "activation_checkpointing_enable", None)  # name in newer versions of transformers
         (enable or network.gradient_checkpointing_enable)({"use_reentrant": False})
         network.enable_input_require_grads()
     if options.lora_r:
@@ -352,17 +351,17 @@ def finish(network: Any, tokenizer: Tokenizer, options: ModelOptions, *, seed: i
 
 
 def build(name: str, *, seed: int) -> Any:
-    """Return a built-in network with random weights from the seed."""
+    """Create a built-in network with random weights."""
     kind, width, layers, heads = BUILT_IN[name]
     return random_network(kind, width, layers, heads, inner=width * 8 // 3 // 8 * 8, seed=seed)
 
 
 def random_network(kind: str, width: int, layers: int, heads: int, *, inner: int, seed: int) -> Any:
-    """Return a character-level llama or qwen3, with MLPs `inner` wide and random weights from the seed.
+    """Create a character-level llama or qwen3 with random weights, and MLPs of width `inner`.
 
-    Weights are normal with deviation 1/sqrt(inputs of the layer), which preserves the size of activations (LeCun et al.
-    1998, "Efficient BackProp", section 4.6). 0.02, the constant of transformers, suits widths of some thousand: in
-    models of width 128 layers start almost switched off, and many seeds do not learn to add at all.
+    Weights are normal with standard deviation 1/sqrt(inputs of the layer), which preserves the scale of activations
+    (LeCun et al. 1998, "Efficient BackProp", section 4.6). The constant of transformers, 0.02, is suitable for widths
+    of several thousand; at width 128 the initial outputs of layers are close to 0, and many seeds do not learn to add.
     """
     from transformers import LlamaConfig, Qwen3Config
 
@@ -390,7 +389,7 @@ def random_network(kind: str, width: int, layers: int, heads: int, *, inner: int
 
 
 def _switch_off_dropout(network: nn.Module) -> None:
-    """Disable dropout in training mode too, which gradient checkpointing needs."""
+    """Disable dropout also in training mode, which gradient checkpointing needs."""
     for module in network.modules():
         if isinstance(module, nn.Dropout):
             module.p = 0.0
@@ -400,5 +399,5 @@ def _switch_off_dropout(network: nn.Module) -> None:
 
 
 def _logit_scale(config: Any) -> float:
-    """Return the factor of a model's logits (Cohere: logit_scale; Granite divides by logits_scaling)."""
+    """Return the scale of a model's logits (Cohere multiplies by logit_scale; Granite divides by logits_scaling)."""
     return float(getattr(config, "logit_scale", None) or 1.0) / float(getattr(config, "logits_scaling", None) or 1.0)

@@ -1,4 +1,4 @@
-r"""Numbers in text, as people and models write them: `last_number`, `stated_number`, `answer_number`, `last_box`.
+r"""Parsing of numbers in text and LaTeX: `last_number`, `stated_number`, `answer_number`, `last_box`.
 
 Plain text and LaTeX are equivalent: `70,000`, `70{,}000`, `70\,000` and `7 \times 10^4` are one number, and
 `\frac{36}{2}`, `36/2` and `18.0` are another. A part of an expression is not a number: the 18 of `x/18`, of
@@ -9,10 +9,10 @@ import re
 from fractions import Fraction
 
 _LONGEST, _LARGEST_EXPONENT = 300, 300
-"""Maximum digits and exponents of a number: no real answer has more."""
+"""Maximum number of digits, and maximum exponent, of a number."""
 
 _HOLE = "\N{WHITE SQUARE}"
-"""Placeholder of an expression that has a value, but is no readable number."""
+"""Placeholder of an expression that has a value but cannot be parsed as a number."""
 _CURRENCY = "$€£¥₹"
 _SCALES = {"hundred": 2, "thousand": 3, "million": 6, "billion": 9, "trillion": 12, "k": 3}
 _PLAIN = r"(?:\d{1,3}(?:,\d{3})+(?!\d)|\d+)(?:\.\d+)?|\.\d+"
@@ -81,8 +81,8 @@ _EQUAL = re.compile(r"=|≈|\\approx(?![a-z])")
 def last_number(text: str) -> Fraction | None:
     """Return the last number in a text; None if there is none, or if the text ends in part of an expression.
 
-    Signs count where they cannot be an operator: `x = -7` ends in -7, and `12-7` in 7. An undefined number (`1/0`), or
-    one of hundreds of digits, counts as none.
+    A sign is part of the number unless it can be an operator: `x = -7` ends in -7, and `12-7` in 7. Undefined numbers
+    (`1/0`) and numbers with hundreds of digits are ignored.
     """
     found = None
     for match in _TOKEN.finditer(_plain(text)):
@@ -97,10 +97,10 @@ def first_number(text: str) -> Fraction | None:
 
 
 def stated_number(text: str) -> Fraction | None:
-    r"""Return the number that a whole text states: alone, with a unit (`18 dollars`, `18\%`), or as `x = 18`.
+    r"""Return the number that a text consists of: alone, with a unit (`18 dollars`, `18\%`), or as `x = 18`.
 
-    A percent sign is a unit. A number with a variable (`18x`), with another number (`18, 19`) or in a comparison (`x <
-    18`) does not count.
+    A percent sign is a unit. Returns None for a number with a variable (`18x`), several numbers (`18, 19`) or a
+    comparison (`x < 18`).
     """
     plain = _plain(text).strip()
     *_, equal = [None, *_EQUAL.finditer(plain)]
@@ -123,7 +123,7 @@ def stated_number(text: str) -> Fraction | None:
 def last_box(text: str) -> str | None:
     r"""Return the content of the last `\boxed{...}` or `\fbox{...}` of a text, with its inner braces; None if none.
 
-    An unclosed box does not count.
+    Unclosed boxes are ignored.
     """
     starts = {match.end() - 1: match.start() for match in _BOX.finditer(text)}
     opened, found = list[int](), (-1, 0, 0)
@@ -143,9 +143,9 @@ def after_mark(text: str) -> str | None:
 
 
 def answer_number(text: str) -> Fraction | None:
-    r"""Return the number that a completion gives as its answer.
+    r"""Return the number that is the final answer of a completion.
 
-    It is the content of the last `\boxed{...}`, or else the first number after the last `####`, or else the last
+    It is the content of the last `\boxed{...}`, otherwise the first number after the last `####`, otherwise the last
     number.
     """
     box = last_box(text)
@@ -154,7 +154,7 @@ def answer_number(text: str) -> Fraction | None:
     mark = after_mark(text)
     if mark is not None:
         return first_number(mark)
-    open_box = _BOX.search(text)  # it was truncated, so its digits may be
+    open_box = _BOX.search(text)  # the text was truncated, possibly within the number
     return last_number(text if open_box is None else text[: open_box.start()])
 
 
@@ -176,7 +176,7 @@ def _plain(text: str) -> str:
 
 
 def _fraction(match: re.Match[str]) -> str:
-    """Return a fraction of LaTeX as `1/2`, or a placeholder if its parts are no numbers."""
+    """Return a LaTeX fraction as `1/2`, or a placeholder if its parts are not numbers."""
     parts = [_PART.fullmatch(match[1] or match[2] or ""), _PART.fullmatch(match[3] or match[4] or "")]
     if not all(parts):
         return _HOLE
@@ -187,7 +187,7 @@ def _fraction(match: re.Match[str]) -> str:
 
 
 def _value(match: re.Match[str]) -> Fraction | None:
-    """Return the value of a match of `_TOKEN`."""
+    """Return the value of a match of `_TOKEN`; None if it has none."""
     if match["bad"] or match["times"]:
         return None
     value, divisor = _scientific(match["number"]), _scientific(match["divisor"] or "1")

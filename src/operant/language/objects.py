@@ -1,6 +1,6 @@
-"""Python objects in place of paths: examples and models become files from which a run can be rebuilt.
+"""Storage of Python objects (examples and models) as files from which a run can be rebuilt.
 
-Files are named by their content, `objects/<kind>-<SHA-256>`, next to the runs, so equal examples are stored once.
+Files are named after their content, `objects/<kind>-<SHA-256>`, next to the runs, so equal objects are stored once.
 """
 
 import hashlib
@@ -21,15 +21,16 @@ DATA = ("dataset", "eval_dataset")
 
 
 def stored(task: Any, parameters: Mapping[str, Any], folder: Path) -> tuple[Any, dict[str, Any]]:
-    """Return a task and parameters with paths in place of examples and models.
+    """Return task and parameters with examples and models replaced by paths.
 
     Args:
-        task: a name, a path, or examples; None if the parameters give a data set.
-        parameters: of `operant.train`; a model needs its tokenizer as `tokenizer` or `processing_class`.
-        folder: of the files.
+        task: a name, a path, or examples; None if the parameters contain a data set.
+        parameters: keyword arguments of `operant.train`; a model needs its tokenizer as `tokenizer` or
+            `processing_class`.
+        folder: folder of the files.
 
     Raises:
-        ValueError: examples have values that JSON lacks, or a model comes without its tokenizer.
+        ValueError: examples have values that JSON cannot represent, or a model comes without its tokenizer.
         OSError: the folder is not writable.
     """
     found = dict(parameters)
@@ -44,15 +45,15 @@ def stored(task: Any, parameters: Mapping[str, Any], folder: Path) -> tuple[Any,
     if "model" in found and not isinstance(found["model"], str | Path):
         found["model"] = str(model_folder(found["model"], tokenizer, folder))
     elif tokenizer is not None:
-        raise ValueError("a tokenizer needs a model object; the folder of a model has its own")
+        raise ValueError("tokenizer needs a model object: leave it out, since the folder of a model contains its own")
     return ("dataset" if task is None and found.get("dataset") else task), found
 
 
 def rows_file(rows: Any, folder: Path, name: str = "dataset") -> Path:
-    """Write examples to a file of JSON lines, one each, and return its path.
+    """Write examples to a JSON Lines file, and return its path.
 
     Raises:
-        ValueError: an example has values that JSON lacks.
+        ValueError: an example has values that JSON cannot represent.
     """
     lines: list[str] = []
     for where, row in read(rows, split="test" if name == "eval_dataset" and _has_parts(rows) else "train"):
@@ -72,14 +73,14 @@ def rows_file(rows: Any, folder: Path, name: str = "dataset") -> Path:
 
 
 def model_folder(model: Any, tokenizer: Tokenizer | None, folder: Path) -> Path:
-    """Save a model of transformers or peft and its tokenizer, weights as safetensors, and return the folder.
+    """Save a model of transformers or peft with its tokenizer, as safetensors, and return the folder.
 
     Raises:
-        ValueError: it is not such a model, or there is no tokenizer.
+        ValueError: the object is not such a model, or there is no tokenizer.
     """
     if not hasattr(model, "save_pretrained"):
         raise ValueError(
-            f"model is of type {type(model).__name__}, expected a model of transformers or peft, the folder or hub "
+            f"model is of type {type(model).__name__}, expected a model of transformers or peft, the folder or Hub "
             "name of one, or a built-in one"
         )
     if tokenizer is None:

@@ -1,4 +1,4 @@
-"""Optimizer steps from batches that exceed memory, or are divided among processes: `OptimizerStep`, `backward`."""
+"""Optimizer steps with gradient accumulation, also over several processes: `OptimizerStep`, `backward`."""
 
 import math
 import weakref
@@ -19,24 +19,23 @@ T = TypeVar("T")
 
 _MOMENTS = ("exp_avg", "exp_avg_sq")
 _WIDE = 4
-"""Bytes of a number that can accumulate small steps."""
+"""Bytes of the precision in which gradients and steps are accumulated."""
 _Register = Callable[[Callable[[Tensor], None]], object]
 
 
 class OptimizerStep:
     """AdamW (Loshchilov and Hutter 2019, arXiv:1711.05101) on named parameters, with a schedule and NaN checks.
 
-    Gradients of micro-batches add up; `step` uses them. Parameters of 16 bits have 32-bit copies here, which accumulate
-    gradients and steps: a step of 1e-6 vanishes in a bfloat16 number of 0.1, and so does the gradient of one
-    micro-batch in the sum of hundreds.
+    Gradients of micro-batches are accumulated until `step`. Gradients and steps of 16-bit parameters are accumulated in
+    float32 copies, since small values are lost to rounding: a step of 1e-6 does not change a bfloat16 value of 0.1.
 
     Args:
         parameters: trained parameters, by name.
-        config: step size, schedule, betas, weight decay, clipping.
-        learning_rate: overrides that of the configuration.
+        config: learning rate, schedule, betas, weight decay, clipping.
+        learning_rate: learning rate that overrides the configuration's.
 
     Attributes:
-        steps: taken so far, without skipped ones.
+        steps: number of steps so far, without skipped ones.
     """
 
     def __init__(
@@ -64,13 +63,13 @@ class OptimizerStep:
         self.steps = 0
 
     def step(self, progress: float) -> tuple[Tensor, float]:
-        """Take a step along the accumulated gradients, and clear them.
+        """Take a step with the accumulated gradients, and clear them.
 
         Args:
-            progress: used share of the budget, for the schedule of the step size.
+            progress: used fraction of the budget, for the learning-rate schedule.
 
         Returns:
-            The norm of the gradient before clipping, and 1 if it was NaN or Inf, so that the step was skipped, else 0.
+            The gradient norm before clipping, and 1 if the step was skipped because the norm is NaN or Inf, else 0.
         """
         kinds = [[value.grad for value in values if value.grad is not None] for values in self._kinds]
         norm = _joined([nn.utils.get_total_norm(gradients) for gradients in kinds if gradients])
@@ -90,7 +89,7 @@ class OptimizerStep:
         return norm, 0.0 if finite else 1.0
 
     def widen(self, name: str, value: Tensor) -> None:
-        """Move the gradient of a parameter to its 32-bit copy, where it is added."""
+        """Add the gradient of a parameter to that of its float32 copy, and clear it."""
         if value.grad is None:
             return
         master, gradient = self._masters[name], value.grad.float()
@@ -98,7 +97,7 @@ class OptimizerStep:
         value.grad = None
 
     def take_gradient(self) -> tuple[Tensor, Tensor]:
-        """Return the accumulated gradient as one vector, and which parameters have one; and clear it."""
+        """Return and clear the accumulated gradient as one vector, and a mask of the parameters that have one."""
         masters = list(self._masters.values())
         parts = [torch.zeros_like(m) if m.grad is None else m.grad for m in masters]
         present = torch.tensor([m.grad is not None for m in masters], device=parts[0].device)
@@ -107,34 +106,34 @@ class OptimizerStep:
         return torch.cat([part.flatten() for part in parts]), present
 
     def set_gradient(self, gradient: Tensor, present: Tensor) -> None:
-        """Set a gradient of `take_gradient`."""
+        """Set the gradients from the results of `take_gradient`."""
         masters = list(self._masters.values())
         parts = split(gradient, [master.numel() for master in masters])
         for master, part, there in zip(masters, parts, booleans(present), strict=True):
             master.grad = part.view_as(master).to(master.dtype, copy=True) if there else None
 
     def widen_sharded(self) -> None:
-        """Add the gradients of sharded parameters of 16 bits to those of their 32-bit copies."""
+        """Add the gradients of sharded 16-bit parameters to those of their float32 copies."""
         for name, value in self.parameters.items():
             if is_sharded(value) and self._masters[name] is not value:
                 self.widen(name, value)
 
     def unsharded(self) -> list[nn.Parameter]:
-        """Return the parameters that every process has whole."""
+        """Return the parameters that are not sharded."""
         return self._kinds[False]
 
     def reset(self) -> None:
-        """Reset the moments; the current parameters are a new start (ProRL)."""
+        """Reset the optimizer state (ProRL)."""
         self._optimizer.state.clear()
 
     def refresh(self) -> None:
-        """Update the 32-bit copies from 16-bit parameters, after loading."""
+        """Update the float32 copies from the 16-bit parameters, after loading."""
         for name, master in self._masters.items():
             if master is not self.parameters[name]:
                 master.data.copy_(self.parameters[name].data)
 
     def state_dict(self) -> State:
-        """Return moments, step counts and 32-bit copies."""
+        """Return moments, step counts and float32 copies."""
         state = self._optimizer.state
         return {
             "steps": self.steps,
@@ -147,7 +146,7 @@ class OptimizerStep:
         }
 
     def load_state_dict(self, state: State) -> None:
-        """Restore a state of `state_dict`; the owner of the parameters loads them."""
+        """Restore a state of `state_dict`; parameters are loaded by their owner."""
         self.steps = state["steps"]
         self._optimizer.state.clear()
         for name, value in state["masters"].items():
@@ -161,17 +160,17 @@ class OptimizerStep:
 def backward(
     steppers: Sequence[OptimizerStep], parts: Sequence[T], differentiate: Callable[[T], Any], shards: Shards
 ) -> list[Any]:
-    """Accumulate the gradients of all micro-batches of an optimizer step, and return their records.
+    """Accumulate the gradients of all micro-batches of an optimizer step, and return their results.
 
-    Consecutive micro-batches form a shard. Their gradients add up in order; those of the shards in one fixed tree, in
-    every process alike (see `operant.runtime.shards`).
+    Consecutive micro-batches form a shard. Gradients within a shard are added in order, those of shards in a fixed
+    tree, equally in every process (see `operant.runtime.shards`).
 
     Args:
-        steppers: of all parameters that get gradients.
-        parts: the micro-batches.
-        differentiate: calls `backward` on the loss of a micro-batch, whose weights are those of the whole step, and
-            returns records of it: tensors without graph, numbers, and lists of them.
-        shards: of the step.
+        steppers: optimizers of all parameters that get gradients.
+        parts: micro-batches.
+        differentiate: function that calls `backward` on the loss of a micro-batch, with the loss weights of the whole
+            step, and returns results: tensors without graph, numbers, and lists of them.
+        shards: shards of the step.
     """
     if shards.count == 1:
         return [differentiate(part) for part in parts]
@@ -183,7 +182,7 @@ def backward(
 def _by_shard(
     steppers: Sequence[OptimizerStep], parts: Sequence[T], differentiate: Callable[[T], Any], shards: Shards
 ) -> list[Any]:
-    """Do the same with several shards, whose gradients are exchanged between the processes."""
+    """Accumulate gradients over several shards, with an exchange between processes."""
     rows, own = list[Tensor](), list[State]()
     for number in shards.mine:
         own.append({"records": [differentiate(part) for part in parts[shards.rows(number, len(parts))]]})
@@ -201,7 +200,7 @@ def _by_shard(
 def _in_step(
     steppers: Sequence[OptimizerStep], parts: Sequence[T], differentiate: Callable[[T], Any], shards: InStep
 ) -> list[Any]:
-    """Do the same with sharded models, which add up the gradients of all processes in each backward pass."""
+    """Accumulate gradients of sharded models, which sum the gradients of all processes in each backward pass."""
     whole = [value for stepper in steppers for value in stepper.unsharded()]
     own = list[Any]()
     for part, counts in shards.turns(parts):
@@ -222,20 +221,20 @@ def _in_step(
 
 
 def _joined(norms: Sequence[Tensor]) -> Tensor:
-    """Return the norm of several vectors together, given those of each."""
+    """Return the norm of the concatenation of several vectors from their norms."""
     whole = [getattr(norm, "full_tensor", lambda norm=norm: norm)() for norm in norms]
     return whole[0] if len(whole) == 1 else linalg.vector_norm(torch.tensor([*whole]))
 
 
 def _widen(owner: "weakref.ref[OptimizerStep]", name: str, value: Tensor) -> None:
-    """Add the gradient of a backward pass to that of the 32-bit copy."""
+    """Add the gradient of a backward pass to that of the float32 copy."""
     stepper = owner()
     if stepper is not None:
         stepper.widen(name, value)
 
 
 def scheduled(config: LanguageConfig, progress: float) -> float:
-    """Return the factor of the step size after a share `progress` of the budget."""
+    """Return the learning-rate factor of the schedule after a fraction `progress` of the budget."""
     if progress < config.warmup_ratio:
         return progress / config.warmup_ratio
     if config.lr_schedule == "constant":

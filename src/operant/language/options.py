@@ -10,15 +10,15 @@ Made = TypeVar("Made")
 
 
 class Choices(tuple[int, ...]):
-    """Integers to sample from, each in proportion to its count in the list.
+    """Integers to sample from, with probabilities proportional to their counts in the tuple.
 
-    Written `4` (always four), `2-6` (two to six, equally likely) or `2/2/3/5-6` (a list of both).
+    Syntax: `4` (always 4), `2-6` (uniform from 2 to 6) or `2/2/3/5-6` (a list of both).
     """
 
     __slots__ = ()
 
     def __str__(self) -> str:
-        """Return the numbers in the syntax of the command line."""
+        """Return the integers in the syntax of the command line."""
         return "/".join(map(str, self))
 
     @classmethod
@@ -40,7 +40,7 @@ class Choices(tuple[int, ...]):
 def split(text: str) -> tuple[str, dict[str, str]]:
     """Split `name:key=value,key=value` into the name and its options.
 
-    A comma belongs to the value before it, unless a new `key=` follows.
+    A comma is part of the value before it unless a new `key=` follows.
 
     Raises:
         ValueError: an option has no `=` or is given twice.
@@ -64,18 +64,18 @@ def split(text: str) -> tuple[str, dict[str, str]]:
 
 
 def build(text: str, factories: Mapping[str, Callable[..., Made]], kind: str, **defaults: Any) -> Made:
-    """Call the factory that `text` names, with the options after the name.
+    """Call a factory by name, with options.
 
     Args:
         text: `name` or `name:key=value,key=value`.
-        factories: by name; their options are the keyword-only parameters, annotated `int`, `float`, `str`, `bool` or
-            `Choices`, with `| None` where None is their default.
-        kind: noun for messages, such as `task`.
-        **defaults: options that the factory accepts and `text` does not give.
+        factories: factories by name; their options are keyword-only parameters annotated with `int`, `float`, `str`,
+            `bool` or `Choices`, or with `| None` if the default is None.
+        kind: noun for error messages, such as `task`.
+        **defaults: values of options that `text` does not set, if the factory accepts them.
 
     Raises:
-        ValueError: the name or an option is unknown (the message names the nearest), a value is invalid, or an option
-            without a default is missing.
+        ValueError: the name or an option is unknown (the message suggests a similar one), a value is invalid, or an
+            option without a default is missing.
     """
     name, given = split(text)
     if name not in factories:

@@ -1,8 +1,8 @@
 """Batches of token sequences without padding: `Sample`, `pack`, `micro_batches`, `step_weights`.
 
-All sequences of a batch follow each other in one row; positions and attention separate them. Consecutive samples with a
-common prompt share one copy of it. Losses see flat tensors `[m]`: one element per trained token, in the order of the
-samples.
+All sequences of a batch are concatenated in one row; positions and attention separate them. Consecutive samples with
+the same prompt share one copy of it. Losses are computed on flat tensors `[m]`, with one element per trained token in
+the order of the samples.
 """
 
 from collections.abc import Iterable, Sequence
@@ -20,17 +20,17 @@ from operant.runtime.shards import share
 Thing = TypeVar("Thing")
 
 Plan = list[list[list[int]]]
-"""The optimizer steps of an epoch, each as its micro-batches, which are indices of samples."""
+"""Optimizer steps of an epoch, each a list of micro-batches, which are lists of sample indices."""
 
 
 class Sample(NamedTuple):
     """One sequence.
 
     Attributes:
-        prompt: given token ids; may be empty.
-        completion: trained or scored token ids, with their end of sequence if they have one; at least one, two if the
-            prompt is empty, since the first token has no prediction.
-        mask: trained tokens of the completion; None: all.
+        prompt: token ids of the prompt; may be empty.
+        completion: token ids that are trained or scored, including EOS if there is one; at least one, or two if the
+            prompt is empty, since the first token of a sequence is not predicted.
+        mask: mask of the trained tokens of the completion; None: all.
     """
 
     prompt: Sequence[int]
@@ -43,14 +43,14 @@ class Packed:
     """A batch of B samples with m trained tokens among n tokens.
 
     Attributes:
-        ids: `[n]` token ids.
-        positions: `[n]` position of each token in its sequence, from 0.
-        layout: of the attention.
-        before: `[m]` index of the token that predicts each trained one: the one before it in its sequence.
-        targets: `[m]` ids of the trained tokens.
-        owner: `[m]` the sample of each trained token, ascending.
-        lengths: `[B]` trained tokens of each sample.
-        last: `[B]` index of the last token of each sample.
+        ids: token ids, `[n]`.
+        positions: position of each token in its sequence, from 0, `[n]`.
+        layout: attention layout.
+        before: index of the token before each trained token, from which it is predicted, `[m]`.
+        targets: ids of the trained tokens, `[m]`.
+        owner: index of the sample of each trained token, ascending, `[m]`.
+        lengths: number of trained tokens of each sample, `[B]`.
+        last: index of the last token of each sample, `[B]`.
     """
 
     ids: Tensor
@@ -67,12 +67,13 @@ def pack(samples: Sequence[Sample], *, share: bool = True, device: torch.device 
     """Pack samples into one batch.
 
     Args:
-        samples: at least one.
-        share: whether consecutive samples with equal prompts share one copy of it: the same numbers, less work.
-        device: of the model.
+        samples: samples, at least one.
+        share: whether consecutive samples with equal prompts share one copy, which saves computation and gives the
+            same results.
+        device: device of the model.
 
     Raises:
-        ValueError: there is no sample, or one has nothing to predict.
+        ValueError: there is no sample, or a sample has no token to predict.
     """
     if not samples:
         raise ValueError("a batch needs at least one sample")
@@ -81,7 +82,7 @@ def pack(samples: Sequence[Sample], *, share: bool = True, device: torch.device 
         if not sample.completion or len(sample.prompt) + len(sample.completion) < 2:
             raise ValueError(
                 f"sample {index} has a prompt of {len(sample.prompt)} and a completion of {len(sample.completion)} "
-                "tokens, but a token can only be predicted from one before it; leave it out"
+                "tokens, but a token can only be predicted from a preceding one: leave it out"
             )
         row.add(index, sample, share)
     return row.finish(device)
@@ -149,19 +150,19 @@ class _Row:
 
 
 def micro_batches(samples: Sequence[Sample], *, tokens: int, shards: int = 1) -> list[list[int]]:
-    """Divide a batch into parts of at most `tokens` tokens, in order, so that it fits into memory.
+    """Split a batch in order into micro-batches of at most `tokens` tokens.
 
-    The sum over the parts of a loss whose weights are those of the whole batch is the loss of the whole batch
+    With loss weights of the whole batch, the sum of the losses of the micro-batches is the loss of the batch
     (`operant.ops.token_weights`, `total`).
 
     Args:
-        samples: the whole batch.
-        tokens: maximum tokens of a part; a prompt shared by consecutive samples counts once, and a larger sample is a
-            part of its own.
-        shards: pieces of nearly equal numbers of samples, of which each is divided separately.
+        samples: samples of the batch.
+        tokens: maximum number of tokens of a micro-batch; a prompt shared by consecutive samples counts once, and a
+            larger sample is a micro-batch of its own.
+        shards: number of shards with nearly equal numbers of samples, each of which is split separately.
 
     Returns:
-        The indices of the samples of each part.
+        The sample indices of each micro-batch.
     """
     if shards > 1:
         cuts = [share(len(samples), number, shards) for number in range(shards)]
@@ -183,15 +184,15 @@ def micro_batches(samples: Sequence[Sample], *, tokens: int, shards: int = 1) ->
 
 
 def group_batches(groups: Sequence[Sequence[Sample]], *, tokens: int, shards: int = 1) -> list[list[int]]:
-    """Divide groups of samples into micro-batches; a group, whose samples a loss compares, stays whole.
+    """Split groups of samples into micro-batches without splitting groups, whose samples a loss compares.
 
     Args:
-        groups: samples of one prompt each.
-        tokens: as for `micro_batches`; a larger group is a part of its own.
+        groups: samples of each prompt.
+        tokens: as for `micro_batches`; a larger group is a micro-batch of its own.
         shards: as for `micro_batches`.
 
     Returns:
-        The indices of the groups of each part.
+        The group indices of each micro-batch.
     """
     joined = [Sample(group[0].prompt, [token for s in group for token in s.completion]) for group in groups]
     return micro_batches(joined, tokens=tokens, shards=shards)
@@ -206,20 +207,20 @@ def step_weights(
     answers: int | None = None,
     device: torch.device | str = "cpu",
 ) -> Tensor:
-    """Return the weight `[N]` of each token of each sample in an optimizer step (`operant.ops.token_weights`).
+    """Compute the loss weight of each token of each sample in an optimizer step, `[N]` (`operant.ops.token_weights`).
 
-    The denominators, with |o| the tokens of a sample: token_mean, `1 / Σ |o|`, the tokens of the samples in `parts`;
-    sequence_mean, `1 / (answers |o|)`, and constant, `1 / (answers longest)`, the answers of the whole step. So masked
-    answers leave the first denominator and stay in the other two, as in TRL's losses dapo, grpo and dr_grpo: masking an
-    answer changes the weight of others only under token_mean.
+    With |o| the number of tokens of a sample, the weights are: token_mean, `1 / Σ |o|` over the samples in `parts`;
+    sequence_mean, `1 / (answers |o|)`; constant, `1 / (answers longest)`. Masked answers are excluded from the first
+    denominator but count in the other two, as in TRL's losses dapo, grpo and dr_grpo: masking an answer changes the
+    weights of others only for token_mean.
 
     Args:
-        samples: all N of the batch, with all completion tokens trained.
-        parts: the micro-batches of the step; other samples have weight 0.
+        samples: all N samples of the batch, with all completion tokens trained.
+        parts: micro-batches of the step; other samples have weight 0.
         how: token_mean, sequence_mean or constant.
         longest: denominator of `constant`, in tokens.
-        answers: of the step, including masked ones; None: the samples in `parts`.
-        device: of the weights.
+        answers: number of answers of the step, including masked ones; None: the samples in `parts`.
+        device: device of the weights.
     """
     lengths = torch.zeros(len(samples), dtype=torch.int64)
     for part in parts:
@@ -229,5 +230,5 @@ def step_weights(
 
 
 def take(things: Sequence[Thing], positions: Iterable[int]) -> list[Thing]:
-    """Return the elements at some indices."""
+    """Return the elements at the given indices."""
     return [things[position] for position in positions]

@@ -1,4 +1,4 @@
-"""Configurations of this package's algorithms, from names and numbers: `configuration`."""
+"""Default configurations of language-model algorithms: `configuration`."""
 
 import math
 from collections.abc import Mapping
@@ -12,9 +12,9 @@ from operant.language.runs import base_model
 from operant.runtime import configuration as configuration_module
 
 POLICY: Mapping[str, Any] = {"lr_schedule": "linear", "warmup_ratio": 0.2, "betas": (0.9, 0.99)}
-"""Step size schedule of a built-in policy. Without warm-up the first steps of Adam, whose moments have seen one
-gradient, undo the initial imitation; without decay the last steps stay noisy; a second moment over 1 000 steps would
-outlast most of these runs."""
+"""Learning-rate schedule and betas of built-in policies. Without warm-up, the first steps of Adam, whose moments are
+estimated from few gradients, undo the initial SFT; without decay, the last steps are noisy; the default second moment
+averages over 1 000 steps, more than most of these runs have."""
 
 SMALL: Mapping[str, Mapping[str, Any]] = {
     "sft": {"learning_rate": 1e-3, "weight_decay": 0.1, "lr_schedule": "cosine", "warmup_ratio": 0.05},
@@ -39,50 +39,50 @@ SMALL: Mapping[str, Mapping[str, Any]] = {
     "iterative-grpo": {**POLICY, "reward_learning_rate": 1e-4},
     "grpo": POLICY,
 }
-"""Settings of a randomly initialized model of a million parameters, by algorithm: the defaults of built-in models. Step
-sizes of policies come from `step_size`."""
+"""Defaults of built-in models (about a million parameters, randomly initialized) by algorithm. Learning rates of
+policies are computed by `step_size`."""
 
 STEP_SIZES: Mapping[str, float] = {"grpo": 1.4e-4, "iterative-grpo": 1.4e-4, "rlhf": 4e-4}
-"""Step sizes of built-in policies for `ANSWERS` answers per optimizer step. Those of RLHF, whose critic gives
-advantages token by token, may be larger."""
+"""Learning rates of built-in policies for `ANSWERS` answers per optimizer step. They may be larger for RLHF, whose
+critic estimates an advantage per token."""
 
 ANSWERS = 256
-"""Answers per step that `STEP_SIZES` assume."""
+"""Number of answers per optimizer step for `STEP_SIZES`."""
 
 LEARNED_REWARD = {"beta": 0.15}
-"""KL penalty of a learned reward: it is accurate near its training answers, and a policy without a penalty finds others
-where it is wrong (DeepSeekMath: 0.04, for a model of 7 billion parameters)."""
+"""KL penalty with a reward model, which is accurate only near its training answers: a policy without penalty exploits
+its errors elsewhere (DeepSeekMath: 0.04, for a model with 7 billion parameters)."""
 
 PROMPTS: Mapping[str, int] = {"arithmetic": 6_000}
-"""Training prompts of policies, by tasks without options, if more than the default. They cost nothing, and answers to
-prompts from imitation are correct more often than answers to others."""
+"""Number of training prompts of policies on tasks without options, if above the default. They are generated at no cost,
+and the answers to prompts used in SFT are correct more often than others."""
 
 
 def step_size(base: float, answers: float) -> float:
-    """Return the largest step size of Adam for this many answers per step.
+    """Scale a learning rate of Adam by the square root of the number of answers per step.
 
-    The length of Adam's steps does not depend on the gradient's. If noise outweighs the signal, as in policy gradients,
-    the useful part of a step grows with the square root of the number of answers. Over a fixed number of answers both
-    the useful and the useless distance are then proportional to the step size over that root, so scaling with the root
-    preserves them (the square-root rule of Krizhevsky 2014, arXiv:1404.5997; for Adam Malladi et al. 2022,
+    The length of Adam's steps does not depend on the gradient norm. If noise dominates the gradient, as in policy
+    gradients, the signal in a step grows with the square root of the number of answers. Over a fixed number of answers,
+    progress and noise are then both proportional to the learning rate divided by that root, so scaling with the root
+    preserves them (square-root rule: Krizhevsky 2014, arXiv:1404.5997; for Adam: Malladi et al. 2022,
     arXiv:2205.10287).
 
     Args:
-        base: step size for `ANSWERS` answers.
-        answers: per optimizer step.
+        base: learning rate for `ANSWERS` answers.
+        answers: number of answers per optimizer step.
     """
     return base * math.sqrt(answers / ANSWERS)
 
 
 def configuration(algorithm: Algorithm, task: str, preset: str | None = None, **values: Any) -> Any:
-    """Return the configuration of an algorithm: its defaults, those of small models, the preset, and single values.
+    """Return the configuration of an algorithm: defaults, overridden by those of small models, preset and values.
 
     Args:
-        algorithm: entry of the catalog.
-        task: training task; some have more prompts for policies.
-        preset: name of a preset; `"paper"` means only the defaults.
-        **values: fields of the configuration. `model` and `init` determine whether the model is built-in, and needs
-            other step sizes than a pretrained one.
+        algorithm: catalog entry of the algorithm.
+        task: training task, on which the number of prompts may depend.
+        preset: name of a preset; `"paper"` selects only the defaults.
+        **values: values of single fields. `model` and `init` determine whether the model is built-in, which needs
+            other learning rates than a pretrained one.
 
     Raises:
         RunError: `init` is not the folder of a run.

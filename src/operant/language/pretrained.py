@@ -1,7 +1,7 @@
 """Networks and adapters in Hugging Face's format: `pretrained`, `with_adapter`, `fingerprint`.
 
-A model is either a folder (or hub name) with config.json and safetensors, or an adapter of peft with
-adapter_config.json, which names its base model. The files must have every weight: missing ones would be random.
+A model is a folder or Hub name with config.json and safetensors, or an adapter of peft with adapter_config.json, which
+contains the name of its base model. All weights must be in the files; missing ones would be random.
 """
 
 import hashlib
@@ -34,14 +34,14 @@ from operant.language.huggingface import (
 from operant.tensors import fork_rng
 
 PROVENANCE = "operant.json"
-"""File next to a saved model with its origin and chat format."""
+"""File in the folder of a saved model with its provenance and chat format."""
 
 _ATTENTION = "eager"
-"""Attention of new networks; never from config.json, which can name a kernel of a hub."""
+"""Attention implementation; that of config.json is ignored, since it can name a kernel from the Hub."""
 _SHOWN = 3
-"""Maximum tensors in a message."""
+"""Maximum number of tensors in a message."""
 _SAMPLED = 64
-"""Values of each tensor that a fingerprint reads."""
+"""Number of values per tensor in a fingerprint."""
 _DEPTH = 4
 """Maximum depth of stacked adapters."""
 
@@ -51,14 +51,14 @@ def pretrained(
 ) -> tuple[Any, Any]:
     """Load the network and tokenizer of `options.model`.
 
-    An adapter is loaded onto its base model and stays trainable. If the options set a new adapter (`lora_r > 0`), the
-    old one is merged into the weights.
+    An adapter is loaded onto its base model and stays trainable. If the options define a new adapter (`lora_r > 0`),
+    the existing one is merged into the weights.
 
     Args:
-        options: `model` is a folder or a hub model; `remote_code` allows its own Python code.
-        device: of the network.
-        dtype: precision; adapters stay in 32 bits.
-        others: other valid names, for the error.
+        options: options, of which `model` is a folder or Hub name, and `remote_code` allows its Python code.
+        device: device of the network.
+        dtype: precision; adapters are in float32.
+        others: other valid names, for the error message.
 
     Raises:
         ValueError: there is no such model, its files lack a weight, or it is an adapter of another model.
@@ -80,19 +80,17 @@ def with_adapter(network: Any, options: ModelOptions, *, seed: int) -> Any:
     """Add a new LoRA adapter, initialized to zero, to a network.
 
     Args:
-        network: of transformers.
-        options: rank, scale and layers.
-        seed: of its random half.
+        network: network of transformers.
+        options: rank, scale and layers of the adapter.
+        seed: random seed of its initialization.
 
     Raises:
-        ValueError: the last layer is among the layers.
+        ValueError: the layers include the output layer.
     """
     from peft import LoraConfig
 
     if "lm_head" in options.lora_target_modules:
-        raise ValueError(
-            "lora_target_modules must not contain lm_head, whose weights the log-probabilities use; leave it out"
-        )
+        raise ValueError("lora_target_modules must not contain lm_head, whose weights are read directly: leave it out")
     config = LoraConfig(
         task_type="CAUSAL_LM",
         r=options.lora_r,
@@ -109,14 +107,14 @@ def with_adapter(network: Any, options: ModelOptions, *, seed: int) -> Any:
 
 
 def is_adapter(name: str) -> bool:
-    """Return whether a folder or hub name is of an adapter, not a whole model."""
+    """Return whether a folder or Hub name contains an adapter instead of a full model."""
     return _adapter_config(name) is not None
 
 
 def fingerprint(network: Any) -> str:
-    """Return a hash of the weights under the adapters of a network, from names, shapes and 64 values of each tensor.
+    """Return a hash of a network's weights without adapters, from names, shapes and 64 values of each tensor.
 
-    Values are rounded to bfloat16, so the hash is the same for all precisions.
+    Values are rounded to bfloat16, so that the hash does not depend on the precision.
     """
     causal = network.get_base_model() if hasattr(network, "get_base_model") else network
     digest = hashlib.sha256()
@@ -129,12 +127,12 @@ def fingerprint(network: Any) -> str:
 
 
 def _network(options: ModelOptions, others: Sequence[str] = ()) -> Any:
-    """Load the network of a folder or hub model, with all of its weights."""
+    """Load the network of a folder or Hub model with all its weights."""
     from safetensors import SafetensorError
 
     try:
         config = load_config(options.model, trust_remote_code=options.remote_code)
-        config._attn_implementation = _ATTENTION  # also of the parts; the argument alone loses to some config.json
+        config._attn_implementation = _ATTENTION  # set in all sub-configurations, since some override the argument
         network, report = load_network(
             options.model,
             config=config,
@@ -145,7 +143,7 @@ def _network(options: ModelOptions, others: Sequence[str] = ()) -> Any:
         )
     except SafetensorError as error:
         raise ValueError(
-            f"--model {options.model} cannot be loaded: its safetensors are damaged ({error}); get them again"
+            f"--model {options.model} cannot be loaded: its safetensors are damaged ({error}); download them again"
         ) from error
     except (OSError, ValueError, RuntimeError) as error:
         raise _unloadable(options, error, others) from error
@@ -158,63 +156,65 @@ def _tokenizer(options: ModelOptions, others: Sequence[str]) -> Tokenizer:
         found = load_tokenizer(options.model, trust_remote_code=options.remote_code)
     except (OSError, ValueError) as error:
         raise _unloadable(options, error, others) from error
-    if not found.get_vocab().keys() - set(found.all_special_tokens):  # what transformers makes of no files
-        raise _unloadable(options, ValueError("it comes without the files of a tokenizer"), others)
+    if not found.get_vocab().keys() - set(
+        found.all_special_tokens
+    ):  # transformers creates an empty tokenizer if there are no files
+        raise _unloadable(options, ValueError("the files of its tokenizer are missing"), others)
     return found
 
 
 def _unloadable(options: ModelOptions, error: Exception, others: Sequence[str]) -> ValueError:
-    """Return the error of a model that cannot be loaded."""
+    """Return the error for a model that cannot be loaded."""
     first = str(error).strip().splitlines()[0]
     if "trust_remote_code" in str(error):
-        first = "it comes with Python code of its own, which --remote-code would run: only for authors you trust"
+        first = "it needs its own Python code, which --remote-code allows: only for authors you trust"
     elif not Path(options.model).is_dir() and not is_path(options.model) and (problem := hub_problem()):
         first = (
-            f"there is no such folder, the Hugging Face hub cannot be reached ({problem}), and its cache on this "
+            f"there is no such folder, the Hugging Face Hub cannot be reached ({problem}), and its cache on this "
             "machine lacks the model"
         )
     built = f", or a built-in one: {', '.join(others)}" if others else ""
     return ValueError(
-        f"--model {options.model} cannot be loaded: {first}; name a folder or a hub model with config.json, "
+        f"--model {options.model} cannot be loaded: {first}; use a folder or a Hub model with config.json, "
         f"safetensors weights and a tokenizer{built}"
     )
 
 
 def _check_report(name: str, report: Mapping[str, Any]) -> None:
-    """Check that the files of a model have all weights; warn about unused tensors."""
+    """Check that the files of a model contain all weights; warn about unused tensors."""
     missing, unexpected = sorted(report["missing_keys"]), sorted(report["unexpected_keys"])
     other = sorted(f"{key} {list(found)} for {list(wanted)}" for key, found, wanted in report["mismatched_keys"])
     if other:
         raise ValueError(
             f"--model {name} cannot be loaded: its config.json and its safetensors differ in the shape of "
-            f"{_listed(other)}; get both from one source"
+            f"{_listed(other)}; use both from the same source"
         )
     if missing:
         raise ValueError(
             f"--model {name} cannot be loaded: its safetensors lack {_listed(missing)}, which would be random; "
-            "get the whole file again, or save the model with its last layer (a causal language model)"
+            "download the file again, or save the model with its output layer (as a causal language model)"
         )
     if unexpected:
         warnings.warn(
-            f"the safetensors of {name} hold {_listed(unexpected)}, which its kind of model does not use; ignored",
+            f"the safetensors of {name} contain {_listed(unexpected)}, which its architecture does not use; ignored",
             RuntimeWarning,
             stacklevel=2,
         )
 
 
 def _listed(names: Sequence[str]) -> str:
-    """Return the number of tensors, and the first names."""
+    """Return the number of tensors and their first names as text."""
     more = "" if len(names) <= _SHOWN else ", ..."
     return f"{len(names)} {'tensor' if len(names) == 1 else 'tensors'} ({', '.join(names[:_SHOWN])}{more})"
 
 
 def _adapter_config(name: str) -> Path | None:
-    """Return the configuration of an adapter; None if the name is not of an adapter."""
+    """Return the path of an adapter's configuration; None if the name is not an adapter."""
     return _file(name, "adapter_config.json")
 
 
 def _file(name: str, file: str) -> Path | None:
-    """Return a file of a folder or hub model; None if there is none."""
+    """Return the path of a file of a folder or Hub model; None if there is none."""
     folder = Path(name).expanduser()
     if folder.is_dir():
         return folder / file if (folder / file).is_file() else None
@@ -228,7 +228,7 @@ def _file(name: str, file: str) -> Path | None:
             _raise_exceptions_for_missing_entries=False,
             _raise_exceptions_for_connection_errors=False,
         )
-    except (OSError, ValueError):  # no such model: loading its weights raises the error
+    except (OSError, ValueError):  # no such model; loading the weights reports the error
         return None
     return None if found is None else Path(str(found))
 
@@ -250,16 +250,16 @@ def _with_trained_adapter(
         below, _ = _with_trained_adapter(plain, under, device=device, dtype=dtype, depth=depth + 1)
         network = below.merge_and_unload()
     else:
-        raise ValueError(f"--model {name} is an adapter of adapters, more than {_DEPTH} deep; merge some of them")
+        raise ValueError(f"--model {name} is a chain of more than {_DEPTH} adapters: merge some of them")
     network.name_or_path = base  # peft records it as the base model
     _check_fingerprint(name, base, network)
     file = _file(name, "adapter_model.safetensors")
     if file is None:
-        raise ValueError(f"--model {name} is an adapter without adapter_model.safetensors; save it as safetensors")
+        raise ValueError(f"--model {name} is an adapter without adapter_model.safetensors: save it as safetensors")
     try:
         tensors = load_tensors(file)
     except SafetensorError as error:
-        raise ValueError(f"--model {name} cannot be loaded: {file} is damaged ({error}); get it again") from error
+        raise ValueError(f"--model {name} cannot be loaded: {file} is damaged ({error}); download it again") from error
     return _filled(name, base, network, config, tensors), base
 
 
@@ -272,45 +272,43 @@ def _lora_config(name: str, found: Path) -> Any:
         raise ValueError(f"--model {name} cannot be loaded: {found.name} is damaged ({error})") from error
     if config is None:
         raise ValueError(
-            f"--model {name} is an adapter of the kind {kind}, expected LORA: merge it into its model with peft, and "
-            "use the whole model"
+            f"--model {name} is an adapter of type {kind}, expected LORA: merge it into its model with peft, and "
+            "use the merged model"
         )
     config.inference_mode = False
     if not config.base_model_name_or_path:
         raise ValueError(
-            f"--model {name} is an adapter that names no base model: set base_model_name_or_path in its "
-            "adapter_config.json"
+            f"--model {name} is an adapter without a base model: set base_model_name_or_path in its adapter_config.json"
         )
     return config
 
 
 def _base(name: str, recorded: str) -> str:
-    """Return the path of an adapter's base model: as recorded, or relative to the adapter's folder."""
+    """Return the path of an adapter's base model, as recorded or relative to the adapter's folder."""
     here = Path(recorded).expanduser()
     beside = Path(name).expanduser() / recorded
     if not here.exists() and beside.is_dir():
         return str(beside)
     if here.is_absolute() and not here.exists():
         raise ValueError(
-            f"--model {name} is an adapter of {recorded}, which does not exist: put the base model there, or set its "
+            f"--model {name} is an adapter of {recorded}, which does not exist: restore the base model, or set its "
             "path in base_model_name_or_path of adapter_config.json"
         )
     return str(here) if here.exists() else recorded
 
 
 def _check_fingerprint(name: str, base: str, network: Any) -> None:
-    """Check that the base model has the weights that an adapter was trained on, if recorded."""
+    """Check that the base model has the weights on which an adapter was trained, if recorded."""
     recorded = provenance(name).get("base_fingerprint")
     if recorded is not None and recorded != fingerprint(network):
         raise ValueError(
-            f"--model {name} is an adapter of another model than the one in {base} now, whose weights differ from "
-            "those that it was trained on: restore the old weights, or set the right path in "
-            "base_model_name_or_path of adapter_config.json"
+            f"--model {name} is an adapter of another model: the weights in {base} differ from those on which it was "
+            "trained. Restore them, or set the correct path in base_model_name_or_path of adapter_config.json"
         )
 
 
 def provenance(name: str | Path) -> Mapping[str, Any]:
-    """Return the record of a saved model: run, algorithm, task, seed, in_turns, base_fingerprint."""
+    """Return the provenance of a saved model: run, algorithm, task, seed, in_turns, base_fingerprint."""
     try:
         found = json.loads((Path(name).expanduser() / PROVENANCE).read_text(encoding="utf-8"))
     except (OSError, ValueError):
@@ -319,7 +317,7 @@ def provenance(name: str | Path) -> Mapping[str, Any]:
 
 
 def _filled(name: str, base: str, network: Any, config: Any, tensors: Mapping[str, Tensor]) -> Any:
-    """Return a network with an adapter of exactly the values `tensors`."""
+    """Return a network with an adapter whose values are exactly `tensors`."""
     try:
         network = _wrapped(network, config)
     except (ValueError, TypeError) as error:
@@ -337,14 +335,14 @@ def _filled(name: str, base: str, network: Any, config: Any, tensors: Mapping[st
     set_adapter_state(network, dict(tensors))
     if type(network.get_base_model().get_output_embeddings()) is not nn.Linear:
         raise ValueError(
-            f"--model {name} is an adapter that changes the last layer, whose weights the log-probabilities use: "
-            "merge it into its model with peft, and use the whole model"
+            f"--model {name} is an adapter of the output layer, whose weights are read directly: "
+            "merge it into its model with peft, and use the merged model"
         )
     return network
 
 
 def _wrapped(network: Any, config: Any) -> Any:
-    """Return a network with a new adapter, without the global random generator."""
+    """Return a network with a new adapter, without using the global random generator."""
     with fork_rng(devices=[]), warnings.catch_warnings():
         warnings.simplefilter("ignore", FutureWarning)  # peft looks up old names in transformers
         return wrapped_network(network, config)

@@ -1,4 +1,4 @@
-"""Rewards of the steps of an answer, assigned to tokens: `step_judge`."""
+"""Rewards of the steps of answers, assigned to tokens: `step_judge`."""
 
 from collections.abc import Callable, Sequence
 
@@ -13,14 +13,13 @@ from operant.language.tasks import Task
 from operant.language.tokenizer import decode
 
 Steps = tuple[Tensor, Tensor, Tensor]
-"""For the steps of n answers: rewards, indices of their last tokens, and existence, `[n, K]` each; existing ones come
-first."""
+"""Steps of n answers, padded to K: rewards, indices of their last tokens, and mask of existing steps, `[n, K]` each."""
 StepRewards = Callable[[Sequence[Prompt], Sequence[Completion]], Steps]
-"""Function that rewards the steps of answers."""
+"""Reward function of the steps of answers."""
 
 
 def step_judge(task: Task, tokenizer: Tokenizer) -> StepRewards:
-    """Return the step rewards of a task.
+    """Return the step reward function of a task.
 
     Raises:
         ValueError: the task has no step rewards.
@@ -41,13 +40,13 @@ def step_judge(task: Task, tokenizer: Tokenizer) -> StepRewards:
 
 
 def placed(tokenizer: Tokenizer, completion: Completion, steps: Sequence[tuple[int, float]]) -> list[tuple[float, int]]:
-    """Return (reward, last token) of each step of a completion.
+    """Return (reward, index of the last token) of each step of a completion.
 
-    The end of sequence belongs to the last step: outside all steps it would have advantage 0, and the model would not
-    learn to stop. Truncated completions have none.
+    EOS belongs to the last step; otherwise it would have advantage 0, and the model would not learn to stop. Truncated
+    completions have no EOS.
 
     Args:
-        tokenizer: of the ids.
+        tokenizer: tokenizer of the model.
         completion: token ids and truncation.
         steps: for each step the number of characters up to its end, and its reward.
     """
@@ -62,7 +61,7 @@ def placed(tokenizer: Tokenizer, completion: Completion, steps: Sequence[tuple[i
 
 
 def table(steps: Sequence[Sequence[tuple[float, int]]]) -> Steps:
-    """Return steps as tensors, padded to the longest answer, from (reward, last token) of each step."""
+    """Convert lists of (reward, index of the last token) to tensors, padded to the longest answer."""
     most = max([1, *(len(row) for row in steps)])
     rewards, exists = torch.zeros(len(steps), most), torch.zeros(len(steps), most, dtype=torch.bool)
     ends = torch.zeros(len(steps), most, dtype=torch.int64)
@@ -73,7 +72,7 @@ def table(steps: Sequence[Sequence[tuple[float, int]]]) -> Steps:
 
 
 def join_steps(parts: Sequence[tuple[Tensor, ...]]) -> Steps:
-    """Return the steps of several batches of answers as one, padded to the longest answer."""
+    """Concatenate the steps of several batches of answers, padded to the longest answer."""
     most = max([1, *(int(exists.sum(1).max()) for _, _, exists in parts if len(exists))])
     rewards, ends, exists = (
         torch.cat([pad(table, (0, max(0, most - table.shape[1])))[:, :most] for table in column])
@@ -83,7 +82,7 @@ def join_steps(parts: Sequence[tuple[Tensor, ...]]) -> Steps:
 
 
 def last_token(tokenizer: Tokenizer, ids: Sequence[int], characters: int) -> int | None:
-    """Return the index of the token with which a completion reaches `characters` characters; None if none does."""
+    """Return the index of the token at which a completion reaches `characters` characters; None if it is shorter."""
     low, high = 0, len(ids)
     if len(decode(tokenizer, ids)) < characters:
         return None

@@ -1,4 +1,4 @@
-"""Division of a run among processes: its batches, or its model as well: `shards_of`, `loaded`."""
+"""Distribution of a run over processes, by batches or by sharded models: `shards_of`, `loaded`."""
 
 from importlib import import_module
 from inspect import signature
@@ -19,17 +19,17 @@ SHARED = ("SFT", "RewardModel", "DPO", "GRPO")
 def shards_of(
     kind: Any, algorithm: catalog.Algorithm, settings: Settings, config: LanguageConfig, device: str
 ) -> Shards:
-    """Return the shards of a run's batches: those of its settings, or one for each process that shares its model.
+    """Return the shards of a run's batches: those of its settings, or one per process for sharded models.
 
     Args:
         kind: class of the learner.
-        algorithm: its entry in the catalog.
-        settings: of the run.
-        config: of the algorithm.
-        device: of the models.
+        algorithm: catalog entry of the algorithm.
+        settings: settings of the run.
+        config: configuration of the algorithm.
+        device: device of the models.
 
     Raises:
-        ValueError: the algorithm does not support them with this configuration.
+        ValueError: the algorithm does not support shards with this configuration.
     """
     if group().sharded:
         return _of_models(kind, algorithm, settings, config)
@@ -44,22 +44,22 @@ def _of_batches(kind: Any, algorithm: catalog.Algorithm, settings: Settings, con
     if shards.group.size > 1 and device != "cpu":
         raise ValueError(f"several processes need the CPU, got device {device!r}: leave it out, or --processes")
     if isinstance(config, SamplingConfig) and config.engine != "native":
-        raise ValueError(f"the server {config.engine} samples all prompts together: {leave}, or --engine")
+        raise ValueError(f"the server {config.engine} samples all prompts in one batch: {leave}, or --engine")
     _require_enough(config, shards.count, "shards")
     return shards
 
 
 def _of_models(kind: Any, algorithm: catalog.Algorithm, settings: Settings, config: Any) -> InStep:
-    """Return the shares of the processes in every batch, where they share the model."""
+    """Return one shard per process, for sharded models."""
     shares = InStep(group().size)
     if catalog.find(algorithm.root).learner not in SHARED or "shards" not in signature(kind).parameters:
         raise ValueError(f"{algorithm.name} does not support --shard; sft, dpo, grpo and reward-model do: leave it out")
     if settings.shards > 1:
-        raise ValueError(f"--shard divides the model, and --shards {settings.shards} batches: leave out one of them")
+        raise ValueError(f"--shard shards the model, --shards {settings.shards} the batches: leave out one of them")
     if config.lora_r:
-        raise ValueError(f"--shard trains all weights, but --lora-r {config.lora_r} an adapter: leave out one of them")
+        raise ValueError(f"--shard does not support adapters (--lora-r {config.lora_r}): leave out one of them")
     if isinstance(config, SamplingConfig) and config.engine != "native":
-        raise ValueError(f"the server {config.engine} needs the whole model: leave out --shard, or --engine")
+        raise ValueError(f"the server {config.engine} needs the full model: leave out --shard, or --engine")
     _require_enough(config, shares.count, "processes")
     return shares
 
@@ -71,19 +71,19 @@ def _require_enough(config: Any, count: int, what: str) -> None:
 
 
 def loaded(config: LanguageConfig, *, seed: int, device: str) -> LanguageModel:
-    """Return the initial model of a learner, sharded if processes share it.
+    """Load the initial model of a learner, and shard it if processes share it.
 
     Args:
-        config: the model, and how to load it.
-        seed: of built-in weights.
-        device: of the model.
+        config: model options.
+        seed: random seed of the weights of built-in models.
+        device: device of the model.
 
     Raises:
-        ValueError: it cannot be loaded, or not be sharded.
+        ValueError: the model cannot be loaded or sharded.
     """
     if not group().sharded:
         return load(config, seed=seed, device=device)
-    sharded: Any = import_module("operant.language.sharded")  # which imports torch.distributed
+    sharded: Any = import_module("operant.language.sharded")  # imports torch.distributed
     place = sharded.device_of(device)
-    model = load(config, seed=seed)  # a GPU need not hold all of it
+    model = load(config, seed=seed)  # on the CPU, since it may be larger than a GPU
     return sharded.divided(model, memory_estimate.probe(model), device=place)

@@ -1,4 +1,4 @@
-"""A worker of a sandbox on a host: `RemoteWorker`."""
+"""Sandbox worker on a remote host: `RemoteWorker`."""
 
 import contextlib
 import logging
@@ -9,25 +9,26 @@ from operant.hosts import Actor, Host
 logger = logging.getLogger(__name__)
 
 ATTEMPTS = 3
-"""Replacements of an actor that is lost again and again; then training ends."""
+"""Maximum number of consecutive replacements of a lost actor; then training fails."""
 
 STARTING = 120.0
-"""Seconds that an actor may take to start."""
+"""Time limit in seconds for starting an actor."""
 
 CLOSING = 5.0
-"""Seconds that an actor has to end its process."""
+"""Time limit in seconds for ending the process of an actor."""
 
 
 class RemoteWorker:
-    """An actor with a worker process, next to it on its node.
+    """An actor with a worker process on the same node.
 
-    A function that hangs, dies or fails is the worker's business, as on this machine. A lost actor is no error of the
-    function: another one repeats the call.
+    The worker handles functions that hang, die or fail, as on this machine. If the actor is lost, a new one repeats the
+    call.
 
     Args:
-        host: of the actor.
+        host: host of the actor.
         kind: class of the worker.
-        *args: of its constructor: the target, its memory, and the time limits of a call and of loading the function.
+        *args: arguments of its constructor: target, memory limit, and time limits of a call and of loading the
+            function.
     """
 
     def __init__(self, host: Host, kind: type, *args: Any) -> None:
@@ -40,12 +41,12 @@ class RemoteWorker:
 
         Raises:
             SandboxError: the function cannot be loaded.
-            ConnectionError: actors are lost again and again.
+            ConnectionError: the actor was lost more than `ATTEMPTS` times in a row.
         """
         self._call("ready")
 
     def attempt(self, call: dict[str, Any]) -> tuple[dict[str, Any], str | None]:
-        """Send a call and return its answer, or the failure (see `ready`)."""
+        """Send a call and return its reply, or a description of the failure (see `ready`)."""
         return self._call("attempt", call)
 
     def _call(self, method: str, *args: Any) -> Any:
@@ -56,17 +57,17 @@ class RemoteWorker:
             try:
                 return self._actor.call(method, *args).result(self._limit)
             except (ConnectionError, TimeoutError) as error:
-                logger.warning("The actor of %s is lost: %s. Another one repeats the call", self._args[0], error)
+                logger.warning("The actor of %s is lost: %s. A new one repeats the call", self._args[0], error)
                 losses.append(error)
                 self._actor.kill()
                 self._actor = None
         raise ConnectionError(
-            f"the actor of {self._args[0]} was replaced {ATTEMPTS} times and lost again: {losses[-1]}. "
+            f"the actor of {self._args[0]} was replaced {ATTEMPTS} times and lost each time: {losses[-1]}. "
             "`operant resume` continues from the last checkpoint"
         ) from losses[-1]
 
     def kill(self) -> None:
-        """End the process and the actor. Repeated calls are safe."""
+        """Kill the process and the actor. Repeated calls are safe."""
         actor, self._actor = self._actor, None
         if actor is not None:
             with contextlib.suppress(ConnectionError, TimeoutError):

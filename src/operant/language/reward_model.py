@@ -1,20 +1,20 @@
-r"""Reward models: a score for an answer, learned from preferences between answers.
+r"""Reward models: scores of answers, learned from preferences between answers.
 
-The preference model is that of Bradley and Terry, P(w ≻ l) = σ(r_w - r_l); the loss is -log σ(r_w - r_l) (Christiano et
-al. 2017, arXiv:1706.03741, section 2.2.3; Ouyang et al. 2022, arXiv:2203.02155, equation 1), with a margin inside if
-the data have one (Touvron et al. 2023, arXiv:2307.09288, equation 2). A linear head, in place of the layer that
-predicts tokens, gives the score at the last token of the answer. A ranking of K answers counts as all its C(K, 2)
-pairs, of weight 1/C(K, 2) each, in one batch; or optionally as one likelihood (Plackett and Luce).
+With the Bradley-Terry model, P(w ≻ l) = σ(r_w - r_l), the loss is -log σ(r_w - r_l) (Christiano et al. 2017,
+arXiv:1706.03741, section 2.2.3; Ouyang et al. 2022, arXiv:2203.02155, equation 1), with a margin if the data have one
+(Touvron et al. 2023, arXiv:2307.09288, equation 2). A linear head, which replaces the output layer, gives the score at
+the last token of the answer. A ranking of K answers is trained as all its C(K, 2) pairs, of weight 1/C(K, 2) each, in
+one batch; or as one Plackett-Luce likelihood.
 
-With `supervision="process"` each step of an answer has a score at its last token, whose σ is the probability that the
-step is correct: the loss is the binary cross-entropy with the labels of the steps (Uesato et al. 2022,
+With `supervision="process"` each step of an answer has a score at its last token, whose sigmoid is the probability that
+the step is correct. The loss is the binary cross-entropy with the labels of the steps (Uesato et al. 2022,
 arXiv:2211.14275; Lightman et al. 2023, arXiv:2305.20050).
 
-What differs from the papers: the head starts at 0, so the first loss is log 2 for every model; it can use the
-log-probabilities of a step's own tokens (`step_log_probs`), which indicate by themselves how correct a step is if the
-model writes well (Yuan et al. 2024, arXiv:2412.01981, use nothing else); and since only differences of scores within a
-prompt are learned, the remaining constant is not trained but set at the end, so that scores of the training set have
-mean 0 (Huang et al. 2024, arXiv:2403.17031, do so on demonstrations).
+What differs from the papers: the head is initialized to 0, so the first loss is log 2 for every model. It can use the
+log-probabilities of the tokens of a step (`step_log_probs`), which indicate whether the step is correct if the language
+model is good (Yuan et al. 2024, arXiv:2412.01981, use only these). Only differences of scores of the same prompt are
+learned; the remaining constant is set at the end, so that scores of the training set have mean 0 (Huang et al. 2024,
+arXiv:2403.17031, do so on demonstrations).
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -51,7 +51,7 @@ __all__ = [
 ]
 
 PRESETS: dict[str, dict[str, Any]] = {}
-"""There are no variants."""
+"""There are no presets."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,27 +59,28 @@ class RewardModelConfig(LanguageConfig):
     """Hyperparameters."""
 
     learning_rate: float = 1e-4
-    """Step size of AdamW (TRL: 1e-4)."""
+    """Learning rate of AdamW (TRL: 1e-4)."""
     batch_size: PositiveInt = 32
-    """Examples per step: pairs, rankings, or solutions with step labels."""
+    """Number of examples per optimizer step: pairs, rankings, or solutions with step labels."""
     supervision: Literal["outcome", "process"] = "outcome"
-    """Whether to score an answer as a whole, or each of its steps."""
+    """Score whole answers (outcome), or each of their steps (process)."""
     ranking_loss: Literal["pairs", "plackett-luce"] = "pairs"
-    """Whether a ranking of K answers counts as its pairs, or as one sample of an order; equal for K = 2."""
+    """Loss of a ranking of K answers: mean over its pairs, or Plackett-Luce likelihood of the order; equal for K =
+    2."""
     centering_examples: NonNegativeInt = 256
-    """Training answers whose mean score becomes 0 at the end; 0: no shift of scores."""
+    """Number of training answers whose mean score is shifted to 0 at the end; 0: no shift."""
     lm_coef: NonNegativeFloat = 0.0
-    """Weight of an auxiliary imitation loss (nats per token) on correct steps, or on the best answer: a model that
-    predicts the next token needs only to compare its prediction with the text (Cobbe et al. 2021, arXiv:2110.14168,
-    section 4.2: 1). It also trains the last layer of the model."""
+    """Coefficient of an auxiliary language-modeling loss (nats per token) on correct steps, or on the best answer: a
+    model that predicts the next token can compare the prediction with the text (Cobbe et al. 2021, arXiv:2110.14168,
+    section 4.2: 1). It also trains the output layer."""
     step_log_probs: bool = False
-    """Whether the head also uses the lowest log-probability in the step, and up to its end. A small model that has
-    calculated the next token has no layer left to compare it with the text. Needs process supervision, and `lm_coef`,
-    which teaches the model correct steps."""
+    """Use the lowest log-probability in the step, and up to its end, as additional inputs of the head: a small model
+    that has computed the next token has no layer left to compare it with the text. Needs process supervision and
+    `lm_coef`, which trains the model to write correct steps."""
     step_separator: str = "\n"
-    """Separator between two steps (TRL: the same)."""
+    """Separator between steps (same as TRL's)."""
     steps_finished: bool = True
-    """Whether the last step ends the answer; false for data that stop at the first mistake."""
+    """Append EOS to the last step; false for data that stop at the first mistake."""
 
     def __post_init__(self) -> None:
         """Validate."""
@@ -90,18 +91,19 @@ class RewardModelConfig(LanguageConfig):
                 f"supervision={self.supervision} and lm_coef={self.lm_coef:g}: set lm_coef=1, or step_log_probs=False"
             )
         if not self.step_separator:
-            raise ValueError("step_separator must not be empty, such as a line break, got ''")
+            raise ValueError("step_separator must not be empty; use a line break, for example")
 
 
 class Example(NamedTuple):
     """A training example: K answers to a prompt, or one answer with K steps.
 
     Attributes:
-        samples: the answers.
-        ends: for each answer the indices in its completion of its scored tokens, K in all.
-        labels: one per score: the rank of an answer, lower is better, or whether a step is correct, in [0, 1].
+        samples: answers.
+        ends: indices of the scored tokens in the completion of each answer, K in all.
+        labels: label of each score: rank of an answer, lower is better, or correctness of a step in [0, 1].
         margin: minimum difference of the scores of a pair.
-        imitated: for each answer its tokens for imitation: those of correct steps, or of the best answer.
+        imitated: for each answer a mask of the tokens for the language-modeling loss: correct steps, or the best
+            answer.
     """
 
     samples: list[Sample]
@@ -112,7 +114,7 @@ class Example(NamedTuple):
 
 
 def example(row: Pair | Ranking | Stepwise) -> Example:
-    """Return a pair, a ranking or a solution with step labels as a training example."""
+    """Convert a pair, a ranking or a solution with step labels to a training example."""
     if isinstance(row, Stepwise):
         completion = [token for step in row.steps for token in step]
         ends = [sum(map(len, row.steps[: k + 1])) - 1 for k in range(len(row.steps))]
@@ -128,13 +130,13 @@ def example(row: Pair | Ranking | Stepwise) -> Example:
 
 
 class Pairs(NamedTuple):
-    """All pairs of different rank in some examples, C in all.
+    """All C pairs of answers with different ranks in some examples.
 
     Attributes:
-        better, worse: `[C]` index of the score of each side.
-        weights: `[C]` one over the pairs of its example.
-        margins: `[C]` minimum difference.
-        owner: `[C]` the example.
+        better, worse: indices of the scores of both sides, `[C]`.
+        weights: one over the number of pairs of the example, `[C]`.
+        margins: minimum differences, `[C]`.
+        owner: index of the example, `[C]`.
     """
 
     better: Tensor
@@ -145,7 +147,7 @@ class Pairs(NamedTuple):
 
 
 def pairs_of(examples: Sequence[Example], device: torch.device) -> Pairs:
-    """Return the pairs of examples; ties give none."""
+    """Return the pairs of some examples, without ties."""
     found: list[tuple[int, int, float, float, int]] = []
     start = 0
     for index, e in enumerate(examples):
@@ -174,16 +176,16 @@ LOSSES: Mapping[str, Callable[[Tensor, Sequence[Example], Pairs], Tensor]] = {
     "pairs": _paired,
     "plackett-luce": _ranked,
 }
-"""From scores, examples and their pairs to the loss of each example, `[B]`."""
+"""Ranking losses by name: functions from scores, examples and their pairs to the loss of each example, `[B]`."""
 
 
 class ScoredBatch(NamedTuple):
     """Losses and accuracies of the scores of B examples.
 
     Attributes:
-        losses: `[B]` loss of each example, summed over its steps.
-        right: `[B]` share of correct pairs, or number of correct steps; equal scores count half.
-        margins: `[B]` mean difference of the scores of its pairs; 0 for steps.
+        losses: loss of each example, summed over its steps, `[B]`.
+        right: fraction of correct pairs, or number of correct steps, `[B]`; equal scores count half.
+        margins: mean score difference of the pairs of each example, `[B]`; 0 for steps.
     """
 
     losses: Tensor
@@ -196,20 +198,20 @@ class RewardModel(DeclaredState):
 
     Args:
         config: hyperparameters.
-        model: becomes the reward model; its last layer is neither used nor trained.
-        rows: the training set, pairs, rankings, or solutions with step labels for process supervision.
-        seed: of the order of the examples.
-        budget: examples, counted each time.
-        head: initial head; None: one with all scores 0.
-        shards: of each step. Default: one.
+        model: model to train; its output layer is neither used nor trained.
+        rows: training set: pairs or rankings; solutions with step labels for process supervision.
+        seed: random seed of the order of the examples.
+        budget: number of training examples, including repetitions.
+        head: initial head; None: a head with scores 0.
+        shards: shards of each optimizer step. Default: one.
 
     Attributes:
-        consumed: examples so far.
-        model: the model.
-        scorer: model and head.
+        consumed: number of examples used so far.
+        model: model.
+        scorer: model with head.
 
     Raises:
-        ValueError: an example does not suit the supervision or the loss.
+        ValueError: an example is incompatible with the supervision or the loss.
     """
 
     STATE = ("model", "head", ("optimizer", "stepper"), "consumed")
@@ -234,22 +236,22 @@ class RewardModel(DeclaredState):
         self.scorer = Scorer(model, head)
         learned = dict(self.scorer.head.named_parameters())
         if not self.process:
-            del learned["bias"]  # no comparison depends on it: Adam would make steps of its rounding errors
+            del learned["bias"]  # comparisons do not depend on it, and Adam would amplify rounding errors
         body = model.trained() if config.lm_coef else self.scorer.body()
         self.stepper = OptimizerStep(body | {f"head.{name}": value for name, value in learned.items()}, config)
         self.consumed = 0
 
     def prepared(self, rows: Sequence[Pair | Ranking | Stepwise]) -> list[Example]:
-        """Return training examples.
+        """Convert and validate training examples.
 
         Raises:
-            ValueError: an example does not suit the supervision or the loss.
+            ValueError: an example is incompatible with the supervision or the loss.
         """
         for number, row in enumerate(rows, 1):
             if isinstance(row, Stepwise) != self.process:
                 raise ValueError(
                     f"row {number} is a {type(row).__name__}, but supervision={self.config.supervision} needs "
-                    f"{'solutions with step labels' if self.process else 'pairs and rankings'}: give other rows, or "
+                    f"{'solutions with step labels' if self.process else 'pairs and rankings'}: use other data, or "
                     f"set supervision={'outcome' if self.process else 'process'}"
                 )
         examples = [example(row) for row in rows]
@@ -259,13 +261,13 @@ class RewardModel(DeclaredState):
                 if len(set(ranks)) < len(ranks) or margin:
                     what = "a margin" if margin else f"ties (ranks {ranks})"
                     raise ValueError(
-                        f"row {number} has {what}, which the likelihood of an order does not support: set "
+                        f"row {number} has {what}, which the Plackett-Luce likelihood does not support: set "
                         "ranking_loss=pairs"
                     )
         return examples
 
     def iterate(self) -> Metrics:
-        """Take one step on the next examples; after the last one, center the scores."""
+        """Take one optimizer step on the next examples; after the last one, center the scores."""
         count = min(self.config.batch_size, len(self.examples))
         order = shuffled(len(self.examples), self.consumed, count, seed=self.seed)
         metrics = self.update([self.examples[i] for i in order])
@@ -275,7 +277,7 @@ class RewardModel(DeclaredState):
         return metrics
 
     def update(self, batch: Sequence[Example]) -> dict[str, Any]:
-        """Take one step on a batch, by micro-batches with one common denominator."""
+        """Take one optimizer step on a batch, accumulating gradients over micro-batches."""
         total, imitated = self._units(batch), max(1, sum(sum(mask) for e in batch for mask in e.imitated))
 
         def differentiate(part: Sequence[Example]) -> tuple[Tensor, ...]:
@@ -309,12 +311,12 @@ class RewardModel(DeclaredState):
         return metrics if self.process else metrics | {"margin": margins.mean()}
 
     def judge(self, batch: Sequence[Example]) -> tuple[Tensor, ScoredBatch]:
-        """Return the scores `[p]` of a micro-batch, with a graph, and their losses and accuracies."""
+        """Compute the scores `[p]` of a micro-batch, with gradients, and their losses and accuracies."""
         scores = self.scorer.read(*self._packed(batch))
         return scores, self._fit(scores, batch)
 
     def _imitated(self, batch: Sequence[Example]) -> tuple[Tensor, Tensor]:
-        """Return the scores `[p]` of a micro-batch and its imitation loss, with one graph."""
+        """Compute the scores `[p]` of a micro-batch and its language-modeling loss in one forward pass."""
         packed, where = self._packed(batch)
         hidden = self.model.read(packed)
         rows = zip((row for e in batch for row in e.imitated), integers(packed.lengths), strict=True)
@@ -323,7 +325,7 @@ class RewardModel(DeclaredState):
         return self.scorer.score(hidden, packed, where), -log_probs.sum()
 
     def _fit(self, scores: Tensor, batch: Sequence[Example]) -> ScoredBatch:
-        """Return the losses and accuracies of the scores `[p]` of a micro-batch."""
+        """Compute the losses and accuracies of the scores `[p]` of a micro-batch."""
         if self.process:
             labels = torch.tensor([label for e in batch for label in e.labels], device=scores.device)
             owner = torch.arange(len(batch)).repeat_interleave(torch.tensor([len(e.labels) for e in batch]))
@@ -341,13 +343,13 @@ class RewardModel(DeclaredState):
 
     @torch.no_grad()
     def accuracies(self, rows: Sequence[Pair | Ranking | Stepwise]) -> list[float]:
-        """Return for each example the share of its correct pairs, or steps; equal scores count half."""
+        """Return the fraction of correct pairs, or steps, of each example; equal scores count half."""
         examples = self.prepared(rows)
         right = floats(torch.cat([self.judge(part)[1].right for part in self._parts(examples)]))
         return [share / self._units([e]) for share, e in zip(right, examples, strict=True)]
 
     def center(self) -> None:
-        """Shift the scores so that answers of the training set have mean 0."""
+        """Shift the scores to mean 0 over answers of the training set."""
         samples = [sample for e in self.examples[: self.config.centering_examples] for sample in e.samples][
             : self.config.centering_examples
         ]
@@ -356,7 +358,7 @@ class RewardModel(DeclaredState):
             self.scorer.head.bias.data -= scores.mean()
 
     def _units(self, examples: Sequence[Example]) -> int:
-        """Return the denominator of a mean: comparisons, with equal weights, or steps."""
+        """Return the denominator of a mean: the number of examples, or of steps."""
         return sum(len(e.labels) for e in examples) if self.process else len(examples)
 
     def _parts(self, batch: Sequence[Example]) -> list[list[Example]]:

@@ -1,4 +1,4 @@
-"""Answers with the advantages of their tokens in the optimizer steps of RLHF: `RLHFBatch`."""
+"""Training batch of RLHF: answers with advantages of their tokens: `RLHFBatch`."""
 
 import math
 from collections.abc import Sequence
@@ -16,19 +16,19 @@ class RLHFBatch(NamedTuple):
     """N answers for training, token by token: lists of N tensors `[l]`.
 
     Attributes:
-        samples: the sequences.
-        plans: the minibatches of each epoch.
+        samples: sequences.
+        plans: minibatches of each epoch.
         behavior: log-probabilities by the engine.
-        old: log-probabilities by the policy before any step.
-        values: of the states in which the tokens were chosen, before any step.
-        advantages: of the tokens.
-        trust: importance weights of the engine's samples, which the advantages are multiplied by in the loss.
-        targets: of the critic.
-        rewards: of the tokens, the price of their divergence from the reference included.
-        kl: their log-ratios to the reference.
-        scores: `[N]` of the answers.
-        owners: N numbers of the prompts.
-        group: answers sampled to each prompt, G.
+        old: log-probabilities by the policy before the update.
+        values: values of the states before the tokens, before the update.
+        advantages: advantages of the tokens.
+        trust: importance weights between engine and trainer, by which advantages are multiplied in the loss.
+        targets: value targets of the critic.
+        rewards: rewards of the tokens, including the KL penalty to the reference.
+        kl: log-ratios of the policy to the reference.
+        scores: scores of the answers, `[N]`.
+        owners: index of the prompt of each answer.
+        group: number of answers sampled per prompt, G.
     """
 
     samples: list[Sample]
@@ -46,12 +46,12 @@ class RLHFBatch(NamedTuple):
     group: int
 
     def weighted(self, part: Sequence[int]) -> Tensor:
-        """Return the advantages `[m]` of a micro-batch, times their importance weights."""
+        """Return the advantages `[m]` of a micro-batch, multiplied by the importance weights."""
         return flat(part, self.trust) * flat(part, self.advantages)
 
     @property
     def parts(self) -> list[list[int]]:
-        """The micro-batches of the first epoch."""
+        """Micro-batches of the first epoch."""
         return [part for step in self.plans[0] for part in step]
 
     def token_stats(
@@ -60,23 +60,23 @@ class RLHFBatch(NamedTuple):
         """Return the fields of a `operant.language.grpo_batch.TokenStats` of a micro-batch.
 
         Args:
-            part: its samples.
-            new: `[m]` log-probabilities.
-            entropy: `[m]` of the distributions.
-            weight: `[m]` in the loss.
-            policy: `[m]` terms of the policy loss.
+            part: sample indices of the micro-batch.
+            new: log-probabilities, `[m]`.
+            entropy: entropies of the token distributions, `[m]`.
+            weight: loss weights, `[m]`.
+            policy: terms of the policy loss, `[m]`.
         """
         old, kl = flat(part, self.old), flat(part, self.kl)
         behavior, trust, advantages = (flat(part, rows) for rows in (self.behavior, self.trust, self.advantages))
-        none = torch.zeros_like(old)  # the divergence has its price in the reward, not in the loss
+        none = torch.zeros_like(old)  # the KL penalty is part of the reward, not of the loss
         found = [old, behavior, trust, advantages, new - old, entropy, kl, weight, policy, none]
         return [column.detach() for column in found]
 
     def record(self, clip: tuple[float, float] | None) -> Learned:
-        """Return an empty record of policy steps.
+        """Return a record of the batch without optimizer steps.
 
         Args:
-            clip: how far a ratio may fall below 1, and rise above it; None: as far as it likes.
+            clip: lower and upper clip range of the ratio; None: no clipping.
         """
         counts = torch.ones(len(self.samples), dtype=torch.bool)
         batch = GRPOBatch(self.samples, self.advantages, self.behavior, counts, self.scores)

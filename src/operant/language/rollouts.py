@@ -1,7 +1,7 @@
-"""Sampling and rewarding answers, for every algorithm that learns from its own completions: `Sampler`.
+"""Sampling of answers and computation of their rewards, for on-policy algorithms: `Sampler`.
 
-Prompts follow a permutation that depends on the epoch and the seed. Prompts, answers and rewards form one `Rollout`,
-with consecutive answers to the same prompt.
+The order of the prompts is a permutation that depends on the epoch and the seed. A `Rollout` contains prompts, answers
+and rewards; answers to the same prompt are consecutive.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -28,7 +28,7 @@ from operant.state import DeclaredState, State
 from operant.tensors import floats
 
 Judge = Callable[..., Rewards]
-"""Rewards completions: `f(prompts, completions, completion_ids, **columns)`, see `operant.language.rewards`."""
+"""Reward function `f(prompts, completions, completion_ids, **columns)` (`operant.language.rewards`)."""
 
 
 @dataclass(frozen=True)
@@ -36,9 +36,9 @@ class Answers:
     """Completions of prompts, in order.
 
     Attributes:
-        prompts: the prompts, once per answer.
+        prompts: prompt of each answer.
         completions: sampled completions.
-        texts: the completions as text, without special tokens.
+        texts: texts of the completions, without special tokens.
     """
 
     prompts: list[Prompt]
@@ -46,7 +46,7 @@ class Answers:
     texts: list[str]
 
     def samples(self) -> list[Sample]:
-        """Return them as sequences with trained completions."""
+        """Return the answers as sequences whose completions are trained."""
         return [Sample(p.prompt, c.ids) for p, c in zip(self.prompts, self.completions, strict=True)]
 
 
@@ -55,10 +55,10 @@ class Rollout:
     """Answers to P prompts, G to each, with their rewards.
 
     Attributes:
-        answers: `P * G` of them, consecutive per prompt.
-        judged: rewards of each.
-        group: G.
-        steps: of each, if steps are rewarded.
+        answers: `P * G` answers, consecutive per prompt.
+        judged: rewards of the answers.
+        group: number of answers per prompt, G.
+        steps: rewards of the steps of the answers, if any.
     """
 
     answers: Answers
@@ -75,21 +75,21 @@ class Rollout:
         return self.judged.total.view(-1, self.group)
 
     def valid(self) -> Tensor:
-        """Return which rewards exist, `[P, G]`."""
+        """Return a mask of the answers with a reward, `[P, G]`."""
         return self.judged.valid.view(-1, self.group)
 
     def step_rewards(self) -> list[Tensor]:
-        """Return rewards, last tokens and existence of the steps of each answer, `[P, G, K]` each.
+        """Return rewards, indices of last tokens, and mask of existing steps, `[P, G, K]` each.
 
         Raises:
             ValueError: the steps were not rewarded.
         """
         if self.steps is None:
-            raise ValueError("the steps of these answers were not rewarded; pass `steps` when sampling")
+            raise ValueError("the steps of these answers have no rewards: pass `steps` when sampling")
         return [table.view(-1, self.group, table.shape[-1]) for table in self.steps]
 
     def state_dict(self) -> State:
-        """Return all but the prompts."""
+        """Return the state without the prompts."""
         completions, judged = self.answers.completions, self.judged
         return {
             "ids": torch.tensor([token for c in completions for token in c.ids]),
@@ -106,7 +106,7 @@ class Rollout:
 
     @staticmethod
     def of(state: State, prompts: Sequence[Prompt]) -> "Rollout":
-        """Return the rollout of a state of `state_dict`, with its prompts, once per answer."""
+        """Create a rollout from a state of `state_dict` and the prompt of each answer."""
         ids, logs = (state[name].split(state["lengths"]) for name in ("ids", "log_probs"))
         rows = zip(ids, logs, state["truncated"], strict=True)
         completions = [Completion(own.tolist(), log_probs.tolist(), cut) for own, log_probs, cut in rows]
@@ -116,7 +116,7 @@ class Rollout:
         return Rollout(Answers(list(prompts), completions, state["texts"]), judged, state["group"], steps)
 
     def take(self, prompts: Sequence[int]) -> "Rollout":
-        """Return the part of the prompts at some indices."""
+        """Return the rollout of the prompts with the given indices."""
         at = [p * self.group + i for p in prompts for i in range(self.group)]
         index, old = torch.tensor(at, dtype=torch.int64), self.answers
         answers = Answers([old.prompts[i] for i in at], [old.completions[i] for i in at], [old.texts[i] for i in at])
@@ -128,7 +128,7 @@ class Rollout:
 
     @staticmethod
     def join(parts: Sequence["Rollout"]) -> "Rollout":
-        """Return several rollouts with the same reward functions as one."""
+        """Concatenate rollouts with the same reward functions."""
         answers = Answers(
             *(
                 [item for part in parts for item in getattr(part.answers, name)]
@@ -143,20 +143,20 @@ class Rollout:
 
 
 class Sampler(DeclaredState):
-    """Samples answers to the next prompts.
+    """Sampler of answers to training prompts, with their rewards.
 
     Args:
         engine: sampling engine.
-        prompts: the training set.
-        judge: reward functions of answers.
-        tokenizer: of the model, to decode the completions.
-        sampling: options of sampling.
-        seed: of the order of the prompts and of sampling.
-        budget: total prompts, for the trainer state of reward functions.
-        shards: of the prompts. Each is sampled and rewarded separately.
+        prompts: training prompts.
+        judge: reward functions.
+        tokenizer: tokenizer of the model, to decode completions.
+        sampling: sampling parameters.
+        seed: random seed of the prompt order and of sampling.
+        budget: total number of prompts, for the trainer state of reward functions.
+        shards: shards of the prompts, which are sampled and rewarded separately.
 
     Attributes:
-        asked: prompts so far.
+        asked: number of prompts used so far.
     """
 
     STATE = ("asked", ("chance", "_chance"))
@@ -174,7 +174,7 @@ class Sampler(DeclaredState):
         shards: Shards | None = None,
     ):
         if not prompts:
-            raise ValueError("there is no prompt to train on")
+            raise ValueError("there are no training prompts")
         self.engine, self.prompts, self.judge, self.tokenizer = engine, prompts, judge, tokenizer
         self.sampling, self.seed, self.budget, self.asked = sampling, seed, budget, 0
         self.shards = shards or Shards()
@@ -185,8 +185,8 @@ class Sampler(DeclaredState):
 
         Args:
             count: number of prompts.
-            group: answers to each.
-            steps: rewards of the steps of the answers, too.
+            group: number of answers per prompt.
+            steps: reward function of the steps of answers.
         """
         state = self._trainer_state(count)
 
@@ -201,24 +201,26 @@ class Sampler(DeclaredState):
         return rewarded(answers)
 
     def _draw_by_shard(self, count: int, group: int, rewarded: Callable[[Answers], Rollout]) -> Rollout:
-        """Sample the answers of each shard separately."""
+        """Sample the answers of each shard separately, and concatenate them."""
         prompts, start = self.next_prompts(count), self.asked
         self.asked += count
         parts = [prompts[self.shards.rows(number, count)] for number in range(self.shards.count)]
         chances = self._chances(start, [len(part) * group for part in parts])
         own = list[State]()
         for k in self.shards.mine:
-            answers = self.ask(parts[k], group, chances[k])  # also without prompts, as processes may sample in step
+            answers = self.ask(
+                parts[k], group, chances[k]
+            )  # even without prompts, since processes may need to sample together
             own.append(rewarded(answers).state_dict() if parts[k] else {})
         found = zip(self.shards.gather(own), parts, strict=True)
         return Rollout.join([Rollout.of(s, [p for p in part for _ in range(group)]) for s, part in found if part])
 
     def _chances(self, start: int, sizes: Sequence[int]) -> list[torch.Generator]:
-        """Return the random numbers of each shard: streams of their own; with sharded models those of one process.
+        """Return the random generator of each shard; with sharded models all use the stream of one process.
 
         Args:
-            start: prompts so far.
-            sizes: sequences of each shard.
+            start: number of prompts used before.
+            sizes: number of sequences of each shard.
         """
         if not isinstance(self.shards, InStep):
             return [streams.torch_generator(self.seed, "sampling", start, k) for k in range(self.shards.count)]
@@ -229,11 +231,11 @@ class Sampler(DeclaredState):
         return found
 
     def answers(self, count: int, group: int) -> Answers:
-        """Sample answers to the next `count` prompts, `group` each, which remain the next ones."""
+        """Sample answers to the next `count` prompts, `group` each, without advancing to later prompts."""
         return self.ask(self.next_prompts(count), group, self._chance)
 
     def ask(self, prompts: Sequence[Prompt], group: int, chance: torch.Generator) -> Answers:
-        """Sample answers to some prompts, `group` each."""
+        """Sample answers to the given prompts, `group` each."""
         return ask(self.engine, prompts, group, self.sampling, tokenizer=self.tokenizer, generator=chance)
 
     def next_prompts(self, count: int) -> list[Prompt]:
@@ -241,14 +243,14 @@ class Sampler(DeclaredState):
         return [self.prompts[i] for i in shuffled(len(self.prompts), self.asked, count, seed=self.seed)]
 
     def begin(self, count: int, group: int) -> None:
-        """Announce the next `draw` before an update, to samplers that work during it."""
+        """Announce the next `draw` before an update, for samplers that run during updates."""
 
     def metrics(self) -> dict[str, float]:
-        """Return metrics of how the last answers were sampled."""
+        """Return metrics of the last sampling."""
         return {}
 
     def update(self, model: LanguageModel) -> None:
-        """Sample from the current weights of `model` from now on."""
+        """Update the engine to the current weights of `model`."""
         self.engine.update(model)
 
     def _trainer_state(self, count: int) -> dict[str, float]:
@@ -271,15 +273,15 @@ def ask(
     tokenizer: Tokenizer,
     generator: torch.Generator,
 ) -> Answers:
-    """Return `count` answers to each prompt, consecutively.
+    """Sample `count` answers to each prompt; answers to the same prompt are consecutive.
 
     Args:
         engine: sampling engine.
-        prompts: the prompts.
-        count: answers to each.
-        sampling: options of sampling.
-        tokenizer: of the model, to decode the completions.
-        generator: random numbers, on the CPU.
+        prompts: prompts.
+        count: number of answers per prompt.
+        sampling: sampling parameters.
+        tokenizer: tokenizer of the model, to decode completions.
+        generator: random generator on the CPU.
     """
     completions = complete(engine, prompts, count, sampling, generator=generator)
     return answers_of(prompts, completions, tokenizer=tokenizer)
@@ -288,13 +290,13 @@ def ask(
 def complete(
     engine: Engine, prompts: Sequence[Prompt], count: int, sampling: Sampling, *, generator: torch.Generator
 ) -> list[Completion]:
-    """Return `count` completions of each prompt, consecutively (see `ask`)."""
+    """Sample `count` completions of each prompt (see `ask`)."""
     found = engine.generate([prompt.prompt for prompt in prompts], count, sampling, generator=generator)
     return [completion for completions in found for completion in completions]
 
 
 def answers_of(prompts: Sequence[Prompt], completions: list[Completion], *, tokenizer: Tokenizer) -> Answers:
-    """Return completions, as many to each prompt, as answers."""
+    """Return completions, with equal numbers per prompt, as answers."""
     if not prompts:
         return Answers([], [], [])
     count, texts = len(completions) // len(prompts), [decode(tokenizer, completion.ids) for completion in completions]
@@ -302,15 +304,15 @@ def answers_of(prompts: Sequence[Prompt], completions: list[Completion], *, toke
 
 
 def judge(rewards: Judge, answers: Answers, state: Mapping[str, float] | None = None) -> Rewards:
-    """Return the rewards of answers.
+    """Compute the rewards of answers.
 
-    An answer to a conversation is a list of one assistant message, one to a text is a text. Besides the columns of the
-    examples, functions get `prompt_ids` and `truncated`, one per completion.
+    Answers to conversations are passed as lists with one assistant message, answers to texts as texts. In addition to
+    the columns of the examples, functions receive `prompt_ids` and `truncated`, with one entry per completion.
 
     Args:
-        rewards: the functions.
-        answers: the answers.
-        state: of the trainer, if known.
+        rewards: reward functions.
+        answers: answers.
+        state: trainer state, if known.
     """
     rows = [prompt.row for prompt in answers.prompts]
     names = dict.fromkeys(name for row in rows for name in row if name not in OWN_COLUMNS)
@@ -332,7 +334,7 @@ def judge(rewards: Judge, answers: Answers, state: Mapping[str, float] | None = 
 
 
 def asked(row: Row) -> Any:
-    """Return the prompt of an example, a string or messages; a preference example may have it only in its sides."""
+    """Return the prompt of an example, a string or messages; that of a preference example may be implicit."""
     return compare(row).prompt if row.get("chosen") is not None and row.get("rejected") is not None else row["prompt"]
 
 
@@ -341,13 +343,13 @@ OWN_COLUMNS = ("prompt", "prompts", "completion", "completions", "completion_ids
 
 
 def shuffled(size: int, start: int, count: int, *, seed: int) -> list[int]:
-    """Return `count` indices of an endless walk over `size` elements, each epoch in a different order.
+    """Return the next `count` indices of an infinite sequence of shuffled epochs over `size` elements.
 
     Args:
         size: number of elements.
-        start: elements visited before.
-        count: elements to visit.
-        seed: of the orders.
+        start: number of elements used before.
+        count: number of indices.
+        seed: random seed of the orders.
     """
     found: list[int] = []
     while len(found) < count:
@@ -357,7 +359,7 @@ def shuffled(size: int, start: int, count: int, *, seed: int) -> list[int]:
 
 
 def length_metrics(completions: Sequence[Completion]) -> dict[str, float]:
-    """Return lengths of completions in tokens, under TRL's names."""
+    """Compute statistics of the lengths of completions in tokens, under TRL's names."""
     lengths = [len(completion.ids) for completion in completions]
     ended = [len(completion.ids) for completion in completions if not completion.truncated]
     return {
@@ -370,14 +372,14 @@ def length_metrics(completions: Sequence[Completion]) -> dict[str, float]:
 
 
 def _mean_metrics(parts: Sequence[Rewards]) -> dict[str, float]:
-    """Return the metrics that reward functions logged in several parts, averaged."""
+    """Average the metrics that reward functions logged in several parts."""
     names = dict.fromkeys(name for part in parts for name in part.metrics)
     found = {name: [part.metrics[name] for part in parts if name in part.metrics] for name in names}
     return {name: sum(values) / len(values) for name, values in found.items()}
 
 
 def reward_metrics(rollout: Rollout) -> dict[str, float]:
-    """Return means and spreads of rewards, under TRL's names."""
+    """Compute means and standard deviations of rewards, under TRL's names."""
     judged, spread = rollout.judged, float("nan")
     if rollout.group > 1 and judged.valid.all():
         spread = float(rollout.rewards().std(1).mean())

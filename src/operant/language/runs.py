@@ -17,18 +17,20 @@ from operant.state import State
 
 
 def load_trained(options: ModelOptions, *, seed: int, device: torch.device | str = "cpu") -> "models.LanguageModel":
-    """Return the model of a run, modified by `options`: another precision, another adapter.
+    """Load the trained model of a run, with the precision and adapter of `options`.
 
-    Training continues on the run's adapter, unless the options set a new one: then it is merged into the weights.
+    Training continues on the run's adapter. If the options define a new one, the run's adapter is merged into the
+    weights.
 
     Args:
-        options: `init` names the run, or `RUN/best` its best weights; `remote_code` allows its model's code.
-        seed: of the run; if the run lacks it, its first.
-        device: of the model.
+        options: options, of which `init` is the run, or `RUN/best` for its best weights, and `remote_code` allows the
+            model's code.
+        seed: seed of the run; if the run lacks it, its first seed is used.
+        device: device of the model.
 
     Raises:
         RunError: there is no run, or its model's code is not allowed.
-        ValueError: it has trained no language model, has no checkpoint yet, or its base model was replaced.
+        ValueError: the run trained no language model, has no checkpoint, or its base model has changed.
     """
     own, state = trained_state(options.init, "model", seed=seed)
     check_code(own, options.init, allowed=options.remote_code)
@@ -39,8 +41,8 @@ def load_trained(options: ModelOptions, *, seed: int, device: torch.device | str
     except ValueError as error:
         what = own.init or own.model
         raise ValueError(
-            f"{options.init} has trained another network than {what} is now: {error}; restore the {what} of its "
-            "start, or name another run"
+            f"{options.init} trained another network than {what} is now: {error}. Restore the original {what}, "
+            "or use another run"
         ) from error
     network = model.network
     if options.lora_r and hasattr(network, "merge_and_unload"):
@@ -49,15 +51,15 @@ def load_trained(options: ModelOptions, *, seed: int, device: torch.device | str
 
 
 def base_model(model: str, init: str = "") -> str:
-    """Return the name of the initial model, through the whole chain of runs.
+    """Return the name of the base model, following the chain of initial runs.
 
     Args:
-        model: as in `ModelOptions`; used without `init`.
+        model: as in `ModelOptions`; used if `init` is empty.
         init: folder of a run, as in `ModelOptions`.
 
     Raises:
         RunError: there is no run.
-        ValueError: it has trained no language model.
+        ValueError: a run trained no language model.
     """
     while init:
         own = model_options(opened(init)[0])
@@ -66,72 +68,72 @@ def base_model(model: str, init: str = "") -> str:
 
 
 def check_policy(init: str) -> None:
-    """Check that a run to start from has trained a policy.
+    """Check that an initial run trained a policy.
 
     Args:
         init: folder of the run; empty: none.
 
     Raises:
         RunError: there is no run.
-        ValueError: it has trained a reward model.
+        ValueError: the run trained a reward model.
     """
     if not init:
         return
     entry = Run.open(init).entry
     if entry.family == "reward":
         raise ValueError(
-            f"--init {init} is a run of {entry.name}, which has trained a reward model, but this run trains a policy: "
-            "name a run of sft, dpo, rlhf or grpo there, and this one with --reward-model"
+            f"--init {init} is a run of {entry.name}, which trains a reward model, but a policy is needed: pass a run "
+            "of sft, dpo, rlhf or grpo, and this one as --reward-model"
         )
 
 
 def built_in(config: Any) -> bool:
-    """Return whether a configuration has a small built-in model; also True without any language model."""
+    """Return whether a configuration has a built-in model; True if it has no language model."""
     return not isinstance(config, ModelOptions) or base_model(config.model, config.init) in models.BUILT_IN
 
 
 def check_code(config: Any, run: str | Path, *, allowed: bool) -> None:
-    """Check that a run's request for its model's code has permission from whoever opens it.
+    """Check that Python code that comes with a run's model is allowed, if the run needs it.
 
     Args:
-        config: of the run.
-        run: its folder.
-        allowed: whether the code may run.
+        config: configuration of the run.
+        run: folder of the run.
+        allowed: whether the code is allowed.
 
     Raises:
-        RunError: the run needs it, and it is not allowed.
+        RunError: the run needs the code, and it is not allowed.
     """
     if config.remote_code and not allowed:
         raise RunError(
-            f"{run} needs the Python code of its model {config.model}, which can do anything: if you "
+            f"{run} needs the Python code of its model {config.model}, which is not restricted: if you "
             "trust both, pass --remote-code (in Python remote_code=True)"
         )
 
 
 def model_options(run: Run) -> ModelOptions:
-    """Return the trained model of a run, and its options.
+    """Return the model options of a run.
 
     Raises:
-        ValueError: it has trained no language model.
+        ValueError: the run trained no language model.
     """
     entry = run.entry
     if entry.package != "language":
-        raise ValueError(f"{run.path} is a run of {entry.name}, which trains no language model; name another run")
+        raise ValueError(f"{run.path} is a run of {entry.name}, which trains no language model: use another run")
     config = run.config(entry.config_class)
     return ModelOptions(**{field.name: getattr(config, field.name) for field in fields(ModelOptions)})
 
 
 def trained_state(folder: str, part: str, *, seed: int) -> tuple[ModelOptions, State]:
-    """Return the model options of a run and a part of the latest state of one of its seeds.
+    """Return the model options of a run, and a part of the latest state of one of its seeds.
 
     Args:
-        folder: of the run; `RUN/best` for the state with the highest evaluation score.
-        part: its name in the learner's state.
-        seed: of the run; if the run lacks it, its first.
+        folder: folder of the run; `RUN/best` for the state with the highest evaluation score.
+        part: name of the part in the learner's state.
+        seed: seed of the run; if the run lacks it, its first seed is used.
 
     Raises:
         RunError: there is no run, or it has no best weights.
-        ValueError: its learner has no such part, or it has no checkpoint yet.
+        ValueError: its learner has no such part, or there is no checkpoint.
     """
     run, best = opened(folder)
     entry = run.entry
@@ -145,7 +147,7 @@ def trained_state(folder: str, part: str, *, seed: int) -> tuple[ModelOptions, S
             raise ValueError(f"{folder} has no checkpoint yet; train it with `operant resume {folder}`")
         state = load_checkpoint(found[0])["learners"][place]
     if part not in state:
-        raise ValueError(f"{folder} is a run of {entry.name}, which has no {part}; name another run")
+        raise ValueError(f"{folder} is a run of {entry.name}, which has no {part}: use another run")
     return own, state[part]
 
 

@@ -1,8 +1,8 @@
-"""Sampling the next batch while the current one is learned from: `AheadSampler`.
+"""Asynchronous sampling of the next batch during an update: `AheadSampler`.
 
-The answers of the next batch are then those of weights that are one update older than the ones that learn from them: as
-in asynchronous training with a staleness of at most one (Noukhovitch et al. 2024, arXiv:2410.18252). The ratio of the
-policy to the one that sampled is corrected by truncated importance weights (`operant.language.importance`).
+The answers are sampled with weights that are one update old, as in asynchronous training with a staleness of at most
+one (Noukhovitch et al. 2024, arXiv:2410.18252). Truncated importance weights correct the ratio of the policy to the
+sampling policy (`operant.language.importance`).
 """
 
 from collections.abc import Sequence
@@ -21,10 +21,10 @@ from operant.state import State
 
 
 class AheadSampler(Sampler):
-    """Samples the answers of the next batch in a thread, from `begin` to `update`.
+    """Sampler of the next batch's answers in a thread, between `begin` and `update`.
 
-    Nothing is in progress after an update: the completions that wait are part of the state, and a resumed run learns
-    from the same ones.
+    After an update, sampling has finished, and the pending completions are part of the state, so that a resumed run
+    trains on the same ones.
     """
 
     def __init__(self, *arguments: Any, **options: Any):
@@ -36,7 +36,7 @@ class AheadSampler(Sampler):
         self._staleness = 0
 
     def begin(self, count: int, group: int) -> None:
-        """Start to sample the answers of the next draw, unless the budget has none."""
+        """Start sampling the answers of the next draw, unless the budget is used up."""
         if self.asked < self.budget:
             pool = ThreadPoolExecutor(1, "sampling")
             asked = self.engine, self.next_prompts(count), group, self.sampling
@@ -44,17 +44,17 @@ class AheadSampler(Sampler):
             pool.shutdown(wait=False)
 
     def update(self, model: LanguageModel) -> None:
-        """Wait for the answers that are in progress, then give the engine the weights."""
+        """Wait for the answers in progress, then update the weights of the engine."""
         if self._progress is not None:
             self._waiting, self._progress = self._progress.result(), None
         super().update(model)
 
     def metrics(self) -> dict[str, float]:
-        """Return the number of updates between the sampling of the last answers and their use."""
+        """Return the staleness of the last answers, in updates."""
         return {"sampling/staleness": float(self._staleness)}
 
     def answers(self, count: int, group: int) -> Answers:
-        """Return the answers that were sampled in advance; at the start, sample them now."""
+        """Return the answers sampled in advance; for the first batch, sample them now."""
         self._staleness = int(self._waiting is not None)
         if self._waiting is None:
             return super().answers(count, group)
@@ -62,7 +62,7 @@ class AheadSampler(Sampler):
         return answers_of(self.next_prompts(count), completions, tokenizer=self.tokenizer)
 
     def state_dict(self) -> State:
-        """Return the state, with the completions that wait."""
+        """Return the state, including the pending completions."""
         waiting = self._waiting or []
         return super().state_dict() | {
             "waiting": {
@@ -92,7 +92,7 @@ def sampler_of(
     max_tokens: int,
     **options: Any,
 ) -> Sampler:
-    """Return the sampler of a configuration: `max_tokens` limits answers, and `options` are those of `Sampler`."""
+    """Create the sampler of a configuration; `max_tokens` limits answers, `options` are arguments of `Sampler`."""
     kind = AheadSampler if config.max_staleness else Sampler
     sampling = Sampling(max_tokens=max_tokens, temperature=config.temperature)
     return kind(engine, prompts, judge, tokenizer, sampling, **options)

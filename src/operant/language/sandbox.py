@@ -1,10 +1,10 @@
-"""Isolation of functions that may hang or crash from training: `Sandbox`.
+"""Isolation of functions that may hang or crash: `Sandbox`.
 
-A worker is a separate process that communicates in lines of JSON over pipes; where a host is set (`operant.hosts`), it
-runs next to an actor there. When it exceeds its deadline, it is killed with all its child processes (on Linux also
-those that left its session, such as daemons), and the next call starts a new one. Answers carry the id of their call.
-There is no alarm signal on this side, so it works from any thread. It protects against mistakes, not malice: the
-function has all rights of its user.
+A worker is a separate process that exchanges lines of JSON over pipes; with a host (`operant.hosts`), it runs next to
+an actor. A worker that exceeds its time limit is killed with all its child processes (on Linux also those that left its
+session, such as daemons), and the next call starts a new one. Replies contain the id of their call. No alarm signal is
+used in this process, so calls work from any thread. A sandbox protects against mistakes, not against malicious code:
+the function has all permissions of the user.
 """
 
 import contextlib
@@ -32,21 +32,21 @@ _FILE = str(Path(sandbox_worker.__file__).resolve())
 
 
 MEMORY = 4 << 30
-"""Default memory limit of a worker in bytes; importing torch takes half a gigabyte of them."""
+"""Default memory limit of a worker in bytes; importing torch takes half a gigabyte."""
 
 _MARK = "OPERANT_SANDBOX"
-"""Environment variable that marks all processes of a worker."""
+"""Environment variable that identifies all processes of a worker."""
 
 
 class SandboxError(RuntimeError):
-    """The function could not be loaded, or raised an exception; the message says which, and where.
+    """Raised if the function cannot be loaded or raises an exception; the message contains exception and location.
 
-    Its cause has the traceback of the worker.
+    The cause contains the traceback of the worker.
     """
 
 
 class _RemoteTraceback(Exception):  # noqa: N818 - represents an exception in another process
-    """Exception of a worker, with its traceback."""
+    """Exception in a worker, with its traceback."""
 
     def __str__(self) -> str:
         """Return the traceback."""
@@ -54,21 +54,20 @@ class _RemoteTraceback(Exception):  # noqa: N818 - represents an exception in an
 
 
 class Sandbox:
-    """Calls a function in worker processes, each call with a deadline.
+    """Runs a function in worker processes, with a time limit per call.
 
-    Arguments and results are JSON values: None, booleans, numbers, strings, lists and dictionaries with strings as
-    keys; results may also have arrays and tensors, which become lists. The worker awaits coroutines.
+    Arguments and results are JSON values: None, booleans, numbers, strings, lists and dictionaries with string keys.
+    Results may also contain arrays and tensors, which are converted to lists. Coroutines are awaited by the worker.
 
     Args:
         target: `path/to/file.py:function` or `package.module:function`.
-        seconds: time limit of one call, without loading the function.
-        workers: number of processes, and so of parallel calls.
-        memory: limit in bytes of one worker's own memory (RLIMIT_DATA), if the system supports it (Linux); None for no
-            limit.
-        start_seconds: time limit of loading the function, including its imports.
+        seconds: time limit of a call, excluding loading of the function.
+        workers: number of processes and of parallel calls.
+        memory: memory limit of a worker in bytes (RLIMIT_DATA), if the system supports it (Linux); None: no limit.
+        start_seconds: time limit of loading the function, including imports.
 
     Raises:
-        ValueError: an argument is out of its range, or `target` is not a file and function.
+        ValueError: an argument is out of its range, or `target` has another form.
     """
 
     def __init__(
@@ -100,7 +99,7 @@ class Sandbox:
         self._finalize = weakref.finalize(self, _kill_all, slots)  # also when the interpreter exits
 
     def start(self) -> None:
-        """Start one worker now, to detect mistakes in the file before the first call.
+        """Start one worker, to detect errors in the file before the first call.
 
         Raises:
             SandboxError: the function cannot be loaded.
@@ -116,9 +115,9 @@ class Sandbox:
         """Call the function.
 
         Args:
-            *args: of the function.
-            fallback: the result if the worker hangs, dies or runs out of memory, which logs a warning.
-            **kwargs: of the function.
+            *args: positional arguments of the function.
+            fallback: result if the worker hangs, dies or runs out of memory, which causes a warning.
+            **kwargs: keyword arguments of the function.
 
         Raises:
             SandboxError: the function raises an exception.
@@ -132,7 +131,7 @@ class Sandbox:
         """Call the function once per tuple of arguments, in all workers, and return the results in order.
 
         Args:
-            calls: positional arguments of each call; each call has its own deadline.
+            calls: positional arguments of each call; each call has its own time limit.
             fallback: as in `call`.
 
         Raises:
@@ -148,8 +147,8 @@ class Sandbox:
         """Call the function once per set of keyword arguments, in all workers, and return the results in order.
 
         Args:
-            given: keyword arguments of each call; each call has its own deadline.
-            fallbacks: of `call`, one per call.
+            given: keyword arguments of each call; each call has its own time limit.
+            fallbacks: fallback of each call.
 
         Raises:
             SandboxError: the function raises an exception.
@@ -161,11 +160,11 @@ class Sandbox:
         return [result for result, _ in outcomes]
 
     def close(self) -> None:
-        """Kill the workers. Repeated calls are safe; a closed sandbox accepts no calls."""
+        """Kill the workers. Repeated calls are safe; a closed sandbox rejects calls."""
         self._finalize()
 
     def __enter__(self) -> "Sandbox":
-        """Return the sandbox, which closes at the end of the block."""
+        """Return the sandbox."""
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -202,11 +201,11 @@ class Sandbox:
 
 
 class SandboxWorker:
-    """The slot of one worker process, which may be replaced.
+    """A worker process, which is replaced after a failure.
 
     Args:
-        target: function.
-        memory: limit of the process in bytes; 0: none.
+        target: function to run.
+        memory: memory limit of the process in bytes; 0: none.
         seconds: time limit of a call.
         start_seconds: time limit of loading the function.
     """
@@ -222,7 +221,7 @@ class SandboxWorker:
 
     def _alive(self) -> bool:
         if self._process is not None and self._process.poll() is not None:
-            self._forget()  # it died between two calls, neither of which is responsible
+            self._forget()  # it died between two calls, neither of which caused it
             _sweep(self._mark)
         return self._process is not None
 
@@ -244,12 +243,12 @@ class SandboxWorker:
             raise SandboxError(message) from _RemoteTraceback(reply["traceback"])
 
     def attempt(self, call: dict[str, Any]) -> tuple[dict[str, Any], str | None]:
-        """Send a call and return its answer; or kill the process and return the failure."""
+        """Send a call and return its reply; on failure kill the process and return a description."""
         self.ready()
         return self._exchange(call, self._seconds)
 
     def _start(self) -> None:
-        """Start a process; its first answer is to the call None."""
+        """Start a process; its first reply reports whether the function is loaded."""
         self._calls, self._mark = 0, uuid.uuid4().hex
         self._process = subprocess.Popen(  # noqa: S603 - our own interpreter and worker
             self._command,
@@ -261,11 +260,11 @@ class SandboxWorker:
         )
 
     def _exchange(self, call: dict[str, Any] | None, seconds: float) -> tuple[dict[str, Any], str | None]:
-        """Send a call, unless it is None, and return its answer; or kill the process and return the failure."""
+        """Send a call, unless it is None, and return its reply; on failure kill the process."""
         box: queue.SimpleQueue[dict[str, Any] | None] = queue.SimpleQueue()
         self._calls += call is not None
         line = None if call is None else json.dumps({"id": self._calls, **call})
-        # A separate thread: neither writes to a process that does not read nor reads have a time limit.
+        # In a separate thread, since reads and blocked writes of pipes have no time limit.
         self._talker = threading.Thread(target=_talk, args=(self._process, line, self._calls, box), daemon=True)
         self._talker.start()
         try:
@@ -273,7 +272,7 @@ class SandboxWorker:
         except queue.Empty:
             self.kill()
             return {}, f"did not answer within {seconds:g} seconds and was stopped"
-        except BaseException:  # interrupted: its answer must not be mistaken for that of the next call
+        except BaseException:  # after an interrupt, the reply must not be taken for that of the next call
             self.kill()
             raise
         if reply is None:
@@ -286,7 +285,7 @@ class SandboxWorker:
         return reply, None
 
     def kill(self) -> int:
-        """End the process and all its child processes, and return its exit code."""
+        """Kill the process and all its child processes, and return its exit code."""
         process = self._process
         if process is None or self._owner != os.getpid():
             return 0
@@ -313,8 +312,8 @@ class SandboxWorker:
 def _talk(
     process: "subprocess.Popen[str]", line: str | None, call: int, box: "queue.SimpleQueue[dict[str, Any] | None]"
 ) -> None:
-    """Send a line, and put the answer to the call into the box; None if the process has died."""
-    assert process.stdin is not None  # noqa: S101 - `start` asks for both pipes
+    """Send a line, and put the reply to the call into the queue; None if the process died."""
+    assert process.stdin is not None  # noqa: S101 - `start` creates both pipes
     assert process.stdout is not None  # noqa: S101 - see above
     reply = None
     with contextlib.suppress(OSError, json.JSONDecodeError):  # the process died
@@ -330,7 +329,7 @@ def _talk(
 
 
 def _sweep(mark: str) -> None:
-    """Kill every process with the mark of a worker, in any session (Linux)."""
+    """Kill every process with a worker's environment variable, in any session (Linux)."""
     wanted, found = f"{_MARK}={mark}".encode(), True
     for _ in range(10):  # a process may start another one during the search
         if not found or not mark:
@@ -349,7 +348,7 @@ def _kill_all(workers: "Sequence[SandboxWorker | RemoteWorker]") -> None:
 
 
 def _checked(target: str) -> str:
-    """Return the target with the full path of its file.
+    """Return the target with the absolute path of its file.
 
     Raises:
         ValueError: its form is invalid, or there is no such file.

@@ -1,10 +1,10 @@
-"""Worker of `operant.language.sandbox`: a process that runs one function, call by call.
+"""Worker process of `operant.language.sandbox`, which runs one function.
 
-It is started as a script and imports nothing of operant, so it starts in milliseconds. Standard input has one call per
-line, `{"id": 1, "args": [...], "kwargs": {...}, "seconds": 5.0}`; standard output has one answer per line, `{"id": 1,
-"result": ...}`, `{"id": 1, "error": "...", "traceback": "..."}` or `{"id": 1, "memory": "..."}`, the first being
-`{"id": 0, "result": true}` when the function is loaded. The function itself gets another standard input (empty) and
-output (the error stream), so its prints are not mistaken for answers.
+It is started as a script and does not import operant, so it starts in milliseconds. Standard input has one call per
+line, `{"id": 1, "args": [...], "kwargs": {...}, "seconds": 5.0}`; standard output has one reply per line, `{"id": 1,
+"result": ...}`, `{"id": 1, "error": "...", "traceback": "..."}` or `{"id": 1, "memory": "..."}`. The first reply is
+`{"id": 0, "result": true}` when the function is loaded. The function has another standard input (empty) and output (the
+error stream), so that its output is not taken for replies.
 """
 
 import asyncio
@@ -24,11 +24,11 @@ from pathlib import Path
 from typing import Any, TextIO
 
 GRACE = 5.0
-"""Seconds beyond the deadline after which a worker without a parent ends itself."""
+"""Seconds beyond the time limit of a call after which a worker without a parent process exits."""
 
 
 TRAINER_KEY = "operant_trainer"
-"""Keyword of a call for TRL's `trainer_state`, `log_metric` and `log_extra`; its value is the state."""
+"""Keyword argument with the trainer state, for TRL's `trainer_state`, `log_metric` and `log_extra`."""
 
 
 def load(target: str) -> Callable[..., Any]:
@@ -42,7 +42,7 @@ def load(target: str) -> Callable[..., Any]:
     if where.endswith(".py"):
         path = Path(where).resolve()
         sys.path.insert(0, str(path.parent))
-        name_of_module = f"sandboxed_{path.stem}"  # so that a file random.py hides no module of that name
+        name_of_module = f"sandboxed_{path.stem}"  # so that a file named random.py does not hide the module
         spec = importlib.util.spec_from_file_location(name_of_module, path)
         if spec is None or spec.loader is None:
             raise ImportError(f"{path} cannot be imported")
@@ -61,7 +61,7 @@ def load(target: str) -> Callable[..., Any]:
 
 
 def answer(function: Callable[..., Any], call: dict[str, Any]) -> str:
-    """Run one call and return its answer as a line of JSON, with the id of the call."""
+    """Run one call and return its reply as a line of JSON."""
     own = {"id": call.get("id", 0)}
     try:
         kwargs, logged = call["kwargs"], None
@@ -75,12 +75,12 @@ def answer(function: Callable[..., Any], call: dict[str, Any]) -> str:
         return json.dumps({**own, "result": result}, default=_plain)
     except MemoryError:
         return json.dumps({**own, "memory": "ran out of memory"})
-    except Exception as error:  # the parent must learn of every exception
+    except Exception as error:  # every exception is reported to the parent
         return json.dumps({**own, **_described(error)})
 
 
 def _described(error: BaseException) -> dict[str, str]:
-    """Return an exception on one line, with its last place outside this file, and in full."""
+    """Return an exception as one line, with its last location outside this file, and its full traceback."""
     frames = [f for f in traceback.extract_tb(error.__traceback__) if f.filename != __file__]
     if isinstance(error, SyntaxError) and error.filename:
         place = f" ({error.filename}, line {error.lineno})"
@@ -91,11 +91,11 @@ def _described(error: BaseException) -> dict[str, str]:
 
 
 def with_trainer(function: Callable[..., Any], kwargs: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Return the arguments of a reward function that its signature names, and its logs.
+    """Return the arguments in the signature of a reward function, and the values that it logs.
 
     Args:
-        function: has TRL's signature.
-        kwargs: columns, and the state of the trainer under `TRAINER_KEY`.
+        function: reward function with TRL's signature.
+        kwargs: columns, and the trainer state under `TRAINER_KEY`.
     """
     logged: dict[str, Any] = {"metrics": [], "extra": {}}
     given = {name: value for name, value in kwargs.items() if name != TRAINER_KEY}
@@ -122,26 +122,26 @@ def _plain(value: Any) -> Any:
     """Convert arrays, tensors and their elements to plain values."""
     if hasattr(value, "tolist"):
         return value.tolist()
-    raise TypeError(f"a result must be made of numbers, strings, lists and None, got {type(value).__name__}: {value!r}")
+    raise TypeError(f"a result must consist of numbers, strings, lists and None, got {type(value).__name__}: {value!r}")
 
 
 def _limit_memory(limit: int) -> None:
     with contextlib.suppress(ImportError, OSError, ValueError):  # Windows and macOS have no such limit
         import resource
 
-        # Not of the address space: libraries such as CUDA's reserve much more of that than they use.
+        # RLIMIT_DATA instead of the address space, of which libraries such as CUDA's reserve more than they use.
         resource.setrlimit(resource.RLIMIT_DATA, (limit, limit))
 
 
 def _set_alarm(seconds: float) -> None:
-    """End this process after this many seconds, wherever it hangs; 0 cancels that."""
+    """End this process after the given seconds, even if it hangs; 0 cancels the alarm."""
     if hasattr(signal, "setitimer"):
         signal.signal(signal.SIGALRM, signal.SIG_DFL)
         signal.setitimer(signal.ITIMER_REAL, seconds)
 
 
 def _take_channels() -> tuple[TextIO, TextIO]:
-    """Return private copies of standard input and output, and replace them by harmless ones."""
+    """Return copies of standard input and output, and redirect the originals."""
     calls, answers = os.fdopen(os.dup(0), encoding="utf-8"), os.fdopen(os.dup(1), "w", encoding="utf-8")
     nothing = os.open(os.devnull, os.O_RDONLY)
     os.dup2(nothing, 0)
@@ -152,7 +152,7 @@ def _take_channels() -> tuple[TextIO, TextIO]:
 
 
 def main(target: str, memory: int) -> None:
-    """Load the function, limit the memory (bytes; 0 for no limit), and answer calls until standard input ends."""
+    """Load the function, limit the memory (bytes; 0: no limit), and reply to calls until standard input ends."""
     calls, answers = _take_channels()
     process = os.getpid()
     if memory:
@@ -170,7 +170,7 @@ def main(target: str, memory: int) -> None:
         _set_alarm(call["seconds"] + GRACE)
         text = answer(function, call)  # pyright: ignore[reportArgumentType]
         _set_alarm(0)
-        if os.getpid() != process:  # the function forked, and this is the copy, which must not answer
+        if os.getpid() != process:  # the function forked: the child must not reply
             os._exit(0)
         answers.write(text + "\n")
         answers.flush()

@@ -1,9 +1,9 @@
-"""Use of trained reward models: `Scorer`, `load_scorer`, `load_step_rewards`.
+"""Inference with trained reward models: `Scorer`, `load_scorer`, `load_step_rewards`.
 
-A score is the output of a linear head on the hidden state of a token: at the last token of an answer, its end of
-sequence, for outcome supervision; at the last token of each step for process supervision, where the head may also use
-the log-probabilities of the step's tokens. Scores use the sampled tokens of answers; only a policy with another
-tokenizer has its answers tokenized again.
+A score is the output of a linear head on the hidden state of a token: the last token of an answer (EOS) for outcome
+supervision, the last token of each step for process supervision, for which the head may also use the log-probabilities
+of the step's tokens. Scores are computed from the sampled tokens; answers are tokenized again only if the policy has
+another tokenizer.
 """
 
 from collections.abc import Sequence
@@ -29,15 +29,15 @@ from operant.tensors import floats, integers, split
 
 
 class Scorer:
-    """A language model with a head that scores answers.
+    """A language model with a scalar head that scores answers.
 
     Args:
-        model: its trunk gives the hidden states; its last layer is used only for features of the head.
-        head: on the hidden states. Default: one with all scores 0.
+        model: model that computes the hidden states; its output layer is used only for features of the head.
+        head: scalar head on the hidden states. Default: a head with scores 0.
 
     Attributes:
-        model: the model.
-        head: the head.
+        model: model.
+        head: scalar head.
     """
 
     def __init__(self, model: LanguageModel, head: ScalarHead | None = None):
@@ -45,32 +45,32 @@ class Scorer:
         self.head = ScalarHead(model.width, model.device) if head is None else head
 
     def read(self, batch: Packed, places: Tensor) -> Tensor:
-        """Return the scores `[p]` at some tokens of a batch, with a graph.
+        """Compute the scores `[p]` at the given tokens of a batch, with gradients.
 
         Args:
-            batch: the sequences.
-            places: `[p]` indices of tokens in the batch; `batch.last` are those at which answers end.
+            batch: packed sequences.
+            places: indices of tokens in the batch, `[p]`; `batch.last` for whole answers.
         """
         return self.score(self.model.read(batch), batch, places)
 
     def score(self, hidden: Tensor, batch: Packed, places: Tensor) -> Tensor:
-        """Return the scores `[p]` at some tokens of a batch whose hidden states `[n, H]` are known.
+        """Compute the scores `[p]` at the given tokens from the hidden states `[n, H]` of a batch.
 
-        A head with features needs the ends of all steps.
+        A head with features needs the last tokens of all steps.
         """
         if self.head.features is None:
             return self.head(hidden.index_select(0, places))
-        with torch.no_grad():  # the model learns to write correct steps, not to make wrong ones improbable
+        with torch.no_grad():  # no gradient, so that the model is not trained to make wrong steps improbable
             log_probs, _ = self.model.judge(hidden.index_select(0, batch.before), batch.targets)
         return self.head(hidden.index_select(0, places), lowest_log_probs(log_probs, batch, places))
 
     @torch.no_grad()
     def scores(self, samples: Sequence[Sample], *, tokens: int = 16_384) -> Tensor:
-        """Return the score of each answer, `[B]`, at its last token.
+        """Compute the score of each answer at its last token, `[B]`.
 
         Args:
             samples: prompts with answers.
-            tokens: maximum tokens per forward pass.
+            tokens: maximum number of tokens per forward pass.
         """
         found: list[Tensor] = []
         for part in micro_batches(samples, tokens=tokens):
@@ -82,12 +82,12 @@ class Scorer:
     def step_scores(
         self, samples: Sequence[Sample], ends: Sequence[Sequence[int]], *, tokens: int = 16_384
     ) -> list[Tensor]:
-        """Return the scores of the steps of each answer, `[K]` each.
+        """Compute the scores of the steps of each answer, `[K]` each.
 
         Args:
             samples: prompts with answers.
-            ends: for each answer the index in its completion of the last token of each step.
-            tokens: maximum tokens per forward pass.
+            ends: index of the last token of each step in the completion, for each answer.
+            tokens: maximum number of tokens per forward pass.
         """
         found: list[Tensor] = []
         for part in micro_batches(samples, tokens=tokens):
@@ -97,7 +97,7 @@ class Scorer:
         return found
 
     def body(self) -> dict[str, torch.nn.Parameter]:
-        """Return the trained parameters that a score depends on: all but those only in the last layer."""
+        """Return the trained parameters on which scores depend, which excludes the output layer."""
         network = self.model.network
         shared = {id(value) for value in network.get_input_embeddings().parameters()}
         unused = {id(value) for value in network.get_output_embeddings().parameters()} - shared
@@ -105,12 +105,12 @@ class Scorer:
 
 
 def places(batch: Packed, samples: Sequence[Sample], ends: Sequence[Sequence[int]]) -> Tensor:
-    """Return the indices in a batch of tokens of its completions, `[p]`.
+    """Convert indices of tokens in completions to indices in a packed batch, `[p]`.
 
     Args:
-        batch: of the samples.
-        samples: B of them.
-        ends: for each sample the indices of tokens in its completion.
+        batch: packed samples.
+        samples: B samples.
+        ends: indices of tokens in the completion of each sample.
     """
     last = integers(batch.last)
     found = [
@@ -122,12 +122,12 @@ def places(batch: Packed, samples: Sequence[Sample], ends: Sequence[Sequence[int
 
 
 def lowest_log_probs(log_probs: Tensor, batch: Packed, places: Tensor) -> Tensor:
-    """Return for each step the lowest log-probability of its tokens, and of all so far, `[p, 2]`.
+    """Compute for each step the lowest log-probability of its tokens, and of all tokens up to its end, `[p, 2]`.
 
     Args:
-        log_probs: `[m]` of the tokens of the answers.
-        batch: the sequences.
-        places: `[p]` ascending indices of the last tokens of all steps; the last steps end their answers.
+        log_probs: log-probabilities of the tokens of the answers, `[m]`.
+        batch: packed sequences.
+        places: indices of the last tokens of all steps, ascending, `[p]`; the last steps end their answers.
     """
     answer = torch.searchsorted(batch.last, places)  # of each step
     before = batch.last - batch.lengths.cumsum(0)  # number of tokens outside answers, up to each answer's end
@@ -141,14 +141,15 @@ def lowest_log_probs(log_probs: Tensor, batch: Packed, places: Tensor) -> Tensor
 class RewardModelFunction:
     """A reward model as a reward function, `f(prompts, completions, completion_ids, **columns)`.
 
-    The reward of an outcome model is its score. That of a process model is the probability that every step is correct,
+    The reward of an outcome model is its score. That of a process model is the probability that all steps are correct,
     the product over the steps (Lightman et al. 2023, arXiv:2305.20050, section 2.2).
 
     Args:
-        scorer: the model.
-        process: whether it scores steps.
-        separator: between two steps.
-        tokenizer: of the policy. If its vocabulary differs from the reward model's, answers are tokenized again.
+        scorer: model with head.
+        process: whether it is a process reward model.
+        separator: separator between steps.
+        tokenizer: tokenizer of the policy. If its vocabulary differs from the reward model's, answers are tokenized
+            again.
     """
 
     __name__ = "reward_model"
@@ -168,14 +169,14 @@ class RewardModelFunction:
         truncated: Sequence[bool] | None = None,
         **_: Any,
     ) -> list[float | None]:
-        """Return the rewards of n answers.
+        """Compute the rewards of n answers.
 
         Args:
             prompts: strings or messages.
             completions: strings or messages.
-            completion_ids: the tokens of the answers; empty if only texts are known.
-            prompt_ids: the tokens of the prompts; None if only texts are known.
-            truncated: which answers were truncated, so that they get no end of sequence; None: none.
+            completion_ids: token ids of the answers; empty if only texts are known.
+            prompt_ids: token ids of the prompts; None if only texts are known.
+            truncated: mask of the truncated answers, to which no EOS is added; None: none.
         """
         cut = [False] * len(prompts) if truncated is None else truncated
         if self._same and prompt_ids is not None and all(map(len, completion_ids)):
@@ -188,7 +189,7 @@ class RewardModelFunction:
         return [float(row.sigmoid().prod()) for row in self.scorer.step_scores(samples, ends)]
 
     def for_tokenizer(self, tokenizer: Tokenizer) -> "RewardModelFunction":
-        """Return the same reward model for the answers of a policy with this tokenizer."""
+        """Return this reward model for the answers of a policy with another tokenizer."""
         return RewardModelFunction(self.scorer, process=self.process, separator=self.separator, tokenizer=tokenizer)
 
     def _encoded(self, prompt: Any, completion: Any, truncated: bool) -> Sample:
@@ -203,13 +204,13 @@ class RewardModelFunction:
 def step_ends(tokenizer: Tokenizer, ids: Sequence[int], separator: str) -> list[int]:
     """Return the index of the last token of each step of a completion.
 
-    A step ends in the separator, the last one with the completion and its end of sequence. If only the end follows the
-    last separator, the step before it is the last one.
+    A step ends with the separator, the last step with the completion, including EOS. If only EOS follows the last
+    separator, it belongs to the step before it.
 
     Args:
-        tokenizer: of the ids.
-        ids: of the completion.
-        separator: between two steps.
+        tokenizer: tokenizer of the ids.
+        ids: token ids of the completion.
+        separator: separator between steps.
     """
     text, ends, place = decode(tokenizer, ids), list[int](), 0
     while (found := text.find(separator, place)) >= 0:
@@ -230,18 +231,18 @@ def load_scorer(
     seed: int = 0,
     remote_code: bool = False,
 ) -> RewardModelFunction:
-    """Return the reward model of a run as a reward function named `reward_model`.
+    """Load the reward model of a run as a reward function named `reward_model`.
 
     Args:
         run: folder of a run of `reward-model` or `process-reward-model`.
-        device: of the model.
-        tokenizer: of the policy; None: that of the reward model.
-        seed: of the run; if the run lacks it, its first.
-        remote_code: whether its model's own code may run, if the run needs it.
+        device: device of the model.
+        tokenizer: tokenizer of the policy; None: the reward model's.
+        seed: seed of the run; if the run lacks it, its first seed is used.
+        remote_code: whether to allow Python code that comes with its model, if the run needs it.
 
     Raises:
         RunError: there is no run, or its model's code is not allowed.
-        ValueError: it is a run of another algorithm, or has no checkpoint yet.
+        ValueError: the run has another algorithm, or no checkpoint.
     """
     scorer, config = _load(run, device, seed, remote_code)
     process = config.supervision == "process"
@@ -256,33 +257,33 @@ def load_step_rewards(
     seed: int = 0,
     remote_code: bool = False,
 ) -> StepRewards:
-    """Return the process reward model of a run as step rewards, for GRPO with process supervision.
+    """Load the process reward model of a run as step reward function, for GRPO with process supervision.
 
     The reward of a step is the probability that it is correct.
 
     Args:
         run: folder of a run of `process-reward-model`.
-        device: of the model.
-        tokenizer: of the policy; None: that of the reward model. Rewards belong to tokens, so both must be equal.
-        seed: of the run; if the run lacks it, its first.
-        remote_code: whether its model's own code may run, if the run needs it.
+        device: device of the model.
+        tokenizer: tokenizer of the policy; None: the reward model's. Rewards belong to tokens, so both must be equal.
+        seed: seed of the run; if the run lacks it, its first seed is used.
+        remote_code: whether to allow Python code that comes with its model, if the run needs it.
 
     Raises:
         RunError: there is no run, or its model's code is not allowed.
-        ValueError: it is a run of another algorithm or of an outcome model, has no checkpoint yet, or has another
-            vocabulary than the policy.
+        ValueError: the run has another algorithm, an outcome model, no checkpoint, or another vocabulary than the
+            policy.
     """
     scorer, config = _load(run, device, seed, remote_code)
     own = scorer.model.tokenizer
     if config.supervision != "process":
         raise ValueError(
-            f"{run} scores whole answers, but --supervision process needs steps: train one with `operant train "
-            "process-reward-model`, or leave out --supervision process"
+            f"{run} is an outcome reward model, but --supervision process needs a process reward model: train one with "
+            "`operant train process-reward-model`, or leave out --supervision process"
         )
     if tokenizer is not None and tokenizer.get_vocab() != own.get_vocab():
         raise ValueError(
             f"the process reward model of {run} has another vocabulary than the policy, so its rewards cannot be "
-            "placed at the policy's tokens: train it with the policy's --model or --init"
+            "assigned to the policy's tokens: train it with the policy's --model or --init"
         )
 
     def judge(prompts: Sequence[Prompt], completions: Sequence[Completion]) -> Steps:
@@ -300,7 +301,7 @@ def starting_head(init: str, model: LanguageModel, *, seed: int) -> ScalarHead |
     Args:
         init: folder of the run; empty: none.
         model: of the new reward model.
-        seed: of the run; if the run lacks it, its first.
+        seed: seed of the run; if the run lacks it, its first seed is used.
     """
     if not init or opened(init)[0].entry.family != "reward":
         return None
@@ -308,7 +309,7 @@ def starting_head(init: str, model: LanguageModel, *, seed: int) -> ScalarHead |
 
 
 def _trained_head(run: str, model: LanguageModel, seed: int) -> ScalarHead:
-    """Return the head of a run."""
+    """Load the head of a run."""
     _, state = trained_state(run, "head", seed=seed)
     head = ScalarHead(model.width, model.device, features=len(state.get("features", ())))
     copy_named(dict(head.named_parameters()), state, of="head")
@@ -316,12 +317,12 @@ def _trained_head(run: str, model: LanguageModel, seed: int) -> ScalarHead:
 
 
 def _load(run: str, device: torch.device | str, seed: int, remote_code: bool) -> tuple[Scorer, Any]:
-    """Return the scorer of a run and its configuration."""
+    """Load the scorer of a run and its configuration."""
     folder = Run.open(run)
     entry = folder.entry
     if entry.family != "reward":
         raise ValueError(
-            f"{run} is a run of {entry.name}, which trains no reward model; name a run of `operant train reward-model`"
+            f"{run} is a run of {entry.name}, which trains no reward model: use a run of `operant train reward-model`"
         )
     config = folder.config(entry.config_class)
     model = load_trained(ModelOptions(init=run, remote_code=remote_code), seed=seed, device=device)

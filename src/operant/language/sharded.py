@@ -1,16 +1,16 @@
 """Language models that are sharded among processes (FSDP2): `ShardedModel`.
 
-Zhao et al. 2023 (arXiv:2304.11277): each process holds a part of every parameter, gradient and moment. A block of the
-network is gathered when a pass needs it, and freed again; its gradient is added up and divided among the processes. So
-every pass needs all processes. They run in step:
+Each process holds a shard of every parameter, gradient and optimizer state (Zhao et al. 2023, arXiv:2304.11277). A
+block of the network is gathered when a pass needs it and then freed; its gradient is reduced and scattered. Every pass
+therefore needs all processes, which are synchronized:
 
-* items of a batch are divided among them; whoever has none left repeats one, without any effect
+* items of a batch are distributed; a process without items repeats one, with gradient 0
   (`operant.language.in_step`);
 * while they sample, which takes each of them another number of passes, they agree before every pass, and whoever is
   finished runs one token (`ShardedModel.uneven`);
 * a pass of the leading process alone, as in evaluations, is announced to the others, which run one token.
 
-Sums are in another order than in one process, so results are equal up to rounding.
+Sums have another order than in one process, so results are equal up to rounding.
 """
 
 import contextlib
@@ -31,14 +31,14 @@ from operant.runtime.shards import Group, group
 
 
 class ShardedModel(LanguageModel):
-    """A language model whose parameters are sharded: each block of layers, and the rest together.
+    """A language model with sharded parameters; each block of layers is one unit, the other parameters another.
 
     Args:
-        network: a causal model of transformers, whole, or without data (on the device `meta`).
-        tokenizer: its tokenizer.
-        stop: ids that end a sequence.
-        group: the processes.
-        device: of this process.
+        network: causal model of transformers, complete or without data (on device `meta`).
+        tokenizer: tokenizer of the model.
+        stop: token ids that end a sequence.
+        group: process group.
+        device: device of this process.
 
     Raises:
         ValueError: the network has no list of blocks.
@@ -56,8 +56,8 @@ class ShardedModel(LanguageModel):
         policy = MixedPrecisionPolicy(reduce_dtype=torch.float32) if narrow else MixedPrecisionPolicy()
         for module in (*blocks, self._root):
             fully_shard(module, mesh=group.mesh(self._place.type), mp_policy=policy)
-            cast(FSDPModule, module).set_gradient_divide_factor(1.0)  # weights in the loss are of the whole step
-            cast(FSDPModule, module).set_force_sum_reduction_for_comms(True)  # gloo has no mean
+            cast(FSDPModule, module).set_gradient_divide_factor(1.0)  # loss weights already refer to the whole step
+            cast(FSDPModule, module).set_force_sum_reduction_for_comms(True)  # gloo does not support averages
         self._uneven = self._silent = False
         self._number = len(group.models)
         group.models.append(self)
@@ -68,20 +68,20 @@ class ShardedModel(LanguageModel):
         return self._place
 
     def named(self) -> dict[str, nn.Parameter]:
-        """Return all parameters, each with the part of this process, by name."""
+        """Return this process's shards of all parameters, by name."""
         self._root.reshard()
         return super().named()
 
     def whole(self) -> dict[str, Tensor]:
-        """Return the trained parameters by name, in the leading process gathered; the others must make the same call.
+        """Return the trained parameters by name, gathered on rank 0; all processes must make the same call.
 
-        Outside a common call they are asked to.
+        Outside a common call, the other processes are requested to join.
         """
         self._group.announce(self._number, "whole")
         return {name: gathered(value.detach(), self._group) for name, value in self.trained().items()}
 
     def _states(self, ids: Tensor, positions: Tensor, layout: Any) -> Tensor:
-        """Return the last hidden states, `[1, n, H]`, in a pass of all processes."""
+        """Compute the last hidden states, `[1, n, H]`, in a pass of all processes."""
         if self._uneven:
             self._group.some(True)
         else:
@@ -105,7 +105,7 @@ class ShardedModel(LanguageModel):
 
     @torch.no_grad()
     def attend(self) -> None:
-        """Take part in a pass of other processes, by one token."""
+        """Join a pass of other processes with one token."""
         one = torch.zeros(1, dtype=torch.int64, device=self.device)
         self._root(one, one, Segments([Segment(0, 1)], self.device))
         self._root.reshard()
@@ -134,7 +134,7 @@ class ShardedModel(LanguageModel):
             self._silent = False
 
     def frozen(self) -> "ShardedModel":
-        """Return a frozen copy, which is never gathered."""
+        """Return a frozen copy."""
         network = copy.deepcopy(self._skeleton)
         made = ShardedModel(network, self.tokenizer, stop=self.stop, group=self._group, device=self.device)
         buffers = dict(self.network.named_buffers())
@@ -148,7 +148,7 @@ class ShardedModel(LanguageModel):
         return made
 
     def save(self, folder: Any) -> None:
-        """Raise an error: a checkpoint is opened by one process.
+        """Raise an error, since sharded models are exported from their runs by one process.
 
         Raises:
             RuntimeError: always.
@@ -167,7 +167,7 @@ class ShardedModel(LanguageModel):
 
 
 class _Root(nn.Module):
-    """The network as one unit, called for its hidden states."""
+    """The network as one FSDP unit, whose output is the hidden states."""
 
     def __init__(self, network: nn.Module, read: Callable[[Tensor, Tensor, Any], Tensor]):
         super().__init__()
@@ -178,7 +178,7 @@ class _Root(nn.Module):
 
 
 class _Zero(torch.autograd.Function):
-    """The identity, with gradient 0."""
+    """Identity function with gradient 0."""
 
     @staticmethod
     def forward(ctx: Any, tensor: Tensor) -> Tensor:  # pyright: ignore[reportIncompatibleMethodOverride]
@@ -190,18 +190,18 @@ class _Zero(torch.autograd.Function):
 
 
 def divided(model: LanguageModel, probed: tuple[float, int], *, device: str) -> ShardedModel:
-    """Return a model, which every process has loaded, with the part of this process alone.
+    """Shard a model that every process has loaded.
 
     Args:
-        model: on the CPU; it cannot be used afterwards.
-        probed: its memory of a token (`operant.language.memory_estimate`).
-        device: of this process.
+        model: model on the CPU; it cannot be used afterwards.
+        probed: memory per token (`operant.language.memory_estimate`).
+        device: device of this process.
 
     Raises:
-        ValueError: it has an adapter, or no list of blocks.
+        ValueError: the model has an adapter, or no list of blocks.
     """
     if hasattr(model.network, "get_base_model"):
-        raise ValueError("--shard trains all weights, but the model is an adapter: merge it, or leave out --shard")
+        raise ValueError("--shard does not support adapters: merge the adapter, or leave out --shard")
     found = ShardedModel(
         model.network, model.tokenizer, stop=model.stop, group=cast(ModelGroup, group()), device=device
     )
@@ -213,39 +213,39 @@ def blocks_of(network: Any) -> list[nn.Module]:
     """Return the blocks of layers of a causal model of transformers.
 
     Raises:
-        ValueError: it has no list of as many blocks as its configuration says.
+        ValueError: the model has no list of `num_hidden_layers` blocks.
     """
     trunk = network.base_model
     layers = getattr(trunk.config, "num_hidden_layers", None)
     found = [part for part in trunk.modules() if isinstance(part, nn.ModuleList) and len(part) == layers]
     if not found:
         raise ValueError(
-            f"{type(trunk).__name__} has no list of num_hidden_layers ({layers}) blocks, so that --shard cannot divide "
+            f"{type(trunk).__name__} has no list of num_hidden_layers ({layers}) blocks, so --shard cannot shard "
             "it: leave out --shard, or use a plain transformer (Llama, Qwen, Mistral, Gemma, GPT-2, ...)"
         )
     return list(found[0])
 
 
 def device_of(kind: str) -> str:
-    """Return the device of this process: the CPU, or the GPU of its index on this machine.
+    """Return the device of this process: the CPU, or the GPU with its local rank.
 
     Raises:
-        ValueError: there is none, or it is of another kind.
+        ValueError: there is no such GPU, or the device type is not supported.
     """
     name, _, number = kind.partition(":")
     if name not in ("cpu", "cuda") or number:
-        raise ValueError(f"--shard takes the CPU, or one GPU for each process, got device {kind!r}: give cpu or cuda")
+        raise ValueError(f"--shard needs the CPU, or one GPU per process, got device {kind!r}: use cpu or cuda")
     local = int(os.environ.get("LOCAL_RANK", "0"))
     if name == "cuda" and local >= torch.cuda.device_count():
         raise ValueError(
-            f"--shard takes one GPU for each process, but process {local} of this machine has only "
-            f"{torch.cuda.device_count()} GPUs to choose from: use fewer processes, or --device cpu"
+            f"--shard needs one GPU per process, but for process {local} of this machine there are only "
+            f"{torch.cuda.device_count()} GPUs: use fewer processes, or --device cpu"
         )
     return "cpu" if name == "cpu" else f"cuda:{local}"
 
 
 def gathered(value: Tensor, group: Group) -> Tensor:
-    """Return a tensor whole and on the CPU in the leading process, in the others an empty one; a call of all."""
+    """Gather a tensor on the CPU of rank 0, an empty one elsewhere; all processes must call this."""
     if not isinstance(value, DTensor):
         return value
     whole = value.full_tensor()

@@ -1,6 +1,6 @@
-"""Sources of text examples: files, folders and objects of `datasets`, the Hugging Face hub, lists of dicts.
+"""Readers of text examples: files, folders and objects of `datasets`, the Hugging Face Hub, lists of dicts.
 
-Every example comes with its position in the source, for error messages.
+Every example has a description of its position in the source, for error messages.
 """
 
 import csv
@@ -19,20 +19,20 @@ Source = str | Path | Iterable[Mapping[str, Any]] | Mapping[str, Iterable[Mappin
 
 HUB_NAME = re.compile(r"[\w.-]+(?:/[\w.-]+)?(?::[\w.-]+)?")
 PREFERENCES = "train_prefs"  # training split of HuggingFaceH4/ultrafeedback_binarized
-# A cell of a CSV file is a string, unless its column needs another type.
+# Columns of CSV files whose cells are not strings.
 TYPED_CELLS = ("label", "labels", "margin", "completions", "ranks", "messages")
 
 
 def read(source: Source, *, split: str) -> Iterator[tuple[str, Row]]:
-    """Yield the examples of a source, each with a phrase of its position.
+    """Yield the examples of a source, each with a description of its position.
 
     Args:
         source: as for `operant.language.data.read_rows`.
-        split: the split to read, if the source has splits.
+        split: split to read, if the source has splits.
 
     Raises:
-        FileNotFoundError: if there is no such file or dataset.
-        ValueError: if the file is unreadable, or contains something else than examples.
+        FileNotFoundError: there is no such file or dataset.
+        ValueError: the file is unreadable, or contains other data than examples.
     """
     if isinstance(source, str | Path):
         path = Path(source)
@@ -66,7 +66,7 @@ def _as_row(row: Any, where: str) -> Row:
 
 
 def _part(parts: Mapping[str, Any], split: str, name: str) -> Iterable[Any]:
-    """Return one split of several; without `train`, `train_prefs` is the one of preferences."""
+    """Return a split; for `train`, the preference split `train_prefs` is used if there is no `train`."""
     if split == "train" and split not in parts and PREFERENCES in parts:
         split = PREFERENCES
     if split not in parts:
@@ -75,7 +75,7 @@ def _part(parts: Mapping[str, Any], split: str, name: str) -> Iterable[Any]:
 
 
 def _json_lines(path: Path, split: str) -> Iterator[tuple[str, Any]]:
-    """Read one JSON value per line, without the whole file in memory; skip empty lines."""
+    """Read one JSON value per line, one at a time; skip empty lines."""
     del split
     with path.open("rb") as file:
         for number, line in enumerate(file, 1):
@@ -84,8 +84,8 @@ def _json_lines(path: Path, split: str) -> Iterator[tuple[str, Any]]:
                     yield f"line {number}", json.loads(line.decode("utf-8-sig" if number == 1 else "utf-8"))
                 except json.JSONDecodeError as error:
                     raise ValueError(
-                        f"{path}, line {number}, character {error.colno}: {error.msg}, expected one JSON object a "
-                        "line: repair or remove the line (is the file cut off?)"
+                        f"{path}, line {number}, character {error.colno}: {error.msg}, expected one JSON object per "
+                        "line: repair or remove the line (is the file truncated?)"
                     ) from error
                 except UnicodeDecodeError as error:
                     raise _no_utf8(f"{path}, line {number}, byte {error.start + 1}") from error
@@ -94,7 +94,7 @@ def _json_lines(path: Path, split: str) -> Iterator[tuple[str, Any]]:
 
 
 def _json(path: Path, split: str) -> Iterator[tuple[str, Any]]:
-    """Read a list of objects, an object with a list for each split, or lines of JSON under another name."""
+    """Read a list of objects, an object with a list for each split, or JSON Lines."""
     try:
         content: Any = json.loads(path.read_bytes().decode("utf-8-sig"))
     except json.JSONDecodeError as error:
@@ -119,12 +119,12 @@ def _json(path: Path, split: str) -> Iterator[tuple[str, Any]]:
 
 
 def _no_utf8(where: str) -> ValueError:
-    """Return the error about text in another encoding."""
-    return ValueError(f"{where}: this is no UTF-8, expected text in UTF-8: convert the file")
+    """Return the error for text in another encoding."""
+    return ValueError(f"{where}: the text is not UTF-8: convert the file")
 
 
 def _csv(path: Path, split: str) -> Iterator[tuple[str, Any]]:
-    """Read a table with a header; cells stay strings, except in columns that need another type."""
+    """Read a table with a header; cells are strings, except in columns with another type."""
     del split
     with path.open(encoding="utf-8-sig", newline="") as file:
         reader = csv.DictReader(file, strict=True)
@@ -150,11 +150,11 @@ def _cell(column: str, cell: str, where: str) -> Any:
     try:
         return json.loads(cell.lower() if column == "label" else cell) if cell else None
     except json.JSONDecodeError as error:
-        raise ValueError(f"{where}, column {column!r}: {cell!r} is no JSON: {error.msg}") from error
+        raise ValueError(f"{where}, column {column!r}: {cell!r} is not JSON: {error.msg}") from error
 
 
 def _parquet(path: Path, split: str) -> Iterator[tuple[str, Any]]:
-    """Read a Parquet file, with one group of rows in memory at a time."""
+    """Read a Parquet file, one row group at a time."""
     del split
     import pyarrow  # pyright: ignore[reportMissingTypeStubs] - it has none
     from pyarrow import parquet  # pyright: ignore[reportMissingTypeStubs]
@@ -176,11 +176,11 @@ READERS = {".jsonl": _json_lines, ".json": _json, ".parquet": _parquet, ".csv": 
 
 
 def _from_datasets(source: str, path: Path, split: str) -> Any:
-    """Return a saved dataset, or one of the hub, in the form `owner/name` or `owner/name:configuration`."""
+    """Load a saved dataset, or one of the Hub, as `owner/name` or `owner/name:configuration`."""
     if not path.is_dir() and not (HUB_NAME.fullmatch(source) and path.suffix.lower() not in READERS):
         raise FileNotFoundError(
             f"there is no file {source!r}: expected a file ({', '.join(READERS)}), a folder written by `save_to_disk`, "
-            "or the name of a dataset on the Hugging Face hub"
+            "or the name of a dataset on the Hugging Face Hub"
         )
     datasets: Any = importlib.import_module("datasets")
 
@@ -195,9 +195,9 @@ def _from_datasets(source: str, path: Path, split: str) -> Any:
                 raise
             return datasets.load_dataset(name, configuration or None, split=PREFERENCES)
     except Exception as error:  # many causes: no network, no such name, no such split, a choice of configurations
-        place = "the folder" if path.is_dir() else "there is no such file or folder, and from the hub the dataset"
+        place = "the folder" if path.is_dir() else "there is no such file or folder, and from the Hub the dataset"
         raise FileNotFoundError(
             f"{source!r}: {place} cannot be loaded ({type(error).__name__}: {error}). Expected a file "
             f"({', '.join(READERS)}), a folder written by `save_to_disk`, or the name of a dataset on the Hugging Face "
-            "hub (`owner/name` or `owner/name:configuration`), with network access"
+            "Hub (`owner/name` or `owner/name:configuration`), with network access"
         ) from error

@@ -1,4 +1,4 @@
-"""Token ids of conversations, through the chat template of a tokenizer."""
+"""Tokenization of conversations by the chat template of a tokenizer."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -12,7 +12,7 @@ __all__ = ["Message", "assistant_turns", "encode_rendered", "remainder", "render
 
 Message = Mapping[str, Any]
 
-SHIELD = "\uffff"  # not a character of Unicode, so never part of a text
+SHIELD = "\uffff"  # a Unicode noncharacter, so never part of a text
 
 
 def render(
@@ -22,19 +22,19 @@ def render(
     tools: Sequence[Any] | None,
     generation_prompt: bool = False,
 ) -> str:
-    """Return a conversation as text, for `encode_rendered` only.
+    """Render a conversation as text, only for `encode_rendered`.
 
     If the tokenizer treats special tokens in a text as plain characters (`split_special_tokens`), those of the template
-    must still become tokens, so a shield breaks up those in messages.
+    must still become tokens, so those in messages are split by a shield character.
 
     Args:
-        tokenizer: the model's tokenizer.
-        messages: the conversation.
-        tools: descriptions of tools for the template.
-        generation_prompt: whether the text ends with the start of an answer.
+        tokenizer: tokenizer of the model.
+        messages: conversation.
+        tools: tool descriptions for the template.
+        generation_prompt: whether to append the start of an answer.
 
     Raises:
-        ValueError: if the tokenizer has no chat template.
+        ValueError: the tokenizer has no chat template.
     """
     if not tokenizer.chat_template:
         raise ValueError(
@@ -56,7 +56,7 @@ def render(
 
 
 def encode_rendered(tokenizer: Tokenizer, text: str) -> list[int]:
-    """Return the ids of a text from a chat template: its special tokens are tokens, without additions."""
+    """Tokenize a rendered conversation; its special tokens become tokens, and none are added."""
     if not tokenizer.split_special_tokens:
         return encode(tokenizer, text)
     ids: list[int] = []
@@ -79,13 +79,13 @@ def system_length(
     """Return the number of tokens of a conversation's system message.
 
     Args:
-        tokenizer: the model's tokenizer.
-        messages: the conversation.
-        ids: its tokens.
-        tools: descriptions of tools for the template.
+        tokenizer: tokenizer of the model.
+        messages: conversation.
+        ids: token ids of the conversation.
+        tools: tool descriptions for the template.
 
     Returns:
-        0 if it does not start with a system message, or its template cannot render one alone.
+        The number; 0 if there is no system message, or the template cannot render it alone.
     """
     from jinja2 import TemplateError
 
@@ -99,10 +99,10 @@ def system_length(
 
 
 def remainder(head: str, full: str) -> str:
-    """Return the template's addition to `head`, with which `full` must start.
+    """Return the rest of `full` after `head`, with which it must start.
 
     Raises:
-        ValueError: if it does not start so, as with templates that strip the reasoning from earlier turns.
+        ValueError: `full` does not start with `head`, as with templates that remove reasoning from earlier turns.
     """
     if not full.startswith(head):
         same = shared_length(head, full)
@@ -118,13 +118,13 @@ def remainder(head: str, full: str) -> str:
 def assistant_turns(
     tokenizer: Tokenizer, messages: Sequence[Message], *, tools: Sequence[Any] | None
 ) -> tuple[list[int], list[bool]]:
-    """Return the ids of a conversation, `[L]`, and a mask of the assistant's, `[L]`.
+    """Return the ids of a conversation, `[L]`, and a mask of the assistant's turns, `[L]`.
 
-    `{% generation %}` marks in the chat template define the turns, if it has them, otherwise the tokens that each turn
-    adds to the conversation before it.
+    The turns are defined by `{% generation %}` marks in the chat template if it has any, otherwise by the tokens that
+    each turn adds to the conversation.
 
     Raises:
-        ValueError: if no turn is marked, or the template has no marks and rewrites earlier turns.
+        ValueError: no turn is marked, or the template has no marks and rewrites earlier turns.
     """
     template = tokenizer.chat_template
     if not isinstance(template, str) or "generation %}" not in template or tokenizer.split_special_tokens:
@@ -132,14 +132,14 @@ def assistant_turns(
     ids, turns = _marked_turns(tokenizer, messages, tools)
     if not any(turns):
         raise ValueError(
-            "the chat template marks no token of the conversation as the assistant's: mark its turns by "
+            "the chat template marks no token of the conversation as the assistant's: mark its turns with "
             "{% generation %} and {% endgeneration %}, or remove the marks"
         )
     return ids, turns
 
 
 def _shielded(message: Message, special: re.Pattern[str]) -> dict[str, Any]:
-    """Return a message with no special token in its content."""
+    """Return a message whose content has no special tokens."""
     content = message["content"]
     if not isinstance(content, str) or SHIELD in content:
         raise ValueError(f"the content of a message is {content!r}, expected a string of characters")
@@ -147,14 +147,14 @@ def _shielded(message: Message, special: re.Pattern[str]) -> dict[str, Any]:
 
 
 def _special_tokens(tokenizer: Tokenizer) -> re.Pattern[str]:
-    """Return a pattern of the tokenizer's special tokens."""
+    """Return a regular expression of the tokenizer's special tokens."""
     return re.compile("|".join(map(re.escape, tokenizer.all_special_tokens)))
 
 
 def _added_turns(
     tokenizer: Tokenizer, messages: Sequence[Message], tools: Sequence[Any] | None
 ) -> tuple[list[int], list[bool]]:
-    """Find the assistant's turns from the text that each adds."""
+    """Find the assistant's turns from the text that each turn adds."""
     full = render(tokenizer, messages, tools=tools)
     cuts = [0]  # starts and ends of turns, alternating
     for turn, message in enumerate(messages):

@@ -1,6 +1,6 @@
-"""Credit assignment to tokens: rewards and advantages of single tokens, for answers of any lengths.
+"""Token-level rewards and advantages.
 
-Token data are lists of N tensors `[l]`, one per answer, without padding.
+Values of tokens are lists of N tensors `[l]`, one per answer, without padding.
 """
 
 from collections.abc import Sequence
@@ -14,13 +14,13 @@ from operant.tensors import integers, split
 
 
 def shaped(scores: Tensor, cut: Tensor, *, clip: float | None, missing_eos: float | None) -> Tensor:
-    """Return clipped scores `[N]`, with a replacement for those of truncated answers.
+    """Clip scores `[N]`, and replace those of truncated answers.
 
     Args:
-        scores: `[N]`.
-        cut: `[N]` which answers have no end of sequence.
-        clip: largest magnitude of a score; None: no clipping.
-        missing_eos: score of an answer without an end (Huang et al. 2024: -1); None: unchanged.
+        scores: scores, `[N]`.
+        cut: mask of the answers without EOS, `[N]`.
+        clip: maximum absolute value of a score; None: no clipping.
+        missing_eos: score of answers without EOS (Huang et al. 2024: -1); None: unchanged.
     """
     if clip is not None:
         scores = scores.clamp(-clip, clip)
@@ -28,13 +28,13 @@ def shaped(scores: Tensor, cut: Tensor, *, clip: float | None, missing_eos: floa
 
 
 def token_rewards(kl: Sequence[Tensor], scores: Tensor, *, coefficient: float, whiten: bool = False) -> list[Tensor]:
-    """Return `r_t = -β KL_t + 1[t = last] score` (Ziegler et al. 2019, equation 2; Ouyang et al. 2022, equation 2).
+    """Compute `r_t = -β KL_t + 1[t = last] score` (Ziegler et al. 2019, equation 2; Ouyang et al. 2022, equation 2).
 
     Args:
-        kl: for each answer `[l]` the log-ratio of the policy that sampled to the reference, without a graph.
-        scores: `[N]` of the answers.
+        kl: log-ratios of the sampling policy to the reference, `[l]` for each answer, without gradients.
+        scores: scores of the answers, `[N]`.
         coefficient: β.
-        whiten: whether to scale all rewards to variance 1; their mean stays, since its sign has a meaning.
+        whiten: whether to scale all rewards to variance 1, without shifting their mean, whose sign is meaningful.
     """
     rewards = [-coefficient * row for row in kl]
     for row, score in zip(rewards, scores, strict=True):
@@ -51,14 +51,14 @@ def token_advantages(
     gamma: float,
     lam: float,
 ) -> list[Tensor]:
-    """Return generalized advantage estimates of all tokens (`operant.ops.gae`).
+    """Compute generalized advantage estimates of all tokens (`operant.ops.gae`).
 
     Args:
-        rewards: for each answer `[l]`.
-        values: for each answer `[l]`, of the states in which its tokens were chosen.
-        after: `[N]` values of the states after the last tokens; used only for answers in `cut`.
-        cut: `[N]` which answers bootstrap from that value; the others end with 0.
-        gamma: discount.
+        rewards: rewards, `[l]` for each answer.
+        values: values of the states before the tokens, `[l]` for each answer.
+        after: values of the states after the last tokens, `[N]`; used only for answers in `cut`.
+        cut: mask of the answers that bootstrap from `after`, `[N]`; the others end with value 0.
+        gamma: discount factor.
         lam: λ.
     """
     last = torch.tensor([len(row) - 1 for row in rewards], device=after.device)
@@ -81,14 +81,14 @@ def token_advantages(
 
 
 def whitened(rows: Sequence[Tensor], *, shift_mean: bool = True) -> list[Tensor]:
-    """Return tensors `[l]` with variance 1 over all their tokens, and with mean 0 or their own mean."""
+    """Scale tensors `[l]` to variance 1 over all tokens, and shift their mean to 0 unless `shift_mean` is false."""
     return list(split(ops.whiten(torch.cat(list(rows)), shift_mean=shift_mean), [len(row) for row in rows]))
 
 
 def outcome_metrics(
     kl: Sequence[Tensor], log_probs: Sequence[Tensor], scores: Tensor, *, coefficient: float
 ) -> dict[str, Tensor]:
-    """Return means over answers, in nats and units of reward per answer, under the names of TRL's PPO trainer."""
+    """Compute means over answers, in nats and units of reward per answer, under the names of TRL's PPO trainer."""
     divergence = torch.stack([row.sum() for row in kl]).mean()
     return {
         "objective/kl": divergence,

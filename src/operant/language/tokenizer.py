@@ -1,9 +1,9 @@
-"""Conversion of text to token ids and back, in one way only.
+"""Tokenization and decoding of texts.
 
-Training and generation must use the same ids, so all ids come from this module, and nothing is decoded and tokenized
-again. It prevents: two BOS (a template writes one, the tokenizer adds one), no EOS or two of them, several ids that all
-mean the end, an EOS that is also the padding, a completion whose first token would merge with the end of the prompt,
-and chat templates that rewrite earlier turns.
+Training and generation must use the same ids, so all tokenization is in this module, and decoded text is not tokenized
+again. It handles: two BOS (one from the template, one from the tokenizer), missing or repeated EOS, several EOS ids, an
+EOS that is also the padding token, a completion whose first token would merge with the end of the prompt, and chat
+templates that rewrite earlier turns.
 """
 
 from collections.abc import Collection, Sequence
@@ -32,7 +32,7 @@ Text = str | Sequence[Message]
 
 CHARACTERS = "\n" + "".join(map(chr, range(0x20, 0x7F)))
 SPECIAL = {"pad_token": "<pad>", "bos_token": "<bos>", "eos_token": "<eos>"}  # ids 0, 1, 2
-# An assistant's turn ends in EOS, so every turn of a conversation teaches the model to stop.
+# Assistant turns end with EOS, so that the model learns to stop after every turn.
 CHAT_TEMPLATE = (
     "{{ bos_token }}"
     "{% for message in messages %}"
@@ -45,20 +45,20 @@ CHAT_TEMPLATE = (
 
 
 class Encoded(NamedTuple):
-    """Token ids of one text, and a mask of the trained ones."""
+    """Token ids of a text, and a mask of the trained tokens."""
 
     ids: list[int]
     """Token ids, `[L]`."""
     trained: list[bool]
-    """Whether each id counts in the loss, `[L]`."""
+    """Mask of the tokens that count in the loss, `[L]`."""
 
 
 def character_tokenizer() -> Tokenizer:
     """Return the character tokenizer of the built-in tasks.
 
-    Its 99 tokens are `<pad>` (0), `<bos>` (1), `<eos>` (2), the newline and the printable characters of ASCII. Other
-    characters raise an error. `<eos>` in a text is five characters, not the token. It is a normal tokenizer of
-    `transformers`, and can be saved and loaded with a model.
+    Its 99 tokens are `<pad>` (0), `<bos>` (1), `<eos>` (2), the newline and the printable ASCII characters. Other
+    characters raise an error. `<eos>` in a text is tokenized as five characters. It is a regular tokenizer of
+    `transformers`, which can be saved and loaded with a model.
     """
     from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, processors
 
@@ -78,17 +78,16 @@ def character_tokenizer() -> Tokenizer:
 
 
 def stop_ids(tokenizer: Tokenizer, generation_config: "GenerationConfig | None" = None) -> frozenset[int]:
-    """Return every id that ends a completion: the tokenizer's EOS and all of the model's.
+    """Return all ids that end a completion: the tokenizer's EOS and those of the model's generation config.
 
-    Chat models often have several (one ends a turn, one a document). Padding does not matter: a tokenizer may pad with
-    its EOS.
+    Chat models often have several (one ends a turn, one a document). The padding token may be the EOS.
 
     Args:
-        tokenizer: the model's tokenizer.
-        generation_config: the model's; its `eos_token_id` is an int, a list or None.
+        tokenizer: tokenizer of the model.
+        generation_config: generation config of the model; its `eos_token_id` is an int, a list or None.
 
     Raises:
-        ValueError: if there is none.
+        ValueError: there is no EOS.
     """
     found: list[Any] = [tokenizer.eos_token_id, getattr(generation_config, "eos_token_id", None)]
     lists: list[list[int | None]] = [own if isinstance(own, list) else [own] for own in found]
@@ -102,22 +101,20 @@ def encode_prompt(tokenizer: Tokenizer, prompt: Text, *, tools: Sequence[Any] | 
     """Return the ids of a prompt, ready for a continuation.
 
     Args:
-        tokenizer: the model's tokenizer.
-        prompt: a string, which gets exactly one BOS if the tokenizer adds one to a text (also if the string already has
-            it); or messages, which the chat template converts to text once, with its generation prompt. A template
-            writes its own BOS.
-        tools: descriptions of tools for the chat template.
+        tokenizer: tokenizer of the model.
+        prompt: a string, which gets exactly one BOS if the tokenizer adds BOS to texts, even if the string already
+            starts with it; or messages, which are rendered by the chat template with its generation prompt. The
+            template adds its own BOS.
+        tools: tool descriptions for the chat template.
 
     Raises:
-        ValueError: if a character is not in the vocabulary, if a tokenizer without a chat template gets messages, or if
-            they end in an assistant's turn.
+        ValueError: a character is not in the vocabulary, messages are given but the tokenizer has no chat template, or
+            they end with an assistant turn.
     """
     if isinstance(prompt, str):
         return _with_bos(tokenizer, encode(tokenizer, prompt))
     if prompt and prompt[-1]["role"] == "assistant":
-        raise ValueError(
-            "the prompt ends in an assistant message, expected the turn before it: move that message to the completion"
-        )
+        raise ValueError("the prompt ends with an assistant message: move that message to the completion")
     return encode_rendered(tokenizer, render(tokenizer, prompt, tools=tools, generation_prompt=True))
 
 
@@ -129,22 +126,22 @@ def encode_pair(
     eos_ids: Collection[int],
     tools: Sequence[Any] | None = None,
 ) -> tuple[list[int], list[int]]:
-    """Return the ids of a prompt and of its completion, which ends in exactly one EOS.
+    """Return the ids of a prompt and of its completion, which ends with exactly one EOS.
 
-    The prompt's ids are those of `encode_prompt`, as in generation. If the tokens of the joined strings do not start
-    with them (the last token of the prompt merges with the start of the completion), the completion is tokenized
-    separately, with a warning. Text after the first EOS (a newline in many chat templates) is dropped.
+    The prompt's ids are those of `encode_prompt`, as in generation. If the last token of the prompt would merge with
+    the start of the completion, the completion is tokenized separately, with a warning. Text after the first EOS (a
+    newline in many chat templates) is dropped.
 
     Args:
-        tokenizer: the model's tokenizer.
+        tokenizer: tokenizer of the model.
         prompt: a string or messages.
-        completion: a string or one assistant message in a list; of the same kind as the prompt.
+        completion: a string, or a list with one assistant message; of the same type as the prompt.
         eos_ids: tokens that end a completion (`stop_ids`).
-        tools: descriptions of tools for the chat template.
+        tools: tool descriptions for the chat template.
 
     Raises:
-        ValueError: if the two are of different kinds, if the completion is not one assistant message, or if the chat
-            template changes the prompt once there is an answer, so that training and generation would differ.
+        ValueError: prompt and completion have different types, the completion is not one assistant message, or the
+            chat template changes the prompt if an answer follows, so that training and generation would differ.
     """
     if isinstance(prompt, str) != isinstance(completion, str):
         raise ValueError(
@@ -179,18 +176,18 @@ def encode_steps(
 ) -> tuple[list[int], list[list[int]]]:
     """Return the ids of a prompt and of each step of its solution; concatenated, they are the solution's ids.
 
-    Each step ends in the separator, the last in EOS, so the last token of a step gives its score. The solution is
+    Each step ends with the separator, the last one with EOS; the last token of a step is scored. The solution is
     tokenized as a whole; if a token would span two steps, they are tokenized separately, with a warning.
 
     Args:
-        tokenizer: the model's tokenizer.
+        tokenizer: tokenizer of the model.
         prompt: a string or messages.
-        steps: the steps, `[K]`, without their separators.
+        steps: steps, `[K]`, without separators.
         eos_ids: tokens that end a completion (`stop_ids`).
-        separator: between two steps.
-        finished: whether the last step ends the solution. Otherwise it ends in the separator too, as in data that stop
+        separator: separator between steps.
+        finished: whether the last step ends the solution. Otherwise it ends with the separator, as for data that stop
             at the first mistake.
-        tools: descriptions of tools for the chat template.
+        tools: tool descriptions for the chat template.
     """
     texts = [step + separator for step in steps[:-1]] + [steps[-1] + ("" if finished else separator)]
     if isinstance(prompt, str):
@@ -210,20 +207,20 @@ def encode_text(
     eos_ids: Collection[int],
     tools: Sequence[Any] | None = None,
 ) -> Encoded:
-    """Return the ids of a text for language modeling, and a mask of the trained ones.
+    """Return the ids of a text for language modeling, and a mask of the trained tokens.
 
-    Of a string everything is trained except its BOS, and it ends in exactly one EOS. Of a conversation the assistant's
-    turns are trained, each with the EOS that ends it. `{% generation %}` marks in the chat template define them, if it
-    has them, otherwise the tokens that each turn adds to the conversation before it.
+    All tokens of a string except BOS are trained, including exactly one EOS at the end. For a conversation, the
+    assistant turns are trained, including their EOS. They are defined by `{% generation %}` marks in the chat template
+    if it has any, otherwise by the tokens that each turn adds to the conversation.
 
     Args:
-        tokenizer: the model's tokenizer.
+        tokenizer: tokenizer of the model.
         text: a string or messages.
         eos_ids: tokens that end a completion (`stop_ids`).
-        tools: descriptions of tools for the chat template.
+        tools: tool descriptions for the chat template.
 
     Raises:
-        ValueError: if a conversation has no assistant turn, or the chat template rewrites earlier turns.
+        ValueError: a conversation has no assistant turn, or the chat template rewrites earlier turns.
     """
     if isinstance(text, str):
         ids = _with_bos(tokenizer, encode(tokenizer, text))
@@ -233,18 +230,18 @@ def encode_text(
         return Encoded(ids, [i >= start for i in range(len(ids))])
     roles = [message["role"] for message in text]
     if "assistant" not in roles:
-        raise ValueError(f"the conversation has messages of {roles}, expected one of the assistant to train on")
+        raise ValueError(f"the conversation has messages of {roles}, expected an assistant message to train on")
     ids, turns = assistant_turns(tokenizer, text, tools=tools)
     return _with_ends(tokenizer, ids, turns, eos_ids)
 
 
 def decode(tokenizer: Tokenizer, ids: Sequence[int]) -> str:
-    """Return the text of token ids, `[L]`, without special tokens and with unchanged spaces."""
+    """Decode token ids `[L]` to text, without special tokens and with unchanged spaces."""
     return str(tokenizer.decode(list(ids), skip_special_tokens=True, clean_up_tokenization_spaces=False))
 
 
 def _leading(tokenizer: Tokenizer) -> list[int]:
-    """Return the tokenizer's prefix of a text: its BOS, or nothing."""
+    """Return the ids that the tokenizer prepends to a text: BOS or none."""
     plain, full = (tokenizer.encode("a", add_special_tokens=special) for special in (False, True))
     return next((full[:i] for i in range(len(full)) if full[i : i + len(plain)] == plain), list[int]())
 
@@ -256,7 +253,7 @@ def _with_bos(tokenizer: Tokenizer, ids: list[int]) -> list[int]:
 
 
 def _eos(tokenizer: Tokenizer, eos_ids: Collection[int]) -> int:
-    """Return the id to append to a completion without an end."""
+    """Return the EOS id to append to a completion."""
     own = tokenizer.eos_token_id
     return own if isinstance(own, int) and own in eos_ids else min(eos_ids)
 
@@ -268,7 +265,7 @@ def _ended(tokenizer: Tokenizer, ids: list[int], eos_ids: Collection[int]) -> li
 
 
 def _with_ends(tokenizer: Tokenizer, ids: list[int], turns: list[bool], eos_ids: Collection[int]) -> Encoded:
-    """Train every turn up to its first EOS, which may follow it directly, and end the text with the last of them."""
+    """Mask every turn up to its first EOS, which may directly follow it, and truncate the text after the last one."""
     trained: list[bool] = []
     inside = False
     for i, token in enumerate(ids):

@@ -1,8 +1,8 @@
-"""Rewards by rules, not learned: verifiers, by name in `VERIFIERS`, and Python functions from files.
+"""Rule-based rewards: verifiers, by name in `VERIFIERS`, and Python functions from files.
 
-Each name is that of a factory, with optional options after the name: `find("numeric:tolerance=0.01")`. The result is a
-reward function with TRL's signature (see `operant.language.rewards`). Verifiers that compare read the correct answer
-from a column of the examples, `answer` by default; where that is None they do not apply.
+A name, with optional options, selects a factory: `find("numeric:tolerance=0.01")`. The result is a reward function with
+TRL's signature (see `operant.language.rewards`). Verifiers that compare answers read the correct one from a column of
+the examples, by default `answer`; they do not apply to examples in which it is None.
 """
 
 import ast
@@ -27,7 +27,7 @@ from operant.language.sandbox_worker import TRAINER_KEY
 from operant.tensors import floats
 
 ENTRY_POINTS = "operant.rewards"
-"""Group of entry points of reward functions in installed packages."""
+"""Entry-point group of reward functions in installed packages."""
 
 _MATHEMATICS = f"{Path(__file__).resolve().with_name('mathematics.py')}:equivalent"
 
@@ -45,17 +45,16 @@ def find(
     workers: int = 1,
     memory: int | None = MEMORY,
 ) -> RewardFunction:
-    """Return the reward function of a text on the command line.
+    """Return a reward function by its name or path.
 
     Args:
-        text: the name of an entry point of the group `operant.rewards`, or `package.module:function`, which run in this
-            process; a name of `VERIFIERS`, with optional options after it (`numeric:tolerance=0.01`), or
-            `path/to/file.py:function` for a function with TRL's signature, which runs in a sandbox; Python objects
-            (`operant.doors.hold`) run in this process.
-        max_completion_length: maximum tokens of a completion, for verifiers that need it.
-        timeout: seconds of one call of a function from a file.
-        workers: processes of a function from a file, and of `accuracy`.
-        memory: limit in bytes of a process of a function from a file; None for no limit.
+        text: name in `VERIFIERS`, with optional options (`numeric:tolerance=0.01`); name of an entry point of the group
+            `operant.rewards`, `package.module:function` or a Python object (`operant.doors.hold`), which run in this
+            process; or `path/to/file.py:function`, which runs in a sandbox. Functions have TRL's signature.
+        max_completion_length: maximum number of tokens of a completion, for verifiers that need it.
+        timeout: time limit in seconds per call of a function from a file.
+        workers: number of processes of a function from a file, and of `accuracy`.
+        memory: memory limit in bytes per process of a function from a file; None: no limit.
 
     Raises:
         ValueError: there is no such verifier, option or file, or a value is out of its range.
@@ -74,7 +73,7 @@ def find(
 
 
 def exact(*, column: str = "answer") -> RewardFunction:
-    """1 if the completion equals the correct answer, except surrounding white space, else 0.
+    """Return 1 if the completion equals the correct answer up to surrounding white space, else 0.
 
     If the correct answer ends in `#### 18`, as in GSM8K, 18 is also correct.
     """
@@ -86,15 +85,16 @@ def exact(*, column: str = "answer") -> RewardFunction:
 
 
 def numeric(*, column: str = "answer", tolerance: float = 1e-9) -> RewardFunction:
-    r"""1 if the number that the completion gives as its answer equals the correct one, else 0.
+    r"""Return 1 if the number that is the completion's answer equals the correct one, else 0.
 
-    That is the content of the last `\boxed{...}`, or else the first number after the last `####`, or else the last
-    number. Numbers are written like `-3`, `3.0`, `1,234.5`, `1e-3` or `1/2`, or the same in LaTeX
+    The answer is the content of the last `\boxed{...}`, otherwise the first number after the last `####`, otherwise the
+    last number. Formats: `-3`, `3.0`, `1,234.5`, `1e-3`, `1/2`, and their LaTeX equivalents
     (`operant.language.numerals`).
 
     Args:
-        column: with the correct numbers, as numbers or text; of an answer such as GSM8K's the number after `####`.
-        tolerance: largest difference, relative to the correct number if that is above 1.
+        column: column with the correct numbers, as numbers or text; for answers such as GSM8K's the number after
+            `####` is used.
+        tolerance: maximum difference, relative to the correct number if that is above 1.
 
     Raises:
         ValueError: the tolerance is negative.
@@ -113,10 +113,10 @@ def numeric(*, column: str = "answer", tolerance: float = 1e-9) -> RewardFunctio
 
 
 def boxed(*, column: str = "answer") -> RewardFunction:
-    r"""1 if the content of the last `\boxed{...}` of the completion is the correct answer, else 0.
+    r"""Return 1 if the content of the last `\boxed{...}` of the completion is the correct answer, else 0.
 
-    Two answers are the same if they are equal numbers, with or without a unit or `x = 18`, or equal text up to spaces,
-    dollar signs, `\left`, `\right`, a final full stop and the size of fractions. For more mathematics use `accuracy`.
+    Answers are the same if they are equal numbers, also with a unit or as `x = 18`, or equal text up to spaces, dollar
+    signs, `\left`, `\right`, a final period and the size of fractions. For general mathematics use `accuracy`.
     """
 
     def same(text: str, gold: Any) -> float:
@@ -129,16 +129,16 @@ def boxed(*, column: str = "answer") -> RewardFunction:
 
 
 def accuracy(*, column: str = "", seconds: float = 10.0, workers: int = 1) -> RewardFunction:
-    """1 if the completion equals the correct answer as mathematics, by `math-verify`, else 0.
+    """Return 1 if the completion is mathematically equal to the correct answer, by `math-verify`, else 0.
 
-    If the correct answer is a number, and the completion boxes or marks (`####`) a number or has no LaTeX, the numbers
-    decide, as in `operant.language.numerals`. Otherwise `math-verify` compares in separate processes, each comparison
-    with a deadline. None after the deadline, or if the correct answer is unreadable.
+    If the correct answer is a number, and the completion has a number in a box or after `####`, or has no LaTeX, the
+    numbers are compared (`operant.language.numerals`). Otherwise `math-verify` compares the expressions in separate
+    processes. The result is None after the time limit, or if the correct answer is unreadable.
 
     Args:
-        column: with the correct answers; by default `solution`, as in TRL, or else `answer`.
-        seconds: time limit of one comparison.
-        workers: processes.
+        column: column with the correct answers; by default `solution`, as in TRL, otherwise `answer`.
+        seconds: time limit of a comparison.
+        workers: number of processes.
 
     Raises:
         ModuleNotFoundError: `math-verify` is not installed.
@@ -161,7 +161,7 @@ def accuracy(*, column: str = "", seconds: float = 10.0, workers: int = 1) -> Re
 
 
 def pattern(*, pattern: str) -> RewardFunction:
-    """1 if the whole completion matches a regular expression (a dot also matches a line break), else 0.
+    """Return 1 if the whole completion matches a regular expression (a dot also matches a line break), else 0.
 
     Raises:
         ValueError: the regular expression is invalid.
@@ -174,21 +174,21 @@ def pattern(*, pattern: str) -> RewardFunction:
 
 
 def think_format() -> RewardFunction:
-    """1 if the completion begins with one `<think>...</think>`, else 0; as TRL's `think_format_reward`."""
+    """Return 1 if the completion begins with one `<think>...</think>`, else 0, like TRL's `think_format_reward`."""
     return _matching("think_format", _THINK)
 
 
 def think_answer_format() -> RewardFunction:
-    """1 if the completion is one `<think>...</think>` and one `<answer>...</answer>` and nothing else, else 0."""
+    """Return 1 if the completion consists of one `<think>...</think>` and one `<answer>...</answer>`, else 0."""
     return _matching("think_answer_format", _THINK_ANSWER)
 
 
 def length(*, target: int | None = None, limit: int | None = None) -> RewardFunction:
-    """A reward for the number of tokens, end of sequence included. Set one of the two.
+    """Return a reward for the number of tokens, including EOS. Set either `target` or `limit`.
 
     Args:
-        target: best number; the reward falls linearly from 1 there to 0 at zero and at twice the number.
-        limit: largest number; the reward is 1 up to it and 0 beyond.
+        target: best number; the reward decreases linearly from 1 at the target to 0 at zero and at twice the target.
+        limit: maximum number; the reward is 1 up to it and 0 beyond.
 
     Raises:
         ValueError: both or neither are given, or the number is not positive.
@@ -207,14 +207,14 @@ def length(*, target: int | None = None, limit: int | None = None) -> RewardFunc
 
 
 def repetition(*, ngram_size: int = 3, max_penalty: float = -1.0) -> RewardFunction:
-    """A penalty for repeated n-grams of words: `max_penalty` times the share of them that occurred before.
+    """Return a penalty for repeated n-grams of words: `max_penalty` times the fraction that occurred before.
 
-    0 for a completion of fewer than n words. After Yeo et al. 2025 (arXiv:2502.03373, appendix C.2), as TRL's
+    0 for completions with fewer than n words. From Yeo et al. 2025 (arXiv:2502.03373, appendix C.2), like TRL's
     `get_repetition_penalty_reward`.
 
     Args:
-        ngram_size: words of an n-gram, n; case does not matter.
-        max_penalty: penalty of a text of endless repetition, at most 0.
+        ngram_size: number of words of an n-gram, n; case is ignored.
+        max_penalty: penalty for only repetitions, at most 0.
 
     Raises:
         ValueError: an argument is out of its range.
@@ -236,11 +236,12 @@ def repetition(*, ngram_size: int = 3, max_penalty: float = -1.0) -> RewardFunct
 
 
 def soft_overlong(*, max_completion_length: int, buffer: int | None = None) -> RewardFunction:
-    """DAPO's soft penalty of long completions: 0, then falling to -1 at the limit (`ops.overlong_penalty`).
+    """Return DAPO's soft penalty for long completions, from 0 linearly to -1 at the limit (`ops.overlong_penalty`).
 
     Args:
-        max_completion_length: maximum tokens of a completion, end of sequence included.
-        buffer: tokens before the limit over which the penalty grows; None: a fifth of the limit, as in the paper.
+        max_completion_length: maximum number of tokens of a completion, including EOS.
+        buffer: number of tokens before the limit over which the penalty grows; None: a fifth of the limit, as in the
+            paper.
 
     Raises:
         ValueError: the buffer is not in [1, max_completion_length].
@@ -256,7 +257,7 @@ def soft_overlong(*, max_completion_length: int, buffer: int | None = None) -> R
 
 
 def _pass_on(answers: Sequence[dict[str, Any] | None], sizes: Sequence[int], log_metric: Any, log_extra: Any) -> None:
-    """Log the function's logs of the calls of a batch; a call without an answer has None in every column."""
+    """Log the values that a function logged in the calls of a batch; failed calls have None in every column."""
     logged = [answer for answer in answers if answer is not None]
     for name, value in [pair for answer in logged for pair in answer["metrics"]] if log_metric else ():
         log_metric(name, value)
@@ -268,14 +269,14 @@ def _pass_on(answers: Sequence[dict[str, Any] | None], sizes: Sequence[int], log
 def user_function(
     target: str, *, seconds: float = 60.0, workers: int = 1, memory: int | None = MEMORY
 ) -> RewardFunction:
-    """A reward function from a Python file, in a separate process with a deadline.
+    """Return a reward function from a Python file, which runs in separate processes with a time limit.
 
     Args:
         target: `path/to/file.py:function`. The function has TRL's signature and may be `async`.
-        seconds: time limit of one call; after it all completions of the call get None.
-        workers: processes. With one, a call has the whole batch; with several, the batch is divided into as many calls
-            of consecutive completions, which run in parallel, each with its own deadline.
-        memory: limit in bytes of a process's own memory (Linux); None for no limit.
+        seconds: time limit of a call; after it all completions of the call get None.
+        workers: number of processes. With one, a call gets the whole batch; with several, the batch is split into one
+            call per process of consecutive completions, which run in parallel with separate time limits.
+        memory: memory limit of a process in bytes (Linux); None: no limit.
 
     Raises:
         ValueError: there is no such file, or an argument is out of its range.
@@ -315,7 +316,7 @@ def user_function(
 
 
 def _named_without_default(target: str) -> list[str]:
-    """Return the parameters without a default of a function in a file, from the text of the file."""
+    """Return the required parameters of a function in a file, without importing the file."""
     where, _, name = target.rpartition(":")
     for node in ast.parse(Path(where).read_bytes()).body:
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.name == name and not node.decorator_list:
@@ -327,7 +328,7 @@ def _named_without_default(target: str) -> list[str]:
 
 
 def right_answer(gold: Any) -> str:
-    r"""Return the correct answer in a column: the content of its last box, the text after `####`, or all of it."""
+    r"""Return the correct answer in a column: the content of its last box, the text after `####`, or the whole text."""
     text = str(gold)
     found = last_box(text)
     found = after_mark(text) if found is None else found
@@ -351,7 +352,7 @@ def _same_number(text: str, other: str) -> bool:
 
 
 def _by_number(text: str, right: str) -> float | None:
-    """Return 1.0 or 0.0 if numbers alone decide whether a completion is correct, else None."""
+    """Return 1.0 or 0.0 if the answers can be compared as numbers, else None."""
     number = stated_number(right)
     if number is None:
         return None
@@ -364,7 +365,7 @@ def _by_number(text: str, right: str) -> float | None:
 
 
 def _comparing(name: str, column: str, judge: Callable[[str, Any], float]) -> RewardFunction:
-    """Return a reward function that compares each completion with the correct answer in a column."""
+    """Create a reward function that compares each completion with the correct answer in a column."""
 
     def reward(completions: Sequence[Any], **columns: Any) -> list[float | None]:
         golds = _gold(name, column, columns)
@@ -410,4 +411,4 @@ VERIFIERS: dict[str, Callable[..., RewardFunction]] = {
     "repetition": repetition,
     "soft-overlong": soft_overlong,
 }
-"""Factories of reward functions, by their names on the command line."""
+"""Factories of reward functions, by name."""

@@ -1,4 +1,4 @@
-"""Advice for a user whose training makes a policy worse: `hints_of`, `advice`."""
+"""Advice for runs in which training makes the policy worse: `hints_of`, `advice`."""
 
 from typing import Any
 
@@ -7,7 +7,7 @@ from operant.runtime.run import Run
 
 
 def hints_of(run: Run, *, kept: bool) -> Hints | None:
-    """Return the hints for a run whose policy gets worse than at its start; None if it started from scratch.
+    """Return hints for a run whose policy may become worse than at its start; None if it started from scratch.
 
     Args:
         run: the run in training.
@@ -23,11 +23,11 @@ def hints_of(run: Run, *, kept: bool) -> Hints | None:
 
 
 def advice(config: Any, penalty: str = "") -> str:
-    """Return advice for a policy that gets worse in training, from its configuration; empty: none.
+    """Return advice for a policy that becomes worse in training; empty if there is none.
 
     Args:
-        config: of the algorithm.
-        penalty: field with the weight of the penalty for leaving the start; empty: none.
+        config: configuration of the algorithm.
+        penalty: field with the coefficient of the penalty on the divergence from the start; empty: none.
     """
     found: list[str] = []
     if hasattr(config, "learning_rate"):

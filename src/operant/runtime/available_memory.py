@@ -24,12 +24,12 @@ def available(device: torch.device) -> int | None:
 
 
 def left_to_group(folder: Path) -> int | None:
-    """Return the remaining memory of a control group (version 2), in bytes, possibly negative; None without a limit."""
+    """Return the remaining memory of a cgroup (version 2) in bytes, possibly negative; None without a limit."""
     limit = folder / "memory.max"
     if not limit.exists() or (most := limit.read_text().strip()) == "max":
         return None
     counts = _counts(folder / "memory.stat", " ")
-    files = counts["active_file"] + counts["inactive_file"]  # copies of files, freed when needed
+    files = counts["active_file"] + counts["inactive_file"]  # page cache, which is reclaimed when needed
     return int(most) - int((folder / "memory.current").read_text()) + files
 
 
@@ -42,13 +42,13 @@ def require_memory(needed: float, device: torch.device, *, what: str, remedy: Ca
     """Check that an allocation fits into memory.
 
     Args:
-        needed: bytes.
-        device: of the allocation.
-        what: subject and verb of the message.
-        remedy: returns the fix for the message, from the available bytes.
+        needed: size of the allocation in bytes.
+        device: device of the allocation.
+        what: subject and verb of the error message.
+        remedy: function from the available bytes to a fix, for the error message.
 
     Raises:
-        ValueError: the device has less.
+        ValueError: the device has less memory available.
     """
     free = available(device)
     if free is not None and needed > free:

@@ -13,10 +13,10 @@ _INTERVAL = re.compile(r"([\[(])(\S+), (\S+)([\])])")
 
 @dataclass(frozen=True)
 class Interval:
-    """An interval of numbers, for the type of a field: `Annotated[float, Interval("[0, 1)")]`.
+    """Interval of numbers, for the annotation of a field: `Annotated[float, Interval("[0, 1)")]`.
 
     Attributes:
-        text: as in mathematics: `[` and `]` include an end, `(` and `)` do not; an end may be `inf`.
+        text: interval in mathematical notation: `[` and `]` include an end, `(` and `)` exclude it; `inf` is allowed.
 
     Raises:
         ValueError: `text` is not an interval.
@@ -27,10 +27,10 @@ class Interval:
     def __post_init__(self) -> None:
         """Validate."""
         if _INTERVAL.fullmatch(self.text) is None:
-            raise ValueError(f"an interval is written like '[0, 1)' or '(0, inf)', got {self.text!r}")
+            raise ValueError(f"an interval must have a form such as '[0, 1)' or '(0, inf)', got {self.text!r}")
 
     def __contains__(self, value: object) -> bool:
-        """Whether a value is a number between the ends."""
+        """Return whether a value is a number in the interval."""
         if not isinstance(value, Real) or value is True or value is False:
             return False
         number = cast(float, value)
@@ -50,18 +50,19 @@ _FINITE = Interval("(-inf, inf)")
 
 
 def require(config: Any, **bounds: str | Sequence[str | None]) -> None:
-    """Check every field of a configuration against its type, and some against bounds given here.
+    """Validate the fields of a configuration against their types, and against additional bounds.
 
-    A number must lie in the interval of its type, or be finite without one; an integer must be whole; a `Literal` must
-    be one of its words. The same holds for every number of a tuple; None is allowed if the type has it.
+    A number must be in the interval of its annotation, or finite if there is none; an integer must be whole; a
+    `Literal` must have one of its values. The same applies to every element of a tuple; None is allowed if the type
+    includes it.
 
     Args:
-        config: a dataclass; of another class, only the named bounds are checked.
-        **bounds: by name of the field, an interval that depends on other fields, followed by `" or None"` if None is
-            allowed, or a list of words.
+        config: a dataclass; for other classes only `bounds` are checked.
+        **bounds: additional bounds by name of the field: an interval, which may depend on other fields, followed by
+            `" or None"` if None is allowed; or a list of strings.
 
     Raises:
-        ValueError: a value is not of its type, or outside its bounds. The message names field, value and bounds.
+        ValueError: a value has another type or is out of bounds; the message contains field, value and bounds.
     """
     for name, rule in _rules(config.__class__).items():
         rule.check(name, getattr(config, name))
@@ -77,7 +78,7 @@ def require(config: Any, **bounds: str | Sequence[str | None]) -> None:
 
 @dataclass(frozen=True)
 class _Rule:
-    """Allowed values of a field: numbers of an interval, integers, flags or words; one or many; or None."""
+    """Allowed values of a field: numbers in an interval, integers, booleans or strings; single or tuples; or None."""
 
     interval: Interval | None = None
     words: tuple[Any, ...] = ()
@@ -100,7 +101,7 @@ class _Rule:
             return "be a tuple of integers" if self.many else "be an integer"
         if self.interval and not all(item in self.interval for item in items):
             if self.interval == _FINITE:
-                return "hold finite numbers" if self.many else "be a finite number"
+                return "contain finite numbers" if self.many else "be a finite number"
             return f"{'hold numbers' if self.many else 'be'} in {self.interval.text}"
         if self.flag and not all(isinstance(item, bool) for item in items):
             return "be true or false"
@@ -112,14 +113,14 @@ class _Rule:
 
 @cache
 def _rules(kind: type) -> dict[str, _Rule]:
-    """Return by name the rules of a dataclass's fields, for types that have one."""
+    """Return the rules of a dataclass's fields by name, for types that have one."""
     hints = get_type_hints(kind, include_extras=True) if is_dataclass(kind) else {}
     found = {name: _rule(hint) for name, hint in hints.items()}
     return {name: rule for name, rule in found.items() if rule is not None}
 
 
 def _rule(hint: Any) -> _Rule | None:
-    """Return the rule of `T`, `tuple[T, ...]` and either of them or None, where T is a number, a flag or words."""
+    """Return the rule of `T`, `tuple[T, ...]`, or either with None, where T is a number, boolean or Literal."""
     options = set(get_args(hint)) if NoneType in get_args(hint) else {hint}
     optional = NoneType in options
     options.discard(NoneType)

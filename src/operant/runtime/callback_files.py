@@ -12,24 +12,24 @@ from operant.runtime.run import Run
 logger = logging.getLogger(__name__)
 
 GROUP = "operant.callbacks"
-"""Group of entry points by which installed packages provide callbacks."""
+"""Entry-point group of callbacks in installed packages."""
 
 _FORM = "'file.py:Name' or 'file.py:Name(patience=3)'"
 
 
 def callbacks_of(given: Any) -> list[Callback]:
-    """Return callbacks, loading those given by name.
+    """Return callbacks, loading those given as strings.
 
     Args:
-        given: a list of callbacks, or of texts such as `file.py:Name(patience=3)`: the class or function makes one,
-            with Python literals as keyword arguments.
+        given: list of callbacks, or of strings such as `file.py:Name(patience=3)` with a class or function and Python
+            literals as keyword arguments.
 
     Raises:
-        ValueError: `given` has another type, the file or name does not exist, or it makes no callback.
+        ValueError: `given` has another type, the file or name does not exist, or it does not create a callback.
     """
     if isinstance(given, str) or not isinstance(given, Iterable):
-        raise ValueError(f"callbacks must be a list of callbacks and of texts such as {_FORM}, got {given!r}")
-    doors.refresh()  # a file may have been edited since it was imported
+        raise ValueError(f"callbacks must be a list of callbacks and of strings such as {_FORM}, got {given!r}")
+    doors.refresh()  # files may have changed since they were imported
     found: list[Any] = [_made(one) if isinstance(one, str) else one for one in cast(Iterable[Any], given)]
     for one in found:
         check(one)
@@ -37,21 +37,21 @@ def callbacks_of(given: Any) -> list[Callback]:
 
 
 def recorded(run: Run, given: Sequence[Any] = (), *, accept_changes: bool = False) -> list[Callback]:
-    """Return the callbacks of a saved run; warn about those that cannot be made.
+    """Return the callbacks of a saved run; warn about those that cannot be created.
 
     Args:
         run: the run.
-        given: callbacks that are called in any case.
-        accept_changes: whether to continue without those whose files are gone.
+        given: additional callbacks.
+        accept_changes: whether to continue without callbacks whose files are missing.
 
     Raises:
-        RunError: a file has changed, without `accept_changes`.
-        ValueError: a file no longer makes a callback.
+        RunError: a file has changed, and changes are not accepted.
+        ValueError: a file no longer defines a callback.
     """
     run.require_inputs(("callbacks",), accept=accept_changes)
     gone = [text for text in run.settings.callbacks if _gone(text)]
     for text in gone:
-        logger.warning("%s: the callback %s is gone; training continues without it", run.path, text)
+        logger.warning("%s: the file of callback %s is missing; training continues without it", run.path, text)
     sessions = run.facts()["sessions"]
     for name in dict.fromkeys(sessions[-1].get("callbacks", ())) if sessions else ():
         if name not in unnamed(given):
@@ -64,25 +64,27 @@ def recorded(run: Run, given: Sequence[Any] = (), *, accept_changes: bool = Fals
 
 
 def named(given: Sequence[Any]) -> tuple[str, ...]:
-    """Return the callbacks given by name, which a run can save."""
+    """Return the callbacks given as strings, which a run can save."""
     return tuple(one for one in given if isinstance(one, str))
 
 
 def unnamed(given: Sequence[Any]) -> tuple[str, ...]:
-    """Return the classes of the callbacks given as objects, which a run cannot restore."""
+    """Return the class names of the callbacks given as objects, which a run cannot restore."""
     return tuple(type(one).__qualname__ for one in given if not isinstance(one, str))
 
 
 def _made(text: str) -> Callback:
     call = doors.Call.of(text)
-    maker = doors.load(call.name, expected="a subclass of operant.Callback, or a function that makes one", group=GROUP)
+    maker = doors.load(
+        call.name, expected="a subclass of operant.Callback, or a function that returns one", group=GROUP
+    )
     try:
         inspect.signature(maker).bind(**call.parameters)
     except TypeError as error:
         raise ValueError(f"{text!r} cannot be called: {error}") from error
     made = maker(**call.parameters)
     if not isinstance(made, Callback):
-        raise ValueError(f"{text!r} must be or make an operant.Callback, got {_shown(made)}: inherit from that class")
+        raise ValueError(f"{text!r} must be or return an operant.Callback, got {_shown(made)}: inherit from that class")
     return made
 
 

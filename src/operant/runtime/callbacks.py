@@ -1,4 +1,4 @@
-"""Callbacks of training in user code, `Callback`, and their dispatcher, `Callbacks`."""
+"""Training callbacks: `Callback`, and their dispatcher, `Callbacks`."""
 
 import inspect
 import logging
@@ -18,26 +18,26 @@ from operant.runtime.run import Run
 logger = logging.getLogger(__name__)
 
 WAITING = 1000
-"""Maximum number of events that wait for a callback in its thread; further ones are dropped."""
+"""Maximum number of queued events per callback thread; further events are dropped."""
 
 Report = Callable[[Mapping[str, Any]], object]
-"""Called with every record as it is written: of metrics, with numbers or arrays `[S]`, and of evaluations, with
+"""Function called with every record when it is written: metrics, as numbers or arrays `[S]`, and evaluations, with
 `scores`."""
 
 
 class Callback:
     """Base class of callbacks; subclasses override the methods that they need.
 
-    An error in a callback does not stop training: it is warned about once, with file and line, and the callback is not
-    called again. A callback runs in its own thread, with the events in order, so training does not wait for it. One
-    that overrides `should_stop` runs in the training thread, and training waits: the stopping point must not depend on
-    thread timing.
+    An error in a callback does not stop training: a warning with file and line appears once, and the callback is not
+    called again. A callback runs in its own thread and receives the events in order; training does not wait for it. If
+    it overrides `should_stop`, it runs in the training thread, so that the stopping point does not depend on the timing
+    of threads.
 
-    Its state is not saved: a resumed run starts with a new one, which can read the run's files.
+    The state of callbacks is not saved: a resumed run starts with a new instance, which can read the run's files.
 
     Attributes:
-        background: False: run in the training thread, whatever is overridden.
-        patience: seconds that training waits at the end for a slow thread; remaining events are dropped.
+        background: False to always run in the training thread.
+        patience: time limit in seconds for remaining events of a slow thread at the end of training.
     """
 
     background: ClassVar[bool] = True
@@ -47,7 +47,7 @@ class Callback:
         """Called when training starts or resumes.
 
         Args:
-            run: its folder, settings and files; None if `operant.runtime.training.train` has none.
+            run: the run; None if `operant.runtime.training.train` is called without one.
         """
 
     def on_metrics(self, record: Mapping[str, Any]) -> None:
@@ -55,7 +55,7 @@ class Callback:
 
         Args:
             record: numbers, or arrays `[S]` with one per seed, by name, as in `metrics.jsonl`; `"consumed"` is the
-                budget used by each seed.
+                budget used per seed.
         """
 
     def on_evaluation(self, record: Mapping[str, Any]) -> None:
@@ -69,18 +69,18 @@ class Callback:
         """Called after each checkpoint.
 
         Args:
-            path: its folder; a later checkpoint may replace it.
-            consumed: budget used by each seed.
+            path: folder of the checkpoint, which may be deleted after a later checkpoint.
+            consumed: budget used per seed.
         """
 
     def should_stop(self, consumed: int) -> bool:
         """Return whether to stop training; called before every iteration, after the events of the previous one.
 
-        The state is saved and evaluated as at the end of the budget, and the run is finished; `operant resume`
-        continues it. Decisions from evaluations depend only on the seeds; records of metrics depend on the clock.
+        If it returns True, the state is saved and evaluated as at the end of the budget; `operant resume` continues the
+        run. Decisions based on evaluations are reproducible; those based on metrics depend on the clock.
 
         Args:
-            consumed: budget used by each seed.
+            consumed: budget used per seed.
         """
         del consumed
         return False
@@ -89,7 +89,7 @@ class Callback:
         """Called at the end of training, after everything is written.
 
         Args:
-            outcome: how it ended; None after an error, which is raised to the caller.
+            outcome: outcome of training; None after an error, which is raised to the caller.
         """
 
 
@@ -102,22 +102,22 @@ class Reporting(Callback):
         self._report = report
 
     def on_metrics(self, record: Mapping[str, Any]) -> None:
-        """Pass on a record of metrics."""
+        """Report a record of metrics."""
         self._report(record)
 
     def on_evaluation(self, record: Mapping[str, Any]) -> None:
-        """Pass on an evaluation."""
+        """Report an evaluation."""
         self._report(record)
 
 
 class Callbacks:
-    """The callbacks of one training; their errors do not stop it.
+    """Dispatcher of events to callbacks; errors of callbacks do not stop training.
 
     Args:
-        callbacks: in the order in which they are called.
+        callbacks: callbacks, in the order in which they are called.
 
     Raises:
-        ValueError: one of them is not a callback, or a method has other parameters.
+        ValueError: an object is not a callback, or a method has other parameters.
     """
 
     def __init__(self, callbacks: Sequence[Callback] = ()) -> None:
@@ -144,7 +144,7 @@ class Callbacks:
         self._tell("on_checkpoint", path, consumed)
 
     def stopped_by(self, consumed: int) -> str:
-        """Return the name of the first callback that stops training; empty: none."""
+        """Return the name of the first callback that stops training; empty if there is none."""
         return next((member.name for member in self._members if member.stops(consumed)), "")
 
     def end(self, outcome: Outcome | None) -> None:
@@ -154,7 +154,7 @@ class Callbacks:
             member.close()
 
     def errors(self, *, reports: bool = False) -> tuple[str, ...]:
-        """Return the errors of callbacks that are no longer called: of `report` functions, or of all others."""
+        """Return the errors of disabled callbacks: of `report` functions if `reports`, otherwise of all others."""
         wrong = [one for one in self._members if one.error and isinstance(one.callback, Reporting) is reports]
         return tuple(one.error if reports else f"{one.name}: {one.error}" for one in wrong)
 
@@ -178,17 +178,17 @@ class _Member:
         return self._call("should_stop", consumed)
 
     def close(self) -> None:
-        """Wait until all events are delivered."""
+        """Wait until all events are processed."""
 
     def _call(self, method: str, *arguments: Any) -> bool:
-        """Call a method unless one has raised before; return the truth of its result."""
+        """Call a method unless the callback is disabled, and return its result as a bool."""
         if self.error:
             return False
         try:
             return bool(getattr(self.callback, method)(*arguments))
         except (Exception, SystemExit) as error:
             self.error = f"{type(error).__name__}: {error} ({_place(error, getattr(self.callback, method))})"
-            logger.warning("%s is not called again, as it raised %s; training continues", self.name, self.error)
+            logger.warning("%s is disabled, since it raised %s; training continues", self.name, self.error)
             return False
 
 
@@ -211,21 +211,20 @@ class _Threaded(_Member):
             self._lost += 1
             if self._lost == 1:
                 logger.warning(
-                    "%s is %d events behind: further events are dropped until it catches up; training does not wait",
+                    "%s has %d queued events: further events are dropped until it catches up; training does not wait",
                     self.name,
                     WAITING,
                 )
 
     def stops(self, consumed: int) -> bool:
         del consumed
-        return False  # it overrides no `should_stop`
+        return False  # it does not override `should_stop`
 
     def close(self) -> None:
         self._thread.join(self.callback.patience)
         if self._thread.is_alive():
             logger.warning(
-                "%s is still busy %g seconds after the end of training, which stops waiting: %d events are dropped "
-                "to it",
+                "%s is still busy %g seconds after the end of training: %d remaining events are dropped",
                 self.name,
                 self.callback.patience,
                 self._events.qsize() + self._lost,
@@ -244,12 +243,12 @@ def check(callback: Any) -> None:
     """Check that an object is a callback with callable methods.
 
     Raises:
-        ValueError: it is not one.
+        ValueError: the object is not a callback.
     """
     if not isinstance(callback, Callback):
         what = f"the class {callback.__name__}" if isinstance(callback, type) else repr(callback)
         raise ValueError(
-            f"a callback must be an instance of a subclass of operant.Callback, or a text such as "
+            f"a callback must be an instance of a subclass of operant.Callback, or a string such as "
             f"'file.py:Name', got {what:.120}"
         )
     for name, wanted in _EVENTS.items():
@@ -286,7 +285,7 @@ def _read_only(record: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _place(error: BaseException, method: Callable[..., Any]) -> str:
-    """Return file and line of the user code that raised an error, or called the code that did."""
+    """Return file and line of the user's code that raised an error, or that called the code that did."""
     frames = [frame for frame in traceback.extract_tb(error.__traceback__) if frame.filename != __file__]
     if not frames:
         code = getattr(method, "__code__", None)

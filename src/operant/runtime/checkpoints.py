@@ -1,14 +1,14 @@
-"""Checkpoints that survive crashes, full disks and damaged files.
+"""Checkpoints that are safe against crashes, full disks and damaged files.
 
 A checkpoint is a folder `step_<consumed>` with `state.safetensors` (the tensors), `state.json` (everything else)
-and `manifest.json` (size and SHA-256 of both). It is written under a temporary name in the same folder, made durable
+and `manifest.json` (size and SHA-256 of both). It is written under a temporary name in the same folder, flushed to disk
 and renamed, so it is complete or absent. Equal states give equal bytes: no time or host is stored. Tensors that share
-memory are stored separately. Nothing is pickled, so loading runs no code. Replay buffers, which change little, are
-stored in segments that checkpoints share (`operant.runtime.segments`).
+memory are stored separately. Nothing is pickled, so loading runs no code. Replay buffers, which change little between
+checkpoints, are stored in shared segments (`operant.runtime.segments`).
 
-A state with NaN or Inf in a tensor goes to `quarantine/` and never replaces a good checkpoint. Values that may be
-infinite or NaN (a best score so far, a mean over no episodes) belong under a key named `statistics`, which is not
-checked. Nor are `obs` directly under `env`, which belong to the environment, and plain floats.
+A state with NaN or Inf in a tensor is moved to `quarantine/` and never replaces a valid checkpoint. Values that may be
+NaN or Inf (a best score so far, a mean over no episodes) must be under a key named `statistics`, which is not checked;
+neither are plain floats, and `obs` directly under `env`, which belong to the environment.
 """
 
 import errno
@@ -45,20 +45,20 @@ _MARGIN = 1 << 20
 
 
 class CheckpointError(Exception):
-    """A checkpoint is damaged, comes from a later version of operant, or is missing."""
+    """Raised if a checkpoint is damaged, missing, or from a later version of operant."""
 
 
 class NonFiniteError(Exception):
-    """Training has produced NaN or Inf and cannot recover."""
+    """Raised if training has produced NaN or Inf and cannot recover."""
 
 
 class Checkpoints:
     """The checkpoints of one run.
 
     Attributes:
-        folder: where they lie.
-        keep: how many good ones are kept; None: all.
-        durable: whether one is on disk, and not only in a cache, before those before it are removed.
+        folder: folder of the checkpoints.
+        keep: number of valid checkpoints to keep; None: all.
+        durable: whether a checkpoint is flushed to disk before earlier ones are removed.
     """
 
     def __init__(self, folder: Path, *, keep: int | None = 2, durable: bool = True):
@@ -68,18 +68,18 @@ class Checkpoints:
         self._segments = SegmentStore(folder)
 
     def save(self, state: State, consumed: int) -> Path:
-        """Write a checkpoint, check it by reading it back, and remove those that are no longer needed.
+        """Write a checkpoint, verify it by reading it back, and remove old ones.
 
-        If a good checkpoint of the same `consumed` exists, it is kept and nothing is written.
+        If a valid checkpoint with the same `consumed` exists, nothing is written.
 
         Returns:
             The folder of the checkpoint.
 
         Raises:
-            OSError: it could not be written; the earlier ones are unchanged.
-            CheckpointError: the disk returned other bytes than were written; the earlier ones are unchanged.
-            NonFiniteError: a tensor has NaN or Inf; the state is in `quarantine/`, the earlier ones are unchanged.
-            TypeError: the state holds a type that a checkpoint cannot store.
+            OSError: writing failed; earlier checkpoints are unchanged.
+            CheckpointError: the disk returned other bytes than were written; earlier checkpoints are unchanged.
+            NonFiniteError: a tensor has NaN or Inf; the state is in `quarantine/`, earlier checkpoints are unchanged.
+            TypeError: the state contains a type that a checkpoint cannot store.
         """
         structure, tensors = flatten(state)
         marked = marks(state)
@@ -102,12 +102,12 @@ class Checkpoints:
         return target
 
     def latest(self) -> tuple[Path, int] | None:
-        """Return the newest checkpoint that is undamaged, with its consumed budget; None if there never was one.
+        """Return the newest undamaged checkpoint and its consumed budget; None if there are no checkpoints.
 
-        Damaged ones are skipped with a warning that names the file.
+        Damaged checkpoints are skipped with a warning.
 
         Raises:
-            CheckpointError: there are checkpoints but none can be used, or one comes from a later version of operant.
+            CheckpointError: no checkpoint can be used, or one is from a later version of operant.
         """
         faults: list[str] = []
         for path in reversed(self.paths()):
@@ -115,7 +115,7 @@ class Checkpoints:
                 consumed = verify(path)
             except DamagedError as error:
                 faults.append(str(error))
-                logger.warning("%s; falling back to the checkpoint before it", error)
+                logger.warning("%s; using the previous checkpoint", error)
                 continue
             self._verified.add(path)
             return path, consumed
@@ -123,32 +123,32 @@ class Checkpoints:
         if faults:
             raise CheckpointError(
                 f"no checkpoint in {self.folder} can be used ({'; '.join(faults)}); "
-                "restore one from a backup, or start another run"
+                "restore one from a backup, or start a new run"
             )
         return None
 
     def paths(self) -> list[Path]:
-        """Return the folders of all checkpoints outside quarantine, oldest first, damaged or not."""
+        """Return the folders of all checkpoints, oldest first, including damaged ones but not quarantined ones."""
         return _steps(self.folder)
 
     def clean(self) -> None:
-        """Remove leftovers of an interrupted write or removal. The caller must hold the lock of the run."""
+        """Remove temporary files of an interrupted write or removal. The caller must hold the run's lock."""
         for path in [*self.folder.glob(".step_*"), *self.quarantine.glob(".step_*")]:
             shutil.rmtree(path, ignore_errors=True)
         self._retire_segments()
 
     def drop(self, after: int = -1) -> None:
-        """Remove the checkpoints later than a consumed budget. Only for who holds the lock of the run."""
+        """Remove the checkpoints after a consumed budget. The caller must hold the run's lock."""
         for path in self.paths():
             if int(path.name.removeprefix("step_")) > after:
                 _remove(path)
         self._retire_segments()
 
     def prune(self) -> None:
-        """Remove all but the newest good checkpoint, and the quarantine. The caller must hold the lock of the run.
+        """Remove the quarantine and all but the newest valid checkpoint. The caller must hold the run's lock.
 
         Raises:
-            CheckpointError: there are checkpoints but none can be used; all are unchanged.
+            CheckpointError: no checkpoint can be used; all are unchanged.
         """
         found = self.latest()
         if found is None:
@@ -160,7 +160,7 @@ class Checkpoints:
         self.clean()
 
     def _write(self, target: Path, contents: "_Contents", consumed: int) -> dict[str, Record]:
-        """Write a checkpoint under its name, and return the records of its segments."""
+        """Write a checkpoint, and return the records of its segments."""
         partial = target.with_name(f".{target.name}.partial")
         text = json.dumps(contents.structure, allow_nan=False).encode()
         shutil.rmtree(partial, ignore_errors=True)
@@ -196,7 +196,7 @@ class Checkpoints:
         return path in self._verified or self._is_good(path)
 
     def _retire(self, newest: Path) -> None:
-        """Keep `newest` and the good ones before it; quarantine those later than the current state."""
+        """Remove old checkpoints, and quarantine those later than `newest`."""
         kept = [newest]
         for path in reversed(self.paths()):
             if path.name > newest.name:
@@ -219,7 +219,7 @@ class Checkpoints:
 
 
 class _Contents(NamedTuple):
-    """Contents of a checkpoint: a state as JSON and tensors, with segments that may exist already."""
+    """Contents of a checkpoint: JSON, tensors, and segments, some of which may already exist."""
 
     structure: Any
     rest: dict[str, Tensor]
@@ -233,24 +233,24 @@ class _Contents(NamedTuple):
         return cls(structure, rest, changed, unchanged)
 
     def tensors(self) -> dict[str, Tensor]:
-        """Return the files that do not exist yet, by path."""
+        """Return the tensor files that do not exist yet, by path."""
         parts = {f"{path}/{name}": part for path, parts in self.changed.items() for name, part in parts.items()}
         return self.rest | parts
 
 
 class DamagedError(CheckpointError):
-    """A file of a checkpoint is missing or differs from the written one."""
+    """Raised if a file of a checkpoint is missing or damaged."""
 
 
 def verify(path: Path, *, trusted: Container[str] = ()) -> int:
-    """Check every file of a checkpoint against its manifest, and return its consumed budget.
+    """Verify every file of a checkpoint against its manifest, and return its consumed budget.
 
     Args:
-        path: the folder.
-        trusted: paths of segments that are not read.
+        path: folder of the checkpoint.
+        trusted: paths of segments that are not verified.
 
     Raises:
-        DamagedError: a file is missing, or its size or hash differs. The message names the file.
+        DamagedError: a file is missing, or its size or hash differs; the message contains its path.
         CheckpointError: the checkpoint was written by a later version of operant.
     """
     manifest = _read_manifest(path / "manifest.json")
@@ -264,7 +264,7 @@ def verify(path: Path, *, trusted: Container[str] = ()) -> int:
         try:
             size = file.stat().st_size
             if size != expected["size"]:
-                raise DamagedError(f"{file} is damaged: it has {size} bytes, not {expected['size']}")
+                raise DamagedError(f"{file} is damaged: it has {size} bytes, expected {expected['size']}")
             if sha256(file) != expected["sha256"]:
                 raise DamagedError(f"{file} is damaged: its contents differ from what was written")
         except OSError as error:
@@ -276,7 +276,7 @@ def verify(path: Path, *, trusted: Container[str] = ()) -> int:
 
 
 def load(path: Path) -> State:
-    """Return the state in a checkpoint that `verify` accepts, with tensors on the CPU.
+    """Load the state of a verified checkpoint, with tensors on the CPU.
 
     Raises:
         DamagedError: a file cannot be read.
@@ -296,7 +296,7 @@ def _steps(folder: Path) -> list[Path]:
 
 
 def _remove(path: Path) -> None:
-    """Delete a checkpoint so that an incomplete one is never used."""
+    """Delete a checkpoint such that a partly deleted one is never used."""
     doomed = path.with_name(f".{path.name}.removed")
     shutil.rmtree(doomed, ignore_errors=True)
     path.rename(doomed)
@@ -304,7 +304,7 @@ def _remove(path: Path) -> None:
 
 
 def _non_finite(tensors: dict[str, Tensor]) -> str | None:
-    """Describe the first tensor with NaN or Inf among those that are checked."""
+    """Return a description of the first checked tensor with NaN or Inf; None if there is none."""
     for path, tensor in tensors.items():
         if _UNEXAMINED.search(path) or not (tensor.is_floating_point() or tensor.is_complex()):
             continue
@@ -333,8 +333,8 @@ def _save_tensors(tensors: dict[str, Tensor], path: Path, *, durable: bool) -> N
         save_file(dense, path)
     except SafetensorError as error:
         raise OSError(errno.EIO, str(error), str(path)) from error
-    with suppress(PermissionError):  # of file systems without rights
-        path.chmod(path.parent.stat().st_mode & 0o666)  # safetensors makes it for the user alone
+    with suppress(PermissionError):  # on file systems without permissions
+        path.chmod(path.parent.stat().st_mode & 0o666)  # safetensors creates files that only the user can read
     if durable:
         sync_file(path)
 

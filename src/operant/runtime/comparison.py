@@ -17,19 +17,19 @@ from operant.runtime.statistics import Profile, iqm, performance_profile
 from operant.streams import seed_sequence
 
 THRESHOLDS = 101
-"""Points of a performance profile."""
+"""Number of points of a performance profile."""
 
 
 @dataclass(frozen=True)
 class Curve:
-    """Scores during training, from n evaluations.
+    """Learning curve from n evaluations.
 
     Attributes:
-        consumed: `[n]`, budget used by each seed.
-        scores: `[n, S]`, mean score of each seed.
-        iqm: `[n]`, over the seeds.
-        low: `[n]`, lower end of the 95 % interval of `iqm`.
-        high: `[n]`, upper end.
+        consumed: budget used per seed, `[n]`.
+        scores: mean score of each seed, `[n, S]`.
+        iqm: interquartile mean over the seeds, `[n]`.
+        low: lower end of the 95 % interval of `iqm`, `[n]`.
+        high: upper end, `[n]`.
     """
 
     consumed: NDArray[np.int64]
@@ -45,20 +45,21 @@ class Curve:
 
 @dataclass(frozen=True)
 class Standing:
-    """The result of a run in a comparison.
+    """Result of a run in a comparison.
 
     Attributes:
         run: the run.
-        final: its last evaluation within the budget of the comparison.
-        curve: all its evaluations.
-        improvement: probability that a seed of this run scores higher than one of the first run of the comparison
-            (`improvement_probability`); one half for the first run itself.
+        final: last evaluation within the budget of the comparison.
+        curve: learning curve of all evaluations.
+        improvement: probability that a seed of this run scores higher than one of the first run
+            (`improvement_probability`); 0.5 for the first run itself.
         improvement_interval: 95 % bootstrap interval of `improvement`, over the seeds of both runs.
         difference: IQM of this run minus that of the first one.
         difference_interval: 95 % bootstrap interval of `difference`.
-        budget: of the comparison: the smallest of the runs.
-        metric: name of the compared metric; None: the scores of evaluations.
-        profile: share of the seeds above each of some thresholds, between the lowest and the highest score of all runs.
+        budget: budget of the comparison: the minimum over the runs.
+        metric: name of the compared metric; None for scores of evaluations.
+        profile: performance profile: fraction of seeds above thresholds between the minimum and maximum score of all
+            runs.
     """
 
     run: Run
@@ -74,7 +75,7 @@ class Standing:
 
 
 Evaluations = Sequence[tuple[int, Evaluation]]
-"""Evaluations of a run, by consumed budget."""
+"""Evaluations of a run as pairs with the consumed budget."""
 
 
 def evaluations(run: Run) -> list[tuple[int, Evaluation]]:
@@ -88,7 +89,7 @@ def evaluations(run: Run) -> list[tuple[int, Evaluation]]:
             (int(record["consumed"]), Evaluation.of_record(record)) for record in read_records(run.evaluations_path)
         ]
     except (KeyError, TypeError, ValueError) as error:
-        raise RunError(f"{run.evaluations_path} holds a record that is not an evaluation: {error!r}") from error
+        raise RunError(f"{run.evaluations_path} contains a record that is not an evaluation: {error!r}") from error
 
 
 def learning_curve(run: Run, found: Evaluations | None = None) -> Curve:
@@ -96,10 +97,10 @@ def learning_curve(run: Run, found: Evaluations | None = None) -> Curve:
 
     Args:
         run: the run.
-        found: its `evaluations`, if they have been read. Default: read them.
+        found: evaluations of the run, if already read. Default: read them.
 
     Raises:
-        RunError: there is no evaluation yet.
+        RunError: there is no evaluation.
     """
     found = evaluations(run) if found is None else found
     if not found:
@@ -116,14 +117,14 @@ def learning_curve(run: Run, found: Evaluations | None = None) -> Curve:
 def metric_curve(run: Run, metric: str) -> Curve:
     """Return the curve of a training metric, such as the episode return.
 
-    A point is the mean over one interval between two evaluations; for returns and lengths, over its episodes.
+    A point is the mean over the interval between two evaluations; for returns and lengths, the mean over its episodes.
 
     Args:
         run: the run.
-        metric: its name in `metrics.jsonl`, such as `"rollout/episode_return"`.
+        metric: name of the metric in `metrics.jsonl`, such as `"rollout/episode_return"`.
 
     Raises:
-        RunError: the run has no such metric, or no final number for some seed.
+        RunError: the run has no such metric, or no final value for a seed.
     """
     records = read_records(run.metrics_path)
     found = [record for record in records if metric in record]
@@ -140,8 +141,8 @@ def metric_curve(run: Run, metric: str) -> Curve:
         means = [np.nansum(values[part] * weights[part], 0) / weights[part].sum(0) for part in parts]
     if not np.isfinite(means[-1]).all():
         raise RunError(
-            f"{metric} of {run.path} has no number at the end for seed "
-            f"{run.settings.seeds[int(np.flatnonzero(~np.isfinite(means[-1]))[0])]}: no episode has ended there"
+            f"{metric} of {run.path} has no final value for seed "
+            f"{run.settings.seeds[int(np.flatnonzero(~np.isfinite(means[-1]))[0])]}: no episode ended there"
         )
     ends = [Evaluation.of(mean[:, None]) for mean in means]
     return Curve(
@@ -161,25 +162,25 @@ def _episode_counts(records: Sequence[dict[str, Any]], metric: str) -> Any:
 
 
 def _intervals(consumed: NDArray[np.int64], every: int) -> list[NDArray[np.bool_]]:
-    """Return the records of each non-empty interval of the budget, in order."""
+    """Return masks of the records in each non-empty interval of the budget, in order."""
     numbers = (consumed - 1) // every
     return [numbers == number for number in np.unique(numbers)]
 
 
 def compare(runs: Sequence[Run], *, metric: str | None = None, allow_different: bool = False) -> list[Standing]:
-    """Return the results of several runs under the same protocol.
+    """Compare runs under the same protocol.
 
-    They may differ in algorithm, configuration, seeds and budget, but not in task, environments, evaluation and the
-    unit of the budget. Runs of different budgets are compared by their last evaluations within the smallest one.
+    Runs may differ in algorithm, configuration, seeds and budget, but not in task, environments, evaluation and unit of
+    the budget. Runs with different budgets are compared by their last evaluations within the smallest one.
 
     Args:
-        runs: one or more.
-        metric: a training metric (`metric_curve`) to compare instead of evaluation scores.
-        allow_different: compare runs of different protocols (`different_protocols` lists the differences).
+        runs: one or more runs.
+        metric: training metric (`metric_curve`) to compare instead of evaluation scores.
+        allow_different: whether to compare runs with different protocols (see `different_protocols`).
 
     Raises:
-        ValueError: no run is given, or one twice.
-        RunError: the protocols differ (the message names how), or a run has not used its budget.
+        ValueError: no run is given, or a run is given twice.
+        RunError: the protocols differ (the message lists the differences), or a run has not used its budget.
     """
     if not runs or len({run.path for run in runs}) < len(runs):
         raise ValueError(f"one or more different runs are needed, got {[str(run.path) for run in runs]}")
@@ -211,7 +212,7 @@ def compare(runs: Sequence[Run], *, metric: str | None = None, allow_different: 
 
 
 def _last_within(run: Run, found: Evaluations, budget: int) -> Evaluation:
-    """Return the last evaluation within `budget`; the final one counts for the run's budget."""
+    """Return the last evaluation within `budget`; the final one counts as at the run's budget."""
     if budget == run.settings.budget:
         return found[-1][1]
     within = [evaluation for consumed, evaluation in found if consumed <= budget]
@@ -266,12 +267,12 @@ def paired_bootstrap(
 ) -> tuple[float, float]:
     """Return the 95 % bootstrap percentile interval of a statistic of two runs, resampling the seeds of each.
 
-    As in rliable for the probability of improvement (Agarwal et al. 2021, arXiv:2108.13264).
+    The same as rliable's for the probability of improvement (Agarwal et al. 2021, arXiv:2108.13264).
 
     Args:
-        scores: `[n]`, of the seeds of one run.
-        others: `[m]`, of the other.
-        statistic: of both, `[n]` and `[m]`.
+        scores: scores of the seeds of one run, `[n]`.
+        others: scores of the seeds of the other run, `[m]`.
+        statistic: function of both.
         repetitions: number of resamples.
     """
     ours, theirs = np.asarray(scores, np.float64), np.asarray(others, np.float64)
@@ -284,9 +285,9 @@ def paired_bootstrap(
 
 
 def different_settings(runs: Sequence[Run]) -> dict[str, list[Any]]:
-    """Return the settings and configuration fields in which runs differ, with the value of each run.
+    """Return the settings and configuration fields in which runs differ, with one value per run.
 
-    A value is None if a run's algorithm has no such field. Seeds and trackers are ignored.
+    A value is None if the run's algorithm has no such field. Seeds and trackers are ignored.
     """
     tables = [run.asked() for run in runs]
     names = dict.fromkeys(name for table in tables for name in table)
@@ -295,7 +296,7 @@ def different_settings(runs: Sequence[Run]) -> dict[str, list[Any]]:
 
 
 def improvement_probability(scores: ArrayLike, others: ArrayLike) -> float:
-    """Return the probability that one of `scores [n]` is higher than one of `others [m]`; ties count one half.
+    """Return the probability that one of `scores [n]` is higher than one of `others [m]`; ties count half.
 
     The Mann-Whitney statistic over `n m`, as in Agarwal et al. 2021 (arXiv:2108.13264), section 4.3.
     """
@@ -317,7 +318,7 @@ def _protocol(run: Run, found: Evaluations, metric: str | None) -> dict[str, Any
 
 
 def different_protocols(runs: Sequence[Run], metric: str | None = None) -> list[str]:
-    """Return in what the protocols of runs differ from that of the first one, as text."""
+    """Return descriptions of the differences between the protocols of runs and that of the first run."""
     protocols = [_protocol(run, evaluations(run), metric) for run in runs]
     return list(dict.fromkeys(line for other in protocols[1:] for line in _differing(protocols[0], other)))
 
@@ -332,5 +333,5 @@ def _require_same_protocol(one: tuple[Run, Evaluations], another: tuple[Run, Eva
     if differing := _differing(_protocol(*one, metric), _protocol(*another, metric)):
         raise RunError(
             f"{first.path} and {other.path} cannot be compared: {'; '.join(differing)}; "
-            "train one of them again under the protocol of the other, or give --allow-different to compare them anyway"
+            "train one of them with the protocol of the other, or pass --allow-different to compare them anyway"
         )

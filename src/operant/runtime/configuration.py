@@ -1,4 +1,4 @@
-"""Configurations of learners from names and values, for all packages."""
+"""Configurations of algorithms from presets and values, for all packages."""
 
 from collections.abc import Iterable, Mapping
 from fnmatch import fnmatchcase
@@ -15,25 +15,26 @@ def configuration(
     """Return the configuration of an algorithm: defaults, then preset, then the variant's values, then `values`.
 
     Args:
-        algorithm: from the catalog.
-        task: selects the preset of its name, or else the longest pattern that its id matches, such as `ALE/*`.
-        preset: a named one instead; `"paper"`: the defaults only.
-        under: fields that replace the defaults, below the preset.
-        **values: fields of the configuration.
+        algorithm: catalog entry.
+        task: training task, which selects the preset with its name, or with the longest matching pattern such as
+            `ALE/*`.
+        preset: name of another preset; `"paper"` selects only the defaults.
+        under: values that override the defaults but not the preset.
+        **values: values of single fields.
 
     Raises:
-        ValueError: unknown preset or field, or a value out of range.
-        TypeError: `task` is not a name.
+        ValueError: a preset or field is unknown, or a value is out of range.
+        TypeError: `task` is not a string.
     """
     if not isinstance(task, str):  # pyright: ignore[reportUnnecessaryIsInstance]
         raise TypeError(
-            f"task must be a name such as 'CartPole-v1', got {task!r}; give an environment of your own a name with "
+            f"task must be a name such as 'CartPole-v1', got {task!r}; register a custom environment with "
             "gymnasium.register"
         )
     kind, presets = algorithm.config_class, algorithm.preset_values
     if preset is not None and preset not in algorithm.presets and preset not in presets:
         known = ", ".join(dict.fromkeys([*algorithm.presets, *presets]))
-        raise ValueError(f"{algorithm.name} has no preset {preset!r}; there are: {known}")
+        raise ValueError(f"{algorithm.name} has no preset {preset!r}; presets: {known}")
     chosen = [preset] if preset else [task, *_patterns(presets, task)]
     found = [presets[name] for name in chosen if name in presets]
     base = kind(**{**(under or {}), **(found[0] if found else {}), **dict(algorithm.values)})
@@ -42,21 +43,21 @@ def configuration(
 
 
 def _patterns(presets: Iterable[str], task: str) -> list[str]:
-    """Return the patterns that the id of a task matches, the longest first."""
+    """Return the patterns that match the id of a task, the longest first."""
     name = task.rpartition(":")[2]
     found = [key for key in presets if key.endswith("*") and fnmatchcase(name, key)]
     return sorted(found, key=len, reverse=True)
 
 
 def require_own(settings: Settings, package: str) -> None:
-    """Check that only settings of the algorithm's package are changed (`operant.runtime.settings.OF_PACKAGES`).
+    """Check that settings of other packages have their defaults (`operant.runtime.settings.OF_PACKAGES`).
 
     Args:
-        settings: the run's.
-        package: of its algorithm.
+        settings: settings of the run.
+        package: package of its algorithm.
 
     Raises:
-        ValueError: another setting differs from its default.
+        ValueError: a setting of another package differs from its default.
     """
     for name, value in settings.of_others(package).items():
         raise ValueError(

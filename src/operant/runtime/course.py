@@ -1,4 +1,4 @@
-"""Scores of a run compared with its start: `Course`, and the paired difference of two evaluations, `change`."""
+"""Changes of a run's score since its start: `Course`, and the paired difference of two evaluations, `change`."""
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
@@ -11,21 +11,21 @@ from scipy import special  # pyright: ignore[reportMissingTypeStubs] - SciPy has
 from operant.runtime.evaluation import Evaluation
 
 CONFIDENCE = 0.99
-"""Confidence of a difference. A run compares some twenty evaluations with its start, so 95 % would often err."""
+"""Confidence level of differences. With some twenty evaluations per run, 95 % would often be wrong."""
 SURE = 0.999
-"""The same for a difference from the best of many evaluations, whose score is biased upward."""
+"""Confidence level of differences from the best evaluation, whose score is biased upward."""
 FEWEST, FEWEST_RECORDS = 8, 4
-"""Minimum number of examples, and of records in a third of a run, for a statement about a difference."""
+"""Minimum number of examples, and of records in a third of a run, to test a difference."""
 
 
 class Change(NamedTuple):
     """Paired difference of two evaluations.
 
     Attributes:
-        mean: of the differences, over the seeds, then over the examples.
-        low: lower end of its 99 % interval over the examples (Student's t).
+        mean: mean difference, over the seeds, then over the examples.
+        low: lower end of the 99 % interval over the examples (Student's t).
         high: upper end.
-        examples: their number.
+        examples: number of examples.
     """
 
     mean: float
@@ -35,7 +35,7 @@ class Change(NamedTuple):
 
 
 class Point(NamedTuple):
-    """An evaluation, and the budget used by each seed."""
+    """An evaluation, and the budget used per seed."""
 
     consumed: int
     evaluation: Evaluation
@@ -46,10 +46,10 @@ class Hints:
     """Details for the warning about a score below the start.
 
     Attributes:
-        unit: of the budget.
-        kept: whether the best weights are kept, for `--best`.
-        advice: what to try instead; empty: none.
-        penalty: option that penalizes leaving the start, such as `--beta`; empty: none.
+        unit: unit of the budget.
+        kept: whether the best weights are saved, for `--best`.
+        advice: suggested changes; empty: none.
+        penalty: option that penalizes the divergence from the start, such as `--beta`; empty: none.
     """
 
     unit: str = "steps"
@@ -60,11 +60,11 @@ class Hints:
 
 @dataclass
 class Course:
-    """The evaluations of a run, in order, and the rewards of its samples between them.
+    """Evaluations of a run, in order, and rewards of the answers sampled in training.
 
     Attributes:
         points: all evaluations.
-        rewards: mean reward of the sampled answers, one per record of metrics; empty without samples.
+        rewards: mean reward of sampled answers per record of metrics; empty if training does not sample.
     """
 
     points: list[Point] = field(default_factory=list[Point])
@@ -72,7 +72,7 @@ class Course:
 
     @classmethod
     def of_records(cls, records: Iterable[Mapping[str, Any]]) -> "Course":
-        """Return the course in lines of `eval/evaluations.jsonl`; other lines are ignored."""
+        """Create a course from records of `eval/evaluations.jsonl`; other records are ignored."""
         found = [r for r in records if "episode_scores" in r]
         return cls([Point(int(r.get("consumed", 0)), Evaluation.of_record(r)) for r in found])
 
@@ -94,18 +94,18 @@ class Course:
         return max(finite, key=lambda point: point.evaluation.mean, default=None)
 
     def below_start(self) -> Change | None:
-        """The change from the start to the latest evaluation if it is a loss beyond noise, else None."""
+        """The change from the start to the latest evaluation if it is a significant decrease, else None."""
         found = self.from_start()
         return found if found is not None and found.high < 0 else None
 
     def from_start(self) -> Change | None:
-        """The change from the start to the latest evaluation; None if it is not informative."""
+        """The change from the start to the latest evaluation; None if it cannot be tested."""
         if self.start is None or self.points[-1].consumed == 0:
             return None
         return change(self.start.evaluation, self.points[-1].evaluation)
 
     def warning(self, hints: Hints) -> str | None:
-        """The warning if the latest score is below the start, else None."""
+        """Return a warning if the latest score is significantly below the start, else None."""
         loss, start, best = self.below_start(), self.start, self.best
         if loss is None or start is None or best is None:
             return None
@@ -117,14 +117,14 @@ class Course:
         return (
             f"eval {now.mean:.4g} is below the start, {start.evaluation.mean:.4g} ({loss.mean:+.2g}, 99 % interval "
             f"{loss.low:+.2g} to {loss.high:+.2g} over {loss.examples} pairs of scores); {top}"
-            f"{', kept: --best' if hints.kept else ''}{'. Try ' if hints.advice else ''}{hints.advice}"
+            f"{' (saved: --best)' if hints.kept else ''}{'. Try ' if hints.advice else ''}{hints.advice}"
         )
 
     def parting(self, hints: Hints) -> str | None:
-        """The warning if the sampled reward rises while the held-out score falls, else None.
+        """Return a warning if the training reward rises while the held-out score falls, else None.
 
-        The score has fallen if it is below the start, or significantly below the best (99.9 %); the
-        reward rises if its last third is above its first one beyond noise.
+        The score falls if it is significantly below the start (99 %) or the best (99.9 %); the reward rises if its last
+        third is significantly above its first third.
         """
         rise, best = _rise(self.rewards), self.best
         if rise is None or best is None or best is self.points[-1]:
@@ -140,14 +140,14 @@ class Course:
         advice += [f"fewer {hints.unit}", "another reward model", "a clipped score"]
         return (
             f"the reward of sampled answers rises ({rise[0]:.4g} to {rise[1]:.4g}) while the held-out score falls "
-            f"({before.evaluation.mean:.4g}, {top}, to {self.points[-1].evaluation.mean:.4g}): the policy learns what "
-            "earns reward, not what is scored (reward hacking, or memorized training prompts). Try "
-            f"{', '.join(advice)}{', or take the best weights: --best' if hints.kept else ''}"
+            f"({before.evaluation.mean:.4g}, {top}, to {self.points[-1].evaluation.mean:.4g}): the policy exploits the "
+            "training reward (reward hacking), or memorizes training prompts. Try "
+            f"{', '.join(advice)}{', or use the best weights: --best' if hints.kept else ''}"
         )
 
 
 def _rise(rewards: Sequence[float]) -> tuple[float, float] | None:
-    """The mean of the first and of the last third of rewards if it has risen beyond noise (99 %, Welch), else None."""
+    """Return the means of the first and last third of rewards if they rise significantly (99 %, Welch), else None."""
     third = len(rewards) // 3
     if third < FEWEST_RECORDS:
         return None
@@ -159,12 +159,12 @@ def _rise(rewards: Sequence[float]) -> tuple[float, float] | None:
 
 
 def change(before: Evaluation, after: Evaluation, *, confidence: float = CONFIDENCE) -> Change | None:
-    """The paired difference of two evaluations on the same examples.
+    """Compute the paired difference of two evaluations on the same examples.
 
     Args:
-        before: one.
-        after: the other.
-        confidence: of the interval.
+        before: first evaluation.
+        after: second evaluation.
+        confidence: confidence level of the interval.
 
     Returns:
         The difference with its interval; None if fewer than 8 examples have a score in both.
@@ -173,7 +173,7 @@ def change(before: Evaluation, after: Evaluation, *, confidence: float = CONFIDE
     if tables[0].shape != tables[1].shape or tables[0].shape[1] < FEWEST:
         return None
     differences = (tables[1] - tables[0]).mean(axis=0)
-    differences = differences[np.isfinite(differences)]  # of the examples that have a score in both
+    differences = differences[np.isfinite(differences)]  # examples with a score in both
     if len(differences) < FEWEST:
         return None
     count, mean = len(differences), float(differences.mean())

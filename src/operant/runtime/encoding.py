@@ -1,4 +1,4 @@
-"""A state (`operant.state`) as JSON plus named tensors, and back, exactly.
+"""Exact conversion of a state (`operant.state`) to JSON plus named tensors, and back.
 
 In the JSON, `{"$tensor": path}` is a tensor, `{"$float": "nan"}` a float that JSON lacks and `{"$int": "0x..."}` an
 integer of more than 64 bits; a key of the state that begins with `$` gets a second one. Other floats are written as the
@@ -29,7 +29,7 @@ def flatten(state: State) -> tuple[Any, dict[str, Tensor]]:
 
 
 def unflatten(structure: Any, tensors: Mapping[str, Tensor]) -> State:
-    """Return the state from the result of `flatten`.
+    """Restore a state from the result of `flatten`.
 
     Raises:
         KeyError: a tensor is missing.
@@ -40,7 +40,7 @@ def unflatten(structure: Any, tensors: Mapping[str, Tensor]) -> State:
 def digest(state: State) -> str:
     """Return the SHA-256 of a state: its JSON, then name, type, shape and bytes of each tensor in the order of names.
 
-    It does not depend on the device that tensors lie on, nor on the order of keys.
+    It depends neither on the devices of tensors nor on the order of keys.
 
     Raises:
         TypeError: as for `flatten`.
@@ -58,7 +58,7 @@ def _encode(value: Any, path: str, tensors: dict[str, Tensor]) -> Any:
     if isinstance(value, Tensor):
         if value.layout is not torch.strided or value.is_meta or value.is_quantized or value.dtype is torch.complex128:
             kind = f"a {value.layout} tensor of {value.dtype} on {value.device}"
-            raise TypeError(f"state entry {path} is {kind}, which a checkpoint cannot hold; use dense, real tensors")
+            raise TypeError(f"state entry {path} is {kind}, which a checkpoint cannot store; use dense, real tensors")
         tensors[path] = value
         return {"$tensor": path}
     if isinstance(value, Mapping):
@@ -73,7 +73,7 @@ def _encode(value: Any, path: str, tensors: dict[str, Tensor]) -> Any:
     if isinstance(value, float):
         return float(value) if math.isfinite(value) else {"$float": str(float(value))}
     raise TypeError(
-        f"state entry {path or '/'} is a {type(value).__name__}, which a checkpoint cannot hold; "
+        f"state entry {path or '/'} is a {type(value).__name__}, which a checkpoint cannot store; "
         "use tensors, ints, floats, strings, booleans, None, and dicts and lists of them"
     )
 
@@ -85,7 +85,7 @@ def _key(key: Any, path: str) -> str:
 
 
 def pointer(key: Any) -> str:
-    """Return a key as escaped in a path."""
+    """Return a key, escaped for a path."""
     return str(key).replace("~", "~0").replace("/", "~1")
 
 

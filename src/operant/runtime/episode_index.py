@@ -14,16 +14,16 @@ _NEVER = torch.iinfo(torch.int64).max
 
 @dataclass(frozen=True)
 class EpisodeSteps:
-    """The stored parts of the episodes of `M` transitions of each of `S` seeds.
+    """Stored parts of the episodes of `M` transitions for each of `S` seeds.
 
-    Steps are counted from the first one ever added, and are the same for all environments.
+    Steps are counted from the first step ever added, equally for all environments.
 
     Attributes:
         replay: buffer of the transitions.
-        columns: `[S, M]`, their environments among the S * N.
-        steps: `[S, M]`, their steps.
-        first: `[S, M]`, the first stored step of the episode.
-        last: `[S, M]`, the last one: the end of the episode, or the newest step.
+        columns: environments of the transitions among the S * N, `[S, M]`.
+        steps: steps of the transitions, `[S, M]`.
+        first: first stored step of each episode, `[S, M]`.
+        last: last stored step of each episode: its end, or the newest step, `[S, M]`.
     """
 
     replay: Replay
@@ -36,9 +36,9 @@ class EpisodeSteps:
         """Return a field of the buffer at other steps `[S, M]` of the same environments, `[S, M, ...]`.
 
         Args:
-            name: `obs`, `actions`, `rewards`, `next_obs`, `terminated`, `ended`, or `extras.` and the name of an extra
+            name: `obs`, `actions`, `rewards`, `next_obs`, `terminated`, `ended`, or `extras.` with the name of an extra
                 tensor.
-            steps: from `first` to `last`.
+            steps: steps from `first` to `last`, `[S, M]`.
 
         Raises:
             KeyError: unknown field.
@@ -46,25 +46,26 @@ class EpisodeSteps:
         return self.replay.look(name, steps % self.replay.length, self.columns)
 
     def draw(self, low: Tensor, high: Tensor, streams: Sequence[torch.Generator]) -> Tensor:
-        """Return steps `[S, M]`, drawn uniformly from `low` to `high` (both included), each seed by its own stream."""
+        """Draw steps `[S, M]` uniformly from `low` to `high` (inclusive), with one random stream per seed."""
         device, samples = low.device, low.shape[1]
         drawn = [torch.rand(samples, generator=stream, device=device, dtype=torch.float64) for stream in streams]
         return torch.minimum(low + (torch.stack(drawn) * (high - low + 1)).long(), high)
 
 
 Relabel = Callable[[Transitions, EpisodeSteps, Sequence[torch.Generator]], Transitions]
-"""`relabel(batch, episodes, streams) -> batch`: changes goals, rewards and ends of sampled transitions from their
-episodes, such as hindsight (Andrychowicz et al. 2017, arXiv:1707.01495). `streams` are one generator per seed."""
+"""Function `(batch, episodes, streams) -> batch` that relabels goals, rewards and terminations of sampled transitions
+from their episodes, such as hindsight (Andrychowicz et al. 2017, arXiv:1707.01495). `streams` has one generator per
+seed."""
 
 
 class EpisodeIndex:
-    """The first and the last step of the episode of every transition in a replay buffer.
+    """Index of the first and last step of the episode of every transition in a replay buffer.
 
-    It is updated on request, at a cost proportional to the new steps and the episodes that they end. Episodes end
-    before and after invalid transitions.
+    It is updated lazily, at a cost proportional to the new steps and the episodes that they end. Invalid transitions
+    end episodes.
 
     Args:
-        replay: the buffer.
+        replay: replay buffer.
     """
 
     def __init__(self, replay: Replay) -> None:
@@ -89,7 +90,7 @@ class EpisodeIndex:
         )
 
     def _update(self) -> None:
-        """Process new steps, and set the last step of the episodes that they end."""
+        """Add new steps, and set the last step of the episodes that they end."""
         replay = self.replay
         if self.known == replay.added:
             return
@@ -121,11 +122,11 @@ class EpisodeIndex:
         self.known = replay.added
 
     def _end(self, going: Tensor, last: Tensor, oldest: int) -> None:
-        """Set the last step of continued episodes, for their steps before the new ones.
+        """Set the last step of earlier steps of continued episodes.
 
         Args:
-            going: `[S, N]`, environments within an episode.
-            last: `[S, N]`, its last step; `_NEVER` if it has not ended.
+            going: mask of the environments within an episode, `[S, N]`.
+            last: last step of the episode, `_NEVER` if it has not ended, `[S, N]`.
             oldest: oldest stored step.
         """
         seeds, rows = torch.nonzero(going & (last != _NEVER), as_tuple=True)

@@ -1,4 +1,4 @@
-"""Collecting whole episodes from a `operant.envs.BatchEnv`: `Episodes`."""
+"""Collection of whole episodes: `Episodes`."""
 
 from collections.abc import Mapping, Sequence
 
@@ -12,15 +12,15 @@ _SYNC_EVERY = 32
 
 
 class Episodes:
-    """Plays one episode in every environment, from its first step to its last.
+    """Collector of one whole episode per environment.
 
-    Every batch starts again, from the given seeds: nothing is carried over. An environment whose episode has ended is
-    stepped until the longest one ends; these steps are invalid: rewards are 0, flags false.
+    Every batch resets all environments with the given seeds. Environments whose episode has ended are stepped until the
+    longest one ends; these steps are invalid, with reward 0 and false flags.
 
     Args:
-        env: `[S, N]` environments, flat.
-        seeds: S.
-        max_steps: maximum length of an episode.
+        env: environments `[S, N]`, flattened.
+        seeds: number of seeds, S.
+        max_steps: maximum number of steps per episode.
     """
 
     def __init__(self, env: BatchEnv, *, seeds: int, max_steps: int) -> None:
@@ -31,15 +31,15 @@ class Episodes:
         self._reporting = reporting(env)
 
     def collect(self, row_seeds: Sequence[int], act: Act, active: Tensor | None = None) -> Rollout:
-        """Play one episode in every environment of the active seeds.
+        """Collect one episode in every environment of the active seeds.
 
         Args:
-            row_seeds: one non-negative integer per environment, the seed of its episode.
-            act: chooses the actions.
-            active: `[S]` bool, active seeds; all steps of the others are invalid. Default: all.
+            row_seeds: reset seed of each environment, a non-negative integer.
+            act: function that selects actions.
+            active: mask of the active seeds, bool `[S]`; all steps of other seeds are invalid. Default: all.
 
         Returns:
-            As many steps as the longest episode has, or a few more on devices other than the CPU.
+            A rollout with as many steps as the longest episode, or a few more on devices other than the CPU.
 
         Raises:
             EndlessError: an episode exceeds `max_steps` steps.
@@ -64,7 +64,7 @@ class Episodes:
             if result.infos is not None:
                 told.append({name: values.where(live[-1], torch.nan) for name, values in result.infos.items()})
             obs = self._shape(result.obs)
-            playing = playing & ~(result.terminated | result.truncated)  # a lost episode also ends
+            playing = playing & ~(result.terminated | result.truncated)  # lost episodes also end
             if (t + 1) % stride == 0 and not playing.any():
                 break
         else:

@@ -22,7 +22,7 @@ from operant.runtime.statistics import iqm, stratified_bootstrap
 LONGEST_EPISODE = 100_000
 """Default maximum length of an episode in an evaluation, in steps."""
 LONG = 10_000
-"""Steps after which a warning says that an episode is long."""
+"""Number of steps after which a warning reports a long episode."""
 
 _SYNC_EVERY = 32
 _LOOK_EVERY = 1024
@@ -33,32 +33,32 @@ logger = logging.getLogger(__name__)
 
 
 class _LostEpisodesError(Exception):
-    """Episodes of an evaluation were lost with a worker process."""
+    """Raised if episodes of an evaluation were lost with a worker process."""
 
 
 class StoppedError(Exception):
-    """An evaluation was stopped because training was asked to stop."""
+    """Raised if an evaluation is interrupted."""
 
 
 @dataclass(frozen=True)
 class Evaluation:
-    """Scores of `S` seeds, each over the same number of episodes (or prompts, or held-out examples).
+    """Scores of `S` seeds, each over the same number of episodes, prompts or held-out examples.
 
     Attributes:
-        scores: the mean of each seed; `S` numbers. With `missing`, NaN scores are ignored.
-        mean: over the seeds.
+        scores: mean score of each seed, `S` numbers. If there are `missing` scores, NaN is ignored.
+        mean: mean over the seeds.
         iqm: interquartile mean over the seeds (`operant.runtime.statistics.iqm`).
-        interval: 95 % bootstrap interval of `iqm` over the seeds; for one seed the point itself: the spread is unknown.
-        episodes: number of episodes of each seed.
-        lengths: mean length of an episode of each seed, in steps; empty if not applicable.
-        episode_scores: every score; `S` tuples of `episodes` numbers.
-        success_rate: share of the successful episodes of each seed, if environments report it in their last `info`
-            (`is_success` or `success`); else empty.
-        infos: means of the other numbers of the last `info` per seed, by name.
-        cut: share of the episodes of each seed that were truncated; empty if not applicable.
-        exact: whether scores are exact expectations, not samples; every episode then has that of its seed.
-        metrics: further metrics by name; `S` numbers each, NaN for a seed without.
-        missing: number of examples of each seed without a score, left out of its mean; empty: not applicable.
+        interval: 95 % bootstrap interval of `iqm` over the seeds; for a single seed both ends equal the score.
+        episodes: number of episodes per seed.
+        lengths: mean episode length of each seed, in steps; empty if not applicable.
+        episode_scores: scores of all episodes, `S` tuples of `episodes` numbers.
+        success_rate: fraction of successful episodes of each seed, if environments report success in their last `info`
+            (`is_success` or `success`); otherwise empty.
+        infos: means per seed of the other numbers in the last `info`, by name.
+        cut: fraction of truncated episodes of each seed; empty if not applicable.
+        exact: whether scores are exact expectations instead of samples; all episodes of a seed then have its score.
+        metrics: other metrics by name, `S` numbers each, NaN where missing.
+        missing: number of examples per seed without a score, which are excluded from its mean; empty if not applicable.
     """
 
     scores: tuple[float, ...]
@@ -98,16 +98,16 @@ class Evaluation:
         """Summarize the scores `[S, episodes]` of single episodes.
 
         Args:
-            episode_scores: of all seeds; NaN for an example without a score, if `optional`.
-            lengths: the mean lengths `[S]` per seed.
-            infos: metrics of the episodes reported by environments, mean `[S]` per seed, by name.
-            cut: the share `[S]` of truncated episodes per seed.
-            exact: whether the scores are expectations.
-            metrics: further metrics per seed.
-            optional: whether examples without a score are left out; otherwise one makes the mean NaN.
+            episode_scores: scores of all seeds; NaN for examples without a score, if `optional`.
+            lengths: mean episode length of each seed, `[S]`.
+            infos: numbers reported by environments, as means per seed `[S]`, by name.
+            cut: fraction of truncated episodes of each seed, `[S]`.
+            exact: whether the scores are exact expectations.
+            metrics: other metrics per seed.
+            optional: whether examples without a score are excluded; otherwise they make the mean NaN.
 
         Raises:
-            ValueError: the scores are not a table, or are empty.
+            ValueError: the scores are not two-dimensional, or empty.
         """
         table = np.asarray(episode_scores, dtype=np.float64)
         if table.ndim != 2 or table.size == 0:
@@ -136,13 +136,13 @@ class Evaluation:
         )
 
     def fault(self) -> str:
-        """Describe scores that are NaN; empty if none is."""
+        """Return a description of the seeds whose score is NaN; empty if there are none."""
         wrong = [str(place) for place, score in enumerate(self.scores) if np.isnan(score)]
-        return f"the score of seed {', '.join(wrong)} (counted from 0) is not a number" if wrong else ""
+        return f"the score of seed {', '.join(wrong)} (counted from 0) is NaN" if wrong else ""
 
     @classmethod
     def of_record(cls, record: Mapping[str, Any]) -> Self:
-        """Return the evaluation in a line of `eval/evaluations.jsonl`; other fields are ignored.
+        """Create an evaluation from a record of `eval/evaluations.jsonl`; other fields are ignored.
 
         Raises:
             KeyError: a required field is missing.
@@ -151,7 +151,7 @@ class Evaluation:
         return cls(**{one.name: _tuples(record[one.name]) for one in fields(cls) if one.name not in newer})
 
     def record(self) -> dict[str, Any]:
-        """Return the fields by name, for a line of `eval/evaluations.jsonl`."""
+        """Return the fields by name, for `eval/evaluations.jsonl`."""
         found = asdict(self)
         return found if self.metrics else {name: value for name, value in found.items() if name != "metrics"}
 
@@ -166,33 +166,33 @@ def evaluate_policy(
     cut: bool = False,
     interrupted: Callable[[], bool] = lambda: False,
 ) -> Evaluation:
-    """Score the greedy actions of a policy by the undiscounted sum of `Step.score` over whole episodes.
+    """Evaluate a policy with greedy actions, by the undiscounted return of `Step.score` over whole episodes.
 
-    Every environment plays the same number of episodes, so that short ones do not count more often than long ones. The
-    environment restarts from its seeds; equal policies get equal scores.
+    Every environment runs the same number of episodes, so that short episodes are not overrepresented. Environments are
+    reset with their seeds, so equal policies get equal scores.
 
     Args:
-        policy: acts for `S = seeds` seeds with `N` environments each.
-        env: `B = S * N` environments, for evaluation only.
-        seeds: S.
-        episodes: of each seed; a multiple of N.
-        max_steps: maximum length of an episode; checked every 1024 steps.
+        policy: policy of `S = seeds` seeds with `N` environments each.
+        env: `B = S * N` environments, used only for evaluation.
+        seeds: number of seeds, S.
+        episodes: number of episodes per seed, a multiple of N.
+        max_steps: maximum number of steps per episode, checked every 1024 steps.
         cut: whether the environments truncate episodes after `max_steps`, or have their own limit; truncated episodes
             count, with a warning.
-        interrupted: called before every step; True stops the evaluation.
+        interrupted: function called before every step; if it returns True, the evaluation stops.
 
     Raises:
-        StoppedError: it was stopped.
+        StoppedError: `interrupted` returned True.
         ValueError: the environments cannot be divided among the seeds, or the episodes among the environments.
-        EndlessError: an episode has not ended after `max_steps` steps.
+        EndlessError: an episode exceeds `max_steps` steps.
     """
     if seeds < 1 or env.rows % seeds:
-        raise ValueError(f"{env.rows} rows cannot be divided among {seeds} seeds; make an env with seeds * N rows")
+        raise ValueError(f"{env.rows} environments cannot be divided among {seeds} seeds; use seeds * N environments")
     rows = env.rows // seeds
     if episodes < 1 or episodes % rows:
         raise ValueError(
-            f"episodes must be a positive multiple of the {rows} rows that each seed has, got {episodes}; "
-            f"take {max(1, round(episodes / rows)) * rows} episodes or an env with fewer rows"
+            f"episodes must be a positive multiple of the {rows} environments per seed, got {episodes}; "
+            f"use {max(1, round(episodes / rows)) * rows} episodes or fewer environments"
         )
     results = _results(policy, env, seeds, episodes // rows, _Limits(max_steps, cut, interrupted))
     totals, lengths, ended = (results.pop(name).reshape(seeds, episodes) for name in (_TOTAL, _LENGTH, _CUT))
@@ -212,11 +212,11 @@ class _Limits(NamedTuple):
 
 
 def _results(policy: Policy, env: BatchEnv, seeds: int, quota: int, limits: _Limits) -> dict[str, Tensor]:
-    """Play until no worker process is lost on the way: the episodes are the same each time."""
+    """Run the evaluation, again if a worker process is lost; the episodes are the same each time."""
     for _ in range(_ATTEMPTS):
         with torch.no_grad(), suppress(_LostEpisodesError):
             return _play(policy, env, seeds=seeds, quota=quota, limits=limits)
-    raise WorkerError(f"{env.task} lost a worker process in each of {_ATTEMPTS} attempts at an evaluation")
+    raise WorkerError(f"{env.task} lost a worker process in each of {_ATTEMPTS} attempts of an evaluation")
 
 
 def _warn_of_cut_episodes(task: str, lengths: Tensor, longest: int) -> None:
@@ -224,14 +224,14 @@ def _warn_of_cut_episodes(task: str, lengths: Tensor, longest: int) -> None:
     if counts.any():
         seed = int(counts.argmax())
         logger.warning(
-            "evaluations in %s cut episodes after %d steps (evaluate_max_steps), which count with what they scored "
-            "until then: %d of %d of seed %d (counted from 0) in this one (reported once per run)",
+            "evaluations in %s truncate episodes after %d steps (evaluate_max_steps), which count with their return so "
+            "far: %d of %d of seed %d (counted from 0) in this one (reported once per run)",
             *(task, longest, int(counts[seed]), lengths.shape[1], seed),
         )
 
 
 def _play(policy: Policy, env: BatchEnv, *, seeds: int, quota: int, limits: _Limits) -> dict[str, Tensor]:
-    """Play `quota` episodes in every environment; return their totals, lengths and infos, `[B, quota]` each."""
+    """Run `quota` episodes in every environment, and return their returns, lengths and infos, `[B, quota]` each."""
     sums = torch.zeros(2, env.rows, dtype=torch.float64, device=env.device)
     results = torch.zeros(3, env.rows, quota + 1, dtype=torch.float64, device=env.device)
     finished = torch.zeros(env.rows, dtype=torch.int64, device=env.device)
@@ -243,7 +243,7 @@ def _play(policy: Policy, env: BatchEnv, *, seeds: int, quota: int, limits: _Lim
     while True:
         t += 1
         if limits.interrupted():
-            raise StoppedError("training was asked to stop during an evaluation")
+            raise StoppedError("training was interrupted during an evaluation")
         actions, memory = policy.act(obs, memory, None)
         step = env.step(actions.flatten(0, 1))
         if not env.always_valid and (step.truncated & ~step.valid).any():
@@ -267,7 +267,7 @@ def _play(policy: Policy, env: BatchEnv, *, seeds: int, quota: int, limits: _Lim
 
 
 def _keep(told: dict[str, Tensor], infos: Mapping[str, Tensor], slot: Tensor, results: Tensor) -> None:
-    """Record the infos of the episodes that ended, in tensors `[B, quota + 1]`."""
+    """Store the infos of ended episodes in tensors `[B, quota + 1]`."""
     every_row = torch.arange(len(slot), device=slot.device)
     for name, values in infos.items():
         kept = told.setdefault(name, torch.full_like(results, torch.nan))
@@ -275,16 +275,18 @@ def _keep(told: dict[str, Tensor], infos: Mapping[str, Tensor], slot: Tensor, re
 
 
 def _look(env: BatchEnv, ages: Tensor, limits: _Limits, before: int) -> int:
-    """Warn once about a long episode, or stop, and return the length of the longest one.
+    """Warn once about a long episode, and return the length of the longest one.
 
     Raises:
-        EndlessError: it exceeds the limit.
+        EndlessError: an episode exceeds the limit.
     """
     longest = int(ages.max())
     if not limits.cut and longest >= limits.max_steps:
         raise EndlessError.of(env.task, int(ages.argmax()), longest)
     if before < LONG <= longest:
-        end = f"it is cut after {limits.max_steps} (evaluate_max_steps)" if limits.cut else "so evaluations take long"
+        end = (
+            f"it is truncated after {limits.max_steps} (evaluate_max_steps)" if limits.cut else "evaluations take long"
+        )
         logger.warning(
             "evaluations in %s have long episodes: one has not ended after %d steps (environment %d); %s (reported "
             "once per run)",
@@ -311,7 +313,7 @@ def _split(tree: Tree, seeds: int) -> Tree:
 
 
 def _forget(memory: Tree | None, starts: Tensor) -> Tree | None:
-    """Zero the hidden state `[S, N, ...]` of environments that start an episode."""
+    """Reset the hidden state `[S, N, ...]` of environments that start an episode to 0."""
     if memory is None:
         return None
     if isinstance(memory, Mapping):

@@ -1,7 +1,6 @@
-"""The result of `operant.build.assemble`: `Experiment`, and optional protocols of some experiments.
+"""Protocols of experiments, which `operant.build.assemble` creates: `Experiment`, and optional ones.
 
-The library checks the optional protocols below with `isinstance`: an experiment implements all of one, or does not use
-it.
+Optional protocols are checked with `isinstance`.
 """
 
 from collections.abc import Callable, Sequence
@@ -21,12 +20,12 @@ class Experiment(Protocol):
 
     @property
     def learner(self) -> Any:
-        """The learner of all seeds: a `operant.runtime.learner.Learner`."""
+        """Learner of all seeds, an `operant.runtime.learner.Learner`."""
         ...
 
     @property
     def settings(self) -> Settings:
-        """Its settings."""
+        """Settings of the run."""
         ...
 
     def evaluate(
@@ -36,12 +35,12 @@ class Experiment(Protocol):
         backend: str | None = None,
         interrupted: Callable[[], bool] = lambda: False,
     ) -> Evaluation:
-        """Score all seeds.
+        """Evaluate all seeds.
 
         Args:
-            episodes: of each seed. Default: from the settings, or all held-out examples.
-            backend: of the environments. Default: that of the settings.
-            interrupted: called repeatedly; True stops the evaluation.
+            episodes: number of episodes per seed. Default: from the settings, or all held-out examples.
+            backend: backend of the environments. Default: from the settings.
+            interrupted: function called repeatedly; if it returns True, the evaluation stops.
         """
         ...
 
@@ -52,20 +51,20 @@ class Experiment(Protocol):
 
 @runtime_checkable
 class Reachable(Protocol):
-    """An experiment that depends on something outside this process."""
+    """An experiment that depends on servers."""
 
     def reach(self) -> None:
-        """Raise if it is missing, before anything is written."""
+        """Raise OSError if a server does not respond."""
         ...
 
 
 @runtime_checkable
 class Collecting(Protocol):
-    """An experiment whose learner collects experience in environments, by updates that may be compiled."""
+    """An experiment whose learner collects experience in environments, and may compile its updates."""
 
     @property
     def env(self) -> BatchEnv | None:
-        """The environments, whose wrappers also apply in evaluation."""
+        """Training environments, whose wrappers are also used in evaluations."""
         ...
 
     @property
@@ -75,13 +74,13 @@ class Collecting(Protocol):
 
     @property
     def rollout_steps(self) -> int:
-        """Environment steps per seed in one rollout, which is never shortened; 0 if not applicable."""
+        """Number of environment steps per seed in a rollout, which is never shortened; 0 if not applicable."""
         ...
 
     def evaluate(
         self, episodes: int | None = None, *, backend: str | None = None, wrappers: Sequence[str] = ()
     ) -> Evaluation:
-        """Score all seeds, in environments with more wrappers around them (see `operant.envs.wrapped`)."""
+        """Evaluate all seeds, in environments with additional wrappers (see `operant.envs.wrapped`)."""
         ...
 
 
@@ -92,7 +91,7 @@ class Answering(Protocol):
     Attributes:
         held_out: number of held-out examples.
         samples: some answers of the last evaluation.
-        notes: messages before training, a line each.
+        notes: messages to print before training.
     """
 
     held_out: int
@@ -104,35 +103,35 @@ class Answering(Protocol):
         ...
 
     def ledgers(self) -> Sequence[Ledger]:
-        """Return the ledger of each token of the last batch of each seed; a batch is returned once."""
+        """Return the ledgers of the seeds' last batches that were not returned before."""
         ...
 
 
 @runtime_checkable
 class SeparateWeights(Protocol):
-    """An experiment that trains each seed separately, and saves the best of each separately."""
+    """An experiment that trains seeds separately, and saves the best weights of each separately."""
 
     @property
     def weights(self) -> Sequence[RenewableWeights]:
-        """The weights of each seed."""
+        """Weights of each seed."""
         ...
 
 
 @runtime_checkable
 class Numbering(Protocol):
-    """An experiment whose learner uses indices as observations."""
+    """An experiment whose learner uses state indices as observations."""
 
     def wrap(self, env: gymnasium.Env[Any, Any]) -> gymnasium.ObservationWrapper[Any, Any, Any]:
-        """Return an environment of the task whose observations are these indices."""
+        """Wrap an environment of the task such that observations are these indices."""
         ...
 
 
 @runtime_checkable
 class Certifiable(Protocol):
-    """A learner of a game that is small enough to be solved exactly."""
+    """A learner of a game that can be solved exactly."""
 
     seeds: list[int]
 
     def certificates(self) -> Sequence[tuple[int, int, int, int]]:
-        """Return per seed the positions, the mistakes in them, the reachable positions, and the mistakes there."""
+        """Return numbers per seed: positions, mistakes, reachable positions, and mistakes in reachable ones."""
         ...

@@ -1,4 +1,4 @@
-"""The greedy policy of one seed, written by `operant export` next to this file. It needs only NumPy.
+"""Greedy policy of one seed, exported by `operant export` next to this file. It needs only NumPy.
 
 from policy import Policy
 
@@ -17,7 +17,7 @@ DTYPES = {"F64": np.float64, "F32": np.float32, "I64": np.int64}
 
 
 def read_tensors(path: Path) -> dict[str, Any]:
-    """Return the arrays in a file of safetensors, by name."""
+    """Return the arrays in a safetensors file, by name."""
     data = path.read_bytes()
     (length,) = struct.unpack("<Q", data[:8])
     header = json.loads(data[8 : 8 + length])
@@ -31,10 +31,10 @@ def read_tensors(path: Path) -> dict[str, Any]:
 
 
 class Policy:
-    """Chooses the greedy actions of the run.
+    """Exported greedy policy.
 
     Args:
-        folder: of `policy.json` and `policy.safetensors`. Default: that of this file.
+        folder: folder of `policy.json` and `policy.safetensors`. Default: the folder of this file.
     """
 
     def __init__(self, folder: str | Path = Path(__file__).parent) -> None:
@@ -42,14 +42,14 @@ class Policy:
         self.tensors = read_tensors(Path(folder) / "policy.safetensors")
 
     def predict(self, observations: Any) -> Any:
-        """Return the action for one observation, or for each of N stacked along a first axis.
+        """Return the action for one observation, or actions for N observations stacked along the first axis.
 
         Raises:
-            ValueError: the observations have the wrong shape.
+            ValueError: the observations have a wrong shape.
         """
         given, shape = np.asarray(observations), tuple(self.facts["observation"]["shape"])
         if given.shape[given.ndim - len(shape) :] != shape or given.ndim - len(shape) not in (0, 1):
-            raise ValueError(f"an observation has shape {shape}, N of them (N, *{shape}); got {given.shape}")
+            raise ValueError(f"observations must have shape {shape}, or (N, *{shape}); got {given.shape}")
         single = given.ndim == len(shape)
         actions = self._actions(given[None] if single else given)
         return actions[0] if single else actions
@@ -70,7 +70,7 @@ class Policy:
         return chosen
 
     def _seen(self, observations: Any) -> Any:
-        """Return the network's inputs from observations: vectors `[N, D]`."""
+        """Return the network's inputs for observations, vectors `[N, D]`."""
         facts, tensors = self.facts["observation"], self.tensors
         if "sizes" in facts:
             columns = observations.reshape(len(observations), -1).astype(np.int64) - np.asarray(facts["starts"])
@@ -96,7 +96,7 @@ class Policy:
         return seen[:, first:last]
 
     def _chosen(self, outputs: Any) -> Any:
-        """Return the likeliest actions `[N, K]` or `[N, A]`."""
+        """Return the most probable actions `[N, K]` or `[N, A]`."""
         if self.facts["kind"] == "choices":
             parts = np.split(outputs, np.cumsum(self.facts["choices"])[:-1], axis=1)
             return np.stack([part.argmax(axis=1) for part in parts], axis=1)

@@ -1,4 +1,4 @@
-"""A trained policy as files that need only NumPy: `write_policy`."""
+"""Export of trained policies to files that need only NumPy: `write_policy`."""
 
 import csv
 import json
@@ -19,23 +19,23 @@ from operant.runtime import exported_policy
 from operant.runtime.settings import Settings
 
 Network = tuple[dict[str, Any], dict[str, Tensor]]
-"""A network as read by `operant.runtime.exported_policy.Policy`: numbers, and tensors by name."""
+"""Network in the format of `operant.runtime.exported_policy.Policy`: JSON values, and tensors by name."""
 
 
 def write_policy(settings: Settings, seed: int, network: Network, folder: Path) -> list[str]:
     """Write the greedy policy of one seed: `policy.py`, `policy.json` and `policy.safetensors`.
 
     Args:
-        settings: of the run; its environment is made once, for its spaces.
-        seed: of the policy.
-        network: of the policy.
-        folder: an existing folder.
+        settings: settings of the run, whose environment is created for its spaces.
+        seed: seed of the policy.
+        network: network of the policy.
+        folder: existing folder.
 
     Returns:
         The names of the files.
 
     Raises:
-        ValueError: this kind of observations or actions cannot be exported.
+        ValueError: the observation or action space is not supported.
     """
     env = make_single(specified(settings.task, settings.env_kwargs))
     env.close()
@@ -51,16 +51,16 @@ def write_policy(settings: Settings, seed: int, network: Network, folder: Path) 
 
 
 def require_bare(env: BatchEnv | None) -> None:
-    """Check that a policy uses the environment without wrappers.
+    """Check that a policy does not depend on wrappers.
 
     Raises:
-        ValueError: it was trained with wrappers that change its actions.
+        ValueError: the policy was trained with wrappers that are used in evaluations.
     """
     changing = [] if env is None else [type(one).__name__ for one in wrappers(env) if one.in_evaluation]
     if changing:
         raise ValueError(
-            f"export writes only the policy, and this one was trained with {', '.join(changing)} and cannot do "
-            "without; use `operant.load(run).predict`"
+            f"export writes only the policy, but this one depends on the wrappers {', '.join(changing)}: "
+            "use `operant.load(run).predict`"
         )
 
 
@@ -68,18 +68,18 @@ def table_of(actions: NDArray[Any]) -> Network:
     """Return a table of one action per state as a network.
 
     Args:
-        actions: `[states]`, numbered as in the learner's action space.
+        actions: action of each state in the learner's action space, `[states]`.
     """
     return {"kind": "table"}, {"actions": torch.as_tensor(np.ascontiguousarray(actions, np.int64))}
 
 
 def write_table(path: Path, actions: NDArray[Any], values: NDArray[Any] | None) -> None:
-    """Write a table as CSV: a line per state, with its greedy action, and the values of all actions if known.
+    """Write a table as CSV: one row per state, with its greedy action, and the values of all actions if known.
 
     Args:
-        path: the file.
-        actions: `[states]`.
-        values: `[states, A]`, or None.
+        path: output file.
+        actions: greedy actions, `[states]`.
+        values: action values, `[states, A]`, or None.
     """
     names = [] if values is None else [f"q_{action}" for action in range(values.shape[1])]
     with path.open("w", newline="", encoding="utf-8") as file:
@@ -103,7 +103,7 @@ def observation_form(space: spaces.Space[Any], facts: dict[str, Any]) -> dict[st
     if facts["kind"] != "table" and isinstance(space, spaces.Box | spaces.MultiBinary):
         return found
     raise ValueError(
-        f"export writes policies whose observations are one array (tables: Discrete), got {space}; use "
+        f"export supports observations that are one array (for tables: Discrete), got {space}; use "
         "`operant.load(run).predict`"
     )
 

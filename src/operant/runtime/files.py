@@ -13,25 +13,25 @@ from pathlib import Path
 
 _BESIDE = re.compile(r"\..+-[0-9a-f]{16}")
 _OLD = 60.0
-"""Seconds after which a folder of small files is no longer being made."""
+"""Age in seconds from which a temporary folder counts as abandoned."""
 
 
 def beside(path: Path) -> Path:
-    """Return an unused name in the folder of `path`, to be renamed to `path` later.
+    """Return an unused temporary path next to `path`, to be renamed to `path` later.
 
-    Files made there have default permissions; `tempfile` makes them private to the user.
+    In contrast to `tempfile`, whose files are private to the user, files have default permissions.
     """
     return path.with_name(f".{path.name}-{secrets.token_hex(8)}")
 
 
 def meant(path: str) -> str:
-    """Return the target path for one of `beside`; other paths unchanged."""
+    """Return the target path of a temporary path of `beside`; other paths are unchanged."""
     folder, _, name = path.rpartition(os.sep)
     return os.path.join(folder, name[1:-17]) if _BESIDE.fullmatch(name) else path  # noqa: PTH118 - of a text
 
 
 def remove_leftovers(folder: Path) -> None:
-    """Remove files in `folder` that a killed process left unrenamed. Needs write access."""
+    """Remove temporary files of killed processes in `folder`. Needs write access."""
     for path in folder.glob(".*"):
         if _BESIDE.fullmatch(path.name) and path.is_file():
             with contextlib.suppress(OSError):
@@ -39,11 +39,11 @@ def remove_leftovers(folder: Path) -> None:
 
 
 def remove_old_leftovers(path: Path, contents: Container[str]) -> None:
-    """Remove folders next to `path` that a killed process left unrenamed: those a minute old.
+    """Remove temporary folders of killed processes next to `path` that are at least a minute old.
 
     Args:
-        path: of the folder to be made.
-        contents: names in such folders; folders with anything else are kept.
+        path: path of the folder to be created.
+        contents: names in such folders; folders with other contents are kept.
     """
     for folder in path.parent.glob(".*"):
         with contextlib.suppress(OSError):
@@ -55,19 +55,19 @@ def remove_old_leftovers(path: Path, contents: Container[str]) -> None:
 
 
 def make_folder(path: Path, folders: Sequence[str], files: Mapping[str, bytes]) -> None:
-    """Make a folder in a temporary place and rename it; an empty folder at `path` is replaced.
+    """Create a folder atomically; an empty folder at `path` is replaced.
 
     Args:
-        path: of the folder.
-        folders: names of empty folders in it.
-        files: further contents, by name.
+        path: path of the folder.
+        folders: names of empty subfolders.
+        files: contents of files, by name.
 
     Raises:
-        OSError: it cannot be made, or the path is not empty.
+        OSError: the folder cannot be created, or the path is not empty.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     if path.exists() and not path.is_dir():
-        raise NotADirectoryError(errno.ENOTDIR, "there is a file of that name", str(path))
+        raise NotADirectoryError(errno.ENOTDIR, "there is a file with this name", str(path))
     remove_old_leftovers(path, (*folders, *files))
     temporary = beside(path)
     temporary.mkdir()
@@ -85,8 +85,8 @@ def make_folder(path: Path, folders: Sequence[str], files: Mapping[str, bytes]) 
 
 
 def sync_folder(folder: Path) -> None:
-    """Make the names in `folder` durable, if the file system supports it."""
-    if os.name == "nt":  # which cannot open folders
+    """Flush the names in `folder` to disk, if the file system supports it."""
+    if os.name == "nt":  # Windows cannot open folders
         return
     descriptor = os.open(folder, os.O_RDONLY)
     try:
@@ -97,13 +97,13 @@ def sync_folder(folder: Path) -> None:
 
 
 def sync_file(path: Path) -> None:
-    """Make the bytes of the file durable."""
+    """Flush the contents of a file to disk."""
     with path.open("rb+") as file:  # Windows cannot flush a file opened for reading
         os.fsync(file.fileno())
 
 
 def require_regular(path: Path) -> None:
-    """Raise for paths that would block or have no end: pipes, devices, folders.
+    """Raise an error for paths that are not regular files, such as pipes, devices and folders.
 
     Raises:
         OSError: `path` exists and is not a regular file.
@@ -123,7 +123,7 @@ def read_regular(path: Path) -> bytes:
 
 
 def write_durably(path: Path, data: bytes) -> None:
-    """Write a new file and make its bytes durable."""
+    """Write a new file and flush it to disk."""
     with path.open("wb") as file:
         file.write(data)
         file.flush()
@@ -131,7 +131,7 @@ def write_durably(path: Path, data: bytes) -> None:
 
 
 def replace_durably(path: Path, data: bytes) -> None:
-    """Write `data` to `path` atomically: a reader, or a crash, finds the old bytes or the new."""
+    """Write `data` to `path` atomically: after a crash, the file has the old or the new contents."""
     temporary = beside(path)
     try:
         write_durably(temporary, data)

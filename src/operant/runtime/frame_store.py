@@ -1,4 +1,4 @@
-"""Image frames of a replay buffer, each stored once: `Pictures`."""
+"""Deduplicated image frames of a replay buffer: `Pictures`."""
 
 import math
 from collections.abc import Mapping
@@ -13,28 +13,28 @@ from operant.runtime.sizes import readable
 from operant.state import Part, State, copy_into
 
 BLOCK = 4096
-"""Frames in one part of a saved state."""
+"""Number of frames in one part of a saved state."""
 
 
 class Pictures:
-    """Stacked frames `[C, H, W]` as the indices `[C]` of their planes, in the order of the environments.
+    """Store of stacked frames `[C, H, W]`, which are represented by the indices `[C]` of their planes.
 
-    An observation is the successor of the step before, and with frame stacking, as in Mnih et al. 2015, all its planes
-    but the last, the newest, occurred before. Such planes are recognized by content and stored once: one per step with
-    C stacked frames, instead of 2 C.
+    An observation is the successor of the previous step, and with frame stacking (Mnih et al. 2015) all its planes
+    except the newest have occurred before. Such planes are recognized by their contents and stored once: one plane per
+    step with C stacked frames, instead of 2 C.
 
-    Planes are numbered in order of arrival, in a ring buffer of blocks that grows while its oldest planes are needed.
+    Planes are numbered in order of arrival, in a ring buffer of blocks that grows while its oldest planes are in use.
 
     Args:
-        shape: `(C, H, W)` of an observation.
-        dtype: of its values.
-        device: of the planes.
-        fresh: new planes of most steps: 1, or C.
+        shape: shape of an observation, `(C, H, W)`.
+        dtype: dtype of observations.
+        device: device of the planes.
+        fresh: number of new planes of most steps: 1, or C.
 
     Attributes:
         first: number of the oldest stored plane, a multiple of `BLOCK`.
         head: number of the next plane.
-        planes: the ring, `[blocks * BLOCK, H, W]`.
+        planes: ring buffer, `[blocks * BLOCK, H, W]`.
     """
 
     def __init__(self, shape: tuple[int, ...], dtype: torch.dtype, device: torch.device, *, fresh: int = 1) -> None:
@@ -45,27 +45,27 @@ class Pictures:
 
     @property
     def plane_size(self) -> int:
-        """Bytes of one plane."""
+        """Size of a plane in bytes."""
         return math.prod(self.planes.shape[1:]) * self.planes.itemsize
 
     def size(self, steps: int) -> int:
-        """Return the planes that some steps need, plus an eighth: every episode starts with a new observation."""
+        """Return the number of planes for `steps` steps, plus an eighth for the first observations of episodes."""
         return math.ceil(1.125 * self.fresh * steps)
 
     def reserve(self, planes: int) -> None:
-        """Enlarge the ring for `count` planes, keeping its contents; it never shrinks.
+        """Enlarge the ring buffer to `planes` planes, keeping its contents; it never shrinks.
 
         Raises:
-            ValueError: they do not fit into free memory.
+            ValueError: the planes do not fit into available memory.
         """
-        blocks = math.ceil(planes / BLOCK) + 1  # the oldest block may be needed for its last plane only
+        blocks = math.ceil(planes / BLOCK) + 1  # only the last plane of the oldest block may be in use
         if blocks * BLOCK <= len(self.planes):
             return
         needed, free = blocks * BLOCK * self.plane_size, available(self.device)
         if len(self.planes) and free is not None and needed > free:
             raise ValueError(
-                f"the replay buffer holds more images than expected, since episodes are short, and needs "
-                f"{readable(needed)} more for a while, but {readable(free)} are available on {self.device}: lower "
+                f"the replay buffer has more images than expected, since episodes are short, and temporarily needs "
+                f"{readable(needed)} more, but {readable(free)} are available on {self.device}: lower "
                 "buffer_size"
             )
         old, self.planes = self.planes, self.planes.new_empty(blocks * BLOCK, *self.planes.shape[1:])
@@ -79,7 +79,7 @@ class Pictures:
         return self.planes.index_select(0, places).view(*numbers.shape, *self.planes.shape[1:])
 
     def forget(self, below: int) -> None:
-        """Drop the planes with smaller numbers."""
+        """Drop the planes with numbers below `below`."""
         first = below // BLOCK * BLOCK
         if first > self.first:
             self.first = first
@@ -87,19 +87,19 @@ class Pictures:
 
     @staticmethod
     def moved(seen: Tensor, successors: Tensor) -> np.ndarray:
-        """Return which successors `[T, R, C, H, W]` are the observation shifted by one new plane: `[T, R]`."""
+        """Return a mask `[T, R]` of the successors that are the observation shifted by one new plane."""
         return _same(seen[:, :, 1:], successors[:, :, :-1])
 
     def add(self, seen: Tensor, successors: Tensor, latest: Tensor | None) -> tuple[Tensor, Tensor]:
-        """Store observations and successors of some steps, both `[T, R, C, H, W]`, and return their numbers.
+        """Store the observations and successors of some steps, and return their plane numbers.
 
         Args:
-            seen: observations by step and environment.
-            successors: of the same steps.
-            latest: numbers `[R, C]` of the previous successors, or None.
+            seen: observations, `[T, R, C, H, W]`.
+            successors: successors of the same steps, `[T, R, C, H, W]`.
+            latest: plane numbers of the previous successors, `[R, C]`, or None.
 
         Returns:
-            Numbers `[T, R, C]` of the observations and of the successors.
+            Plane numbers of the observations and of the successors, `[T, R, C]` each.
         """
         before = successors[:1] if latest is None else self.take(latest).unsqueeze(0)
         again = _same(seen, torch.cat((before, successors[:-1])))
@@ -113,7 +113,7 @@ class Pictures:
         return first, second
 
     def _numbers(self, again: np.ndarray, moved: np.ndarray, latest: Tensor | None) -> tuple[np.ndarray, np.ndarray]:
-        """Number the planes of steps `[T, R]` that repeat the last successor (`again`) or shift it (`moved`)."""
+        """Compute plane numbers for steps `[T, R]` that repeat the last successor (`again`) or shift it (`moved`)."""
         channels, shape = np.arange(self.channels), again.shape
         new = np.stack((np.where(again, 0, self.channels), np.where(moved, 1, self.channels)), axis=1)
         ends = self.head + new.ravel().cumsum().reshape(new.shape)
@@ -131,7 +131,7 @@ class Pictures:
         return first, second
 
     def _write(self, chosen: np.ndarray, numbers: Tensor, pictures: Tensor) -> None:
-        """Store the planes `[T, R, c, H, W]` that are `chosen [T, R]` at their numbers `[T, R, c]`."""
+        """Store the planes `[T, R, c, H, W]` in the mask `chosen [T, R]` at their numbers `[T, R, c]`."""
         if not chosen.any():
             return
         if not chosen.all():
@@ -141,7 +141,7 @@ class Pictures:
         self.planes.index_copy_(0, places, pictures.reshape(-1, *self.planes.shape[1:]))
 
     def state_dict(self) -> State:
-        """Return the stored planes, in blocks that report changes."""
+        """Return the stored planes, in blocks with change detection."""
         starts = range(self.first, self.head, BLOCK)
         places = {"first": self.first, "head": self.head, "fresh": self.fresh}
         return {**places, "segments": {str(start): self._part(start) for start in starts}}

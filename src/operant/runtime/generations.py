@@ -1,4 +1,4 @@
-"""Answers of a learner in evaluations, in `eval/samples.jsonl` of its run: `keep_samples`, `latest_samples`."""
+"""Sampled answers of evaluations in `eval/samples.jsonl`: `keep_samples`, `latest_samples`."""
 
 import logging
 from collections.abc import Mapping, Sequence
@@ -12,12 +12,12 @@ logger = logging.getLogger(__name__)
 
 
 def keep_samples(run: Run, consumed: int, samples: Sequence[Mapping[str, Any]]) -> None:
-    """Append the samples of an evaluation, one record per line; a failure is only warned about.
+    """Append the samples of an evaluation, one record per line; a failed write causes a warning.
 
     Args:
         run: the run.
         consumed: budget used by the learner.
-        samples: `{"seed", "prompt", "completion", "reward", "truncated", ...}` each.
+        samples: records `{"seed", "prompt", "completion", "reward", "truncated", ...}`.
     """
     if not samples:
         return
@@ -31,6 +31,6 @@ def keep_samples(run: Run, consumed: int, samples: Sequence[Mapping[str, Any]]) 
 
 
 def latest_samples(run: Run) -> list[dict[str, Any]]:
-    """Return the samples of the last evaluation with some, and its consumed budget."""
+    """Return the samples of the last evaluation that has any."""
     found = read_records(run.samples_path)
     return [record for record in found if record.get("consumed") == found[-1].get("consumed")]

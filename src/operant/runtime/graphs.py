@@ -1,4 +1,4 @@
-"""A trained policy as a graph of operations that other programs run, in ONNX or TorchScript: `write_graph`."""
+"""Export of trained policies as ONNX or TorchScript graphs: `write_graph`."""
 
 import json
 import logging
@@ -24,19 +24,19 @@ Arrays = Sequence[NDArray[Any]]
 
 FILES: dict[str, str] = {"onnx": "policy.onnx", "torchscript": "policy.pt"}
 TRIALS = (1, 7, 64)
-"""Numbers of random observations with which a written graph is compared with the policy."""
+"""Numbers of random observations on which an exported graph is compared with the policy."""
 RTOL, ATOL = 1e-4, 1e-5
-"""How far actions and scores may differ; where two choices score closer than that, either may be taken."""
+"""Tolerance of actions and scores; actions whose scores differ by less are equivalent."""
 
 
 class GreedyPolicy(nn.Module):
-    """The greedy policy of one seed, from observations `[N, ...]` to actions `[N, ...]` of the environment.
+    """Greedy policy of one seed, from observations `[N, ...]` to actions `[N, ...]` of the environment.
 
     Args:
-        network: takes what networks see of observations, and returns their outputs.
-        facts: what is done before and after it, as `operant.runtime.exported_policy` reads it.
-        tensors: that belong to these.
-        seen: turns images into what networks see; None for other observations.
+        network: network from encoded observations to outputs.
+        facts: preprocessing and postprocessing, in the format of `operant.runtime.exported_policy`.
+        tensors: tensors of the preprocessing and postprocessing.
+        seen: function that encodes images; None for other observations.
     """
 
     def __init__(
@@ -56,7 +56,7 @@ class GreedyPolicy(nn.Module):
         return cast(Tensor, getattr(self, self.names[name]))
 
     def forward(self, observations: Tensor) -> tuple[Tensor, ...]:
-        """Return the actions, and the scores of choices `[N, all]`, if there are any."""
+        """Return the actions, and the scores of discrete actions `[N, all]`, if any."""
         first, last = self.facts["outputs"]
         outputs = self.network(self._read(observations))[:, first:last]
         scores: tuple[Tensor, ...] = ()
@@ -79,7 +79,7 @@ class GreedyPolicy(nn.Module):
         return (chosen, *scores)
 
     def _read(self, observations: Tensor) -> Tensor:
-        """Return the network's inputs: vectors `[N, D]`, or images."""
+        """Encode observations as vectors `[N, D]`, or images."""
         facts = self.facts["observation"]
         if self.seen is not None:
             return self.seen(observations)
@@ -106,19 +106,19 @@ def write_graph(
     form: Format,
     predict: Callable[[NDArray[Any]], NDArray[Any]],
 ) -> None:
-    """Write the greedy policy of one seed as a graph and as `policy.json`, and compare the graph with the policy.
+    """Export the greedy policy of one seed as a graph and `policy.json`, and compare the graph with the policy.
 
     Args:
-        settings: of the run; one environment of its task is made, for its spaces.
-        seed: whose policy it is.
-        policy: its network, and what is done before and after it (see `GreedyPolicy`).
-        folder: where to, which is there.
-        form: of the graph.
-        predict: returns the policy's greedy actions for observations `[N, ...]`.
+        settings: settings of the run, whose environment is created for its spaces.
+        seed: seed of the policy.
+        policy: network with preprocessing and postprocessing (see `GreedyPolicy`).
+        folder: existing folder.
+        form: format of the graph.
+        predict: function that returns the policy's greedy actions for observations `[N, ...]`.
 
     Raises:
-        ValueError: observations or actions have no such form, the network cannot be written, or acts otherwise than the
-            policy after it was.
+        ValueError: the observation or action space is not supported, the network cannot be exported, or the exported
+            graph gives other actions than the policy.
     """
     env = make_single(specified(settings.task, settings.env_kwargs))
     env.close()
@@ -140,8 +140,8 @@ def write_graph(
         found = [run(given) for given in trials]
     except Exception as error:
         raise ValueError(
-            f"{type(getattr(network, 'module', network)).__name__} cannot be written as {form}, or not be run from it: "
-            f"{type(error).__name__}: {str(error).strip():.500}; such a policy acts by `operant.load(run).predict`"
+            f"{type(getattr(network, 'module', network)).__name__} cannot be exported as {form}: "
+            f"{type(error).__name__}: {str(error).strip():.500}; use `operant.load(run).predict`"
         ) from error
     for given, outputs in zip(trials, found, strict=True):
         with torch.no_grad():
@@ -154,7 +154,7 @@ def write_graph(
 
 
 def _observations(space: spaces.Space[Any], count: int) -> NDArray[Any]:
-    """Draw `count` observations at random: of unbounded numbers normal ones, cut to the bounds if there are some."""
+    """Draw `count` random observations: normal numbers clipped to the bounds of boxes."""
     rng, own = np.random.default_rng(count), cast(Any, space)
     if isinstance(space, spaces.Box) and np.issubdtype(own.dtype, np.floating):
         drawn: Any = rng.normal(0.0, 3.0, size=(count, *own.shape))
@@ -165,10 +165,10 @@ def _observations(space: spaces.Space[Any], count: int) -> NDArray[Any]:
 
 def _write_torchscript(module: nn.Module, example: Tensor, file: Path, names: Sequence[str]) -> None:
     def act(given: Tensor) -> tuple[Tensor, ...]:
-        return module(given)  # as a function: TorchScript cannot read the names of modules that come from files
+        return module(given)  # as a function, since TorchScript cannot handle modules defined in files
 
     with warnings.catch_warnings(), torch.no_grad():
-        warnings.simplefilter("ignore")  # of what may depend on the example: the comparison finds it
+        warnings.simplefilter("ignore")  # about values that may depend on the example, which the comparison detects
         traced: Any = cast(Any, torch.jit).trace(act, (example,), check_trace=False)
         traced.save(str(file))
 
@@ -190,7 +190,7 @@ def _write_onnx(module: nn.Module, example: Tensor, file: Path, names: Sequence[
     level = log.level
     with warnings.catch_warnings(), torch.no_grad():
         warnings.simplefilter("ignore")
-        log.setLevel(logging.ERROR)  # it warns about packages that are not needed
+        log.setLevel(logging.ERROR)  # it would warn about packages that are not needed
         program: Any = cast(Any, torch.onnx).export(
             module,
             (example,),
@@ -215,10 +215,10 @@ def _read_onnx(file: Path) -> Callable[[NDArray[Any]], Arrays]:
 
 
 def _require_same(facts: dict[str, Any], found: Arrays, expected: Arrays, form: str) -> None:
-    """Compare what a graph gives with the policy.
+    """Check that a graph gives the same actions as the policy.
 
     Raises:
-        ValueError: they differ by more than rounding.
+        ValueError: actions differ by more than rounding.
     """
     same = [
         one.shape == two.shape and np.allclose(one, two, RTOL, ATOL) for one, two in zip(found, expected, strict=True)
@@ -227,13 +227,13 @@ def _require_same(facts: dict[str, Any], found: Arrays, expected: Arrays, form: 
         same[0] = found[0].shape == expected[0].shape and _ties(facts, found, expected)
     if not all(same) or found[0].dtype != expected[0].dtype:
         raise ValueError(
-            f"the policy acts otherwise from {form} than in operant: its network does what that cannot say, such as to "
-            "decide by the values of observations; such a policy acts by `operant.load(run).predict`"
+            f"the exported {form} graph gives other actions than the policy: its network has operations that {form} "
+            "cannot represent, such as control flow on observations; use `operant.load(run).predict`"
         )
 
 
 def _ties(facts: dict[str, Any], found: Arrays, expected: Arrays) -> bool:
-    """Whether choices that differ score the same up to rounding."""
+    """Return whether differing actions have equal scores up to rounding."""
     rows, first = len(found[0]), 0
     starts = np.broadcast_to(np.asarray(facts.get("first", 0)).ravel(), len(facts["choices"]))
     pairs = zip(found[0].reshape(rows, -1).T, expected[0].reshape(rows, -1).T, facts["choices"], starts, strict=True)

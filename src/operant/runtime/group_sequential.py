@@ -1,11 +1,10 @@
-"""How many seeds are enough: a test of two runs that may be repeated as seeds come in (`enough_seeds`).
+"""Group-sequential test of two runs, which may be repeated as seeds are added: `enough_seeds`.
 
-A test at 5 % that is repeated after every few seeds until it is significant errs far more often than in 5 % of the
-cases. A group-sequential test spends its 5 % on all the looks together: O'Brien and Fleming 1979; Lan and DeMets 1983,
-"Discrete sequential boundaries for clinical trials", for looks whose number is not fixed in advance. This one is a
-permutation test (Mehta, Patel and Senchaudhuri 1994), so that it is valid for any distribution of scores, and for five
-seeds: if the two runs are equally good, the seeds that came in between two looks could as well have had their runs
-exchanged.
+A 5 % test that is repeated after every few seeds until it is significant has an error rate far above 5 %. A
+group-sequential test spends an error probability of 5 % over all looks: O'Brien and Fleming 1979; Lan and DeMets 1983,
+"Discrete sequential boundaries for clinical trials", for a number of looks that is not fixed in advance. This one is a
+permutation test (Mehta, Patel and Senchaudhuri 1994), which is valid for any distribution of scores and as few as five
+seeds: if both runs are equally good, the seeds between two looks are exchangeable between the runs.
 """
 
 import math
@@ -21,10 +20,10 @@ from numpy.typing import ArrayLike, NDArray
 from operant.streams import seed_sequence
 
 FIRST_LOOK = 5
-"""Fewest seeds of each run that the default looks begin with: four can never decide at 5 % over several looks."""
+"""Number of seeds per run at the first default look; four seeds can never decide at 5 % over several looks."""
 
 POWER = 0.8
-"""Probability with which the estimated number of seeds decides, if the difference is the one that was seen."""
+"""Power of the test with the estimated number of seeds, if the true difference equals the observed one."""
 
 Bools = NDArray[np.bool_]
 Floats = NDArray[np.float64]
@@ -35,12 +34,11 @@ class Look:
     """The test after a number of seeds.
 
     Attributes:
-        seeds: of each run.
-        improvement: probability that a seed of the first run scores higher than one of the second; ties count one half.
-        boundary: distance of `improvement` from one half from which on the test decides; more than one half: no
-            outcome decides.
-        p_value: share of the exchanges of runs that were not decided before and are at least as far from one half.
-        spent: of the error probability, up to this look.
+        seeds: number of seeds per run.
+        improvement: probability that a seed of the first run scores higher than one of the second; ties count half.
+        boundary: minimum distance of `improvement` from 0.5 at which the test decides; above 0.5: it cannot decide.
+        p_value: fraction of the permutations, without earlier decisions, that are at least as far from 0.5.
+        spent: error probability spent up to this look.
     """
 
     seeds: int
@@ -52,14 +50,14 @@ class Look:
 
 @dataclass(frozen=True)
 class Decision:
-    """What the seeds so far tell.
+    """Result of a group-sequential test.
 
     Attributes:
-        better: which run scores higher; None: that is undecided.
-        looks: the looks up to the one that decided, or all that there are seeds for.
-        next_look: seeds of each run at the next look; None if it is decided.
-        needed: seeds of each run that decide with probability `POWER` if the difference is the one that was seen, a
-            look; None if it is decided, or no difference was seen.
+        better: index of the run that scores higher; None if undecided.
+        looks: looks up to the decision, or all for which there are enough seeds.
+        next_look: number of seeds per run at the next look; None if decided.
+        needed: estimated number of seeds per run for a decision with probability `POWER`, if the true difference equals
+            the observed one; None if decided, or if there is no difference.
     """
 
     better: Literal["first", "second"] | None
@@ -76,19 +74,19 @@ def enough_seeds(
     alpha: float = 0.05,
     permutations: int = 2000,
 ) -> Decision:
-    """Test whether the seeds of one run score higher than those of another, or lower, at look after look.
+    """Test sequentially whether the seeds of one run score higher or lower than those of another.
 
-    At look k at most `alpha k / (k + 1)` is spent, so that the looks never end. The statistic is the distance of the
-    probability of improvement (the Mann-Whitney statistic over `n²`) from one half. At every look the boundary is the
-    lowest one that as many of the exchanged data sets cross, now or before, as are spent.
+    Up to look k at most `alpha k / (k + 1)` is spent, so the number of looks is unlimited. The statistic is the
+    distance of the probability of improvement (the Mann-Whitney statistic over `n²`) from 0.5. At every look the
+    boundary is the lowest value that the allowed fraction of permutations exceeds at this look or before.
 
     Args:
-        scores: `[n]`, of the seeds of one run in the order in which they came in.
-        others: `[m]`, of the other run.
-        looks: rising numbers of seeds of each run, chosen without a look at the scores; from the last one on they
+        scores: scores of the seeds of one run, in order of arrival, `[n]`.
+        others: scores of the seeds of the other run, `[m]`.
+        looks: increasing numbers of seeds per run, chosen without knowledge of the scores; after the last one, they
             double. Default: 5, 10, 20, ...
-        alpha: probability of a decision, at any look, where the runs are equally good.
-        permutations: exchanged data sets, at least 20 / alpha.
+        alpha: probability of a decision at any look if the runs are equally good.
+        permutations: number of permutations, at least 20 / alpha.
 
     Raises:
         ValueError: a score is NaN or Inf, or an argument is out of its range.
@@ -116,10 +114,10 @@ def enough_seeds(
 
 
 def _schedule(looks: Sequence[int] | None, seeds: int) -> list[int]:
-    """Return looks up to one beyond the seeds, doubling from the last one that was asked for."""
+    """Return the looks up to the first one above `seeds`, doubling after the last given one."""
     schedule = list(looks) if looks else [FIRST_LOOK]
     if any(late <= early for early, late in zip([0, *schedule], schedule, strict=False)):
-        raise ValueError(f"looks must be rising positive numbers of seeds, such as 5, 10, 20, got {schedule}")
+        raise ValueError(f"looks must be increasing positive numbers of seeds, such as 5, 10, 20, got {schedule}")
     while schedule[-1] <= seeds:
         schedule.append(2 * schedule[-1])
     return schedule
@@ -127,7 +125,7 @@ def _schedule(looks: Sequence[int] | None, seeds: int) -> list[int]:
 
 def _validate(first: Floats, second: Floats, alpha: float, permutations: int) -> None:
     if first.ndim != 1 or second.ndim != 1 or not np.isfinite(first).all() or not np.isfinite(second).all():
-        raise ValueError("scores must be one finite number per seed: leave out seeds that have none")
+        raise ValueError("scores must be one finite number per seed: leave out seeds without a score")
     if not 0 < alpha < 1:
         raise ValueError(f"alpha must be a probability between 0 and 1, got {alpha}")
     if permutations < 20 / alpha:
@@ -136,10 +134,10 @@ def _validate(first: Floats, second: Floats, alpha: float, permutations: int) ->
 
 @lru_cache(maxsize=16)
 def _exchanges(looks: tuple[int, ...], permutations: int) -> Bools:
-    """Return which seeds count as the first run's, `[permutations + 1, 2 n]`: its own in row 0, exchanged in others.
+    """Return masks of the seeds assigned to the first run, `[permutations + 1, 2 n]`; row 0 is the original assignment.
 
-    The columns are those of the first run, then those of the second. Between two looks as many seeds of each run come
-    in as there are labels, which are shuffled among them.
+    Columns are the seeds of the first run, then those of the second. Assignments are shuffled among the seeds between
+    two looks.
     """
     generator = np.random.Generator(np.random.PCG64(seed_sequence(0, "exchanges")))
     first, second = list[Bools](), list[Bools]()
@@ -153,7 +151,7 @@ def _exchanges(looks: tuple[int, ...], permutations: int) -> Bools:
 
 
 def _improvements(first: Floats, second: Floats, labels: Bools) -> Floats:
-    """Return the probability of improvement `[permutations + 1]` for every exchange of runs."""
+    """Return the probability of improvement for every permutation, `[permutations + 1]`."""
     n, values = first.size, np.concatenate([first, second])
     order = np.sort(values)
     ranks = (np.searchsorted(order, values, "left") + np.searchsorted(order, values, "right") + 1) / 2
@@ -161,7 +159,7 @@ def _improvements(first: Floats, second: Floats, labels: Bools) -> Floats:
 
 
 def _boundary(distances: Floats, allowed: int) -> float:
-    """Return the lowest of some distances that at most `allowed` of them reach; infinity if none is so rare."""
+    """Return the lowest distance that at most `allowed` of the distances reach; Inf if there is none."""
     values, counts = np.unique(distances.round(12), return_counts=True)
     reach = counts[::-1].cumsum()[::-1]
     rare = values[reach <= allowed]
@@ -169,9 +167,9 @@ def _boundary(distances: Floats, allowed: int) -> float:
 
 
 def _needed(first: Floats, second: Floats, schedule: list[int], upcoming: int, alpha: float) -> int | None:
-    """Return the look at which as many seeds of each run decide, by the normal approximation of Noether 1987.
+    """Return the look with enough seeds for a decision, by the normal approximation of Noether 1987.
 
-    Looks before that one have spent a part of alpha, so that the k-th one tests at about `alpha / (k + 1)`.
+    Earlier looks have spent a part of alpha, so the k-th look tests at about `alpha / (k + 1)`.
     """
     n = min(first.size, second.size)
     if n == 0:

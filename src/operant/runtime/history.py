@@ -1,7 +1,7 @@
-"""Checkpoints along the training of a run, to go back to, and the hashes of states there: `History`.
+"""Checkpoints in regular intervals of training, for time travel, and hashes of states: `History`.
 
-Which states are kept depends on the budget used alone, and not on time, so that a run that was killed and resumed keeps
-the same ones as a run that was not. They do not serve a resume, and may be deleted at any time.
+The saved states depend only on the consumed budget, not on time, so a run that was killed and resumed saves the same
+ones as an uninterrupted run. They are not used to resume, and may be deleted at any time.
 """
 
 import logging
@@ -17,20 +17,20 @@ from operant.runtime.run import Run
 logger = logging.getLogger(__name__)
 
 Keep = int | Literal["auto", "all", "none"]
-"""What `operant.runtime.settings.Settings.keep_checkpoints` may be."""
+"""Values of `operant.runtime.settings.Settings.keep_checkpoints`."""
 
 PARTS = 20
-"""Of the budget, after each of which a state is kept by default."""
+"""Default number of saved states per budget."""
 MOST_BYTES = 2 << 20
-"""Of the tensors of a state that is kept by default."""
+"""Maximum size in bytes of the tensors of a state that is saved by default."""
 
 
 class History:
-    """The states along a run.
+    """Saved states of a run.
 
     Args:
-        run: whose settings say which states are kept.
-        budget: of each seed.
+        run: the run, whose settings determine which states are saved.
+        budget: budget per seed.
     """
 
     def __init__(self, run: Run, budget: int) -> None:
@@ -39,11 +39,11 @@ class History:
         self._writer: RecordWriter | None = None
 
     def note(self, learner: Learner, before: int | None) -> None:
-        """Keep the state of a learner, and its hash, if that is due; a failure is only warned about.
+        """Save the state of a learner and its hash, if due; a failed write causes a warning.
 
         Args:
-            learner: after an update, or before the first one.
-            before: the budget used before the update; None before the first one.
+            learner: learner after an update, or before the first one.
+            before: budget used before the update; None before the first one.
         """
         consumed = learner.consumed
         due = consumed == 0 if before is None else bool(self._every) and before // self._every < consumed // self._every
@@ -52,7 +52,7 @@ class History:
         try:
             self._write(learner)
         except (OSError, CheckpointError, NonFiniteError) as error:
-            logger.warning("the state at %d is not kept in %s (%s)", consumed, self._run.history.folder, error)
+            logger.warning("the state at %d is not saved in %s (%s)", consumed, self._run.history.folder, error)
             shutil.rmtree(self._run.history.quarantine, ignore_errors=True)
 
     def _write(self, learner: Learner) -> None:
@@ -72,19 +72,19 @@ class History:
 
 
 def interval(keep: Keep, budget: int) -> int:
-    """Return the budget between two states that are kept: the first update that reaches a multiple is. 0: none is."""
+    """Return the budget between saved states: the first update at or after each multiple is saved. 0: none."""
     if keep == "none":
         return 0
     return 1 if keep == "all" else max(1, budget // (PARTS if keep == "auto" else keep))
 
 
 def forget_later(run: Run, consumed: int) -> None:
-    """Remove what is kept of states later than a budget used; a resumed run keeps it again."""
+    """Remove saved states after a consumed budget, which a resumed run saves again."""
     run.history.drop(after=consumed)
     rewind(run.hashes_path, consumed)
 
 
 def hashes(run: Run) -> dict[int, str]:
-    """Return the SHA-256 of the states along a run, by the budget used; a later record counts."""
+    """Return the SHA-256 of the states of a run, by consumed budget; later records override earlier ones."""
     records = read_records(run.hashes_path)
     return {int(record["consumed"]): str(record["sha256"]) for record in records if "sha256" in record}

@@ -1,4 +1,4 @@
-"""A server on a socket of this machine with a quiet shutdown: `Server`, `Protocol`, `listen` (extra: `web`)."""
+"""HTTP server with a quiet shutdown: `Server`, `Protocol`, `listen` (extra: `web`)."""
 
 import asyncio
 import errno
@@ -14,17 +14,17 @@ import uvicorn
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 BACKLOG = 128
-"""Connections that may wait to be accepted."""
+"""Maximum number of connections waiting to be accepted."""
 PATIENCE = 20.0
-"""Seconds that a connection may take to send a request."""
+"""Time limit in seconds for receiving a request."""
 
 
 class Server(uvicorn.Server):
-    """Ends at Ctrl-C and SIGTERM, and does not pass them on: to be stopped is how it is meant to end.
+    """Server that stops on Ctrl-C and SIGTERM without re-raising the signals.
 
     Args:
-        config: of uvicorn.
-        end: ends answers that would not end by themselves. Default: there are none.
+        config: configuration of uvicorn.
+        end: function that ends open responses, such as streams. Default: nothing.
     """
 
     def __init__(self, config: uvicorn.Config, end: Callable[[], object] = lambda: None) -> None:
@@ -33,10 +33,10 @@ class Server(uvicorn.Server):
 
     @contextmanager
     def capture_signals(self) -> Generator[None]:
-        """Turn the signals into the wish to exit."""
+        """Stop the server on signals."""
         loop = asyncio.get_running_loop()
         for number in (signal.SIGINT, signal.SIGTERM):
-            if sys.platform == "win32":  # whose loops take no signals
+            if sys.platform == "win32":  # its event loops do not support signal handlers
                 signal.signal(number, lambda *_: self._stop())
             else:
                 loop.add_signal_handler(number, self._stop)
@@ -49,28 +49,28 @@ class Server(uvicorn.Server):
 
 
 class Protocol(H11Protocol):
-    """HTTP, without connections that send no request, or only a part of one: they would take the place of others."""
+    """HTTP protocol that closes connections without a complete request, which would block others."""
 
     _deadline: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: Any) -> None:
-        """Wait for the first request."""
+        """Start the timeout of the first request."""
         super().connection_made(transport)
         self._watch()
 
     def data_received(self, data: bytes) -> None:
-        """Wait for the rest of a request."""
+        """Restart the timeout for an incomplete request."""
         super().data_received(data)
         self._watch()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Wait no longer."""
+        """Cancel the timeout."""
         super().connection_lost(exc)
         if self._deadline is not None:
             self._deadline.cancel()
 
     def _watch(self) -> None:
-        """Begin to wait; a request that has come is no longer waited for."""
+        """Start the timeout, unless a request is complete."""
         if self._deadline is None:
             self._deadline = self.loop.call_later(PATIENCE, self._give_up)
         elif self._answers():
@@ -88,17 +88,17 @@ class Protocol(H11Protocol):
 
 
 def listen(host: str, port: int) -> socket.socket:
-    """Return a socket that listens.
+    """Return a listening socket.
 
     Raises:
-        ValueError: it cannot.
+        ValueError: the address or port cannot be used.
     """
     if not 0 <= port <= 65535:
         raise ValueError(f"port must be from 0 to 65535, got {port}")
     try:
         family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
     except OSError as error:
-        raise ValueError(f"{host} is no address of this machine: {error.strerror}") from error
+        raise ValueError(f"{host} is not an address of this machine: {error.strerror}") from error
     listening = socket.socket(family, kind, protocol)
     if os.name == "posix":
         listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -108,6 +108,6 @@ def listen(host: str, port: int) -> socket.socket:
     except OSError as error:
         listening.close()
         if error.errno == errno.EADDRINUSE:
-            raise ValueError(f"port {port} is in use; name another one with --port, or take --port 0") from error
+            raise ValueError(f"port {port} is in use: choose another one with --port, or --port 0 for any") from error
         raise ValueError(f"cannot listen on {host}, port {port}: {error.strerror}") from error
     return listening

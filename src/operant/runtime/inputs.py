@@ -1,7 +1,7 @@
 """Inputs of a run outside its folder: data, files with rewards or environments, models, other runs.
 
-A run keeps the absolute path and the SHA-256 of each of its inputs in `run.json`, so that it means the same from any
-working folder, and changes are reported when it is used again. Names on the Hugging Face hub are not inputs.
+A run records the absolute path and the SHA-256 of each input in `run.json`, so that it does not depend on the working
+directory, and changes are reported when it is used again. Names on the Hugging Face Hub are not inputs.
 """
 
 import hashlib
@@ -18,7 +18,7 @@ from operant.runtime.files import read_regular, sha256
 C = TypeVar("C")
 
 TRAINING_ONLY = ("callbacks",)
-"""Inputs that are not needed to load a run."""
+"""Names of inputs that are not needed to load a run."""
 
 _FUNCTION = re.compile(r"(?P<file>.*?\.py)(?P<function>:\w+.*)", re.DOTALL)
 
@@ -28,13 +28,12 @@ class Input:
     """An input file or folder of a run.
 
     Attributes:
-        name: its option: `dataset`, `rewards`, `model`, `init`, `reward_model`,
-            `task`, `environment`.
-        path: absolute.
-        sha256: of its contents (`digest`).
-        stamp: detects changes without reading all of it (`stamp`).
-        fills: configuration field, empty in `config.toml`, that it fills; empty: none.
-        at_start: whether it was needed only at the start, since the run contains all of it.
+        name: option with the input: `dataset`, `rewards`, `model`, `init`, `reward_model`, `task`, `environment`.
+        path: absolute path.
+        sha256: hash of the contents (`digest`).
+        stamp: digest of sizes and times, to detect changes without reading the contents (`stamp`).
+        fills: configuration field that the input fills, which is empty in `config.toml`; empty: none.
+        at_start: whether the input is needed only at the start of the run.
     """
 
     name: str
@@ -46,16 +45,16 @@ class Input:
 
     @classmethod
     def of(cls, name: str, path: Path, *, fills: str = "", at_start: bool = False) -> "Input":
-        """Read the current input.
+        """Create the record of an input from its current contents.
 
         Raises:
-            OSError: it cannot be read.
+            OSError: the input cannot be read.
         """
         whole = Path(os.path.abspath(path.expanduser()))  # noqa: PTH100 - keep links: their targets may change
         return cls(name, whole, digest(whole), stamp(whole), fills, at_start)
 
     def record(self, folder: Path) -> dict[str, Any]:
-        """Return its record in `run.json`, for a run in `folder`."""
+        """Return the entry of `run.json`, for a run in `folder`."""
         flags = ({"fills": self.fills} if self.fills else {}) | ({"at_start": True} if self.at_start else {})
         facts = {"name": self.name, "path": str(self.path), "relative": _relative(self.path, folder)}
         return facts | {"sha256": self.sha256, "stamp": self.stamp} | flags
@@ -65,7 +64,7 @@ _UNREADABLE = (OSError, ValueError, KeyError, TypeError, AttributeError, Recursi
 
 
 def records_of(folder: Path) -> list[dict[str, Any]]:
-    """Return the inputs in the `run.json` of a folder; none for older runs."""
+    """Return the inputs in the `run.json` of a folder; empty for runs of older versions."""
     try:
         facts: Any = json.loads(read_regular(folder / "run.json"))
         listed: list[Any] = facts["inputs"]
@@ -75,9 +74,9 @@ def records_of(folder: Path) -> list[dict[str, Any]]:
 
 
 def outside_of(folder: Path) -> dict[str, Any] | None:
-    """Return the record of a custom algorithm in the `run.json` of a folder, with the current path of its file.
+    """Return the record of an external algorithm in the `run.json` of a folder, with the current path of its file.
 
-    None if the algorithm is in the catalog.
+    None if the algorithm is built in.
     """
     try:
         facts: Any = json.loads(read_regular(folder / "run.json"))
@@ -87,13 +86,13 @@ def outside_of(folder: Path) -> dict[str, Any] | None:
 
 
 def pinned(config: C, names: Iterable[str] = ()) -> tuple[C, list[Input]]:
-    """Return a configuration with absolute paths for those that exist, and the inputs.
+    """Return a configuration with absolute paths of existing files, and the inputs.
 
-    Every string `file.py:Name`, alone or in a tuple, names an object in a file, in any field.
+    Strings `file.py:Name`, alone or in a tuple, are paths in any field.
 
     Args:
-        config: a dataclass.
-        names: fields that may hold a path.
+        config: configuration, a dataclass.
+        names: fields that may contain a path.
 
     Raises:
         OSError: an input cannot be read.
@@ -115,21 +114,21 @@ def pinned(config: C, names: Iterable[str] = ()) -> tuple[C, list[Input]]:
 
 
 def located(table: Mapping[str, Any], records: Sequence[Mapping[str, Any]], folder: Path) -> dict[str, Any]:
-    """Return a configuration's table with the current paths of inputs.
+    """Return a configuration table with the current paths of inputs.
 
-    A missing input at the same path relative to the run has moved with it.
+    If an input is missing but exists at the same path relative to the run, it was moved together with the run.
 
     Args:
-        table: the configuration from `config.toml`.
-        records: the inputs, from `run.json`.
-        folder: of the run.
+        table: configuration from `config.toml`.
+        records: inputs from `run.json`.
+        folder: folder of the run.
     """
     filled = {record["fills"]: str(record["path"]) for record in records if record.get("fills")}
     return moved({**table, **{name: path for name, path in filled.items() if not table.get(name)}}, records, folder)
 
 
 def moved(table: Mapping[str, Any], records: Iterable[Mapping[str, Any]], folder: Path) -> dict[str, Any]:
-    """Return a table with the current paths of inputs, like `located`, without filling in fields."""
+    """Return a table with the current paths of inputs, like `located`, but without filling empty fields."""
     result = dict(table)
     for record in records:
         before, now = str(record["path"]), str(locate(record, folder))
@@ -139,7 +138,7 @@ def moved(table: Mapping[str, Any], records: Iterable[Mapping[str, Any]], folder
 
 
 def locate(record: Mapping[str, Any], folder: Path) -> Path:
-    """Return the current path of an input of a run in `folder`; the recorded one if it is missing."""
+    """Return the current path of an input of a run in `folder`; the recorded path if it is missing."""
     path = Path(record["path"])
     if not path.exists() and record.get("relative"):
         near = Path(os.path.normpath(folder / record["relative"]))
@@ -148,17 +147,17 @@ def locate(record: Mapping[str, Any], folder: Path) -> Path:
 
 
 def changes(records: Iterable[Mapping[str, Any]], folder: Path) -> list[str]:
-    """Describe, in a line each, the missing or changed inputs.
+    """Return descriptions of missing and changed inputs, one line each.
 
     Args:
-        records: from `run.json`.
-        folder: of the run.
+        records: inputs from `run.json`.
+        folder: folder of the run.
     """
     return [line for record in records if (line := _change(record, folder))]
 
 
 def refreshed(records: Iterable[Mapping[str, Any]], folder: Path) -> list[dict[str, Any]]:
-    """Return updated records of inputs; that of a missing one unchanged."""
+    """Return updated records of inputs; those of missing inputs are unchanged."""
     result: list[dict[str, Any]] = []
     for record in records:
         path = locate(record, folder)
@@ -170,9 +169,9 @@ def refreshed(records: Iterable[Mapping[str, Any]], folder: Path) -> list[dict[s
 
 
 def digest(path: Path) -> str:
-    """Return the SHA-256 of a file, or of the names and bytes of all files in a folder.
+    """Return the SHA-256 of a file, or of the names and contents of all files in a folder.
 
-    For a run, only its configuration, its newest checkpoint and its inputs count.
+    For a run, only its configuration, newest checkpoint and inputs are included.
 
     Raises:
         OSError: a file cannot be read.
@@ -191,7 +190,7 @@ def digest(path: Path) -> str:
 def stamp(path: Path) -> str:
     """Return a digest of names, sizes and times of a file or the files in a folder.
 
-    While it is unchanged, no file needs to be read.
+    If it is unchanged, the contents need not be read.
     """
     hashed = hashlib.sha256()
     for file in _files(path) if path.is_dir() else [path]:
@@ -216,7 +215,7 @@ def _change(record: Mapping[str, Any], folder: Path) -> str:
 
 
 def _files(folder: Path) -> list[Path]:
-    """Return the files that identify a folder, in order; for a run, those of its newest checkpoint."""
+    """Return the files in the digest of a folder, in order; for a run, those of its newest checkpoint."""
     if (folder / "config.toml").is_file() and (folder / "checkpoints").is_dir():
         manifests = sorted((folder / "checkpoints").glob("step_*/manifest.json"))
         return [folder / "config.toml", *manifests[-1:]]
@@ -226,7 +225,7 @@ def _files(folder: Path) -> list[Path]:
 
 
 def _inputs_of(path: Path) -> Iterator[Mapping[str, Any]]:
-    """Yield the inputs that a run always needs; nothing for other folders."""
+    """Yield the inputs that a run always needs; empty for other folders."""
     if (path / "config.toml").is_file():
         listed = (record for record in records_of(path) if record["name"] not in TRAINING_ONLY)
         yield from (record for record in listed if not record.get("at_start"))
@@ -237,7 +236,7 @@ def _absolute(text: str) -> tuple[str, Path | None]:
     path = Path(text).expanduser()
     try:
         exists = path.exists()
-    except (OSError, ValueError):  # not a possible name
+    except (OSError, ValueError):  # not a valid path
         exists = False
     if not exists:
         return text, None
@@ -246,7 +245,7 @@ def _absolute(text: str) -> tuple[str, Path | None]:
 
 
 def _of_function(text: str) -> tuple[str, Path | None]:
-    """Return the result of `_absolute` for the file in `file.py:function`."""
+    """Apply `_absolute` to the file in `file.py:function`."""
     match = _FUNCTION.fullmatch(text)
     if match is None:
         return text, None
@@ -263,7 +262,7 @@ def _moved(value: Any, before: str, now: str) -> Any:
 
 
 def _relative(path: Path, folder: Path) -> str:
-    """Return a path relative to a folder; empty if there is none."""
+    """Return a path relative to a folder; empty if that is impossible."""
     try:
         return Path(os.path.relpath(path, folder)).as_posix()
     except ValueError:  # on another drive

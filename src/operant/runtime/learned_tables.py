@@ -1,4 +1,4 @@
-"""Learned tables of a run as arrays."""
+"""Access to the learned tables of a run as arrays."""
 
 from typing import Any
 
@@ -10,14 +10,14 @@ from operant.runtime.run import Run
 
 
 class LearnedTables:
-    """Learned tables of a run for all S seeds; raises an error for other runs."""
+    """Learned tables of a tabular run, for all S seeds."""
 
     run: Run
     experiment: Experiment
 
     @property
     def q(self) -> NDArray[np.float64]:
-        """Learned action values, `[S, n_states, n_actions]`; a copy.
+        """Copy of the learned action values, `[S, n_states, n_actions]`.
 
         Raises:
             ValueError: the run has no action values.
@@ -29,7 +29,7 @@ class LearnedTables:
 
     @property
     def values(self) -> NDArray[np.float64]:
-        """Learned state values, `[S, n_states]`; a copy.
+        """Copy of the learned state values, `[S, n_states]`.
 
         Raises:
             ValueError: the run has no state values.
@@ -38,7 +38,7 @@ class LearnedTables:
 
     @property
     def policy(self) -> NDArray[np.float64]:
-        """Probabilities of the greedy policy of a table, `[S, n_states, n_actions]`; tied actions share it equally.
+        """Action probabilities of the greedy policy, `[S, n_states, n_actions]`; tied actions are equally likely.
 
         Raises:
             ValueError: the run has no table.
@@ -46,10 +46,10 @@ class LearnedTables:
         return self._table("policy", values=False).policy()
 
     def _table(self, what: str, *, values: bool = True) -> Any:
-        """Return the tabular learner, if it has the requested table."""
+        """Return the tabular learner if it has the requested table."""
         name = self.run.settings.algorithm
         if self.run.entry.package != "tabular":
-            raise ValueError(f"{name} has learned no table, so there is no `{what}`; `predict` returns its actions")
+            raise ValueError(f"{name} is not a tabular method, so there is no `{what}`; use `predict` for its actions")
         learner = self.experiment.learner
         if values and not learner.learns_values:
             raise ValueError(f"{name} learns no values, so there is no `{what}`")

@@ -12,14 +12,14 @@ from operant.nets.heads import Head
 from operant.state import State
 
 Metrics = Mapping[str, Tensor | float]
-"""Named numbers of one iteration: scalars, or tensors `[S]` with one number per seed, never modified later.
+"""Metrics of one iteration by name: scalars, or tensors `[S]` with one number per seed, which are never modified later.
 
-NaN means nothing to report, except under `losses/`, where it means that training fails.
+NaN means that there is no value, except under `losses/`, where it means that training fails.
 """
 
 
 class Learner(Protocol):
-    """Collects experience and updates a policy.
+    """A learner, which collects experience and updates a policy.
 
     Attributes:
         consumed: budget used per seed, in the learner's unit (environment steps, prompts, examples).
@@ -28,7 +28,7 @@ class Learner(Protocol):
     consumed: int
 
     def iterate(self) -> Metrics:
-        """Run one iteration of collection and update, and return its metrics."""
+        """Run one iteration of experience collection and updates, and return its metrics."""
         ...
 
     def state_dict(self) -> State:
@@ -41,12 +41,12 @@ class Learner(Protocol):
 
 
 Weights = Mapping[str, Tensor]
-"""Networks of S seeds, and their normalization statistics, `[S, ...]` by name."""
+"""Network weights and normalization statistics of S seeds, `[S, ...]` by name."""
 
 
 @runtime_checkable
 class HasWeights(Protocol):
-    """A learner whose weights others can start from, and whose best weights can be saved."""
+    """A learner whose weights can be saved as best weights and used to initialize others."""
 
     @property
     def consumed(self) -> int:
@@ -55,7 +55,7 @@ class HasWeights(Protocol):
 
     @property
     def learned(self) -> Weights:
-        """The tensors themselves, not copies."""
+        """The weights, without copies."""
         ...
 
 
@@ -65,18 +65,18 @@ class NetworkAgent(Protocol):
 
     @property
     def head(self) -> Head:
-        """The action distribution of the policy's outputs."""
+        """Action distribution on the policy's outputs."""
         ...
 
     @property
     def networks(self) -> BoundActorCritic:
-        """Policy and critic of all seeds."""
+        """Policy and critic networks of all seeds."""
         ...
 
 
 @runtime_checkable
 class HasAgent(Protocol):
-    """A learner that leaves acting to an agent."""
+    """A learner with an agent that acts."""
 
     @property
     def agent(self) -> object:
@@ -86,11 +86,11 @@ class HasAgent(Protocol):
 
 @runtime_checkable
 class HasCriticKind(Protocol):
-    """A learner whose critic may predict something other than state values, or nothing."""
+    """A learner whose critic may predict action values, or nothing."""
 
     @property
     def critic_kind(self) -> str:
-        """Kind of predictions: "none", "V" or "Q"."""
+        """Predictions of the critic: "none", "V" or "Q"."""
         ...
 
 
@@ -98,42 +98,42 @@ class RenewableWeights(HasWeights, Protocol):
     """Weights from which other tensors are computed."""
 
     def refresh(self) -> None:
-        """Recompute them after a change."""
+        """Recompute derived tensors after a change of the weights."""
         ...
 
 
 @runtime_checkable
 class Describing(Protocol):
-    """A learner that reports the outputs of its networks for observations."""
+    """A learner that reports the outputs of its networks."""
 
     def describe(self, obs: Tree, memory: Tree | None) -> Mapping[str, Tensor]:
-        """Return the outputs of policies and critics for observations; nothing changes.
+        """Return the outputs of policies and critics, without changing the learner.
 
         Args:
-            obs: `[S, N, ...]`, as for `Policy.act`.
-            memory: as for `Policy.act`.
+            obs: observations `[S, N, ...]`, as for `Policy.act`.
+            memory: hidden state, as for `Policy.act`.
 
         Returns:
-            By name, if available: `probabilities` `[S, N, A]` of discrete actions (of several choices, one
-            after another), `mean` and `std` `[S, N, A]` of continuous ones (before what is out of bounds is clipped),
-            `q` `[S, N, A]`, and `value` `[S, N]`.
+            Outputs by name, if available: `probabilities` `[S, N, A]` of discrete actions (concatenated for several
+            components), `mean` and `std` `[S, N, A]` of continuous actions (before clipping), `q` `[S, N, A]`, and
+            `value` `[S, N]`.
         """
         ...
 
 
 class Policy(Protocol):
-    """Chooses actions for `S` seeds with `N` environments each."""
+    """A policy for `S` seeds with `N` environments each."""
 
     def act(self, obs: Tree, memory: Tree | None, noise: Tensor | None) -> tuple[Tensor, Tree | None]:
-        """Return one action per environment, and the hidden state for the next observation.
+        """Select one action per environment.
 
         Args:
-            obs: `[S, N, ...]`, from the environment.
-            memory: hidden state `[S, N, ...]` of the previous call; None at first and for feed-forward policies.
-            noise: of the action distribution (`ops.distributions`); None: greedy.
+            obs: observations `[S, N, ...]` of the environment.
+            memory: hidden state `[S, N, ...]` from the previous call; None at the start and for feed-forward policies.
+            noise: noise of the action distribution (`ops.distributions`); None: greedy actions.
 
         Returns:
-            Actions `[S, N]` (discrete) or `[S, N, A]` (continuous), within the action space, and the hidden state.
+            Actions `[S, N]` (discrete) or `[S, N, A]` (continuous), within the action space, and the next hidden state.
         """
         ...
 

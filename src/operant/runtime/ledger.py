@@ -1,7 +1,7 @@
 """Token-level records of language-model updates, in `ledger/` of a run: `keep_ledgers`, `read_ledger`.
 
-A file holds one batch of one seed: the prompts, the answers and their rewards as JSON, and a number per token in every
-column. It is written atomically, and reading it needs no torch.
+A file contains one batch of one seed: prompts, answers and rewards as JSON, and columns with one number per token. It
+is written atomically, and can be read without torch.
 """
 
 import json
@@ -31,9 +31,9 @@ class Visit(NamedTuple):
     """An answer in an optimizer step.
 
     Attributes:
-        answer: position among the answers.
-        step: optimizer step of the batch, from 0.
-        start: first token in the columns.
+        answer: index of the answer.
+        step: index of the optimizer step in the batch, from 0.
+        start: index of its first token in the columns.
         length: number of its tokens.
     """
 
@@ -48,20 +48,20 @@ class Ledger:
     """A training batch, token by token.
 
     Attributes:
-        consumed: prompts used by the learner of this seed, including it.
-        seed: of the learner.
-        group: answers to each prompt, G.
-        steps: optimizer steps, K.
-        loss: logged terms of the loss, by metric; means over the optimizer steps.
-        prompts: texts.
-        answers: `{"prompt": position, "text", "reward", "counts"}` each; the reward may be None, and answers without
-            `counts` are in no optimizer step.
-        pieces: texts of the distinct tokens; the column `piece` has positions here.
+        consumed: number of prompts used by the learner of this seed, including the batch.
+        seed: seed of the learner.
+        group: number of answers per prompt, G.
+        steps: number of optimizer steps, K.
+        loss: logged loss terms by metric, means over the optimizer steps.
+        prompts: texts of the prompts.
+        answers: records `{"prompt": index, "text", "reward", "counts"}`; the reward may be None, and answers whose
+            `counts` is false are in no optimizer step.
+        pieces: texts of the distinct tokens, to which the column `piece` refers.
         visits: answers of the tokens in the columns.
-        columns: a number for each of the tokens, `[m]` each: `piece`, `log_prob`, `behavior`, `advantage`, `weight`,
+        columns: one number per token, `[m]` each: `piece`, `log_prob`, `behavior`, `advantage`, `weight`,
             `importance`, `ratio`, `clipped`, `entropy`, `policy`, and with a reference `kl` and `reference`. `policy`
-            and `reference` are terms of the loss: with `rest` they sum to `loss`.
-        rest: of the tokens beyond the limit: `tokens`, their number, and the sums of `policy` and `reference`.
+            and `reference` are loss terms, which sum to `loss` together with `rest`.
+        rest: number of tokens beyond the limit, `tokens`, and the sums of their `policy` and `reference`.
     """
 
     consumed: int
@@ -83,7 +83,7 @@ class Ledger:
 
 
 def keep_ledgers(run: Path, ledgers: Sequence[Ledger]) -> None:
-    """Write ledgers into the folder of a run, replacing those of the same batches; a failure is only warned about."""
+    """Write ledgers into the folder of a run, replacing those of the same batches; a failed write causes a warning."""
     folder = run / FOLDER
     try:
         for ledger in ledgers:
@@ -96,7 +96,7 @@ def keep_ledgers(run: Path, ledgers: Sequence[Ledger]) -> None:
 
 
 def ledgers_of(run: Path) -> list[tuple[int, int]]:
-    """Return `(consumed, seed)` of every ledger of a run, in this order."""
+    """Return `(consumed, seed)` of every ledger of a run, sorted."""
     try:
         found = [_NAME.fullmatch(path.name) for path in (run / FOLDER).iterdir()]
     except OSError:
@@ -105,10 +105,10 @@ def ledgers_of(run: Path) -> list[tuple[int, int]]:
 
 
 def read_ledger(run: Path, consumed: int, seed: int) -> Ledger:
-    """Return a ledger.
+    """Read a ledger.
 
     Raises:
-        OSError: it does not exist.
+        OSError: the file does not exist.
         ValueError: the file is damaged.
     """
     path = run / FOLDER / f"step_{consumed:d}_seed_{seed:d}.safetensors"
@@ -123,7 +123,7 @@ def read_ledger(run: Path, consumed: int, seed: int) -> Ledger:
 
 
 def drop_later(run: Path, consumed: int) -> None:
-    """Remove the ledgers of batches after `consumed` prompts, which a resumed run writes again."""
+    """Remove the ledgers after `consumed` prompts, which a resumed run writes again."""
     for at, seed in ledgers_of(run):
         if at > consumed:
             (run / FOLDER / f"step_{at}_seed_{seed}.safetensors").unlink(missing_ok=True)

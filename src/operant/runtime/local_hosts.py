@@ -1,4 +1,4 @@
-"""Hosts on this machine (`operant.hosts`): actors in processes, `ProcessHost`, or in this one, `InlineHost`."""
+"""Hosts on this machine (`operant.hosts`): actors in processes, `ProcessHost`, or in this process, `InlineHost`."""
 
 import multiprocessing
 import queue
@@ -11,11 +11,11 @@ from typing import Any
 from operant.envs.worker_process import ignoring_signals, sendable
 
 IDLE = 1.0
-"""Seconds after which an idle process checks whether it has been asked to end."""
+"""Interval in seconds at which an idle process checks whether it must end."""
 
 
 def start_method() -> str:
-    """Return how processes that share nothing with this one start quickly."""
+    """Return the fastest start method of processes that share no state with this one."""
     return "forkserver" if "forkserver" in multiprocessing.get_all_start_methods() else "spawn"
 
 
@@ -35,7 +35,7 @@ class LocalReply:
 
 
 class InlineActor:
-    """An object of this process (see `operant.hosts.Actor`); a call returns when it is done."""
+    """An object in this process (see `operant.hosts.Actor`), whose calls are synchronous."""
 
     def __init__(self, kind: type, *args: Any) -> None:
         self._object = kind(*args)
@@ -54,7 +54,7 @@ class InlineActor:
 
 
 class InlineHost:
-    """Makes actors in this process (see `operant.hosts.Host`)."""
+    """Factory of actors in this process (see `operant.hosts.Host`)."""
 
     def actor(self, kind: type, *args: Any, threads: int = 1) -> InlineActor:
         """See `operant.hosts.Host`."""
@@ -62,10 +62,10 @@ class InlineHost:
 
 
 class ProcessActor:
-    """A process of this machine (see `operant.hosts.Actor`). A thread of this process exchanges the messages.
+    """An object in a process on this machine (see `operant.hosts.Actor`), with a thread that exchanges messages.
 
     Attributes:
-        process: that of the object.
+        process: process of the object.
     """
 
     def __init__(self, context: Any, kind: type, *args: Any) -> None:
@@ -83,7 +83,7 @@ class ProcessActor:
         return LocalReply(future)
 
     def _exchange(self) -> None:
-        """Send one call after another, and wait for its result."""
+        """Send calls one after another, and wait for the results."""
         while (task := self._calls.get()) is not None:
             future, *call = task
             try:
@@ -94,7 +94,7 @@ class ProcessActor:
                 lost = ConnectionError(f"process {self.process.pid} ended with exit code {self.process.exitcode}")
                 lost.__cause__ = error
                 value, failed = lost, True
-            except Exception as error:  # it cannot be pickled
+            except Exception as error:  # the call cannot be pickled
                 value, failed = error, True
             if failed:
                 future.set_exception(value)
@@ -110,24 +110,24 @@ class ProcessActor:
 
 
 class ProcessHost:
-    """Makes actors in processes of this machine, which end with this one (see `operant.hosts.Host`)."""
+    """Factory of actors in processes on this machine, which end with this process (see `operant.hosts.Host`)."""
 
     def actor(self, kind: type, *args: Any, threads: int = 1) -> ProcessActor:
         """See `operant.hosts.Host`; calls are executed one by one.
 
         Raises:
-            ValueError: several calls are to run in parallel.
+            ValueError: `threads` is not 1.
         """
         if threads != 1:
-            raise ValueError(f"threads must be 1 for a process of this machine, got {threads}")
-        # A server that has imported the class makes processes quickly; if there is none each imports it itself.
+            raise ValueError(f"threads must be 1 for a process on this machine, got {threads}")
+        # A fork server that has imported the class starts processes quickly.
         context = multiprocessing.get_context(start_method())
         context.set_forkserver_preload([__name__, kind.__module__])
         return ProcessActor(context, kind, *args)
 
 
 def _serve(pipe: Connection, kind: type, args: tuple[Any, ...]) -> None:
-    """Make an object and call its methods, until the pipe is closed or the process is asked to end."""
+    """Create an object and call its methods, until the pipe is closed or the process must end."""
     asked_to_end = ignoring_signals()
     made: Any = None
     try:

@@ -1,7 +1,7 @@
-"""File locks of folders, released when their process ends: `held`.
+"""File locks of folders, which are released when their process ends: `held`.
 
-The library `filelock` supports every platform and closes locks in forked processes, so a worker that outlives a killed
-trainer holds none.
+The library `filelock` supports all platforms and closes locks in forked processes, so workers that survive a killed
+trainer do not hold locks.
 """
 
 import contextlib
@@ -17,16 +17,18 @@ from operant.runtime.files import read_regular, require_regular
 
 
 class HeldError(Exception):
-    """Another process holds the lock; the message names it."""
+    """Raised if another process holds the lock; the message contains its id and host."""
 
 
 @contextlib.contextmanager
 def held(folder: Path) -> Generator[None]:
-    """Hold the lock of a folder, `lock`; `lock.holder` names the holder, as Windows makes the former unreadable.
+    """Return a context manager that holds the lock of a folder.
+
+    The file `lock.holder` contains the holder, since `lock` is unreadable on Windows.
 
     Raises:
-        HeldError: another process or object holds it.
-        OSError: the folder cannot be written.
+        HeldError: another process or object holds the lock.
+        OSError: the folder is not writable.
     """
     if not folder.is_dir():  # filelock would create it
         raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(folder))
@@ -37,7 +39,7 @@ def held(folder: Path) -> Generator[None]:
     except Timeout:
         raise HeldError(_named(holder)) from None
     try:
-        with contextlib.suppress(OSError):  # full disk: the lock is held anyway
+        with contextlib.suppress(OSError):  # if the disk is full, the lock is held anyway
             require_regular(holder)
             holder.write_text(f"process {os.getpid()} on {socket.gethostname()}\n", encoding="utf-8")
         yield

@@ -1,4 +1,4 @@
-"""Base of batched tensor environments: episodes, starts, parameters and saved states."""
+"""Base class of batched tensor environments: episodes, starts, parameters and states."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
@@ -20,26 +20,26 @@ from operant.state import State, copy_into
 from operant.tensors import from_numpy
 
 Parameter = float | Tensor
-"""A physical quantity: one number for all rows, or a tensor `[B]`."""
+"""A physics parameter: one number for all environments, or a tensor `[B]`."""
 
 Array = Any
 """A NumPy array on the CPU, a tensor on other devices."""
 
 
 class Library:
-    """The array library that does the physics on a device.
+    """Array library that computes the physics on a device.
 
-    The cost of small batches is the number of operations, and NumPy's cost a third of PyTorch's. So on the CPU the
-    physics runs in NumPy, on the memory of the tensors. Code with operators and functions of both libraries serves
-    both.
+    The time of small batches is proportional to the number of operations, and NumPy's operations take a third of the
+    time of PyTorch's. On the CPU, physics is therefore computed by NumPy in the memory of the tensors. Code uses
+    operators and functions that both libraries have.
 
     Attributes:
-        on_host: whether it is NumPy.
+        on_host: whether the library is NumPy.
         xp: `numpy` or `torch`.
-        array: returns the array that shares the memory of a tensor.
-        actions: returns the array `[B]` of a tensor of actions, with the environment's dtype.
-        tensor: returns the tensor that shares the memory of an array.
-        empty: makes an array of a shape, with the environment's dtype.
+        array: function that returns an array with the memory of a tensor.
+        actions: function that returns the array `[B]` of a tensor of actions, with the environment's dtype.
+        tensor: function that returns a tensor with the memory of an array.
+        empty: function that creates an array of a shape, with the environment's dtype.
     """
 
     def __init__(self, device: torch.device, dtype: torch.dtype) -> None:
@@ -61,38 +61,38 @@ class Library:
 
 
 class TensorEnv(ABC):
-    """`B` copies of one task whose physics is array operations on a state `[D, B]`.
+    """Batch of `B` environments of one task, whose physics is computed by array operations on a state `[D, B]`.
 
-    An environment whose episode ends restarts in the same step. Fields of a `operant.envs.base.Step` may share memory
-    with each other and, if constant, with those of other steps: do not write to them. On the CPU restarting touches
-    only ended environments; on other devices every step runs the same operations on the same memory, without reading
+    Environments are reset in the step in which their episode ends. Fields of an `operant.envs.base.Step` may share
+    memory with each other and, if constant, with those of other steps, and must not be modified. On the CPU only ended
+    environments are reset; on other devices every step runs the same operations on the same memory, without reading
     results, so that a CUDA graph can capture it.
 
-    Actions are not checked for their range in the hot path; continuous ones are clipped where Gymnasium clips them.
+    The range of actions is not checked, for speed; continuous actions are clipped as in Gymnasium.
 
     Attributes:
-        task: the Gymnasium id.
-        rows: B.
-        observation_space: the space of one row's observation.
-        action_space: the space of one action.
-        device: of all tensors.
-        dtype: of states, observations and rewards.
-        max_episode_steps: steps after which an episode is truncated.
+        task: Gymnasium id.
+        rows: number of environments, B.
+        observation_space: space of one observation.
+        action_space: space of one action.
+        device: device of all tensors.
+        dtype: dtype of states, observations and rewards.
+        max_episode_steps: number of steps after which an episode is truncated.
         always_valid: true.
-        parameters: the physical quantities, 0-dim or `[B]`, read only; see `set_parameters`.
-        env_kwargs: parameters passed to `operant.envs.make`.
+        parameters: physics parameters, 0-dim or `[B]`, read-only; see `set_parameters`.
+        env_kwargs: keyword arguments passed to `operant.envs.make`.
     """
 
     task: str
     always_valid = True
     DEFAULTS: ClassVar[Mapping[str, float]]
-    """The physical quantities, with Gymnasium's names and values."""
+    """Default physics parameters, with Gymnasium's names and values."""
     SIGNED: ClassVar[frozenset[str]] = frozenset()
-    """The parameters that may be zero or negative."""
+    """Parameters that may be zero or negative."""
     OPTIONS: ClassVar[frozenset[str]] = frozenset()
-    """Parameters of the constructor of Gymnasium's environment that this one also takes."""
+    """Keyword arguments of Gymnasium's environment that this one accepts, too."""
     STARTS: tuple[tuple[float, float], ...]
-    """Bounds (low, high) of the uniform distribution of each of the D components of the first state."""
+    """Bounds (low, high) of the uniform start distribution of each of the D state components."""
 
     def __init__(
         self,
@@ -107,10 +107,10 @@ class TensorEnv(ABC):
 
         Args:
             seeds: one non-negative integer below 2⁶³ per environment.
-            device: of the computation.
+            device: device of all tensors.
             dtype: torch.float32 or torch.float64.
-            max_episode_steps: positive; default: that of Gymnasium's registry.
-            **parameters: overrides of `DEFAULTS`.
+            max_episode_steps: maximum number of steps per episode; default: that of Gymnasium's registry.
+            **parameters: physics parameters that override `DEFAULTS`.
 
         Raises:
             ValueError: an argument is out of range, or a parameter is unknown.
@@ -143,7 +143,7 @@ class TensorEnv(ABC):
             raise ValueError(f"seeds must be non-negative integers below 2**63, got {list(seeds)}")
 
     def _allocate(self) -> None:
-        """Make the tensors of the state, and the arrays that share their memory."""
+        """Allocate the tensors of the state, and the arrays that share their memory."""
         self._library = library = Library(self.device, self.dtype)
         self._xp, self._empty = library.xp, library.empty
         components = len(self.STARTS)
@@ -164,12 +164,12 @@ class TensorEnv(ABC):
         self._valid = torch.ones(self.rows, dtype=torch.bool, device=self.device)
 
     def set_parameters(self, **parameters: Parameter) -> None:
-        """Change physical quantities from the next step on.
+        """Set physics parameters for the following steps.
 
-        The values are copied. Capture CUDA graphs again.
+        Values are copied. CUDA graphs must be captured again.
 
         Args:
-            **parameters: numbers or tensors, 0-dim or `[B]`; others are unchanged.
+            **parameters: numbers or tensors, 0-dim or `[B]`; other parameters are unchanged.
 
         Raises:
             ValueError: a name is unknown, a shape is wrong, or a value is NaN, Inf, or not positive where required.
@@ -190,13 +190,13 @@ class TensorEnv(ABC):
         return tensor
 
     def reset(self, seeds: Sequence[int] | None = None) -> Tree:
-        """Start episode 0 of every row and return the observations `[B, O]`.
+        """Start episode 0 of every environment and return the observations `[B, O]`.
 
         Args:
-            seeds: one non-negative integer per row; default: those in use.
+            seeds: one non-negative integer per environment; default: the current seeds.
 
         Raises:
-            ValueError: there is not one seed a row, or one is negative.
+            ValueError: the number of seeds is wrong, or a seed is negative.
         """
         if seeds is not None:
             self._check_seeds(seeds)
@@ -227,15 +227,15 @@ class TensorEnv(ABC):
         return Step(obs, reward, terminated, truncated, final_obs, self._valid, reward, infos)
 
     def _seen(self, obs: Tensor) -> Tree:
-        """Return the policy's observations from `[B, O]`."""
+        """Return the observations in their public form from `[B, O]`."""
         return obs
 
     def _told(self, ended: Array) -> Mapping[str, Tensor] | None:
-        """Return `Step.infos` for the environments that `ended [B]`."""
+        """Return `Step.infos` of the environments in the mask `ended [B]`."""
         return None
 
     def _restart_rows(self, ended: Array, final_obs: Array) -> Array:
-        """Restart the ended environments, at a cost proportional to their number."""
+        """Reset the ended environments, at a cost proportional to their number."""
         rows = ended.nonzero()[0]
         if not len(rows):
             return final_obs
@@ -248,7 +248,7 @@ class TensorEnv(ABC):
         return obs
 
     def _restart_all(self, ended: Array, final_obs: Array) -> Array:
-        """Compute a start for every environment and use those of the ended ones."""
+        """Compute a start for every environment, and use it for those that ended."""
         self._episode += ended
         start = self._start(self._keys, self._episode)
         self._elapsed *= ~ended
@@ -262,7 +262,7 @@ class TensorEnv(ABC):
         return start
 
     def _observation(self, state: Array) -> Array:
-        """Return the observations `[n, O]` of `state [D, n]` as new tensors."""
+        """Return the observations `[n, O]` of `state [D, n]` as a new array."""
         obs = self._empty((state.shape[1], self._features))
         self._observe(state, obs)
         return obs
@@ -280,11 +280,11 @@ class TensorEnv(ABC):
         return self._library.tensor(self._observation(self._library.array(states)))
 
     def advance(self, states: Tensor, actions: Tensor) -> Tensor:
-        """Return the successors `[D, B]` of given states, independent of the current episodes.
+        """Return the successors `[D, B]` of the given states, without changing the current episodes.
 
         Args:
-            states: `[D, B]`, of the environment's dtype.
-            actions: int64 `[B]` or floating `[B, 1]`.
+            states: states `[D, B]`, of the environment's dtype.
+            actions: actions, int64 `[B]` or floating `[B, 1]`.
         """
         kept = self._memory["state"].clone()
         copy_into(self._memory["state"], states, "states")
@@ -294,7 +294,7 @@ class TensorEnv(ABC):
         return found
 
     def state_dict(self) -> State:
-        """Return the physics, the positions within the episodes and the seeds of all environments."""
+        """Return physics states, episode steps, seeds and parameters of all environments."""
         memory = {name: tensor.clone() for name, tensor in self._memory.items()}
         parameters = {name: value.clone() for name, value in self.parameters.items()}
         return {"task": self.task, **memory, "parameters": parameters}
@@ -302,13 +302,13 @@ class TensorEnv(ABC):
     def load_state_dict(self, state: State) -> Tree:
         """Restore a state of `state_dict` exactly, and return the observations `[B, O]`.
 
-        Capture CUDA graphs again, since the parameters are part of the state.
+        CUDA graphs must be captured again, since the state contains the parameters.
 
         Raises:
-            ValueError: the state is of another task or number of environments.
+            ValueError: the state belongs to another task or number of environments.
         """
         if state["task"] != self.task:
-            raise ValueError(f"the state is of {state['task']!r}, but this environment is {self.task!r}")
+            raise ValueError(f"the state belongs to {state['task']!r}, but this environment is {self.task!r}")
         for name, tensor in self._memory.items():
             copy_into(tensor, state[name], name)
         self._seed(state["seeds"])
@@ -316,9 +316,9 @@ class TensorEnv(ABC):
         return self._seen(self._library.tensor(self._observation(self._state)))
 
     def resized(self, rows: int) -> Self:
-        """Return environments of the same task and options in another number, which have no state yet.
+        """Return a batch of another size with the same task and options, but without a state.
 
-        Load one of them, in which every tensor but parameters of 0 dimensions has its `rows` along the last one.
+        Load a state into it, in which all tensors except 0-dim parameters have `rows` along the last axis.
         """
         env = copy(self)
         env.rows = rows
@@ -336,7 +336,7 @@ class TensorEnv(ABC):
         return constant
 
     def _box(self, high: Sequence[float | Tensor], low: Sequence[float | Tensor] | None = None) -> spaces.Box:
-        """Return the box for all environments, with numbers or parameters as bounds; `low` defaults to `-high`."""
+        """Return a box whose bounds are numbers or parameters; `low` defaults to `-high`."""
         upper = np.array([float(torch.as_tensor(bound).max()) for bound in high])
         lower = -upper if low is None else np.array([float(torch.as_tensor(bound).min()) for bound in low])
         dtype = np.float64 if self.dtype is torch.float64 else np.float32
@@ -344,7 +344,7 @@ class TensorEnv(ABC):
 
     @abstractmethod
     def _derive(self, p: Mapping[str, Array]) -> None:
-        """Compute the constants of the physics from the parameters `p`, arrays `[1]` or `[B]`."""
+        """Compute derived constants from the parameters `p`, arrays `[1]` or `[B]`."""
 
     @abstractmethod
     def _spaces(self) -> tuple[spaces.Box, gymnasium.Space[Any]]:
@@ -352,10 +352,10 @@ class TensorEnv(ABC):
 
     @abstractmethod
     def _advance(self, actions: Array) -> tuple[Array, Array]:
-        """Advance the columns of the state in place by one step and return `(reward [B], terminated [B])`.
+        """Advance the state in place by one step and return `(reward [B], terminated [B])`.
 
         Args:
-            actions: `[B]`, in the dtype of the state.
+            actions: actions `[B]`, in the dtype of the state.
         """
 
     @abstractmethod
