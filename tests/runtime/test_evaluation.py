@@ -170,8 +170,8 @@ def test_episodes_that_were_cut_count_and_are_warned_of(caplog):
     result = evaluate_policy(Constant(), Corridor([2, 50]), seeds=1, episodes=4, max_steps=50, cut=True)
     assert result.episode_scores == ((2.0, 2.0, 50.0, 50.0),)
     assert [record.message for record in caplog.records] == [
-        "evaluations in Corridor truncate episodes after 50 steps (evaluate_max_steps), which count with their return so "
-        "far: 2 of 4 of seed 0 (counted from 0) in this one (reported once per run)"
+        "evaluations in Corridor truncate episodes after 50 steps (evaluate_max_steps), which count with their return "
+        "so far: 2 of 4 of seed 0 (counted from 0) in this one (reported once per run)"
     ]
 
 
