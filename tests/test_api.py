@@ -477,7 +477,7 @@ def test_an_error_of_the_report_costs_no_training(tmp_path, caplog):
     assert trained.outcome.report_error.startswith("ArithmeticError: the other end is gone (")
     assert len(told) == 1
     (text,) = [record.getMessage() for record in caplog.records]
-    assert "report is not called again, as it raised ArithmeticError" in text
+    assert "report is disabled, since it raised ArithmeticError" in text
     (kept,) = read_records(trained.run.path / "warnings.jsonl")
     assert kept["text"] == text
 
@@ -817,7 +817,7 @@ def test_a_policy_that_gets_worse_is_told_so(tmp_path, caplog):
     worse = operant.train("sft", str(data), budget=32, run=tmp_path / "worse", **begun, **options)
     assert worse.outcome.evaluation.mean < first.outcome.evaluation.mean
     assert "is below the start" in caplog.text
-    assert "the start is the best so far, kept: --best. Try a smaller --learning-rate (now 1)" in caplog.text
+    assert "the start is the best so far (saved: --best). Try a smaller --learning-rate (now 1)" in caplog.text
     best = operant.load(tmp_path / "worse", best=True)
     assert best.consumed == (0,)
     assert best.evaluate().scores == first.evaluate().scores

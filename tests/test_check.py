@@ -158,10 +158,7 @@ def test_a_learner_that_keeps_the_contract_passes():
         (ReportsWords, "metric 'phase' is a str: metrics must be floats or tensors"),
         (WritesLater, r"metric 'weights' was changed by the next iteration: report a copy \(`tensor.clone\(\)`\)"),
         (DrawsAnywhere, "two learners with the same seeds differ in state entry /weights .*: draw all random numbers"),
-        (
-            ForgetsStreams,
-            "state entry /weights differs between the next iterations with .*: the state lacks something that",
-        ),
+        (ForgetsStreams, "state entry /weights differs between the next iterations with .*: the state lacks something"),
         (
             ForgetsSchedule,
             "metric 'rate' differs between the next iterations .* a schedule or the environment; name it in",

@@ -78,7 +78,7 @@ def test_an_exported_policy_acts_as_predict(algorithm, task, env_kwargs, options
         one = Policy(folder).predict(observations[7])
         assert np.allclose(one, found[7], rtol=0, atol=1e-5)
         assert np.shape(one) == np.shape(trained.predict(observations[7])[0])
-        with pytest.raises(ValueError, match=r"an observation has shape .*; got \(1, 1, 1, 1, 1\)"):
+        with pytest.raises(ValueError, match=r"observations must have shape .*; got \(1, 1, 1, 1, 1\)"):
             Policy(folder).predict(np.zeros((1, 1, 1, 1, 1)))
     trained.close()
 
@@ -94,7 +94,7 @@ def test_what_learned_in_a_wrapper_is_refused(tmp_path):
     common = {"seeds": 1, "budget": 32, "evaluate_episodes": 1, "evaluate_every": 32, "progress": "silent"}
     trained = operant.train("ppo", "CartPole-v1", run=tmp_path / "run", **common, **ON_POLICY)
     experiment = SimpleNamespace(learner=trained.experiment.learner, env=Doubled(trained.experiment.env))
-    with closing(trained), pytest.raises(ValueError, match="was trained with Doubled and cannot do without"):
+    with closing(trained), pytest.raises(ValueError, match="depends on the wrappers Doubled"):
         network_of(experiment, 0)
 
 

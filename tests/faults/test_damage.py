@@ -35,7 +35,7 @@ def expect_fallback(checkpoints, name, caplog):
     assert consumed == 1
     assert load(path)["nested"]["number"] == 1
     assert f"step_000000000002/{name}" in caplog.text
-    assert "falling back" in caplog.text
+    assert "using the previous checkpoint" in caplog.text
 
 
 @pytest.mark.parametrize("name", FILES)

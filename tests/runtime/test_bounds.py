@@ -134,7 +134,7 @@ def test_what_the_types_allow_passes(values):
 
 
 def test_a_misspelt_interval_is_a_mistake_of_the_programmer():
-    with pytest.raises(ValueError, match="an interval is written like"):
+    with pytest.raises(ValueError, match="an interval must have a form such as"):
         require(SimpleNamespace(field=1), field="[0,1]")
 
 

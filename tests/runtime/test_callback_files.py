@@ -86,8 +86,8 @@ def test_a_class_or_a_function_in_a_file_makes_one(home):
         (["stop.py:Stop(2)"], "parameters are given by name"),
         (["stop.py:Stop(seen=open('x'))"], r"such as my.py:Bonus\(scale=0.1\), got"),
         (["stop.py:Stop(seen=)"], r"such as my.py:Bonus\(scale=0.1\), got"),
-        (["stop.py:nothing"], "must be or make an operant.Callback, got None: inherit from that class"),
-        (["stop.py:Other"], "must be or make an operant.Callback, got an object of Other"),
+        (["stop.py:nothing"], "must be or return an operant.Callback, got None: inherit from that class"),
+        (["stop.py:Other"], "must be or return an operant.Callback, got an object of Other"),
         (["broken.py:Stop"], "broken.py.* line 2.*: ZeroDivisionError: division by zero"),
         (["torn.py:Stop"], "torn.py, line 1: "),
     ],
@@ -133,7 +133,7 @@ def test_a_changed_file_matters_to_resume_alone(home, caplog):
     with pytest.raises(RunError, match="is missing"):
         operant.resume(home / "run", progress="silent")
     assert operant.resume(home / "run", progress="silent", accept_changes=True).outcome.consumed == 400
-    assert any("is gone; training continues without it" in record.getMessage() for record in caplog.records)
+    assert any("is missing; training continues without it" in record.getMessage() for record in caplog.records)
 
 
 def test_a_resumed_run_says_which_objects_it_does_not_call_again(home, caplog):

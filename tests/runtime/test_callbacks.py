@@ -158,7 +158,7 @@ def test_an_error_switches_one_off_with_file_and_line(make_run, caplog, backgrou
     assert error.startswith("callback Broken: ValueError: cannot reshape")
     assert error.endswith(f"({__file__}, line {line})")
     (text,) = [record.getMessage() for record in caplog.records]
-    assert text.startswith("callback Broken is not called again, as it raised ValueError")
+    assert text.startswith("callback Broken is disabled, since it raised ValueError")
     assert text.endswith("training continues")
     (kept,) = read_records(run.path / "warnings.jsonl")
     assert kept["text"] == text
@@ -210,7 +210,7 @@ def test_one_that_blocks_does_not_stall_training(make_run, monkeypatch, caplog):
     assert listener.told("end")
     # On a busy machine the other one may fall four events behind too, and say so in between.
     texts = [record.getMessage() for record in caplog.records if "callback Slow" in record.getMessage()]
-    assert texts[0].startswith("callback Slow is 4 events behind: further events are dropped")
+    assert texts[0].startswith("callback Slow has 4 queued events: further events are dropped")
     assert texts[1].startswith("callback Slow is still busy 0.1 seconds after the end of training")
     assert len(texts) == 2
 

@@ -60,7 +60,7 @@ def test_a_curve_and_what_lies_between_its_points(make):
 def test_a_record_that_is_no_evaluation(make):
     run = make("a", {100: [[1.0], [2.0]]})
     run.evaluations_path.write_text('{"consumed": 100}\n')
-    with pytest.raises(RunError, match="holds a record that is not an evaluation"):
+    with pytest.raises(RunError, match="contains a record that is not an evaluation"):
         evaluations(run)
 
 
@@ -159,7 +159,7 @@ def test_a_metric_that_is_not_there_is_named(make):
     recorded(run, [(100, [1.0, np.nan], [1, 0])])
     with pytest.raises(RunError, match=r"'rollout/episode_returns'; did you mean rollout/episode_return\?"):
         metric_curve(run, "rollout/episode_returns")
-    with pytest.raises(RunError, match="no number at the end for seed 1: no episode has ended there"):
+    with pytest.raises(RunError, match="no final value for seed 1: no episode ended there"):
         metric_curve(run, "rollout/episode_return")
 
 

@@ -169,7 +169,7 @@ def test_short_episodes_make_the_ring_grow_until_nothing_is_left(monkeypatch):
             replay.add(*screen.play(1))
 
     with pytest.raises(
-        ValueError, match=r"more images than expected, since episodes are short, and needs .*buffer_siz"
+        ValueError, match=r"more images than expected, since episodes are short, and temporarily needs .*buffer_siz"
     ):
         play_on()
     assert before < ring(replay) <= 300

@@ -127,8 +127,8 @@ def test_runs_of_different_lengths_are_tested_as_far_as_both_go():
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"looks": [5, 5]}, "rising positive numbers of seeds, such as 5, 10, 20, got"),
-        ({"looks": [0, 5]}, "rising positive numbers"),
+        ({"looks": [5, 5]}, "increasing positive numbers of seeds, such as 5, 10, 20, got"),
+        ({"looks": [0, 5]}, "increasing positive numbers"),
         ({"alpha": 1.0}, "between 0 and 1, got 1.0"),
         ({"permutations": 100}, "at least 20 / alpha = 400, got 100"),
     ],

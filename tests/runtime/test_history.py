@@ -112,7 +112,7 @@ def test_a_state_that_cannot_be_kept_is_warned_of_and_training_ends_well(tmp_pat
     run = make(tmp_path / "run", 4)
     run.history.folder.write_text("a file", encoding="utf-8")
     assert quiet(Regression(), run).consumed == 400
-    assert "the state at 100 is not kept in" in caplog.text
+    assert "the state at 100 is not saved in" in caplog.text
 
 
 def test_what_is_not_finite_is_not_kept(tmp_path, caplog):

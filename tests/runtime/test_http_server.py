@@ -17,7 +17,8 @@ from operant.runtime.http_server import Protocol, Server, listen
 
 
 @pytest.mark.parametrize(
-    ("host", "port", "message"), [("127.0.0.1", 70_000, "from 0 to 65535"), ("no.such.host.invalid", 0, "no address")]
+    ("host", "port", "message"),
+    [("127.0.0.1", 70_000, "from 0 to 65535"), ("no.such.host.invalid", 0, "not an address")],
 )
 def test_an_address_that_is_none(host, port, message):
     with pytest.raises(ValueError, match=message):
@@ -27,7 +28,7 @@ def test_an_address_that_is_none(host, port, message):
 def test_a_port_that_is_in_use():
     with (
         socket.create_server(("127.0.0.1", 0)) as taken,
-        pytest.raises(ValueError, match="is in use; name another one with --port"),
+        pytest.raises(ValueError, match="is in use: choose another one with --port"),
     ):
         listen("127.0.0.1", taken.getsockname()[1])
 

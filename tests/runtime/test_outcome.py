@@ -16,4 +16,4 @@ def test_exit_codes(interrupted, evaluation, code):
 
 def test_the_seed_without_a_score_is_named():
     assert GOOD.fault() == ""
-    assert BAD.fault() == "the score of seed 1 (counted from 0) is not a number"
+    assert BAD.fault() == "the score of seed 1 (counted from 0) is NaN"

@@ -428,7 +428,7 @@ def test_a_run_says_how_it_ended(make_run):
     learner = Regression()
     resume_from(run, learner)
     train(learner, run, budget=100, evaluate=lambda _: Evaluation.of([[1.0], [float("nan")]]))
-    assert run.outcome() == ("failed", "the score of seed 1 (counted from 0) is not a number")
+    assert run.outcome() == ("failed", "the score of seed 1 (counted from 0) is NaN")
     train(learner, run, budget=200)
     assert run.outcome() == ("finished", "")
     assert run.facts()["sessions"][-1]["consumed"] == 200
@@ -512,7 +512,7 @@ def test_a_score_below_the_start_is_warned_about_when_it_falls_and_at_the_end(ma
     told = [record.message for record in caplog.records]
     assert len(told) == 3, "at 50, at 250 again, and at the end"
     assert told[0].startswith("eval 0.5 is below the start, 1 (-0.5, 99 % interval")
-    assert told[2].endswith("the start is the best so far, kept: --best. Try a smaller step")
+    assert told[2].endswith("the start is the best so far (saved: --best). Try a smaller step")
 
 
 class Rewarded(Regression):

@@ -61,5 +61,5 @@ def test_a_server_is_light_and_ends_its_workers(tmp_path):
 
 def test_a_port_that_is_in_use(tmp_path):
     taken = socket.create_server(("127.0.0.1", 0))
-    with taken, pytest.raises(ValueError, match="is in use; name another one with --port"):
+    with taken, pytest.raises(ValueError, match="is in use: choose another one with --port"):
         serve(Options(port=taken.getsockname()[1], runs=tmp_path, browser=False), lambda _: None)

@@ -56,8 +56,8 @@ def recorded(run: Run, given: Sequence[Any] = (), *, accept_changes: bool = Fals
     for name in dict.fromkeys(sessions[-1].get("callbacks", ())) if sessions else ():
         if name not in unnamed(given):
             logger.warning(
-                "%s: the callback %s was a Python object, which cannot be restored: it is not called now; pass it "
-                "again, in callbacks=[...] of operant.resume, or name it from the start, as file.py:%s",
+                "%s: the callback %s was a Python object, which cannot be restored: pass it again in "
+                "callbacks=[...] of operant.resume, or pass it to operant.train as a string, file.py:%s",
                 *(run.path, name, name),
             )
     return callbacks_of([text for text in run.settings.callbacks if text not in gone])

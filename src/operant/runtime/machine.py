@@ -1,4 +1,4 @@
-"""Cores and devices available to a run."""
+"""CPU cores and devices of this machine."""
 
 import os
 
@@ -6,7 +6,7 @@ import torch
 
 
 def cores() -> int:
-    """Return the number of cores for this process: `OMP_NUM_THREADS`, or all that it may run on."""
+    """Return the number of cores for this process: `OMP_NUM_THREADS`, or all that are allowed."""
     asked = os.environ.get("OMP_NUM_THREADS", "")
     if asked.isdecimal() and int(asked):
         return int(asked)
@@ -14,15 +14,15 @@ def cores() -> int:
 
 
 def threads_sleep() -> bool:
-    """Return whether waiting threads sleep and release the core: operant sets this when imported.
+    """Return whether waiting OpenMP threads sleep and release their core, which operant sets when it is imported.
 
-    They spin if torch was imported first. Two are then far slower than one on a busy machine.
+    They spin if torch was imported first. Two threads are then much slower than one on a busy machine.
     """
     return os.environ.get("OMP_WAIT_POLICY", "").upper() == "PASSIVE"
 
 
 def chosen_device(device: str) -> str:
-    """Return a device; for `auto` the GPU if there is one, else the CPU."""
+    """Return the device; for `auto` a GPU if available, else the CPU."""
     if device != "auto":
         return device
     return "cuda" if torch.cuda.is_available() else "cpu"

@@ -1,8 +1,8 @@
-"""Metrics on disk: append-only JSON Lines that survive crashes, full disks and torn writes.
+"""Metrics as append-only JSON Lines, safe against crashes, full disks and partial writes.
 
-A record is one line with the learner's `consumed` budget and named numbers, a list with one per seed. JSON has no NaN
-or infinity, so these are the strings `"NaN"`, `"Infinity"` and `"-Infinity"` (which both Python's `float` and
-JavaScript's `Number` understand): they are written, not hidden.
+A record is one line with the learner's `consumed` budget and numbers by name, or lists with one number per seed. JSON
+has no NaN and Inf, so they are written as the strings `"NaN"`, `"Infinity"` and `"-Infinity"`, which both Python's
+`float` and JavaScript's `Number` accept.
 """
 
 import json
@@ -24,20 +24,20 @@ _NON_FINITE = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
 
 
 class RecordWriter:
-    """Appends records to a JSON Lines file, one write per line.
+    """Appends records to a JSON Lines file, with one write per line.
 
-    A write that fails (disk full, quota, file system gone) does not raise: the first failure is logged, the rest are
-    only counted, because losing a record must not stop training.
+    A failed write (full disk, quota, lost file system) does not raise an error, since it must not stop training: the
+    first failure is logged, and further ones are counted.
 
     Attributes:
-        lost: records that could not be written.
+        lost: number of records that could not be written.
     """
 
     def __init__(self, path: Path):
         """Open `path` for appending; create it if needed.
 
         Raises:
-            OSError: the file cannot be opened, or is not a regular one.
+            OSError: the file cannot be opened, or is not regular.
         """
         require_regular(path)
         self.path = path
@@ -50,7 +50,7 @@ class RecordWriter:
             self._torn = self._file.read(1) != b"\n"
 
     def write(self, record: Mapping[str, Any]) -> None:
-        """Append one record; tensors and arrays become lists."""
+        """Append a record; tensors and arrays are converted to lists."""
         line = json.dumps(_plain(record), allow_nan=False).encode() + b"\n"
         if self._torn:
             line = b"\n" + line
@@ -64,11 +64,11 @@ class RecordWriter:
             self._lose(f"{written} of {len(line)} bytes written")
 
     def sync(self) -> None:
-        """Make the records written so far durable."""
+        """Flush the records to disk."""
         try:
             os.fsync(self._file.fileno())
         except OSError as error:
-            logger.warning("%s could not be made durable: %s", self.path, error.strerror)
+            logger.warning("%s could not be flushed to disk: %s", self.path, error.strerror)
 
     def close(self) -> None:
         """Close the file. Can be called twice."""
@@ -83,20 +83,20 @@ class RecordWriter:
 
 
 def read_records(path: Path) -> list[dict[str, Any]]:
-    """Return the records of a JSON Lines file in order, with non-finite numbers as floats again.
+    """Return the records of a JSON Lines file in order, with NaN and Inf as floats.
 
-    Invalid lines, such as one torn by a crash, are skipped. A missing file has no records.
+    Invalid lines, such as an incomplete one after a crash, are skipped. A missing file has no records.
 
     Raises:
-        OSError: it cannot be read, or is not a regular file.
+        OSError: the file cannot be read, or is not regular.
     """
     return [record for _, record in _lines(path) if record is not None]
 
 
 def rewind(path: Path, consumed: int) -> int:
-    """Move the records later than `consumed` to `rewound.jsonl` next to `path`; a resumed run writes them again.
+    """Move the records after `consumed` to `rewound.jsonl` next to `path`; a resumed run writes them again.
 
-    A crash at any moment loses no record.
+    No record is lost if the process crashes.
 
     Returns:
         Number of moved records.
@@ -151,7 +151,7 @@ def _plain(value: Any) -> Any:
 
 
 def _is_tensor(value: Any) -> bool:
-    """Whether a value is a tensor; torch is not imported for that, as it takes 200 MB and readers do without."""
+    """Return whether a value is a tensor, without importing torch, which takes 200 MB."""
     torch: Any = sys.modules.get("torch")
     return torch is not None and isinstance(value, torch.Tensor)
 

@@ -1,4 +1,4 @@
-"""Reduction of a learner's metrics between two records, and checks on them."""
+"""Aggregation of a learner's metrics between two records, and checks on them."""
 
 import logging
 from collections import defaultdict
@@ -17,31 +17,31 @@ logger = logging.getLogger(__name__)
 LOSSES = "losses/"
 HEALTH = "health/"
 SKIPPED = "health/skipped_updates"
-"""Name of the metric that counts updates skipped for NaN or Inf."""
+"""Metric with the number of updates skipped because of NaN or Inf."""
 UPDATES = "health/updates"
-"""Name of the metric that counts updates that were due, skipped ones included."""
+"""Metric with the number of attempted updates, including skipped ones."""
 EPISODES = "rollout/episodes"
 RETURN, LENGTH = "rollout/episode_return", "rollout/episode_length"
 SUCCESS_RATE, INFO = "rollout/success_rate", "rollout/info/"
-"""Metrics of ended episodes; not present in every iteration."""
+"""Metrics of ended episodes, which are not reported in every iteration."""
 LOST = "health/lost_episodes"
-"""Name of the metric that counts episodes whose worker process was lost."""
+"""Metric with the number of episodes whose worker process was lost."""
 DROPPED = "health/dropped_transitions"
-"""Name of the metric that counts transitions with NaN or Inf."""
+"""Metric with the number of transitions with NaN or Inf."""
 REFUSED = "health/refused_steps"
-"""Name of the metric that counts policy steps rejected by the line search."""
+"""Metric with the number of policy steps rejected by the line search."""
 
 _ENOUGH, _TOO_MANY = 100, 1000
 MANY_SKIPPED = 0.1
-"""Share of a seed's updates; a seed that skips more of them is warned about."""
+"""Fraction of skipped updates of a seed above which a warning appears."""
 _NEARLY_ALL = 0.9
-"""The rest may be dummy steps of autoreset, which are not dropped."""
+"""Fraction of dropped transitions that counts as all; the others may be dummy transitions of autoreset."""
 
 
 class Window:
-    """Gathers metrics without reading them, so that an accelerator never waits.
+    """Collects metrics without reading them, to avoid synchronization with an accelerator.
 
-    The tensors themselves are kept until `reduce`: a learner must report new ones in every iteration.
+    The tensors are stored until `take`, so learners must report new tensors in every iteration.
     """
 
     def __init__(self) -> None:
@@ -57,10 +57,10 @@ class Window:
                 self._places[name].append(place)
 
     def take(self) -> dict[str, NDArray[np.float64]]:
-        """Return the metrics by name, `[K]` or `[K, S]` over the K iterations that have them, and clear them.
+        """Return and clear the metrics, `[K]` or `[K, S]` by name, over the K iterations that reported them.
 
         Raises:
-            ValueError: a metric changed its shape. The message names it.
+            ValueError: a metric changed its shape.
         """
         stacked = {name: _stack(name, values) for name, values in self._values.items()}
         for name, places in self._places.items():  # next to the episodes that it belongs to
@@ -75,10 +75,9 @@ class Window:
 class Guard:
     """Stops training on persistent NaN or Inf.
 
-    Single bad batches are tolerated: learners skip updates with NaN or Inf, and count them under
-    `health/skipped_updates`. A metric is bad for a seed while a loss (`losses/...`) is NaN or Inf or an update was
-    skipped; `patience` bad reports in a row stop training. A seed that waits for others reports NaN skipped updates,
-    which are ignored.
+    Learners skip single updates with NaN or Inf, and count them in `health/skipped_updates`. Training stops after
+    `patience` consecutive reports in which a loss (`losses/...`) of a seed is NaN or Inf, or its updates were skipped.
+    NaN as the number of skipped updates, from seeds that wait for others, is ignored.
     """
 
     def __init__(self, patience: int = 10):
@@ -89,7 +88,7 @@ class Guard:
         """Check the metrics from `Window.take`.
 
         Raises:
-            NonFiniteError: a metric was bad too often in a row. The message names it and the seed's position.
+            NonFiniteError: a metric was invalid too often in a row; the message contains it and the index of the seed.
         """
         for name, values in reports.items():
             if name.startswith(LOSSES):
@@ -98,7 +97,7 @@ class Guard:
                 self._count(name, values > 0, ~np.isnan(values))
 
     def close(self) -> None:
-        """Warn once about metrics bad in several iterations at the end of a training too short to be stopped."""
+        """Warn about metrics that were invalid in several iterations at the end of a short training."""
         names = sorted(self._streaks, key=lambda name: name != SKIPPED)
         for name in [name for name in names if self._streaks[name].max() > 1][:1]:
             streak = self._streaks[name]
@@ -128,7 +127,7 @@ class Guard:
 
 
 class SkipWatch:
-    """Warns once about seeds that skipped more than a tenth of their updates."""
+    """Warns once about seeds that skip more than a tenth of their updates."""
 
     def __init__(self) -> None:
         self._counts: NDArray[np.float64] = np.zeros((2, 1))
@@ -147,7 +146,7 @@ class SkipWatch:
         if found:
             self._warned = True
             logger.warning(
-                "%s of the updates of seed %s (counted from 0) were skipped, as their gradients had NaN or Inf (%s): "
+                "%s of the updates of seed %s (counted from 0) were skipped, since gradients had NaN or Inf (%s): "
                 "lower the learning rate, or look for NaN or Inf in rewards and observations",
                 ", ".join(f"{100 * shares[seed]:.0f} %" for seed in found),
                 ", ".join(map(str, found)),
@@ -155,14 +154,14 @@ class SkipWatch:
             )
 
     def close(self) -> None:
-        """Warn at the end of a training too short to have been warned about."""
+        """Check once more at the end of training, also with few updates."""
         self.check({}, least=1)
 
 
 class DropWatch:
-    """Warns once about a seed that drops more than half of its transitions for NaN or Inf.
+    """Warns once about a seed that drops more than half of its transitions because of NaN or Inf.
 
-    Dropping almost all of a thousand in a row stops training.
+    Training stops if almost all of a thousand consecutive transitions are dropped.
     """
 
     def __init__(self) -> None:
@@ -172,10 +171,10 @@ class DropWatch:
         self._warned = False
 
     def check(self, reports: Mapping[str, NDArray[np.float64]], steps: int) -> None:
-        """Check the metrics from `Window.take`, over a number of environment steps per seed.
+        """Check the metrics from `Window.take`, over `steps` environment steps per seed.
 
         Raises:
-            NonFiniteError: a seed has no valid transitions.
+            NonFiniteError: a seed has almost no valid transitions.
         """
         if DROPPED not in reports or not steps:
             return
@@ -184,9 +183,8 @@ class DropWatch:
         if self._lost.max() >= _TOO_MANY:
             seed = int(self._lost.argmax())
             raise NonFiniteError(
-                f"hardly any of the last {int(self._lost[seed])} transitions of seed {seed} (counted from 0) has a "
-                f"finite reward and observations, so nothing is learned ({DROPPED}): look for the "
-                "mistake in the environment"
+                f"almost all of the last {int(self._lost[seed])} transitions of seed {seed} (counted from 0) have NaN "
+                f"or Inf in reward or observation, so nothing is learned ({DROPPED}): fix the environment"
             )
         if self._warned:
             return
@@ -200,7 +198,7 @@ class DropWatch:
             self._warned = True
             logger.warning(
                 "%.0f %% of the latest transitions of seed %d (counted from 0) have NaN or Inf in reward or "
-                "observation and are dropped (%s): look for the mistake in the environment",
+                "observation and are dropped (%s): fix the environment",
                 100 * share,
                 seed,
                 DROPPED,
@@ -209,7 +207,7 @@ class DropWatch:
 
 
 class RefusalWatch:
-    """Warns once per seed about a policy that does not change, since its steps are rejected."""
+    """Warns once per seed if all policy steps are rejected, so that the policy does not change."""
 
     def __init__(self, patience: int = 10) -> None:
         self._patience = patience
@@ -227,7 +225,7 @@ class RefusalWatch:
                     self._warned.add(seed)
                     logger.warning(
                         "%d steps in a row of seed %d (counted from 0) were rejected, so its policy does not "
-                        "change (%s): raise the damping, or take fewer iterations of conjugate gradients",
+                        "change (%s): raise the damping, or use fewer iterations of conjugate gradients",
                         self._patience,
                         seed,
                         REFUSED,
@@ -235,21 +233,20 @@ class RefusalWatch:
 
 
 def update_metrics(counts: Tensor) -> dict[str, Tensor]:
-    """Return the metrics of due and skipped updates `[2, S]`."""
+    """Return the metrics of attempted and skipped updates from `counts [2, S]`."""
     return {UPDATES: counts[0], SKIPPED: counts[1]}
 
 
 def told_by_environments(name: str) -> bool:
-    """Return whether a metric is a mean over the `info` of episodes."""
+    """Return whether a metric is a mean over numbers in the `info` of episodes."""
     return name == SUCCESS_RATE or name.startswith(INFO)
 
 
 def summarize(reports: Mapping[str, NDArray[np.float64]]) -> dict[str, NDArray[np.float64]]:
-    """Return one number, or one per seed, for each metric.
+    """Aggregate each metric to one number, or one per seed.
 
-    Losses are averaged, counts (`health/...`, and that of episodes) added up, others averaged; returns and lengths of
-    episodes over episodes, not over iterations. Counts and others are over the iterations that reported them; a loss
-    that is NaN in one of them is NaN here.
+    Counts (`health/...`, and the number of episodes) are summed; returns and lengths of episodes are averaged over
+    episodes, all others over the iterations that reported them. A loss that is NaN in any iteration is NaN.
     """
     episodes = reports.get(EPISODES)
     return {name: _reduce(name, values, episodes) for name, values in reports.items()}

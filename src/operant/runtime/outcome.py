@@ -1,4 +1,4 @@
-"""How a training ended: `Outcome`."""
+"""Outcome of training: `Outcome`."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -9,20 +9,20 @@ from operant.runtime.signals import EXIT_REQUEUE
 
 @dataclass(frozen=True)
 class Outcome:
-    """How a training ended.
+    """Outcome of training.
 
     Attributes:
-        consumed: budget used, per seed.
-        interrupted: whether it was stopped before the end.
-        evaluation: the latest one of this session, if there was one.
-        checkpoint: the latest one, if the run is on disk.
-        seconds: of training in this session, without evaluations and checkpoints.
-        steps_per_second: budget units per second in this session, all seeds together; NaN if nothing was trained.
-        lost_records: metrics and evaluations that could not be written.
-        missed_checkpoints: checkpoints that could not be written.
-        report_error: error of `report`, after which it was not called again; empty: none.
-        stopped_by: the callback that ended training before its budget was used; empty: none.
-        callback_errors: errors of callbacks, after which they were not called again.
+        consumed: budget used per seed.
+        interrupted: whether training was interrupted.
+        evaluation: last evaluation of this session, if any.
+        checkpoint: latest checkpoint, if the run is on disk.
+        seconds: training time in this session in seconds, without evaluations and checkpoints.
+        steps_per_second: budget units per second in this session, over all seeds; NaN if nothing was trained.
+        lost_records: number of metrics and evaluations that could not be written.
+        missed_checkpoints: number of checkpoints that could not be written.
+        report_error: error that disabled `report`; empty: none.
+        stopped_by: name of the callback that stopped training; empty: none.
+        callback_errors: errors that disabled callbacks.
     """
 
     consumed: int
@@ -39,5 +39,5 @@ class Outcome:
 
     @property
     def exit_code(self) -> int:
-        """Exit status of the process: 75 (run again to continue) after an interruption, 1 after a bad score."""
+        """Exit status of the process: 75 after an interruption (can be resumed), 1 if a score is NaN, otherwise 0."""
         return EXIT_REQUEUE if self.interrupted else int(bool(self.evaluation and self.evaluation.fault()))

@@ -1,4 +1,4 @@
-"""Policies in Gymnasium's interface: NumPy observations in, actions for `env.step` out."""
+"""Policies with Gymnasium's interface, from NumPy observations to actions for `env.step`."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, cast
@@ -23,19 +23,19 @@ Wrap = Callable[[gymnasium.Env[Any, Any]], gymnasium.ObservationWrapper[Any, Any
 
 
 class Predictor:
-    """The policies of S seeds, one used at a time.
+    """Predictor of actions by the policy of one of S seeds.
 
     Args:
-        policy: acts for S seeds.
-        task: a Gymnasium id; an environment is made for its spaces, and closed.
-        seeds: S.
-        wrap: wraps the environment, if the policy uses transformed observations.
-        env_kwargs: parameters for the constructor of the environment.
-        wrappers: of the training environments; those with `in_evaluation` also change observations here.
-        device: of the policy.
+        policy: policy of S seeds.
+        task: Gymnasium id; an environment is created for its spaces, and closed.
+        seeds: number of seeds, S.
+        wrap: function that wraps the environment, if the policy uses transformed observations.
+        env_kwargs: keyword arguments of the environment's constructor.
+        wrappers: wrappers of the training environments; those with `in_evaluation` transform observations.
+        device: device of the policy.
 
     Raises:
-        ValueError: a wrapper changes observations by earlier steps.
+        ValueError: observations of a wrapper depend on earlier steps.
     """
 
     def __init__(
@@ -74,17 +74,17 @@ class Predictor:
         seed_index: int = 0,
         noise: Callable[[int], Tensor] | None = None,
     ) -> tuple[Any, NDArray[Any] | None]:
-        """Choose an action for one observation, or for each of a batch (see `operant.Trained.predict`).
+        """Select an action for one observation, or for each of a batch (see `operant.Trained.predict`).
 
         Args:
-            observations: one, or N stacked along a first axis.
+            observations: one observation, or N stacked along the first axis.
             memory: hidden state from the previous call, `[...]` or `[N, ...]`; None at the start of an episode.
-            seed_index: index of the acting seed among the S.
-            noise: draws the noise `[S, N, ...]` of N sampled actions. Default: greedy.
+            seed_index: index of the seed that acts.
+            noise: function that draws the noise `[S, N, ...]` of N sampled actions. Default: greedy actions.
 
         Raises:
-            ValueError: no such seed, observations or hidden state with a wrong shape, NaN or Inf, or a mask that allows
-                no action.
+            ValueError: there is no such seed, observations or hidden state have a wrong shape, NaN or Inf, or a mask
+                allows no action.
         """
         if not 0 <= seed_index < self._seeds:
             raise ValueError(
@@ -99,7 +99,7 @@ class Predictor:
         obs = seen(self._for_all(read), self._wrappers)
         if memory is not None and not single and len(memory) != rows:
             raise ValueError(
-                f"memory has {len(memory)} rows, but there are {rows} observations: one row each is needed"
+                f"memory has {len(memory)} rows, but there are {rows} observations: one row per observation is needed"
             )
         before = None if memory is None else torch.as_tensor(memory[None] if single else memory)
         with torch.no_grad():
@@ -113,7 +113,7 @@ class Predictor:
         return (chosen[0], None if kept is None else kept[0]) if single else (chosen, kept)
 
     def _require_sound(self, obs: Tree, name: str = "") -> None:
-        """Raise on NaN and Inf, and on masks that allow no action."""
+        """Check that observations are finite, and that masks allow at least one action."""
         if isinstance(obs, Mapping):
             for key, part in obs.items():
                 self._require_sound(part, f"{name}.{key}" if name else key)
@@ -129,7 +129,7 @@ class Predictor:
             )
 
     def _rows(self, space: gymnasium.Space[Any], observations: Any) -> int | None:
-        """Return the number of observations, None for a single one without a batch axis; raise on wrong shapes."""
+        """Check shapes, and return the number of observations; None for a single one without a batch axis."""
         if isinstance(space, spaces.Dict | spaces.Tuple):
             return self._rows_of_parts(space, observations, named=isinstance(space, spaces.Dict))
         shape, one = np.shape(observations), space.shape or ()
@@ -163,33 +163,33 @@ class Predictor:
         return self._format.read(observations)
 
     def _for_all(self, tree: Tree) -> Tree:
-        """View a tree of `[N, ...]` as `[S, N, ...]`, the same for every seed."""
+        """Expand a tree of `[N, ...]` to `[S, N, ...]`, equal for all seeds."""
         return map_tree(tree, lambda part: part.expand(self._seeds, *part.shape))
 
     def _to_gymnasium(self, actions: NDArray[Any]) -> NDArray[Any]:
-        """Convert the policy's actions `[N, ...]` to the action space, whatever the rounding."""
+        """Convert the policy's actions `[N, ...]` to members of the action space."""
         chosen = self._write(actions)
         return np.clip(chosen, *self._bounds) if self._bounds else chosen
 
 
 def holding(wrappers: Sequence[Wrapper], task: str) -> list[Wrapper]:
-    """Return the wrappers that apply outside of training.
+    """Return the wrappers that are used outside of training.
 
     Raises:
-        ValueError: one of them changes observations by earlier steps.
+        ValueError: observations of a wrapper depend on earlier steps.
     """
     found = [wrapper for wrapper in wrappers if wrapper.in_evaluation]
     for wrapper in found:
         if wrapper.observation_space != wrapper.env.observation_space and not changes_observations(wrapper):
             raise ValueError(
-                f"{wrapper.__class__.__name__} makes observations in step(), from more than a single one of {task}: "
-                "play whole episodes in an evaluation, or change observations in Wrapper.observation only"
+                f"{wrapper.__class__.__name__} computes observations in step() from more than one observation of {task}: "
+                "use an evaluation, which plays whole episodes, or change observations in Wrapper.observation only"
             )
     return found
 
 
 def seen(obs: Tree, wrappers: Sequence[Wrapper]) -> Tree:
-    """Return observations `[S, N, ...]` after the wrappers, the innermost first."""
+    """Transform observations `[S, N, ...]` by the wrappers, from the innermost to the outermost."""
     if not wrappers:
         return obs
     shape = first_leaf(obs).shape[:2]
@@ -211,14 +211,14 @@ def first_leaf(tree: Tree) -> Tensor:
 
 
 def map_tree(tree: Tree, function: Callable[[Tensor], Tensor]) -> Tree:
-    """Return a tree with a function applied to every tensor."""
+    """Apply a function to every tensor of a tree."""
     if isinstance(tree, Mapping):
         return {key: map_tree(part, function) for key, part in tree.items()}
     return function(tree)
 
 
 def _stacked(observation: Any) -> Any:
-    """Return a batch of one observation."""
+    """Return a batch with one observation."""
     if isinstance(observation, Mapping):
         return {key: _stacked(part) for key, part in cast(Mapping[str, Any], observation).items()}
     if isinstance(observation, tuple):

@@ -1,4 +1,4 @@
-"""Prioritized sampling from a replay buffer: `Priorities`, a sum tree for each seed."""
+"""Sum trees for prioritized experience replay: `Priorities`."""
 
 from collections.abc import Sequence
 
@@ -8,27 +8,27 @@ from torch import Tensor
 from operant.state import DeclaredState
 
 FAN = 64
-"""Children of a node: for 262 144 slots the tree has 3 levels, a binary one 18, so a sixth of the calls."""
+"""Number of children per node: for 262 144 slots the tree has 3 levels instead of 18 of a binary tree."""
 
 
 class Priorities(DeclaredState):
-    """Priorities of the `capacity` slots of each of `S` seeds, and their sums (Schaul et al. 2016, section 3.3).
+    """Sum trees over the priorities of `capacity` slots for each of `S` seeds (Schaul et al. 2016, section 3.3).
 
-    Level 0 of the tree holds the priorities `p^α`; every node above is the sum of its 64 children. A draw goes down
-    from the root, where the running sum of the children passes a number; a change goes up. All seeds and samples take
-    each step together, and sums are recomputed from their children, so no error accumulates.
+    Level 0 of a tree has the priorities `p^α`; every other node is the sum of its 64 children. Sampling descends from
+    the root by cumulative sums; updates propagate upwards. All seeds and samples are processed together, and sums are
+    recomputed from the children, so errors do not accumulate.
 
     Args:
-        seeds: S.
-        capacity: slots of one seed.
-        alpha: 0 draws uniformly, 1 in proportion to the priorities.
-        epsilon: added to the size of an error, so that a transition without one can be drawn again.
-        least: the size that smaller errors count as; 1 is that of LAP (Fujimoto et al. 2020, arXiv:2007.06049, eq. 8).
-        device: of the tree.
+        seeds: number of seeds, S.
+        capacity: number of slots per seed.
+        alpha: exponent of priorities: 0 samples uniformly, 1 proportionally to the priorities.
+        epsilon: constant added to absolute errors, so that transitions with error 0 can be sampled again.
+        least: minimum priority before the exponent; 1 gives LAP (Fujimoto et al. 2020, arXiv:2007.06049, eq. 8).
+        device: device of the trees.
 
     Attributes:
-        levels: from the priorities to the root, `[S, n]` each, in float64.
-        largest: `[S]`, the largest priority `p^α` so far, which new transitions get.
+        levels: levels from the priorities to the root, `[S, n]` each, in float64.
+        largest: maximum priority `p^α` so far, which new transitions get, `[S]`.
 
     Raises:
         ValueError: `capacity` is not positive, `alpha` is not in [0, 1], `epsilon` is not positive, or `least` is
@@ -63,25 +63,25 @@ class Priorities(DeclaredState):
         self.largest = torch.ones(seeds, dtype=torch.float64, device=device)
 
     def insert(self, places: Tensor, valid: Tensor) -> None:
-        """Give new transitions the largest priority so far, and invalid ones priority 0.
+        """Assign the maximum priority so far to new transitions, and priority 0 to invalid ones.
 
         Args:
-            places: `[n]` slots, the same in every seed.
-            valid: `[S, n]` bool, which of them are valid.
+            places: slots of the transitions, the same for every seed, `[n]`.
+            valid: mask of the valid transitions, bool `[S, n]`.
         """
         index = places.expand(len(self.largest), -1)
         self._write(index, self.largest.unsqueeze(1) * valid)
 
     def update(self, index: Tensor, errors: Tensor) -> None:
-        """Set the priorities of transitions to `max(|error| + epsilon, least)^α`; NaN and Inf change nothing.
+        """Set the priorities of transitions to `max(|error| + epsilon, least)^α`; NaN and Inf are ignored.
 
         Args:
-            index: `[S, M]` slots; of repeated ones, one error takes effect.
-            errors: `[S, M]` temporal-difference errors.
+            index: slots, `[S, M]`; for repeated slots, one of the errors is used.
+            errors: temporal-difference errors, `[S, M]`.
         """
         priorities = (errors.double().abs() + self.epsilon).clamp(min=self.least).pow(self.alpha)
         old = self.levels[0].gather(1, index)
-        kept = ~priorities.isfinite() | (old == 0.0)  # invalid transitions stay at 0
+        kept = ~priorities.isfinite() | (old == 0.0)  # the priority of invalid transitions remains 0
         priorities = torch.where(kept, old, priorities)
         torch.maximum(self.largest, priorities.amax(1), out=self.largest)
         self._write(index, priorities)
@@ -98,14 +98,14 @@ class Priorities(DeclaredState):
         return blocks.gather(1, parents.unsqueeze(-1).expand(-1, -1, FAN))
 
     def draw(self, samples: int, streams: Sequence[torch.Generator]) -> tuple[Tensor, Tensor]:
-        """Draw `samples` slots of each seed, one from each of as many strata of equal probability.
+        """Draw `samples` slots per seed by stratified sampling.
 
         Args:
-            samples: M.
+            samples: number of samples per seed, M.
             streams: one generator per seed.
 
         Returns:
-            Slots `[S, M]`, and their probabilities `[S, M]`; in a seed without priorities, slot 0 with probability 0.
+            Slots `[S, M]`, and their probabilities `[S, M]`; for seeds without priorities, slot 0 with probability 0.
         """
         device = self.largest.device
         uniform = torch.stack(
@@ -116,7 +116,7 @@ class Priorities(DeclaredState):
         index = torch.zeros_like(left, dtype=torch.int64)
         for level in reversed(self.levels):
             sums = self._children(level, index).cumsum(-1)
-            # Rounding may have left a little more than the sum of the children.
+            # Because of rounding, the number may slightly exceed the sum of the children.
             left = torch.minimum(left, sums[..., -1] * (1.0 - 1e-12)).unsqueeze(-1)
             child = (sums <= left).sum(-1, keepdim=True).clamp_(max=FAN - 1)
             before = sums.gather(-1, (child - 1).clamp_(min=0)).masked_fill_(child == 0, 0.0)

@@ -1,4 +1,4 @@
-"""Progress line of training."""
+"""Progress display of training."""
 
 import contextlib
 import math
@@ -13,11 +13,11 @@ from rich.progress import BarColumn, TaskID, TextColumn
 from rich.progress import Progress as Bar
 
 ProgressMode = Literal["auto", "plain", "silent"]
-"""`auto`: one live line on a terminal, else `plain`: a line every 10 seconds. `silent`: nothing."""
+"""`auto`: a live line on a terminal, otherwise as `plain`: a line every 10 seconds; `silent`: none."""
 
 
 class _Console(Console):
-    """A console that survives a broken pipe."""
+    """A console that ignores broken pipes."""
 
     def on_broken_pipe(self) -> None:
         raise BrokenPipeError
@@ -28,13 +28,13 @@ class Line:
     """Contents of the progress line.
 
     Attributes:
-        consumed: budget used, per seed.
-        rate: budget units per second, all seeds together.
-        seconds_left: of training, estimated; NaN if unknown.
-        episode_return: mean over the seeds, and its standard deviation; None before the first episode.
-        evaluation: the latest score.
-        start: the score before the first update, or None.
-        label: of `episode_return`.
+        consumed: budget used per seed.
+        rate: budget units per second over all seeds.
+        seconds_left: estimated remaining training time in seconds; NaN if unknown.
+        episode_return: mean over the seeds and standard deviation of the episode return; None before the first episode.
+        evaluation: latest score.
+        start: score before the first update, or None.
+        label: label of `episode_return`.
         evaluating: whether an evaluation is running.
     """
 
@@ -48,7 +48,7 @@ class Line:
     evaluating: bool = False
 
     def text(self) -> str:
-        """Return it as text."""
+        """Return the line as text."""
         parts = [f"{si(self.rate)}/s"] if math.isfinite(self.rate) else []
         if self.episode_return is not None:
             mean, spread = self.episode_return
@@ -64,11 +64,11 @@ class Line:
 
 
 _MUCH = 1.05
-"""Share of the budget above which the used amount is shown, since iterations are always finished."""
+"""Fraction of the budget above which the consumed budget is displayed, since iterations are always finished."""
 
 
 class Progress:
-    """Shows lines on standard error while its `with` block runs. After a failure it is silent."""
+    """Displays progress lines on standard error within its `with` block; it is disabled after an error."""
 
     def __init__(
         self,
@@ -80,18 +80,18 @@ class Progress:
         console: Console | None = None,
         now: Callable[[], float] = time.monotonic,
     ):
-        """Prepare the line.
+        """Initialize the display.
 
         Args:
             mode: see `ProgressMode`.
-            title: of the run.
-            budget: of one seed.
-            every: seconds between two plain lines.
-            console: Default: standard error.
-            now: the clock, in seconds.
+            title: title of the run.
+            budget: budget per seed.
+            every: seconds between plain lines.
+            console: console to write to. Default: standard error.
+            now: clock in seconds.
 
         Raises:
-            ValueError: an unknown mode.
+            ValueError: the mode is unknown.
         """
         if mode not in ("auto", "plain", "silent"):
             raise ValueError(f"progress must be auto, plain or silent, got {mode!r}")
@@ -123,7 +123,7 @@ class Progress:
             self._attempt(self._bar.stop)
 
     def show(self, line: Line, *, last: bool = False) -> None:
-        """Show a line; a plain one only if enough time has passed or it is the `last`."""
+        """Display a line; plain lines only after enough time, or if it is the last one."""
         if self._silent:
             return
         bar, text = self._bar, line.text()
@@ -147,7 +147,7 @@ class Progress:
 
 
 def announce(mode: ProgressMode, notes: Iterable[str]) -> None:
-    """Print lines on standard error before training, unless the mode is `silent` or nobody can read them."""
+    """Print lines on standard error before training, unless the mode is `silent` or the stream is closed."""
     if mode != "silent":
         console = _Console(stderr=True)
         with contextlib.suppress(OSError, ValueError):
@@ -156,7 +156,7 @@ def announce(mode: ProgressMode, notes: Iterable[str]) -> None:
 
 
 def si(number: float) -> str:
-    """Return a number with three digits and a unit prefix: 1234567 is `1.23 M`."""
+    """Return a number with three digits and an SI prefix: 1234567 is `1.23 M`."""
     for factor, prefix in ((1e9, " G"), (1e6, " M"), (1e3, " k")):
         if abs(number) >= factor:
             return f"{number / factor:.3g}{prefix}"

@@ -1,4 +1,4 @@
-"""Replay buffer of off-policy methods: `Replay`, the last transitions of each seed."""
+"""Replay buffer of off-policy methods: `Replay`."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -14,29 +14,29 @@ from operant.runtime.transitions import Sequences, Transitions
 from operant.state import Part, State, copy_into
 
 EXTRAS = "extras."
-"""Prefix of fields with extra tensors of steps."""
+"""Prefix of the fields of extra tensors."""
 
 SEGMENT = 4096
-"""Steps in one part of a saved state; unchanged parts are not written again."""
+"""Number of steps in one part of a saved state; unchanged parts are not written again."""
 
 
 class Replay:
-    """The last transitions of `S` seeds with `N` environments each, in ring buffers of one length (Lin 1992).
+    """Replay buffer of the last transitions of `S` seeds with `N` environments each, as ring buffers (Lin 1992).
 
-    Memory is allocated at the first rollout, which defines shapes and dtypes; observations keep theirs.
+    Memory is allocated at the first rollout, which defines shapes and dtypes.
 
     Args:
-        seeds: S.
-        rows: N.
-        capacity: transitions of one seed, at least N; rounded down to a multiple of N. Vectors are stored twice, as
-            observation and as successor; image frames once (`operant.runtime.frame_store`).
-        device: of the buffer.
+        seeds: number of seeds, S.
+        rows: number of environments per seed, N.
+        capacity: number of transitions per seed, at least N; rounded down to a multiple of N. Vectors are stored twice,
+            as observation and as successor; image frames once (`operant.runtime.frame_store`).
+        device: device of the buffer.
 
     Attributes:
-        added: steps ever added per environment.
-        fields: stored tensors, each `[length, S, N, ...]`; for images the indices of their planes; extra tensors of
-            steps as `extras.` and their name.
-        pictures: store of the planes; None if observations are not images.
+        added: number of steps ever added per environment.
+        fields: stored tensors, `[length, S, N, ...]` each; for images the indices of their planes; extra tensors of
+            steps under `extras.` and their name.
+        pictures: store of image planes; None if observations are not images.
 
     Raises:
         ValueError: the capacity is less than one step of all environments, or more than fits into memory.
@@ -44,7 +44,7 @@ class Replay:
 
     def __init__(self, *, seeds: int, rows: int, capacity: int, device: str | torch.device = "cpu") -> None:
         if capacity < rows:
-            raise ValueError(f"capacity must hold one step of all {rows} environments of each seed, got {capacity}")
+            raise ValueError(f"capacity must be at least the {rows} environments per seed, got {capacity}")
         self.seeds, self.rows, self.length = seeds, rows, capacity // rows
         self.device, self.added = torch.device(device), 0
         self.fields: dict[str, Tensor] = {}
@@ -70,11 +70,11 @@ class Replay:
     def add(self, rollout: Rollout, actions: Tensor) -> Tensor:
         """Add a rollout and its actions `[T, S, N, ...]`, replacing the oldest steps.
 
-        The dummy transition of NEXT_STEP autoreset is invalid, and so is one with NaN or Inf: it is stored as zeros
-        with weight 0, and an n-step window ends before it.
+        Dummy transitions of NEXT_STEP autoreset and transitions with NaN or Inf are invalid: they are stored as zeros
+        with weight 0, and n-step windows end before them.
 
         Returns:
-            `[S]`, the number of transitions with NaN or Inf.
+            The number of transitions with NaN or Inf, `[S]`.
         """
         entries = {
             "obs": rollout.obs,
@@ -100,7 +100,7 @@ class Replay:
         return dropped
 
     def _mend(self, entries: dict[str, Tensor], valid: Tensor | None) -> tuple[Tensor, Tensor]:
-        """Set invalid transitions to zeros; return the result of `add`, and the mask of valid ones `[T, S, N]`."""
+        """Set invalid transitions to 0, and return the result of `add`, and the mask of valid ones `[T, S, N]`."""
         finite = _finite(entries)
         if valid is not None:
             finite, valid = finite | ~valid, finite & valid
@@ -109,12 +109,12 @@ class Replay:
         if not valid.all():
             self._gaps = True
             for name, entry in entries.items():
-                if entry.dtype != torch.uint8:  # bytes are finite, and images are recognized by content
+                if entry.dtype != torch.uint8:  # bytes are always finite, and images are identified by content
                     entries[name] = entry.masked_fill(~_like(valid, entry), 0)
         return (~finite).sum((0, 2)), valid
 
     def _begin(self, entries: Mapping[str, Tensor]) -> None:
-        """Allocate memory for transitions like these first ones."""
+        """Allocate memory with the shapes and dtypes of the first transitions."""
         obs, next_obs = entries["obs"], entries["next_obs"]
         if obs.dtype != torch.uint8 or obs.dim() < len("TSNCHW"):
             self._allocate(entries)
@@ -143,7 +143,7 @@ class Replay:
             self.pictures.reserve(planes)
 
     def _require_room(self, size: float) -> None:
-        """Check that transitions of `size` bytes fit: the system assigns pages only when they are written."""
+        """Check that transitions of `size` bytes fit into memory, which the system assigns only when written."""
         transitions = self.length * self.rows
         require_memory(
             transitions * self.seeds * size,
@@ -169,7 +169,7 @@ class Replay:
         return first.view(*shape, -1), second.view(*shape, -1)
 
     def _write(self, entries: Mapping[str, Tensor], steps: int) -> None:
-        """Write the last `length` steps to their slots: one slice, or two around the end of the ring."""
+        """Write the last `length` steps to their slots, in one slice or two around the end of the ring buffer."""
         kept = min(steps, self.length)
         start = (self.added + steps - kept) % self.length
         before = min(kept, self.length - start)
@@ -183,48 +183,48 @@ class Replay:
     def amend(self, index: Tensor, extras: Mapping[str, Tensor]) -> None:
         """Replace extra tensors of the steps at `index [S, M]`, by name, `[S, M, ...]`.
 
-        Of a repeated index, one value takes effect.
+        For repeated indices, one of the values is used.
         """
         slots = index.div(self.rows, rounding_mode="floor")
         seeds = torch.arange(self.seeds, device=index.device).unsqueeze(1)
         for name, extra in extras.items():
             self.fields[f"{EXTRAS}{name}"][slots, seeds, index % self.rows] = extra
-        for segment in range(len(self._marks)):  # later segments get their first mark anyway
+        for segment in range(len(self._marks)):  # later segments get their first mark when saved
             if bool((slots.div(SEGMENT, rounding_mode="floor") == segment).any()):
                 self._marks[segment] = object()
 
     def cut(self) -> None:
-        """End windows at the newest step, if its episodes do not continue with the next addition."""
+        """End windows at the newest step, if episodes do not continue with the next added step."""
         if self.added:
             self.fields["ended"][(self.added - 1) % self.length] = True
 
     def newest(self, steps: int) -> Tensor:
-        """Return the indices `[steps * N]`, the same in each seed, of the newest `steps` stored steps."""
+        """Return the indices of the newest `steps` stored steps, the same for each seed, `[steps * N]`."""
         kept = min(steps, self.filled)
         slots = torch.arange(self.added - kept, self.added, device=self.device) % self.length
         return (slots.unsqueeze(1) * self.rows + torch.arange(self.rows, device=slots.device)).flatten()
 
     def valid(self, places: Tensor) -> Tensor:
-        """Return `[S, n]` bool, which transitions at `places [n]` of each seed are valid."""
+        """Return a mask of the valid transitions at `places [n]` of each seed, bool `[S, n]`."""
         held = self.fields["valid"][places.div(self.rows, rounding_mode="floor"), :, places % self.rows]
         return held.T
 
     def draw(self, samples: int, streams: Sequence[torch.Generator]) -> Tensor:
-        """Return the indices `[S, M]` of `samples` transitions of each seed, drawn uniformly with replacement."""
+        """Draw the indices of `samples` transitions per seed uniformly with replacement, `[S, M]`."""
         return torch.stack(
             [torch.randint(self.size, (samples,), generator=stream, device=self.device) for stream in streams]
         )
 
     def take(self, index: Tensor, *, gamma: float, n: int = 1) -> Transitions:
-        """Return the transitions at `index [S, M]`, each with the `n - 1` steps that follow it.
+        """Return the n-step transitions at `index [S, M]`.
 
-        A window ends early with its episode, at the newest step, or before an invalid transition, and bootstraps from
-        its end.
+        A window ends early at the end of its episode, at the newest step, or before an invalid transition, and
+        bootstraps from its end.
 
         Args:
-            index: `slot * N + row` for each sample.
-            gamma: discount per step.
-            n: longest window, in steps.
+            index: `slot * N + row` of each sample.
+            gamma: discount factor per step.
+            n: maximum number of steps of a window.
         """
         slots, rows = index.div(self.rows, rounding_mode="floor"), index % self.rows
         within = self._offsets + rows
@@ -250,13 +250,13 @@ class Replay:
     def _windows(
         self, rewards: Tensor, discounts: Tensor, places: Tensor, following: Sequence[Tensor], newer: Tensor
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """Extend windows of one step; return sums of rewards, discounts of the values after them, and last places.
+        """Extend one-step windows, and return discounted rewards, bootstrap discounts, and indices of the last steps.
 
         Args:
-            rewards: of the steps, `[n]`.
+            rewards: rewards of the steps, `[n]`.
             discounts: γ, `[n]`.
-            places: of the steps.
-            following: places of the first steps after them, of the second, ...
+            places: indices of the steps.
+            following: indices of the first steps after them, the second, ...
             newer: numbers of stored steps after them.
         """
         gamma, last, running = discounts, places, ~self._flat["ended"][places]
@@ -269,7 +269,7 @@ class Replay:
         return rewards, discounts, last
 
     def draw_sequences(self, samples: int, length: int, streams: Sequence[torch.Generator]) -> Tensor:
-        """Return the start indices `[S, M]` of `samples` sequences of each seed, drawn uniformly with replacement.
+        """Draw the start indices of `samples` sequences per seed uniformly with replacement, `[S, M]`.
 
         Raises:
             ValueError: fewer than `length` steps of an environment are stored.
@@ -277,8 +277,8 @@ class Replay:
         starts = self.filled - length + 1
         if length < 1 or starts < 1:
             raise ValueError(
-                f"sequences of {length} steps need at least one step, and at most the stored steps of each environment "
-                f"({self.filled}): collect more first, or raise buffer_size"
+                f"sequences must have at least one step, and at most the {self.filled} stored steps per environment, "
+                f"got {length}: collect more steps first, or raise buffer_size"
             )
         drawn = torch.stack(
             [torch.randint(starts * self.rows, (samples,), generator=stream, device=self.device) for stream in streams]
@@ -287,16 +287,16 @@ class Replay:
         return steps % self.length * self.rows + drawn % self.rows
 
     def take_sequences(self, index: Tensor, length: int) -> Sequences:
-        """Return the sequences of `length` steps that begin at `index [S, M]` (see `take`).
+        """Return the sequences of `length` steps that start at `index [S, M]` (see `take`).
 
         Raises:
-            ValueError: a sequence would pass the newest step.
+            ValueError: a sequence would extend beyond the newest step.
         """
         slots, rows = index.div(self.rows, rounding_mode="floor"), index % self.rows
         newer = (self.added - 1 - slots) % self.length
         if bool((newer < length - 1).any()):
             raise ValueError(
-                f"a sequence of {length} steps begins {int(newer.min())} steps before the newest: take places from "
+                f"a sequence of {length} steps starts {int(newer.min())} steps before the newest: use indices from "
                 "draw_sequences"
             )
         steps = slots + torch.arange(length, device=index.device).view(-1, 1, 1)
@@ -320,11 +320,11 @@ class Replay:
         return self.look(name, index.div(self.rows, rounding_mode="floor"), self.columns(index))
 
     def columns(self, index: Tensor) -> Tensor:
-        """Return the environments, among `S * N`, of the transitions at `index [..., S, M]`."""
+        """Return the environments (of `S * N`) of the transitions at `index [..., S, M]`."""
         return index % self.rows + self._offsets
 
     def look(self, name: str, slots: Tensor, columns: Tensor) -> Tensor:
-        """Return a field at slots of the rings `[..., S, M]`, of the environments `columns` of `columns()`."""
+        """Return a field at slots `[..., S, M]` of the environments `columns` from `columns()`."""
         places = slots * (self.seeds * self.rows) + columns
         flat = self._flat[name]
         held = flat.index_select(0, places.flatten()).view(*places.shape, *flat.shape[1:])
@@ -336,7 +336,7 @@ class Replay:
         return held if self.pictures is None or name not in {"obs", "next_obs"} else self.pictures.take(held)
 
     def state_dict(self) -> State:
-        """Return the stored steps, slot by slot, in segments that report changes."""
+        """Return the stored steps, in segments with change detection."""
         held = self.filled if self.fields else 0
         self._mark(-(-held // SEGMENT))
         return {
@@ -352,7 +352,7 @@ class Replay:
         }
 
     def _mark(self, segments: int) -> None:
-        """Give new marks to the segments changed since the last call."""
+        """Assign new marks to the segments that changed since the last call."""
         self._marks += [object() for _ in range(segments - len(self._marks))]
         new = min(self.added - self._marked, self.length)
         start = (self.added - new) % self.length
@@ -366,13 +366,13 @@ class Replay:
         """Restore a state of `state_dict`.
 
         Raises:
-            ValueError: it was saved with another capacity, or other numbers of seeds and environments.
+            ValueError: the state has another capacity, or other numbers of seeds and environments.
         """
         self.added, self._gaps = state["added"], state["gaps"]
         segments = state["segments"]
         self.fields, self._flat, self._arrays, self.pictures = {}, {}, {}, None
         self._marks, self._marked = [], self.added
-        pictures = state.get("pictures")  # absent in states of earlier versions, which are stored unchanged
+        pictures = state.get("pictures")  # missing in states of earlier versions, which store images unchanged
         if segments and pictures is not None:
             planes = next(iter(pictures["segments"].values()))["planes"]
             channels = segments[0]["obs"].shape[3]
@@ -388,27 +388,27 @@ class Replay:
 
 
 def _array(tensor: Tensor) -> Any:
-    """Return a fast writable view of a tensor: on the CPU an array, else the tensor."""
+    """Return a writable view of a tensor: on the CPU an array, which is faster, otherwise the tensor."""
     return tensor.numpy() if tensor.device.type == "cpu" else tensor
 
 
 def _all_finite(entries: Mapping[str, Tensor]) -> bool:
-    """Return whether all numbers are finite; also false if their sum overflows."""
+    """Return whether all numbers are finite; false if their sum overflows."""
     numbers = torch.cat([entry.reshape(-1) for entry in entries.values() if entry.is_floating_point()])
     return math.isfinite(numbers.sum().item())
 
 
 def _finite(entries: Mapping[str, Tensor]) -> Tensor:
-    """Return `[T, S, N]`, whether all numbers of a transition are finite."""
+    """Return a mask of the transitions with only finite numbers, `[T, S, N]`."""
     shape = entries["rewards"].shape
     sums = torch.zeros(shape, device=entries["rewards"].device)
     for entry in entries.values():
         if entry.is_floating_point():
-            # NaN and Inf times 0 are NaN, and sums are cheaper than tests of each number.
+            # NaN and Inf times 0 are NaN, and a sum is cheaper than a test of each number.
             sums = sums + (entry * 0.0).reshape(*shape, -1).sum(-1)
     return sums == 0.0
 
 
 def _like(mask: Tensor, entry: Tensor) -> Tensor:
-    """View a mask `[T, S, N]` so that it broadcasts with `entry [T, S, N, ...]`."""
+    """Reshape a mask `[T, S, N]` to broadcast with `entry [T, S, N, ...]`."""
     return mask.view(*mask.shape, *[1] * (entry.dim() - mask.dim()))

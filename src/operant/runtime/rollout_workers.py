@@ -1,8 +1,8 @@
-"""Actors with a copy of the policy that collect rollouts, in this process or elsewhere: `RolloutWorkers`.
+"""Actors with a copy of the policy that collect rollouts, in this or other processes: `RolloutWorkers`.
 
-A call brings an actor the current parameters. It returns a rollout, tagged with their version, and its own state: so
-another worker continues where one was lost, a checkpoint needs no further messages, and where actors are changes no bit
-of what each of them collects.
+A call sends an actor the current parameters, and returns a rollout, with the version of the parameters, and the state
+of the actor. A lost worker can therefore be replaced, checkpoints need no further messages, and the rollouts of an
+actor do not depend on its location.
 """
 
 import logging
@@ -28,23 +28,23 @@ from operant.tensors import from_numpy
 logger = logging.getLogger(__name__)
 
 ATTEMPTS = 3
-"""Replacements of a worker that is lost again and again; then training ends."""
+"""Maximum number of consecutive replacements of a lost worker; then training fails."""
 
 STARTING = 120.0
-"""Seconds that a worker may take to start, in addition to the deadline of its first reply."""
+"""Time limit in seconds for the start of a worker, in addition to the time limit of its first reply."""
 
 CLOSING = 5.0
-"""Seconds that workers have to close their environments; then they are killed."""
+"""Time limit in seconds for closing environments, after which workers are killed."""
 
 Message = tuple[Any, Mapping[str, NDArray[Any]]]
-"""A state on the way between processes."""
+"""A state, serialized for another process."""
 
 
 class RolloutActor(Protocol):
-    """Acts in environments of its own."""
+    """An actor with its own environments."""
 
     def collect(self, parameters: Tensor) -> State:
-        """Return a rollout of the policy with these parameters."""
+        """Collect a rollout of the policy with the given parameters."""
         ...
 
     def state_dict(self) -> State:
@@ -62,7 +62,7 @@ class RolloutActor(Protocol):
 
 @runtime_checkable
 class RolloutWorkersConfig(Protocol):
-    """A configuration of actors in workers."""
+    """A configuration with rollout workers."""
 
     @property
     def num_actors(self) -> int:
@@ -71,7 +71,7 @@ class RolloutWorkersConfig(Protocol):
 
     @property
     def workers(self) -> int:
-        """Number of other processes that share them; 0: they are in this one."""
+        """Number of worker processes; 0: actors are in this process."""
         ...
 
 
@@ -79,9 +79,9 @@ class Collected(NamedTuple):
     """A rollout of an actor.
 
     Attributes:
-        actor: its number.
-        version: of the parameters.
-        rollout: what it returned.
+        actor: index of the actor.
+        version: version of the parameters.
+        rollout: rollout.
     """
 
     actor: int
@@ -90,12 +90,12 @@ class Collected(NamedTuple):
 
 
 class RolloutWorker:
-    """The actors of a worker, in its process; each is made when it is first called.
+    """Actors in a worker process; each is created at its first call.
 
     Args:
-        makers: of all actors, by number.
-        threads: for its arithmetic: their number can change bits.
-        precision: of products (`operant.nets.set_precision`).
+        makers: functions that create the actors.
+        threads: number of CPU threads, which can change the last bits of results.
+        precision: precision of matrix products (`operant.nets.set_precision`).
     """
 
     def __init__(self, makers: Sequence[Callable[[], RolloutActor]], threads: int, precision: str) -> None:
@@ -107,13 +107,13 @@ class RolloutWorker:
     def collect(
         self, number: int, state: Message | None, version: int, parameters: Message
     ) -> tuple[int, Message, Message]:
-        """Let an actor collect a rollout.
+        """Collect a rollout with one actor.
 
         Args:
-            number: of the actor.
-            state: to restore before; None: it continues.
-            version: of the parameters.
-            parameters: those of the policy.
+            number: index of the actor.
+            state: state to restore before; None: continue with the current one.
+            version: version of the parameters.
+            parameters: parameters of the policy.
 
         Returns:
             The version, the rollout and the state of the actor.
@@ -133,15 +133,15 @@ class RolloutWorker:
 
 
 class RolloutWorkers:
-    """The actors of a learner, divided among worker processes of this machine or of a host (`operant.hosts`).
+    """Actors of a learner, distributed over worker processes on this machine or a host (`operant.hosts`).
 
-    A lost worker is replaced: its actors continue from their last states, and repeat what was lost.
+    A lost worker is replaced; its actors continue from their last states, and repeat lost rollouts.
 
     Args:
-        makers: of the actors; with workers, they must be importable in another process.
-        workers: number of processes; 0: the actors are in this one.
-        deadline: seconds that a worker may take for one rollout.
-        device: of the rollouts.
+        makers: functions that create the actors; with workers, they must be importable in another process.
+        workers: number of processes; 0: actors are in this process.
+        deadline: time limit in seconds for a rollout.
+        device: device of the rollouts.
 
     Attributes:
         lost: number of workers that were replaced.
@@ -161,21 +161,21 @@ class RolloutWorkers:
         self._started, self._heard = [False] * len(self._workers), [0.0] * len(self._workers)
         self._losses, self.lost = [0] * len(self._workers), 0
         self._states: list[State | None] = [None] * len(self._makers)
-        self._kept: set[int] = set()  # actors that are in their worker, in their latest state
-        self._pending: dict[int, Reply] = {}  # by the number of the actor, in the order of their start
+        self._kept: set[int] = set()  # actors whose worker has their latest state
+        self._pending: dict[int, Reply] = {}  # by index of the actor, in the order of their start
         self._published: tuple[int, Message] | None = None
 
     @property
     def idle(self) -> list[int]:
-        """The actors that collect nothing."""
+        """Indices of the actors without a rollout in progress."""
         return [number for number in range(len(self._makers)) if number not in self._pending]
 
     def publish(self, version: int, parameters: Tensor) -> None:
-        """Set the parameters with which rollouts are collected from now on, and their version."""
+        """Set the parameters for the following rollouts, and their version."""
         self._published = version, _packed({"parameters": parameters})
 
     def start(self, numbers: Sequence[int]) -> None:
-        """Let idle actors collect a rollout each, without waiting for it."""
+        """Start a rollout of each given idle actor, without waiting."""
         for number in numbers:
             self._send(number)
 
@@ -183,11 +183,11 @@ class RolloutWorkers:
         """Wait for a rollout, and return it.
 
         Args:
-            number: of its actor; None: the one that was started first, among those that are finished.
+            number: index of its actor; None: among finished actors, the one that was started first.
 
         Raises:
-            WorkerError: a worker is lost again and again.
-            Exception: raised by an environment.
+            WorkerError: a worker was lost too often in a row.
+            Exception: any exception raised by an environment.
         """
         while True:
             found = self._finished(list(self._pending) if number is None else [number])
@@ -204,7 +204,7 @@ class RolloutWorkers:
             return Collected(found, version, _unpacked(rollout, self._device))
 
     def _finished(self, numbers: Sequence[int]) -> int:
-        """Wait until an actor has finished, or has been lost, and return its number."""
+        """Wait until an actor has finished or is lost, and return its index."""
         pause = 0.1 if len(numbers) == 1 else 0.001
         while True:
             for number in numbers:
@@ -221,7 +221,7 @@ class RolloutWorkers:
         return number % len(self._workers)
 
     def _send(self, number: int) -> None:
-        assert self._published is not None  # noqa: S101 - parameters come first
+        assert self._published is not None  # noqa: S101 - parameters are published first
         place, state = self._worker_of(number), None if number in self._kept else self._states[number]
         worker = self._workers[place]
         if worker is None:
@@ -236,22 +236,22 @@ class RolloutWorkers:
         self._pending[number] = worker.call("collect", *call)
 
     def _replace(self, worker: int, why: str) -> None:
-        """Replace a worker, and repeat the rollouts that it did not finish.
+        """Replace a worker, and repeat its unfinished rollouts.
 
         Raises:
-            WorkerError: it was lost too often.
+            WorkerError: the worker was lost too often in a row.
         """
         actors = [number for number in range(len(self._makers)) if self._worker_of(number) == worker]
-        what = f"worker {worker} with the actors {', '.join(map(str, actors))} is lost ({why})"
+        what = f"worker {worker} with actors {', '.join(map(str, actors))} is lost ({why})"
         self.lost += 1
         self._losses[worker] += 1
         self._drop(worker)
         if self._losses[worker] > ATTEMPTS:
             raise WorkerError(
-                f"{what}, for the {ATTEMPTS + 1}. time in a row. If a rollout takes that long, raise `deadline`; "
+                f"{what}, {ATTEMPTS + 1} times in a row. If a rollout takes that long, raise `deadline`; "
                 "`operant resume` continues from the last checkpoint"
             )
-        logger.warning("%s. Another one repeats what it did not finish", what)
+        logger.warning("%s. A new one repeats its unfinished rollouts", what)
         self._kept.difference_update(actors)
         self._heard[worker] = time.monotonic()
         self.start([number for number in self._pending if number in actors])
@@ -263,7 +263,7 @@ class RolloutWorkers:
         self._workers[place] = None
 
     def close(self) -> None:
-        """End the workers; those that do not end in time are killed. Can be called twice."""
+        """End the workers, and kill those that do not end in time. Can be called twice."""
         until = time.monotonic() + min(CLOSING, self._deadline)
         closing = [worker.call("close") for worker in self._workers if worker is not None]
         for reply in closing:
@@ -275,11 +275,11 @@ class RolloutWorkers:
         self._pending.clear()
 
     def state_dict(self) -> State:
-        """Return the states of all actors after their latest rollouts, None before the first. None is in progress."""
+        """Return the states of all actors after their latest rollouts; None before the first one."""
         return {"actors": list(self._states)}
 
     def load_state_dict(self, state: State) -> None:
-        """Let the actors continue from saved states. What they are collecting is lost.
+        """Restore the states of the actors, and drop rollouts in progress.
 
         Raises:
             StateError: the number of actors differs.
@@ -294,14 +294,14 @@ class RolloutWorkers:
 
 
 def _packed(state: State) -> Message:
-    """Return a state for another process, with copies of its tensors."""
+    """Serialize a state for another process, with copies of its tensors."""
     structure, tensors = flatten(state)
     return structure, {name: np.array(tensor.detach().cpu().numpy()) for name, tensor in tensors.items()}
 
 
 def _unpacked(message: Message, device: str | torch.device = "cpu") -> State:
     structure, arrays = message
-    tensors = {  # a host may lend arrays that cannot be written to
+    tensors = {  # arrays from a host may be read-only
         name: from_numpy(array if array.flags.writeable else array.copy()).to(device) for name, array in arrays.items()
     }
     return unflatten(structure, tensors)

@@ -1,4 +1,4 @@
-"""Collection of fixed-length rollouts from a `operant.envs.BatchEnv`."""
+"""Collection of fixed-length rollouts from an `operant.envs.BatchEnv`."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -15,26 +15,26 @@ from operant.runtime.metrics_window import EPISODES, LENGTH, LOST, RETURN, told_
 from operant.state import State, copy_into, load_part
 
 Decision = tuple[tuple[Tensor, ...], Tensor]
-"""Tensors to keep, and actions for the environment, each `[S, N, ...]`."""
+"""Tensors to store in the rollout, and actions for the environment, `[S, N, ...]` each."""
 Act = Callable[[Tensor, int], Decision]
-"""`act(obs [S, N, ...], t)` decides at step t."""
+"""Function `(obs [S, N, ...], t)` that selects the actions of step t."""
 
 
 @dataclass(frozen=True)
 class Rollout:
-    """`T` steps of `S` seeds with `N` environments each.
+    """A rollout: `T` steps of `S` seeds with `N` environments each.
 
     Attributes:
-        obs: observations of the policy, `[T, S, N, D]`, or images of bytes `[T, S, N, C, H, W]`.
-        last_obs: `[S, N, ...]` the next observations.
-        kept: tensors that `act` keeps, each `[T, S, N, ...]`.
-        rewards: `[T, S, N]`.
-        terminated: `[T, S, N]` bool.
-        truncated: `[T, S, N]` bool.
-        final_obs: `[T, S, N, ...]` the true successor of every step.
-        valid: `[T, S, N]` bool, or None when every step is real.
-        metrics: mean return and length `[S]` of the episodes that ended here, and their number `[S]`.
-        extras: further tensors of the steps by name, `[T, S, N, ...]` (`Step.extras`).
+        obs: observations, `[T, S, N, D]`, or uint8 images `[T, S, N, C, H, W]`.
+        last_obs: observations after the last step, `[S, N, ...]`.
+        kept: tensors stored by `act`, `[T, S, N, ...]` each.
+        rewards: rewards, `[T, S, N]`.
+        terminated: terminations, bool `[T, S, N]`.
+        truncated: truncations, bool `[T, S, N]`.
+        final_obs: true successor of every step, `[T, S, N, ...]`.
+        valid: mask of valid steps, bool `[T, S, N]`; None if all are valid.
+        metrics: mean return and length of the episodes that ended, and their number, `[S]` each.
+        extras: extra tensors of the steps by name, `[T, S, N, ...]` (`Step.extras`).
     """
 
     obs: Tensor
@@ -49,26 +49,26 @@ class Rollout:
     extras: Mapping[str, Tensor] = field(default_factory=dict[str, Tensor])
 
     def successor_values(self, value: Callable[[Tensor], Tensor]) -> tuple[Tensor, Tensor]:
-        """Return the values of every state and of its true successor, both `[T, S, N]`.
+        """Compute the values of every state and of its true successor, `[T, S, N]` each.
 
-        The successor of a step is the next observation, but at a truncation it is the final one; only there is `value`
-        called a second time. At a termination the entry has no meaning.
+        The successor of a step is the next observation, or at a truncation the final one, for which `value` is called a
+        second time. Values of successors after a termination are undefined.
 
         Args:
-            value: maps observations `[S, M, ...]` to values `[S, M]`; or to K each, `[S, M, K]`; the result then has a
-                last axis of K.
+            value: function from observations `[S, M, ...]` to values `[S, M]`, or `[S, M, K]` for K values, in which
+                case the results have a last axis of size K.
         """
         values = self.values(value)
         return values[:-1], self.true_successors(values, value)
 
     def values(self, value: Callable[[Tensor], Tensor]) -> Tensor:
-        """Return the values of all observations and the next ones, `[T + 1, S, N]`."""
+        """Compute the values of all observations, including the last ones, `[T + 1, S, N]`."""
         steps, seeds, rows = self.rewards.shape
         values = value(by_seed(torch.cat((self.obs, self.last_obs.unsqueeze(0)))))
         return values.view(seeds, steps + 1, rows, *values.shape[2:]).movedim(1, 0)
 
     def true_successors(self, values: Tensor, value: Callable[[Tensor], Tensor]) -> Tensor:
-        """Return the values of the true successor of every step, as `successor_values` does, from those of `values`."""
+        """Compute the values of the true successors, as in `successor_values`, from the result of `values`."""
         steps, seeds, rows = self.rewards.shape
         successors = values[1:]
         bootstrapped = by_seed(self.truncated & ~self.terminated)
@@ -85,13 +85,13 @@ class Rollout:
 
 
 def by_seed(tensor: Tensor) -> Tensor:
-    """Reshape `[T, S, N, ...]` to `[S, T * N, ...]`: all samples of each seed."""
+    """Reshape `[T, S, N, ...]` to `[S, T * N, ...]`, with all samples of a seed along one axis."""
     steps, seeds, rows, *rest = tensor.shape
     return tensor.movedim(1, 0).reshape(seeds, steps * rows, *rest)
 
 
 def all_episodes(reports: Sequence[Metrics]) -> Metrics:
-    """Return the combined metrics of several rollouts: means over episodes, and the latest metrics of wrappers."""
+    """Combine the metrics of several rollouts: means over all episodes, and the latest metrics of wrappers."""
 
     def every(name: str) -> Tensor:
         return torch.stack([torch.as_tensor(report[name]) for report in reports])
@@ -109,7 +109,7 @@ def all_episodes(reports: Sequence[Metrics]) -> Metrics:
 
 
 def _mean_where_told(name: str, reports: Sequence[Metrics]) -> Tensor:
-    """Return the mean over episodes of metrics that not every rollout reports."""
+    """Return the mean over episodes of a metric that not all rollouts report."""
     told = [report for report in reports if name in report]
     values, counts = (torch.stack([torch.as_tensor(report[key]) for report in told]) for key in (name, EPISODES))
     counts = counts.masked_fill(values.isnan(), 0)
@@ -122,11 +122,11 @@ def _losses(reports: Sequence[Metrics]) -> dict[str, Tensor]:
 
 
 def info_metrics(told: Sequence[Mapping[str, Tensor]], seeds: int) -> dict[str, Tensor]:
-    """Return the means `[S]` of the infos of episodes, NaN for a seed without.
+    """Compute the means over episodes of numbers in `info`, `[S]` by name; NaN for seeds without one.
 
     Args:
         told: `Step.infos` of several steps.
-        seeds: S.
+        seeds: number of seeds, S.
     """
     metrics: dict[str, Tensor] = {}
     for name in dict.fromkeys(name for infos in told for name in infos):
@@ -136,25 +136,25 @@ def info_metrics(told: Sequence[Mapping[str, Tensor]], seeds: int) -> dict[str, 
 
 
 def _stack(tensors: Sequence[Tensor], shape: tuple[int, ...]) -> Tensor:
-    """Stack along a new first axis and view as `shape`; a single tensor is not copied."""
+    """Stack along a new first axis and reshape to `shape`; a single tensor is not copied."""
     return (tensors[0] if len(tensors) == 1 else torch.stack(list(tensors))).reshape(shape)
 
 
 def has_extras(steps: Sequence[Step]) -> bool:
-    """Whether several steps have extra tensors."""
+    """Return whether any step has extra tensors."""
     return steps[0].extras is not None or steps[-1].extras is not None
 
 
 def stack_extras(steps: Sequence[Step], shape: tuple[int, int, int], task: str) -> dict[str, Tensor]:
-    """Return the extra tensors of several steps by name, each `[T, S, N, ...]`.
+    """Stack the extra tensors of several steps, `[T, S, N, ...]` by name.
 
     Args:
-        steps: T of them.
+        steps: T steps.
         shape: `(T, S, N)`.
-        task: name of the environment in errors.
+        task: name of the environment in error messages.
 
     Raises:
-        ValueError: some steps lack a tensor of others, or it does not have one row per environment.
+        ValueError: a tensor is missing in some steps, or does not have one row per environment.
     """
     rows = shape[1] * shape[2]
     stacked: dict[str, Tensor] = {}
@@ -170,10 +170,10 @@ def stack_extras(steps: Sequence[Step], shape: tuple[int, int, int], task: str) 
 
 
 def joined(parts: Sequence[Mapping[str, Any]]) -> Rollout:
-    """Return the rollouts of several groups of environments of the same seeds as one.
+    """Concatenate rollouts of different environments of the same seeds.
 
     Args:
-        parts: the fields of each (`vars`), all of as many steps.
+        parts: fields of each rollout (`vars`), all with the same number of steps.
     """
 
     def together(tensors: Sequence[Any], dim: int = 2) -> Any:
@@ -191,14 +191,14 @@ def joined(parts: Sequence[Mapping[str, Any]]) -> Rollout:
 
 
 class Play:
-    """Steps that a collector takes, one by one.
+    """Step-by-step collection of a rollout.
 
     Args:
-        collector: of the environments.
-        obs: the observations `[S, N, ...]` to start from.
+        collector: collector of the environments.
+        obs: initial observations, `[S, N, ...]`.
 
     Attributes:
-        obs: the next observations.
+        obs: next observations.
     """
 
     def __init__(self, collector: "Collector", obs: Tensor) -> None:
@@ -211,7 +211,7 @@ class Play:
             wrapper.defer()
 
     def step(self, kept: tuple[Tensor, ...], actions: Tensor) -> None:
-        """Take one step: tensors to keep, and actions for the environment, each `[S, N, ...]`."""
+        """Take one step with `actions`, and store the tensors `kept`, `[S, N, ...]` each."""
         collector = self.collector
         collector.result = result = collector.env.step(actions.flatten(0, 1))
         self._seen.append(self.obs)
@@ -245,17 +245,17 @@ class Play:
 
 
 class Collector:
-    """Steps environments with a policy and counts their episodes.
+    """Collector of rollouts and episode statistics.
 
     Args:
-        env: `[S, N]` environments, flat.
-        seeds: S.
+        env: environments `[S, N]`, flattened.
+        seeds: number of seeds, S.
 
     Attributes:
-        features: conversion of observations to vectors `[S, N, D]` or images `[S, N, C, H, W]`.
-        obs: the next observations.
-        result: the last step; None before the first.
-        deferring: wrappers that compute together what is needed of all steps of a rollout.
+        features: encoding of observations as vectors `[S, N, D]` or images `[S, N, C, H, W]`.
+        obs: next observations.
+        result: last step; None before the first one.
+        deferring: wrappers that compute extra tensors for all steps of a rollout together.
         told: infos of the steps since the last rollout.
     """
 
@@ -268,13 +268,13 @@ class Collector:
         self.result: Step | None = None
         self._reporting, self.deferring = reporting(env), deferring(env)
         self.told: list[Mapping[str, Tensor]] = []
-        # Return and length so far of the current episode of each environment; float64 keeps long sums exact.
+        # Return and length so far of the current episode of each environment, in float64 for accurate long sums.
         self.carried = torch.zeros(2, seeds, self.rows, dtype=torch.float64, device=env.device)
         nothing = torch.full((seeds,), torch.nan, dtype=torch.float64)
         self._none_ended = self._metrics(nothing, nothing, torch.zeros(seeds, dtype=torch.int64))
 
     def collect(self, steps: int, act: Act) -> Rollout:
-        """Take `steps` steps in every environment."""
+        """Collect a rollout of `steps` steps per environment."""
         return self.rollout(**self.play(self.obs, steps, act))
 
     def play(self, obs: Tensor, steps: int, act: Act) -> dict[str, Any]:
@@ -285,7 +285,7 @@ class Collector:
         return play.finish()
 
     def rollout(self, *, scores: Tensor, **parts: Any) -> Rollout:
-        """Make a rollout from played steps, and count its episodes; `scores [T, S, N]` are rewards to report."""
+        """Create a rollout from collected steps, and count episodes with the rewards `scores [T, S, N]`."""
         self.obs, valid = parts["last_obs"], parts["valid"]
         ended = parts["terminated"] | parts["truncated"]
         lost = None if valid is None else parts["truncated"] & ~valid
@@ -303,12 +303,12 @@ class Collector:
         return Rollout(**parts, metrics=metrics)
 
     def encode(self, obs: Tree) -> Tensor:
-        """Return the network inputs from observations of all environments, `[S, N, ...]`."""
+        """Encode observations of all environments as network inputs, `[S, N, ...]`."""
         return self.features.encode(obs).view(self.seeds, self.rows, *self.features.shape)
 
     def _episodes(self, scores: Tensor, ended: Tensor, valid: Tensor | None) -> dict[str, Tensor]:
-        """Return the means over the ended episodes, NaN for a seed without one."""
-        # Most short rollouts have no end, and on the CPU this test costs less than the sums below.
+        """Compute the means over ended episodes; NaN for seeds without one."""
+        # In most short rollouts no episode ends, and on the CPU this test is cheaper than the sums below.
         if valid is None and ended.device.type == "cpu" and not np.count_nonzero(ended.numpy()):
             returns, lengths = self.carried.numpy()
             returns += np.add.reduce(scores.numpy(), 0, np.float64)
@@ -326,7 +326,7 @@ class Collector:
         return self._metrics(returns, lengths, count)
 
     def _episodes_step_by_step(self, scores: Tensor, ended: Tensor, valid: Tensor) -> dict[str, Tensor]:
-        """Return the same after lost episodes, whose partial returns are dropped."""
+        """Compute the means step by step if episodes were lost, whose partial returns are dropped."""
         finished = torch.zeros_like(self.carried)
         for score, ends, real in zip(scores, ended, valid, strict=True):
             self.carried = self.carried + torch.stack((score, torch.ones_like(score))).masked_fill(~real, 0.0).double()
@@ -341,11 +341,11 @@ class Collector:
         return {RETURN: returns, LENGTH: lengths, EPISODES: count}
 
     def state_dict(self) -> State:
-        """Return the environment's state and the unfinished episodes, whose returns need not be finite."""
+        """Return the state of the environments and of unfinished episodes."""
         return {"env": self.env.state_dict(), "statistics": self.carried.flatten(1).clone()}
 
     def load_state_dict(self, state: State) -> None:
-        """Continue in the middle of the episodes of a saved state, or with new ones (`operant.envs.begins_anew`)."""
+        """Continue the saved episodes, or start new ones (`operant.envs.begins_anew`)."""
         copy_into(self.carried.flatten(1), state["statistics"], "statistics")
         self.obs = self.encode(load_part(self.env, state, "env"))
         if begins_anew(self.env):

@@ -58,26 +58,26 @@ logger = logging.getLogger(__name__)
 C = TypeVar("C")
 
 SCHEMA = 2
-"""Version of `config.toml` and `run.json`; older ones are upgraded by `catalog.old_names.upgraded`."""
+"""Version of `config.toml` and `run.json`; older versions are upgraded by `catalog.old_names.upgraded`."""
 
 RUN_NOTE = "in the run "
-"""Start of the note, followed by the folder, on an error that stops a process working on a run."""
+"""Prefix of the note with the run's folder that is added to errors."""
 
 _FOLDERS = ("checkpoints", "eval", "media")
 
 
 class Run:
-    """One run on disk; made by `create` or `open`.
+    """A run on disk, created by `create` or opened by `open`.
 
     Attributes:
-        path: the folder.
-        settings: what was asked for, common to all algorithms; the algorithm's own part is read by `config`.
-        checkpoints: its checkpoints, to resume from.
-        history: those that are kept along the training.
-        hashes_path: SHA-256 of states along the training.
-        metrics_path: the records of training.
-        evaluations_path: the records of evaluation.
-        samples_path: the answers in evaluations.
+        path: folder of the run.
+        settings: settings common to all algorithms; `config` returns the algorithm's configuration.
+        checkpoints: checkpoints to resume from.
+        history: checkpoints saved in regular intervals.
+        hashes_path: file with SHA-256 hashes of states.
+        metrics_path: file of training metrics.
+        evaluations_path: file of evaluations.
+        samples_path: file of answers sampled in evaluations.
         media_path: folder of images and videos.
     """
 
@@ -114,21 +114,21 @@ class Run:
         inputs: Sequence[Input] = (),
         outside: catalog.Algorithm | None = None,
     ) -> "Run":
-        """Make the folder of a new run, atomically.
+        """Create the folder of a new run, atomically.
 
         Args:
-            path: of the folder; the last part is the name of the run.
-            settings: common to all algorithms.
-            config: the algorithm's configuration, a dataclass instance.
-            command: the command line, to be saved.
-            resolved: settings chosen by operant (threads, device, precision, ...), for `resolved`.
-            inputs: its input files and folders (`operant.runtime.inputs`).
-            outside: description of an algorithm outside the catalog, readable without its code.
+            path: path of the folder, whose last component is the name of the run.
+            settings: settings common to all algorithms.
+            config: configuration of the algorithm, a dataclass instance.
+            command: command line to record.
+            resolved: settings resolved by operant (threads, device, precision, ...), for `resolved`.
+            inputs: input files and folders (`operant.runtime.inputs`).
+            outside: description of an external algorithm, which can be read without its code.
 
         Raises:
-            RunError: the name is not allowed, the folder exists and is not empty (`TakenError`), or it cannot be made.
-            TypeError: a configuration holds a type that a file cannot.
-            ValueError: a value that a file cannot represent uniquely.
+            RunError: the name is invalid, the folder is not empty (`TakenError`), or it cannot be created.
+            TypeError: a value has a type that cannot be stored.
+            ValueError: a value cannot be stored uniquely.
         """
         path = absolute(path)
         check_name(path)
@@ -149,10 +149,10 @@ class Run:
                 known = (path / "config.toml").is_file()
                 resume = f"continue it with `operant resume {shlex.quote(str(path))}`, or " if known else ""
                 raise TakenError(
-                    f"{path} exists already and is not empty; {resume}name another folder with --run"
+                    f"{path} already exists and is not empty: {resume}choose another folder with --run"
                 ) from error
             raise RunError(
-                f"cannot make the run folder {path}: {error.strerror}; name another folder with --run"
+                f"cannot create the run folder {path}: {error.strerror}: choose another folder with --run"
             ) from error
         return cls(path, settings, own)
 
@@ -161,7 +161,7 @@ class Run:
         """Open the run in the folder `path`.
 
         Raises:
-            RunError: it holds no run, or one that this version cannot read.
+            RunError: the folder contains no run, or one that this version cannot read.
         """
         path = absolute(path)
         file = path / "config.toml"
@@ -178,7 +178,7 @@ class Run:
             raise RunError(f"{file} has schema_version {version}; this operant reads versions up to {SCHEMA}")
         unknown = sorted(tables.keys() - {"settings", "config"})
         if unknown or not all(isinstance(tables.get(name), dict) for name in ("settings", "config")):
-            raise RunError(f"{file} must hold the tables [settings] and [config] and no others, got {sorted(tables)}")
+            raise RunError(f"{file} must contain only the tables [settings] and [config], got {sorted(tables)}")
         try:
             table = moved(tables["settings"], records_of(path), path)
             settings = from_table(Settings, table, where="settings")
@@ -190,10 +190,10 @@ class Run:
         """Return the algorithm's configuration, with the current paths of its inputs.
 
         Args:
-            kind: its dataclass.
+            kind: dataclass of the configuration.
 
         Raises:
-            RunError: the file does not fit `kind`.
+            RunError: the file does not match `kind`.
         """
         try:
             return from_table(kind, located(self._config, records_of(self.path), self.path))
@@ -202,15 +202,15 @@ class Run:
 
     @cached_property
     def entry(self) -> catalog.Algorithm:
-        """The description of its algorithm; of a custom one, as saved with the run.
+        """Catalog entry of the algorithm; for external algorithms as saved with the run.
 
         Raises:
-            ValueError: unknown algorithm.
+            ValueError: the algorithm is unknown.
         """
         return self._known_entry() or catalog.find(self.settings.algorithm)
 
     def _known_entry(self) -> catalog.Algorithm | None:
-        """Return its custom algorithm, or the one of the catalog; None if unknown."""
+        """Return the catalog entry of the external or built-in algorithm; None if unknown."""
         outside = outside_of(self.path)
         return _cataloged(self.settings.algorithm) if outside is None else catalog.Algorithm.of_facts(outside)
 
@@ -222,7 +222,7 @@ class Run:
         """Return the contents of `run.json`.
 
         Raises:
-            RunError: it cannot be read, or lacks an entry.
+            RunError: the file cannot be read, or lacks an entry.
         """
         file = self.path / "run.json"
         try:
@@ -232,7 +232,7 @@ class Run:
         except (ValueError, RecursionError) as error:
             raise RunError(f"{file} cannot be read: {error}") from error
         if not isinstance(facts, dict):
-            raise RunError(f"{file} is damaged: it must hold an object, got {facts!r}")
+            raise RunError(f"{file} is damaged: it must contain an object, got {facts!r}")
         known = cast(dict[str, Any], facts)
         for name, kind, word in (("resolved", dict, "object"), ("sessions", list, "list")):
             if not isinstance(known.get(name), kind):
@@ -240,7 +240,7 @@ class Run:
         return known
 
     def resolved(self) -> dict[str, Any]:
-        """Return the settings chosen by operant when the run was made, to be used again on resume.
+        """Return the settings resolved by operant when the run was created, which are used again on resume.
 
         Raises:
             RunError: as for `facts`.
@@ -251,11 +251,11 @@ class Run:
         """Check that the inputs of the run are unchanged; warn about each change.
 
         Args:
-            names: of the inputs to check. Default: all that are needed after the start.
-            accept: whether to continue with changed inputs.
+            names: names of the inputs to check. Default: all that are needed after the start.
+            accept: whether to accept changed inputs.
 
         Raises:
-            RunError: some have changed, without `accept`.
+            RunError: inputs have changed, and `accept` is false.
         """
         needed = [record for record in records_of(self.path) if not record.get("at_start")]
         if names is None:
@@ -267,16 +267,16 @@ class Run:
             logger.warning("%s: %s", self.path, line)
         if found and not accept:
             raise RunError(
-                f"{self.path} is not reproducible, as {len(found)} of its inputs changed ({'; '.join(found)}): "
-                "restore them, or continue with the changed ones by --accept-changes (in Python "
+                f"{self.path} is not reproducible, since {len(found)} of its inputs changed ({'; '.join(found)}): "
+                "restore them, or continue with the changed inputs by --accept-changes (in Python "
                 "accept_changes=True)"
             )
 
     def keep_inputs(self) -> None:
-        """Save the current inputs, after a change was accepted.
+        """Record the current inputs, after a change was accepted.
 
         Raises:
-            RunError: the folder cannot be written.
+            RunError: the folder is not writable.
         """
         self._update(lambda facts: facts.update(inputs=refreshed(records_of(self.path), self.path)))
 
@@ -290,29 +290,29 @@ class Run:
             raise RunError(f"cannot write in {self.path}: {error.strerror}") from error
 
     def note_callbacks(self, names: Sequence[str]) -> None:
-        """Save the callbacks of the session that a later one cannot restore: Python objects.
+        """Record the callbacks of the session that are Python objects, which a later session cannot restore.
 
         Args:
-            names: of their classes.
+            names: names of their classes.
         """
         if names:
             with self._only_warned("the list of callbacks"):
                 self._update(lambda facts: facts["sessions"][-1].update(callbacks=list(names)))
 
     def end_session(self, outcome: str, consumed: int, reason: str = "") -> None:
-        """Save how the last session ended; a failure is warned about.
+        """Record the outcome of the last session; a failed write causes a warning.
 
         Args:
-            outcome: see `operant.runtime.sessions`.
-            consumed: budget used, per seed.
-            reason: why, if known.
+            outcome: outcome (`operant.runtime.sessions`).
+            consumed: budget used per seed.
+            reason: reason, if known.
         """
         entry = sessions.ended(outcome, consumed, reason)
-        with self._only_warned("how the session ended"):
+        with self._only_warned("the outcome of the session"):
             self._update(lambda facts: facts["sessions"].append(facts["sessions"].pop() | entry))
 
     def outcome(self) -> tuple[str, str]:
-        """Return how the last session ended (`operant.runtime.sessions`), and the reason if known.
+        """Return the outcome of the last session (`operant.runtime.sessions`), and the reason if known.
 
         Raises:
             RunError: as for `facts`.
@@ -320,24 +320,24 @@ class Run:
         return sessions.described(self.facts()["sessions"])
 
     def note_checkpoint(self) -> None:
-        """Save that there is a checkpoint, so that its loss is detected."""
+        """Record that there is a checkpoint, so that its loss can be detected."""
         with self._only_warned("the existence of a checkpoint"):
             if not self.facts().get("saved"):
                 self._update(lambda facts: facts.update(saved=True))
 
     def require_checkpoints(self) -> None:
-        """Check that a run without checkpoints never had any.
+        """Check that the checkpoints of the run were not lost.
 
         Raises:
-            RunError: they are gone.
+            RunError: the run had checkpoints, but there are none.
         """
         scored = max((record.get("consumed", 0) for record in read_records(self.evaluations_path)), default=0)
         trained = self.facts().get("saved") or scored >= self.settings.budget
         if trained or not self.checkpoints.folder.is_dir():
             raise RunError(
-                f"the checkpoints of {self.path} are gone: {self.checkpoints.folder} "
+                f"the checkpoints of {self.path} are missing: {self.checkpoints.folder} "
                 f"{'is empty' if self.checkpoints.folder.is_dir() else 'is missing'}, but it was trained before. "
-                "Restore the folder from a backup, or train another run; training never starts over silently"
+                "Restore the folder from a backup, or start a new run; training never restarts silently"
             )
 
     @contextlib.contextmanager
@@ -351,14 +351,14 @@ class Run:
         """Change the budget of the run; `keep_settings` saves it.
 
         Raises:
-            RunError: the run has consumed more.
-            ValueError: it is not a positive integer.
+            RunError: the run has already used more.
+            ValueError: the budget is not a positive integer.
         """
         found = self.checkpoints.latest()
         consumed = 0 if found is None else found[1]
         settings = replace(self.settings, budget=budget)
         if budget < consumed:
-            raise RunError(f"{self.path} has consumed {consumed} already; give it a budget above that, got {budget}")
+            raise RunError(f"{self.path} has already used {consumed}: use a larger budget, got {budget}")
         self.settings = settings
 
     def keep_settings(self) -> None:
@@ -372,12 +372,12 @@ class Run:
             raise RunError(f"cannot write in {self.path}: {error.strerror}") from error
 
     def add_session(self, command: Sequence[str], consumed: int) -> None:
-        """Save the resume by `command`, with budget, versions and host."""
+        """Record a new session with its command, budget, versions and host."""
         session = sessions.started(command) | {"budget": self.settings.budget, "from": consumed}
         self._update(lambda facts: facts["sessions"].append(session))
 
     def clean(self) -> None:
-        """Remove leftovers of killed processes. The caller must hold the lock."""
+        """Remove temporary files of killed processes. The caller must hold the lock."""
         self.checkpoints.clean()
         self.history.clean()
         if (self.path / "best").is_dir():
@@ -387,10 +387,10 @@ class Run:
 
     @contextlib.contextmanager
     def lock(self) -> Generator[None]:
-        """Lock the run for this process; a lock of a dead process does not count. May be nested.
+        """Return a context manager that locks the run for this process. May be nested.
 
         Raises:
-            RunError: another process holds it, or the folder cannot be written.
+            RunError: another running process holds the lock, or the folder is not writable.
         """
         if self._holds:
             self._holds += 1
@@ -416,8 +416,8 @@ class Run:
                 stack.enter_context(held(self.path))
             except HeldError as error:
                 raise RunError(
-                    f"{self.path} is being trained by {error}; wait for it to end, stop it, "
-                    "or name another folder with --run"
+                    f"{self.path} is being trained by {error}: wait for it to end, stop it, "
+                    "or choose another folder with --run"
                 ) from error
             except OSError as error:
                 raise RunError(f"cannot write in {self.path}: {error.strerror}") from error

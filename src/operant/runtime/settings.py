@@ -19,126 +19,126 @@ OF_PACKAGES: Mapping[str, Sequence[str]] = {
     **dict.fromkeys(("clip_rewards", "episodic_life", "compile"), _CONTROL),
     "shards": ("control", "language"),
 }
-"""Packages whose algorithms have a setting; all have the others."""
+"""Settings that only the algorithms of some packages have, with these packages."""
 
 MOST_SEEDS = 1_000_000
-"""Maximum number of seeds of a run; more would exhaust memory without a message."""
+"""Maximum number of seeds of a run, to avoid exhausting memory."""
 
 _DEVICE = re.compile(r"auto|cpu|mps|cuda(:\d+)?|xpu(:\d+)?")
 
 
 @dataclass(frozen=True)
 class Settings:
-    """Settings common to all algorithms. Those of one algorithm are in its configuration.
+    """Settings common to all algorithms; hyperparameters are in the configuration of the algorithm.
 
     Raises:
         ValueError: a value is out of range.
     """
 
     algorithm: str
-    """Name of the algorithm, as `operant list` prints it."""
+    """Name of the algorithm (see `operant list`)."""
 
     task: str
-    """A Gymnasium id such as CartPole-v1, or your own environment, path/to/file.py:MyEnv; for
-    language models a built-in task such as arithmetic, or a data set."""
+    """Gymnasium id such as CartPole-v1, or a custom environment as path/to/file.py:MyEnv; for language models a
+    built-in task such as arithmetic, or a data set."""
 
     seeds: tuple[int, ...] = (0,)
-    """Seeds of the run, trained in parallel; different integers from 0. One seed is not a result: use 5 or more."""
+    """Seeds, trained in parallel: different non-negative integers. A single seed is not a reliable result: use 5 or
+    more."""
 
     env_kwargs: Mapping[str, Any] = field(default_factory=dict[str, Any])
-    """Parameters for the constructor of the task's environment, such as size=30 slippery=false; drawing=@FILE is the
-    text of a file."""
+    """Keyword arguments of the environment, such as size=30 slippery=false; drawing=@FILE reads the text of a file."""
 
     budget: PositiveInt = 100_000
-    """Training budget of each seed, in the algorithm's unit: environment steps, prompts or examples."""
+    """Training budget per seed, in the algorithm's unit: environment steps, prompts or examples."""
 
     wrappers: tuple[str, ...] = ()
-    """Wrappers around the environments, the innermost first: your own classes, path/to/file.py:Name or
-    'path/to/file.py:Name(scale=0.1)', derived from operant.envs.Wrapper. Those with in_evaluation also apply in
-    evaluations."""
+    """Wrappers of the environments, from the innermost to the outermost: subclasses of operant.envs.Wrapper as
+    path/to/file.py:Name or 'path/to/file.py:Name(scale=0.1)'. Those with in_evaluation are also used in evaluations."""
 
     env_backend: Literal["auto", "tensor", "gymnasium", "envpool"] = "auto"
-    """Implementation of the environments: operant's batched ones (tensor), Gymnasium's, the faster of these (auto), or
-    EnvPool's in C++ threads, if installed: with EnvPool a resumed run begins new episodes."""
+    """Backend of the environments: operant's batched ones (tensor), Gymnasium's (gymnasium), the faster available one
+    of these (auto), or EnvPool's in C++ threads (envpool), with which a resumed run starts new episodes."""
 
     vectorization: Literal["sync", "async"] = "sync"
-    """Where Gymnasium's environments run: in this process (sync), or in worker processes (async)."""
+    """Vectorization of Gymnasium's environments: in this process (sync), or in worker processes (async)."""
 
     num_workers: NonNegativeInt = 0
-    """Worker processes that share the environments, in training and evaluations; 0: one per core, at most one per
-    environment. More pay off if environments wait for something else."""
+    """Number of worker processes for the environments of training and evaluations; 0: one per core, at most one per
+    environment. Use more if environments wait for something other than the processor."""
 
     lost_workers: Literal["end", "restart", "replay"] = "end"
-    """When a worker dies or hangs: end training with an error that names its environments, to be resumed (end); replace
-    it, and play the episodes of its environments again up to now (replay), which changes no bit of the run; or replace
-    it, and begin new episodes (restart), without exact resume."""
+    """Behavior if a worker dies or hangs: end training with an error, to be resumed (end); replace the worker and
+    replay its episodes, which does not change results (replay); or replace the worker and start new episodes, without
+    exact resume (restart)."""
 
     worker_seconds: PositiveFloat = 120.0
-    """Seconds that a worker process may take for one reply before training ends with an error that names it."""
+    """Time limit in seconds for a reply of a worker process."""
 
     clip_rewards: bool = True
-    """For Atari: whether rewards are clipped to [-1, 1] in training; scores never are."""
+    """Clip rewards to [-1, 1] in training, for Atari; scores are never clipped."""
 
     episodic_life: bool = False
-    """For Atari: whether losing a life ends an episode in training; scores are of whole games."""
+    """End training episodes when a life is lost, for Atari; scores are of whole games."""
 
     device: str = "auto"
-    """Device: cpu, cuda, cuda:1, mps, xpu, or auto: the CPU for small networks, a GPU, if there is one, for
-    pretrained language models."""
+    """Device: cpu, cuda, cuda:1, mps, xpu, or auto: the CPU for small networks, and a GPU if available for pretrained
+    language models."""
 
     threads: NonNegativeInt = 0
-    """CPU threads; 0: chosen by operant: 1 for small networks, where more only cost time, 2 for the built-in language
-    models (1 if torch was imported before operant, whose threads then spin, or with several shards), all cores for
-    pretrained ones (with several shards, an equal part of them for each)."""
+    """Number of CPU threads. 0: 1 for small networks, for which more threads are slower; 2 for built-in language models
+    (1 with several shards, or if torch was imported before operant, so that waiting threads spin); all cores for
+    pretrained ones (divided among shards)."""
 
     precision: Literal["highest", "high", "medium"] = "highest"
-    """Precision of 32-bit matrix products: highest is exact up to rounding; high (TF32) and medium (bfloat16; TF32 on
-    CUDA) are faster on layers of 256 and more with hardware support, and exact to 2 or 3 digits."""
+    """Precision of float32 matrix products: highest; high (TF32) and medium (bfloat16; TF32 on CUDA) are faster for
+    layers of 256 units or more with hardware support, and accurate to 2 or 3 digits."""
 
     compile: Literal["auto", "on", "off"] = "auto"
-    """Whether updates are compiled (`torch.compile`'s back end): costs seconds at the start and saves a tenth to a half
-    of each update; auto: if the run is long enough and there is a C++ compiler."""
+    """Compile updates (backend of torch.compile): takes some seconds at the start and saves 10 to 50 % of each update.
+    auto: if the run is long enough and a C++ compiler is available."""
 
     shards: PositiveInt = 1
-    """Shards of each batch and its environments or prompts, for up to as many processes: --processes changes no bit of
-    a run, but another number of shards changes the last bits. Powers of two divide best."""
+    """Number of shards of each batch and its environments or prompts, the maximum of --processes. Results do not depend
+    on the number of processes, but their last bits depend on the number of shards. Powers of two are recommended."""
 
     evaluate_every: NonNegativeInt = 0
-    """Budget units of one seed between two evaluations; 0: a twentieth of the budget. The last one is at the end."""
+    """Interval of evaluations, in budget units per seed; 0: a twentieth of the budget. The last one is at the end."""
 
     evaluate_episodes: PositiveInt = 20
-    """Episodes of each seed in one evaluation."""
+    """Number of episodes per seed and evaluation."""
 
     evaluate_max_steps: NonNegativeInt = 0
-    """Steps after which an episode of an evaluation is truncated, unless the environment has a shorter limit; its
-    return until then counts. 0: 100000, for tables 10000."""
+    """Maximum number of steps of an evaluation episode, which is truncated then, unless the environment has a lower
+    limit.
+    0: 100000, or 10000 for tabular methods."""
 
     checkpoint_seconds: NonNegativeFloat = 60.0
-    """Seconds of wall-clock time between two checkpoints, the most that a crash can cost. 0: after every update."""
+    """Interval of checkpoints in seconds, the maximum training time lost in a crash. 0: after every update."""
 
     keep_checkpoints: int | Literal["auto", "all", "none"] = "auto"
-    """Checkpoints that are kept along the training, apart from the newest two, to go back to (`operant watch RUN --at
-    STEP`): the start, and after each of this many equal parts of the budget; all: after every update; none; auto: 20 of
-    them where one takes at most 2 MiB, else none."""
+    """Checkpoints to keep for time travel (`operant watch RUN --at STEP`), in addition to the newest two: this number
+    in equal intervals of the budget, and the start; all: after every update; none; auto: 20 if a checkpoint has at most
+    2 MiB, otherwise none."""
 
     callbacks: tuple[str, ...] = ()
-    """Callbacks during training: file.py:Name, or "file.py:Name(patience=3)", where Name is a subclass of
-    operant.Callback, or makes one. A resumed run calls them again."""
+    """Training callbacks, used again by a resumed run: file.py:Name or "file.py:Name(patience=3)", where Name is a
+    subclass of operant.Callback or a function that returns an instance."""
 
     track: tuple[Literal["tensorboard", "wandb", "trackio"], ...] = ()
-    """Trackers that also receive the metrics (extra: track), configured by their own environment variables. A resumed
-    run uses them again."""
+    """Experiment trackers (extra: track), used again by a resumed run; configure them by their environment
+    variables."""
 
     @property
     def evaluation_interval(self) -> int:
-        """Budget units of one seed between two evaluations."""
+        """Interval of evaluations, in budget units per seed."""
         return self.evaluate_every or max(1, self.budget // 20)
 
     def table(self, package: str | None) -> dict[str, Any]:
-        """Return the settings of a run for a file.
+        """Return the settings of a run as a table for its configuration file.
 
         Args:
-            package: of the algorithm; unchanged settings of other packages are left out. None if the algorithm is
+            package: package of the algorithm; default settings of other packages are omitted. None if the algorithm is
                 unknown.
         """
         idle = {name for name, packages in OF_PACKAGES.items() if package is not None and package not in packages}
@@ -146,9 +146,9 @@ class Settings:
         return {name: value for name, value in to_table(self).items() if name not in idle or name in changed}
 
     def of_others(self, package: str) -> dict[str, Any]:
-        """Return the changed settings, with values, that algorithms of `package` do not have.
+        """Return the non-default settings that algorithms of `package` do not have.
 
-        `compile` off is allowed for all.
+        `compile="off"` is allowed for all algorithms.
         """
         plain = vars(Settings(self.algorithm, self.task)) | ({"compile": "off"} if self.compile == "off" else {})
         others = [name for name, packages in OF_PACKAGES.items() if package not in packages]
@@ -188,21 +188,21 @@ def _positive(value: object) -> bool:
 
 
 def counted_seeds(first: int, count: int) -> tuple[int, ...]:
-    """Return `count` seeds from the first on.
+    """Return `count` consecutive seeds from `first`.
 
     Raises:
-        ValueError: there are more than `MOST_SEEDS`.
+        ValueError: `count` exceeds `MOST_SEEDS`.
     """
     if count > MOST_SEEDS:
-        raise ValueError(f"a run has at most {MOST_SEEDS} seeds, got {count}: --seed is the first of them")
+        raise ValueError(f"a run can have at most {MOST_SEEDS} seeds, got {count}; use --seed for the first seed")
     return tuple(range(first, first + count))
 
 
 def _plain(value: Any, where: str) -> Any:
-    """Return a parameter as read back from a file: lists for tuples, Python numbers for NumPy's.
+    """Convert a keyword argument to the form that is read from a file: tuples to lists, NumPy numbers to Python's.
 
     Raises:
-        ValueError: a file cannot hold it.
+        ValueError: the value cannot be stored in a file.
     """
     if isinstance(value, np.ndarray | np.generic):
         return _plain(cast(Any, value).tolist(), where)

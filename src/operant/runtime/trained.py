@@ -21,7 +21,7 @@ from operant.runtime.time_travel import Arrival
 from operant.runtime.weights import Best
 
 EPISODES = 100
-"""Default number of episodes per seed in evaluations after training."""
+"""Default number of episodes per seed of evaluations after training."""
 
 
 @dataclass(frozen=True)
@@ -29,11 +29,11 @@ class Trained(LearnedTables):
     """A run and its trained policies.
 
     Attributes:
-        run: its folder.
-        experiment: the learner (`experiment.learner`) and its environments.
-        outcome: how the training ended; None if it was only loaded.
-        consumed: budget that each seed had used when it learned what it acts by; None if that is all of it.
-        arrival: where it stands, if it was gone to (`operant.runtime.time_travel`).
+        run: the run.
+        experiment: learner (`experiment.learner`) and its environments.
+        outcome: outcome of training; None if the run was only loaded.
+        consumed: budget that each seed had used at its best evaluation, for best policies; None for latest policies.
+        arrival: recomputed update, if any (`operant.runtime.time_travel`).
     """
 
     run: Run
@@ -43,7 +43,7 @@ class Trained(LearnedTables):
     arrival: Arrival | None = None
 
     def __repr__(self) -> str:
-        """Return the run, the used budget of each seed, and the last score of this session."""
+        """Return the run, the budget used per seed, and the last evaluation of this session."""
         used = self.outcome.consumed if self.outcome else self.experiment.learner.consumed
         score = f", {self.outcome.evaluation!r}" if self.outcome and self.outcome.evaluation else ""
         return f"Trained({self.run!r}, consumed={used:,}{score})"
@@ -51,16 +51,17 @@ class Trained(LearnedTables):
     def evaluate(
         self, episodes: int | None = None, *, backend: str | None = None, wrappers: Sequence[str] = ()
     ) -> Evaluation:
-        """Score the policies of all seeds, greedily.
+        """Evaluate the policies of all seeds with greedy actions.
 
         Args:
-            episodes: of each seed, or held-out examples of a language model. Default: 100 episodes, all the examples.
-            backend: "tensor" or "gymnasium"; ignored for language models. Default: that of the run.
-            wrappers: further wrappers of the environments, such as from `operant.envs.randomizer`: scores under another
-                physics, or with noisy sensors. For deep control.
+            episodes: number of episodes per seed, or of held-out examples. Default: 100 episodes, or all examples.
+            backend: backend of the environments, "tensor" or "gymnasium"; ignored for language models. Default: the
+                run's.
+            wrappers: additional wrappers of the environments, such as those of `operant.envs.randomizer`, for other
+                physics or noisy sensors. For deep control.
 
         Raises:
-            ValueError: wrappers for a table or a language model, or a wrapper that cannot be made.
+            ValueError: wrappers are given for a table or a language model, or a wrapper cannot be created.
         """
         if episodes is None:
             episodes = self.experiment.held_out if isinstance(self.experiment, Answering) else EPISODES
@@ -78,21 +79,21 @@ class Trained(LearnedTables):
         seed_index: int | Literal["best"] = 0,
         deterministic: bool = True,
     ) -> tuple[Any, Any]:
-        """Return the action of the policy of one seed.
+        """Compute the action of one seed's policy.
 
         Args:
-            observations: NumPy arrays, or a dictionary of them, as from `gymnasium.make(task)`: one observation, or N
-                stacked along a first axis. For Atari, as from `operant.envs.Atari`.
+            observations: NumPy arrays, or a dictionary of arrays, as from `gymnasium.make(task)`: one observation, or N
+                stacked along the first axis. For Atari, as from `operant.envs.Atari`.
             memory: hidden state of a recurrent policy from the previous call; None at the start of an episode. In a
-                batch, set the rows that start an episode to 0. Other policies have none.
+                batch, set the rows of environments that start an episode to 0. None for other policies.
             seed_index: index of the seed in the run, or "best" (see `best_seed`).
-            deterministic: whether to take the most likely action, or to sample as in training.
+            deterministic: whether to select the most probable action instead of sampling as in training.
 
         Returns:
             The action for `env.step`, or `[N, ...]` for a batch; and the hidden state for the next call.
 
         Raises:
-            ValueError: a language model, an unknown seed, or a wrong shape.
+            ValueError: the run trained a language model, the seed is unknown, or a shape is wrong.
         """
         seed_index = self.best_seed if seed_index == "best" else seed_index
         noise = None if deterministic else self._noise
@@ -103,10 +104,10 @@ class Trained(LearnedTables):
 
     @cached_property
     def best_seed(self) -> int:
-        """Index of the seed with the highest score in training: of the last evaluation, or of the best policies.
+        """Index of the seed with the highest score in the last evaluation, or among best policies.
 
         Raises:
-            RunError: the run has no evaluation yet.
+            RunError: the run has no evaluation.
         """
         if self.consumed is not None:
             return int(Best(self.run).load().scores.argmax())
@@ -116,7 +117,7 @@ class Trained(LearnedTables):
 
     @property
     def wrappers(self) -> list[Wrapper]:
-        """The wrappers of the training environments, the innermost first."""
+        """Wrappers of the training environments, from the innermost to the outermost."""
         env: BatchEnv | None = getattr(self.experiment, "env", None)
         return [] if env is None else wrappers(env)
 
@@ -125,7 +126,7 @@ class Trained(LearnedTables):
         settings, learner = self.run.settings, self.experiment.learner
         if self.run.entry.package == "language":
             raise ValueError(
-                f"{settings.algorithm} has trained a language model, which answers prompts and takes no observations; "
+                f"{settings.algorithm} trained a language model, which takes prompts instead of observations; "
                 f"try `operant chat {self.run.path}`"
             )
         return Predictor(

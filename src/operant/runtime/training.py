@@ -34,10 +34,10 @@ logger = logging.getLogger(__name__)
 L = TypeVar("L", bound=Learner)
 
 RECORD_SECONDS = 0.5
-"""Least time between two records of metrics."""
+"""Minimum time in seconds between two records of metrics."""
 
 EPISODE_RETURNS = ("rollout/episode_return", REWARD)
-"""Metrics for the progress line: the first available one is shown."""
+"""Metrics for the progress display, of which the first available one is shown."""
 
 _REWARDS = re.compile(r"rewards/(.+)/mean")
 
@@ -58,39 +58,38 @@ def train(
     callbacks: Sequence[Callback] = (),
     progress: ProgressMode = "auto",
 ) -> Outcome:
-    """Iterate `learner` until its budget is used.
+    """Train a learner until its budget is used.
 
-    Metrics are written at most twice a second and before each evaluation, each record an average since the last
-    (`operant.runtime.metrics_window.summarize`). A killed and resumed run ends in the same state, bitwise, as an
-    uninterrupted one, if its learner's `state_dict` is complete.
+    Metrics are written at most twice a second and before each evaluation, averaged since the previous record
+    (`operant.runtime.metrics_window.summarize`). A killed and resumed run ends in the same state as an uninterrupted
+    one, bit for bit, if the learner's `state_dict` is complete.
 
     Args:
-        learner: the learner to train.
-        run: for metrics, evaluations and checkpoints; None: nothing is written. It is locked while training. To resume,
-            call `resume_from` first, both within `with run.lock():`.
-        budget: in the learner's unit, per seed; training ends after the first iteration that reaches it.
-        evaluate: scores the learner, which it must not change. It may raise `StoppedError` once `interrupted` is true;
-            the evaluation is repeated when training continues.
-        evaluate_every: `evaluate` is called after the first iteration that reaches a multiple of this, and at the
-            end. 0: a twentieth of the budget.
-        evaluate_first: whether to also evaluate before the first update; a resumed run does not repeat it. A later
-            score that is lower beyond noise gives a warning (`operant.runtime.course`).
-        hints: text of such a warning.
-        checkpoint_seconds: time between two checkpoints; one is always written at the end and at an interruption.
-        seeds: S, for the aggregate speed. Default: from the settings of `run`, without a run 1.
-        interrupted: called once per iteration; True saves the state and ends training, such as an
-            `operant.runtime.signals.Interruption`.
-        report: called with every record of metrics and every evaluation; after an error, which gives a warning, it is
-            not called again.
-        callbacks: see `operant.runtime.callbacks.Callback`.
-        progress: output on standard error.
+        learner: learner to train.
+        run: run for metrics, evaluations and checkpoints, which is locked during training; None: nothing is written. To
+            resume, call `resume_from` first, both within `with run.lock():`.
+        budget: budget per seed, in the learner's unit; training ends after the first iteration that reaches it.
+        evaluate: function that evaluates the learner without changing it. It may raise `StoppedError` once
+            `interrupted` returns True; the evaluation is repeated when training continues.
+        evaluate_every: evaluation interval: `evaluate` is called after the first iteration that reaches a multiple, and
+            at the end. 0: a twentieth of the budget.
+        evaluate_first: whether to evaluate before the first update, too; a resumed run does not repeat it. A later
+            score that is significantly lower causes a warning (`operant.runtime.course`).
+        hints: details for this warning.
+        checkpoint_seconds: interval of checkpoints in seconds; one is always written at the end and at an interruption.
+        seeds: number of seeds, S, for the aggregate speed. Default: from the settings of `run`; 1 without a run.
+        interrupted: function called once per iteration, such as an `operant.runtime.signals.Interruption`; if it
+            returns True, the state is saved and training stops.
+        report: function called with every record of metrics and every evaluation; it is disabled after an error.
+        callbacks: callbacks (`operant.runtime.callbacks.Callback`).
+        progress: display of progress on standard error.
 
     Raises:
-        ValueError: a parameter is out of range, or an invalid callback.
-        TypeError: the learner's state holds a type that a checkpoint cannot.
-        RunError: another process trains the run, it cannot be written, or it holds a checkpoint later than `learner`.
-        NonFiniteError: a loss was NaN or Inf, or updates were skipped, in 10 iterations in a row, or the state has NaN
-            or Inf; the latest good checkpoint remains.
+        ValueError: a parameter is out of range, or a callback is invalid.
+        TypeError: the learner's state has a type that checkpoints cannot store.
+        RunError: another process trains the run, it is not writable, or it has a checkpoint later than `learner`.
+        NonFiniteError: in 10 consecutive iterations a loss was NaN or Inf or updates were skipped, or the state has NaN
+            or Inf; the latest valid checkpoint remains.
         CheckpointError: three checkpoints in a row could not be written, or the last one of the session.
     """
     every = evaluate_every or max(1, budget // 20)
@@ -110,7 +109,7 @@ def train(
             stack.enter_context(keeping(run.path))
             stack.enter_context(_ending(run, learner))
             _refuse_restart(run, learner)
-            flatten(learner.state_dict())  # what cannot be saved shall fail now, not after hours
+            flatten(learner.state_dict())  # report a state that cannot be saved now, not after hours
         files = stack.enter_context(contextlib.closing(TrainingFiles(run, learner.consumed, budget)))
         shown = stack.enter_context(Progress(progress, title=title, budget=budget))
         session = _Session(learner, files, shown, budget, seeds, evaluate, every, interrupted, told, hints or Hints())
@@ -132,11 +131,11 @@ def train(
 
 @contextlib.contextmanager
 def _ending(run: Run, learner: Learner) -> Generator[None]:
-    """Save why training ended early."""
+    """Record the reason if training ends early."""
     try:
         yield
     except RunError:
-        raise  # the error came before training began
+        raise  # the error occurred before training started
     except BaseException as error:
         state = INTERRUPTED if isinstance(error, KeyboardInterrupt) else FAILED
         run.end_session(state, learner.consumed, f"{type(error).__name__}: {error}".rstrip(": "))
@@ -144,14 +143,14 @@ def _ending(run: Run, learner: Learner) -> Generator[None]:
 
 
 def resume_from(run: Run, learner: Learner) -> bool:
-    """Load the latest good checkpoint into `learner` and move later records aside (`rewound.jsonl`).
+    """Load the latest valid checkpoint into `learner`, and move later records to `rewound.jsonl`.
 
     Returns:
-        False if the run has no checkpoint yet: `learner` starts from the beginning.
+        False if the run has no checkpoint, so that `learner` starts from the beginning.
 
     Raises:
-        RunError: another process trains the run, or its checkpoints are gone.
-        CheckpointError: there are checkpoints but none can be used.
+        RunError: another process trains the run, or its checkpoints are missing.
+        CheckpointError: no checkpoint can be used.
         ValueError: the checkpoint belongs to another configuration.
     """
     with run.lock():
@@ -163,11 +162,11 @@ def resume_from(run: Run, learner: Learner) -> bool:
             path, consumed = found
             learner.load_state_dict(load(path))
             if learner.consumed != consumed:
-                raise CheckpointError(f"{path} holds a state of {learner.consumed} consumed units, not {consumed}")
+                raise CheckpointError(f"{path} contains a state at {learner.consumed}, expected {consumed}")
         for records in (run.metrics_path, run.evaluations_path):
             rewind(records, learner.consumed)
         forget_later(run, learner.consumed)
-        # Samples and ledgers are written before their evaluation: those later than the last one will be written again.
+        # Samples and ledgers are written before their evaluation; later ones are written again.
         evaluated = max((r.get("consumed", 0) for r in read_records(run.evaluations_path)), default=-1)
         rewind(run.samples_path, evaluated)
         drop_later(run.path, evaluated)
@@ -181,7 +180,7 @@ def _refuse_restart(run: Run, learner: Learner) -> None:
     elif found[1] > learner.consumed:
         raise RunError(
             f"{run.path} has a checkpoint at {found[1]} but the learner is at {learner.consumed}; "
-            f"continue with `operant resume {run.path}` (in Python: resume_from), or make another run"
+            f"continue with `operant resume {run.path}` (in Python: resume_from), or create a new run"
         )
 
 
@@ -251,7 +250,7 @@ class _Session(Generic[L]):
         )
 
     def _stops(self) -> bool:
-        """Return whether training was asked to stop, or a callback stops it."""
+        """Return whether training was interrupted, or a callback stops it."""
         if self.interrupted():
             return True
         self._stopped_by = self.callbacks.stopped_by(self.learner.consumed)
@@ -271,7 +270,7 @@ class _Session(Generic[L]):
             self.files.history.note(self.learner, before)
 
     def _record(self) -> None:
-        """Write and show the metrics since the last record; raise on persistent NaN or Inf."""
+        """Write and display the metrics since the last record; raise an error on persistent NaN or Inf."""
         reports = self._window.take()
         if not reports:
             return
@@ -299,7 +298,7 @@ class _Session(Generic[L]):
         self._drops.check(reports, steps)
 
     def _rate(self, consumed: int, seconds: float) -> float:
-        """Return the budget units per second, all seeds together, since a point in this session."""
+        """Return budget units per second over all seeds, since a point in this session."""
         passed = self._seconds - seconds
         return self.seeds * (self.learner.consumed - consumed) / passed if passed > 0 else math.nan
 
@@ -317,19 +316,19 @@ class _Session(Generic[L]):
         )
 
     def _evaluate_first(self) -> bool:
-        """Evaluate before the first update, unless done; return false if stopped."""
+        """Evaluate before the first update, unless already done; return False if interrupted."""
         if self.learner.consumed or self.files.evaluated is not None:
             return True
         return self._evaluate()
 
     def _evaluate_if_due(self) -> None:
-        """Evaluate if a multiple was passed since the last evaluation, including one lost to an interruption."""
+        """Evaluate if a multiple of the interval was passed since the last evaluation."""
         due = (self.files.evaluated or 0) // self.every < self.learner.consumed // self.every
         if due and not self.interrupted():
             self._evaluate()
 
     def _finish(self) -> bool:
-        """Make the last evaluation, after saving; return false if training or the evaluation was stopped."""
+        """Save the state and run the last evaluation; return False if interrupted."""
         if self.learner.consumed < self.budget and not self._stopped_by:
             return False
         if self.evaluate is None or (self.files.evaluated or 0) >= self.learner.consumed:
@@ -339,10 +338,10 @@ class _Session(Generic[L]):
         return self._evaluate()
 
     def _evaluate(self) -> bool:
-        """Evaluate, if there is an `evaluate`; return false if stopped."""
+        """Evaluate, if there is an `evaluate`; return False if interrupted."""
         if self.evaluate is None:
             return True
-        self._record()  # a record of metrics for each score, so that short runs have curves
+        self._record()  # one record of metrics per evaluation, so that short runs have curves, too
         self.shown.show(replace(self._line(), evaluating=True))
         try:
             self._evaluation = self.evaluate(self.learner)
@@ -357,7 +356,7 @@ class _Session(Generic[L]):
         return True
 
     def _warn(self) -> None:
-        """Warn when the score has fallen below the start, and at the end if it still is."""
+        """Warn if the score falls significantly below the start, and again at the end."""
         warning = self.files.course.warning(self.hints)
         if warning is not None and (not self._warned or self.learner.consumed >= self.budget):
             logger.warning("%s", warning)
@@ -369,7 +368,7 @@ class _Session(Generic[L]):
 
 
 def _label(metrics: Mapping[str, Any]) -> str:
-    """Label of the return in the progress line: of episodes, or of sampled answers with the reward functions."""
+    """Return the label of the return in the progress display."""
     if EPISODE_RETURNS[0] in metrics or REWARD not in metrics:
         return "return"
     names = [match[1] for name in metrics if (match := _REWARDS.fullmatch(name))]

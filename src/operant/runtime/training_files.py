@@ -1,4 +1,4 @@
-"""The files that training writes in the folder of a run: `TrainingFiles`."""
+"""Files that training writes into the folder of a run: `TrainingFiles`."""
 
 import logging
 from pathlib import Path
@@ -16,24 +16,24 @@ logger = logging.getLogger(__name__)
 
 SAVE_ATTEMPTS = 3
 REWARD = "reward"
-"""Metric of learners that reward their sampled answers."""
+"""Metric with the mean reward of sampled answers."""
 
 
 class TrainingFiles:
-    """The run's files; does nothing without a run.
+    """Writer of a run's files; does nothing without a run.
 
     Attributes:
-        checkpoint: the latest one of this session.
-        missed: checkpoints that could not be written.
-        evaluated: budget consumed at the last evaluation; None before the first one.
-        course: the evaluations so far.
-        seconds_before: of training in the sessions before.
-        history: of the states along the run; None if there is no run.
+        checkpoint: latest checkpoint of this session.
+        missed: number of checkpoints that could not be written.
+        evaluated: budget used at the last evaluation; None before the first one.
+        course: evaluations so far.
+        seconds_before: training time of earlier sessions in seconds.
+        history: saved states of the run; None without a run.
 
     Args:
         run: the run.
         consumed: budget used so far.
-        budget: of each seed.
+        budget: budget per seed.
     """
 
     def __init__(self, run: Run | None, consumed: int, budget: int):
@@ -66,7 +66,7 @@ class TrainingFiles:
 
     @property
     def lost(self) -> int:
-        """Metrics and evaluations that could not be written."""
+        """Number of metrics and evaluations that could not be written."""
         return sum(writer.lost for writer in (self._records, self._evaluations) if writer)
 
     def record(self, record: dict[str, Any]) -> None:
@@ -75,7 +75,7 @@ class TrainingFiles:
             self._records.write(record)
 
     def evaluation(self, record: dict[str, Any], evaluation: Evaluation) -> None:
-        """Write an evaluation durably, and add it to the course."""
+        """Write an evaluation, flush it to disk, and add it to the course."""
         self.evaluated = record["consumed"]
         self.course.points.append(Point(record["consumed"], evaluation))
         if self._evaluations:
@@ -83,10 +83,10 @@ class TrainingFiles:
             self._evaluations.sync()
 
     def save(self, learner: Learner, *, last: bool = False) -> None:
-        """Write a checkpoint; a failure is only warned about, unless it is the third in a row or the last one.
+        """Write a checkpoint; a failure causes a warning.
 
         Raises:
-            CheckpointError: it is one of these.
+            CheckpointError: writing failed for the third time in a row, or for the last checkpoint.
         """
         if self._run is None or self._records is None:
             return
@@ -102,7 +102,7 @@ class TrainingFiles:
             self._failures += 1
             if last or self._failures >= SAVE_ATTEMPTS:
                 raise CheckpointError(
-                    f"the state at {learner.consumed} could not be saved ({error}); the latest good checkpoint is "
+                    f"the state at {learner.consumed} could not be saved ({error}); the latest valid checkpoint is "
                     f"{self.checkpoint or 'an earlier one, if any'}: free disk space and resume from it"
                 ) from error
             logger.warning(

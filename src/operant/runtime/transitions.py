@@ -9,17 +9,17 @@ from torch import Tensor
 
 @dataclass(frozen=True)
 class Transitions:
-    """`M` transitions of each of `S` seeds, with n-step returns.
+    """`M` n-step transitions for each of `S` seeds.
 
     Attributes:
-        obs: `[S, M, ...]` observations.
-        actions: `[S, M, ...]` actions.
-        rewards: `[S, M]`, `Σ_{k<m} γ^k r_{t+k}` over the m <= n steps of the window.
-        next_obs: `[S, M, ...]` the true successor of the window's last step.
-        terminated: `[S, M]` bool, whether that is terminal.
-        discounts: `[S, M]`, `γ^m`.
-        weights: `[S, M]`, 0 for invalid samples (see `Replay.add`), else 1; None when all are 1.
-        index: `[S, M]`, their positions in the buffer.
+        obs: observations, `[S, M, ...]`.
+        actions: actions, `[S, M, ...]`.
+        rewards: discounted rewards `Σ_{k<m} γ^k r_{t+k}` over the m <= n steps of the window, `[S, M]`.
+        next_obs: true successor of the last step of the window, `[S, M, ...]`.
+        terminated: whether the successor is terminal, bool `[S, M]`.
+        discounts: bootstrap discount `γ^m`, `[S, M]`.
+        weights: 0 for invalid samples (see `Replay.add`), else 1, `[S, M]`; None if all are 1.
+        index: indices in the buffer, `[S, M]`.
     """
 
     obs: Tensor
@@ -32,12 +32,12 @@ class Transitions:
     index: Tensor
 
     def map(self, function: Callable[[Tensor], Tensor]) -> Self:
-        """Return the transitions with `function` applied to every tensor."""
+        """Apply `function` to every tensor."""
         values = {field.name: getattr(self, field.name) for field in fields(self)}
         return replace(self, **{name: function(value) for name, value in values.items() if value is not None})
 
     def parts(self, count: int) -> list[Self]:
-        """Split the samples of each seed into `count` minibatches of equal size, without a copy."""
+        """Split the samples of each seed into `count` minibatches of equal size, without copying."""
         columns: list[Sequence[Tensor | None]] = []
         for field in fields(self):
             value: Tensor | None = getattr(self, field.name)
@@ -47,19 +47,19 @@ class Transitions:
 
 @dataclass(frozen=True)
 class Sequences:
-    """`L` steps in a row of one environment, `M` times for each of `S` seeds; they may run over ends of episodes.
+    """`M` sequences of `L` consecutive steps for each of `S` seeds, which may extend over several episodes.
 
     Attributes:
-        obs: `[L, S, M, ...]` observations.
-        actions: `[L, S, M, ...]` actions.
-        rewards: `[L, S, M]`.
-        next_obs: `[L, S, M, ...]` the true successor of each step.
-        terminated: `[L, S, M]` bool, whether that is terminal.
-        truncated: `[L, S, M]` bool, whether the episode was cut there.
-        is_first: `[L, S, M]` bool, whether an episode begins with the step, or its predecessor is no longer stored.
-        weights: `[L, S, M]`, 0 for invalid steps (see `Replay.add`), else 1; None when all are 1.
+        obs: observations, `[L, S, M, ...]`.
+        actions: actions, `[L, S, M, ...]`.
+        rewards: rewards, `[L, S, M]`.
+        next_obs: true successor of each step, `[L, S, M, ...]`.
+        terminated: whether the successor is terminal, bool `[L, S, M]`.
+        truncated: whether the episode was truncated, bool `[L, S, M]`.
+        is_first: whether the step starts an episode, or its predecessor is no longer stored, bool `[L, S, M]`.
+        weights: 0 for invalid steps (see `Replay.add`), else 1, `[L, S, M]`; None if all are 1.
         extras: extra tensors of the steps by name, `[L, S, M, ...]`.
-        index: `[S, M]`, their first positions in the buffer.
+        index: indices of the first steps in the buffer, `[S, M]`.
     """
 
     obs: Tensor
