@@ -214,7 +214,7 @@ def test_a_lost_worker_is_replaced_where_that_is_asked_for(sign, pool, caplog):
     step = env.step(ACTIONS)
     assert made.restarts == 1
     assert "environments 2" in caplog.text
-    assert "begin new episodes: the 1. time" in caplog.text
+    assert "start new episodes (replacement 1 in this run)" in caplog.text
     assert not old.is_alive()
     assert step.valid.tolist() == [True, True, False]
     assert step.truncated.tolist() == [False, False, True]

@@ -93,7 +93,7 @@ def test_lost_records_are_reported(tmp_path):
 
 
 def test_a_run_that_does_not_fit_is_not_made(tmp_path):
-    with full_disk(10), pytest.raises(RunError, match=r"cannot make the run folder .*File too large"):
+    with full_disk(10), pytest.raises(RunError, match=r"cannot create the run folder .*File too large"):
         make(tmp_path / "run")
     assert list(tmp_path.iterdir()) == []
 

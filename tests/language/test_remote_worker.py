@@ -68,7 +68,7 @@ def test_a_lost_actor_is_replaced_and_its_call_repeated(file, caplog):
     assert function(**GIVEN, log_metric=lambda *_: None) == EXPECTED
     first.made.result().kill()
     assert len(host.actors) == 2
-    assert "Another one repeats the call" in caplog.text
+    assert "A new one repeats the call" in caplog.text
 
 
 class Cursed(HostHere):

@@ -56,7 +56,9 @@ def test_a_seed_with_nothing_to_learn_from_ends_training():
     watch.check(dropped([0, 600]), 600)
     watch.check(dropped([0, 360]), 400)
     watch.check(dropped([0, 541]), 600)
-    with pytest.raises(NonFiniteError, match=r"hardly any of the last 1000 transitions of seed 1 .*look for the"):
+    with pytest.raises(
+        NonFiniteError, match=r"almost all of the last 1000 transitions of seed 1 .*fix the environment"
+    ):
         watch.check(dropped([0, 200], [0, 200]), 400)
 
 

@@ -232,5 +232,5 @@ def test_a_wrapper_that_remembers_observations_cannot_be_asked_about_one():
             self.observation_space = spaces.Box(-1, 1, (8,))
 
     env = Stacked(make("CartPole-v1", 2, (3, 5)))
-    with pytest.raises(ValueError, match=r"Stacked computes observations in step\(\) from more than one observation"):
+    with pytest.raises(ValueError, match=r"Stacked computes observations in step\(\) from several observations"):
         Predictor(Scripted([0], [1]), "CartPole-v1", seeds=2, wrappers=[env])

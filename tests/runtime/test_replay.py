@@ -325,7 +325,7 @@ def test_a_state_of_another_shape_is_refused(shape):
 
 
 def test_a_capacity_below_one_step_is_refused():
-    with pytest.raises(ValueError, match="capacity must hold one step of all 4 environments of each seed, got 3"):
+    with pytest.raises(ValueError, match="capacity must be at least the 4 environments per seed, got 3"):
         Replay(seeds=1, rows=4, capacity=3)
 
 
@@ -413,7 +413,7 @@ def test_sequences_that_are_not_held_are_refused():
     streams = [torch.Generator(), torch.Generator()]
     with pytest.raises(ValueError, match=r"sequences of 8 steps .* \(7\): collect more"):
         replay.draw_sequences(4, 8, streams)
-    with pytest.raises(ValueError, match="a sequence of 3 steps begins 1 steps before the newest"):
+    with pytest.raises(ValueError, match="a sequence of 3 steps starts 1 steps before the newest"):
         replay.take_sequences(torch.tensor([[5 * 3], [0]]), 3)
 
 

@@ -121,7 +121,7 @@ def test_a_lost_worker_is_replaced_and_repeats_what_it_did_not_finish(made, capl
     assert torch.equal(play(workers, disturb=disturb), play(made()))
     assert workers.lost >= 1
     assert len(host.actors) == count + workers.lost
-    assert "is lost (the actor is lost). Another one repeats what it did not finish" in caplog.text
+    assert "is lost (the actor is lost). A new one repeats its unfinished rollouts" in caplog.text
 
 
 def test_a_worker_that_is_lost_again_and_again_ends_the_run(made):

@@ -78,11 +78,11 @@ def test_the_commit_is_that_of_the_working_folder(tmp_path, monkeypatch):
 
 def test_an_existing_run_is_refused_with_advice(run):
     before = {p: p.stat().st_mtime_ns for p in run.path.rglob("*")}
-    with pytest.raises(RunError, match=r"exists already .*operant resume .*/one.*--run"):
+    with pytest.raises(RunError, match=r"already exists .*operant resume .*/one.*--run"):
         Run.create(run.path, SETTINGS, Config())
     assert before == {p: p.stat().st_mtime_ns for p in run.path.rglob("*")}
     (run.path / "config.toml").unlink()  # now it is another folder, which cannot be resumed
-    with pytest.raises(RunError, match=r"is not empty; name another folder"):
+    with pytest.raises(RunError, match=r"is not empty: choose another folder"):
         Run.create(run.path, SETTINGS, Config())
     assert list(run.path.parent.iterdir()) == [run.path]
 
@@ -109,7 +109,7 @@ def test_the_folders_above_may_have_any_name(tmp_path):
 def test_paths_that_cannot_be_made(tmp_path):
     (tmp_path / "file").write_text("x")
     for path in (tmp_path / "file", tmp_path / "file" / "x", tmp_path / Path(*["y" * 200] * 30) / "x", Path("/proc/x")):
-        with pytest.raises(RunError, match=r"cannot make the run folder .*--run"):
+        with pytest.raises(RunError, match=r"cannot create the run folder .*--run"):
             Run.create(path, SETTINGS, Config())
     assert (tmp_path / "file").read_text() == "x"
 
@@ -174,7 +174,7 @@ def test_opening_a_run_by_its_bare_or_misspelled_name_names_the_folder(tmp_path,
         ("schema_version = 2", "schema_version = 3", "has schema_version 3; this operant reads versions up to 2"),
         ("schema_version = 2", "", "has schema_version None"),
         ("schema_version = 2", "schema_version = ", "config.toml cannot be read"),
-        ("[config]", "[konfig]", r"must hold the tables \[settings\] and \[config\]"),
+        ("[config]", "[konfig]", r"must contain only the tables \[settings\] and \[config\]"),
         ("budget = 100000", "budgt = 100000", "settings.budgt: there is no such key; did you mean budget"),
         ("budget = 100000", "budget = 0", r"settings: budget must be in \[1, inf\), got 0"),
         ('device = "auto"', 'device = 3', "settings.device: 3 is not a value of type str"),

@@ -82,7 +82,7 @@ def test_every_field_is_explained_on_the_command_line(capsys):
     for field in fields(Settings):
         assert f"--{field.name.replace('_', '-')}" in text
     assert "twentieth of the budget" in text
-    assert "the most that a crash can cost" in text.replace("│ ", "").replace("\n", " ")
+    assert "the maximum training time lost in a crash" in text.replace("│ ", "").replace("\n", " ")
 
 
 def test_the_command_line_parses_seeds():
@@ -102,7 +102,7 @@ def test_parameters_of_the_environment_are_what_a_file_gives_back():
 
 def test_more_seeds_than_anybody_means_are_refused_before_they_fill_the_memory():
     assert counted_seeds(3, 2) == (3, 4)
-    with pytest.raises(ValueError, match="a run has at most 1000000 seeds, got 1000000000"):
+    with pytest.raises(ValueError, match="a run can have at most 1000000 seeds, got 1000000000"):
         counted_seeds(0, 10**9)
-    with pytest.raises(ValueError, match="a run has at most"):
+    with pytest.raises(ValueError, match="a run can have at most"):
         operant.train("ppo", "CartPole-v1", seeds=10**9)

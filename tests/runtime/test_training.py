@@ -265,7 +265,7 @@ def test_a_learner_that_forgets_what_it_consumed_is_found_out(make_run):
 
     run = make_run()
     quiet(Regression(), run)
-    with pytest.raises(CheckpointError, match="holds a state of 0 consumed units, not 400"):
+    with pytest.raises(CheckpointError, match="contains a state at 0, expected 400"):
         resume_from(run, Forgetful())
 
 

@@ -109,13 +109,13 @@ class Guard:
                 int(streak.max()),
             )
 
-    def _count(self, name: str, bad: NDArray[np.bool_], told: NDArray[np.bool_]) -> None:
+    def _count(self, name: str, bad: NDArray[np.bool_], known: NDArray[np.bool_]) -> None:
         streak = self._streaks.get(name, np.zeros(bad.shape[1:], dtype=np.int64))
-        if not bad.any() and told.any(axis=0).all():
+        if not bad.any() and known.any(axis=0).all():
             self._streaks[name] = np.zeros_like(streak)
             return
-        for row, spoken in zip(bad, told, strict=True):
-            streak = np.where(spoken, (streak + 1) * row, streak)
+        for invalid, present in zip(bad, known, strict=True):
+            streak = np.where(present, (streak + 1) * invalid, streak)
             if streak.max() >= self._patience:
                 seed = f" of seed {int(streak.argmax())} (counted from 0)" if streak.ndim else ""
                 what = "updates were skipped" if name == SKIPPED else "was NaN or Inf"

@@ -182,7 +182,7 @@ def holding(wrappers: Sequence[Wrapper], task: str) -> list[Wrapper]:
     for wrapper in found:
         if wrapper.observation_space != wrapper.env.observation_space and not changes_observations(wrapper):
             raise ValueError(
-                f"{wrapper.__class__.__name__} computes observations in step() from more than one observation of {task}: "
+                f"{wrapper.__class__.__name__} computes observations in step() from several observations of {task}: "
                 "use an evaluation, which plays whole episodes, or change observations in Wrapper.observation only"
             )
     return found

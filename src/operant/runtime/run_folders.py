@@ -23,26 +23,26 @@ from operant.runtime.run import Run, RunError
 from operant.runtime.run_paths import check_name
 
 RUNNING = "running"
-"""State of a run that another process trains; the others are those of its last session."""
+"""State of a run that another process is training; otherwise the state is the outcome of the last session."""
 MERGED = "merged"
 """State of a run merged from others; it has no checkpoints."""
 
 
 class Entry(NamedTuple):
-    """An entry in a list of runs.
+    """Entry in a list of runs.
 
     Attributes:
-        path: its folder.
-        algorithm: its name in the catalog.
-        task: of the run.
-        seeds: of the run.
-        state: running, merged, or how its last session ended.
-        score: the mean of its last evaluation; None without one.
+        path: folder of the run.
+        algorithm: name of the algorithm in the catalog.
+        task: name of the task.
+        seeds: seeds of the run.
+        state: running, merged, or the outcome of the last session.
+        score: mean score of the last evaluation; None without one.
         consumed: budget used by each seed, according to checkpoints and evaluations.
-        budget: of each seed.
-        unit: of the budget.
-        bytes: of all its files.
-        changed: when training last started or ended.
+        budget: budget of each seed.
+        unit: unit of the budget.
+        bytes: size of all files.
+        changed: time when training last started or ended.
     """
 
     path: Path
@@ -99,12 +99,12 @@ def entry_of(run: Run) -> Entry:
 
 
 def _size(run: Run) -> int:
-    """Return the bytes of all files of a run."""
+    """Return the size of all files of a run in bytes."""
     return sum(file.stat().st_size for file in run.path.rglob("*") if file.is_file())
 
 
 def is_held(run: Run) -> bool:
-    """Return whether another process trains a run."""
+    """Return whether another process is training a run."""
     try:
         with held(run.path):
             return False
@@ -115,23 +115,25 @@ def is_held(run: Run) -> bool:
 
 
 def users_of(run: Run) -> list[Path]:
-    """Return the sibling runs that need it, as initial model or reward model."""
+    """Return the runs in the same folder that use a run as initial model or reward model."""
     others = (path for path in sorted(run.path.parent.iterdir()) if path != run.path and path.is_dir())
     return [path for path in others if any(_needs(record, run.path) for record in records_of(path))]
 
 
 def rename(run: Run, name: str) -> Path:
-    """Give a run another name, and return its folder.
+    """Rename a run, and return its new folder.
 
     Raises:
-        RunError: another process trains it, the name is not allowed or taken, or the folder cannot be renamed.
+        RunError: another process is training the run, the name is invalid or taken, or the folder cannot be renamed.
     """
     target = run.path.parent / name
     check_name(target)
     if Path(name).name != name:
-        raise RunError(f"{name} is a path: give {run.path.name} a plain name, it stays in its folder")
+        raise RunError(
+            f"{name} is a path: a renamed run stays in its folder; give {run.path.name} a name without a slash"
+        )
     if target.exists():
-        raise RunError(f"{target} exists already: give {run.path.name} another name")
+        raise RunError(f"{target} already exists: choose another name for {run.path.name}")
     _require_free(run)
     try:
         return run.path.rename(target)
@@ -140,10 +142,10 @@ def rename(run: Run, name: str) -> Path:
 
 
 def delete(run: Run) -> None:
-    """Remove a run with all its files; an incomplete one is never used.
+    """Delete a run with all its files; a partially deleted run is never used.
 
     Raises:
-        RunError: another process trains it, or it cannot be removed.
+        RunError: another process is training the run, or it cannot be deleted.
     """
     _require_free(run)
     doomed = run.path.with_name(f".{run.path.name}.removed")
@@ -152,18 +154,18 @@ def delete(run: Run) -> None:
         run.path.rename(doomed)
         shutil.rmtree(doomed)
     except OSError as error:
-        raise RunError(f"{run.path} cannot be removed: {error.strerror}") from error
+        raise RunError(f"{run.path} cannot be deleted: {error.strerror}") from error
 
 
 def prune(run: Run) -> int:
-    """Remove all but the newest good checkpoint of a run, those along its training, what was put aside, and leftovers.
+    """Delete all checkpoints of a run except the latest valid one, and its quarantined and temporary files.
 
     Returns:
         The bytes freed.
 
     Raises:
-        RunError: another process trains it.
-        CheckpointError: none of its checkpoints can be used.
+        RunError: another process is training the run.
+        CheckpointError: the run has no valid checkpoint.
     """
     before = _size(run)
     with run.lock():
@@ -176,22 +178,22 @@ def prune(run: Run) -> int:
 def merge(runs: Sequence[Run], path: Path, command: Sequence[str] = ()) -> Run:
     """Merge the evaluations of runs of one configuration and different seeds into one run.
 
-    It is for comparison and plots: it has no checkpoints and no metrics, and names the runs.
+    The merged run is for comparisons and plots: it has no checkpoints and no metrics, and lists the source runs.
 
     Raises:
         RunError: the runs differ in more than their seeds, share seeds, or were evaluated at different budgets; or the
-            folder cannot be made.
+            folder cannot be created.
     """
     if len(runs) < 2:
-        raise RunError(f"two runs or more are needed to merge, got {len(runs)}")
+        raise RunError(f"merging takes at least two runs, got {len(runs)}")
     differing = {name: values for name, values in different_settings(runs).items() if name != "callbacks"}
     if differing:
         name, values = next(iter(differing.items()))
         pairs = ", ".join(f"{value!r} in {run.path.name}" for run, value in zip(runs, values, strict=True))
-        raise RunError(f"these runs have different configurations: {name} is {pairs}; compare them instead")
+        raise RunError(f"these runs have different configurations: {name} is {pairs}; use `operant compare` instead")
     seeds = tuple(seed for run in runs for seed in run.settings.seeds)
     if twice := sorted({seed for seed in seeds if seeds.count(seed) > 1}):
-        raise RunError(f"seed {twice[0]} is in several of these runs: it would count twice; train other seeds")
+        raise RunError(f"seed {twice[0]} is in several of these runs: train runs with different seeds")
     tables = [dict(evaluations(run)) for run in runs]
     points = [sorted(table) for table in tables]
     if not points[0] or any(own != points[0] for own in points):
@@ -217,7 +219,7 @@ def merge(runs: Sequence[Run], path: Path, command: Sequence[str] = ()) -> Run:
 
 
 def _together(parts: Sequence[Evaluation]) -> Evaluation:
-    """Return one evaluation with the seeds of several."""
+    """Merge evaluations of different seeds."""
     metrics = [
         {name: values[place] for name, values in part.metrics.items()}
         for part in parts
@@ -240,7 +242,7 @@ def _together(parts: Sequence[Evaluation]) -> Evaluation:
 
 
 def _joined(parts: Sequence[tuple[float, ...]]) -> tuple[float, ...]:
-    """Return the numbers of all seeds; none if some are missing."""
+    """Concatenate the values of all seeds; empty if some are missing."""
     return tuple(value for part in parts for value in part) if all(parts) else ()
 
 

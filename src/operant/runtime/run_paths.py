@@ -10,7 +10,7 @@ _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,127}")
 
 
 class RunError(Exception):
-    """A run cannot be made, opened or trained; the message has the reason and the fix."""
+    """A run cannot be created, opened or trained; the message contains the reason and a solution."""
 
 
 class TakenError(RunError):
@@ -18,7 +18,7 @@ class TakenError(RunError):
 
 
 def nearest_run(path: Path, root: Path = Path("runs")) -> Path | None:
-    """Return the run in `root` whose name is the nearest to that of a path that is no run; None: none is near."""
+    """Return the run in `root` with the most similar name to a path that is not a run; None without a similar one."""
     names = [found.parent.name for found in root.glob("*/config.toml")]
     near = difflib.get_close_matches(path.name.lower(), [name.lower() for name in names], 1)
     return next((root / name for name in names if name.lower() == near[0]), None) if near else None
@@ -34,14 +34,14 @@ def default_run_path(algorithm: str, task: str, root: str | Path = "runs") -> Pa
 
 
 def absolute(path: str | Path) -> Path:
-    """Return an absolute path without links.
+    """Return an absolute path with links resolved.
 
     Raises:
-        RunError: it is not a path, or empty.
+        RunError: the argument is empty or not a valid path.
     """
     if path == "":
         raise RunError(
-            "'' is not a path: name a folder, or leave it out for the default one; '.' is the working folder"
+            "'' is not a path: pass a folder, or omit it for the default; '.' is the working folder"
         )
     try:
         return Path(path).expanduser().resolve()
@@ -53,10 +53,10 @@ def check_name(path: Path) -> None:
     """Check that the last part of a path is a valid name of a run.
 
     Raises:
-        RunError: it is not.
+        RunError: the name is invalid.
     """
     if not _NAME.fullmatch(path.name):
         raise RunError(
-            f"{path.name!r} is not a name for a run: use 1 to 128 letters, digits, '.', '_' and '-', "
-            "and begin with a letter, a digit or '_'"
+            f"{path.name!r} is not a valid name for a run: use 1 to 128 letters, digits, '.', '_' and '-', "
+            "and start with a letter, a digit or '_'"
         )

@@ -1,8 +1,8 @@
-"""Parts of a state shared by several checkpoints: replay buffers, which change little between them.
+"""Segments: parts of a state shared by several checkpoints, such as replay buffers, which change little between them.
 
-A list under a key `segments` is stored part by part, each in a file named by the SHA-256 of its contents, in a folder
-next to the checkpoints. An unchanged part exists already and is not written again, and a part that reports no change
-(`operant.state.Part`) is not read either; a part that no checkpoint uses is removed.
+Each part of a list under the key `segments` is stored in a file named by the SHA-256 of its contents, in a folder
+next to the checkpoints. Unchanged parts are not written again, and parts that report no change
+(`operant.state.Part`) are not read either. Parts that no checkpoint uses are deleted.
 """
 
 import hashlib
@@ -22,11 +22,11 @@ from operant.state import Part
 KEY = "segments"
 
 Record = dict[str, str | int]
-"""Record of a file: `sha256` and `size`."""
+"""Entry of a file in a manifest: `sha256` and `size`."""
 
 
 def split(tensors: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], dict[str, dict[str, Tensor]]]:
-    """Split tensors by path into those outside segments, and those of each segment, by its path."""
+    """Split tensors by path into those outside segments, and those of each segment by the segment's path."""
     rest: dict[str, Tensor] = {}
     segments: dict[str, dict[str, Tensor]] = {}
     for path, tensor in tensors.items():
@@ -40,7 +40,7 @@ def split(tensors: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], dict[str, d
 
 
 def marks(state: Any, path: str = "") -> dict[str, object]:
-    """Return the marks of the parts of a state, by path."""
+    """Return the change marks of the parts of a state, by path."""
     if isinstance(state, Part):
         return {path: state.mark}
     items: list[tuple[Any, Any]] = []
@@ -60,12 +60,12 @@ class SegmentStore:
 
     @classmethod
     def of(cls, checkpoint: Path) -> "SegmentStore":
-        """Return the store of a checkpoint, which may lie in quarantine."""
+        """Return the store of a checkpoint, which may be in quarantine."""
         parent = checkpoint.parent
         return cls(parent.parent if parent.name == "quarantine" else parent)
 
     def unchanged(self, marked: Mapping[str, object]) -> dict[str, Record]:
-        """Return the records of the segments whose mark and file are unchanged."""
+        """Return the records of segments with unchanged mark and file."""
         return {
             path: record
             for path, (mark, record, signature) in self._known.items()
@@ -79,7 +79,7 @@ class SegmentStore:
         }
 
     def _signature(self, record: Record) -> tuple[int, ...]:
-        """Return values that change when a file is written or replaced; None if it does not exist."""
+        """Return values that change when a file is written or replaced; empty if it does not exist."""
         try:
             status = self._file(str(record["sha256"])).stat()
         except OSError:
@@ -104,7 +104,7 @@ class SegmentStore:
         return records
 
     def fault(self, records: Mapping[str, Record], trusted: Container[str] = ()) -> str | None:
-        """Describe the first missing or damaged segment, except those at `trusted` paths."""
+        """Describe the first missing or damaged segment, except at `trusted` paths; None without one."""
         for path, record in records.items():
             if path in trusted:
                 continue
@@ -124,7 +124,7 @@ class SegmentStore:
         return tensors
 
     def retire(self, manifests: Iterable[Path]) -> None:
-        """Remove segments that none of these manifests uses; damaged ones use none."""
+        """Delete segments that none of these manifests uses; damaged manifests are ignored."""
         if not self.folder.is_dir():
             return
         kept = {self._file(str(record["sha256"])) for file in manifests for record in _records(file).values()}

@@ -15,15 +15,15 @@ L = TypeVar("L", bound=Learner)
 
 
 class InTurn(DeclaredState, Generic[L]):
-    """A learner that iterates its learners in turn.
+    """A learner of several seeds that iterates one learner per seed in turn.
 
     Args:
-        learners: one for each seed, S of them.
-        budget: of each; a learner that has used it waits.
+        learners: one learner for each of S seeds.
+        budget: budget of each learner; learners that have used it wait for the others.
 
     Attributes:
-        learners: as given.
-        budget: as given.
+        learners: the learners of the seeds.
+        budget: budget of each learner.
     """
 
     STATE = ("learners",)
@@ -38,9 +38,9 @@ class InTurn(DeclaredState, Generic[L]):
         return min(learner.consumed for learner in self.learners)
 
     def iterate(self) -> Metrics:
-        """Run one iteration of each, and return its metrics, `[S]` each.
+        """Run one iteration of each learner, and return metrics of shape `[S]`.
 
-        A learner that waits or does not report a metric has NaN; under `losses/`, its last value.
+        Learners that wait or do not report a metric have NaN, or under `losses/` the last value.
         """
         reports: list[Metrics] = []
         for position, learner in enumerate(self.learners):
@@ -55,13 +55,13 @@ class InTurn(DeclaredState, Generic[L]):
 
     @all_or_nothing
     def load_state_dict(self, state: State) -> None:
-        """Restore a state of `state_dict`; an invalid one leaves the learners unchanged.
+        """Restore a state of `state_dict`; an invalid state leaves the learners unchanged.
 
         Raises:
             ValueError: the number of learners differs.
         """
         if len(state["learners"]) != len(self.learners):
-            raise ValueError(f"the state is of {len(state['learners'])} seeds, but there are {len(self.learners)}")
+            raise ValueError(f"the state has {len(state['learners'])} seeds, expected {len(self.learners)}")
         super().load_state_dict(state)
 
 

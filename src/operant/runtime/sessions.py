@@ -1,4 +1,4 @@
-"""Sessions of a run, as in `run.json`: how each started and ended."""
+"""Sessions of a run in `run.json`: start and end of each."""
 
 import importlib.metadata
 import os
@@ -13,7 +13,7 @@ from typing import Any
 _PACKAGES = ("operant", "torch", "numpy", "gymnasium")
 
 FINISHED, INTERRUPTED, FAILED, UNFINISHED = "finished", "interrupted", "failed", "unfinished"
-"""How a session ended; unfinished: still running, or killed."""
+"""Outcome of a session; unfinished: still running, or killed."""
 
 
 def started(command: Sequence[str]) -> dict[str, Any]:
@@ -39,13 +39,13 @@ def ended(outcome: str, consumed: int, reason: str = "") -> dict[str, Any]:
     Args:
         outcome: `FINISHED`, `INTERRUPTED` or `FAILED`.
         consumed: budget used by then, per seed.
-        reason: why, if there is more to say.
+        reason: reason of the outcome; empty without one.
     """
     return {"ended": _now(), "outcome": outcome, "consumed": consumed, "reason": reason}
 
 
 def described(sessions: Sequence[Mapping[str, Any]]) -> tuple[str, str]:
-    """Return how the last session ended, and the reason if known."""
+    """Return the outcome of the last session, and the reason if known."""
     last: Mapping[str, Any] = sessions[-1] if sessions else {}
     return str(last.get("outcome", UNFINISHED)), str(last.get("reason", ""))
 

@@ -1,4 +1,4 @@
-"""Collection of experience in environments divided among shards: `ShardedCollector`."""
+"""Collection of experience in environments divided into shards: `ShardedCollector`."""
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
@@ -14,16 +14,16 @@ from operant.state import MissingError, State, StateError, load_part
 
 
 class ShardedCollector:
-    """The collectors of the shards of this process; together the processes gather all rollouts.
+    """Collector of the shards of this process; rollouts of all processes are gathered.
 
     Args:
-        envs: one batch `[S, N / K]`, flat, for each shard of this process (`Shards.mine`).
-        seeds: S.
-        shards: K of them.
+        envs: one flat batch of `[S, N / K]` environments for each shard of this process (`Shards.mine`).
+        seeds: number of seeds S.
+        shards: the K shards.
 
     Attributes:
-        collectors: one for each of `envs`.
-        rows: N, environments per seed, of all shards.
+        collectors: one collector for each batch in `envs`.
+        rows: number of environments N per seed in all shards.
     """
 
     def __init__(self, envs: Sequence[BatchEnv], *, seeds: int, shards: Shards) -> None:
@@ -38,11 +38,12 @@ class ShardedCollector:
         """Take `steps` steps in every environment.
 
         Args:
-            steps: T.
-            act: returns the policy of a shard, given its slice of the N environments of each seed.
-            stacked: returns the policies of the K' shards of this process together, each treated as further seeds:
-                from observations `[S * K', N / K, ...]`. They take K' times fewer calls, and are used if they change
-                no bit, which is tested at the first steps (see `operant.runtime.shards.Agreement`).
+            steps: number of steps T.
+            act: function from a shard's slice of the N environments per seed to its policy.
+            stacked: function that returns a policy for the K' shards of this process together, treated as further
+                seeds: from observations `[S * K', N / K, ...]`. It takes K' times fewer calls, and is used if it
+                    changes
+                no bit, which is verified in the first steps (see `operant.runtime.shards.Agreement`).
         """
         acts = [act(self.shards.rows(number, self.rows)) for number in self.shards.mine]
         together = stacked() if stacked is not None and len(acts) > 1 and not self._agreement.differs else None
@@ -56,9 +57,9 @@ class ShardedCollector:
         return joined(self.shards.gather(own))
 
     def _decide(self, obs: Tensor, t: int, acts: Sequence[Act], stacked: Act | None) -> Decision:
-        """Return the outputs of the policies for observations `[S, K' * N / K, ...]` of the shards of this process.
+        """Return the policy outputs for observations `[S, K' * N / K, ...]` of the shards of this process.
 
-        Kernels may depend on strides and alignment: every policy gets the same ones in whatever process.
+        Kernels may depend on strides and alignment, so every policy gets the same ones in any process.
         """
         together = list[Tensor]()
         if stacked is not None and not self._agreement.differs:
@@ -74,7 +75,7 @@ class ShardedCollector:
         return tuple(apart[:-1]), apart[-1]
 
     def _play(self, obs: Tensor, steps: int, act: Act) -> list[dict[str, Any]]:
-        """Take `steps` steps in the environments of each shard; return the arguments of `Collector.rollout`."""
+        """Take `steps` steps in the environments of each shard, and return arguments of `Collector.rollout`."""
         plays = [Play(collector, collector.obs) for collector in self.collectors]
         for t in range(steps):
             kept, actions = act(obs, t)
@@ -91,7 +92,7 @@ class ShardedCollector:
         return {"shards": self.shards.gather([collector.state_dict() for collector in self.collectors])}
 
     def load_state_dict(self, state: State) -> None:
-        """Continue in the middle of the episodes of a saved state.
+        """Continue the episodes of a saved state.
 
         Raises:
             StateError: the number of shards differs.
@@ -100,7 +101,7 @@ class ShardedCollector:
             raise MissingError("shards", "is missing")
         saved = state["shards"]
         if len(saved) != self.shards.count:
-            raise StateError("shards", f"has {len(saved)} parts but {self.shards.count} are needed")
+            raise StateError("shards", f"has {len(saved)} parts, expected {self.shards.count}")
         for number, collector in zip(self.shards.mine, self.collectors, strict=True):
             load_part(collector, {f"shards.{number}": saved[number]}, f"shards.{number}")
         if self._joint:
@@ -110,11 +111,11 @@ class ShardedCollector:
 class Joint:
     """Tensor environments of several shards, stepped together.
 
-    Between `restore` and `store` their own states are not those of their episodes.
+    Between `restore` and `store` the states of the single environments are out of date.
 
     Args:
-        collectors: of the environments, of equal numbers.
-        envs: the environments, `[S, n]` each, flat.
+        collectors: collectors of the environments, with equal numbers of them.
+        envs: flat batches of `[S, n]` environments, one per collector.
     """
 
     def __init__(self, collectors: Sequence[Collector], envs: Sequence[TensorEnv]) -> None:
@@ -124,7 +125,7 @@ class Joint:
         self.collector = Collector(self.all, seeds=self.seeds, features=collectors[0].features)
 
     def play(self, obs: Tensor, steps: int, act: Act) -> list[dict[str, Any]]:
-        """Take `steps` steps from observations `[S, K' * n, ...]`; return the arguments of `Collector.rollout`."""
+        """Take `steps` steps from observations `[S, K' * n, ...]`, and return arguments of `Collector.rollout`."""
         played, count = self.collector.play(obs, steps, act), len(self.envs)
         for told in self.collector.told:
             for number, collector in enumerate(self.collectors):
@@ -137,18 +138,18 @@ class Joint:
         return [{**played, **own[k], "kept": kept[k], "last_obs": last[k]} for k in range(count)]
 
     def store(self) -> None:
-        """Give each shard the state of its environments."""
+        """Copy the joint state to the environments of each shard."""
         state = self.all.state_dict()
         for number, env in enumerate(self.envs):
             env.load_state_dict(_by_row(partial(self._part, number), state))
 
     def restore(self) -> None:
-        """Take the states of the shards."""
+        """Copy the states of the shards to the joint state."""
         states = [env.state_dict() for env in self.envs]
         self.all.load_state_dict(_by_row(self._whole, *states))
 
     def _whole(self, *parts: Tensor) -> Tensor:
-        """Return tensors `[..., S * n]` of the shards as one, `[..., S * K' * n]`."""
+        """Join tensors `[..., S * n]` of the shards to `[..., S * K' * n]`."""
         *others, rows = parts[0].shape
         return torch.cat([part.view(*others, self.seeds, -1) for part in parts], -1).view(*others, rows * len(parts))
 
@@ -159,7 +160,7 @@ class Joint:
 
 
 def _by_row(function: Callable[..., Tensor], *states: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the states with a function applied to all tensors that have rows; others are those of the first."""
+    """Apply a function to all tensors with rows in the states; other entries are copied from the first state."""
     found = dict[str, Any]()
     for name, first in states[0].items():
         values = [state[name] for state in states]

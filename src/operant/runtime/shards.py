@@ -1,8 +1,8 @@
-"""A batch in K logical shards, with equal results on one process or several: `Shards`.
+"""Batches divided into K logical shards, with the same results for any number of processes: `Shards`.
 
-Floating-point sums depend on their order, and a matrix product on its shape. Here both are part of the configuration:
-each shard is collected and differentiated separately, by any process, and the results are added in one fixed tree. So
-the number of processes changes no bit of the result, and checkpoints do not depend on it.
+Floating-point sums depend on the order, and matrix products on the shape. Here both are part of the configuration:
+each shard is collected and differentiated separately, by any process, and results are added in a fixed tree. So
+results and checkpoints are bitwise independent of the number of processes.
 """
 
 from collections.abc import Callable, Generator, Hashable, Sequence
@@ -19,12 +19,12 @@ from operant.state import State
 
 
 class Group(Protocol):
-    """The processes of a run, which take the same steps; only the first one leads and writes.
+    """The processes of a run, which make the same calls; only the first one leads and writes files.
 
     Attributes:
         rank: index of this process.
         size: number of processes.
-        sharded: whether each process has a part of a language model (`--shard`), in place of all of it.
+        sharded: whether each process holds only a part of a language model (`--shard`).
     """
 
     rank: int
@@ -32,20 +32,20 @@ class Group(Protocol):
     sharded: bool
 
     def gather(self, states: Sequence[State], count: int) -> list[State]:
-        """Return the states of all `count` shards in their order, given those of this process."""
+        """Return the states of all `count` shards in order, given those of this process."""
         ...
 
     def gather_tensors(self, tensors: Tensor, count: int) -> Tensor:
-        """Return the tensors `[K, ...]` of all `count` shards in their order, given those of this process."""
+        """Return tensors `[K, ...]` of all `count` shards in order, given those of this process."""
         ...
 
     def lead(self, run: str, budget: int, learner: Learner) -> None:
         """Make the other processes repeat the calls of this process's learner.
 
         Args:
-            run: the folder from which they build their learners.
-            budget: of each seed.
-            learner: in its initial state, or about to load one.
+            run: folder of the run, from which the processes build their learners.
+            budget: budget of each seed.
+            learner: learner in its initial state, or before loading a state.
         """
         ...
 
@@ -56,11 +56,11 @@ class Alone:
     rank, size, sharded = 0, 1, False
 
     def gather(self, states: Sequence[State], count: int) -> list[State]:
-        """Return the states."""
+        """Return the states unchanged."""
         return list(states)
 
     def gather_tensors(self, tensors: Tensor, count: int) -> Tensor:
-        """Return the tensors."""
+        """Return the tensors unchanged."""
         return tensors
 
     def lead(self, run: str, budget: int, learner: Learner) -> None:
@@ -71,13 +71,13 @@ _group: ContextVar[Group] = ContextVar("group", default=Alone())  # noqa: B039 -
 
 
 def group() -> Group:
-    """Return the group of processes that this one belongs to."""
+    """Return the group of processes of this process."""
     return _group.get()
 
 
 @contextmanager
 def within(processes: Group) -> Generator[Group]:
-    """Set the group of this process."""
+    """Set the group of this process within a block."""
     former = _group.set(processes)
     try:
         yield processes
@@ -89,38 +89,38 @@ class Batch(Protocol):
     """Samples `[S, M, ...]` of S seeds.
 
     Attributes:
-        weights: `[S, M]`, 0 where a sample does not count; None when every sample counts.
+        weights: weights `[S, M]`, 0 for ignored samples; None if every sample counts.
     """
 
     @property
     def weights(self) -> Tensor | None: ...  # noqa: D102
 
     def map(self, function: Callable[[Tensor], Tensor]) -> Self:
-        """Return the samples with `function` applied to every tensor."""
+        """Apply `function` to every tensor of the samples."""
         ...
 
 
 B = TypeVar("B", bound=Batch)
 T = TypeVar("T")
 Mean = Callable[[B], tuple[Tensor, Sequence[Tensor]]]
-"""Returns means over samples: a gradient `[S, P]`, and further numbers `[S]`."""
+"""Function that returns means over samples: a gradient `[S, P]`, and further numbers `[S]`."""
 
 
 ENOUGH = 10_000
-"""Equal numbers, other than 0, after which two computations count as the same."""
+"""Number of equal nonzero values after which two computations count as identical."""
 
 
 @dataclass
 class Agreement:
-    """Whether a faster computation gives the same bits as another one, by comparing their results.
+    """Test whether a faster computation returns the same bits as a reference.
 
-    Kernels differ by shape and processor, and two that add in another order round most of their results alike: some
-    equal numbers are no proof. So the results are compared until `ENOUGH` numbers were equal, and never again after a
+    Kernels differ by shape and processor, and two with different orders of summation round most results alike, so a few
+    equal numbers are no proof. Results are compared until `ENOUGH` numbers were equal, and never again after a
     difference.
 
     Attributes:
-        equal: how many numbers were.
-        differs: whether some number was not.
+        equal: number of equal values so far.
+        differs: whether a value differed.
     """
 
     equal: int = 0
@@ -128,11 +128,11 @@ class Agreement:
 
     @property
     def certain(self) -> bool:
-        """Whether the faster computation alone is enough."""
+        """Whether the faster computation can be used alone."""
         return not self.differs and self.equal >= ENOUGH
 
     def compare(self, faster: Sequence[Tensor], other: Sequence[Tensor]) -> None:
-        """Compare the results of both."""
+        """Compare results of both computations."""
         self.differs = not all(map(torch.equal, faster, other))
         self.equal += sum(int(result.count_nonzero()) for result in other)
 
@@ -143,7 +143,7 @@ def share(count: int, rank: int, size: int) -> range:
 
 
 def total(parts: Tensor) -> Tensor:
-    """Return the sum over the first dimension, added pairwise in a tree that depends only on its length."""
+    """Return the sum over the first dimension, added pairwise in a tree that depends only on the length."""
     while len(parts) > 1:
         even = len(parts) // 2 * 2
         pairs = parts[0:even:2] + parts[1:even:2]
@@ -152,16 +152,16 @@ def total(parts: Tensor) -> Tensor:
 
 
 def _table(numbers: Sequence[Tensor], gradient: Tensor) -> Tensor:
-    """Return Q numbers `[S]` as `[S, Q]`."""
+    """Stack Q numbers `[S]` to `[S, Q]`."""
     return torch.stack([*numbers], dim=1) if numbers else gradient[:, :0]
 
 
 @dataclass(frozen=True)
 class Shards:
-    """The K shards of every batch of a run, divided among the processes.
+    """The K shards of every batch of a run, divided among processes.
 
     Attributes:
-        count: K.
+        count: number of shards K.
         group: the processes.
 
     Raises:
@@ -175,8 +175,8 @@ class Shards:
     def __post_init__(self) -> None:
         if self.group.size > self.count:
             raise ValueError(
-                f"{self.group.size} processes need at least as many shards, but the run has {self.count}: give it "
-                f"--shards {self.group.size} when it is made, or use fewer processes"
+                f"{self.group.size} processes need at least as many shards, but the run has {self.count}: create it "
+                f"with --shards {self.group.size}, or use fewer processes"
             )
 
     @property
@@ -185,23 +185,23 @@ class Shards:
         return share(self.count, self.group.rank, self.group.size)
 
     def require_even(self, **sizes: int) -> None:
-        """Check that several sizes can be divided equally.
+        """Check that sizes are divisible by the number of shards.
 
         Raises:
-            ValueError: one cannot; the message names it.
+            ValueError: a size is not divisible; the message contains its name.
         """
         for name, size in sizes.items():
             if size % self.count:
                 raise ValueError(
-                    f"{self.count} shards must divide {name}, which is {size}: change it, or use fewer shards"
+                    f"{name} must be divisible by the number of shards, got {size} and {self.count}: change one of them"
                 )
 
     def rows(self, number: int, rows: int) -> slice:
-        """Return the slice of `rows` rows in a shard."""
+        """Return the slice of a shard in `rows` rows."""
         return slice(number * rows // self.count, (number + 1) * rows // self.count)
 
     def own_rows(self, rows: int) -> slice:
-        """Return the slice of `rows` rows in the shards of this process."""
+        """Return the slice of the shards of this process in `rows` rows."""
         return slice(self.rows(self.mine[0], rows).start, self.rows(self.mine[-1], rows).stop)
 
     def gather(self, states: Sequence[State]) -> list[State]:
@@ -209,15 +209,15 @@ class Shards:
         return self.group.gather(states, self.count)
 
     def gather_tensors(self, tensors: Tensor) -> Tensor:
-        """Return the tensors `[K, ...]` of all shards, given those of `mine`."""
+        """Return tensors `[K, ...]` of all shards, given those of `mine`."""
         return self.group.gather_tensors(tensors, self.count)
 
     def map(self, function: Callable[[T], Any], items: Sequence[T]) -> list[Any]:
-        """Return a function's result for every item; each process computes those of its shards.
+        """Return a function's results for all items; each process computes those of its shards.
 
         Args:
-            function: returns tensors, numbers, and lists of them (see `operant.state.State`).
-            items: consecutive ones belong to the same shard.
+            function: function that returns tensors, numbers, and lists of them (see `operant.state.State`).
+            items: items, of which consecutive ones belong to the same shard.
         """
         if self.count == 1:
             return [function(item) for item in items]
@@ -227,15 +227,15 @@ class Shards:
     def mean(
         self, function: Mean[B], batch: B, stacked: Mean[B] | None = None, kind: Hashable = None
     ) -> tuple[Tensor, Sequence[Tensor]]:
-        """Return the mean of a function over the samples of a batch, shard by shard.
+        """Return the mean of a function over the samples of a batch, computed shard by shard.
 
         Args:
-            function: the mean over the samples of a shard: a gradient `[S, P]`, and further numbers `[S]`.
-            batch: M samples per seed, a multiple of K.
-            stacked: the same for the K' shards of this process together, each treated as further seeds: from
+            function: function that returns means over the samples of a shard: a gradient `[S, P]`, and numbers `[S]`.
+            batch: batch of M samples per seed, a multiple of K.
+            stacked: the same function for the K' shards of this process together, treated as further seeds: from
                 samples `[S * K', M / K, ...]` to `[S * K', P]` and `[S * K']`. It takes K' times fewer calls, and is
-                used if it changes no bit, which is tested with the first batches of every kind (see `Agreement`).
-            kind: distinguishes functions with different computations.
+                used if it changes no bit, which is verified with the first batches of every kind (see `Agreement`).
+            kind: name that distinguishes functions with different computations.
         """
         if self.count == 1:
             return function(batch)
@@ -262,23 +262,23 @@ class Shards:
         return torch.stack(gradients), torch.stack([_table(*row) for row in zip(numbers, gradients, strict=True)])
 
     def _at_once(self, stacked: Mean[B], batch: B) -> tuple[Tensor, Tensor]:
-        """Return the same of one call."""
+        """Return the results of `_one_by_one` from one call."""
         gradient, numbers = stacked(batch.map(lambda tensor: self._part(tensor, self.mine)))
         return self._by_shard(gradient), self._by_shard(_table(numbers, gradient))
 
     def _by_shard(self, rows: Tensor) -> Tensor:
-        """Return `[S * K', ...]` as `[K', S, ...]`."""
+        """Reshape `[S * K', ...]` to `[K', S, ...]`."""
         count = len(self.mine)
         return rows.reshape(len(rows) // count, count, *rows.shape[1:]).transpose(0, 1)
 
     def _part(self, tensor: Tensor, shards: Sequence[int]) -> Tensor:
-        """Return the samples `[S * K', M / K, ...]` of K' consecutive shards of `[S, M, ...]`."""
+        """Return samples `[S * K', M / K, ...]` of K' consecutive shards of `[S, M, ...]`."""
         size = tensor.shape[1] // self.count
         if len(shards) < self.count:
             tensor = tensor[:, shards[0] * size : (shards[-1] + 1) * size]
         return tensor.reshape(-1, size, *tensor.shape[2:])
 
     def _shares(self, weights: Tensor) -> Tensor:
-        """Return the weight of each shard among all, `[K, S]`."""
+        """Return the share of each shard in the total weight, `[K, S]`."""
         sums = weights.view(len(weights), self.count, -1).sum(2).t()
         return sums / sums.sum(0).clamp(min=1e-8)

@@ -1,4 +1,4 @@
-"""Stopping on request: a signal only sets a flag, which training checks once per update, and in evaluations."""
+"""Graceful stopping: a signal only sets a flag, which training checks once per update and during evaluations."""
 
 import contextlib
 import signal
@@ -8,21 +8,21 @@ from types import FrameType, TracebackType
 from typing import Any, Self
 
 EXIT_REQUEUE = 75
-"""Exit status (`EX_TEMPFAIL`) of a process that was asked to stop and saved its state: run it again to continue."""
+"""Exit status (`EX_TEMPFAIL`) of a process that stopped on a signal and saved its state; it can be resumed."""
 
 _SIGNALS = ("SIGINT", "SIGTERM", "SIGUSR1", "SIGHUP")
 
 
 class Interruption:
-    """Turns SIGINT, SIGTERM, SIGUSR1 and SIGHUP into a flag while its `with` block runs.
+    """Context manager that turns SIGINT, SIGTERM, SIGUSR1 and SIGHUP into a flag.
 
-    SIGHUP, sent when the terminal closes, stays ignored if it is, for `nohup`.
+    SIGHUP, sent when the terminal closes, stays ignored if it already is, as under `nohup`.
 
-    A second SIGINT raises `KeyboardInterrupt` immediately. The former handlers are restored at the end of the block.
+    A second SIGINT raises `KeyboardInterrupt` immediately. The previous handlers are restored at the end of the block.
     Python delivers signals to the main thread only; in other threads only `request` sets the flag.
 
     Args:
-        unhandled_only: whether to skip signals that the program handles itself.
+        unhandled_only: whether to leave signals alone that already have a handler.
 
     Attributes:
         received: the last signal, or None.
@@ -71,10 +71,10 @@ class Interruption:
 
 @contextlib.contextmanager
 def saving_first(asked: Callable[[], bool] | None = None) -> Generator[Callable[[], bool]]:
-    """Yield the stop condition of training: `asked`, or else whether a fatal signal has arrived.
+    """Yield the stop condition of training: `asked` if given, otherwise whether a fatal signal was received.
 
-    The signal takes effect after the block, when the state is saved: SIGINT raises `KeyboardInterrupt`. Signals that
-    the program handles, and other threads than the main one, are not affected.
+    The signal takes effect after the block, when the state has been saved: SIGINT raises `KeyboardInterrupt`. Signals
+    that the program handles, and other threads than the main one, are not affected.
     """
     if asked is not None:
         yield asked

@@ -14,15 +14,15 @@ from numpy.typing import ArrayLike, NDArray
 from operant.streams import seed_sequence
 
 Statistic = Callable[[NDArray[np.float64]], NDArray[np.float64]]
-"""Reduces the last axis."""
+"""Function that reduces the last axis."""
 
 
 def iqm(scores: ArrayLike) -> NDArray[np.float64]:
     """Return the interquartile mean along the last axis.
 
-    The `floor(n / 4)` lowest and as many highest of `n` scores are left out, without fractional weights, exactly as
-    `scipy.stats.trim_mean(scores, 0.25)` and the paper's own library do. Fewer than 4 scores give their mean. NaN gives
-    NaN.
+    The `floor(n / 4)` lowest and highest of `n` scores are dropped, without fractional weights, exactly as in
+    `scipy.stats.trim_mean(scores, 0.25)` and the paper's library. For fewer than 4 scores it is the mean. NaN results
+    in NaN.
 
     Args:
         scores: `[..., n]`.
@@ -49,18 +49,18 @@ def stratified_bootstrap(
 ) -> tuple[float, float]:
     """Return the bootstrap percentile interval of a statistic, resampling runs within each task.
 
-    With one run per task the interval is the point itself: the uncertainty is unknown, not small. Below about 5 runs
+    With one run per task the interval has zero width: the uncertainty is unknown, not small. Below about 5 runs
     the interval is too narrow.
 
     Args:
         scores: `[seeds]` or `[tasks, seeds]`.
-        statistic: reduces the last axis of `[repetitions, tasks * seeds]`. Default: `iqm`.
+        statistic: function that reduces the last axis of `[repetitions, tasks * seeds]`. Default: `iqm`.
         repetitions: number of resamples.
         confidence: probability mass of the interval.
-        seed: of the random numbers; equal seeds give equal intervals.
+        seed: seed of the random numbers; equal seeds give equal intervals.
 
     Returns:
-        The lower and the upper end.
+        Lower and upper bound.
 
     Raises:
         ValueError: an empty or wrongly shaped `scores`, or a parameter out of range.
@@ -73,13 +73,13 @@ def stratified_bootstrap(
 
 @dataclass(frozen=True)
 class Profile:
-    """The share of runs that score higher than each of several thresholds (a run-score distribution).
+    """Fraction of runs with a score above each of several thresholds (run-score distribution).
 
     Attributes:
-        thresholds: `[n]`.
-        share: `[n]`, of the runs, each task counting the same.
-        low: `[n]`, lower end of the interval of `share` at each threshold.
-        high: `[n]`, upper end.
+        thresholds: thresholds `[n]`.
+        share: fraction of runs `[n]`, with equal weight for each task.
+        low: lower bound `[n]` of the interval of `share` at each threshold.
+        high: upper bound `[n]`.
     """
 
     thresholds: NDArray[np.float64]
@@ -99,14 +99,14 @@ def performance_profile(
     """Return the run-score distribution with its stratified bootstrap intervals (Agarwal et al. 2021, section 4.2).
 
     `F(τ) = mean over tasks and seeds of [score > τ]`. Where the profile of one algorithm is above that of another
-    everywhere, its scores are greater in every sense; where they cross, each is better by some statistic.
+    everywhere, its scores are stochastically larger; if they cross, each is better by some statistic.
 
     Args:
         scores: `[seeds]` or `[tasks, seeds]`.
-        thresholds: `[n]`, τ.
-        repetitions: how often the runs are drawn, within each task.
-        confidence: probability mass of the intervals, of each threshold by itself.
-        seed: start of the random numbers; equal seeds give equal intervals.
+        thresholds: thresholds τ, `[n]`.
+        repetitions: number of resamples within each task.
+        confidence: probability mass of the pointwise intervals.
+        seed: seed of the random numbers; equal seeds give equal intervals.
 
     Raises:
         ValueError: an empty or wrongly shaped argument, or a parameter out of range.
@@ -122,7 +122,7 @@ def performance_profile(
 
 
 def _drawn_again(scores: ArrayLike, repetitions: int, seed: int) -> NDArray[np.float64]:
-    """Return runs drawn again with replacement within each task, `[repetitions, tasks, seeds]`."""
+    """Return runs resampled with replacement within each task, `[repetitions, tasks, seeds]`."""
     values = _scores(scores)
     if values.ndim > 2:
         raise ValueError(f"scores must be [seeds] or [tasks, seeds], got shape {values.shape}")
@@ -135,7 +135,7 @@ def _drawn_again(scores: ArrayLike, repetitions: int, seed: int) -> NDArray[np.f
 
 
 def _tails(confidence: float) -> list[float]:
-    """Return the percentiles at the ends of an interval."""
+    """Return the percentiles of the bounds of an interval."""
     if not 0 < confidence < 1:
         raise ValueError(f"confidence must be a probability between 0 and 1, got {confidence}")
     tail = 50.0 * (1.0 - confidence)
@@ -145,5 +145,5 @@ def _tails(confidence: float) -> list[float]:
 def _scores(scores: ArrayLike) -> NDArray[np.float64]:
     values = np.asarray(scores, dtype=np.float64)
     if values.ndim == 0 or values.size == 0:
-        raise ValueError(f"scores must hold at least one number per task, got shape {values.shape}")
+        raise ValueError(f"scores must contain at least one number per task, got shape {values.shape}")
     return values

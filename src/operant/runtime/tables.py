@@ -1,8 +1,8 @@
 """Lossless conversion of frozen dataclasses to TOML tables and back.
 
-TOML has no null: None is written as the string `"none"` and read back if the field's type admits None. Enums are
-written by name, nested dataclasses as tables, tuples and lists as arrays. Missing keys take the field's default.
-Mappings are tables; without a more precise type, they hold numbers, strings, booleans, None, lists and tables.
+TOML has no null: None is written as the string `"none"`, and read as None if the type of the field allows it. Enums are
+written by name, nested dataclasses as tables, tuples and lists as arrays. Missing keys use the field's default.
+Mappings are tables; without a more precise type, they contain numbers, strings, booleans, None, lists and tables.
 """
 
 import dataclasses
@@ -16,15 +16,15 @@ from operant.catalog import Algorithm, names, old_names
 C = TypeVar("C")
 
 NONE = "none"
-"""None in a file."""
+"""Representation of None in a file."""
 
 
 def to_table(config: Any) -> dict[str, Any]:
     """Return a dataclass instance as nested dicts of TOML values.
 
     Raises:
-        TypeError: `config` is not a dataclass instance, or a field holds a type that a file cannot.
-        ValueError: a value would be read back differently (the string "none" in a field that admits None, a NaN).
+        TypeError: `config` is not a dataclass instance, or a field has a type that a file cannot represent.
+        ValueError: a value would be read back differently (the string "none" in an optional field, or NaN).
     """
     if not dataclasses.is_dataclass(config) or isinstance(config, type):
         raise TypeError(f"a configuration must be an instance of a dataclass, got {config!r}")
@@ -49,14 +49,14 @@ def from_table(
     where: str = "config",
     algorithm: Algorithm | None = None,
 ) -> C:
-    """Return a `kind` from a TOML table.
+    """Create an instance of `kind` from a TOML table.
 
     Args:
         kind: a dataclass.
         table: fields by name, as from `to_table`; may be incomplete.
-        base: supplies missing fields. Default: the defaults of `kind`.
+        base: instance that supplies missing fields. Default: the defaults of `kind`.
         where: name of the table in errors.
-        algorithm: of the configuration; the error about an unknown key then recognizes names of other libraries.
+        algorithm: algorithm of the configuration; errors about unknown keys then recognize names of other libraries.
 
     Raises:
         ValueError: an unknown key, a missing value without default, or a value of the wrong type.
@@ -110,7 +110,7 @@ def _encode(value: Any, where: str) -> Any:
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return {f.name: _encode(getattr(value, f.name), f"{where}.{f.name}") for f in _fields(type(value))}
     raise TypeError(
-        f"{where} holds {value!r}, which a configuration file cannot; "
+        f"{where} contains {value!r}, which a configuration file cannot represent; "
         "use numbers, strings, booleans, None, enums, tuples, lists and dataclasses of them"
     )
 
@@ -135,7 +135,7 @@ def _decode(hint: Any, value: Any, where: str) -> Any:
         return from_table(hint, value, where=where) if _is_table(value) else _refuse(where, value, "a table")
     if isinstance(hint, type):
         return _decode_scalar(hint, value, where)
-    raise TypeError(f"{where} is annotated as {hint!r}, which a configuration file cannot hold")
+    raise TypeError(f"{where} is annotated as {hint!r}, which a configuration file cannot represent")
 
 
 def _decode_scalar(hint: type[Any], value: Any, where: str) -> Any:
@@ -198,7 +198,9 @@ def _decode_anything(value: Any, where: str) -> Any:
     if value is None or value == NONE:
         return None
     return (
-        value if isinstance(value, bool | int | float | str) else _refuse(where, value, "a value that files can hold")
+        value
+        if isinstance(value, bool | int | float | str)
+        else _refuse(where, value, "a value that files can represent")
     )
 
 

@@ -1,8 +1,8 @@
-"""Restore the learner of a run as of any of its updates, bit for bit, and verify it by hashes.
+"""Time travel: restore the learner of a run at any update, bit for bit, verified by hashes.
 
-The nearest earlier state (a checkpoint of the run, a state in memory, or the start) is loaded, and the updates after it
-are computed again. They are deterministic, so they give the same bits. If training has recorded the SHA-256 of a state
-on the way (`operant.runtime.history`), the hashes are compared. Nothing is written into the run.
+The nearest earlier state (a checkpoint, a state in memory, or the start) is loaded, and the updates after it
+are recomputed. Updates are deterministic, so they give the same bits. If training has recorded the SHA-256 of a state
+on the way (`operant.runtime.history`), the hashes are compared. Nothing is written to the run.
 """
 
 import json
@@ -24,14 +24,14 @@ from operant.runtime.run import Run, RunError
 from operant.state import State
 
 MEMORY_BYTES = 128 << 20
-"""Default number of states in memory."""
+"""Default size of the states in memory, in bytes."""
 
 
 Origin = Literal["checkpoint", "memory", "start", "here"]
 
 
 class DivergedError(RunError):
-    """Recomputed updates led to another state than training did."""
+    """Recomputed updates gave another state than training."""
 
 
 @dataclass(frozen=True)
@@ -39,12 +39,12 @@ class Arrival:
     """The state of a learner after a move to an update.
 
     Attributes:
-        consumed: budget used, per seed.
-        sha256: of its current state (`operant.runtime.encoding.digest`).
-        recorded: the SHA-256 that training recorded at this update; None if there is none.
-        origin: what was loaded: a checkpoint of the run, a state from memory, the start of training; or nothing, where
-            the learner stood before.
-        began: budget used at the origin.
+        consumed: budget used by each seed.
+        sha256: SHA-256 of the current state (`operant.runtime.encoding.digest`).
+        recorded: SHA-256 recorded by training at this update; None if it was not recorded.
+        origin: source of the loaded state: a checkpoint of the run, memory, or the start of training; or none, if
+            the learner continued from its state.
+        began: budget used at the loaded state.
         updates: number of recomputed updates.
     """
 
@@ -57,7 +57,7 @@ class Arrival:
 
     @property
     def verified(self) -> bool:
-        """Whether the state was compared with that of training, and equals it."""
+        """Whether the hash was recorded, and is equal."""
         return self.recorded == self.sha256
 
 
@@ -81,7 +81,7 @@ class _Snapshot(NamedTuple):
 
 
 class _Snapshots:
-    """States by the budget used, as many as fit; those that were not asked for the longest time go first."""
+    """Least recently used cache of states by the budget used."""
 
     def __init__(self, most: int) -> None:
         self._most, self._bytes = most, 0
@@ -107,13 +107,13 @@ class _Snapshots:
 
 
 class TimeTravel:
-    """Moves the learner of a run to any of its updates.
+    """Time travel of the learner of a run to any update.
 
     Args:
-        run: the run, which may continue training meanwhile.
-        learner: of an experiment made of the run's configuration, before its first update
+        run: the run, which may be training at the same time.
+        learner: learner of an experiment with the run's configuration, before its first update
             (`operant.build.reassemble`).
-        memory: bytes for states kept in memory, which make moves back and forth fast.
+        memory: bytes for states cached in memory, which make moves back and forth fast.
 
     Attributes:
         learner: the given learner, in the state of the last move.
@@ -121,7 +121,7 @@ class TimeTravel:
 
     def __init__(self, run: Run, learner: Learner, *, memory: int = MEMORY_BYTES) -> None:
         if learner.consumed:
-            raise ValueError(f"the learner has used {learner.consumed} of its budget: make an experiment of its own")
+            raise ValueError(f"the learner has already used {learner.consumed} of its budget: build a new experiment")
         self.learner = learner
         self._run, self._recorded = run, hashes(run)
         self._start = None if "init" in run.resolved() else _Snapshot.of(learner.state_dict())
@@ -133,22 +133,22 @@ class TimeTravel:
 
     @property
     def here(self) -> int | None:
-        """The budget used at the learner's state; None after an interrupted or diverged update."""
+        """Budget used at the learner's state; None after an interrupted or diverged update."""
         return self._here
 
     @property
     def end(self) -> int:
-        """The budget that the run has used so far, the last place to go to."""
+        """Budget used by the run so far, the latest valid target."""
         checkpoints = [_consumed(path) for path in [*self._run.checkpoints.paths(), *self._run.history.paths()]]
         records = [*read_records(self._run.metrics_path)[-1:], *read_records(self._run.evaluations_path)[-1:]]
         return max([0, *checkpoints, *(int(record.get("consumed", 0)) for record in records)])
 
     def go(self, at: int) -> Arrival:
-        """Go to the first update that has used a budget of `at`, or to the start (0).
+        """Go to the first update that has used at least a budget of `at`, or to the start (0).
 
         Raises:
-            ValueError: the run has not reached `at`, or it is negative.
-            DivergedError: the recomputed updates led to another state than training did.
+            ValueError: `at` is negative, or the run has not reached it.
+            DivergedError: the recomputed updates gave another state than training.
             RunError: there is no state to start from.
         """
         for _ in self.toward(at):
@@ -156,14 +156,14 @@ class TimeTravel:
         return self.arrival()
 
     def toward(self, at: int) -> Iterator[int]:
-        """Go as `go` does, one update per step, and yield the budget used after each.
+        """Go to an update as `go`, and yield the budget used after each recomputed update.
 
         Raises:
-            ValueError, DivergedError, RunError: as for `go`.
+            ValueError, DivergedError, RunError: see `go`.
         """
         end = self.end
         if not 0 <= at <= end:
-            raise ValueError(f"at must lie between 0 and {end}, which {self._run.path.name} has used, got {at}")
+            raise ValueError(f"at must be between 0 and {end}, the budget used by {self._run.path.name}, got {at}")
         self._recorded, self._budgets = hashes(self._run), _budgets(self._run)
         target = next((after for after, before in self._before.items() if before < at <= after), at)
         self._begin(target)
@@ -172,7 +172,7 @@ class TimeTravel:
             yield self.learner.consumed
 
     def back(self) -> Iterator[int]:
-        """Go to the previous update, yielding as `toward` does."""
+        """Go to the previous update, and yield as `toward`."""
         here = self.learner.consumed
         if here and here not in self._before:
             earlier = max((consumed for consumed in self._known() if consumed < here), default=0)
@@ -182,20 +182,20 @@ class TimeTravel:
         yield from self.toward(self._before.get(here, 0))
 
     def confirm(self) -> Iterator[int]:
-        """Continue to the next state with a recorded hash, compare, and return, yielding as `toward` does.
+        """Continue to the next state with a recorded hash, compare the hashes, return, and yield as `toward`.
 
-        If the hash there is equal, so are all states on the way, since each determines the next.
+        If the hashes are equal, so are all states on the way, since each determines the next.
 
         Raises:
             DivergedError: the hashes differ.
-            RunError: there is no recorded hash from here on.
+            RunError: no hash is recorded from the current update on.
         """
         here = self.learner.consumed
         later = self.next_recorded()
         if later is None:
-            raise RunError(f"{self._run.path} has recorded no hash of a state from {here} on")
+            raise RunError(f"{self._run.path} has no recorded hash of a state from {here} on")
         self._journey = "here", here, 0
-        while self.learner.consumed < later:  # computed and not loaded, which would confirm nothing
+        while self.learner.consumed < later:  # computed, since a loaded state would confirm nothing
             self._update()
             yield self.learner.consumed
         yield from self.toward(here)
@@ -211,18 +211,18 @@ class TimeTravel:
         return Arrival(consumed, sha256, self._recorded.get(consumed), *self._journey)
 
     def _known(self) -> set[int]:
-        """Return the places with states that can be loaded."""
+        """Return the used budgets of states that can be loaded."""
         paths = [*self._run.history.paths(), *self._run.checkpoints.paths()]
         return {*self._snapshots, *map(_consumed, paths), *([] if self._start is None else [0])}
 
     def _begin(self, target: int) -> None:
-        """Load the nearest state that is not later than `target`, and note it as the origin of the journey."""
+        """Load the nearest state that is not later than `target`, and store its origin."""
         here = self._here if self._here is not None and self._here <= target else -1
         for consumed in sorted((known for known in self._known() if here < known <= target), reverse=True):
             for origin, state in self._found(consumed):
                 self._here = None
                 self.learner.load_state_dict(state)
-                if self._differs():  # a checkpoint that a crash goes back to may be of a later update at this budget
+                if self._differs():  # a checkpoint restored after a crash may be of a later update at this budget
                     continue
                 self._here = consumed
                 self._journey = origin, consumed, 0
@@ -230,13 +230,13 @@ class TimeTravel:
                 return
         if self._here is None:
             raise RunError(
-                f"{self._run.path.name} has no state from before {target} to compute it from; those that were kept are "
+                f"{self._run.path.name} has no state before {target} to recompute it from; stored states: "
                 f"{self._listed()}"
             )
         self._journey = "here", here, 0
 
     def _found(self, consumed: int) -> Iterator[tuple[Origin, State]]:
-        """Yield the states that there are at a budget used, and where they come from; damaged ones are left out."""
+        """Yield valid states at a used budget with their origins."""
         if consumed in self._snapshots:
             yield "memory", self._snapshots.state(consumed)
         for checkpoints in (self._run.history, self._run.checkpoints):
@@ -248,28 +248,28 @@ class TimeTravel:
             yield "start", self._start.state()
 
     def _differs(self) -> bool:
-        """Whether the state is another one than the training has recorded here."""
+        """Return whether the state differs from the hash that training recorded here."""
         recorded = self._recorded.get(self.learner.consumed)
         return recorded is not None and recorded != digest(self.learner.state_dict())
 
     def _update(self) -> None:
-        """Compute one update again.
+        """Recompute one update.
 
         Raises:
-            DivergedError: it has not led to the state of the training.
-            RunError: the training made it under another budget.
+            DivergedError: the state differs from that of the training.
+            RunError: training computed the update with another budget.
         """
         before, (origin, began, updates) = self.learner.consumed, self._journey
         self._require_budget(before)
-        self._here = None  # one that is given up half way leaves the learner nowhere
+        self._here = None  # an interrupted update leaves the learner in an undefined state
         self.learner.iterate()
         self._journey = origin, began, updates + 1
         after = self.learner.consumed
         if after > before and self._differs():
             raise DivergedError(
-                f"the state of {self._run.path.name} at {after}, computed again from {began}, is not that of the "
-                "training: their SHA-256 differ. Versions of operant and torch, the processor and the number of its "
-                "threads must be those of the training, and environments must be deterministic. States that were kept: "
+                f"the state of {self._run.path.name} at {after}, recomputed from {began}, differs from that of the "
+                "training by SHA-256. The versions of operant and torch, the processor and the number of its "
+                "threads must be the same as in training, and environments must be deterministic. Stored states: "
                 f"{self._listed()}"
             )
         self._here = after
@@ -278,27 +278,27 @@ class TimeTravel:
             self._snapshots.keep(after, self.learner.state_dict())
 
     def _require_budget(self, consumed: int) -> None:
-        """Make sure that the training made its next update under the budget that the run has now.
+        """Check that training computed the next update with the current budget of the run.
 
         Raises:
-            RunError: it did not: schedules stretch over the budget.
+            RunError: the budget was different, so schedules differ.
         """
         budget = next(budget for start, budget in self._budgets if start <= consumed)
         if budget != self._run.settings.budget:
             raise RunError(
-                f"{self._run.path.name} was trained under a budget of {budget} at {consumed}, and has one of "
-                f"{self._run.settings.budget} now, over which its schedules stretch; states that were kept: "
+                f"{self._run.path.name} was trained with a budget of {budget} at {consumed}, and now has one of "
+                f"{self._run.settings.budget}, so its schedules differ; stored states: "
                 f"{self._listed()}"
             )
 
     def _listed(self) -> str:
-        """Return where states were kept, as text."""
+        """Return the used budgets of stored states as text."""
         paths = {*map(_consumed, [*self._run.history.paths(), *self._run.checkpoints.paths()])}
         return ", ".join(map(str, sorted(paths))) or "none"
 
 
 def _budgets(run: Run) -> list[tuple[int, int]]:
-    """Return from which budget used on a run was trained under which budget, the latest first."""
+    """Return pairs of used budget and total budget from that point on, the latest first."""
     sessions: list[dict[str, Any]] = run.facts()["sessions"]
     own = run.settings.budget
     known = [(int(session.get("from", 0)), int(session.get("budget", own))) for session in sessions]

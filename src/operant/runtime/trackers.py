@@ -23,13 +23,13 @@ from operant.runtime.outcome import Outcome
 from operant.runtime.run import Run
 
 PROJECT = "operant"
-"""Default project in trackers with projects; their environment variables override it."""
+"""Default project in trackers with projects; the trackers' environment variables override it."""
 MOST_SAMPLES = 50
 """Rows of a table of completions."""
 PICTURES, FILMS = (".png", ".gif"), (".mp4",)
 
 Curves = Mapping[str, Sequence[float]]
-"""Metrics by name, with a number per seed or one for all seeds."""
+"""Metrics by name, with one number per seed or one for all seeds."""
 
 
 class Tracker(Callback):
@@ -90,7 +90,7 @@ class TensorBoard(Tracker):
     package = "tensorboard"
 
     def begin(self, run: Run) -> None:
-        """Store the folder; the first point shows which later ones a resumed run writes again."""
+        """Store the folder; the first point determines which later points a resumed run replaces."""
         self._writers: dict[str, Any] = {}
 
     def add(self, curves: Curves, consumed: int) -> None:
@@ -209,7 +209,7 @@ class Trackio(Tracker):
 
 
 TRACKERS: dict[str, type[Tracker]] = {"tensorboard": TensorBoard, "wandb": WandB, "trackio": Trackio}
-"""Trackers by their names for `--track`."""
+"""Trackers by name, as in `--track`."""
 
 
 def trackers_of(names: Any) -> list[Callback]:

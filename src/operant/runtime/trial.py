@@ -1,4 +1,4 @@
-"""Whether other processes can make the environments of a task: `require_makeable`, before anything is written."""
+"""Test whether another process can create the environments of a task, before anything is written."""
 
 import multiprocessing
 from collections.abc import Callable
@@ -19,28 +19,28 @@ def require_makeable(
     instead: str,
     method: str | None = None,
 ) -> None:
-    """Make environments in another process, and check that it works.
+    """Check that another process can create the environments of a task.
 
-    A class of a script, or a function, is registered by the process that runs it. Another one knows it only if it
-    registers it, too, when it imports the script.
+    A class or function of a script is registered by the process that runs the script. Another process knows it only if
+    importing the script registers it, too.
 
     Args:
-        task: what the message calls it.
-        make_env: makes environments from a seed.
-        deadline: seconds that it may take.
-        algorithm: what needs that.
-        instead: what does not.
-        method: how the process starts. Default: as workers do.
+        task: name of the task for the message.
+        make_env: function that creates environments from a seed.
+        deadline: time limit in seconds.
+        algorithm: name of the algorithm that needs another process, for the message.
+        instead: alternative in the same process, for the message.
+        method: start method of the process. Default: that of workers.
 
     Raises:
-        ValueError: it failed; the message says why.
+        ValueError: creating the environments failed; the message contains the reason.
     """
     context: Any = multiprocessing.get_context(method or start_method())
     ours, theirs = context.Pipe()
     process = context.Process(target=_make, args=(make_env, theirs), daemon=True)
     process.start()
     theirs.close()
-    found = "it did not answer in time"
+    found = "it did not respond in time"
     try:
         if ours.poll(deadline):
             found = ours.recv()
@@ -52,8 +52,8 @@ def require_makeable(
         ours.close()
     if found:
         raise ValueError(
-            f"{task} cannot be made in a process of its own, which {algorithm} needs: {found}. Put its class in a "
-            f"module, and register it as 'module:Class'; or use {instead}, in this process"
+            f"{task} cannot be created in another process, which {algorithm} needs: {found}. Put its class in a "
+            f"module, and register it as 'module:Class'; or use {instead}, which runs in this process"
         )
 
 
@@ -63,5 +63,5 @@ def _make(make_env: Callable[[int], BatchEnv], pipe: Connection) -> None:
         make_env(0).close()
     except Exception as error:
         found = f"{type(error).__name__}: {error}"
-    with suppress(OSError):  # of a parent that has given up
+    with suppress(OSError):  # the parent has closed the pipe
         pipe.send(found)

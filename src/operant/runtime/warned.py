@@ -1,4 +1,4 @@
-"""Log of the warnings of a run, in `warnings.jsonl`: `keeping`."""
+"""Log of the warnings of a run in `warnings.jsonl`: `keeping`."""
 
 import contextlib
 import logging
@@ -14,7 +14,7 @@ from operant.runtime.metrics import RecordWriter
 
 
 class Keeper(logging.Handler):
-    """Collects the warnings of operant and Python, and writes them once attached to a run."""
+    """Logging handler that collects warnings of operant and Python, and writes them once attached to a run."""
 
     def __init__(self) -> None:
         super().__init__(logging.WARNING)
@@ -23,7 +23,7 @@ class Keeper(logging.Handler):
         self._writing = False
 
     def attach(self, folder: Path) -> None:
-        """Write to `warnings.jsonl` in the folder of a run from now on, starting with earlier warnings."""
+        """Write earlier and future warnings to `warnings.jsonl` in the folder of a run."""
         self._path = folder / "warnings.jsonl"
         waiting, self._waiting = self._waiting, []
         for record in waiting:
@@ -33,14 +33,14 @@ class Keeper(logging.Handler):
         """Save a warning.
 
         Args:
-            source: the logger or the kind of warning.
-            text: the message.
+            source: name of the logger, or category of the warning.
+            text: text of the warning.
         """
         time = datetime.now(UTC).isoformat(timespec="seconds")
         self._write({"time": time, "source": source, "text": text})
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Save log records, and show them if no other handler does, as Python does without handlers."""
+        """Save log records, and show them if there is no other handler, as Python does without handlers."""
         self.keep(record.name, record.getMessage())
         last = logging.lastResort
         if last is not None and not _shown_elsewhere(record.name, self):
@@ -63,10 +63,10 @@ _active: list[Keeper] = []
 
 @contextlib.contextmanager
 def keeping(folder: Path | None = None) -> Generator[Keeper]:
-    """Save the warnings in the block; nested blocks share one keeper.
+    """Save the warnings within a block; nested blocks share one handler.
 
     Args:
-        folder: of the run; None: it is made in the block, which calls `Keeper.attach`.
+        folder: folder of the run. Default: the block calls `Keeper.attach` once it has created a run.
     """
     if _active:
         yield _active[-1]
@@ -93,7 +93,7 @@ def keeping(folder: Path | None = None) -> Generator[Keeper]:
 
 
 def _shown_elsewhere(name: str, keeper: Keeper) -> bool:
-    """Return whether another handler than `keeper` handles the records of this logger."""
+    """Return whether a handler other than `keeper` handles the records of a logger."""
     logger: logging.Logger | None = logging.getLogger(name)
     while logger is not None:
         if any(handler is not keeper for handler in logger.handlers):

@@ -1,4 +1,4 @@
-"""Rendered episodes of a policy in Gymnasium's own environment."""
+"""Rendered episodes of a policy in a Gymnasium environment."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import TracebackType
@@ -27,9 +27,9 @@ class Moment(NamedTuple):
     """Progress of an episode.
 
     Attributes:
-        step: actions taken so far.
-        score: rewards so far, undiscounted.
-        value: of the current state by the policy's estimate, or None.
+        step: number of actions so far.
+        score: undiscounted sum of rewards so far.
+        value: estimated value of the current state, or None.
     """
 
     step: int
@@ -38,18 +38,18 @@ class Moment(NamedTuple):
 
 
 class Scene(NamedTuple):
-    """A moment of an episode, and what the policy makes of it.
+    """A step of an episode with the outputs of the policy.
 
     Attributes:
-        frame: the rendered image; None if a window shows it, or nothing does.
-        obs: the observation as the environment gives it, its numbers in a row; of a dictionary its first part.
-        step: actions taken so far.
-        score: rewards so far, undiscounted.
-        reward: of the latest action.
-        told: outputs of policy and critic for the state (`operant.runtime.learner.Describing`); nothing at an end.
-        action: that the policy takes now, as the policy's numbers; None at an end.
-        terminated: whether the task has ended the episode here.
-        ended: whether it has ended here, also by a step limit.
+        frame: rendered image; None if a window shows it, or without rendering.
+        obs: flattened observation of the environment; the first entry of a dictionary.
+        step: number of actions so far.
+        score: undiscounted sum of rewards so far.
+        reward: reward of the latest action.
+        told: outputs of policy and critic for the state (`operant.runtime.learner.Describing`); empty at the end.
+        action: action of the policy in this state, as numbers; None at the end.
+        terminated: whether the episode terminated here.
+        ended: whether the episode terminated here or was truncated.
     """
 
     frame: Frame | None
@@ -64,15 +64,15 @@ class Scene(NamedTuple):
 
     @property
     def value(self) -> float | None:
-        """The value of the state, 0 after a termination; None if none is known."""
+        """Value of the state, 0 after termination; None without an estimate."""
         return 0.0 if self.terminated else self.told.get("value", [None])[0]
 
 
 class Played(NamedTuple):
-    """Shown episodes.
+    """Result of rendered episodes.
 
     Attributes:
-        scores: undiscounted sum of rewards of each.
+        scores: undiscounted sum of rewards of each episode.
         cut: number of episodes that `max_steps` truncated.
     """
 
@@ -81,29 +81,30 @@ class Played(NamedTuple):
 
 
 class Stage:
-    """A rendered environment with the policy of one seed.
+    """Rendered environment with the policy of one seed.
 
-    The first episode is the first one of an evaluation in Gymnasium's environment.
+    The first episode is the same as the first of an evaluation in the Gymnasium environment.
 
     Args:
-        policy: acts for S seeds.
-        task: a Gymnasium id.
-        seeds: all S of them, as the policy knows them.
-        index: which of them acts.
-        noise: draws the noise `[S, 1, ...]` that the policy samples with. Default: it acts greedily.
-        wrap: puts the environment in a wrapper, where the policy does not see its observations as they are.
-        live: whether to open a window, which shows every step at its own pace, instead of making frames.
-        blind: whether not to render at all, as where the environment cannot be.
-        env_kwargs: parameters for the constructor of the environment.
-        device: where the policy lives.
-        max_steps: after which an episode is truncated; a task may have a shorter limit. Default: never.
-        wrappers: of the environments that the policy has learned in; those that hold in evaluations change
-            observations here, too.
-        describe: what policies make of observations (`operant.runtime.learner.Describing`). Default: nothing is known.
+        policy: policy of S seeds.
+        task: id of a Gymnasium environment.
+        seeds: all S seeds of the policy.
+        index: index of the seed to render.
+        noise: function that draws the noise `[S, 1, ...]` for sampling actions. Default: greedy actions.
+        wrap: function that wraps the environment, if the policy needs transformed observations.
+        live: whether to open a window that shows every step in real time, instead of returning frames.
+        blind: whether to disable rendering, for environments that do not support it.
+        env_kwargs: keyword arguments of the environment's constructor.
+        device: device of the policy.
+        max_steps: number of steps after which an episode is truncated, in addition to limits of the task. Default: no
+            limit.
+        wrappers: wrappers of the training environments; those used in evaluations transform
+            the observations here, too.
+        describe: source of the outputs `told` (`operant.runtime.learner.Describing`). Default: no outputs.
 
     Attributes:
-        moment: of the latest frame.
-        frames_per_second: natural speed of the frames.
+        moment: progress at the latest frame.
+        frames_per_second: frames per second in real time.
 
     Raises:
         ValueError: unknown seed, or the environment cannot be rendered.
@@ -127,9 +128,7 @@ class Stage:
         describe: Callable[[Tree, Tree | None], Mapping[str, Tensor]] | None = None,
     ):
         if not 0 <= index < len(seeds):
-            raise ValueError(
-                f"index must lie between 0 and {len(seeds) - 1}, as there are {len(seeds)} seeds; got {index}"
-            )
+            raise ValueError(f"index must be between 0 and {len(seeds) - 1} for {len(seeds)} seeds, got {index}")
         self._describe, self.moment = describe, Moment(0, 0.0, None)
         self._wrappers = holding(wrappers, task)
         mode = None if blind else "human" if live else "rgb_array"
@@ -147,15 +146,17 @@ class Stage:
             except ValueError as error:
                 if "render_mode" not in str(error):
                     raise
-                raise ValueError(f"{task} cannot be rendered: its constructor takes no render_mode: {error}") from error
+                raise ValueError(
+                    f"{task} cannot be rendered, since its constructor has no argument render_mode: {error}"
+                ) from error
 
-        # Only this mode shows the end of an episode: the reset comes one step later.
+        # Only this mode returns the last state of an episode: the reset comes one step later.
         self._shown = SyncVectorEnv([make], copy=False, autoreset_mode=AutoresetMode.NEXT_STEP)
         (row,) = streams.row_seeds([seeds[index]], 1, "evaluation")
         self._env = GymnasiumEnv(self._shown, [streams.episode_seed(row, 0)], task=task, device=device)
 
     def check(self) -> None:
-        """Make sure that frames can be made.
+        """Check that frames can be rendered.
 
         Raises:
             ValueError: `render()` returns no image.
@@ -164,11 +165,11 @@ class Stage:
         self._frame()
 
     def play(self, episodes: int, show: Callable[[Frame], object] = lambda frame: None) -> Played:
-        """Play whole episodes.
+        """Play complete episodes.
 
         Args:
             episodes: number of episodes.
-            show: called with every frame, unless live.
+            show: function called with every frame, unless live.
         """
         scores, cut = list[float](), 0
         for scene in self.scenes():
@@ -183,14 +184,14 @@ class Stage:
         return Played(scores, cut)
 
     def scenes(self) -> Iterator[Scene]:
-        """Play one episode after another, scene by scene: a state, what the policy makes of it, and what it does."""
+        """Play one episode after another, and yield a scene per step."""
         obs, memory = self._env.reset(), None
         score, reward, steps, terminated, ended = 0.0, 0.0, 0, False, False
         while True:
             known = seen(self._for_all(obs), self._wrappers)
             told = {} if ended or self._describe is None else self._own(self._describe(known, memory))
             frame = self._frame()
-            # At an end the action is ignored, and only asked for once another episode is.
+            # At the end of an episode the action is ignored, and only computed if another episode follows.
             chosen = None if ended else self._act(known, memory)
             yield Scene(
                 frame,
@@ -205,7 +206,7 @@ class Stage:
             )
             actions, memory = chosen or self._act(known, memory)
             step = self._env.step(actions[self._index])
-            obs, valid = step.obs, bool(step.valid)  # a step that is not valid begins an episode
+            obs, valid = step.obs, bool(step.valid)  # an invalid step is the reset of an episode
             memory = memory if valid else None
             reward = float(step.score) * valid
             score, steps = (score + reward, steps + 1) if valid else (0.0, 0)
@@ -217,7 +218,7 @@ class Stage:
             return self._policy.act(known, memory, self._noise() if self._noise else None)
 
     def _own(self, told: Mapping[str, Tensor]) -> dict[str, list[float]]:
-        """Return the outputs for the only observation of the acting seed."""
+        """Return the outputs for the single observation of the rendered seed."""
         return {name: _floats(values[self._index, 0]) for name, values in told.items()}
 
     def close(self) -> None:
@@ -233,20 +234,20 @@ class Stage:
         self.close()
 
     def _for_all(self, obs: Tree) -> Tree:
-        """View an observation `[1, ...]` as `[S, 1, ...]`, the same for every seed."""
+        """Expand an observation `[1, ...]` to `[S, 1, ...]`, the same for every seed."""
         if isinstance(obs, Mapping):
             return {key: self._for_all(part) for key, part in obs.items()}
         return obs.expand(self._count, *obs.shape)
 
     def _frame(self) -> Frame | None:
-        """Return the rendered frame; None if a window shows it, or there is none."""
+        """Return the rendered frame; None with a window or without rendering."""
         if not self._makes_frames:
             return None
         images: Any = self._shown.render()
         if not isinstance(images[0], np.ndarray) or images[0].ndim != 3:
             raise ValueError(
-                f"{self._env.task} returns no image: its render() must return an array [height, width, 3] of bytes "
-                f"where render_mode is 'rgb_array', got {images[0]!r:.80}"
+                f"render() of {self._env.task} must return an array [height, width, 3] of bytes "
+                f"if render_mode is 'rgb_array', got {images[0]!r:.80}"
             )
         return np.ascontiguousarray(images[0], dtype=np.uint8)
 
@@ -259,7 +260,7 @@ def _check_rendering(spec: EnvSpec, mode: str | None) -> float:
     """Return the frames per second of a task.
 
     Raises:
-        ValueError: it cannot be rendered so.
+        ValueError: the task does not support this render mode.
     """
     env, task = make_single(spec), spec.id
     metadata = env.metadata
