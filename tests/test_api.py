@@ -656,7 +656,7 @@ def test_a_configuration_of_another_kind_leaves_nothing_behind(tmp_path):
 def test_a_folder_with_something_in_it_is_left_alone(tmp_path):
     (tmp_path / "run").mkdir()
     (tmp_path / "run" / "thesis.tex").write_text("precious")
-    with pytest.raises(RunError, match="exists already and is not empty"):
+    with pytest.raises(RunError, match="already exists and is not empty"):
         train(tmp_path / "run")
     assert [path.name for path in (tmp_path / "run").iterdir()] == ["thesis.tex"]
 

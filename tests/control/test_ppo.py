@@ -399,8 +399,8 @@ def test_a_run_goes_on_exactly_on_another_number_of_processes():
 @pytest.mark.parametrize(
     ("count", "config", "message"),
     [
-        (3, {}, "3 shards must divide num_envs, which is 8"),
-        (8, {"num_steps": 1, "num_minibatches": 2}, "8 shards must divide minibatch, which is 4"),
+        (3, {}, "num_envs must be divisible by the number of shards, got 8 and 3"),
+        (8, {"num_steps": 1, "num_minibatches": 2}, "minibatch must be divisible by the number of shards, got 4 and 8"),
         (2, {"normalize_obs": True}, "normalize_obs on CartPole-v1 needs all environments of each seed"),
     ],
 )

@@ -95,7 +95,7 @@ def test_an_empty_folder_is_as_good_as_none(tmp_path):
 
 @pytest.mark.parametrize("name", ["a b", "ä", "a\nb", "-x", ".x", "x" * 129, "a:b", "a\0b", "\\"])
 def test_names_that_make_trouble_are_refused(tmp_path, name):
-    with pytest.raises(RunError, match=r"is not a (name|path)"):
+    with pytest.raises(RunError, match=r"is not a (valid name|path)"):
         Run.create(str(tmp_path / "runs") + "/" + name, SETTINGS, Config())
     assert not (tmp_path / "runs").exists()
 

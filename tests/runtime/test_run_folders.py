@@ -61,7 +61,7 @@ def test_nothing_is_done_to_a_run_that_is_trained(make_run, tmp_path):
 def test_rename_and_delete(make_run, tmp_path):
     run = make_run("one")
     make_run("taken")
-    for name, message in (("taken", "exists already"), ("a b", "is not a name for a run"), ("../x", "is a path")):
+    for name, message in (("taken", "already exists"), ("a b", "is not a valid name for a run"), ("../x", "is a path")):
         with pytest.raises(RunError, match=message):
             rename(run, name)
     moved = rename(run, "two")
@@ -115,6 +115,6 @@ def test_what_does_not_belong_together_is_not_merged(make_run, tmp_path):
     ):
         with pytest.raises(RunError, match=message):
             merge([one, other], tmp_path / "whole")
-    with pytest.raises(RunError, match="two runs or more"):
+    with pytest.raises(RunError, match="at least two runs"):
         merge([one], tmp_path / "whole")
     assert not (tmp_path / "whole").exists()

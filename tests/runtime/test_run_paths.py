@@ -19,7 +19,7 @@ def test_default_paths_are_free_and_allowed(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("name", ["a b", ".hidden", "-flag", "ü", "x" * 129])
 def test_names_that_are_none_are_refused(name):
-    with pytest.raises(RunError, match="is not a name for a run: use 1 to 128 letters"):
+    with pytest.raises(RunError, match="is not a valid name for a run: use 1 to 128 letters"):
         check_name(Path("runs") / name)
 
 
@@ -28,5 +28,5 @@ def test_paths_begin_at_the_root(tmp_path, monkeypatch):
     assert absolute("runs/../one") == tmp_path.resolve() / "one"
     with pytest.raises(RunError, match="is not a path"):
         absolute("a\0b")
-    with pytest.raises(RunError, match="'' is not a path: name a folder"):
+    with pytest.raises(RunError, match="'' is not a path: pass a folder"):
         absolute("")

@@ -116,5 +116,5 @@ def test_a_state_that_one_refuses_leaves_all_as_they_were():
 
 def test_a_state_of_other_seeds_is_refused():
     state = InTurn([Counter(1)], budget=5).state_dict()
-    with pytest.raises(ValueError, match="the state is of 1 seeds, but there are 2"):
+    with pytest.raises(ValueError, match="the state has 1 seeds, expected 2"):
         InTurn([Counter(1), Counter(1)], budget=5).load_state_dict(state)

@@ -70,12 +70,12 @@ def test_the_number_of_processes_changes_no_bit(size):
 
 
 def test_more_processes_than_shards_have_nothing_to_do():
-    with pytest.raises(ValueError, match="2 processes need at least as many shards, but the run has 1: give it --sha"):
+    with pytest.raises(ValueError, match="2 processes need at least as many shards, but the run has 1: create it with --sha"):
         team(2, lambda rank: Shards(1, rank))
 
 
 def test_what_is_divided_must_be_divisible():
-    with pytest.raises(ValueError, match="4 shards must divide num_envs, which is 6"):
+    with pytest.raises(ValueError, match="num_envs must be divisible by the number of shards, got 6 and 4"):
         Shards(4, Alone()).require_even(minibatch=8, num_envs=6)
 
 

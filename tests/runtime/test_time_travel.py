@@ -95,7 +95,7 @@ def test_a_state_without_a_hash_is_confirmed_by_the_next_one(tmp_path):
     assert (after.consumed, after.sha256) == (before.consumed, before.sha256)
     bare = TimeTravel(trained(tmp_path / "bare", "none"), Regression())
     bare.go(230)
-    with pytest.raises(RunError, match="no hash of a state from 230 on"):
+    with pytest.raises(RunError, match="no recorded hash of a state from 230 on"):
         list(bare.confirm())
 
 
@@ -112,7 +112,7 @@ def test_updates_that_lead_elsewhere_are_an_error_and_not_shown(tmp_path):
 
     travel = TimeTravel(run, Other())
     travel.go(140)
-    with pytest.raises(DivergedError, match=r"at 200, computed again from 140, .* SHA-256 differ.*0, 100, 300, 400"):
+    with pytest.raises(DivergedError, match=r"at 200, recomputed from 140, .* SHA-256.*0, 100, 300, 400"):
         travel.go(210)
     assert travel.go(310).consumed == 310  # from a checkpoint that is after it
     assert travel.go(300).verified
@@ -135,7 +135,7 @@ def test_one_cannot_go_further_than_the_run(tmp_path):
     assert travel.end == 120
     assert travel.go(120).consumed == 120
     for at in (-1, 121):
-        with pytest.raises(ValueError, match=f"at must lie between 0 and 120, which run has used, got {at}"):
+        with pytest.raises(ValueError, match=f"at must be between 0 and 120, the budget used by run, got {at}"):
             travel.go(at)
     with pytest.raises(ValueError, match="has used 120 of its budget"):
         TimeTravel(run, travel.learner)
@@ -152,7 +152,7 @@ def test_what_was_trained_under_another_budget_is_not_computed_again(tmp_path):
     train(learner, run, budget=800, progress="silent")
     travel = TimeTravel(run, Regression())
     assert travel.go(300).verified
-    with pytest.raises(RunError, match=r"under a budget of 400 at 300, and has one of 800 now"):
+    with pytest.raises(RunError, match=r"with a budget of 400 at 300, and now has one of 800"):
         travel.go(310)
     assert travel.go(510).consumed == 510
 
@@ -168,7 +168,7 @@ def test_a_run_that_began_with_another_needs_a_state_of_its_start(tmp_path):
     run._update(lambda facts: facts["resolved"].update(init="elsewhere"))
     assert TimeTravel(Run.open(run.path), Regression()).go(10).consumed == 10
     run.history.drop()
-    with pytest.raises(RunError, match="no state from before 10 to compute it from; those that were kept are 400"):
+    with pytest.raises(RunError, match="no state before 10 to recompute it from; stored states: 400"):
         TimeTravel(Run.open(run.path), Regression()).go(10)
 
 

@@ -55,7 +55,7 @@ def _die(seed):
     os._exit(3)
 
 
-@pytest.mark.parametrize(("make_env", "message"), [(_hang, "did not answer in time"), (_die, "the process died")])
+@pytest.mark.parametrize(("make_env", "message"), [(_hang, "did not respond in time"), (_die, "the process died")])
 def test_processes_that_do_not_answer_are_named(make_env, message):
     with pytest.raises(ValueError, match=message):
         require_makeable("X-v0", make_env, method="fork", deadline=1.0, algorithm="a3c", instead="a2c")

@@ -127,8 +127,8 @@ class Bare(CartPoleEnv):
 @pytest.mark.parametrize(
     ("kind", "message"),
     [
-        (Dark, r"OperantTest-v0 returns no image: its render\(\) must return an array .*, got None"),
-        (Bare, "OperantTest-v0 cannot be rendered: its constructor takes no render_mode: "),
+        (Dark, r"render\(\) of OperantTest-v0 must return an array .*, got None"),
+        (Bare, "OperantTest-v0 cannot be rendered, since its constructor has no argument render_mode: "),
     ],
 )
 def test_an_environment_that_shows_nothing_is_named(kind, message):

@@ -164,8 +164,8 @@ def test_a_task_without_frames_shows_its_observations(runs):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"at": 5000}, "at must lie between 0 and 2048"),
-        ({"at": -1}, "at must lie between 0 and 2048"),
+        ({"at": 5000}, "at must be between 0 and 2048"),
+        ({"at": -1}, "at must be between 0 and 2048"),
         ({"at": 1.5}, "at a whole number, got 'to' and 1.5"),
         ({"at": True}, "whole number"),
         ({"at": 0, "way": "sideways"}, "way must be to, back or confirm"),
