@@ -1,4 +1,4 @@
-"""The local web app, without formulas of its own.
+"""Local web app of operant.
 
 `operant serve` starts it (`operant.web.serving`). The server process imports nothing heavy; worker processes
 (`operant.web.workers`) compute and read runs with the library's own functions.

@@ -1,7 +1,7 @@
-"""The app: pages, their files, and access to the worker processes.
+"""The web app: pages, static files, and access to worker processes.
 
-Pages share one shell (`static/index.html`) with a JavaScript module each. Files are looked up by name among those of
-the package; no request is treated as a path.
+Pages share one shell (`static/index.html`) and have one JavaScript module each. Files are looked up by name among the
+files of the package; requests are never treated as paths.
 """
 
 import asyncio
@@ -26,13 +26,13 @@ from operant.web.taxonomy import taxonomy
 from operant.web.workers import Worker
 
 STATIC = Path(__file__).parent / "static"
-"""Files of the pages."""
+"""Static files of the pages."""
 PAGES = ("/", "/runs", "/completions", "/chat", "/labels", "/explorables", "/map")
-"""Addresses of the pages."""
+"""URL paths of the pages."""
 BODY_SECONDS = 30.0
-"""Seconds that the body of a request may take."""
+"""Time limit for the body of a request, in seconds."""
 NOWHERE = Documentation()
-"""Documentation whose place is not known."""
+"""Documentation with unknown location."""
 
 
 @dataclass(frozen=True)
@@ -40,11 +40,11 @@ class Workers:
     """Worker processes by purpose.
 
     Attributes:
-        library: reads runs, with little in its memory.
-        computing: solves, learns, draws and compares.
-        labels: keeps labels.
-        travel: keeps the run at hand whose updates are gone to.
-        chat: keeps language models that answer.
+        library: reads runs, with little memory.
+        computing: runs solvers, learners, plots and comparisons.
+        labels: stores preference labels.
+        travel: holds the open run of time travel.
+        chat: holds loaded language models.
     """
 
     library: Worker
@@ -54,7 +54,7 @@ class Workers:
     chat: Worker
 
     def of(self, name: str) -> Worker:
-        """Return the worker of a function by its name."""
+        """Return the worker that runs a function, by name."""
         package = name.partition(".")[0]
         if package in ("playground", "explorables") or name == "runs.compare":
             return self.computing
@@ -62,19 +62,19 @@ class Workers:
         return own.get(package, self.library)
 
     async def close(self) -> None:
-        """End the processes."""
+        """Stop the processes."""
         for worker in (self.library, self.computing, self.labels, self.travel, self.chat):
             await worker.close()
 
 
 def make_app(runs: Path, hosts: Hosts, token: str | None = None, documentation: Documentation = NOWHERE) -> Guard:
-    """Return the app.
+    """Create the app.
 
     Args:
-        runs: the folder of runs, which may be missing.
-        hosts: valid host names of requests.
-        token: required token; None for none.
-        documentation: where the documentation is.
+        runs: folder of runs, which need not exist.
+        hosts: allowed host names of requests.
+        token: token required in requests. Default: no token.
+        documentation: location of the documentation.
     """
     streams = Streams(runs)
     workers = Workers(*(Worker(runs) for _ in range(5)))
@@ -83,7 +83,9 @@ def make_app(runs: Path, hosts: Hosts, token: str | None = None, documentation: 
 
     @asynccontextmanager
     async def lifespan(_: Starlette) -> AsyncGenerator[None]:
-        first = asyncio.create_task(workers.library.call("runs.index", {}))  # starts while the browser does
+        first = asyncio.create_task(
+            workers.library.call("runs.index", {})
+        )  # starts the worker while the browser starts
         yield
         first.cancel()
         streams.end()
@@ -112,7 +114,7 @@ def _first(workers: Workers) -> Any:
     waking = set[asyncio.Task[Any]]()
 
     async def answer(request: Request) -> Response:
-        """Serve the playground's shell, and start its worker while the browser starts."""
+        """Serve the shell of the playground, and start its worker while the browser starts."""
         task = asyncio.create_task(workers.computing.call("playground.presets", {}))
         waking.add(task)
         task.add_done_callback(waking.discard)
@@ -161,7 +163,7 @@ def _call(workers: Workers) -> Any:
             return JSONResponse({"error": f"the body took longer than {BODY_SECONDS:g} seconds"}, 408)
         except ClientDisconnect:
             return _nothing()
-        if not isinstance(arguments, dict):  # the keys of a JSON object are texts
+        if not isinstance(arguments, dict):  # the keys of a JSON object are strings
             return JSONResponse({"error": "the body must be a JSON object"}, 400)
         if name == "runs.medium":  # returns a path, which is for the server only
             return _nothing()
@@ -176,4 +178,4 @@ def _response(path: Path) -> Response:
 
 
 def _nothing() -> Response:
-    return PlainTextResponse("there is nothing here\n", 404)
+    return PlainTextResponse("not found\n", 404)

@@ -1,6 +1,6 @@
-"""Batches of runs for the explorables: the samples of one update, and how far it has moved their probabilities.
+"""Batches of runs for the explorables: samples of one update, with log-probabilities before and after.
 
-An update of PPO is computed again from its state, as in time travel; of language models, the ledger has the tokens.
+Updates of PPO are recomputed as in time travel; batches of language models are read from the ledger.
 """
 
 from collections.abc import Sequence
@@ -17,13 +17,13 @@ if TYPE_CHECKING:  # the list of runs is read in a process without torch
     from operant.control.ppo import PPO
 
 LEARNERS = ("ppo", "ppo-penalty")
-"""Algorithms whose updates are computed again."""
+"""Algorithms whose updates are recomputed."""
 MOST_SAMPLES = 400
-"""Maximum samples of a batch; of larger ones an even part is shown."""
+"""Maximum number of samples of a batch; larger ones are subsampled evenly."""
 
 
 def index(runs: Path) -> dict[str, Any]:
-    """Return the runs with batches to show."""
+    """Return the runs with batches."""
     return {"runs": [name for name in names_of(runs) if _has_batches(folder_of(runs, name))]}
 
 
@@ -35,30 +35,30 @@ def _has_batches(path: Path) -> bool:
 
 
 def batch(runs: Path, run: str, at: int | None = None, seed: int | None = None, environment: int = 0) -> dict[str, Any]:
-    """Return the batch of an update of a seed of a run, computed for a moment per call.
+    """Return the batch of an update of a run for one seed; each call computes for a short time.
 
     Args:
-        runs: the folder of runs.
-        run: its name.
-        at: used budget at which the update begins. Default: that of the last update.
-        seed: of the run. Default: the first.
-        environment: whose rollout is returned, from 0; the last one if there are fewer.
+        runs: folder of runs.
+        run: name of the run.
+        at: budget used at the start of the update. Default: the last update.
+        seed: seed of the run. Default: the first one.
+        environment: index of the environment whose rollout is returned, at most the last.
 
     Returns:
-        `done`, `at`, and `end` and `every`: the last update begins at `end`, and they come `every` so much of the
-        budget. Once done also `seeds`, all of the run, and `seed`; `environments`, their number, 0 for language models,
-        and `environment`; `samples`, their number; `log_probs`, `old_log_probs` and `advantages` of (some of) them,
-        after and before the update; and the `rollout` of the environment, by the names of the arguments of
-        `operant.ops.gae`, None for language models.
+        `done`, `at`, and the budget used at the start of the last update, `end`, and per update, `every`. Once done,
+        also `seeds` of the run, and `seed`; the number of `environments`, 0 for language models, and `environment`;
+        the number of `samples`; `log_probs` after the update, `old_log_probs` and `advantages` of all or some samples;
+        and the `rollout` of the environment, with the arguments of `operant.ops.gae` as keys, None for language
+        models.
 
     Raises:
-        ValueError: the run has no such update or seed.
-        RunError: it cannot be computed again.
+        ValueError: the run does not have the update or seed.
+        RunError: the update cannot be recomputed.
     """
     path = folder_of(runs, run)
     for name, value in (("at", at), ("seed", seed), ("environment", environment)):
         if value is not None and (isinstance(value, bool) or not isinstance(value, int)):  # pyright: ignore[reportUnnecessaryIsInstance] - from JSON
-            raise ValueError(f"{name} must be a whole number, got {value!r}")
+            raise ValueError(f"{name} must be an integer, got {value!r}")
     if ledgers := ledgers_of(path):
         seeds = sorted({own for _, own in ledgers})
         seed = _chosen(seed, seeds)
@@ -67,18 +67,18 @@ def batch(runs: Path, run: str, at: int | None = None, seed: int | None = None, 
         place = {"done": True, "at": found[0], "end": pairs[-1][0], "every": 1, "seeds": seeds, "seed": seed}
         return place | _of_ledger(read_ledger(path, *found))
     if settings_of(path).get("algorithm") not in LEARNERS:
-        raise ValueError(f"{run} has no batches to show: those are kept by {', '.join(LEARNERS)} and GRPO with its kin")
+        raise ValueError(f"{run} has no batches: only {', '.join(LEARNERS)}, and GRPO and its variants have batches")
     return _of_learner(path, at, seed, environment)
 
 
 def _chosen(seed: int | None, seeds: Sequence[int]) -> int:
     if seed is not None and seed not in seeds:
-        raise ValueError(f"the run has the seeds {', '.join(map(str, seeds))}, got {seed}")
+        raise ValueError(f"seed must be one of {', '.join(map(str, seeds))}, got {seed}")
     return seeds[0] if seed is None else seed
 
 
 def _of_learner(path: Path, at: int | None, seed: int | None, environment: int) -> dict[str, Any]:
-    from operant.web.travel import opened  # noqa: PLC0415 - torch takes seconds, and lists of runs do without
+    from operant.web.travel import opened  # noqa: PLC0415 - importing torch takes seconds, and lists of runs do not need it
 
     place = opened(path)
     seeds = list(place.trained.run.settings.seeds)
@@ -94,7 +94,7 @@ def _of_learner(path: Path, at: int | None, seed: int | None, environment: int) 
 
 
 def _updated(learner: "PPO", index: int, environment: int) -> dict[str, Any]:
-    """Make an update, return the batch of a seed, and take the update back."""
+    """Compute an update, return the batch of a seed, and undo the update."""
     from operant.runtime.budget import remaining  # noqa: PLC0415 - as above
     from operant.state import clone  # noqa: PLC0415 - as above
     from operant.tensors import floats, nested  # noqa: PLC0415 - as above
@@ -108,7 +108,7 @@ def _updated(learner: "PPO", index: int, environment: int) -> dict[str, Any]:
         log_probs = agent.head.log_prob(agent.networks.policy(samples.obs), agent.networks.free, samples.actions)
     finally:
         learner.load_state_dict(before)
-    if learner.config.normalize_advantage == "minibatch":  # as the loss sees them, except the choice of minibatches
+    if learner.config.normalize_advantage == "minibatch":  # as in the loss, except for the choice of minibatches
         samples = samples.standardized()
     chosen = _even(samples.advantages.shape[1])
     columns = {"log_probs": log_probs, "old_log_probs": samples.old_log_probs, "advantages": samples.advantages}
@@ -143,5 +143,5 @@ def _of_ledger(ledger: Ledger) -> dict[str, Any]:
 
 
 def _even(count: int) -> list[int]:
-    """Return the places of an even part of the samples."""
+    """Return the indices of an even subsample."""
     return np.unique(np.linspace(0, count - 1, min(count, MOST_SAMPLES)).round().astype(int)).tolist()

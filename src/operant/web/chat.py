@@ -1,8 +1,8 @@
-"""Chat with language models of the folder of runs, and scores of their answers by a reward model.
+"""Chat with language models in the folder of runs, with scores by a reward model.
 
-A call names everything that an answer depends on, and gets as much of it as there is after a moment; a page asks again
-until it is complete, and cancels by not asking. A process that has lost an answer samples it again, with the same
-random numbers.
+A call contains everything that an answer depends on, and returns the part sampled after a short time. The page repeats
+the call until the answer is complete, and cancels by not repeating it. A process that does not have the answer in
+memory samples it again with the same random numbers.
 """
 
 import json
@@ -23,17 +23,17 @@ from operant.web.models import FILES, LANGUAGE, algorithm_of
 from operant.web.workers import NotFoundError
 
 MOMENT = 0.2
-"""Seconds of sampling of a call."""
+"""Time of sampling per call, in seconds."""
 MOST_TOKENS = 1024
-"""Maximum tokens of an answer."""
+"""Maximum number of tokens of an answer."""
 MOST_CHARACTERS = 20_000
-"""Maximum characters of a prompt with the conversation before it."""
+"""Maximum number of characters of a conversation with its prompt."""
 MOST_OPEN = 8
-"""Answers that are remembered: those of two models to the latest prompts."""
+"""Number of answers in memory: those of two models to the latest prompts."""
 
 
 class _Writing:
-    """An answer that is being written."""
+    """A partially sampled answer."""
 
     def __init__(self, speaker: ChatModel, conversation: Conversation, prompt: str) -> None:
         self.speaker, self.conversation = speaker, conversation
@@ -41,7 +41,7 @@ class _Writing:
         self.text, self.complete = "", False
 
     def write(self, seconds: float) -> None:
-        """Sample for a while."""
+        """Sample for a limited time."""
         end = time.monotonic() + seconds
         for piece in self._pieces:
             self.text += piece
@@ -65,23 +65,23 @@ def answer(  # noqa: PLR0917 - by name, from JSON
     seed_index: int = 0,
     reward_model: str = "",
 ) -> dict[str, Any]:
-    """Return an answer so far: `text`, `complete`, `tokens`, `truncated`, `reward`, and `in_turns` of the model.
+    """Return the answer so far: `text`, `complete`, `tokens`, `truncated`, `reward`, and `in_turns` of the model.
 
     Args:
-        runs: the folder of runs.
-        model: name of a run or of a saved model.
-        prompt: to answer.
-        before: earlier turns, `{"prompt", "answer"}` each.
-        temperature: of the sampler.
-        top_p: of the sampler.
-        max_tokens: of the answer.
-        seed: of the random numbers.
-        seed_index: position of the seed in a run.
-        reward_model: name of a run of a reward model, which scores the answer if it is complete; empty: none.
+        runs: folder of runs.
+        model: name of a run or saved model.
+        prompt: the prompt.
+        before: earlier turns, each `{"prompt", "answer"}`.
+        temperature: temperature of sampling.
+        top_p: probability mass of nucleus sampling.
+        max_tokens: maximum number of tokens of the answer.
+        seed: seed of the random numbers.
+        seed_index: index of the seed in the run.
+        reward_model: name of a run of a reward model that scores complete answers. Default: no score.
 
     Raises:
-        NotFoundError: there is no such model.
-        ValueError: a value is out of its range, or the prompt cannot be tokenized.
+        NotFoundError: the model does not exist.
+        ValueError: a value is out of range, or the prompt cannot be tokenized.
     """
     judging = _reward_run(runs, reward_model) if reward_model else None
     sampling = _sampling(temperature, top_p, max_tokens)
@@ -94,7 +94,7 @@ def answer(  # noqa: PLR0917 - by name, from JSON
         conversation = Conversation(speaker, sampling, seed=seed, messages=_messages(before))
         writing = _Writing(speaker, conversation, prompt)
     if not writing.complete:
-        writing.write(MOMENT)  # what raises is not kept
+        writing.write(MOMENT)  # not stored if it raises
     _open[key] = writing
     _open.move_to_end(key)
     while len(_open) > MOST_OPEN:
@@ -115,27 +115,27 @@ def _sampling(temperature: Any, top_p: Any, max_tokens: Any) -> Sampling:
         if isinstance(value, bool) or not isinstance(value, int | float):
             raise ValueError(f"{name} must be a number, got {value!r}")
     if type(max_tokens) is not int or not 1 <= max_tokens <= MOST_TOKENS:
-        raise ValueError(f"max_tokens must be from 1 to {MOST_TOKENS} in a page, got {max_tokens!r}")
+        raise ValueError(f"max_tokens must be from 1 to {MOST_TOKENS}, got {max_tokens!r}")
     return Sampling(max_tokens, float(temperature), top_p=float(top_p))
 
 
 def _check(prompt: Any, before: Any, seed: Any, seed_index: Any) -> None:
     for name, value in (("seed", seed), ("seed_index", seed_index)):
         if type(value) is not int or not 0 <= value < 1 << 53:
-            raise ValueError(f"{name} must be a whole number of at least 0, got {value!r}")
+            raise ValueError(f"{name} must be an integer of at least 0, got {value!r}")
     turns = cast(list[Any], before) if isinstance(before, list) else [None]
     sides: list[Mapping[str, Any]] = [
         cast(Mapping[str, Any], turn) if isinstance(turn, Mapping) else {} for turn in turns
     ]
     texts: list[Any] = [prompt, *(turn.get(name) for turn in sides for name in _SIDES)]
     if not all(isinstance(text, str) for text in texts):
-        raise ValueError("the prompt, and prompt and answer of each turn before it, must be texts")
+        raise ValueError("the prompt, and prompts and answers of earlier turns, must be strings")
     if not prompt:
-        raise ValueError("the prompt is empty: write something")
+        raise ValueError("the prompt is empty")
     length = sum(map(len, texts))
     if length > MOST_CHARACTERS:
         raise ValueError(
-            f"the conversation has {length} characters, at most {MOST_CHARACTERS} in a page: begin another one"
+            f"the conversation must have at most {MOST_CHARACTERS} characters, got {length}: start a new one"
         )
 
 
@@ -151,8 +151,8 @@ def _model(runs: Path, name: str) -> Path:
     """Return the folder of a policy.
 
     Raises:
-        NotFoundError: there is none of that name.
-        ValueError: it is a run of something else.
+        NotFoundError: the name does not exist.
+        ValueError: the run trained something else.
     """
     try:
         path = folder_of(runs, name)
@@ -160,7 +160,7 @@ def _model(runs: Path, name: str) -> Path:
         return folder_of(runs, name, FILES)
     entry = LANGUAGE.get(algorithm_of(path))
     if entry is None or entry.family == "reward":
-        raise ValueError(f"{name} is a run of {algorithm_of(path)}, which trains no policy that writes")
+        raise ValueError(f"{name} is a run of {algorithm_of(path)}, which does not train a language model")
     return path
 
 
@@ -168,18 +168,18 @@ def _reward_run(runs: Path, name: str) -> Path:
     """Return the folder of a run of a reward model.
 
     Raises:
-        NotFoundError: there is none of that name.
-        ValueError: it is a run of something else.
+        NotFoundError: the name does not exist.
+        ValueError: the run trained something else.
     """
     path = folder_of(runs, name)
     entry = LANGUAGE.get(algorithm_of(path))
     if entry is None or entry.family != "reward":
-        raise ValueError(f"{name} is a run of {algorithm_of(path)}, which trains no reward model")
+        raise ValueError(f"{name} is a run of {algorithm_of(path)}, which does not train a reward model")
     return path
 
 
 def _stamps(path: Path) -> tuple[int, ...]:
-    """Return when weights of a run or of a model were written: a training that continues has new ones."""
+    """Return modification times of the weights of a run or model, which change while training continues."""
     found: list[int] = []
     for file in (path, path / "checkpoints"):
         try:

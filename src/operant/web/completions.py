@@ -1,4 +1,4 @@
-"""Answers of language models at every recorded step of a run: batches token by token, and evaluations."""
+"""Completions of language models at every recorded step of a run: training batches and evaluations."""
 
 import base64
 from collections.abc import Sequence
@@ -16,23 +16,23 @@ from operant.web.runs import settings_of, shown_path
 from operant.web.workers import NotFoundError
 
 KINDS: dict[str, str] = {"piece": "i4", "clipped": "u1"}
-"""Types of columns; others are `f4`."""
+"""Data types of columns; others are `f4`."""
 WITHOUT_BATCHES: dict[str, str] = {
-    "sft": "Supervised fine-tuning samples nothing while it trains: it learns from given answers, whose tokens count "
-    "alike. So there are no training batches, and no ledger.",
-    "dpo": "DPO samples nothing while it trains: it learns from given pairs, in which an answer counts as a whole. So "
+    "sft": "Supervised fine-tuning does not sample completions during training: all tokens of the answers in the data "
+    "have the same weight. So there are no training batches, and no ledger.",
+    "dpo": "DPO does not sample completions during training: it learns from pairs of complete answers in the data. So "
     "there are no training batches, and no ledger.",
 }
-"""Why an algorithm has no training batches to show."""
+"""Reason why an algorithm has no training batches."""
 NO_BATCHES = (
-    "No training batch was kept: one is at every evaluation (--evaluate-every), unless the critic was warming up or "
-    "the policy took a natural-gradient step, which have no loss of single tokens."
+    "No training batch was saved: one is saved at every evaluation (--evaluate-every), except while the critic warms "
+    "up and after natural-gradient steps, which have no loss per token."
 )
-"""The reason for the others."""
+"""Reason for other algorithms."""
 
 
 def index(runs: Path) -> dict[str, Any]:
-    """Return the runs with answers."""
+    """Return the runs with completions."""
     language = {entry.name for entry in catalog.LANGUAGE}
     return {"runs": [name for name in names_of(runs) if _answers(folder_of(runs, name), language)]}
 
@@ -46,9 +46,9 @@ def _answers(path: Path, language: set[str]) -> bool:
 
 
 def steps(runs: Path, run: str) -> dict[str, Any]:
-    """Return the steps of a run with answers: `consumed` and `seed` of training batches and evaluations.
+    """Return the steps of a run with completions: `consumed` and `seed` of training batches and evaluations.
 
-    `note` says why there are no training batches; empty if there are.
+    `note` is the reason if there are no training batches, otherwise empty.
     """
     path = folder_of(runs, run)
     samples = dict.fromkeys((int(record["consumed"]), int(record["seed"])) for record in _samples(path))
@@ -64,17 +64,17 @@ def steps(runs: Path, run: str) -> dict[str, Any]:
 
 
 def batch(runs: Path, run: str, source: str, consumed: int, seed: int) -> dict[str, Any]:
-    """Return prompts, answers and rewards of a step.
+    """Return prompts, completions and rewards of a step.
 
     Args:
-        runs: the folder of runs.
-        run: its name.
-        source: `training`, with numbers per token, or `held-out`, without.
-        consumed: of the step.
-        seed: of the learner.
+        runs: folder of runs.
+        run: name of the run.
+        source: `training`, with values per token, or `held-out`, without.
+        consumed: budget used at the step.
+        seed: seed of the learner.
 
     Returns:
-        `prompts`; `answers`, `{"prompt": position, "text", "reward", ...}` each; and for training the contents of
+        `prompts`; `answers`, each `{"prompt": index, "text", "reward", ...}`; and for training the contents of
         `operant.runtime.ledger.Ledger`, with columns in base64.
     """
     path = folder_of(runs, run)

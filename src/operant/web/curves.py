@@ -1,6 +1,6 @@
-"""Columns of growing JSON Lines files, and curves with at most as many points as a screen.
+"""Columns of growing JSON Lines files, and curves with a limited number of points.
 
-Only complete lines count; earlier ones are cached, so updates of a long run read only new ones.
+Only complete lines are read. Earlier lines are cached, so that updates of a long run read only new lines.
 """
 
 import json
@@ -16,11 +16,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 MOST_POINTS = 500
-"""Maximum points of a curve."""
+"""Maximum number of points of a curve."""
 MOST_FILES = 64
-"""Maximum files in the cache."""
+"""Maximum number of files in the cache."""
 TAIL_BYTES = 1 << 16
-"""Bytes at the end of a file in which the last line is searched first."""
+"""Number of bytes at the end of a file that are searched first for the last line."""
 
 Floats = NDArray[np.float64]
 
@@ -30,10 +30,10 @@ class Column:
     """Cached columns of a file.
 
     Attributes:
-        inode: of the file.
-        offset: bytes read so far.
+        inode: inode of the file.
+        offset: number of bytes read so far.
         consumed: budget used at each record.
-        values: by name, one list or number per record.
+        values: lists or numbers by name, one per record.
     """
 
     inode: int
@@ -43,17 +43,17 @@ class Column:
 
 
 class Columns:
-    """Reads and caches columns."""
+    """Cache of columns."""
 
     def __init__(self) -> None:
         self._kept: OrderedDict[tuple[Path, tuple[str, ...]], Column] = OrderedDict()
 
     def read(self, path: Path, names: Sequence[str]) -> Column:
-        """Return columns of the records that have the first of the names; empty without a file.
+        """Return columns of the records with the first field; empty without a file.
 
         Args:
-            path: a JSON Lines file, one object each.
-            names: of the fields.
+            path: JSON Lines file with one object per line.
+            names: names of the fields.
         """
         key = path, tuple(names)
         try:
@@ -99,7 +99,7 @@ def _record(line: bytes) -> dict[str, Any] | None:
 
 
 def last_record(path: Path) -> dict[str, Any] | None:
-    """Return the last complete record of a JSON Lines file, read from its end; None without a record."""
+    """Return the last complete record of a JSON Lines file, read from the end; None without a record."""
     try:
         with path.open("rb") as file:
             size = file.seek(0, os.SEEK_END)
@@ -119,11 +119,11 @@ def last_record(path: Path) -> dict[str, Any] | None:
 
 
 def decimated(column: Column, metric: str | None) -> dict[str, Any]:
-    """Return a curve with at most `MOST_POINTS` points: `x`, `center`, `low`, `high`, and `seeds`, one list each.
+    """Return a curve with at most `MOST_POINTS` points: lists `x`, `center`, `low`, `high`, and `seeds`.
 
-    The center of evaluations is the recorded IQM between the ends of its interval; that of a training metric is the
-    mean of the seeds between minimum and maximum. Too many points are merged with their neighbors: the mean of their
-    centers, between minimum and maximum.
+    For evaluations, `center` is the recorded IQM, and `low` and `high` are its interval; for training metrics they are
+    mean, minimum and maximum over seeds. Neighboring points are merged if there are too many: `center` is the mean of
+    their centers, `low` and `high` are minimum and maximum.
     """
     if not column.consumed:
         return {"x": [], "center": [], "low": [], "high": [], "seeds": []}
@@ -150,7 +150,7 @@ def decimated(column: Column, metric: str | None) -> dict[str, Any]:
 
 
 def table(rows: Sequence[Any]) -> Floats:
-    """Return records of numbers or lists as `[n, S]`; missing or non-numeric ones are NaN."""
+    """Return records of numbers or lists as `[n, S]`; missing or non-numeric values are NaN."""
     lists = [cast(list[Any], row) if isinstance(row, list) else [row] for row in rows]
     found = np.full((len(lists), max(map(len, lists))), np.nan)
     for i, row in enumerate(lists):

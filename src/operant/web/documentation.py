@@ -1,4 +1,4 @@
-"""Pages of the documentation: where they are, and which one is about an algorithm."""
+"""Location of the documentation, and its pages about algorithms."""
 
 from importlib.metadata import PackageNotFoundError, metadata
 from pathlib import Path
@@ -7,18 +7,18 @@ from typing import NamedTuple
 from operant import catalog
 
 LABEL = "documentation"
-"""Label of the address in `[project.urls]` of pyproject.toml."""
+"""Label of the URL in `[project.urls]` of pyproject.toml."""
 PREFIX = "/docs/"
-"""Path under which the app serves a built site."""
+"""URL path under which the app serves a built site."""
 _NAMES = {entry.name for entry in catalog.ALGORITHMS}
 
 
 class Documentation(NamedTuple):
-    """Where the documentation is.
+    """Location of the documentation.
 
     Attributes:
-        address: of its pages, which ends in a slash; empty if none is known.
-        folder: of a built site, which the app serves itself; None for none.
+            address: URL of the pages, with a trailing slash; empty if unknown.
+            folder: folder of a built site that the app serves, or None.
     """
 
     address: str = ""
@@ -26,13 +26,13 @@ class Documentation(NamedTuple):
 
 
 def find_documentation(given: str = "") -> Documentation:
-    """Return where the documentation is.
+    """Return the location of the documentation.
 
     Args:
-        given: an address, or the folder of a built site; empty: the address that the installed package names.
+        given: URL, or folder of a built site. Default: the URL in the metadata of the package.
 
     Raises:
-        ValueError: it is neither an address of a web site nor a folder with an `index.html`.
+        ValueError: `given` is neither a URL nor a folder with an `index.html`.
     """
     address = given or _named()
     if not address or address.startswith(("https://", "http://")):
@@ -40,13 +40,13 @@ def find_documentation(given: str = "") -> Documentation:
     if given and (Path(given) / "index.html").is_file():
         return Documentation(PREFIX, Path(given))
     raise ValueError(
-        "the documentation must begin with https:// or http://, or be a folder with an index.html, "
+        "the documentation must be a URL (https:// or http://), or a folder with an index.html, "
         f"such as site/ of `make docs`; got {address}"
     )
 
 
 def page_of(algorithm: str) -> str:
-    """Return the page about an algorithm of the catalog, such as `algorithms/ppo`; empty for any other."""
+    """Return the page about an algorithm of the catalog, such as `algorithms/ppo`; empty for others."""
     return f"algorithms/{algorithm}" if algorithm in _NAMES else ""
 
 

@@ -1,8 +1,8 @@
-"""The documentation as files of a built site, served under `/docs/`.
+"""Documentation as a built site, served under `/docs/`.
 
-Files are listed once, when the server starts, and looked up by name, so that no request is treated as a path. Pages of
-the site need more than the app's: scripts and styles in the page. Their Content-Security-Policy names each of them by
-its hash, and lets the page load and ask for nothing but files of the site.
+Files are listed once when the server starts, and looked up by name; requests are never treated as paths. Pages of the
+site have inline scripts and styles. Their Content-Security-Policy allows each of them by hash, and otherwise only files
+of the site.
 """
 
 import base64
@@ -31,16 +31,16 @@ TYPES = {
     ".woff2": "font/woff2",
     ".txt": "text/plain; charset=utf-8",
 }
-"""Media types of the files that the app and the site serve, by suffix; no other file is."""
+"""Media types of served files by suffix; other files are not served."""
 
 
 class Inline(NamedTuple):
-    """What is written into a page of HTML.
+    """Inline scripts and styles of an HTML page.
 
     Attributes:
-        scripts: texts of `<script>` without an address.
-        styles: texts of `<style>`.
-        attributes: values of `style`.
+        scripts: texts of `<script>` elements without a source.
+        styles: texts of `<style>` elements.
+        attributes: values of `style` attributes.
     """
 
     scripts: list[str]
@@ -49,10 +49,10 @@ class Inline(NamedTuple):
 
 
 class Site:
-    """A built site.
+    """Built site.
 
     Args:
-        folder: holds `index.html`; files that lie outside of it, behind a link, are left out. Default: no site.
+        folder: folder with `index.html`; links to files outside are ignored. Default: no site.
     """
 
     def __init__(self, folder: Path | None = None) -> None:
@@ -67,14 +67,14 @@ class Site:
         return self._root is not None and path.is_file() and path.resolve().is_relative_to(self._root)
 
     def answer(self, request: Request) -> Response:
-        """Serve a file by its name; a folder is its `index.html`. It runs in a thread, as large pages take a while."""
-        if "name" not in request.path_params:  # relative addresses of a page need the slash
+        """Serve a file by name, or `index.html` of a folder. Runs in a thread, since large pages take time."""
+        if "name" not in request.path_params:  # relative URLs of a page need the slash
             return RedirectResponse(PREFIX) if self._files else _nothing()
         name = str(request.path_params["name"])
         path = self._files.get(f"{name}index.html" if name.endswith("/") or not name else name)
         if path is None and f"{name}/index.html" in self._files:
             return RedirectResponse(f"{PREFIX}{name}/")
-        if path is None or not self._is_inside(path):  # it may have been deleted, or replaced by a link
+        if path is None or not self._is_inside(path):  # the file may have been deleted, or replaced by a link
             return _nothing()
         page = path.read_text(encoding="utf-8", errors="replace") if path.suffix == ".html" else ""
         headers = {"cache-control": "no-cache", "content-security-policy": policy(request.headers["host"], page)}
@@ -82,15 +82,15 @@ class Site:
 
 
 def _nothing() -> Response:
-    return PlainTextResponse("there is no such page of the documentation\n", 404)
+    return PlainTextResponse("page not found in the documentation\n", 404)
 
 
 def policy(host: str, page: str) -> str:
     """Return the Content-Security-Policy of a page of the site.
 
     Args:
-        host: name of the server, as the browser knows it.
-        page: its HTML; empty for other files.
+        host: name of the server in the browser's request.
+        page: HTML of the page; empty for other files.
     """
     own = "'self'" if host.startswith("[") else f"http://{host}{PREFIX}"  # a policy cannot name an IPv6 address
     found = inline_of(page)
@@ -115,7 +115,7 @@ def digest(text: str) -> str:
 
 
 def inline_of(page: str) -> Inline:
-    """Return the scripts and styles that are written into a page."""
+    """Return the inline scripts and styles of a page."""
     reader = _Reader()
     reader.feed(page)
     reader.close()
@@ -129,7 +129,7 @@ class _Reader(HTMLParser):
         self._texts: list[str] | None = None
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        """Note a style of an element, and the text that follows a script's or style's tag."""
+        """Collect style attributes, and start collecting the text of scripts and styles."""
         given = dict(attrs)
         if given.get("style"):
             self.found.attributes.append(str(given["style"]))
@@ -139,10 +139,10 @@ class _Reader(HTMLParser):
             self._texts.append("")
 
     def handle_data(self, data: str) -> None:
-        """Add a part of such a text."""
+        """Collect text of a script or style."""
         if self._texts is not None:
             self._texts[-1] += data
 
     def handle_endtag(self, tag: str) -> None:
-        """End it."""
+        """Finish the text of a script or style."""
         self._texts = None

@@ -1,4 +1,4 @@
-"""Plots of the equations: every curve is the result of the library for the numbers chosen on a page."""
+"""Interactive plots of equations: every curve is computed by the library for the parameters chosen on the page."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -13,29 +13,29 @@ from operant.tensors import floats, integers
 from operant.web.workers import NotFoundError
 
 POINTS = 241
-"""Points of a curve."""
+"""Number of points of a curve."""
 REWARDS = (0.0, 0.0, 0.0, 1.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 2.0)
 VALUES = (1.6, 1.9, 2.0, 2.6, 1.1, 1.0, 1.4, 1.2, 1.7, 1.5, 1.8, 2.1)
-"""An episode of 12 steps, and a critic's values of its states."""
+"""Rewards of an episode of 12 steps, and a critic's values of its states."""
 BITS = 0.6931471805599453
 """Nats in a bit."""
 GAMBLERS = 30
-"""Seeds of a bandit strategy; its regret is their mean."""
+"""Number of seeds of a bandit strategy, over which regret is averaged."""
 
 Batch = Mapping[str, Tensor]
-"""Samples of an update of a run, or steps of its rollout, by name (`operant.web.batches`)."""
+"""Samples of an update of a run, or steps of its rollout, by column name (`operant.web.batches`)."""
 SAMPLES = ("log_probs", "old_log_probs", "advantages")
 ROLLOUT = ("rewards", "values", "next_values", "terminated", "truncated")
 MOST_NUMBERS = 10_000
-"""Maximum samples of a batch."""
+"""Maximum number of samples of a batch."""
 
 
 @dataclass(frozen=True)
 class Knob:
-    """A number to choose.
+    """Adjustable parameter.
 
     Attributes:
-        name: of the argument.
+        name: name of the argument.
         title: label.
         least: minimum.
         most: maximum.
@@ -52,14 +52,14 @@ class Knob:
 
 
 class Drawing(NamedTuple):
-    """Result of an explorable.
+    """Data of a plot.
 
     Attributes:
-        x: of all curves.
-        curves: by name.
-        facts: numbers below the curves, by name.
-        code: the same in Python.
-        dots: samples by name, with x and y.
+        x: x coordinates of all curves.
+        curves: y coordinates by name.
+        facts: numbers shown below the curves, by name.
+        code: equivalent Python code.
+        dots: x and y coordinates of samples by name.
     """
 
     x: Sequence[float]
@@ -71,17 +71,17 @@ class Drawing(NamedTuple):
 
 @dataclass(frozen=True)
 class Explorable:
-    """An equation to explore.
+    """Interactive plot of an equation.
 
     Attributes:
         title: heading.
         idea: explanation.
-        x_label: of the horizontal axis.
-        knobs: the numbers to choose.
-        draw: from the knobs' values, by name, to the drawing.
-        page: of the documentation.
-        batch: names of the columns of a run's batch that it can show; none: it shows no batches.
-        kind: `lines`, or `bars`: probabilities that one drags, each a knob.
+        x_label: label of the horizontal axis.
+        knobs: adjustable parameters.
+        draw: function from parameter values by name to the data of the plot.
+        page: page of the documentation.
+        batch: columns of a run's batch that the plot can show. Default: none.
+        kind: `lines`, or `bars` for probabilities that are adjusted by dragging.
         log_x: whether the horizontal axis can be logarithmic.
     """
 
@@ -97,7 +97,7 @@ class Explorable:
 
 
 def index(_: Path) -> dict[str, Any]:
-    """Return the explorables with their knobs."""
+    """Return the explorables with their parameters."""
     return {
         "explorables": [
             {
@@ -119,19 +119,19 @@ def index(_: Path) -> dict[str, Any]:
 def draw(
     _: Path, explorable: str, values: dict[str, float], batch: dict[str, list[float]] | None = None
 ) -> dict[str, Any]:
-    """Return curves, dots, facts and code of an explorable.
+    """Return curves, samples, facts and code of an explorable.
 
     Args:
-        explorable: its name.
-        values: of its knobs; others keep their initial values.
-        batch: columns of a batch of a run, for explorables that show them. Default: none.
+        explorable: name of the explorable.
+        values: parameter values by name; others keep their initial values.
+        batch: columns of a run's batch, for explorables that show them. Default: none.
 
     Raises:
-        NotFoundError: there is no such explorable.
-        ValueError: a value is out of range, there is no such knob, or the batch has other columns.
+        NotFoundError: the explorable does not exist.
+        ValueError: a value is out of range, a parameter is unknown, or the batch has other columns.
     """
     if explorable not in EXPLORABLES:
-        raise NotFoundError(f"there is no explorable {explorable!r}")
+        raise NotFoundError(f"unknown explorable {explorable!r}")
     entry = EXPLORABLES[explorable]
     given = {"batch": None if batch is None else _columns(entry.batch, batch)} if entry.batch else {}
     found = entry.draw(**_checked(entry.knobs, values), **given)
@@ -141,7 +141,7 @@ def draw(
 
 
 def _columns(names: Sequence[str], batch: Mapping[str, Any]) -> Batch:
-    """Return the columns of a batch, in double precision."""
+    """Return the columns of a batch in double precision."""
     try:
         columns = {name: torch.tensor(batch[name], dtype=torch.float64) for name in names}
     except (KeyError, TypeError, ValueError) as error:
@@ -149,7 +149,7 @@ def _columns(names: Sequence[str], batch: Mapping[str, Any]) -> Batch:
     sizes = {tuple(column.shape) for column in columns.values()}
     (size,) = sizes if len(sizes) == 1 else [()]
     if len(size) != 1 or not 1 <= size[0] <= MOST_NUMBERS:
-        raise ValueError(f"the columns of a batch must be equally long, with 1 to {MOST_NUMBERS} numbers")
+        raise ValueError(f"the columns of a batch must have the same length, from 1 to {MOST_NUMBERS}")
     if not all(bool(column.isfinite().all()) for column in columns.values()):
         raise ValueError("a batch has NaN or Inf")
     return columns
@@ -159,7 +159,7 @@ def _checked(knobs: Sequence[Knob], values: Mapping[str, Any]) -> dict[str, floa
     known = {knob.name: knob for knob in knobs}
     for name, value in values.items():
         if name not in known:
-            raise ValueError(f"there is no {name!r}; there are {', '.join(known)}")
+            raise ValueError(f"unknown parameter {name!r}: use {', '.join(known)}")
         knob = known[name]
         if not (isinstance(value, int | float) and knob.least <= value <= knob.most):
             raise ValueError(f"{name} must be from {knob.least:g} to {knob.most:g}, got {value!r}")
@@ -246,7 +246,7 @@ def _lambda(gamma: float, lam: float, batch: Batch | None) -> Drawing:
 
 
 def _bandits(best: float, gap: float, arms: float, epsilon: float, pulls: float) -> Drawing:
-    from operant.tabular import strategies, thompson  # noqa: PLC0415 - numba takes a second, and is for bandits alone
+    from operant.tabular import strategies, thompson  # noqa: PLC0415 - importing numba takes a second, and only bandits need it
     from operant.tabular.bandits import Arms  # noqa: PLC0415 - as above
 
     every, seeds = int(pulls) // 50, range(GAMBLERS)
@@ -292,8 +292,8 @@ def _bits(**weights: float) -> Drawing:
 EXPLORABLES: Mapping[str, Explorable] = {
     "clip": Explorable(
         "The clipped surrogate",
-        "What PPO maximizes, against the probability ratio. It is flat where the ratio has moved too far in the "
-        "direction of the advantage. DAPO uses 0.28 above. Dots are samples of a run's batch after its update.",
+        "The objective of PPO as a function of the probability ratio. It is constant where the ratio has moved too far "
+        "in the direction of the advantage. DAPO uses 0.28 above. Dots are samples of a run's batch after its update.",
         "ratio of the new to the old probability",
         [
             Knob("epsilon", "ε below", 0.01, 1, 0.01, 0.2),
@@ -306,8 +306,8 @@ EXPLORABLES: Mapping[str, Explorable] = {
     ),
     "kl": Explorable(
         "Estimators of the KL divergence",
-        "For two outcomes, p gives the first the chosen probability, and q that of the axis. On average over "
-        "samples of p, k1 and k3 are the divergence itself; k2 is biased where q is far away.",
+        "For two outcomes; the probability of the first one is a parameter for p, and on the axis for q. In expectation "
+        "over samples of p, k1 and k3 equal the divergence; k2 is biased if q is far from p.",
         "probability of the first outcome under q",
         [Knob("p", "probability under p", 0.02, 0.98, 0.01, 0.7)],
         _estimators,
@@ -315,8 +315,8 @@ EXPLORABLES: Mapping[str, Explorable] = {
     ),
     "group": Explorable(
         "Group advantage and pass rate",
-        "Advantages of a correct and a wrong answer by the pass rate of the group. GRPO divides by the standard "
-        "deviation, so rare ones have the largest.",
+        "Advantages of a correct and a wrong answer as a function of the group's pass rate. GRPO divides by the "
+        "standard deviation, so rare answers have the largest advantages.",
         "pass rate of the group",
         [Knob("size", "answers, G", 2, 64, 1, 16), Knob("eps", "ε of the standard deviation", 0, 0.5, 0.0001, 0.0001)],
         _group,
@@ -324,8 +324,8 @@ EXPLORABLES: Mapping[str, Explorable] = {
     ),
     "overlong": Explorable(
         "The penalty of overlong answers",
-        "DAPO's soft penalty: 0 up to the buffer, then rising with every token, up to 1 at the longest length, "
-        "here 1,000 tokens.",
+        "DAPO's soft penalty: 0 before the buffer, then increasing linearly to 1 at the maximum length, here 1,000 "
+        "tokens.",
         "tokens of the answer",
         [Knob("buffer", "buffer, tokens", 1, 1000, 1, 200)],
         _overlong,
@@ -343,8 +343,8 @@ EXPLORABLES: Mapping[str, Explorable] = {
     ),
     "bits": Explorable(
         "Entropy and divergence in bits",
-        "Two distributions of four outcomes: drag a bar, and the others share the rest. The cross-entropy is the "
-        "entropy of p plus the divergence, and the divergence is not symmetric.",
+        "Two distributions over four outcomes: drag a bar to change a probability. The cross-entropy is the entropy of "
+        "p plus the divergence, and the divergence is not symmetric.",
         "outcome",
         [
             Knob(f"{name}{i}", f"weight {i} of {name}", 0.01, 1, 0.01, value)
@@ -357,13 +357,13 @@ EXPLORABLES: Mapping[str, Explorable] = {
     ),
     "bandits": Explorable(
         "Regret of bandits",
-        f"Arms that pay 1 or 0: what strategies lose against always pulling the best one, mean of {GAMBLERS} seeds. In "
-        "the long run no strategy that is good on every problem grows more slowly than the line of Lai and Robbins, "
-        "which is straight on a logarithmic axis.",
+        f"Regret of strategies on arms with rewards 0 or 1, mean of {GAMBLERS} seeds. Asymptotically, the regret of a "
+        "strategy that is good on every problem grows at least as fast as the bound of Lai and Robbins, which is a "
+        "straight line on a logarithmic axis.",
         "pulls",
         [
-            Knob("best", "the best arm pays with probability", 0.05, 0.95, 0.01, 0.6),
-            Knob("gap", "the others with so much less", 0.01, 0.9, 0.01, 0.1),
+            Knob("best", "mean reward of the best arm", 0.05, 0.95, 0.01, 0.6),
+            Knob("gap", "gap to the other arms", 0.01, 0.9, 0.01, 0.1),
             Knob("arms", "arms", 2, 5, 1, 4),
             Knob("epsilon", "ε of ε-greedy", 0, 1, 0.01, 0.1),
             Knob("pulls", "pulls", 500, 5000, 50, 2000),
@@ -373,4 +373,4 @@ EXPLORABLES: Mapping[str, Explorable] = {
         log_x=True,
     ),
 }
-"""By name."""
+"""Explorables by name."""

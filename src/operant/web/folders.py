@@ -1,7 +1,7 @@
-"""The folders of runs and of saved models, by name.
+"""Folders of runs and saved models by name.
 
-They are named by their paths below the folder of runs; a name is looked up part by part, and whatever leads out of the
-folder, such as a symbolic link, is not there.
+Names are paths relative to the folder of runs. They are looked up part by part; paths that lead outside, such as
+through symbolic links, do not exist.
 """
 
 import os
@@ -12,16 +12,16 @@ from pathlib import Path
 from operant.web.workers import NotFoundError
 
 NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,127}")
-"""Of a folder of a run, or of one that holds runs."""
+"""Pattern of names of folders with a run or with runs."""
 DEPTH = 3
-"""Folders above a run, that of runs included."""
+"""Maximum number of parent folders of a run, including the folder of runs."""
 MOST_RUNS = 20_000
 RUN = ("config.toml",)
-"""What the folder of a run has."""
+"""Files that identify the folder of a run."""
 
 
 def names_of(runs: Path, files: Sequence[str] = RUN) -> Iterator[str]:
-    """Find folders by name, those of runs or others with one of some files, which are not below a run or each other."""
+    """Yield names of folders that contain one of `files`; folders below a found one are skipped."""
     count, level = 0, [""]
     for _ in range(DEPTH):
         below: list[str] = []
@@ -46,10 +46,10 @@ def names_of(runs: Path, files: Sequence[str] = RUN) -> Iterator[str]:
 
 
 def folder_of(runs: Path, name: object, files: Sequence[str] = RUN) -> Path:
-    """Return the folder of a run, or another one with one of some files.
+    """Return the folder of a run, or another folder that contains one of `files`.
 
     Raises:
-        NotFoundError: there is none of that name in the folder of runs.
+        NotFoundError: the name does not exist in the folder of runs.
     """
     parts = name.split("/") if isinstance(name, str) else []
     missing = NotFoundError(f"there is no run {name!r}")

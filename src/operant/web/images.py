@@ -1,4 +1,4 @@
-"""Frames as PNG (ISO/IEC 15948), which browsers can decode."""
+"""Encoding of frames as PNG (ISO/IEC 15948)."""
 
 import struct
 import zlib
@@ -12,10 +12,10 @@ _LEVEL = 1  # frames have few colors: higher levels take longer than they save
 
 
 def png(frame: NDArray[np.uint8]) -> bytes:
-    """Return an image `[height, width, 3]` as the bytes of a PNG file.
+    """Encode an image `[height, width, 3]` as PNG.
 
     Raises:
-        ValueError: it has another shape or type.
+        ValueError: the image has another shape or type.
     """
     if frame.dtype != np.uint8 or frame.ndim != 3 or frame.shape[2] != 3 or 0 in frame.shape:
         raise ValueError(f"an image must be [height, width, 3] of uint8, got {frame.dtype} {list(frame.shape)}")

@@ -1,6 +1,6 @@
-"""Labels of the page: the preference store saves every answer to disk before the call returns.
+"""Preference labels: the store saves every label to disk before the call returns.
 
-Names of models and runs stay here: the page gets a prompt and its completions in the order of the presentation.
+The page gets only a prompt and its completions in the order of the presentation, without names of models and runs.
 """
 
 import tempfile
@@ -26,29 +26,29 @@ from operant.web.runs import shown_path
 from operant.web.workers import NotFoundError
 
 MOST_SECONDS = 86_400.0
-"""Maximum seconds of an answer, by the clock of the page."""
+"""Maximum time of an answer in seconds, by the clock of the page."""
 
 LONGEST_NAME = 100
-"""Maximum characters of an annotator's name."""
+"""Maximum number of characters of an annotator's name."""
 
 _open: dict[Path, PreferenceStore] = {}
 
 
 def index(runs: Path) -> dict[str, Any]:
-    """Return the runs with items to label, and the folder of runs as a shell names it."""
+    """Return the runs with items to label, and the folder of runs in shell syntax."""
     names = [name for name in names_of(runs) if _is_labelable(folder_of(runs, name))]
     return {"runs": names, "folder": shown_path(runs)}
 
 
 def following(runs: Path, run: str, annotator: str, overlap: int = 1, repeat: bool = False) -> dict[str, Any]:
-    """Return an annotator's next item, reserved for them, and their progress; `item` is None at the end.
+    """Reserve and return the next item of an annotator, and their progress; `item` is None at the end.
 
     Args:
-        runs: the folder of runs.
-        run: source of the samples.
+        runs: folder of runs.
+        run: name of the run with the samples.
         annotator: name of the annotator.
         overlap: target number of annotators per item.
-        repeat: whether to repeat labeled items.
+        repeat: whether to show labeled items again.
     """
     _check_name(annotator)
     store = _store(runs, run)
@@ -67,30 +67,30 @@ def record(  # noqa: PLR0917 - by name, from JSON
     round: int = 0,  # noqa: A002 - its name in the log
     overlap: int = 1,
 ) -> dict[str, Any]:
-    """Store an answer and return the next item; repeating an `event_id` changes nothing.
+    """Store a label and return the next item; an `event_id` that is already stored changes nothing.
 
     Args:
-        runs: the folder of runs.
-        run: source of the samples.
+        runs: folder of runs.
+        run: name of the run with the samples.
         annotator: name of the annotator.
-        item_id: of the shown item.
-        outcome: relative to the order shown: `A`, `B`, `tie`, `both-bad`, `skip` or `ranking`.
-        event_id: chosen by the page, the same for retries.
-        seconds: since the item appeared.
-        ranks: for a ranking, of each completion in the order shown.
-        round: of the presentation.
-        overlap: as for `following`.
+        item_id: id of the item.
+        outcome: outcome in the order shown: `A`, `B`, `tie`, `both-bad`, `skip` or `ranking`.
+        event_id: id chosen by the page, the same for retries.
+        seconds: seconds since the item was shown.
+        ranks: rank of each completion in the order shown, for the outcome `ranking`.
+        round: round of the presentation.
+        overlap: target number of annotators per item.
 
     Raises:
-        ConflictError: the item has another answer by now; nothing was stored.
-        StoreError: it could not be stored.
+        ConflictError: the item has been labeled in the meantime; nothing was stored.
+        StoreError: the label could not be stored.
     """
     _check_name(annotator)
     store = _store(runs, run)
     try:
         shown = store.present(item_id, annotator, round=round)
     except KeyError as error:
-        raise NotFoundError(f"there is no item {item_id!r}") from error
+        raise NotFoundError(f"unknown item {item_id!r}") from error
     now = time.time()
     taken = min(max(float(seconds), 0.0), MOST_SECONDS)
     outcome = cast(Outcome, outcome)
@@ -112,11 +112,11 @@ def undo(runs: Path, run: str, annotator: str, event_id: str) -> dict[str, Any]:
 
 
 def overview(runs: Path, run: str) -> dict[str, Any]:
-    """Return who has labeled how many items of a run, and the annotators' agreement.
+    """Return the number of labels per annotator of a run, and the agreement between annotators.
 
     Returns:
-        `annotators`, `{"name", "labels"}` each; `outcomes`, the number of labels by outcome; `statistics`, `{"name",
-        "value", "low", "high", "count"}` each, of which undefined ones are NaN; and `items`, their number.
+        `annotators`, each `{"name", "labels"}`; `outcomes`, the number of labels by outcome; `statistics`, each
+        `{"name", "value", "low", "high", "count"}`, NaN if undefined; and `items`, the number of items.
     """
     store = _store(runs, run)
     items, labels = store.items(), store.labels()
@@ -131,16 +131,16 @@ def overview(runs: Path, run: str) -> dict[str, Any]:
 
 
 def exported(runs: Path, run: str, form: str = "pairs", held_out: str = "without") -> dict[str, Any]:
-    """Return the labels of a run as the text of a JSON Lines file, as `operant label RUN --export` writes it.
+    """Return the labels of a run as JSON Lines, as written by `operant label RUN --export`.
 
     Args:
-        runs: the folder of runs.
-        run: source of the samples.
-        form: `pairs` as TRL reads them, `rankings`, or `events`, the whole log.
+        runs: folder of runs.
+        run: name of the run with the samples.
+        form: `pairs` in the format of TRL, `rankings`, or `events`, the complete log.
         held_out: labels on held-out prompts: `with`, `without`, or `only`.
 
     Returns:
-        `text`, `rows`, `left_out`, and `held_out`, the number of lines on held-out prompts.
+        `text`, the numbers of `rows` and `left_out` labels, and of lines on `held_out` prompts.
     """
     if form not in get_args(Form) or held_out not in get_args(HeldOut):
         raise ValueError(
@@ -180,7 +180,7 @@ def _state(store: PreferenceStore, annotator: str, shown: Presentation | None) -
 
 
 def _text(text: Any) -> str | list[dict[str, str]]:
-    """Return a text, or the messages of a conversation."""
+    """Return a string, or the messages of a conversation."""
     if isinstance(text, str):
         return text
     messages = cast(list[Mapping[str, Any]], text)
@@ -192,7 +192,7 @@ def _is_labelable(path: Path) -> bool:
 
 
 def _store(runs: Path, run: str) -> PreferenceStore:
-    """Return the store of a run, which stays open; opening it adds new samples of the run."""
+    """Return the cached store of a run; opening it adds new samples of the run."""
     path = folder_of(runs, run)
     if not _is_labelable(path):
         raise NotFoundError(f"there is nothing to label in {run}: it has no eval/samples.jsonl and no preferences")

@@ -1,4 +1,4 @@
-"""What builds on what: for each method the ones whose idea it takes further, by the subject, not by inheritance."""
+"""Lineage of methods: for each method, the methods whose ideas it extends (not class inheritance)."""
 
 from collections.abc import Mapping
 
@@ -66,4 +66,4 @@ def _ids(table: Mapping[str, tuple[str, ...]], kind: str) -> dict[str, list[str]
 
 
 BUILDS_ON: Mapping[str, list[str]] = _ids(_TRAIN, "train") | _ids(_SOLVE, "solve")
-"""By `train:` or `solve:` and the name on the command line."""
+"""Predecessors by id: `train:` or `solve:`, followed by the name on the command line."""

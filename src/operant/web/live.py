@@ -1,7 +1,7 @@
-"""Live changes of runs: server-sent events (HTML standard, section 9.2).
+"""Live updates of runs by server-sent events (HTML standard, section 9.2).
 
-An event says how far the files of the runs have been written: their whole lines, in bytes. That is its id, too, so that
-a page which was cut off continues from there (`Last-Event-ID`), and gets nothing twice.
+An event contains the sizes of the complete lines in the files of the runs, in bytes. They are also its id, so that a
+page continues from there after a disconnect (`Last-Event-ID`).
 """
 
 import asyncio
@@ -19,39 +19,39 @@ from operant.web.folders import folder_of
 from operant.web.workers import NotFoundError
 
 MOST_STREAMS = 64
-"""At a time: each page has one."""
+"""Maximum number of open streams; each page has one."""
 MOST_FILES = 64
-"""Of one stream."""
+"""Maximum number of files per stream."""
 SECONDS = 0.5
-"""Between two looks at the files."""
+"""Interval in seconds between two checks of the files."""
 SILENCE = 15.0
-"""Seconds without events after which a comment shows that the stream is alive, and that the page is."""
+"""Seconds without events after which a comment keeps the connection alive, and detects closed pages."""
 FILES: Mapping[str, str] = {"metrics": "metrics.jsonl", "evaluations": "eval/evaluations.jsonl"}
-"""What can be followed."""
+"""Names of files that can be followed."""
 _TAIL = 1 << 16
 
 
 class Streams:
-    """The streams of a server, which end with it.
+    """Open event streams of a server.
 
     Args:
-        runs: the folder of runs.
+        runs: folder of runs.
 
     Attributes:
-        open: how many there are.
+        open: number of open streams.
     """
 
     def __init__(self, runs: Path) -> None:
         self._runs, self._ended, self.open = runs, False, 0
 
     def end(self) -> None:
-        """End all streams within a moment."""
+        """End all streams."""
         self._ended = True
 
     async def answer(self, request: Request) -> Response:
-        """Follow `runs`, names with commas between, in `file`, one of `FILES`."""
+        """Follow the file `file` (one of `FILES`) of `runs` (comma-separated names)."""
         if request.headers.get("sec-fetch-site", "same-origin") != "same-origin":
-            return PlainTextResponse("only pages of this server may ask for that\n", 403)
+            return PlainTextResponse("only pages of this server may request this\n", 403)
         names = [name for name in request.query_params.get("runs", "").split(",") if name]
         file = FILES.get(request.query_params.get("file", ""))
         if file is None or len(names) > MOST_FILES:
@@ -62,13 +62,13 @@ class Streams:
         except NotFoundError as error:
             return PlainTextResponse(f"{error}\n", 404)
         if self.open >= MOST_STREAMS:
-            return PlainTextResponse(f"{MOST_STREAMS} pages follow runs already: close one\n", 503)
+            return PlainTextResponse(f"{MOST_STREAMS} pages already follow runs: close one\n", 503)
         known = offsets_of(request.headers.get("last-event-id", ""), len(names))
         headers = {"cache-control": "no-store"}
         return _Stream(self, self._events(folders, file, known), media_type="text/event-stream", headers=headers)
 
     async def _events(self, folders: Sequence[Path], file: str, known: list[int] | None) -> AsyncIterator[bytes]:
-        """Yield an event whenever the files have more whole lines, and one whenever the list of runs may differ."""
+        """Yield an event when the files have new complete lines, and when the list of runs may have changed."""
         listed, silent = self._listing(folders), 0.0
         yield b"retry: 2000\n\n"
         while not self._ended:
@@ -87,12 +87,12 @@ class Streams:
             await asyncio.sleep(SECONDS)
 
     def _listing(self, folders: Sequence[Path]) -> list[int]:
-        """Return a value that changes when runs appear or vanish, or when their training starts or ends."""
+        """Return a value that changes when runs are added or deleted, or when training starts or ends."""
         return [_changed(self._runs), *(_changed(folder / "run.json") for folder in folders)]
 
 
 class _Stream(StreamingResponse):
-    """A stream, which counts from when it is made until it ends."""
+    """Response that is counted as an open stream until it ends."""
 
     def __init__(self, streams: Streams, events: AsyncIterator[bytes], **options: Any) -> None:
         super().__init__(events, **options)
@@ -100,7 +100,7 @@ class _Stream(StreamingResponse):
         streams.open += 1
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Send it."""
+        """Send the response."""
         try:
             await super().__call__(scope, receive, send)
         finally:
@@ -108,19 +108,19 @@ class _Stream(StreamingResponse):
 
 
 def event(offsets: Sequence[int]) -> bytes:
-    """Return an event that tells how far files have been written."""
+    """Return an event with the sizes of the complete lines of files."""
     return f"id: {'-'.join(map(str, offsets))}\ndata: {json.dumps({'bytes': list(offsets)})}\n\n".encode()
 
 
 def offsets_of(text: str, count: int) -> list[int] | None:
-    """Return the numbers in the id of an event of this many files; None if it is none."""
+    """Parse the id of an event with `count` files; None if it is invalid."""
     parts = text.split("-")
     fits = len(parts) == count and all(part.isascii() and part.isdecimal() and len(part) < 20 for part in parts)
     return [int(part) for part in parts] if fits else None
 
 
 def whole_bytes(path: Path) -> int:
-    """Return how many bytes of a file are whole lines; 0 if there is no file."""
+    """Return the size of the complete lines of a file in bytes; 0 if it does not exist."""
     try:
         with path.open("rb") as file:
             size = file.seek(0, os.SEEK_END)

@@ -1,4 +1,4 @@
-"""Models to chat with, and reward models that score answers, found without loading them or importing torch."""
+"""Lists of language models and reward models, without loading them or importing torch."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -11,12 +11,12 @@ from operant.web.runs import settings_of, shown_path
 from operant.web.states import step_folders
 
 FILES = ("config.json", "adapter_config.json")
-"""What a folder with a saved model, or with an adapter, has."""
+"""Files that identify a folder with a saved model or adapter."""
 LANGUAGE = {entry.name: entry for entry in catalog.LANGUAGE}
 
 
 def models(runs: Path) -> dict[str, Any]:
-    """Return the language models of the folder: `policies`, of runs or saved as such, and `rewards`."""
+    """Return the language models in the folder: `policies` (of runs or saved), and `rewards`."""
     policies: list[dict[str, Any]] = []
     rewards: list[dict[str, Any]] = []
     for name in names_of(runs):
@@ -32,12 +32,12 @@ def models(runs: Path) -> dict[str, Any]:
 
 
 def algorithm_of(path: Path) -> str:
-    """Return the algorithm of a run in a folder; empty if it is unreadable."""
+    """Return the algorithm of the run in a folder; empty if it is unreadable."""
     return str(_settings(path).get("algorithm", ""))
 
 
 def _settings(path: Path) -> Mapping[str, Any]:
-    """Return the settings of a run in a folder; none if they are unreadable."""
+    """Return the settings of the run in a folder; empty if they are unreadable."""
     try:
         return settings_of(path)
     except (OSError, ValueError):

@@ -1,7 +1,7 @@
-"""The playground's worlds and numbers: this module calls the library and packs the results.
+"""Grid worlds and results of the playground, computed by the library.
 
-Worlds are sent as text in the format of `operant.envs.drawing`. Arrays are sent as base64 of little-endian bytes, so a
-page shows exactly the float64 of the solvers.
+Worlds are text in the format of `operant.envs.drawing`. Arrays are base64 of little-endian bytes, so that the page
+shows the exact float64 values.
 """
 
 import base64
@@ -24,7 +24,7 @@ from operant.web.simulating import LEARNERS, Recording, learn, planned
 from operant.web.worlds import WORLDS
 
 MOST_STATES = 10_000
-"""Maximum cells of a world."""
+"""Maximum number of cells of a world."""
 TOLERANCE = 1e-9
 """Tolerance of the exact solution."""
 SOLVERS: Mapping[str, str] = {
@@ -37,7 +37,7 @@ SOLVERS: Mapping[str, str] = {
     "prioritized-sweeping": "prioritized-sweeping",
     "modified-policy-iteration": "modified-policy-iteration",
 }
-"""Planning algorithms by the method of `operant solve`."""
+"""Methods of `operant solve` by planning algorithm."""
 
 
 def presets(_: Path) -> list[dict[str, Any]]:
@@ -49,13 +49,13 @@ def read(_: Path, drawing: str) -> dict[str, Any]:
     """Return the cells `[R][C]`, rules and jumps of a drawing.
 
     Raises:
-        DrawingError: it is invalid; the message names line and column.
+        DrawingError: the drawing is invalid; the message contains line and column.
     """
     return described(parse_grid(drawing))
 
 
 def exact(_: Path, drawing: str, gamma: float) -> dict[str, Any]:
-    """Return the exact solution of a world, as in `operant solve`: values, bounds, policy, Q, and the command."""
+    """Return the exact solution of a world as of `operant solve`: values, bounds, policy, Q, and the command."""
     solution = _solved(_model(drawing), gamma)
     return {**_packed(solution), "command": _solve_command("auto", gamma)}
 
@@ -74,7 +74,7 @@ def frames(  # noqa: PLR0917 - by name, from JSON
     stride: int = 1,
     count: int = 300,
 ) -> dict[str, Any]:
-    """Return the frames of an algorithm in a world, and the errors of each.
+    """Return frames of an algorithm in a world with their errors.
 
     Args:
         drawing: the world.
@@ -83,14 +83,14 @@ def frames(  # noqa: PLR0917 - by name, from JSON
         step_size: α of learners.
         epsilon: ε of exploring learners.
         td_lambda: λ of learners with traces.
-        planning_steps: of Dyna-Q, per step.
-        initial_value: of every cell of a learner's table.
-        seed: of random numbers.
-        stride: environment steps of a learner, or single backups of prioritized sweeping, per frame.
-        count: frames of a learner.
+        planning_steps: planning steps of Dyna-Q per environment step.
+        initial_value: initial value of a learner's table.
+        seed: seed of the random numbers.
+        stride: environment steps of a learner, or backups of prioritized sweeping, per frame.
+        count: number of frames of a learner.
 
     Raises:
-        ValueError: a name is unknown, a value out of its range, or the drawing invalid.
+        ValueError: a name is unknown, a value is out of range, or the drawing is invalid.
     """
     model = _model(drawing)
     chosen = {"step_size": step_size, "epsilon": epsilon, "td_lambda": td_lambda, "planning_steps": planning_steps}
@@ -103,7 +103,7 @@ def frames(  # noqa: PLR0917 - by name, from JSON
         command = _train_command(algorithm, values, seed, recording.ticks[-1])
     else:
         names = ", ".join([*SOLVERS, *LEARNERS])
-        raise ValueError(f"algorithm is {algorithm!r}, expected one of {names}")
+        raise ValueError(f"algorithm must be one of {names}, got {algorithm!r}")
     policy = recording.followed
     truth = _solved(model, gamma) if policy is None else known.policy_evaluation(model, policy, gamma=gamma)
     return {
@@ -115,12 +115,12 @@ def frames(  # noqa: PLR0917 - by name, from JSON
 
 
 def page_about(algorithm: str) -> str:
-    """Return the page of the documentation about an algorithm of the page."""
+    """Return the page of the documentation about an algorithm of the playground."""
     return page_of(algorithm) if algorithm in LEARNERS else "mdp"
 
 
 def export(_: Path, drawing: str) -> dict[str, Any]:
-    """Return the model of a world as the text of a file for `operant solve --mdp`."""
+    """Return the model of a world as JSON for `operant solve --mdp`."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "world.json"
         known.save(_model(drawing), path)
@@ -130,7 +130,7 @@ def export(_: Path, drawing: str) -> dict[str, Any]:
 def _model(drawing: str) -> MDP:
     grid = parse_grid(drawing)
     if grid.symbols.size > MOST_STATES:
-        raise ValueError(f"the world has {grid.symbols.size} cells, expected at most {MOST_STATES} here")
+        raise ValueError(f"the world must have at most {MOST_STATES} cells, got {grid.symbols.size}")
     return MDP.from_gymnasium(GridWorld(grid))
 
 
@@ -162,7 +162,7 @@ def _signed(reward: float) -> str:
 
 
 def _recorded(model: MDP, recording: Recording, truth: Any, gamma: float) -> dict[str, Any]:
-    """Pack the frames, with their errors and known facts."""
+    """Pack the frames with their errors."""
     errors = [np.abs(values - truth.values) for values in recording.values]
     bounds = [
         known.certified_bounds(model, values, gamma=gamma, policy=recording.followed) for values in recording.values

@@ -1,4 +1,4 @@
-"""Runs as the pages show them: listed, looked at, compared. Nothing here writes."""
+"""Read-only views of runs for the pages: lists, details and comparisons."""
 
 import json
 import os
@@ -24,7 +24,7 @@ _COLUMNS = Columns()
 
 
 def index(runs: Path) -> dict[str, Any]:
-    """Return every run, the newest first: settings, progress, score, and outcome."""
+    """Return settings, progress, score and outcome of all runs, the newest first."""
     found = [_entry(runs, name) for name in names_of(runs)]
     found.sort(key=lambda entry: str(entry.get("started", "")), reverse=True)
     return {"folder": str(runs), "found": runs.is_dir(), "runs": found}
@@ -60,9 +60,9 @@ def curves(runs: Path, names: list[str], metric: str | None = None, known: str =
 
     Args:
         runs: the folder of runs.
-        names: of the runs.
-        metric: of `metrics.jsonl`. Default: the scores of evaluations, with IQM and its 95 % interval as recorded.
-        known: the `version` of an earlier response; without changes since, only the version is returned.
+        names: names of the runs.
+        metric: metric in `metrics.jsonl`. Default: scores of evaluations, with the recorded IQM and its 95 % interval.
+        known: `version` of an earlier response; without changes since then, only the version is returned.
     """
     paths = {name: folder_of(runs, name) for name in names}
     files = {name: path / ("metrics.jsonl" if metric else "eval/evaluations.jsonl") for name, path in paths.items()}
@@ -91,8 +91,10 @@ def compare(runs: Path, names: list[str], metric: str | None = None) -> dict[str
     if metric:
         answer["command"] += f" --metric {metric}"
     foreign = [run.settings.algorithm for run in opened if doors.is_name(run.settings.algorithm)]
-    if foreign:  # the library would import code that a run's folder names
-        return answer | {"problem": f"{foreign[0]} is custom code, which pages do not run: {answer['command']}"}
+    if foreign:  # the library would import code specified in the folder of a run
+        return answer | {
+            "problem": f"{foreign[0]} is custom code, which the web app does not run; use {answer['command']}"
+        }
     try:
         standings = standings_of(opened, metric=metric)
     except (RunError, ValueError) as error:
@@ -123,7 +125,7 @@ def medium(runs: Path, run: str, name: str) -> dict[str, str]:
 
 
 def _entry(runs: Path, name: str) -> dict[str, Any]:
-    """Return an entry of the list; `problem` is the reason if a run is unreadable."""
+    """Return an entry of the list; `problem` contains the error if the run is unreadable."""
     path = runs / name
     try:
         settings = settings_of(path)
@@ -153,7 +155,7 @@ def _entry(runs: Path, name: str) -> dict[str, Any]:
 
 
 def _alive(session: dict[str, Any]) -> bool:
-    """Return whether the process of a session is running; unknown on other machines."""
+    """Return whether the process of a session is running; None on other machines."""
     if session.get("host") != socket.gethostname() or not isinstance(session.get("process"), int):
         return False
     try:
@@ -175,23 +177,23 @@ def _stamp(path: Path) -> tuple[int, int, int]:
 
 
 def settings_of(path: Path) -> dict[str, Any]:
-    """Return the table of settings of a run in a folder.
+    """Return the settings of the run in a folder.
 
     Raises:
-        OSError: it is unreadable.
-        ValueError: it is damaged.
+        OSError: the file cannot be read.
+        ValueError: the file is damaged.
     """
     return _settings(path / "config.toml", _stamp(path / "config.toml"))
 
 
 @lru_cache(maxsize=MOST_RUNS)
 def _settings(path: Path, _stamp: tuple[int, int, int]) -> dict[str, Any]:
-    """Return the table of settings, which comes first: the rest is longer and not read."""
+    """Return the table of settings, reading only the start of the file, where it is."""
     text = read_regular(path).decode()
     head, cut, _ = text.partition("\n[config")
     try:
         settings = tomllib.loads(head).get("settings")
-    except tomllib.TOMLDecodeError:  # a text in the settings may contain the words
+    except tomllib.TOMLDecodeError:  # a string in the settings may contain the header
         settings = tomllib.loads(text).get("settings") if cut else None
     if not isinstance(settings, dict):
         raise ValueError(f"{path} has no table [settings]")
@@ -199,11 +201,11 @@ def _settings(path: Path, _stamp: tuple[int, int, int]) -> dict[str, Any]:
 
 
 def tables_of(path: Path) -> dict[str, Any]:
-    """Return the tables `settings` and `config` of a run in a folder.
+    """Return the tables `settings` and `config` of the run in a folder.
 
     Raises:
-        OSError: they cannot be read.
-        ValueError: they are damaged.
+        OSError: the file cannot be read.
+        ValueError: the file is damaged.
     """
     return _tables(path / "config.toml", _stamp(path / "config.toml"))
 
@@ -222,7 +224,7 @@ def _facts(path: Path) -> dict[str, Any]:
 def _json(path: Path, _: tuple[int, int, int]) -> dict[str, Any]:
     facts = json.loads(read_regular(path))
     if not isinstance(facts, dict):
-        raise ValueError(f"{path} must hold an object")
+        raise ValueError(f"{path} must contain an object")
     return cast(dict[str, Any], facts)
 
 
@@ -243,7 +245,7 @@ def _media(path: Path) -> list[dict[str, Any]]:
 
 
 def shown_path(path: Path) -> str:
-    """Return a path for a shell in the server's working folder."""
+    """Return a path in shell syntax, relative to the server's working folder."""
     here = Path.cwd()
     return str(path.relative_to(here) if path.is_relative_to(here) else path)
 

@@ -1,14 +1,14 @@
-"""Access rules of the app: who may send requests, in which form, and what a page may load.
+"""Access rules of the web app: allowed requests, and resources that pages may load.
 
-Every page in the browser can reach a server on this machine, so allow-lists decide:
+Every page in the browser can reach a server on this machine, so requests are checked against allow-lists:
 
-- The `Host` header names this server; a foreign name would mean DNS rebinding.
-- Only GET and HEAD, for pages and files, and POST, for data.
-- A POST is JSON, comes from a page of this server (`Origin`, `Sec-Fetch-Site`) and has a header that other sites cannot
-  send, since no response allows it (CORS).
-- With a token, every request has it: first in the printed address, then in a cookie.
-- Pages load nothing from elsewhere and run no inline scripts (Content-Security-Policy). Those of the documentation have
-  a policy of their own (`operant.web.documentation_site`).
+- The `Host` header must be a name of this server, against DNS rebinding.
+- The method must be GET or HEAD for pages and files, or POST for data.
+- A POST must be JSON, come from a page of this server (`Origin`, `Sec-Fetch-Site`) and have a header that other sites
+  cannot send, since no response allows it (CORS).
+- If there is a token, every request must have it: first in the printed URL, then in a cookie.
+- Pages load nothing from other servers and run no inline scripts (Content-Security-Policy). Pages of the documentation
+  have a separate policy (`operant.web.documentation_site`).
 """
 
 import ipaddress
@@ -25,17 +25,17 @@ Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
 
 MOST_BYTES = 1_000_000
-"""Maximum bytes of a request's body."""
+"""Maximum size of the body of a request, in bytes."""
 COOKIE = "operant_token"
-"""Cookie of the token."""
+"""Name of the cookie with the token."""
 LOOPBACK = ("127.0.0.1", "localhost", "[::1]")
-"""Names of this machine that only it can reach."""
+"""Host names that only this machine can reach."""
 
 POLICY = (
     "default-src 'self'; img-src 'self' data: blob:; media-src 'self'; object-src 'none'; base-uri 'none'; "
     "form-action 'none'; frame-ancestors 'none'"
 )
-"""Content-Security-Policy of every response that has none of its own."""
+"""Content-Security-Policy of responses without another one."""
 HEADERS = (
     (b"content-security-policy", POLICY.encode()),
     (b"x-content-type-options", b"nosniff"),
@@ -44,11 +44,11 @@ HEADERS = (
     (b"cross-origin-resource-policy", b"same-origin"),
     (b"x-frame-options", b"DENY"),
 )
-"""Headers of every response."""
+"""Headers of all responses."""
 
 
 class Hosts:
-    """Valid host names of the server.
+    """Allowed host names of the server.
 
     Args:
         host: address of the server.
@@ -63,7 +63,7 @@ class Hosts:
             self._names.add(socket.gethostname().lower())
 
     def allow(self, header: str) -> bool:
-        """Return whether a `Host` header names this server; if bound to all addresses, any numeric address is valid."""
+        """Return whether a `Host` header is a name of this server; bound to all addresses, any IP address is valid."""
         name, _, port = header.lower().rpartition(":") if not header.endswith("]") else (header.lower(), "", "80")
         if not name:
             name, port = port, "80"
@@ -71,20 +71,20 @@ class Hosts:
 
 
 class Guard:
-    """The app with these access rules.
+    """ASGI middleware that enforces the access rules.
 
     Args:
-        app: what answers.
-        hosts: the names under which it is asked for.
-        token: that requests need; None if only this machine can reach it.
-        end: ends endless answers.
+        app: the ASGI app.
+        hosts: allowed host names.
+        token: token required in requests; None if only this machine can reach the server.
+        end: function that ends open streams at shutdown.
     """
 
     def __init__(self, app: Any, hosts: Hosts, token: str | None, *, end: Callable[[], object] = lambda: None) -> None:
         self._app, self._hosts, self._token, self.end = app, hosts, token, end
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer or reject a request."""
+        """Forward or reject a request."""
         if scope["type"] == "lifespan":
             await self._app(scope, receive, send)
             return
@@ -98,17 +98,17 @@ class Guard:
             if scope["method"] == "GET" and secrets.compare_digest(given.encode(), self._token.encode()):
                 await self._admit(scope, send)
                 return
-            refused = 403, "open the address that `operant serve` printed: it has the token"
+            refused = 403, "open the URL printed by `operant serve`, which contains the token"
         if refused is not None:
             await _answer(send, *refused)
             return
         await self._app(scope, _bounded(receive), _with_headers(send))
 
     def _refusal(self, method: str, headers: dict[str, list[str]]) -> tuple[int, str] | None:
-        """Return status and reason if a request violates a rule."""
+        """Return status and reason if a request violates a rule, otherwise None."""
         host = headers.get("host", [])
         if len(host) != 1 or not self._hosts.allow(host[0]):
-            return 421, "unknown host name; open the address that `operant serve` printed"
+            return 421, "unknown host name: open the URL printed by `operant serve`"
         if method not in ("GET", "HEAD", "POST"):
             return 405, f"{method} is not allowed: use GET or POST"
         return _cross_site(headers, host[0]) if method == "POST" else None
@@ -121,23 +121,23 @@ class Guard:
         return cookie is not None and secrets.compare_digest(cookie.value.encode(), str(self._token).encode())
 
     async def _admit(self, scope: Scope, send: Send) -> None:
-        """Move the token from the address to a cookie."""
+        """Move the token from the URL to a cookie."""
         cookie = f"{COOKIE}={self._token}; HttpOnly; SameSite=Strict; Path=/"
         path = "/" + quote(scope["path"].lstrip("/"))
         await _answer(send, 303, "", (b"location", path.encode()), (b"set-cookie", cookie.encode()))
 
 
 def _cross_site(headers: dict[str, list[str]], host: str) -> tuple[int, str] | None:
-    """Return status and reason if a POST does not come from a page of this server."""
+    """Return status and reason if a POST does not come from a page of this server, otherwise None."""
     if headers.get("content-type", [""])[0].partition(";")[0].strip().lower() != "application/json":
-        return 415, "a POST must be application/json"
+        return 415, "the content type of a POST must be application/json"
     site = headers.get("sec-fetch-site", ["same-origin"])
     origin = headers.get("origin", [f"http://{host}"])
     if headers.get("x-operant") != ["1"] or site != ["same-origin"] or origin != [f"http://{host}"]:
-        return 403, "only pages of this server may ask for that"
+        return 403, "only pages of this server may request this"
     length = headers.get("content-length", ["0"])[0]
     if not length.isdecimal() or int(length) > MOST_BYTES:
-        return 413, f"a request may have {MOST_BYTES} bytes"
+        return 413, f"the body must have at most {MOST_BYTES} bytes"
     return None
 
 
@@ -176,7 +176,7 @@ def _with_headers(send: Send) -> Send:
 
 
 def _bounded(receive: Receive) -> Receive:
-    """Return a body receiver that stops if a body without a declared length is too long."""
+    """Return a receiver that stops if a body without a declared length is too long."""
     taken = 0
 
     async def limited() -> Message:

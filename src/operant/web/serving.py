@@ -1,4 +1,4 @@
-"""The server: address, messages, and shutdown."""
+"""HTTP server of the web app."""
 
 import asyncio
 import logging
@@ -26,13 +26,13 @@ class Options:
     """Options of the server.
 
     Attributes:
-        host: name or address to listen on. Others than this machine's own need a token, which is generated.
-        port: the port; 0 for any free one.
-        runs: the folder of runs, which may be missing.
+        host: host name or IP address to listen on. Addresses that other machines can reach require a generated token.
+        port: port; 0 for any free port.
+        runs: folder of runs, which need not exist.
         browser: whether to open the page in a browser.
-        page: path of the page, such as `"/labels"`, with an optional fragment.
-        documentation: address of the documentation, or folder of a built site, which is served under `/docs/`; empty:
-            the address that the package names, if it names one.
+        page: URL path of the page, such as `"/labels"`, with an optional fragment.
+        documentation: URL of the documentation, or folder of a built site, which is served under `/docs/`. Default: the
+            URL in the metadata of the package.
     """
 
     host: str = "127.0.0.1"
@@ -47,12 +47,12 @@ def serve(options: Options, announce: Callable[[str], None]) -> None:
     """Serve until Ctrl-C or SIGTERM.
 
     Args:
-        options: of the server.
-        announce: called with the address once it responds.
+        options: options of the server.
+        announce: function called with the URL once the server responds.
 
     Raises:
-        ValueError: the port is in use or not allowed, the host is not of this machine, or the documentation is
-            neither an address nor the folder of a site.
+        ValueError: the port is in use or not allowed, the host is not an address of this machine, or the documentation
+            is neither a URL nor a folder of a site.
     """
     documentation = find_documentation(options.documentation)
     listening = listen(options.host, options.port)
@@ -81,7 +81,7 @@ def serve(options: Options, announce: Callable[[str], None]) -> None:
 
 
 def _open(address: str) -> None:
-    """Open the page, unless the only browser is for terminals, which would take over this one."""
+    """Open the page, unless the only browser is a text browser, which would occupy this terminal."""
     if sys.platform.startswith("linux") and not (os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY")):
         return
     threading.Thread(target=webbrowser.open, args=(address,), daemon=True).start()

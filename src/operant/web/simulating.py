@@ -1,4 +1,4 @@
-"""Algorithms in a world, frame by frame, by the library's own functions."""
+"""Recordings of algorithms in a world, frame by frame."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -14,15 +14,15 @@ from operant.mdp.stepwise import StepMethod
 Floats = NDArray[np.float64]
 
 MOST_STEPS = 10_000
-"""Maximum steps of a solver."""
+"""Maximum number of steps of a solver."""
 MOST_NUMBERS = 300_000
-"""Maximum numbers in the tables of all frames; with more, frames are dropped evenly."""
+"""Maximum number of values in the tables of all frames; beyond it, frames are dropped evenly."""
 MOST_FRAMES = 1_500
-"""Maximum frames of a recording; with more, frames are dropped evenly."""
+"""Maximum number of frames of a recording; beyond it, frames are dropped evenly."""
 FIRST_FRAMES = 40
-"""First frames, always kept."""
+"""Number of first frames that are never dropped."""
 MOST_BUDGET = 5_000_000
-"""Maximum environment steps of a learner."""
+"""Maximum number of environment steps of a learner."""
 
 LEARNERS: Mapping[str, tuple[str, ...]] = {
     "monte-carlo-prediction": (),
@@ -35,9 +35,9 @@ LEARNERS: Mapping[str, tuple[str, ...]] = {
     "sarsa-lambda": ("step_size", "epsilon", "td_lambda"),
     "dyna-q": ("step_size", "epsilon", "planning_steps"),
 }
-"""Learners by their name in the catalog, with their parameters."""
+"""Parameters of learners by name in the catalog."""
 FIELDS = {"epsilon": "exploration_initial_eps"}
-"""Fields of the configurations with another name there."""
+"""Fields of configurations by the name of the parameter, if different."""
 
 
 @dataclass
@@ -45,17 +45,17 @@ class Recording:
     """Recording of an algorithm.
 
     Attributes:
-        unit: of `ticks`.
-        followed: the policy `[S, A]` whose values are predicted; None for control.
+        unit: unit of `ticks`.
+        followed: policy `[S, A]` whose values are predicted; None for control.
         ticks: sweeps, backups or environment steps so far, per frame.
-        phases: kind of work in each.
-        values: `[S]` of each.
-        policy: `[S]` of each, bits of the policy's actions.
-        q: `[S, A]` of each; None without Q.
-        visits: `[S]` of each, updates so far; None without counts.
-        places: the state of the agent at each; None without one.
-        residuals: of each; None for learners.
-        returns: mean undiscounted return of the episodes that ended in each, NaN without one; None for solvers.
+        phases: phase of the algorithm per frame.
+        values: values `[S]` per frame.
+        policy: actions of the policy as bits `[S]` per frame.
+        q: action values `[S, A]` per frame; None without action values.
+        visits: number of updates `[S]` per frame; None without counts.
+        places: state of the agent per frame; None without an agent.
+        residuals: residual per frame; None for learners.
+        returns: mean undiscounted return of the episodes that ended in the frame, NaN without one; None for solvers.
         complete: whether the algorithm has converged.
     """
 
@@ -74,14 +74,14 @@ class Recording:
 
 
 def planned(model: MDP, algorithm: str, gamma: float, *, seed: int, backups: int) -> Recording:
-    """Record a solver until it ends, or for `MOST_STEPS` steps.
+    """Record a solver until it converges, for at most `MOST_STEPS` steps.
 
     Args:
-        model: the world.
-        algorithm: `"policy-evaluation"`, of uniform moves, or a `StepMethod`.
+        model: model of the world.
+        algorithm: `"policy-evaluation"` of the uniform policy, or a `StepMethod`.
         gamma: the discount factor.
-        seed: of random orders.
-        backups: single backups per frame of prioritized sweeping.
+        seed: seed of random orders.
+        backups: backups per frame of prioritized sweeping.
     """
     if algorithm == "policy-evaluation":
         followed: Floats | None = uniform(model)
@@ -107,7 +107,7 @@ def planned(model: MDP, algorithm: str, gamma: float, *, seed: int, backups: int
 
 
 def _thinned(found: Iterator[Step], size: int) -> tuple[list[tuple[int, Step]], bool]:
-    """Return some steps with their numbers: the first ones, the last, and some in between."""
+    """Return the first, the last, and some intermediate steps with their indices."""
     room = max(FIRST_FRAMES + 10, min(MOST_FRAMES, MOST_NUMBERS // size))
     kept: list[tuple[int, Step]] = []
     stride, last = 1, None
@@ -128,24 +128,26 @@ def _thinned(found: Iterator[Step], size: int) -> tuple[list[tuple[int, Step]], 
 def learn(
     model: MDP, algorithm: str, gamma: float, chosen: Mapping[str, float], *, seed: int, stride: int, count: int
 ) -> tuple[Recording, dict[str, Any]]:
-    """Record a learner, and return the configured fields.
+    """Record a learner, and return the recording with the configured fields.
 
     Args:
-        model: the world.
+        model: model of the world.
         algorithm: one of `LEARNERS`.
         gamma: the discount factor.
-        chosen: values of parameters; unknown ones are dropped.
-        seed: of its random numbers.
+        chosen: values of parameters; unknown ones are ignored.
+        seed: seed of the random numbers.
         stride: environment steps per frame.
         count: number of frames.
 
     Raises:
-        ValueError: a value is out of its range.
+        ValueError: a value is out of range.
     """
-    from operant.tabular import learner_for  # noqa: PLC0415 - torch takes seconds, and solvers do without
+    from operant.tabular import learner_for  # noqa: PLC0415 - importing torch takes seconds, and solvers do not need it
 
     if stride < 1 or count < 1 or stride * count > MOST_BUDGET:
-        raise ValueError(f"stride is {stride} and count {count}, expected at least 1, and {MOST_BUDGET} steps at most")
+        raise ValueError(
+            f"stride and count must be at least 1 with at most {MOST_BUDGET} steps in total, got {stride} and {count}"
+        )
     names = (*LEARNERS[algorithm], "initial_value")
     values: dict[str, Any] = {"gamma": gamma, **{FIELDS.get(name, name): chosen[name] for name in names}}
     count = min(count, MOST_FRAMES, max(FIRST_FRAMES, MOST_NUMBERS // (model.states * model.actions)))
@@ -178,6 +180,6 @@ def uniform(model: MDP) -> Floats:
 
 
 def bits(policy: NDArray[np.bool_]) -> NDArray[np.int64]:
-    """Return the actions of a policy `[S, A]` as bits `[S]`."""
+    """Encode the actions of a policy `[S, A]` as bits `[S]`."""
     count: int = policy.shape[1]
     return policy @ (1 << np.arange(count))

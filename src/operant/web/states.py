@@ -1,4 +1,4 @@
-"""Where one can go in a run, said without loading it: for a process that has no torch in it."""
+"""Saved states of a run for time travel, listed without loading the run or importing torch."""
 
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -12,7 +12,7 @@ from operant.web.runs import shown_path, tables_of
 
 
 def states(runs: Path, run: str) -> dict[str, Any]:
-    """Return where states of a run were kept and hashed; `problem` says why where one cannot go to its updates."""
+    """Return the used budgets of stored and hashed states; `problem` is the reason if time travel is not possible."""
     path = folder_of(runs, run)
     tables = tables_of(path)
     kept = {
@@ -30,27 +30,27 @@ def states(runs: Path, run: str) -> dict[str, Any]:
 
 
 def foreign(path: Path, settings: Mapping[str, Any], config: Mapping[str, Any]) -> str:
-    """Return why a page does not compute the updates of a run; empty if it does.
+    """Return why the web app does not recompute updates of a run; empty if it does.
 
-    It runs the code of operant and of environments that are registered, and none that the folder of a run names.
+    The app runs code of operant and of registered environments, but no code specified in the folder of a run.
     """
     advice = f"on the command line, `operant evaluate {shown_path(path)} --at STEP`"
     algorithm, task = settings.get("algorithm"), str(settings.get("task", ""))
     entry = next((entry for entry in ALGORITHMS if entry.name == algorithm), None)
     if entry is None:
-        return f"{algorithm} is code of its own, which a page does not run; {advice}"
+        return f"{algorithm} is custom code, which the web app does not run; {advice}"
     if entry.package == "language":
-        return f"what a language model answered is on the page Completions, step by step; {advice}"
+        return f"completions of language models are on the page Completions; {advice}"
     for text in [task, *_texts([settings, config])]:
         place = doors.place_of(text.partition("(")[0].strip())
         outside = place is not None and (place.path is not None or not place.where.startswith("operant."))
         if outside or doors.is_file(text) or (text == task and ":" in text):
-            return f"{text:.80} is code of its own, which a page does not run; {advice}"
+            return f"{text:.80} is custom code, which the web app does not run; {advice}"
     return ""
 
 
 def _texts(value: Any) -> Iterator[str]:
-    """Yield every text within a table; drawings, which have several lines, name nothing."""
+    """Yield every string in a table, except drawings, which have several lines."""
     if isinstance(value, str):
         if "\n" not in value:
             yield value
@@ -63,5 +63,5 @@ def _texts(value: Any) -> Iterator[str]:
 
 
 def step_folders(folder: Path) -> Iterator[Path]:
-    """Yield the folders of states in a folder."""
+    """Yield the folders of saved states in a folder."""
     return (found for found in folder.glob("step_*") if found.name.removeprefix("step_").isdecimal())

@@ -1,4 +1,4 @@
-"""The tables of a run, next to the exact solution of its world if the model is known."""
+"""Tables of a run, with the exact solution of its world if the model is known."""
 
 from functools import cached_property
 from typing import Any
@@ -18,10 +18,10 @@ from operant.web.worlds import WORLDS
 
 
 class Tables:
-    """The learner of a run, and the model of its world.
+    """Learner of a run, and model of its world.
 
     Args:
-        trained: the run, whose learner may change.
+        trained: the run, whose learner may change its state.
     """
 
     def __init__(self, trained: Trained) -> None:
@@ -31,7 +31,7 @@ class Tables:
         self._mdp: MDP | None = getattr(trained.experiment, "mdp", None)
 
     def show(self, seed_index: int) -> dict[str, Any]:
-        """Return the table of a seed, the exact values, and the errors; `table` is false without one."""
+        """Return the table of a seed, the exact values, and the errors; `table` is false without a table."""
         if not self._has_table:
             return {"table": False}
         learner = self._learner
@@ -68,7 +68,7 @@ class Tables:
 
     @cached_property
     def _truth(self) -> NDArray[np.float64] | None:
-        """The exact values: of the best policy, or of the predicted one."""
+        """Exact values of the optimal policy, or of the evaluated one."""
         if self._mdp is None:
             return None
         gamma, followed = self._learner.config.gamma, getattr(self._learner, "followed", None)
@@ -81,7 +81,7 @@ class Tables:
 
     @cached_property
     def _world(self) -> dict[str, Any] | None:
-        """The cells of a grid world; None for other worlds."""
+        """Cells of a grid world; None for other worlds."""
         task, env_kwargs = self._settings.task, self._settings.env_kwargs
         env = make_single(specified(task, env_kwargs))
         bare = env.unwrapped

@@ -1,4 +1,4 @@
-"""The map: every algorithm of the catalog by family, with its command."""
+"""Map of all algorithms of the catalog by family, with their commands."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -21,7 +21,7 @@ KNOWN: tuple[tuple[str, str, str], ...] = (
         "Alternate sweeps and Krylov evaluations, for large models.",
     ),
     ("q-value-iteration", "Q-value iteration", "Value iteration on the table of action values."),
-    ("linear-programming", "Linear programming", "The least values that no action can raise."),
+    ("linear-programming", "Linear programming", "Minimize the values subject to the Bellman inequalities."),
 )
 """Methods of `operant solve`: names on the command line, titles, ideas."""
 
@@ -35,13 +35,13 @@ BRANCHES: tuple[tuple[str, str, str], ...] = (
     ("reward", "Reward models", "scores learned from preferences"),
     ("none", "Baseline", "learns nothing"),
 )
-"""Families, their titles, and the learned quantity."""
+"""Families with titles, and the learned quantity."""
 TASKS = {"none": "operant/BernoulliBandit-v0", "finite": "FrozenLake-v1", "text": "addition"}
-"""An example task by kind of observation."""
+"""Example tasks by kind of observation."""
 
 
 def taxonomy() -> dict[str, Any]:
-    """Return the tree: nodes with `title`, `note` and `children`; leaves with `name`, `idea`, `command` and more."""
+    """Return the tree of nodes with `title`, `note` and `children`, and leaves with `name`, `idea`, `command` etc."""
     known = [
         {
             "name": name,

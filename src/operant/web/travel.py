@@ -1,7 +1,7 @@
-"""Time travel on a run's page: any update of the run, its policy in action, and its table.
+"""Time travel on the page of a run: any update of the run, with episodes of its policy and its table.
 
-One run is open at a time: its experiment stays in this process, so that nearby updates are fast. A call computes only
-briefly and reports its progress; a page cancels by not calling again.
+One run is open at a time: its experiment stays in this process, so that nearby updates are fast. A call computes for a
+short time and reports its progress; the page cancels by not calling again.
 """
 
 import base64
@@ -29,13 +29,13 @@ from operant.web.states import foreign
 from operant.web.workers import NotFoundError
 
 MOMENT = 0.2
-"""Maximum seconds of a call."""
+"""Maximum duration of a call in seconds."""
 MOST_SCENES = 60
-"""Maximum scenes of a response."""
+"""Maximum number of scenes of a response."""
 MOST_STEPS = 2000
-"""Maximum steps of an episode, as in `operant watch`."""
+"""Maximum number of steps of an episode, as in `operant watch`."""
 MOST_NUMBERS = 64
-"""Maximum numbers of an observation."""
+"""Maximum number of values of an observation."""
 
 Way = Literal["to", "back", "confirm"]
 
@@ -61,7 +61,7 @@ class _Open:
         return self.travel.here
 
     def walk(self, way: Way, at: int) -> bool:
-        """Compute for a moment, and return whether it is done; `back` and `confirm` first go to their start."""
+        """Compute for a short time, and return whether the move is done; `back` and `confirm` first go to `at`."""
         if self._walk is None or self._walk[0] != (way, at):
             self.stop()
             self._walk = (way, at), self._steps(way, at)
@@ -87,7 +87,7 @@ class _Open:
             self.confirmed = later
 
     def scenes(self, seed_index: int, start: int, *, sample: bool) -> tuple[float, list[Scene]]:
-        """Return the frames per second, and some scenes of the first episode of a seed."""
+        """Return frames per second, and some scenes of the first episode of a seed."""
         key = seed_index, sample
         if self._play is None or self._play.key != key or self._play.position > start:
             self.stop()
@@ -96,14 +96,14 @@ class _Open:
         return self._play.stage.frames_per_second, self._play.more(start)
 
     def _stage(self, seed_index: int, *, sample: bool) -> Stage:
-        """Return the environment of a seed's policy, as in `operant watch`; rendered if possible."""
+        """Return the environment of a seed's policy as in `operant watch`, rendered if possible."""
         learner, settings = self.trained.experiment.learner, self.trained.run.settings
         stream = streams.torch_generator(settings.seeds[0], "watching", device=learner.device)
         policy = learner
         if self._is_table:
-            from operant.tabular.learner import Player  # noqa: PLC0415 - numba and scipy are for tables alone
+            from operant.tabular.learner import Player  # noqa: PLC0415 - only tables need numba and scipy
 
-            policy = Player(learner)  # which remembers no earlier episodes
+            policy = Player(learner)  # without memory of earlier episodes
         options: dict[str, Any] = {
             "seeds": settings.seeds,
             "index": seed_index,
@@ -125,7 +125,7 @@ class _Open:
 
     @cached_property
     def tables(self) -> Any:
-        """What is known of a table; None for networks."""
+        """Table of the learner; None for networks."""
         if not self._is_table:
             return None
         from operant.web.tables import Tables  # noqa: PLC0415 - as above
@@ -146,7 +146,7 @@ class _Open:
 
 @dataclass
 class _Play:
-    """An episode, scene by scene."""
+    """Episode, scene by scene."""
 
     key: tuple[int, bool]
     stage: Stage
@@ -155,7 +155,7 @@ class _Play:
     ended: bool = False
 
     def more(self, start: int) -> list[Scene]:
-        """Return scenes from an index on, as many as fit the time; none after the end."""
+        """Return scenes from an index on, within the time limit; empty after the end."""
         until, found = time.monotonic() + MOMENT, list[Scene]()
         while not self.ended and len(found) < MOST_SCENES:
             scene = next(self.scenes)
@@ -172,34 +172,34 @@ _open: _Open | None = None
 
 
 def load(runs: Path, run: str) -> dict[str, str]:
-    """Open a run, so that going to an update of it does not wait for that; `problem` says why it cannot be opened."""
+    """Open a run in advance of time travel; `problem` contains the error if it cannot be opened."""
     path = folder_of(runs, run)
     try:
         opened(path)
-    except Exception as error:  # not requested yet; the next request reports it
+    except Exception as error:  # the next request reports the error
         return {"problem": f"{type(error).__name__}: {error}"}
     return {"problem": ""}
 
 
 def go(runs: Path, run: str, at: int, way: Way = "to") -> dict[str, Any]:
-    """Go to an update of a run, for a moment per call.
+    """Go to an update of a run; each call computes for a short time.
 
     Args:
         runs: the folder of runs.
         run: its name.
-        at: used budget; of the current update for `back` and `confirm`.
-        way: `to` the first update at this much of the budget; `back` to the one before; or `confirm` by the next state
+        at: budget used at the target; at the current update for `back` and `confirm`.
+        way: `to` the first update with this budget used; `back` to the previous one; or `confirm` by the next state
             with a recorded hash.
 
     Returns:
-        `done`, and `consumed`, the progress; once done also the hash and the source of the state.
+        `done`, and the progress, `consumed`; once done, also the hash and the origin of the state.
 
     Raises:
-        ValueError: the run has not reached that update.
-        RunError: the update cannot be recomputed, or differs from the training.
+        ValueError: the run has not reached the update.
+        RunError: the update cannot be recomputed, or differs from that of the training.
     """
     if way not in ("to", "back", "confirm") or isinstance(at, bool) or not isinstance(at, int):  # pyright: ignore[reportUnnecessaryIsInstance] - from JSON
-        raise ValueError(f"way must be to, back or confirm, and at a whole number, got {way!r} and {at!r}")
+        raise ValueError(f"way must be to, back or confirm, and at must be an integer, got {way!r} and {at!r}")
     place = opened(folder_of(runs, run))
     if not place.walk(way, at):
         return {"done": False, "consumed": place.here}
@@ -209,19 +209,19 @@ def go(runs: Path, run: str, at: int, way: Way = "to") -> dict[str, Any]:
 def scenes(  # noqa: PLR0917 - by name, from JSON
     runs: Path, run: str, at: int, seed_index: int = 0, start: int = 0, sample: bool = False
 ) -> dict[str, Any]:
-    """Return some scenes of the first episode of an update's policy.
+    """Return some scenes of the first episode of the policy at an update.
 
     Args:
         runs: the folder of runs.
         run: its name.
-        at: the used budget of the current update, after `go`.
-        seed_index: index of the policy.
-        start: the first scene.
-        sample: whether to sample actions, instead of the most probable ones.
+        at: budget used at the current update, after `go`.
+        seed_index: index of the seed.
+        start: index of the first scene.
+        sample: whether to sample actions instead of using the most probable ones.
 
     Returns:
-        `scenes`, with frames as PNG in base64, or none if the task cannot be rendered; and `rate`, per second. `away`:
-        the run is at another update, so call `go` first.
+        `scenes`, with frames as base64 of PNG, or None if the task cannot be rendered; and the frames per second,
+        `rate`. `away` is true if the run is at another update: call `go` first.
     """
     place = opened(folder_of(runs, run))
     if place.here != at:
@@ -233,7 +233,7 @@ def scenes(  # noqa: PLR0917 - by name, from JSON
 
 
 def table(runs: Path, run: str, at: int, seed_index: int = 0) -> dict[str, Any]:
-    """Return the table of an update, next to the exact solution if the model is known; empty for networks."""
+    """Return the table of an update, with the exact solution if the model is known; empty for networks."""
     place = opened(folder_of(runs, run))
     if place.here != at:
         return {"away": True}
@@ -241,7 +241,7 @@ def table(runs: Path, run: str, at: int, seed_index: int = 0) -> dict[str, Any]:
 
 
 def opened(path: Path) -> _Open:
-    """Return a run, opened; close the one before it."""
+    """Open a run and close the previous one."""
     global _open  # noqa: PLW0603 - one process, one open run
     if _open is None or _open.path != path:
         if _open is not None:
@@ -249,7 +249,7 @@ def opened(path: Path) -> _Open:
             _open = None
         _open = _Open(path)
     if not _open.path.is_dir():
-        raise NotFoundError(f"{path.name} is gone")
+        raise NotFoundError(f"{path.name} no longer exists")
     return _open
 
 

@@ -1,6 +1,6 @@
-"""A worker process: reads calls from standard input, one per line, and answers on standard output.
+"""Worker process that reads calls from standard input, one per line, and writes responses to standard output.
 
-It imports parts of the library on demand, ends with its input, and has a lower priority than trainings.
+It imports parts of the library on demand, exits at the end of its input, and has a lower priority than training.
 """
 
 import importlib
@@ -49,27 +49,27 @@ FUNCTIONS: Mapping[str, str] = {
     "labels.overview": "operant.web.labels:overview",
     "labels.exported": "operant.web.labels:exported",
 }
-"""Functions by name, with their modules; each takes the folder of runs first."""
+"""Modules of functions by name; the first argument of each function is the folder of runs."""
 
 
 EXPECTED = (
     *("RunError", "DivergedError", "CheckpointError", "StoreError", "ConflictError"),
     *("EnvError", "RestoreError", "WorkerError", "ModuleNotFoundError"),
 )
-"""Errors with complete messages for a page."""
+"""Exceptions whose messages are shown on the page without their type."""
 
 
 def answer(runs: Path, line: bytes) -> tuple[int, bytes]:
-    """Return an HTTP status and JSON for a call.
+    """Return the HTTP status and JSON for a call.
 
     Args:
-        runs: the folder of runs.
-        line: a name in `FUNCTIONS` and arguments by name, as JSON.
+        runs: folder of runs.
+        line: JSON of a name in `FUNCTIONS` and keyword arguments.
     """
     try:
         name, arguments = json.loads(line)
         if name not in FUNCTIONS:
-            raise NotFoundError(f"there is no {name}")
+            raise NotFoundError(f"unknown function {name}")
         module, _, function = FUNCTIONS[name].partition(":")
         found = getattr(importlib.import_module(module), function)
         try:
@@ -93,7 +93,7 @@ def _error(message: str) -> bytes:
 
 
 def _plain(value: Any) -> Any:
-    """Return a value with null in place of NaN and Inf, which JSON lacks."""
+    """Replace NaN and Inf, which JSON lacks, by null in a value."""
     if isinstance(value, Mapping):
         return {str(key): _plain(item) for key, item in cast(Mapping[Any, Any], value).items()}
     if isinstance(value, list | tuple):
@@ -102,7 +102,7 @@ def _plain(value: Any) -> Any:
 
 
 def run(runs: Path, calls: BinaryIO, answers: BinaryIO) -> None:
-    """Answer calls until the input ends."""
+    """Process calls until the input ends."""
     for line in calls:
         status, body = answer(runs, line)
         answers.write(HEADER.pack(status, len(body)) + body)
@@ -110,10 +110,10 @@ def run(runs: Path, calls: BinaryIO, answers: BinaryIO) -> None:
 
 
 def main() -> None:
-    """Answer the calls of the parent server."""
+    """Process the calls of the parent server."""
     answers = os.fdopen(os.dup(1), "wb")
-    os.dup2(2, 1)  # prints of libraries must not mix with the answers
-    os.environ["HF_HUB_OFFLINE"] = "1"  # a run that began with a model of the hub takes the copy on this machine
+    os.dup2(2, 1)  # output of libraries must not mix with responses
+    os.environ["HF_HUB_OFFLINE"] = "1"  # runs with a model of the hub use the local copy
     with suppress(OSError, AttributeError):
         os.nice(5)
     with suppress(BrokenPipeError):

@@ -1,7 +1,7 @@
-"""Worker processes: separate computation from the server.
+"""Worker processes of the web app, which separate computation from the server.
 
-The server stays small and never waits; a computation that takes too long is killed with its process, and the next one
-starts another. A request is a line of JSON, a response a status, a length and JSON (`operant.web.worker`).
+The server stays small and responsive. A computation that takes too long is killed with its process, and the next call
+starts a new one. A request is a line of JSON; a response is a status, a length and JSON (`operant.web.worker`).
 """
 
 import asyncio
@@ -17,23 +17,23 @@ from typing import Any
 logger = logging.getLogger(__name__)
 
 HEADER = struct.Struct(">HQ")
-"""Status and length of a response."""
+"""Binary header of a response: status and length."""
 DEADLINE = 120.0
-"""Seconds that a call may take; the first one on a machine compiles kernels."""
+"""Time limit of a call in seconds; the first call on a machine compiles kernels."""
 IDLE = 90.0
-"""Seconds without a call after which a process ends: one with torch in it takes 200 MB and more."""
+"""Seconds without a call after which a process ends; a process with torch uses 200 MB or more."""
 
 
 class NotFoundError(LookupError):
-    """The requested object does not exist; the message names it."""
+    """The requested object does not exist; the message contains its name."""
 
 
 class Worker:
-    """A process that answers calls one after another; the first call starts it, and it ends when none comes.
+    """Process that computes calls one after another. The first call starts it; it ends when idle.
 
     Args:
-        runs: the folder of runs.
-        deadline: seconds that a call may take.
+        runs: folder of runs.
+        deadline: time limit of a call in seconds.
         idle: seconds without a call after which the process ends.
     """
 
@@ -44,11 +44,11 @@ class Worker:
         self._lock = asyncio.Lock()
 
     async def call(self, function: str, arguments: Mapping[str, Any]) -> tuple[int, bytes]:
-        """Return an HTTP status and JSON.
+        """Call a function, and return the HTTP status and JSON.
 
         Args:
-            function: a name in `operant.web.worker.FUNCTIONS`.
-            arguments: of the function, by name.
+            function: name in `operant.web.worker.FUNCTIONS`.
+            arguments: keyword arguments of the function.
         """
         if self._rest is not None:
             self._rest.cancel()
@@ -57,12 +57,12 @@ class Worker:
                 return await asyncio.wait_for(self._exchange(function, arguments), self._deadline)
             except TimeoutError:
                 await self._kill()
-                return 503, _error(f"this took longer than {self._deadline:g} seconds and was stopped: request less")
+                return 503, _error(f"the computation was stopped after {self._deadline:g} seconds: request less")
             except (OSError, asyncio.IncompleteReadError) as error:
                 await self._kill()
-                logger.warning("the worker process has ended in %s: %r", function, error)
-                return 503, _error("the worker process has ended; the next request starts another")
-            except BaseException:  # abandoned: its answer would be mistaken for that of the next call
+                logger.warning("the worker process ended in %s: %r", function, error)
+                return 503, _error("the worker process ended; the next request starts a new one")
+            except BaseException:  # the response would be mistaken for that of the next call
                 await self._kill()
                 raise
             finally:
@@ -70,14 +70,14 @@ class Worker:
 
     async def _end_later(self) -> None:
         await asyncio.sleep(self._idle)
-        self._rest = None  # from here on it is not called off: a process is ended whole
+        self._rest = None  # not canceled from here on, so that the process is stopped completely
         async with self._lock:
             await self._end()
 
     async def _exchange(self, function: str, arguments: Mapping[str, Any]) -> tuple[int, bytes]:
         process = await self._started()
-        assert process.stdin is not None  # noqa: S101 - it is a pipe
-        assert process.stdout is not None  # noqa: S101 - as well
+        assert process.stdin is not None  # noqa: S101 - a pipe
+        assert process.stdout is not None  # noqa: S101 - a pipe
         process.stdin.write(json.dumps([function, arguments]).encode() + b"\n")
         await process.stdin.drain()
         status, length = HEADER.unpack(await process.stdout.readexactly(HEADER.size))
@@ -89,12 +89,12 @@ class Worker:
                 *(sys.executable, "-P", "-m", "operant.web.worker", str(self._runs)),
                 stdin=asyncio.subprocess.PIPE,
                 stdout=asyncio.subprocess.PIPE,
-                start_new_session=True,  # Ctrl-C is for the server, which ends this process itself
+                start_new_session=True,  # Ctrl-C must reach only the server, which stops this process
             )
         return self._process
 
     async def close(self) -> None:
-        """End the process, if there is one."""
+        """Stop the process if it is running."""
         if self._rest is not None:
             self._rest.cancel()
         await self._end()

@@ -12,7 +12,7 @@ FHFH
 FFFH
 HFFG
 """
-"""Gymnasium's FrozenLake-v1: two of three moves go sideways."""
+"""FrozenLake-v1 of Gymnasium: two of three moves go sideways."""
 
 
 @dataclass(frozen=True)
@@ -20,12 +20,12 @@ class World:
     """An initial world.
 
     Attributes:
-        name: in addresses.
+        name: name in URLs.
         title: heading.
         note: explanation.
         drawing: in the format of `operant.envs.drawing`.
         gamma: a suitable discount factor.
-        task: the Gymnasium id of the same model; empty if there is none.
+        task: id of the Gymnasium environment with the same model; empty without one.
     """
 
     name: str
@@ -40,7 +40,7 @@ WORLDS: tuple[World, ...] = (
     World(
         "trap",
         "8 × 8 with a trap",
-        "One reward, one trap, and 62 cells without reward. Move either and watch the values follow.",
+        "One reward, one trap, and 62 cells without reward. Move either and watch the values change.",
         drawings.TRAP_8X8,
         0.9,
         "operant/Trap8x8-v0",
@@ -52,7 +52,7 @@ WORLDS: tuple[World, ...] = (
     World(
         "lake",
         "FrozenLake",
-        "Two of three moves slip sideways, so the best way avoids the edge of the holes.",
+        "Two of three moves slip sideways, so the optimal policy avoids cells next to holes.",
         FROZEN_LAKE,
         0.99,
         "FrozenLake-v1",
@@ -60,7 +60,7 @@ WORLDS: tuple[World, ...] = (
     World(
         "cliff",
         "Cliff walking",
-        "Q-learning walks along the edge; SARSA, which knows that it explores, keeps away (S&B example 6.6).",
+        "Q-learning walks along the edge; SARSA, which accounts for exploration, keeps away (S&B example 6.6).",
         drawings.CLIFF,
         1.0,
         "operant/Cliff-v0",
@@ -68,7 +68,7 @@ WORLDS: tuple[World, ...] = (
     World(
         "windy",
         "Windy grid",
-        "The wind blows upwards; by the numbers below the columns (S&B example 6.5).",
+        "Wind moves the agent upwards by the number below each column (S&B example 6.5).",
         drawings.WINDY,
         1.0,
         "operant/Windy-v0",
@@ -76,7 +76,7 @@ WORLDS: tuple[World, ...] = (
     World(
         "dyna",
         "Dyna maze",
-        "Planning with stored steps finds the way in a few episodes (S&B figure 8.2).",
+        "Planning with stored steps finds the path in a few episodes (S&B figure 8.2).",
         drawings.DYNA_MAZE,
         0.95,
         "operant/DynaMaze-v0",
@@ -92,10 +92,10 @@ WORLDS: tuple[World, ...] = (
     World(
         "jumps",
         "5 × 5 with jumps",
-        "No end: A pays 10 and leads to a, B pays 5 and leads to b (S&B example 3.5).",
+        "Continuing task: A gives reward 10 and leads to a, B gives 5 and leads to b (S&B example 3.5).",
         drawings.JUMPS_5X5,
         0.9,
         "operant/Jumps5x5-v0",
     ),
 )
-"""The first is the default."""
+"""Initial worlds; the first one is the default."""
