@@ -340,7 +340,7 @@ def test_a_run_that_has_lost_what_it_was_to_begin_with_is_not_resumed(tmp_path, 
         with pytest.raises(ZeroDivisionError):
             train(tmp_path / "crashed", init=tmp_path / "first")
     for name, message in (
-        ("cut", r"the checkpoints of .* are gone"),
+        ("cut", r"the checkpoints of .* are missing"),
         ("crashed", r"has no checkpoint, not even of its initial networks: .* --init"),
     ):
         for path in Run.open(tmp_path / name).checkpoints.paths():

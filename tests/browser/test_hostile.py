@@ -73,7 +73,7 @@ def test_f26_a_run_is_shown_as_text(watched):
     expect(watched.get_by_role("row", name="hostile")).to_contain_text(CORPUS[2])
     configuration = watched.locator("details", has_text="Configuration").first
     expect(configuration).to_contain_text(CORPUS[1])
-    expect(watched.locator(".travel .hint")).to_contain_text("is code of its own")
+    expect(watched.locator(".travel .hint")).to_contain_text("is custom code")
     metrics = watched.get_by_label("Metric")
     for name in CORPUS[:3]:
         metrics.select_option(name)

@@ -199,7 +199,7 @@ def test_a_damaged_configuration_is_explained(run):
 @pytest.mark.parametrize(
     ("facts", "message"),
     [
-        ("[]", "must hold an object"),
+        ("[]", "must contain an object"),
         ('{"sessions": []}', "'resolved' must be a JSON object, got None"),
         ('{"resolved": {}, "sessions": {}}', "'sessions' must be a JSON list, got {}"),
     ],

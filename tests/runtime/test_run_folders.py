@@ -102,7 +102,7 @@ def test_merged_runs_have_the_evaluations_of_all_seeds(make_run, tmp_path):
     assert last.success_rate == (0.5, 0.5, 0.5)
     facts = json.loads((tmp_path / "whole" / "run.json").read_text())
     assert facts["resolved"]["merged"] == f"{parts[0].path}, {parts[1].path}"
-    with pytest.raises(RunError, match=r"checkpoints .* are gone"):
+    with pytest.raises(RunError, match=r"checkpoints .* are missing"):
         whole.require_checkpoints()
 
 

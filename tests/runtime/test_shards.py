@@ -70,7 +70,9 @@ def test_the_number_of_processes_changes_no_bit(size):
 
 
 def test_more_processes_than_shards_have_nothing_to_do():
-    with pytest.raises(ValueError, match="2 processes need at least as many shards, but the run has 1: create it with --sha"):
+    with pytest.raises(
+        ValueError, match="2 processes need at least as many shards, but the run has 1: create it with --sha"
+    ):
         team(2, lambda rank: Shards(1, rank))
 
 

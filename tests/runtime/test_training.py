@@ -452,7 +452,7 @@ def test_a_run_whose_checkpoints_are_gone_does_not_start_over(make_run, whole):
         run.checkpoints.folder.mkdir()
     again = Run.open(run.path)
     for attempt in (lambda: resume_from(again, Regression()), lambda: train(Regression(), again, budget=200)):
-        with pytest.raises(RunError, match=r"checkpoints of .* are gone: .*Restore the folder"):
+        with pytest.raises(RunError, match=r"checkpoints of .* are missing: .*Restore the folder"):
             attempt()
     assert read_records(run.metrics_path)[-1]["consumed"] == 100
 

@@ -80,7 +80,7 @@ def test_seed_and_environment_are_chosen(runs):
 
 def test_a_seed_that_was_not_trained_is_an_error(runs):
     for run in ("ppo", "words"):
-        with pytest.raises(ValueError, match="the run has the seeds 0, 1, got 7"):
+        with pytest.raises(ValueError, match="seed must be one of 0, 1, got 7"):
             batches.batch(runs, run, seed=7)
 
 
@@ -139,11 +139,11 @@ def test_columns_that_are_no_batch_are_an_error(given):
 
 
 def test_what_has_no_batch_is_an_error(runs):
-    with pytest.raises(ValueError, match="lake has no batches to show"):
+    with pytest.raises(ValueError, match="lake has no batches"):
         batches.batch(runs, "lake")
-    with pytest.raises(ValueError, match="at must be a whole number, got '3'"):
+    with pytest.raises(ValueError, match="at must be an integer, got '3'"):
         batches.batch(runs, "ppo", "3")
-    with pytest.raises(ValueError, match="environment must be a whole number, got True"):
+    with pytest.raises(ValueError, match="environment must be an integer, got True"):
         batches.batch(runs, "ppo", environment=True)
     with pytest.raises(NotFoundError):
         batches.batch(runs, "../x")

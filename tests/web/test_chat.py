@@ -100,24 +100,24 @@ def test_few_answers_are_remembered(folder):
     [
         ({"prompt": "café"}, "no token for 'é'"),
         ({"prompt": ""}, "the prompt is empty"),
-        ({"prompt": 3}, "must be texts"),
-        ({"prompt": "a" * 20_001}, "has 20001 characters, at most 20000"),
+        ({"prompt": 3}, "must be strings"),
+        ({"prompt": "a" * 20_001}, "must have at most 20000 characters, got 20001"),
         ({"before": [{"prompt": "a" * 20_000, "answer": ""}]}, "has 20003 characters"),
-        ({"before": [{"prompt": "a"}]}, "must be texts"),
-        ({"before": "abc"}, "must be texts"),
-        ({"max_tokens": 0}, "from 1 to 1024 in a page, got 0"),
-        ({"max_tokens": 1025}, "from 1 to 1024 in a page, got 1025"),
+        ({"before": [{"prompt": "a"}]}, "must be strings"),
+        ({"before": "abc"}, "must be strings"),
+        ({"max_tokens": 0}, "from 1 to 1024, got 0"),
+        ({"max_tokens": 1025}, "from 1 to 1024, got 1025"),
         ({"max_tokens": 2.0}, "from 1 to 1024"),
         ({"temperature": -1}, "temperature must be at least 0"),
         ({"temperature": float("nan")}, "temperature must be at least 0"),
         ({"temperature": "hot"}, "temperature must be a number, got 'hot'"),
         ({"top_p": 0}, r"top_p in \(0, 1\]"),
         ({"top_p": True}, "top_p must be a number"),
-        ({"seed": -1}, "seed must be a whole number of at least 0, got -1"),
+        ({"seed": -1}, "seed must be an integer of at least 0, got -1"),
         ({"seed_index": 2}, "the run has 2 seeds, so the index must be below 2"),
         ({"seed_index": 0.5}, "seed_index must be a whole number"),
-        ({"model": "judge"}, "a run of reward-model, which trains no policy"),
-        ({"model": "table"}, "a run of q-learning, which trains no policy"),
+        ({"model": "judge"}, "a run of reward-model, which does not train a language model"),
+        ({"model": "table"}, "a run of q-learning, which does not train a language model"),
         ({"reward_model": "words"}, "a run of sft, which trains no reward model"),
     ],
 )
@@ -147,6 +147,6 @@ def test_code_of_a_run_is_not_run(folder, tmp_path, monkeypatch):
     assert hostile != text
     (foreign / "config.toml").write_text(hostile, encoding="utf-8")
     monkeypatch.setattr(sys, "stdin", io.StringIO())
-    with pytest.raises(ValueError, match="trains no policy"):
+    with pytest.raises(ValueError, match="does not train a language model"):
         chat.answer(folder, model="foreign", prompt="a", before=[])
     assert not marker.exists()

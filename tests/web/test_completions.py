@@ -65,7 +65,7 @@ def test_every_step_is_there(folder):
 
 @pytest.mark.parametrize(
     ("algorithm", "reason"),
-    [("sft", "learns from given answers"), ("dpo", "learns from given pairs"), ("rlhf", "at every evaluation")],
+    [("sft", "does not sample completions"), ("dpo", "pairs of complete answers"), ("rlhf", "at every evaluation")],
 )
 def test_why_there_are_no_training_batches_is_said(tmp_path, algorithm, reason):
     settings = Settings(algorithm=algorithm, task="arithmetic", seeds=(0,), budget=20)

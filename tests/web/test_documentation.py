@@ -47,7 +47,7 @@ def test_a_package_that_is_not_installed_names_none(monkeypatch):
 def test_an_address_is_of_a_web_site(address, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "docs").mkdir()  # without a first page
-    with pytest.raises(ValueError, match=r"begin with https:// or http://, or be a folder with an index\.html"):
+    with pytest.raises(ValueError, match=r"be a URL \(https:// or http://\), or a folder with an index\.html"):
         find_documentation(address)
 
 

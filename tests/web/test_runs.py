@@ -198,7 +198,7 @@ def test_a_look_at_a_run_never_imports_the_code_that_it_names(folder, tmp_path):
         file.write_text(file.read_text().replace('"q-learning"', f'"{code}:Evil"'))
     names = ["first", "set/second"]
     assert runs.show(tmp_path / "runs", "first")["algorithm"] == f"{code}:Evil"
-    assert "which pages do not run" in runs.compare(tmp_path / "runs", names)["problem"]
+    assert "which the web app does not run" in runs.compare(tmp_path / "runs", names)["problem"]
     runs.index(tmp_path / "runs")
     runs.curves(tmp_path / "runs", names)
     assert not (tmp_path / "ran").exists()

@@ -29,11 +29,11 @@ def test_what_was_kept_and_hashed_is_listed(tmp_path):
 @pytest.mark.parametrize(
     ("settings", "config", "named"),
     [
-        ({"algorithm": "file.py:Mine"}, {}, "file.py:Mine is code of its own"),
-        ({"algorithm": "my-algorithm"}, {}, "my-algorithm is code of its own"),
+        ({"algorithm": "file.py:Mine"}, {}, "file.py:Mine is custom code"),
+        ({"algorithm": "my-algorithm"}, {}, "my-algorithm is custom code"),
         ({"algorithm": "grpo", "task": "arithmetic"}, {}, "is on the page Completions"),
-        ({"task": "envs/mine.py:World"}, {}, "envs/mine.py:World is code of its own"),
-        ({"task": "package.module:World-v0"}, {}, "package.module:World-v0 is code of its own"),
+        ({"task": "envs/mine.py:World"}, {}, "envs/mine.py:World is custom code"),
+        ({"task": "package.module:World-v0"}, {}, "package.module:World-v0 is custom code"),
         ({"wrappers": ["subprocess:Popen(args=['touch', 'x'])"]}, {}, "subprocess:Popen"),
         ({"wrappers": ["a.py:Name(scale=0.1)"]}, {}, "a.py:Name"),
         ({"callbacks": ["os:system(command='x')"]}, {}, "os:system"),
@@ -71,7 +71,7 @@ def test_a_run_with_a_file_of_its_own_is_refused_by_the_worker_too(tmp_path):
     file.write_text(f"import pathlib\npathlib.Path({str(marker)!r}).touch()\n", encoding="utf-8")
     settings = Settings(algorithm="q-learning", task=f"{file}:World", budget=100)
     Run.create(tmp_path / "runs" / "evil", settings, OneStepConfig())
-    with pytest.raises(RunError, match="is code of its own"):
+    with pytest.raises(RunError, match="is custom code"):
         travel.go(tmp_path / "runs", "evil", 0)
     assert not marker.exists()
 

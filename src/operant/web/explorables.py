@@ -306,8 +306,8 @@ EXPLORABLES: Mapping[str, Explorable] = {
     ),
     "kl": Explorable(
         "Estimators of the KL divergence",
-        "For two outcomes; the probability of the first one is a parameter for p, and on the axis for q. In expectation "
-        "over samples of p, k1 and k3 equal the divergence; k2 is biased if q is far from p.",
+        "For two outcomes; the probability of the first one is a parameter for p, and on the axis for q. In "
+        "expectation over samples of p, k1 and k3 equal the divergence; k2 is biased if q is far from p.",
         "probability of the first outcome under q",
         [Knob("p", "probability under p", 0.02, 0.98, 0.01, 0.7)],
         _estimators,

@@ -155,7 +155,7 @@ def _entry(runs: Path, name: str) -> dict[str, Any]:
 
 
 def _alive(session: dict[str, Any]) -> bool:
-    """Return whether the process of a session is running; None on other machines."""
+    """Return whether the process of a session is running on this machine."""
     if session.get("host") != socket.gethostname() or not isinstance(session.get("process"), int):
         return False
     try:
