@@ -40,9 +40,7 @@ def absolute(path: str | Path) -> Path:
         RunError: the argument is empty or not a valid path.
     """
     if path == "":
-        raise RunError(
-            "'' is not a path: pass a folder, or omit it for the default; '.' is the working folder"
-        )
+        raise RunError("'' is not a path: pass a folder, or omit it for the default; '.' is the working folder")
     try:
         return Path(path).expanduser().resolve()
     except (OSError, ValueError, RuntimeError) as error:
