@@ -70,7 +70,7 @@ def test_two_bonuses_need_two_channels():
             "bonus must be counts, hashed, episodic, rnd, forward, icm or a custom class, .* got 'curious'",
         ),
         ("ppo", "rnd(0.1)", "parameters are given by name"),
-        ("ppo", "counts", "exact counts need observations of Discrete"),
+        ("ppo", "counts", "exact counts need Discrete observations"),
         ("ppo", "rnd(breadth=3)", "breadth"),
         ("q-learning", "rnd", "q-learning takes no bonus, leave it out; deep control does, such as ppo and dqn"),
     ],

@@ -111,7 +111,7 @@ def test_counts_by_hand():
 
 def test_counts_need_finitely_many_states():
     env = Counts(make("CartPole-v1", 2, SEEDS))
-    with pytest.raises(ValueError, match=r"need observations of Discrete, got Box.*use HashedCounts"):
+    with pytest.raises(ValueError, match=r"need Discrete observations, got Box.*use HashedCounts"):
         start(env, SEEDS)
 
 

@@ -138,5 +138,5 @@ def test_it_keeps_the_contract_of_learners():
 
 
 def test_priorities_are_refused():
-    with pytest.raises(ValueError, match=r"per_alpha must be 0 for several heads, whose errors differ, got 0\.6"):
+    with pytest.raises(ValueError, match=r"per_alpha must be 0 because the heads have different errors, got 0\.6"):
         BootstrappedDQNConfig(per_alpha=0.6)

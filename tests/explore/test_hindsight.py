@@ -284,7 +284,7 @@ def test_what_cannot_work_is_named():
         build(DQN, DQNConfig(learning_starts=0, hindsight="final"))
     with pytest.raises(ValueError, match="achieved_goal of operant/Reach-v0 has 1 numbers and desired_goal 2"):
         Experience(Half(make("operant/Reach-v0", 2, (3, 5))), **ASKED)
-    with pytest.raises(ValueError, match=r"returned shape \[2, 1\] for 2 goals, \[2\] is needed"):
+    with pytest.raises(ValueError, match=r"returned shape \[2, 1\] for 2 goals, expected \[2\]"):
         Experience(Column(make("operant/Reach-v0", 2, (3, 5))), **ASKED)
     with pytest.raises(ValueError, match="hindsight must be none, future, final, episode or a function of yours"):
         DQNConfig(hindsight="past")

@@ -95,7 +95,7 @@ def test_what_cannot_be_told_apart_is_named():
     recorded = record("CartPole-v1", 0)
     with pytest.raises(ValueError, match="do not distinguish masscart and force_mag"):
         identify("CartPole-v1", recorded, ["masscart", "masspole", "force_mag"])
-    with pytest.raises(ValueError, match="do not distinguish x_threshold, or have no information"):
+    with pytest.raises(ValueError, match="do not distinguish x_threshold, or contain no information"):
         identify("CartPole-v1", recorded, ["x_threshold"])
 
 

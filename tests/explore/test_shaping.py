@@ -107,7 +107,7 @@ class Flat(Shaping):
 
 def test_bad_input_is_refused():
     env = make("MountainCar-v0", 3, [0])
-    with pytest.raises(ValueError, match=r"gamma of Height is 2, expected the algorithm's own"):
+    with pytest.raises(ValueError, match=r"gamma of Height is 2, expected that of the algorithm"):
         Height(env, gamma=2)
     with pytest.raises(ValueError, match=r"Flat.potential returned numbers of shape \[3, 2\], expected \[3\]"):
         Flat(env).reset(range(3))

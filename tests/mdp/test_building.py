@@ -337,8 +337,8 @@ class TestFunction:
         ("result", "message"),
         [
             (([1.0], [0]), "state 1, action 0: the function must return None or"),
-            (([1.0], [0, 1], 0.0), r"state 1, action 0: .* found: \(1,\) probabilities and \(2,\) successors"),
-            (([], [], []), r"state 1, action 0: .* found: \(0,\) probabilities"),
+            (([1.0], [0, 1], 0.0), r"state 1, action 0: .* got: \(1,\) probabilities and \(2,\) successors"),
+            (([], [], []), r"state 1, action 0: .* got: \(0,\) probabilities"),
             (([1.0], [0], [1, 2]), "state 1, action 0: the function must return"),
             (7, "state 1, action 0: the function must return"),
             (([0.0], [0], 0.0), "state 1, action 0: the probabilities sum to 0"),

@@ -149,7 +149,7 @@ def test_it_takes_the_gradient_steps_that_it_says():
         ({"rollout_batch_size": 7}, "rollout_batch_size must be a multiple of ensemble_size, which is 2, got 7"),
         ({"model_buffer_size": 15}, "model_buffer_size must hold all steps of 4 rollouts, 16, got 15"),
         ({"hindsight": "future"}, "hindsight must be 'none'"),
-        ({"learning_starts": 0}, "learning_starts must be at least 1, got 0"),
+        ({"learning_starts": 0}, "learning_starts must be at least 1 to fit the model, got 0"),
     ],
 )
 def test_a_configuration_that_cannot_be_is_refused(options, message):

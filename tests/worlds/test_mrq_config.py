@@ -11,7 +11,7 @@ from operant.worlds.mrq_config import PRESETS, MRQConfig
     [
         ({"bins": 64}, "bins must be odd, so that one atom is 0, got 64"),
         ({"learning_starts": 4}, r"learning_starts must be at least max\(encoder_horizon, n_step\) \* num_envs = 5"),
-        ({"n_step": 8, "num_envs": 2, "learning_starts": 15}, "num_envs = 16, so that there is a window"),
+        ({"n_step": 8, "num_envs": 2, "learning_starts": 15}, "num_envs = 16, for a complete window"),
         ({"buffer_size": 4}, "buffer_size must hold .* = 5 steps, got 4"),
         ({"gamma": 1.5}, r"gamma must be in \[0, 1\], got 1.5"),
     ],

@@ -48,14 +48,14 @@ def test_what_plans_bring_by_hand():
     plans = torch.tensor([0.5, 0.5, 0.0]).view(1, 1, 1, 3, 1).expand(2, 1, 1, 3, 1)
     chance = torch.zeros(3, 2, 1, 4)
     found.model.predict = walk()
-    assert_close(found.foresee(torch.zeros(2, 1, 3), plans, chance), torch.full((2, 1, 1), -0.25))
+    assert_close(found.evaluate_plans(torch.zeros(2, 1, 3), plans, chance), torch.full((2, 1, 1), -0.25))
     found.model.predict = walk(end=True)
     started = plans.clone()
     started[..., 1, 0] = -0.5  # were it to go on, the way back would cost 1 and 1
-    assert_close(found.foresee(torch.zeros(2, 1, 3), started, chance), torch.full((2, 1, 1), -0.25))
+    assert_close(found.evaluate_plans(torch.zeros(2, 1, 3), started, chance), torch.full((2, 1, 1), -0.25))
     found.config = replace(SMALL, gamma=0.5)
     found.model.predict = walk()
-    assert_close(found.foresee(torch.zeros(2, 1, 3), started, chance), torch.full((2, 1, 1), -0.25 - 0.5 - 0.25))
+    assert_close(found.evaluate_plans(torch.zeros(2, 1, 3), started, chance), torch.full((2, 1, 1), -0.25 - 0.5 - 0.25))
 
 
 def test_members_are_averaged_and_rows_kept_apart():
@@ -68,7 +68,7 @@ def test_members_are_averaged_and_rows_kept_apart():
 
     found.model.predict = predict
     obs = torch.tensor([[0.0, 100.0], [200.0, 300.0]]).unsqueeze(-1).expand(2, 2, 3)
-    found_returns = found.foresee(obs, torch.zeros(2, 2, 1, 1, 1), torch.zeros(1, 4, 1, 4))
+    found_returns = found.evaluate_plans(obs, torch.zeros(2, 2, 1, 1, 1), torch.zeros(1, 4, 1, 4))
     assert found_returns[..., 0].tolist() == [[2.0, 102.0], [220.0, 320.0]]
 
 
@@ -91,7 +91,7 @@ def test_worthless_plans_are_those_without_a_number():
         obs, torch.where(actions[..., 0] > 0, torch.nan, 1.0), torch.ones_like(obs[..., 0])
     )
     plans = torch.tensor([1.0, -1.0]).view(1, 1, 2, 1, 1).expand(2, 1, 2, 3, 1)
-    returns = found.foresee(torch.zeros(2, 1, 3), plans, torch.zeros(3, 2, 1, 4))
+    returns = found.evaluate_plans(torch.zeros(2, 1, 3), plans, torch.zeros(3, 2, 1, 4))
     assert returns[0, 0].tolist() == [-torch.inf, 3.0]
 
 
@@ -168,7 +168,7 @@ def test_greedy_actions_depend_on_nothing_but_observation_and_plan():
     ("options", "message"),
     [
         ({"num_elites": 49}, "num_elites must be at most population_size, which is 48, got 49"),
-        ({"learning_starts": 0}, "learning_starts must be at least 1, got 0"),
+        ({"learning_starts": 0}, "learning_starts must be at least 1 to fit the model, got 0"),
         ({"num_envs": 8, "buffer_size": 4}, "buffer_size must hold one step of all 8 environments"),
     ],
 )

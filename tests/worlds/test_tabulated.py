@@ -72,5 +72,5 @@ def test_plans_in_a_learned_table_are_those_of_the_world():
 
 def test_the_vectors_have_a_number_for_each_state():
     model = LearnedModel(ModelConfig(ensemble_size=2), seeds=SEEDS, width=3, dimensions=2, device=CPU)
-    with pytest.raises(ValueError, match="the model knows vectors of 3 numbers, expected one-hot ones of 4 states"):
+    with pytest.raises(ValueError, match="the model has observations of size 3, expected one-hot vectors of 4 states"):
         tabulated(model, states=4, actions=2, start=np.ones(4) / 4, generators=generators(0, 1))

@@ -106,7 +106,7 @@ class ReinforceConfig:
     critic_learning_rate: PositiveFloat = 1e-3
     """Learning rate of the critic's Adam."""
     normalize_advantage: Literal["batch", "none"] = "none"
-    """Whether to normalize Ψ over all steps of a seed's batch, never within an episode."""
+    """Whether to normalize Ψ over the batch of each seed, never within an episode."""
     ent_coef: NonNegativeFloat = 0.0
     """Weight of the entropy bonus, summed over steps like Ψ. A higher weight keeps the policy exploring longer."""
     max_grad_norm: PositiveFloat | None = None

@@ -22,19 +22,19 @@ from operant.runtime.bounds import require
 from operant.state import State
 
 EVERY_STEP, SELDOM = 100, 8
-"""For the first number of steps the deviation of returns is computed at every step, and later whenever the second one
-has passed: returns change slowly, and to compute it takes as long as all else that a bonus needs."""
+"""The standard deviation of returns is computed at every step at first (for the first number of steps), then at every
+n-th step (the second number), because it changes slowly and is expensive."""
 
 
 class Taken(NamedTuple):
-    """A step that was taken.
+    """A step of all environments.
 
     Attributes:
         seen: features of the true successors of the actions, `[S, N, D]`.
         actions: `[B, ...]`.
-        valid: whether the step counts, `[S, N]`.
+        valid: whether the step is valid, `[S, N]`.
         following: features of the next observations, `[S, N, D]`.
-        ends: whether these begin an episode, `[S, N]`.
+        ends: whether these are the first of an episode, `[S, N]`.
     """
 
     seen: Tensor
@@ -47,15 +47,15 @@ class Taken(NamedTuple):
 class Bonus(Wrapper):
     """Base class of bonuses; subclasses define `novelty`.
 
-    The bonus depends on the true successor `Step.final_obs`, so the end of an episode counts too. Invalid steps get 0.
+    The bonus depends on the true successor `Step.final_obs`, also at the end of an episode. Invalid steps get 0.
 
-    In a rollout the bonuses of all steps are computed together, after the last one (see `defer`): a few large
-    operations take less time than many small ones.
+    In a rollout the bonuses of all steps are computed together after the last one (see `defer`), because a few large
+    operations are faster than many small ones.
 
     Args:
         env: the wrapped environment.
         channel: name of the extra tensor with the bonus.
-        mixed: weight with which the bonus is added to the reward as well, not negative.
+        mixed: weight of the bonus in the reward, not negative; 0: it is not added.
         gamma: discount of the non-episodic return whose running standard deviation, per seed, divides the bonus (Burda
             et al. 2018, arXiv:1810.12894, section 2.4); None: no division.
 
@@ -77,7 +77,7 @@ class Bonus(Wrapper):
         self._deferred: list[tuple[Taken, Tensor]] | None = None
 
     def start(self, seeds: Sequence[int]) -> None:
-        """Make the running statistics."""
+        """Create the running statistics."""
         self.shape = len(seeds), self.rows // len(seeds)
         self.moments = Moments(len(seeds), (), self.device)
         self.returns = torch.zeros(self.shape, dtype=torch.float64, device=self.device)
@@ -90,13 +90,13 @@ class Bonus(Wrapper):
 
         Args:
             seen: features of the true successors of the actions.
-            actions: taken, `[B, ...]`.
-            valid: whether the step counts.
+            actions: actions taken, `[B, ...]`.
+            valid: whether the step is valid.
         """
         raise TypeError(f"{type(self).__name__} must define novelty(seen, actions, valid)")
 
     def begin(self, seen: Tensor, rows: Tensor) -> None:
-        """Process the first observations `seen [S, N, D]` of episodes that begin in some `rows [S, N]`."""
+        """Process the first observations `seen [S, N, D]` of episodes that begin in the environments `rows [S, N]`."""
 
     def _see(self, obs: Tree) -> Tensor:
         return self.features.encode(obs).reshape(*self.shape, -1).float()
@@ -115,17 +115,17 @@ class Bonus(Wrapper):
         ends = step.terminated | step.truncated
         if not self.always_valid:
             ends = ends | ~step.valid
-        taken = Taken(seen, actions, step.valid.view(self.shape), following, ends.view(self.shape))
+        taken_step = Taken(seen, actions, step.valid.view(self.shape), following, ends.view(self.shape))
         if self._deferred is None:
-            bonus = self._pay([taken])[0]
+            bonus = self._pay([taken_step])[0]
         else:
             bonus = torch.full_like(step.reward, torch.nan)
-            self._deferred.append((taken, bonus))
+            self._deferred.append((taken_step, bonus))
         reward = step.reward + self.mixed * bonus if self.mixed else step.reward
         return step._replace(reward=reward, extras={**(step.extras or {}), self.channel: bonus})
 
     def defer(self) -> None:
-        """Leave the bonuses of the following steps at NaN until `settle`, unless they are part of the reward."""
+        """Set the bonuses of the following steps to NaN until `settle`, unless they are added to the reward."""
         self._deferred = None if self.mixed else []
 
     def settle(self) -> None:
@@ -138,11 +138,11 @@ class Bonus(Wrapper):
 
     def novelties(self, steps: Sequence[Taken]) -> Tensor:
         """Return the novelties `[T, S, N]` of several steps, and learn from them."""
-        found: list[Tensor] = []
+        parts: list[Tensor] = []
         for step in steps:
-            found.append(self.novelty(step.seen, step.actions, step.valid))
+            parts.append(self.novelty(step.seen, step.actions, step.valid))
             self.begin(step.following, step.ends)
-        return torch.stack(found)
+        return torch.stack(parts)
 
     def _pay(self, steps: Sequence[Taken]) -> Tensor:
         """Return the bonuses `[T, B]` of several steps."""
@@ -158,7 +158,7 @@ class Bonus(Wrapper):
         return paid.flatten(1)
 
     def _normalized(self, bonus: Tensor, gamma: float, valid: Tensor) -> Tensor:
-        """Return the bonus `[S, N]` of a step over the deviation of its return."""
+        """Divide the bonus `[S, N]` of a step by the standard deviation of its return."""
         self.returns.mul_(gamma).add_(bonus)
         if self.steps < EVERY_STEP or self.steps % SELDOM == 0:
             self.moments.update(self.returns, None if self.always_valid else valid)
@@ -174,57 +174,55 @@ class Bonus(Wrapper):
         return obs
 
     def metrics(self) -> Mapping[str, Tensor]:
-        """Return the mean bonus of about the last hundred steps."""
+        """Return a moving average of the bonus over about a hundred steps."""
         return {f"bonus/{self.channel}": self.recent.clone()}
 
 
 class _Visits(Bonus):
-    """Pays `1 / sqrt(n)`, where `n` counts the visits over the run to the cell of an observation."""
+    """Bonus `1 / sqrt(n)`, where `n` counts the visits of the run to the cell of an observation."""
 
     STATE = (*Bonus.STATE, "counts")
     LEARNED = ("counts",)
 
-    def _make_counts(self, places: int) -> None:
-        self.counts = torch.zeros(self.shape[0], places, device=self.device)
+    def _make_counts(self, cells: int) -> None:
+        self.counts = torch.zeros(self.shape[0], cells, device=self.device)
 
     @abstractmethod
     def place(self, seen: Tensor) -> Tensor:
         """Return the cells `[S, N]` of observations `seen [S, N, D]`."""
 
     def novelty(self, seen: Tensor, actions: Tensor, valid: Tensor) -> Tensor:
-        """Count all visits, then pay; simultaneous visits to a cell get the same bonus."""
-        place = self.place(seen)
-        self.counts.scatter_add_(1, place, valid.float())
-        return self.counts.gather(1, place).clamp_(min=1).rsqrt()
+        """Count all visits, then return bonuses; simultaneous visits to a cell get the same bonus."""
+        cells = self.place(seen)
+        self.counts.scatter_add_(1, cells, valid.float())
+        return self.counts.gather(1, cells).clamp_(min=1).rsqrt()
 
 
 class Counts(_Visits):
-    """Pays `1 / sqrt(n)` for the n-th visit of a state (Strehl and Littman 2008, MBIE-EB); for discrete states.
+    """Bonus `1 / sqrt(n)` for the n-th visit of a state (Strehl and Littman 2008, MBIE-EB); for discrete states.
 
     Raises:
         ValueError: if the observations are not those of a Discrete space.
     """
 
     def start(self, seeds: Sequence[int]) -> None:
-        """Start without visits."""
+        """Create empty counts."""
         super().start(seeds)
         space = self.observation_space
         if not isinstance(space, spaces.Discrete):
-            raise ValueError(
-                f"exact counts need observations of Discrete, got {space}: use HashedCounts (--bonus hashed)"
-            )
+            raise ValueError(f"exact counts need Discrete observations, got {space}: use HashedCounts (--bonus hashed)")
         self._make_counts(int(space.n))
 
     def place(self, seen: Tensor) -> Tensor:
-        """Return the states: the features are one-hot vectors of them."""
+        """Return the state indices, whose one-hot vectors are the features."""
         return seen.argmax(-1)
 
 
 class HashedCounts(_Visits):
-    """Pays `1 / sqrt(n)` for the n-th visit of a hash: the signs of random projections (Tang et al. 2017, SimHash).
+    """Bonus `1 / sqrt(n)` for the n-th visit of a hash: the signs of random projections (Tang et al. 2017, SimHash).
 
     "#Exploration: a study of count-based exploration for deep reinforcement learning", arXiv:1611.04717, equation 2.
-    Observations that point in similar directions share a hash.
+    Observations with similar directions share a hash.
 
     Args:
         env: the wrapped environment.
@@ -251,7 +249,7 @@ class HashedCounts(_Visits):
         super().__init__(env, channel, mixed=mixed, gamma=gamma)
 
     def start(self, seeds: Sequence[int]) -> None:
-        """Draw the projections of each seed."""
+        """Sample the projections of each seed."""
         super().start(seeds)
         self._make_counts(2**self.bits)
         size = math.prod(self.features.shape)
@@ -265,13 +263,13 @@ class HashedCounts(_Visits):
 
 
 class Episodic(Bonus):
-    """Pays 1 for the first visit of an observation in an episode, and 0 for later ones.
+    """Bonus 1 for the first visit of an observation in an episode, and 0 for later ones.
 
-    Episodic novelty suits environments that change with each episode and share little, novelty over the run those that
-    share much (Henaff et al. 2023, "A study of global and episodic bonuses for exploration in contextual MDPs",
-    arXiv:2306.03236). Observations are identified by a 64-bit fingerprint, and the `capacity` latest new ones of an
-    episode are stored. Each episode starts with an empty store, whether the last was terminated or truncated, and its
-    first observation counts as visited.
+    Episodic novelty suits environments in which episodes have little in common, novelty over the run environments in
+    which they have much in common (Henaff et al. 2023, "A study of global and episodic bonuses for exploration in
+    contextual MDPs", arXiv:2306.03236). Observations are identified by a 64-bit fingerprint, and the `capacity` latest
+    new ones of an episode are stored. Each episode starts with an empty store, after a termination as after a
+    truncation, and its first observation counts as visited.
 
     Args:
         env: the wrapped environment.
@@ -315,13 +313,13 @@ class Episodic(Bonus):
         self._remember(self._fingerprint(seen), rows)
 
     def _remember(self, prints: Tensor, rows: Tensor) -> None:
-        place = (self.known % self.capacity).unsqueeze(-1)
-        kept = torch.where(rows, prints, self.memory.gather(-1, place).squeeze(-1))
-        self.memory.scatter_(-1, place, kept.unsqueeze(-1))
+        slot = (self.known % self.capacity).unsqueeze(-1)
+        stored = torch.where(rows, prints, self.memory.gather(-1, slot).squeeze(-1))
+        self.memory.scatter_(-1, slot, stored.unsqueeze(-1))
         self.known += rows
 
     def novelty(self, seen: Tensor, actions: Tensor, valid: Tensor) -> Tensor:
-        """Pay for observations that are not stored, and store them."""
+        """Return 1 for observations that are not stored, and store them."""
         prints = self._fingerprint(seen)
         filled = torch.arange(self.capacity, device=self.device) < self.known.unsqueeze(-1)
         new = ~((self.memory == prints.unsqueeze(-1)) & filled).any(-1) & valid

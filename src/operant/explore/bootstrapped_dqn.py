@@ -2,11 +2,11 @@
 
 Thompson sampling with networks: K heads, each a separate network with its own data, approximate samples from the
 posterior of the values. An episode follows one random head greedily to its end, which gives deep exploration where the
-heads disagree. A prior keeps heads diverse without data: head k is `f_k + β p_k`, with f_k trained and p_k a fixed
-random network (2018, algorithm 1). A mask of K coin tosses, drawn with each transition and stored with it, assigns
+heads disagree. Priors keep the heads diverse without data: head k is `f_k + β p_k`, with f_k trained and p_k a fixed
+random network (2018, algorithm 1). A mask of K Bernoulli variables, sampled and stored with each transition, assigns
 transitions to heads (2016, algorithm 1). Each head has its own targets, double Q-learning with its own target network.
 
-Everything else is DQN's (`operant.control.dqn`), with the K heads of S seeds as S K networks.
+The rest is DQN (`operant.control.dqn`), with the K heads of S seeds as S K networks.
 
 What differs from the papers: the heads share no layers, as in 2018, so that gradients are not divided by K as in 2016;
 the loss of a head is the mean over its own transitions of a minibatch; evaluations follow the vote of the heads, or
@@ -38,58 +38,58 @@ class BootstrappedDQNConfig(DQNConfig):
     """Hyperparameters of bootstrapped DQN. Defaults are those of bsuite's agent (arXiv 1908.03568) except `double`."""
 
     num_heads: PositiveInt = 20
-    """Heads, K. More represent the uncertainty better, and cost more."""
+    """Number of heads, K. More represent the uncertainty better, at a higher cost."""
     prior_scale: NonNegativeFloat = 5.0
-    """β, scale of the priors, in units of return. Higher explores longer; 0: no prior."""
+    """Scale β of the priors, in units of return. Higher explores longer; 0: no prior."""
     mask_prob: Annotated[float, Interval("(0, 1]")] = 1.0
-    """Probability that a transition is a head's own. Lower makes heads more diverse; 1 shares all data."""
+    """Probability that a head learns from a transition. Lower makes heads more diverse; 1 shares all data."""
     evaluate_by: Literal["vote", "mean"] = "vote"
-    """Whether evaluations use the action that most heads prefer, or the one of the greatest mean value."""
+    """Greedy action in evaluations: the vote of the heads, or the action with the highest mean value."""
     train_freq: PositiveInt = 1
-    """Steps of every environment between two trainings. More save computation, and use data less."""
+    """Steps per environment between two training phases. More save computation but learn less from each step."""
     batch_size: PositiveInt = 128
-    """Transitions of one gradient step, the same for all heads. More make steps less noisy and slower."""
+    """Minibatch size in transitions, shared by all heads. Larger ones give less noisy and slower steps."""
     buffer_size: PositiveInt = 10_000
     """Capacity of the replay buffer in transitions. A larger buffer has less correlated but older data."""
     learning_starts: NonNegativeInt = 128
     """Environment steps with random actions before training starts."""
     target_update_interval: PositiveInt = 4
-    """Gradient steps between two copies to the target networks."""
+    """Gradient steps between target network updates."""
     learning_rate: PositiveFloat = 1e-3
     """Learning rate of Adam."""
     double: bool = True
-    """Whether each head selects the action that its target network evaluates (double Q-learning)."""
+    """Whether to use double Q-learning: each head selects the action that its target network evaluates."""
     huber_delta: Annotated[float, Interval("(0, inf]")] = torch.inf
-    """Error beyond which the loss is linear, in units of return; infinity makes it half the squared error."""
+    """Error above which the Huber loss is linear, in units of return; infinity gives half the squared error."""
     exploration_initial_eps: UnitFloat = 0.0
-    """Initial probability of a random action: 0, the heads explore."""
+    """Initial probability of a random action; 0, because the heads explore."""
     exploration_final_eps: UnitFloat = 0.0
     """Final probability of a random action."""
     hidden_sizes: tuple[PositiveInt, ...] = (50, 50)
-    """Widths of the hidden layers of each head."""
+    """Sizes of the hidden layers of each head."""
 
     def __post_init__(self) -> None:
         """Validate."""
         super().__post_init__()
         if self.per_alpha:
-            raise ValueError(f"per_alpha must be 0 for several heads, whose errors differ, got {self.per_alpha}")
+            raise ValueError(f"per_alpha must be 0 because the heads have different errors, got {self.per_alpha}")
 
 
 PRESETS: Mapping[str, Mapping[str, Any]] = {
     "paper": {},
     "operant/DeepSea-v0": {"num_envs": 2, "train_freq": 2, "learning_rate": 3e-3},
 }
-"""Configuration by task or by name."""
+"""Presets by task or name."""
 
 
 class BootstrappedDQN(DQN):
-    """The learner: `K` heads for each of `S` seeds, trained as one program.
+    """Learner that trains `K` heads for each of `S` seeds as one program.
 
     Args and attributes are those of `DQN`; parameters are `[S, K P]`.
 
     Attributes:
-        priors: `[S, K P]`, of the priors.
-        heads: `[S, N]`, which head each environment's episode follows.
+        priors: `[S, K P]`, parameters of the priors.
+        heads: `[S, N]`, head that each environment's episode follows.
     """
 
     NETWORKS = (*DQN.NETWORKS, "priors")
@@ -98,7 +98,7 @@ class BootstrappedDQN(DQN):
     config: BootstrappedDQNConfig
 
     def make_networks(self, shape: ActionValues) -> None:
-        """Make the heads, their targets and their priors."""
+        """Create the heads, their target networks and their priors."""
         config, seeds = self.config, len(self.seeds)
         self.drawn = 1  # a batch is repeated for every head
         self.parameters, self.priors = (
@@ -123,14 +123,14 @@ class BootstrappedDQN(DQN):
         return tensor.view(len(self.seeds) * self.config.num_heads, -1)
 
     def _draw_heads(self, steps: int) -> Tensor:
-        """Draw heads `[T, S, N]`."""
+        """Sample heads `[T, S, N]`."""
         heads, shape = self.config.num_heads, (steps, self.config.num_envs)
         return streams.draw(
             self.head_streams, lambda s: torch.randint(heads, shape, generator=s, device=self.device), dim=1
         )
 
     def collect(self) -> Metrics:
-        """Follow heads, and store the transitions."""
+        """Act with the current heads, and store the transitions."""
         self._next_heads = self._draw_heads(self.config.train_freq)
         metrics = super().collect()
         self._change_heads(-1)
@@ -154,7 +154,7 @@ class BootstrappedDQN(DQN):
         return act
 
     def _change_heads(self, t: int) -> None:
-        """Draw new heads for the episodes that begin after step t."""
+        """Sample new heads for the episodes that begin after step t."""
         if (result := self.experience.collector.result) is not None:
             ended = (result.terminated | result.truncated).view_as(self.heads)
             self.heads = torch.where(ended, self._next_heads[t], self.heads)
@@ -170,7 +170,7 @@ class BootstrappedDQN(DQN):
         return actions.gather(1, self.heads.unsqueeze(1)).squeeze(1)
 
     def greedy(self, obs: Tensor) -> Tensor:
-        """Return the actions `[S, N]` that most heads prefer, or those of the greatest mean value."""
+        """Return the actions `[S, N]` with the most votes, or with the highest mean value."""
         values = self.values(obs)
         mean = values.mean(1)
         if self.config.evaluate_by == "vote":
@@ -183,7 +183,7 @@ class BootstrappedDQN(DQN):
         return self.values(obs).mean(1)
 
     def sample(self, samples: int, left: float) -> tuple[Transitions, Tensor | None]:
-        """Draw transitions of each seed, for all of its heads, `[S K, samples]`; weights say which are a head's own."""
+        """Sample transitions of each seed for all of its heads, `[S K, samples]`; weights mask those of other heads."""
         batch, importance = super().sample(samples, left)
         masks = self.experience.replay.read(f"{EXTRAS}{MASKS}", batch.index).mT.flatten(0, 1)
         heads = self.config.num_heads

@@ -1,16 +1,15 @@
 """Hindsight experience replay (Andrychowicz et al. 2017, arXiv:1707.01495): achieved goals as goals.
 
-An episode that missed its goal shows how to reach the states that it visited. Of each k + 1 sampled transitions, k on
-average are relabeled: their goal becomes one achieved in the same episode, and reward and end are recomputed. Every
-episode then has a training signal, even if success is rare.
+An episode that missed its goal still shows how to reach the states that it visited. Of each k + 1 sampled transitions,
+k on average are relabeled: their goal becomes one achieved in the same episode, and reward and termination are
+recomputed. So every episode gives a training signal, even if success is rare.
 
-A strategy chooses the goal (section 3.3): `future` takes one achieved in or after the transition, `episode` one of the
-whole episode, `final` the last one. Of unfinished episodes, or those partly overwritten, the stored steps count.
+A strategy chooses the goal (section 3.3): `future` uses one achieved in or after the transition, `episode` one of the
+whole episode, `final` the last one. For unfinished or partly overwritten episodes, only the stored steps are used.
 
 What differs from the paper: goals are sampled whenever a transition is sampled, as in the authors' code, instead of k
-copies in the buffer; if the environment ends episodes at the goal (`compute_terminated`), relabeled ones end there too.
-Without that method a relabeled transition keeps its end, as in Stable-Baselines3. At a time limit, the successor keeps
-its value.
+copies in the buffer; if the environment terminates at the goal (`compute_terminated`), so do relabeled transitions.
+Without that method a relabeled transition keeps its flag, as in Stable-Baselines3. Truncated transitions bootstrap.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -33,12 +32,12 @@ goals become the goals. `streams` are one generator per seed."""
 
 
 def future(episodes: EpisodeSteps, streams: Sequence[torch.Generator]) -> Tensor:
-    """Return steps drawn from the transition itself to the last one of its episode."""
+    """Sample steps from the transition to the end of its episode."""
     return episodes.draw(episodes.steps, episodes.last, streams)
 
 
 def episode(episodes: EpisodeSteps, streams: Sequence[torch.Generator]) -> Tensor:
-    """Return steps drawn from the whole episode."""
+    """Sample steps from the whole episode."""
     return episodes.draw(episodes.first, episodes.last, streams)
 
 
@@ -52,7 +51,7 @@ STRATEGIES: Mapping[str, Strategy] = MappingProxyType({"future": future, "final"
 
 
 def strategy_of(name: str) -> Strategy:
-    """Return the strategy of a name: one of `STRATEGIES`, or a user function, whose result is checked.
+    """Return a strategy by name: one of `STRATEGIES`, or a custom function, whose result is validated.
 
     Raises:
         operant.doors.DoorError: if the strategy is unknown.
@@ -79,15 +78,15 @@ def strategy_of(name: str) -> Strategy:
 
 
 class Hindsight:
-    """Relabels sampled transitions (`operant.runtime.episode_index.Relabel`).
+    """Relabeling of sampled transitions (`operant.runtime.episode_index.Relabel`).
 
     Relabeled transitions get the environment's goal reward, without additions by wrappers. A wrapper that changes goals
     or their rewards needs its own `compute_reward` (`operant.envs.GoalEnv`).
 
     Args:
-        env: has goals (`operant.envs.GoalEnv`, or one of Gymnasium with `compute_reward`).
+        env: an environment with goals (`operant.envs.GoalEnv`, or a Gymnasium environment with `compute_reward`).
         features: features of its observations.
-        strategy: one of `STRATEGIES`, or your own `Strategy`, path/to/file.py:name.
+        strategy: one of `STRATEGIES`, or a custom `Strategy`, path/to/file.py:name.
         ratio: k, relabeled transitions per unchanged one, on average.
 
     Raises:
@@ -99,7 +98,7 @@ class Hindsight:
         absent = [part for part in (ACHIEVED, DESIRED) if part not in features.slices]
         if absent:
             raise ValueError(
-                f"hindsight={strategy!r} needs observations with the parts {ACHIEVED} and {DESIRED}, but those of "
+                f"hindsight={strategy!r} needs observations with the entries {ACHIEVED} and {DESIRED}, but those of "
                 f"{env.task} have no {' and no '.join(absent)}: remove hindsight, or use an environment with "
                 "goals, such as operant/Reach-v0"
             )
@@ -114,7 +113,7 @@ class Hindsight:
         rewards = self.reward(*torch.zeros(2, 2, sizes[0], device=env.device))  # fail before training
         if rewards.shape != (2,):
             raise ValueError(
-                f"compute_reward of {env.task} returned shape {[*rewards.shape]} for 2 goals, [2] is needed"
+                f"compute_reward of {env.task} returned shape {[*rewards.shape]} for 2 goals, expected [2]"
             )
         self.strategy = strategy_of(strategy)
         self.share = ratio / (1.0 + ratio)

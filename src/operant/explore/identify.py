@@ -38,9 +38,9 @@ class Trajectories:
     """Recorded episodes.
 
     Attributes:
-        observations: `[n, T+1, O]`; entries after the end of an episode are not read.
+        observations: `[n, T+1, O]`; entries after the end of an episode are ignored.
         actions: int64 `[n, T]` or floating `[n, T, A]`.
-        lengths: int64 `[n]`, the actions of each episode.
+        lengths: int64 `[n]`, number of actions of each episode.
 
     Raises:
         ValueError: if shapes do not match, or there is NaN or Inf within an episode.
@@ -122,19 +122,19 @@ class Posterior:
         return dict(zip(self.names, floats(self.mean.exp()), strict=True))
 
     def interval(self, level: float = 0.95) -> dict[str, tuple[float, float]]:
-        """Return for each parameter the ends of an interval that holds it with a probability of `level`."""
+        """Return a credible interval for each parameter, with probability `level`."""
         reach = float(_quantile_of_t(0.5 + level / 2, self.freedom)) * self.covariance.diagonal().sqrt()
         low, high = floats((self.mean - reach).exp()), floats((self.mean + reach).exp())
         return dict(zip(self.names, zip(low, high, strict=True), strict=True))
 
     def contains(self, values: Mapping[str, float], level: float = 0.95) -> bool:
-        """Whether values of all parameters lie in the region that holds them with a probability of `level`."""
+        """Return whether values of all parameters lie in the credible region with probability `level`."""
         apart = torch.tensor([values[name] for name in self.names], dtype=torch.float64).log() - self.mean
         squared = float(apart @ linalg.solve(self.covariance, apart))
         return squared <= len(self.names) * float(_quantile_of_f(level, len(self.names), self.freedom))
 
     def toml(self) -> str:
-        """Return a file for `operant train --randomize`, which draws from this distribution."""
+        """Return a TOML file for `operant train --randomize`, which samples from this distribution."""
         names = ", ".join(f'"{name}"' for name in self.names)
         rows = ", ".join(str(row) for row in rows_of_floats(self.covariance))
         return f"[posterior]\nnames = [{names}]\nmean = {floats(self.mean)}\ncovariance = [{rows}]\n"
@@ -144,17 +144,17 @@ def identify(task: str, trajectories: Trajectories, names: Sequence[str], *, win
     """Identify parameters of a task from trajectories.
 
     Args:
-        task: with a tensor environment, whose state is determined by one observation.
-        trajectories: recorded in the real system, by a policy with large movements.
-        names: names of the parameters, which are positive; the others have their nominal values.
-        window: actions per window: few if the real system is disturbed at each step, many for sensor noise only.
+        task: a task with a tensor environment, whose state is determined by one observation.
+        trajectories: recordings of the real system, by a policy with large movements.
+        names: names of the parameters to identify, which are positive; the others keep their nominal values.
+        window: actions per window; choose few if the real system has process noise, many if it has only sensor noise.
 
     Raises:
         ValueError: if the task is not computed on tensors, a name is unknown, observations have another size, or the
             trajectories do not distinguish some parameters.
     """
     if task not in TENSOR_ENVS:
-        raise ValueError(f"{task!r} has no tensor environment; the tasks with one: {', '.join(TENSOR_ENVS)}")
+        raise ValueError(f"{task!r} has no tensor environment; tasks with one: {', '.join(TENSOR_ENVS)}")
     if window < 1 or not names or len(set(names)) < len(names):
         raise ValueError(f"window must be at least 1, and names different, got window={window} and names={list(names)}")
     problem = _Problem(task, trajectories, tuple(names), window)
@@ -186,9 +186,9 @@ class _Fit:
 
     Attributes:
         residual: `[W, m]`, divided by the noise; 0 if not observed.
-        by_logs: `[W, m, P]` minus their derivatives by the logarithms of the parameters.
-        by_starts: `[W, m, D]` minus those by the starts.
-        scale: `[O]` the noise that divides them.
+        by_logs: `[W, m, P]` minus their derivatives with respect to the logarithms of the parameters.
+        by_starts: `[W, m, D]` minus their derivatives with respect to the start states.
+        scale: `[O]` noise, by which they are divided.
         seen: `[W, m]` mask of observed entries.
     """
 
@@ -210,18 +210,18 @@ class _Fit:
         return int(self.seen.sum()) - self.by_starts.shape[0] * self.by_starts.shape[2] - self.by_logs.shape[2]
 
     def _projected(self) -> tuple[Tensor, Tensor]:
-        """Return residuals and derivatives by the parameters after eliminating the start states."""
+        """Return residuals and their derivatives with respect to the parameters, with the start states eliminated."""
         basis, _ = linalg.qr(self.by_starts)
         both = torch.cat([self.residual.unsqueeze(2), self.by_logs], 2)
         both = both - basis @ (basis.mT @ both)
         return both[..., 0], both[..., 1:]
 
     def step(self, damping: float) -> tuple[Tensor, Tensor]:
-        """Return the steps of Levenberg-Marquardt for the parameters `[P]` and the starts `[W, D]`."""
+        """Return the Levenberg-Marquardt steps for the parameters `[P]` and the start states `[W, D]`."""
         residual, jacobian = self._projected()
         matrix = torch.einsum("wmp,wmq->pq", jacobian, jacobian)
         right = torch.einsum("wmp,wm->p", jacobian, residual)
-        # A parameter without information stays: its row is 0, and so is the right side.
+        # A parameter without information does not change: its row and the right side are 0.
         damped = matrix + torch.diag(damping * matrix.diagonal() + 1e-300)
         by_logs = linalg.lstsq(damped, right.unsqueeze(1)).solution.squeeze(1).clamp(-0.5, 0.5)
         left = self.residual - self.by_logs @ by_logs
@@ -247,8 +247,8 @@ class _Fit:
         if not values[0] > BLIND * values[-1]:
             blind = [name for name, part in zip(names, directions[:, 0].abs(), strict=True) if part > 0.1]
             raise ValueError(
-                f"the trajectories do not distinguish {' and '.join(blind)}, or have no information on them: keep "
-                "its nominal value, or record more movement"
+                f"the trajectories do not distinguish {' and '.join(blind)}, or contain no information on them: keep "
+                "the nominal value, or record more movement"
             )
         return linalg.inv(matrix)
 
@@ -258,15 +258,15 @@ class _Problem:
 
     def __init__(self, task: str, trajectories: Trajectories, names: tuple[str, ...], window: int) -> None:
         self.names = names
-        obs, actions, seen = _windows(trajectories, window)
+        obs, actions, observed = _windows(trajectories, window)
         probe = TENSOR_ENVS[task]([0], dtype=torch.float64)
         self._check(probe, trajectories)
         self.nominal = torch.stack([probe.parameters[name] for name in names]).log()
         first = probe.states(obs[:, 0])
         self.starts = first.T.contiguous()
         self.observed, self.actions = obs, actions
-        self.seen = seen.unsqueeze(2).expand_as(obs)
-        self.spread = obs[seen].std(0).clamp(min=1e-9)
+        self.seen = observed.unsqueeze(2).expand_as(obs)
+        self.spread = obs[observed].std(0).clamp(min=1e-9)
         self.count, self.components = self.starts.shape
         self.copies = 1 + 2 * (len(names) + self.components)
         self.env: TensorEnv = TENSOR_ENVS[task]([0] * (self.count * self.copies), dtype=torch.float64)
@@ -312,18 +312,18 @@ class _Problem:
 def _windows(trajectories: Trajectories, window: int) -> tuple[Tensor, Tensor, Tensor]:
     """Return observations `[W, K+1, O]`, actions `[W, K, ...]` and the mask `[W, K+1]`.
 
-    No observation is in two windows, so that the noise of each counts once; the action between two windows is left out.
+    No observation is in two windows, so its noise is counted once; the action between two windows is omitted.
     """
     size = window + 1
-    places = [
+    ranges = [
         (i, begin, min(begin + size, length + 1))
         for i, length in enumerate(integers(trajectories.lengths))
         for begin in range(0, length, size)
     ]
-    places = [place for place in places if place[2] - place[1] > 1]
-    obs = torch.stack([_padded(trajectories.observations[i, a:b], size) for i, a, b in places])
-    actions = torch.stack([_padded(trajectories.actions[i, a : b - 1], window) for i, a, b in places])
-    seen = torch.stack([torch.arange(size) < b - a for _, a, b in places])
+    ranges = [place for place in ranges if place[2] - place[1] > 1]
+    obs = torch.stack([_padded(trajectories.observations[i, a:b], size) for i, a, b in ranges])
+    actions = torch.stack([_padded(trajectories.actions[i, a : b - 1], window) for i, a, b in ranges])
+    seen = torch.stack([torch.arange(size) < b - a for _, a, b in ranges])
     return obs.double(), actions, seen
 
 

@@ -1,7 +1,8 @@
 """Exploration bonuses from the prediction errors of networks.
 
-The networks of all seeds are stacked and trained together. Unlearnable errors, such as of a noisy TV, keep paying
-`ForwardError` (Burda et al. 2018, "Large-scale study of curiosity-driven learning", arXiv:1808.04355, section 5).
+The networks of all seeds are stacked and trained together. `ForwardError` does not decrease for unpredictable
+observations, such as a noisy TV (Burda et al. 2018, "Large-scale study of curiosity-driven learning", arXiv:1808.04355,
+section 5).
 """
 
 import math
@@ -21,7 +22,7 @@ from operant.nets.mlp import Layers
 from operant.runtime.bounds import require
 
 CLIP = 5.0
-"""Largest absolute value of a normalized observation (Burda et al. 2018, section 2.4)."""
+"""Clip range of normalized observations (Burda et al. 2018, section 2.4)."""
 
 
 def _by_seed(steps: Sequence[Tensor] | Tensor) -> Tensor:
@@ -31,20 +32,20 @@ def _by_seed(steps: Sequence[Tensor] | Tensor) -> Tensor:
 
 
 class _Prediction(Bonus):
-    """Pays the mean squared error of a network's prediction of random features of an observation.
+    """Bonus from the mean squared error of a network's prediction of random features of an observation.
 
-    Observations are normalized by the mean and the standard deviation of those up to the last gradient step, as in
-    Burda et al. 2018 up to the last rollout; before the first step they are only clipped.
+    Observations are normalized by the mean and the standard deviation of those up to the last gradient step (in Burda
+    et al. 2018 up to the last rollout); before the first step they are only clipped.
 
     Args:
         env: the wrapped environment.
         channel: as in `Bonus`.
         width: width of the hidden layer, at least 1.
         outputs: random features, at least 1.
-        every: steps between two gradient steps, on the observations of all steps since, at least 1.
-        learning_rate: step size of Adam.
+        every: steps between two gradient steps, each on all observations since the last one, at least 1.
+        learning_rate: learning rate of Adam.
         mixed: as in `Bonus`.
-        gamma: as in `Bonus`; by default bonuses are normalized.
+        gamma: as in `Bonus`; by default, bonuses are normalized.
     """
 
     WINDOW = ("observed", "counted", "waiting")
@@ -68,10 +69,10 @@ class _Prediction(Bonus):
         super().__init__(env, channel, mixed=mixed, gamma=gamma)
 
     def start(self, seeds: Sequence[int]) -> None:
-        """Draw the networks of each seed."""
+        """Initialize the networks of each seed."""
         super().start(seeds)
-        seen = math.prod(self.features.shape)
-        self._random = StackedMLP((seen, self.width, self.outputs), activation="relu")
+        size = math.prod(self.features.shape)
+        self._random = StackedMLP((size, self.width, self.outputs), activation="relu")
         self._learned = StackedMLP((self._inputs(), self.width, self.outputs), activation="relu")
         self.target, self.predictor = (
             torch.stack([net.initial(streams.torch_generator(seed, name), [(self.outputs, 1.0)]) for seed in seeds]).to(
@@ -80,17 +81,17 @@ class _Prediction(Bonus):
             for net, name in ((self._random, "random features"), (self._learned, "predictor"))
         )
         self.optimizer = StackedAdam(self.predictor, epsilon=1e-8, max_grad_norm=None)
-        self.scale = Moments(len(seeds), (seen,), self.device)
-        self.center = torch.zeros(len(seeds), 1, seen, device=self.device)
+        self.scale = Moments(len(seeds), (size,), self.device)
+        self.center = torch.zeros(len(seeds), 1, size, device=self.device)
         self.factor = torch.ones_like(self.center)
         rows = self.every * self.shape[1]
-        self.observed = torch.zeros(self.shape[0], rows, seen, device=self.device)
+        self.observed = torch.zeros(self.shape[0], rows, size, device=self.device)
         self.counted = torch.ones(self.shape[0], rows, device=self.device)
         self.waiting = 0
         self._bound: dict[str, tuple[Tensor, Layers]] = {}
 
     def _layers(self, network: StackedMLP, name: str) -> Layers:
-        """Return the layers of the parameters of some name, sliced once and not at every step."""
+        """Return the layers of a network by name, sliced once instead of at every step."""
         parameters = getattr(self, name)
         if name not in self._bound or self._bound[name][0] is not parameters:
             self._bound[name] = parameters, network.layers(parameters)
@@ -106,7 +107,7 @@ class _Prediction(Bonus):
 
         Args:
             seen: observations after the steps, `[S, T N, D]`.
-            steps: T of them, between two gradient steps.
+            steps: T steps between two gradient steps.
             place: position of their samples among those since the last gradient step.
         """
 
@@ -126,16 +127,16 @@ class _Prediction(Bonus):
         return self._learned(self._layers(self._learned, "predictor"), inputs)
 
     def novelties(self, steps: Sequence[Taken]) -> Tensor:
-        """Pay the errors, and train every few steps; steps between two gradient steps are computed together."""
-        found: list[Tensor] = []
+        """Return the errors, and train every few steps; steps between two gradient steps are computed together."""
+        parts: list[Tensor] = []
         while steps:
             count = self.every - self.waiting
-            found.append(self._part(steps[:count]))
+            parts.append(self._part(steps[:count]))
             steps = steps[count:]
-        return torch.cat(found)
+        return torch.cat(parts)
 
     def _part(self, steps: Sequence[Taken]) -> Tensor:
-        """Return the novelties `[T, S, N]` of steps up to the next gradient step, which is taken if it is due."""
+        """Return the novelties `[T, S, N]` of steps up to the next gradient step; take that step if it is due."""
         rows = self.shape[1]
         place = slice(self.waiting * rows, (self.waiting + len(steps)) * rows)
         seen = _by_seed([step.seen for step in steps])
@@ -171,7 +172,7 @@ class _Prediction(Bonus):
 
 
 class RandomDistillation(_Prediction):
-    """Random network distillation (Burda et al. 2018, arXiv:1810.12894): predicts random features of observations."""
+    """Random network distillation (Burda et al. 2018, arXiv:1810.12894): prediction of random features."""
 
     def _inputs(self) -> int:
         return math.prod(self.features.shape)
@@ -186,7 +187,7 @@ class RandomDistillation(_Prediction):
 
 
 class ForwardError(_Prediction):
-    """Curiosity: predicts random features of the next observation from the last one and the action.
+    """Curiosity: prediction of random features of the next observation from the last one and the action.
 
     The forward model of Pathak et al. 2017 (arXiv:1705.05363) on fixed random features instead of an inverse model's
     (Burda et al. 2018, arXiv:1808.04355, section 2.1, "random features").
@@ -195,7 +196,7 @@ class ForwardError(_Prediction):
     STATE = (*_Prediction.STATE, "last", "before", "taken")
 
     def start(self, seeds: Sequence[int]) -> None:
-        """Draw the networks of each seed."""
+        """Initialize the networks of each seed."""
         super().start(seeds)
         self.last = torch.zeros(*self.shape, math.prod(self.features.shape), device=self.device)
         self.before = torch.zeros_like(self.observed)
@@ -229,7 +230,7 @@ class ForwardError(_Prediction):
         """Return the inputs of the prediction and its target features.
 
         Args:
-            both: scaled observations, first those before the actions and then those after them, `[S, 2 M, D]`.
+            both: scaled observations, those before the actions followed by those after them, `[S, 2 M, D]`.
             actions: `[S, M, A]`.
         """
         before, after = both.chunk(2, 1)
@@ -258,7 +259,7 @@ class InverseCuriosity(ForwardError):  # noqa: N818 - not an exception
     LEARNED = (*ForwardError.LEARNED, "inverse")
 
     def start(self, seeds: Sequence[int]) -> None:
-        """Draw the networks of each seed."""
+        """Initialize the networks of each seed."""
         super().start(seeds)
         actions = self._action_width
         self._inverse = StackedMLP((2 * self.outputs, self.width, actions), activation="relu")

@@ -1,8 +1,8 @@
 """Potential-based reward shaping (Ng, Harada and Russell 1999), which preserves optimal policies.
 
-A potential estimates how promising a state is. Its change, `γ Φ(s') - Φ(s)` (`operant.ops.potential_shaping`), is added
-to the rewards; its discounted sum over an episode is -Φ of the first state, so loops gain nothing. Other bonuses can
-reward loops.
+A potential Φ estimates the value of a state. The difference `γ Φ(s') - Φ(s)` (`operant.ops.potential_shaping`) is added
+to the rewards. Its discounted sum over an episode is -Φ of the first state, so cycles have no benefit, as they can have
+with other bonuses.
 """
 
 from abc import abstractmethod
@@ -31,7 +31,7 @@ class Shaping(Wrapper):
 
     Args:
         env: the wrapped environment.
-        gamma: discount of the algorithm; with another one optimal policies may change.
+        gamma: discount of the algorithm; another one may change the optimal policies.
         scale: factor of the potential.
 
     Raises:
@@ -42,7 +42,7 @@ class Shaping(Wrapper):
 
     def __init__(self, env: BatchEnv, gamma: float = 0.99, scale: float = 1.0) -> None:
         if not 0 <= gamma <= 1:
-            raise ValueError(f"gamma of {type(self).__name__} is {gamma}, expected the algorithm's own, in [0, 1]")
+            raise ValueError(f"gamma of {type(self).__name__} is {gamma}, expected that of the algorithm, in [0, 1]")
         super().__init__(env)
         self.gamma, self.scale = gamma, scale
 
@@ -71,13 +71,13 @@ class Shaping(Wrapper):
         return obs
 
     def _scaled(self, obs: Tree) -> Tensor:
-        found = self.scale * self.potential(obs)
-        if found.shape != (self.rows,):
+        values = self.scale * self.potential(obs)
+        if values.shape != (self.rows,):
             raise ValueError(
-                f"{type(self).__name__}.potential returned numbers of shape {list(found.shape)}, expected "
+                f"{type(self).__name__}.potential returned numbers of shape {list(values.shape)}, expected "
                 f"[{self.rows}], one per observation"
             )
-        return found.to(torch.float32)
+        return values.to(torch.float32)
 
 
 def shaped(mdp: MDP, potential: ArrayLike, *, gamma: float) -> MDP:
@@ -85,7 +85,7 @@ def shaped(mdp: MDP, potential: ArrayLike, *, gamma: float) -> MDP:
 
     Args:
         mdp: the model.
-        potential: `[S]`, of each state; that of terminal states counts as 0.
+        potential: `[S]`, potential of each state; that of terminal states is set to 0.
         gamma: discount, in [0, 1].
 
     Raises:

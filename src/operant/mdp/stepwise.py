@@ -163,8 +163,8 @@ def _prioritized(mdp: MDP, problem: Problem, threshold: float, backups: int) -> 
     vectors = Vectors(values, np.empty(mdp.states), policy, problem.margin(values))
     size, count, scratch = fill(problem.rows, vectors, heap, threshold), 0, policy.copy()
     while size:
-        done, size = drain(problem.rows, vectors, predecessors, heap, size, threshold, backups)
-        count += done
+        backed_up, size = drain(problem.rows, vectors, predecessors, heap, size, threshold, backups)
+        count += backed_up
         low, high = problem.improve(values, vectors.out, scratch)
         yield Step(values.copy(), policy.copy(), max(-low, high, 0.0), "backups", count)
 

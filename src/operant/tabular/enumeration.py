@@ -104,7 +104,7 @@ def enumerated(
         env_kwargs: parameters for the constructor of the environment.
 
     Raises:
-        ValueError: if the observation space is not finite.
+        ValueError: if the observation space is infinite.
     """
     spec = specified(task, env_kwargs)
 

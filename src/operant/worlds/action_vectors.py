@@ -1,4 +1,4 @@
-"""Actions of deterministic policies as vectors: in [-1, 1] from a tanh, or one-hot from a relaxed choice."""
+"""Actions of deterministic policies as vectors: in [-1, 1] by tanh, or one-hot by a relaxed choice."""
 
 from typing import Any, Protocol
 
@@ -11,32 +11,32 @@ from operant.nets import Bounded
 
 
 class ActionVectors(Protocol):
-    """Actions as vectors of numbers, which a deterministic policy gives and a critic sees.
+    """Actions as vectors, the outputs of a deterministic policy and inputs of a critic.
 
     Attributes:
-        width: A, numbers of an action, and outputs of the policy.
+        width: A, size of an action and of the policy's outputs.
     """
 
     width: int
 
     def draw(self, shape: tuple[int, ...], generator: torch.Generator) -> Tensor:
-        """Draw actions `[*shape, A]` uniformly."""
+        """Sample actions `[*shape, A]` uniformly."""
         ...
 
     def noise(self, shape: tuple[int, ...], generator: torch.Generator) -> Tensor:
-        """Draw the noise of `relaxed` and `perturbed`, `[*shape, ...]`."""
+        """Sample the noise of `relaxed` and `perturbed`, `[*shape, ...]`."""
         ...
 
     def relaxed(self, outputs: Tensor, noise: Tensor | None) -> Tensor:
-        """Return vectors `[..., A]` for the policy's outputs, with a gradient; without noise the most likely ones."""
+        """Return differentiable vectors `[..., A]` for the policy's outputs; without noise the most likely ones."""
         ...
 
     def perturbed(self, outputs: Tensor, noise: Tensor | None, *, std: float, clip: float | None = None) -> Tensor:
-        """Return vectors of actions near `relaxed` ones, with normal noise; without noise none."""
+        """Return the vectors of `relaxed` with additional normal noise, if there is noise."""
         ...
 
     def to_env(self, actions: Tensor) -> Tensor:
-        """Return members of the action space."""
+        """Convert actions to members of the action space."""
         ...
 
 
@@ -73,17 +73,17 @@ class OneHotActions:
         self.device = device
 
     def draw(self, shape: tuple[int, ...], generator: torch.Generator) -> Tensor:
-        """Draw one-hot vectors uniformly."""
+        """Sample one-hot vectors uniformly."""
         return self._one_hot(torch.randint(self.width, shape, generator=generator, device=self.device))
 
     def noise(self, shape: tuple[int, ...], generator: torch.Generator) -> Tensor:
-        """Draw Gumbel noise, and normal noise after it, `[*shape, 2 A]`."""
+        """Sample Gumbel noise followed by normal noise, `[*shape, 2 A]`."""
         gumbel = torch.empty((*shape, self.width), device=self.device).exponential_(generator=generator).log_().neg_()
         normal = torch.empty((*shape, self.width), device=self.device).normal_(generator=generator)
         return torch.cat((gumbel, normal), -1)
 
     def relaxed(self, outputs: Tensor, noise: Tensor | None) -> Tensor:
-        """Return probabilities, by the Gumbel noise."""
+        """Return the probabilities of the relaxed choice."""
         gumbel = torch.zeros_like(outputs) if noise is None else noise[..., : self.width]
         return ops.gumbel_softmax(outputs, gumbel, temperature=self.temperature)
 
@@ -96,16 +96,16 @@ class OneHotActions:
         return self._one_hot(actions.argmax(-1))
 
     def to_env(self, actions: Tensor) -> Tensor:
-        """Return members of the space."""
+        """Convert actions to members of the space."""
         return actions.argmax(-1) + self.start
 
     def _one_hot(self, choices: Tensor) -> Tensor:
         every = torch.arange(self.width, device=self.device)
-        return (choices.unsqueeze(-1) == every).float()  # without a look at the values
+        return (choices.unsqueeze(-1) == every).float()  # without reading the values
 
 
 def action_vectors(space: gymnasium.Space[Any], *, temperature: float, device: torch.device) -> ActionVectors:
-    """Return the vectors of a space; the temperature is that of relaxed choices."""
+    """Return the action vectors of a space; the temperature applies to relaxed choices."""
     if isinstance(space, gymnasium.spaces.Discrete):
         return OneHotActions(space, temperature=temperature, device=device)
     return BoxActions(space, device=device)

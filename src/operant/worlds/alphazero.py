@@ -1,14 +1,14 @@
 """AlphaZero (Silver et al. 2018, Science 362) with the search of Gumbel AlphaZero (Danihelka et al. 2022, ICLR).
 
-Collect many games of a network against itself, where every move is found by a search under the true rules; estimate the
-return of each position from the rest of its game; update the network towards the policy that the search found and
-towards that return. The improved network guides the next searches.
+Collect games of a network against itself, in which every move is selected by a search with the true rules; estimate the
+return of each position from the rest of its game; update the network towards the policy of the search and towards that
+return. The improved network guides the next searches.
 
-What differs from the paper: games are played on tensors, those of all seeds together, and perceptrons
-take the place of residual networks, since the boards are small. An unfinished game continues in
-the next one; the returns of its positions end in the value that the search found last (λ-returns; λ = 1 waits for the
-end as far as it is in the batch). A share of the games begins with random moves, so that the network learns what to do
-in positions that two good players never reach. Neither symmetries nor weight decay are used.
+What differs from the paper: the games of all seeds are played together on tensors; perceptrons replace residual
+networks, because the boards are small; an unfinished game continues in the next batch, and the returns of its positions
+bootstrap from the last search value (λ-returns; λ = 1 uses the outcome if it is in the batch); a share of the games
+begins with random moves, so that the network learns about positions that two good players never reach. Neither
+symmetries nor weight decay are used.
 """
 
 from collections.abc import Mapping, Sequence
@@ -37,16 +37,16 @@ from operant.worlds.search import Expansion, Found, Planner, States, search
 
 @dataclass(frozen=True)
 class AlphaZeroConfig:
-    """Hyperparameters of AlphaZero, for boards of up to some twenty cells."""
+    """Hyperparameters of AlphaZero, for boards of up to about twenty cells."""
 
     num_envs: PositiveInt = 64
-    """Parallel games of each seed."""
+    """Number of parallel games per seed."""
     num_steps: PositiveInt = 16
-    """Moves of each game in a batch, followed by an update."""
+    """Number of moves per game and batch."""
     simulations: PositiveInt = 32
-    """Simulations of a search. More find better moves, in proportionally more time."""
+    """Number of simulations per search. More find better moves, in proportionally more time."""
     max_considered_actions: PositiveInt = 16
-    """Actions considered at the root."""
+    """Number of actions considered at the root."""
     search: Literal["gumbel", "puct"] = "gumbel"
     """Action selection in a tree: with Gumbel noise and sequential halving, or as in AlphaZero, by pUCT with
     Dirichlet noise."""
@@ -55,27 +55,27 @@ class AlphaZeroConfig:
     td_lambda: UnitFloat = 1.0
     """λ of the value targets: 1 is the outcome of the game, 0 the search value one move later."""
     random_openings: UnitFloat = 0.8
-    """Share of games that begin with random moves, up to the number of cells of the board."""
+    """Share of games that begin with random moves, at most as many as the board has cells."""
     buffer_size: PositiveInt = 32_768
-    """Positions in the replay buffer of each seed."""
+    """Capacity of the replay buffer in positions per seed."""
     batch_size: PositiveInt = 256
-    """Positions of one gradient step."""
+    """Minibatch size in positions."""
     gradient_steps: PositiveInt = 128
-    """Gradient steps after each batch of games."""
+    """Gradient steps per batch of games."""
     learning_rate: PositiveFloat = 1e-3
     """Learning rate of Adam."""
     lr_schedule: Literal["constant", "linear"] = "linear"
-    """Constant learning rate, or linear decay to a twentieth over the budget."""
+    """Schedule of the learning rate: constant, or linear to a twentieth over the budget."""
     vf_coef: NonNegativeFloat = 1.0
     """Weight of the squared value error relative to the cross-entropy of the policy."""
     max_grad_norm: PositiveFloat | None = 1.0
     """Maximum gradient norm per seed; None: no clipping."""
     hidden_sizes: tuple[PositiveInt, ...] = (256, 256)
-    """Widths of the hidden layers, shared by policy and value."""
+    """Sizes of the hidden layers, shared by policy and value."""
     activation: Activation = "relu"
     """Activation function of the hidden layers."""
     dirichlet_alpha: Annotated[float, Interval("(0, inf)")] = 0.5
-    """Concentration of the noise of pUCT."""
+    """Concentration of the Dirichlet noise of pUCT."""
 
     def __post_init__(self) -> None:
         """Validate."""
@@ -88,7 +88,7 @@ class AlphaZeroConfig:
 
 
 LEAST_RATE = 0.05
-"""Share of the learning rate that is left in the end where it falls."""
+"""Final fraction of the learning rate with a linear schedule."""
 
 PRESETS: Mapping[str, Mapping[str, Any]] = {}
 """Presets by task or name."""
@@ -99,17 +99,17 @@ class AlphaZero(BoardGamePlayer, Resumable):
 
     Args:
         config: hyperparameters.
-        env: `S * config.num_envs` environments of a board game, made with the same seeds, for evaluation; self-play on
+        env: `S * config.num_envs` environments of a board game with the same seeds, for evaluation; self-play on
             tensors uses its rules.
-        seeds: one non-negative integer for each of the S runs; each has its own random streams.
+        seeds: one non-negative integer per run; each has its own random streams.
         budget: moves per seed, over which the learning rate decays.
         algorithm: name in the catalog, for messages.
 
     Attributes:
         consumed: moves per seed.
         game: the rules.
-        own: int64 `[S, N]`, the stones of the players to move.
-        opponent: int64 `[S, N]`, those of the others.
+        own: int64 `[S, N]`, stones of the players to move.
+        opponent: int64 `[S, N]`, stones of their opponents.
 
     Raises:
         ValueError: if the budget is not positive, or the environment is not a board game.
@@ -181,18 +181,18 @@ class AlphaZero(BoardGamePlayer, Resumable):
 
     @torch.no_grad()
     def collect(self) -> Metrics:
-        """Play `num_steps` moves of every game, each found by a search, and store the positions."""
+        """Play `num_steps` moves of every game, each selected by a search, and store the positions."""
         columns: list[list[Tensor]] = [[] for _ in range(5)]
         boards, policies, values, rewards, ends = columns
         for _ in range(self.config.num_steps):
             positions = Positions(self.own.flatten(), self.opponent.flatten())
-            found = self.search(positions, self._drawn(self.config.num_envs))
-            after = self.game.play(positions, found.actions)
+            result = self.search(positions, self._drawn(self.config.num_envs))
+            after = self.game.play(positions, result.actions)
             over, value = self.game.outcomes(after)
             boards.append(torch.stack(positions, 1))
-            policies.append(found.policy)
-            values.append(found.value)
-            rewards.append(-value.float())  # the value for the mover is minus the value for the other player
+            policies.append(result.policy)
+            values.append(result.value)
+            rewards.append(-value.float())  # the value for the player is minus that for the opponent
             ends.append(over)
             self._go_on(after, over)
         values.append(self.search(Positions(self.own.flatten(), self.opponent.flatten()), None).value)
@@ -207,18 +207,18 @@ class AlphaZero(BoardGamePlayer, Resumable):
         }
 
     def estimate_returns(self, values: Tensor, rewards: Tensor, ends: Tensor) -> Tensor:
-        """Return the λ-returns `[T, B]` of the players to move.
+        """Return the λ-returns `[T, B]` for the players to move.
 
-        The players alternate, so values of the other player change their sign.
+        The players alternate, so the sign of the values alternates.
 
         Args:
-            values: `[T + 1, B]` of the searches.
-            rewards: `[T, B]` of the movers.
+            values: `[T + 1, B]` values of the searches.
+            rewards: `[T, B]` rewards of the moving players.
             ends: `[T, B]` whether the game ended with the move.
         """
         turn = torch.ones_like(rewards)
         turn[1::2] = -1
-        seen = ops.lambda_returns(
+        targets = ops.lambda_returns(
             turn * rewards,
             -turn * values[1:],
             terminated=ends,
@@ -226,10 +226,10 @@ class AlphaZero(BoardGamePlayer, Resumable):
             gamma=1.0,
             lam=self.config.td_lambda,
         )
-        return turn * seen
+        return turn * targets
 
     def _go_on(self, positions: Positions, over: Tensor) -> None:
-        """Store the positions after a move, and start new games where one has ended."""
+        """Store the positions after a move, and start new games in place of finished ones."""
         start, still = self._openings(), ~over
         own = torch.where(still, positions.own, start.own)
         self.own, self.opponent = (
@@ -237,7 +237,7 @@ class AlphaZero(BoardGamePlayer, Resumable):
         )
 
     def _openings(self) -> Positions:
-        """Return a start for every game: an empty board, or one after random moves that do not end the game."""
+        """Return a start position for every game: the empty board, or one after random moves without an end."""
         config, cells = self.config, self.game.rows * self.game.columns
         shape = cells + 1, config.num_envs, self.game.actions
         draws = streams.draw(self.streams, lambda s: torch.rand(shape, generator=s, device=self.device), dim=1)
@@ -260,7 +260,7 @@ class AlphaZero(BoardGamePlayer, Resumable):
         return self.search(positions, None).actions
 
     def _model(self, states: States, actions: Tensor) -> Expansion:
-        """The rules with the network's evaluation; ended games stay ended."""
+        """Apply the rules and evaluate the positions with the network; finished games stay finished."""
         own, opponent, was_over = states
         stone = self.game.moves(Positions(own, opponent)).gather(1, actions.unsqueeze(1))[:, 0]
         after = Positions(torch.where(was_over, own, opponent), torch.where(was_over, opponent, own | stone))
@@ -271,7 +271,7 @@ class AlphaZero(BoardGamePlayer, Resumable):
     def _expanded(self, states: States, reward: Tensor, discount: Tensor) -> Expansion:
         own, opponent, over = states
         obs = self._seen(Positions(own, opponent)).view(len(self.agent.parameters), -1, self._inputs)
-        forward = Pass(self.agent.networks, obs)  # hidden layers once for both
+        forward = Pass(self.agent.networks, obs)  # computes the hidden layers once
         logits = forward.outputs.detach().flatten(0, 1)
         value = forward.values.detach().flatten().tanh()
         return Expansion(
@@ -294,10 +294,10 @@ class AlphaZero(BoardGamePlayer, Resumable):
         """Write positions `[T, S * N, ...]` over the oldest ones."""
         steps, seeds = len(boards), len(self.seeds)
         count = steps * self.config.num_envs
-        places = (self.stored + torch.arange(count, device=self.device)) % self.config.buffer_size
-        for kept, new in ((self.boards, boards), (self.policies, policies), (self.returns, returns)):
+        index = (self.stored + torch.arange(count, device=self.device)) % self.config.buffer_size
+        for buffer, new in ((self.boards, boards), (self.policies, policies), (self.returns, returns)):
             by_seed = new.view(steps, seeds, self.config.num_envs, *new.shape[2:]).transpose(0, 1)
-            kept[:, places] = by_seed.reshape(seeds, count, *new.shape[2:])
+            buffer[:, index] = by_seed.reshape(seeds, count, *new.shape[2:])
         self.stored += count
 
     def train(self) -> Metrics:
@@ -335,20 +335,20 @@ class AlphaZero(BoardGamePlayer, Resumable):
 
     @torch.no_grad()
     def act(self, obs: Tree, memory: Tree | None, noise: Tensor | None) -> tuple[Tensor, Tree | None]:
-        """Choose actions for observations `[S, N, ...]` by a search (see `runtime.Policy`)."""
+        """Select actions for observations `[S, N, ...]` by a search (see `runtime.Policy`)."""
         assert isinstance(obs, Mapping)  # noqa: S101 - of `BoardGameEnv`
         boards = obs["observation"]
         assert isinstance(boards, Tensor)  # noqa: S101 - of `BoardGameEnv`
         positions = self.game.positions(boards.flatten(0, 1))
-        found = self.search(positions, None if noise is None else noise.flatten(0, 1))
-        return found.actions.view(boards.shape[:2]), None
+        result = self.search(positions, None if noise is None else noise.flatten(0, 1))
+        return result.actions.view(boards.shape[:2]), None
 
     def noise(self, rows: int, generator: torch.Generator) -> Tensor:
-        """Draw the noise for one action of each of `rows` environments per seed."""
+        """Sample the noise of one action for each of `rows` environments per seed."""
         return self.planner.noise((len(self.agent.parameters), rows, self.game.actions), generator)
 
     def for_seed(self, seed: int) -> Self:
-        """Return the player of a single seed."""
+        """Return a player of a single seed."""
         twin = copy(self)
         twin.agent = self.agent.for_seed(seed)
         return twin

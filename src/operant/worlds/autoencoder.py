@@ -1,7 +1,8 @@
 """A variational autoencoder of images (Kingma & Welling 2014, arXiv:1312.6114), stacked along the seed axis.
 
 The encoder is a `StackedCNN`; the decoder mirrors it: dense layers in reverse order, then the same convolutions
-transposed, from the last to the first. Pixels are bits, or gray values between them, each with its log-odds.
+transposed, from the last to the first. Pixels are Bernoulli variables, or gray values in [0, 1], given by their
+log-odds.
 """
 
 from collections.abc import Sequence
@@ -18,7 +19,7 @@ from operant.nets.cnn import Convolution
 from operant.nets.mlp import Layers
 
 LOG_STD = (-6.0, 2.0)
-"""Bounds of the logarithm of the standard deviations of a latent vector."""
+"""Bounds of the log standard deviations of a latent vector."""
 
 
 class StackedVAE:
@@ -26,15 +27,15 @@ class StackedVAE:
 
     Args:
         image: `(C, H, W)`.
-        latent: Z, numbers of a latent vector.
-        hidden: widths of the dense layers between convolutions and latent vector.
+        latent: Z, size of a latent vector.
+        hidden: sizes of the dense layers between convolutions and latent vector.
         torso: the convolutions.
 
     Attributes:
-        size: P, the number of parameters of one.
+        size: P, number of parameters of one autoencoder.
 
     Raises:
-        ValueError: if the torso has more than convolutions, or the images are too small for it.
+        ValueError: if the torso has other layers than convolutions, or the images are too small for it.
     """
 
     def __init__(self, image: Sequence[int], latent: int, hidden: Sequence[int], torso: TorsoName) -> None:
@@ -50,7 +51,7 @@ class StackedVAE:
         self.sides = self._sides(image)
 
     def _sides(self, image: Sequence[int]) -> list[tuple[int, int]]:
-        """Return height and width of what each transposed convolution makes, in the order of the decoder."""
+        """Return height and width of the output of each transposed convolution, in the order of the decoder."""
         sides = [(image[1], image[2])]
         for convolution in self.convolutions[:-1]:
             height, width = sides[-1]
@@ -58,7 +59,7 @@ class StackedVAE:
         return sides[::-1]
 
     def initial(self, generators: Sequence[torch.Generator]) -> Tensor:
-        """Return the initial parameters `[S, P]`: orthogonal weights, zero biases, a row for each generator."""
+        """Return the initial parameters `[S, P]`: orthogonal weights and zero biases, one row per generator."""
         rows: list[Tensor] = []
         for generator in generators:
             flat = torch.zeros(1, self.parts[2])
@@ -86,9 +87,9 @@ class BoundVAE:
 
     Attributes:
         shape: shape of the networks.
-        encoder: layers.
-        decoder: dense layers.
-        filters: transposed convolutions.
+        encoder: layers of the encoder.
+        decoder: dense layers of the decoder.
+        filters: transposed convolutions of the decoder.
     """
 
     shape: StackedVAE
@@ -97,7 +98,7 @@ class BoundVAE:
     filters: Layers
 
     def encode(self, images: Tensor) -> tuple[Tensor, Tensor]:
-        """Return mean and logarithm of the standard deviation `[S, M, Z]` of images of bytes `[S, M, C, H, W]`."""
+        """Return mean and log standard deviation `[S, M, Z]` for images of bytes `[S, M, C, H, W]`."""
         mean, log_std = self.shape.encoder(self.encoder, images).chunk(2, -1)
         return mean, ops.soft_clamp(log_std, *LOG_STD)
 
@@ -108,22 +109,22 @@ class BoundVAE:
 
     def _mirrored(self, row: int, x: Tensor) -> Tensor:
         """Pass the maps `[M, C, H, W]` of one network through its transposed convolutions."""
-        for place, (weight, bias) in enumerate(self.filters):
-            convolution, sides = self.shape.convolutions[-1 - place], self.shape.sides[place]
-            least = [
+        for layer, (weight, bias) in enumerate(self.filters):
+            convolution, sides = self.shape.convolutions[-1 - layer], self.shape.sides[layer]
+            minimum = [
                 (side - 1) * convolution.stride + convolution.kernel - 2 * convolution.padding for side in x.shape[2:]
             ]
-            missing = [side - made for side, made in zip(sides, least, strict=True)]
-            x = x.relu() if place else x
+            missing = [side - side_out for side, side_out in zip(sides, minimum, strict=True)]
+            x = x.relu() if layer else x
             x = conv_transpose2d(x, weight[row], bias[row], convolution.stride, convolution.padding, missing)
         return x
 
     def loss(self, images: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the two parts of minus the evidence lower bound `[S, M]`: of the pixels, and the KL divergence.
+        """Return the two terms of the negative evidence lower bound `[S, M]`: reconstruction loss and KL divergence.
 
         Args:
             images: images as bytes, `[S, M, C, H, W]`.
-            noise: standard normal, `[S, M, Z]`.
+            noise: standard normal noise, `[S, M, Z]`.
         """
         mean, log_std = self.encode(images)
         logits = self.decode(ops.gaussian_sample(mean, log_std, noise))

@@ -1,4 +1,4 @@
-"""Players of board games: `BoardGamePlayer`, with exact counts of their mistakes."""
+"""Players of board games, with exact counts of their mistakes: `BoardGamePlayer`."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
@@ -17,13 +17,13 @@ CERTIFIED_AT_ONCE = 8192
 
 
 class BoardGamePlayer(ABC):
-    """A learner that finds moves by a search.
+    """A learner that selects moves by a search.
 
     Attributes:
         seeds: seeds of the S runs.
         planner: settings of the search.
         game: the rules; None if it is not a board game.
-        close: closes the environments.
+        close: function that closes the environments.
     """
 
     seeds: list[int]
@@ -33,7 +33,7 @@ class BoardGamePlayer(ABC):
 
     @abstractmethod
     def for_seed(self, seed: int) -> Self:
-        """Return the player of a single seed."""
+        """Return a player of a single seed."""
 
     @abstractmethod
     def moves(self, positions: Positions) -> Tensor:
@@ -45,7 +45,7 @@ class BoardGamePlayer(ABC):
 
         Args:
             solved: the game's exact solution.
-            seed: its index.
+            seed: index of the seed.
             simulations: simulations per search. Default: as in training; 0 evaluates only the network.
         """
         player = self.for_seed(seed)

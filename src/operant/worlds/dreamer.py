@@ -1,17 +1,17 @@
 """DreamerV3: a policy learned in the imagination of a recurrent world model (Hafner et al. 2023, arXiv:2301.04104).
 
-Learn a world model from sequences of what happened: states that a recurrent network carries on, from which the next
-ones, observations, rewards and ends are predicted. Imagine from the states of these sequences what the present policy
-would do, and learn from that: the critic the λ-returns as distributions, the actor by policy gradients, with returns
-divided by the distance of their percentiles. One set of hyperparameters serves rewards and observations of any size,
-since large numbers are squashed and losses do not depend on their scale.
+Learn a recurrent world model from sequences in a replay buffer: its states predict the next states, observations,
+rewards and terminations. Imagine trajectories of the current policy from the states of these sequences, and learn from
+them: the critic predicts distributions of λ-returns, and the actor follows policy gradients with returns divided by a
+range between percentiles. Large numbers are squashed and losses do not depend on their scale, so one set of
+hyperparameters suits rewards and observations of any scale.
 
 Losses and their weights are those of the paper's second version of April 2024: KL weights of 1 for the dynamics and 0.1
-for the representation above one free nat, policy gradients for every kind of action, a critic that learns from replay
-too, and LaProp behind adaptive gradient clipping. What differs from it: hidden layers have layer normalization, as in
-the first version; states begin at zeros with every sequence drawn from replay, and not where an older model left
-them; imagination may begin from the last frames of a sequence alone (`imagined_frames`); λ-returns of replay bootstrap
-from the critic and not from imagined returns.
+for the representation above one free nat, policy gradients for all actions, a critic loss on replayed sequences,
+and LaProp with adaptive gradient clipping. What differs from it: hidden layers have layer normalization, as in the
+first version; states of a sampled sequence start at zero instead of a stored state; imagination may start only from the
+last frames of a sequence (`imagined_frames`); λ-returns of replayed sequences bootstrap from the critic instead of
+imagined returns.
 """
 
 from collections.abc import Sequence
@@ -48,9 +48,9 @@ class Draws:
     """Random numbers of one gradient step.
 
     Attributes:
-        posterior: `[L, S, M, G, K]` Gumbel noise of the states of replay.
+        posterior: `[L, S, M, G, K]` Gumbel noise of the states of replayed sequences.
         prior: `[H, S, I, G, K]` Gumbel noise of imagined states.
-        actions: `[H, S, I, A]` of imagined actions.
+        actions: `[H, S, I, A]` noise of imagined actions.
     """
 
     posterior: Tensor
@@ -59,11 +59,11 @@ class Draws:
 
 
 class Behavior(NamedTuple):
-    """What comes of imagined trajectories, `[S]` each.
+    """Losses and statistics of imagined trajectories, `[S]` each.
 
     Attributes:
-        actor: its loss.
-        critic: its loss.
+        actor: loss of the actor.
+        critic: loss of the critic.
         spread: distance between the percentiles of the returns.
         entropy: entropy of the actions.
         mean_return: mean return of the states.
@@ -77,27 +77,27 @@ class Behavior(NamedTuple):
 
 
 class Dreamer(Resumable):
-    """The learner: `S` seeds trained as one program.
+    """Learner that trains `S` seeds as one program.
 
     Args:
         config: hyperparameters.
-        env: `S * config.num_envs` rows, made with the same seeds.
-        seeds: one non-negative integer for each of the S runs; each owns its streams of random numbers.
+        env: `S * config.num_envs` environments with the same seeds.
+        seeds: one non-negative integer per run; each has its own random streams.
         budget: environment steps per seed.
         algorithm: name in the catalog, for messages.
 
     Attributes:
         consumed: environment steps per seed so far.
         updates: gradient steps so far.
-        collector: holds the environments.
+        collector: collector of the environments.
         replay: replay buffer of their sequences.
         parameters: `[S, P]` of world model, actor and critic.
         slow: `[S, Q]`, moving average of the critic's parameters.
         scale: `[S]`, moving average of the distance between percentiles of returns.
-        memory: `[S, N, D + G * K + A]`, state and last action of every environment.
+        memory: `[S, N, D + G * K + A]`, hidden state of the policy: state and last action of every environment.
 
     Raises:
-        ValueError: if the environment's spaces do not suit, or its rows do not fit.
+        ValueError: if the environment's spaces are unsupported, or the number of environments is wrong.
     """
 
     STATE = (
@@ -156,29 +156,29 @@ class Dreamer(Resumable):
         )
 
     def _empty(self, rows: int) -> Tensor:
-        """Return the memory of environments in which an episode begins."""
+        """Return the hidden state at the start of an episode."""
         width = self.networks.shape.world.rssm.features + self.actions.width
         return torch.zeros(len(self.seeds), rows, width, device=self.device)
 
     @property
     def learned(self) -> Weights:
-        """The networks of all seeds, and what wrappers have learned."""
+        """The weights of networks and wrappers."""
         return {"parameters": self.parameters, **learned(self.collector.env)}
 
     @property
     def gradient_steps(self) -> int:
-        """How many gradient steps the whole run takes."""
+        """Number of gradient steps of the whole run."""
         return self._due(self.budget)
 
     def _due(self, steps: int) -> int:
-        """Return the gradient steps that belong to this many environment steps."""
+        """Return the number of gradient steps for a number of environment steps."""
         config = self.config
         return int(
             max(steps - config.learning_starts, 0) * config.train_ratio / (config.batch_size * config.sequence_length)
         )
 
     def iterate(self) -> Metrics:
-        """Act for a while, and take the gradient steps that belong to it."""
+        """Collect steps, and take the gradient steps that are due."""
         metrics = self.collect()
         self.consumed += self.config.num_steps * self.config.num_envs
         if self.replay.filled < self.config.sequence_length:
@@ -187,7 +187,7 @@ class Dreamer(Resumable):
 
     @torch.no_grad()
     def collect(self) -> Metrics:
-        """Take `num_steps` steps in every environment, and remember them."""
+        """Take `num_steps` steps in every environment, and store them."""
         config, rssm = self.config, self.networks.shape.world.rssm
         shape = config.num_steps, config.num_envs
         chance = torch.stack([gumbel((*shape, rssm.stoch, rssm.classes), stream) for stream in self.streams], 1)
@@ -205,20 +205,20 @@ class Dreamer(Resumable):
         return rollout.metrics
 
     def _forget(self) -> None:
-        """Empty the memory of environments whose episode has just ended."""
+        """Reset the hidden states of environments whose episode has just ended."""
         last = self.collector.result
         assert last is not None  # noqa: S101 - a step was taken
         ended = (last.terminated | last.truncated | ~last.valid).view(self.memory.shape[:2])
         self.memory = self.memory.masked_fill(ended.unsqueeze(-1), 0.0)
 
     def step(self, obs: Tensor, memory: Tensor, chance: Tensor | None, noise: Tensor | None) -> tuple[Tensor, Tensor]:
-        """Return actions for observations `[S, N, ...]`, and the memory after.
+        """Return actions for observations `[S, N, ...]`, and the next hidden state.
 
         Args:
-            obs: as networks see them.
-            memory: `[S, N, ...]` before.
+            obs: inputs of the networks.
+            memory: `[S, N, ...]` hidden state.
             chance: `[S, N, G, K]` Gumbel noise of the states; None: the most likely ones.
-            noise: `[S, N, A]` of the actions; None: the most likely ones.
+            noise: `[S, N, A]` noise of the actions; None: the most likely ones.
         """
         agent, rssm = self.agent, self.networks.shape.world.rssm
         deter, stoch, action = memory.split_with_sizes([rssm.deter, rssm.stoch * rssm.classes, self.actions.width], -1)
@@ -228,7 +228,7 @@ class Dreamer(Resumable):
         return actions, torch.cat((*state, self.actions.encode(actions)), -1).nan_to_num()
 
     def train(self) -> Metrics:
-        """Take the gradient steps that are due, on sequences drawn from replay."""
+        """Take the gradient steps that are due, on sequences sampled from the replay buffer."""
         config, counts = self.config, self.optimizer.counts
         metrics: dict[str, Tensor | float] = {}
         while self.updates < self._due(self.consumed):
@@ -250,7 +250,7 @@ class Dreamer(Resumable):
 
     @property
     def imagined_frames(self) -> int:
-        """Frames at the end of each sequence that imagination begins from."""
+        """Number of frames at the end of each sequence from which imagination starts."""
         return self.config.imagined_frames or self.config.sequence_length
 
     def update(self, frames: Frames, draws: Draws) -> dict[str, Tensor | float]:
@@ -290,22 +290,22 @@ class Dreamer(Resumable):
         }
         total = torch.stack([weights.get(name, 1.0) * loss for name, loss in losses.items()]).sum()
         (gradient,) = torch.autograd.grad(total, parameters)
-        told = {f"losses/{name}": loss.detach() for name, loss in losses.items() if name != "representation"}
-        told |= {"imagination/entropy": behavior.entropy, "imagination/return": behavior.mean_return}
-        return gradient, behavior.spread, told
+        metrics = {f"losses/{name}": loss.detach() for name, loss in losses.items() if name != "representation"}
+        metrics |= {"imagination/entropy": behavior.entropy, "imagination/return": behavior.mean_return}
+        return gradient, behavior.spread, metrics
 
     def _encoded(self, frames: Frames) -> Tensor:
-        """Return the actions of frames as networks see them, `[L, S, M, A]`, zero in first frames."""
+        """Return the encoded actions of frames, `[L, S, M, A]`, zero in first frames."""
         return self.actions.encode(frames.actions).masked_fill(frames.first.unsqueeze(-1), 0.0)
 
     def _behavior_losses(self, agent: BoundAgent, imagined: Imagined, alive: Tensor, scale: Tensor) -> Behavior:
         """Return the losses of actor and critic.
 
         Args:
-            agent: networks.
-            imagined: trajectories.
-            alive: `[S, I]`, 0 where a trajectory begins at the end of an episode, else 1.
-            scale: `[S]` that returns are divided by, where it is above 1.
+            agent: the networks.
+            imagined: imagined trajectories.
+            alive: `[S, I]`, 0 if a trajectory starts at the end of an episode, else 1.
+            scale: `[S]`, divisor of returns if above 1.
         """
         config, (steps, _, rows) = self.config, imagined.rewards.shape
         logits = agent.value_logits(merged(imagined.features))
@@ -316,11 +316,11 @@ class Dreamer(Resumable):
             imagined.rewards, values[1:], terminated=never, truncated=never, gamma=discounts, lam=config.td_lambda
         )
         weights = merged(torch.cat((alive.unsqueeze(0), alive * discounts[:-1].cumprod(0))))
-        seen = merged(imagined.features[:-1])
+        features = merged(imagined.features[:-1])
         target = merged(returns)
-        critic = self._critic_loss(seen, logits[:, : steps * rows], target)
+        critic = self._critic_loss(features, logits[:, : steps * rows], target)
         advantages = (target - merged(values[:-1])) / scale.clamp(min=1.0).unsqueeze(-1)
-        log_prob, entropy = self.actions.log_prob_entropy(agent.policy(seen), merged(imagined.actions))
+        log_prob, entropy = self.actions.log_prob_entropy(agent.policy(features), merged(imagined.actions))
         actor = -(log_prob * advantages + config.ent_coef * entropy)
         return Behavior(
             actor=(weights * actor).mean(-1),
@@ -331,7 +331,7 @@ class Dreamer(Resumable):
         )
 
     def _critic_loss(self, features: Tensor, logits: Tensor, targets: Tensor) -> Tensor:
-        """Return the critic's loss `[S, M]`: towards targets, and towards its own moving average."""
+        """Return the critic's loss `[S, M]` with respect to the targets and to the moving average of the critic."""
         with torch.no_grad():
             slow = self.networks.critic(self.networks.critic.views(self.slow), features)
             average = ops.symmetric_mean(slow, self.support)
@@ -339,7 +339,7 @@ class Dreamer(Resumable):
         return ops.two_hot_loss(logits, targets, self.support) + regularized
 
     def _replay_loss(self, agent: BoundAgent, frames: Frames, states: State) -> Tensor:
-        """Return the critic's loss `[S]` on the λ-returns of replay; the world model learns from it, too."""
+        """Return the critic's loss `[S]` on replayed λ-returns, with gradients for the world model, too."""
         features = merged(states.features)
         logits = agent.value_logits(features)
         values = by_row(ops.symmetric_mean(logits.detach(), self.support), frames.rewards)
@@ -357,19 +357,19 @@ class Dreamer(Resumable):
 
     @torch.no_grad()
     def act(self, obs: Tree, memory: Tree | None, noise: Tensor | None) -> tuple[Tensor, Tree | None]:
-        """Choose actions for observations `[S, N, ...]`, remembering state and action (see `runtime.Policy`)."""
-        seen, rssm = self.features.by_seed(obs), self.networks.shape.world.rssm
-        before = self._empty(seen.shape[1]) if memory is None else memory
+        """Select actions for observations `[S, N, ...]`; `memory` is state and action (see `runtime.Policy`)."""
+        inputs, rssm = self.features.by_seed(obs), self.networks.shape.world.rssm
+        before = self._empty(inputs.shape[1]) if memory is None else memory
         assert isinstance(before, Tensor)  # noqa: S101 - what was returned before
         chance = None
         if noise is not None:
             chance, noise = noise.split_with_sizes([rssm.stoch * rssm.classes, self.actions.width], -1)
             chance = torch.unflatten(chance, -1, (rssm.stoch, rssm.classes))
-        actions, after = self.step(seen, before, chance, noise)
+        actions, after = self.step(inputs, before, chance, noise)
         return self.actions.to_env(actions), after
 
     def noise(self, rows: int, generator: torch.Generator) -> Tensor:
-        """Draw the noise for one action of each of `rows` rows of every seed, and for the states they are chosen in."""
+        """Sample the noise of one action, and of the state, for each of `rows` environments per seed."""
         rssm, shape = self.networks.shape.world.rssm, (len(self.seeds), rows)
         chance = gumbel((*shape, rssm.stoch * rssm.classes), generator)
         return torch.cat((chance, self.actions.noise(shape, generator)), -1)

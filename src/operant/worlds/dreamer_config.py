@@ -1,4 +1,4 @@
-"""Hyperparameters of DreamerV3: of a model that learns on a processor, and of the smallest one of the paper."""
+"""Hyperparameters of DreamerV3: a model that is small enough for a CPU, and the smallest one of the paper."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -17,74 +17,74 @@ from operant.runtime.bounds import (
 
 @dataclass(frozen=True)
 class DreamerConfig:
-    """Hyperparameters of DreamerV3; the defaults are those of a model that learns on a processor."""
+    """Hyperparameters of DreamerV3; defaults are those of a model for a CPU."""
 
     num_envs: PositiveInt = 8
-    """Environments of each seed, N."""
+    """Number of environments per seed, N."""
     num_steps: PositiveInt = 16
-    """Steps of each between two phases of learning."""
+    """Steps per environment between two training phases."""
     train_ratio: PositiveFloat = 64.0
-    """Frames of replay that are learned from for each environment step. More learn from fewer steps, in more time."""
+    """Replayed frames per environment step. More need fewer steps and more computation."""
     learning_starts: NonNegativeInt = 1000
-    """Environment steps per seed before learning begins."""
+    """Environment steps per seed before training starts."""
     buffer_size: PositiveInt = 500_000
-    """Steps of each seed that are kept."""
+    """Capacity of the replay buffer in steps per seed."""
     batch_size: PositiveInt = 16
-    """Sequences of one gradient step."""
+    """Minibatch size in sequences."""
     sequence_length: Annotated[int, Interval("[2, inf)")] = 16
-    """Frames of a sequence. Longer ones teach to remember longer."""
+    """Length of a sequence in frames. Longer ones learn longer dependencies."""
     imagination_horizon: PositiveInt = 15
-    """Steps of an imagined trajectory."""
+    """Length of an imagined trajectory in steps."""
     imagined_frames: PositiveInt | None = 6
-    """Frames at the end of each sequence that imagination begins from; None: all of them."""
+    """Number of frames at the end of each sequence from which imagination starts; None: all."""
     gamma: UnitFloat = 0.997
     """Discount factor."""
     td_lambda: UnitFloat = 0.95
     """λ of the returns."""
     learning_rate: PositiveFloat = 1e-3
-    """Step size of LaProp, for all networks."""
+    """Learning rate of LaProp, for all networks."""
     lr_warmup: NonNegativeInt = 100
-    """Gradient steps over which the step size rises linearly from 0."""
+    """Gradient steps over which the learning rate warms up linearly from 0."""
     gradient_clip: PositiveFloat | None = 0.3
-    """Largest norm of a gradient in shares of its tensor's norm; None: no clipping."""
+    """Adaptive gradient clipping: maximum norm of a gradient relative to the norm of its tensor; None: no clipping."""
     free_nats: NonNegativeFloat = 1.0
-    """Divergence between posterior and prior that costs nothing."""
+    """Free nats of the KL divergence between posterior and prior."""
     dynamics_coef: NonNegativeFloat = 1.0
-    """Weight of the loss that draws the prior towards the posterior."""
+    """Weight of the dynamics loss, which moves the prior towards the posterior."""
     representation_coef: NonNegativeFloat = 0.1
-    """Weight of the loss that draws the posterior towards the prior."""
+    """Weight of the representation loss, which moves the posterior towards the prior."""
     replay_vf_coef: NonNegativeFloat = 0.3
-    """Weight of the critic's loss on replay, relative to that on imagined data."""
+    """Weight of the critic's loss on replayed sequences, relative to that on imagined data."""
     ent_coef: NonNegativeFloat = 3e-4
-    """Weight of the entropy bonus. Returns are normalized, so that one weight suits all tasks."""
+    """Weight of the entropy bonus. Returns are normalized, so one weight suits all tasks."""
     return_rate: UnitFloat = 0.01
-    """How fast the scale that returns are divided by follows the distance of their percentiles."""
+    """Update rate of the moving average of the return scale, the distance between percentiles."""
     slow_vf_coef: NonNegativeFloat = 1.0
-    """Weight of the loss that holds the critic near its own moving average."""
+    """Weight of the loss that keeps the critic near its moving average."""
     tau: UnitFloat = 0.02
-    """How fast that average follows the critic."""
+    """Update rate of the moving average of the critic."""
     unimix: UnitFloat = 0.01
-    """Share of the uniform distribution in categorical variables and choices."""
+    """Share of the uniform distribution in categorical variables and actions (unimix)."""
     deter: PositiveInt = 256
-    """Numbers of the recurrent state."""
+    """Size of the recurrent state."""
     stoch: PositiveInt = 8
-    """Categorical variables of a state."""
+    """Number of categorical variables of a state."""
     classes: Annotated[int, Interval("[2, inf)")] = 8
-    """Classes of each."""
+    """Number of classes per variable."""
     units: PositiveInt = 64
-    """Width of the hidden layers."""
+    """Size of the hidden layers."""
     blocks: PositiveInt = 1
-    """Blocks of the recurrent weights. More are faster where the state is wide."""
+    """Number of blocks of the recurrent weights. More are faster for large states."""
     layers: PositiveInt = 1
-    """Hidden layers of the encoder and decoder of vectors."""
+    """Number of hidden layers of the encoder and decoder of vectors."""
     prior_layers: PositiveInt = 1
-    """Hidden layers of the prior."""
+    """Number of hidden layers of the prior."""
     head_layers: PositiveInt = 2
-    """Hidden layers of actor and critic."""
+    """Number of hidden layers of actor and critic."""
     depth: PositiveInt = 8
-    """Half of the channels after the first stage of the encoder of images; later stages have more."""
+    """Half the number of channels after the first stage of the image encoder; later stages have more."""
     bins: Annotated[int, Interval("[3, inf)")] = 63
-    """Atoms of rewards and values, an odd number, symexp of numbers from -20 to 20."""
+    """Number of atoms of rewards and values, odd: symexp of numbers from -20 to 20."""
 
     def __post_init__(self) -> None:
         """Validate."""
@@ -138,4 +138,4 @@ PRESETS: Mapping[str, Mapping[str, Any]] = {
     },
     "operant/CartPoleSwingUp-v0": {"ent_coef": 1e-3},
 }
-"""Configuration by task, which selects its own, or by name; what is not named keeps its default."""
+"""Presets: by task, selected automatically, or by name. Other fields keep their defaults."""

@@ -1,4 +1,4 @@
-"""Linear controllers, and their returns in episodes dreamed by a model and in those of a rollout."""
+"""Linear controllers, and their returns in imagined episodes and in rollouts."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -16,13 +16,13 @@ from operant.worlds.mixture_rnn import MixtureRNN, Noise
 
 @dataclass(frozen=True)
 class Controllers:
-    """Controllers with weights `[S, K, F, A]` of the features latent vector, recurrent state, and 1.
+    """Controllers with weights `[S, K, F, A]` for the features latent vector, recurrent state, and 1.
 
-    Their actions are codes `[..., A]`, which a model sees: one-hot vectors, or numbers in [-1, 1].
+    Their actions are encoded as `[..., A]` for the model: one-hot vectors, or numbers in [-1, 1].
 
     Attributes:
         actions: A.
-        first: number of the first discrete action.
+        first: index of the first discrete action.
         bounds: bounds of continuous actions; None: they are discrete.
     """
 
@@ -32,33 +32,33 @@ class Controllers:
 
     @classmethod
     def of(cls, space: gymnasium.Space[Any], device: torch.device) -> Self:
-        """Return the controllers whose actions are in a space."""
+        """Return the controllers for an action space."""
         if is_continuous(space):
             bounds = Bounded(space, device=device)
             return cls(bounds.dimensions, bounds=bounds)
         return cls(int(getattr(space, "n", 0)), int(getattr(space, "start", 0)))
 
     def act(self, latent: Tensor, hidden: Tensor, weights: Tensor) -> Tensor:
-        """Return the codes `[S, M, A]` of what controllers do, each for its M / K rows.
+        """Return the encoded actions `[S, M, A]` of the controllers, each for M / K rows.
 
         Args:
             latent: `[S, M, Z]`.
             hidden: `[S, M, H]`.
             weights: `[S, K, F, A]`.
         """
-        seen = torch.cat((latent, hidden, torch.ones_like(latent[..., :1])), -1)
-        scores = (torch.unflatten(seen, 1, (weights.shape[1], -1)) @ weights).flatten(1, 2)
+        features = torch.cat((latent, hidden, torch.ones_like(latent[..., :1])), -1)
+        scores = (torch.unflatten(features, 1, (weights.shape[1], -1)) @ weights).flatten(1, 2)
         return scores.tanh() if self.bounds is not None else one_hot(scores.argmax(-1), self.actions).float()
 
     def random(self, rows: int, generators: Sequence[torch.Generator]) -> Tensor:
-        """Return codes `[S, rows, A]` of random actions, those of each seed from its generator."""
+        """Sample encoded random actions `[S, rows, A]`, with one generator per seed."""
         if self.bounds is not None:
             return torch.stack([self.bounds.uniform((rows,), generator) for generator in generators])
         drawn = [torch.randint(self.actions, (rows,), generator=g, device=g.device) for g in generators]
         return one_hot(torch.stack(drawn), self.actions).float()
 
     def to_env(self, code: Tensor) -> Tensor:
-        """Return actions as the environment wants them."""
+        """Convert encoded actions to members of the action space."""
         return code.argmax(-1) + self.first if self.bounds is None else self.bounds.to_env(code)
 
 
@@ -66,16 +66,16 @@ class Controllers:
 def dream(
     model: MixtureRNN, controllers: Controllers, weights: Tensor, latent: Tensor, *, noise: Noise, temperature: float
 ) -> tuple[Tensor, Tensor]:
-    """Return the mean returns `[S, K]` of controllers in dreams, and the mean length `[S]` of these.
+    """Return the mean returns `[S, K]` of controllers in imagined episodes, and the mean length `[S]` of the episodes.
 
-    The dreams of different controllers use the same noise, so they differ only by the actions.
+    All controllers use the same noise, so their episodes differ only by the actions.
 
     Args:
         model: model of the environment.
         controllers: policies that act in it.
-        weights: `[S, K, F, A]` of the controllers.
-        latent: `[S, R, Z]`, where the R dreams of each controller begin.
-        noise: `[T, S, R, ...]`, of as many steps as a dream has at most.
+        weights: `[S, K, F, A]` weights of the controllers.
+        latent: `[S, R, Z]`, initial latent vectors of the R episodes per controller.
+        noise: `[T, S, R, ...]`, noise of T steps, the maximum length of an episode.
         temperature: τ.
     """
     (seeds, population), rows = weights.shape[:2], latent.shape[1]
@@ -96,20 +96,20 @@ def dream(
 
 
 def episode_returns(rollout: Rollout, fresh: Tensor) -> tuple[Tensor, Tensor]:
-    """Return mean return and number `[S, N]` of the episodes that begin and end in a rollout.
+    """Return mean return and number `[S, N]` of the complete episodes in a rollout.
 
-    If there is none, the rewards since the last beginning, or of the whole rollout, count as those of one.
+    If there is none, the rewards since the last start, or of the whole rollout, count as one episode.
 
     Args:
-        rollout: some steps.
-        fresh: `[S, N]` bool, whether an episode begins with the first of them.
+        rollout: the rollout.
+        fresh: `[S, N]` bool, whether an episode starts with its first step.
     """
     ended = rollout.terminated | rollout.truncated
     total = torch.zeros_like(rollout.rewards[0])
     earned, count, begun = torch.zeros_like(total), torch.zeros_like(total), fresh
     for rewards, ends in zip(rollout.rewards, ended, strict=True):
         total = total + rewards
-        whole = ends & begun
-        earned, count = earned + total.where(whole, 0.0), count + whole
+        complete = ends & begun
+        earned, count = earned + total.where(complete, 0.0), count + complete
         total, begun = total.masked_fill(ends, 0.0), begun | ends
     return torch.where(count == 0, total, earned / count.clamp(min=1)), count.clamp(min=1)

@@ -2,12 +2,12 @@
 
 Each network predicts from a state and an action the change of the state, the reward, and the end of the episode. Its
 distributions model randomness (aleatoric uncertainty); the networks, each trained on its own samples from one replay
-buffer, differ where data are scarce (epistemic uncertainty). Members and seeds share one axis, so all of them take as
-many operations as one.
+buffer, differ where data are scarce (epistemic uncertainty). Members and seeds share one axis, so all of them take the
+same number of operations as one.
 
-What differs from the paper: changes of the state and rewards are normalized separately, since with one scale the model
-learns only the larger one; the end of an episode is learned, where the paper knows it; the bounds of the variances are
-fixed; there is no weight decay. Every tenth transition is held out for validation.
+What differs from the paper: changes of the state and rewards are normalized separately, because otherwise the model
+learns only the larger ones; the end of an episode is learned, whereas the paper assumes it known; the bounds of the
+variances are fixed; there is no weight decay. Every tenth transition is held out for validation.
 """
 
 from collections.abc import Sequence
@@ -28,7 +28,7 @@ from operant.runtime.transitions import Transitions
 from operant.state import DeclaredState
 
 LOG_VARIANCE = (-10.0, 1.0)
-"""Bounds of the logarithm of the variances, of targets with variance 1."""
+"""Bounds of the log variances of normalized targets."""
 
 HELD_OUT = 10
 """Period of held-out transitions."""
@@ -42,21 +42,21 @@ class ModelConfig:
     """Hyperparameters of a learned model."""
 
     ensemble_size: PositiveInt = 5
-    """Networks per seed. More estimate the uncertainty better, in proportionally more time."""
+    """Number of networks per seed. More estimate the uncertainty better, in proportionally more time."""
     model_hidden_sizes: tuple[PositiveInt, ...] = (64, 64)
     """Sizes of the hidden layers."""
     model_activation: Activation = "relu"
     """Activation function of the hidden layers."""
     model_batch_size: PositiveInt = 256
-    """Transitions of one gradient step of a network."""
+    """Minibatch size in transitions per network."""
     model_gradient_steps: PositiveInt = 500
-    """Gradient steps per fit of the model. Too few cost more than too many."""
+    """Gradient steps per fit of the model. Too few are worse than too many."""
     model_train_freq: PositiveInt = 25
-    """Steps of every environment between two fits."""
+    """Steps per environment between two fits."""
     model_learning_rate: PositiveFloat = 1e-3
-    """Step size of Adam for the model."""
+    """Learning rate of Adam for the model."""
     learning_starts: NonNegativeInt = 100
-    """Steps per seed with random actions, before the first fit."""
+    """Environment steps per seed with random actions before the first fit."""
 
 
 class Prediction(NamedTuple):
@@ -80,7 +80,7 @@ class LearnedModel(DeclaredState):
 
     Attributes:
         parameters: `[S, K * P]`.
-        gradient: the program of a gradient step, which a learner compiles with its own.
+        gradient: gradient function, which a learner compiles with its own programs.
         moments: mean and standard deviation `[S, 2, 2 D + 1]` of observations, their changes, and the reward.
     """
 
@@ -94,8 +94,8 @@ class LearnedModel(DeclaredState):
         network = StackedMLP(sizes, activation=config.model_activation)
         self.shape = Ensemble(network, members=1)
         generators = streams.of_seeds(seeds, "model")
-        whole = Ensemble(network, members=self.members)
-        self.parameters = whole.initial(generators, [(sizes[-1], 0.1)]).to(device)
+        ensemble = Ensemble(network, members=self.members)
+        self.parameters = ensemble.initial(generators, [(sizes[-1], 0.1)]).to(device)
         self.moments = torch.stack((torch.zeros(2 * width + 1), torch.ones(2 * width + 1))).to(device)
         self.moments = self.moments.repeat(len(seeds), 1, 1)
         self.optimizer = StackedAdam(self.parameters)
@@ -108,12 +108,12 @@ class LearnedModel(DeclaredState):
         counts = self.optimizer.counts
         losses = [self.update(self._drawn(replay)) for _ in range(self.config.model_gradient_steps)]
         with torch.no_grad():
-            held = self.loss(self.bound(self._inputs(batch := self._held_out(replay)))[0], batch)
-        held = held.view(len(self.parameters), self.members)
+            validation = self.loss(self.bound(self._inputs(batch := self._held_out(replay)))[0], batch)
+        validation = validation.view(len(self.parameters), self.members)
         return {
             "model/loss": torch.stack(losses[-len(losses) // 10 :]).mean(0),
-            "model/holdout_loss": held.mean(1),
-            "model/holdout_spread": held.amax(1) - held.amin(1),
+            "model/holdout_loss": validation.mean(1),
+            "model/holdout_spread": validation.amax(1) - validation.amin(1),
             **{f"model_{name}": value for name, value in update_metrics(self.optimizer.counts - counts).items()},
         }
 
@@ -132,7 +132,7 @@ class LearnedModel(DeclaredState):
         return gradient, losses.detach().view(len(self.parameters), -1).mean(1)
 
     def loss(self, outputs: Tensor, batch: Transitions) -> Tensor:
-        """Return the loss `[S * K]`: the negative log-likelihood of changes, reward, and end of transitions."""
+        """Return the loss `[S * K]`: the negative log-likelihood of changes, rewards, and terminations."""
         mean, log_std, end = self._distribution(outputs)
         changes = torch.cat((batch.next_obs - batch.obs, batch.rewards.unsqueeze(-1)), -1)
         center, scale = self._moments(slice(self.width, None))
@@ -146,7 +146,7 @@ class LearnedModel(DeclaredState):
         Args:
             obs: `[S * K, M, D]`.
             actions: `[S * K, M, A]`, in [-1, 1].
-            noise: `[S * K, M or 1, D + 1]`, standard normal, to sample the outcome. None: the mean.
+            noise: `[S * K, M or 1, D + 1]`, standard normal, to sample the outcome; None: the mean.
         """
         center, scale = self._moments(slice(self.width))
         outputs = self.bound(torch.cat(((obs - center) / scale, actions), -1))[0]
@@ -157,7 +157,7 @@ class LearnedModel(DeclaredState):
         return Prediction(obs + changes[..., :-1], changes[..., -1], (-end).sigmoid())
 
     def _distribution(self, outputs: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Return mean and log standard deviation `[..., D + 1]` of normalized targets, and the logit of the end."""
+        """Return mean and log standard deviation `[..., D + 1]` of normalized targets, and the logit of termination."""
         mean, log_variance = outputs[..., :-1].chunk(2, -1)
         return mean, ops.soft_clamp(log_variance, *LOG_VARIANCE) / 2, outputs[..., -1]
 
@@ -171,13 +171,13 @@ class LearnedModel(DeclaredState):
         return torch.cat(((batch.obs - center) / scale, batch.actions), -1)
 
     def _normalize(self, replay: Replay) -> None:
-        """Compute mean and standard deviation over the replay buffer; constants are divided by 1."""
+        """Compute mean and standard deviation over the replay buffer; standard deviations of 0 are set to 1."""
         every = torch.arange(replay.size, device=self.parameters.device).expand(len(self.parameters), -1)
         batch = replay.take(every, gamma=1.0)
-        seen = torch.cat((batch.obs, batch.next_obs - batch.obs, batch.rewards.unsqueeze(-1)), -1)
-        mean = ops.weighted_mean(seen.mT, None if batch.weights is None else batch.weights.unsqueeze(1))
+        columns = torch.cat((batch.obs, batch.next_obs - batch.obs, batch.rewards.unsqueeze(-1)), -1)
+        mean = ops.weighted_mean(columns.mT, None if batch.weights is None else batch.weights.unsqueeze(1))
         weights = None if batch.weights is None else batch.weights.unsqueeze(1)
-        variance = ops.weighted_mean((seen - mean.unsqueeze(1)).square().mT, weights)
+        variance = ops.weighted_mean((columns - mean.unsqueeze(1)).square().mT, weights)
         scale = variance.sqrt()
         self.moments.copy_(torch.stack((mean, torch.where(scale < 1e-6, 1.0, scale)), 1))
 
@@ -190,15 +190,15 @@ class LearnedModel(DeclaredState):
 
     def _held_out(self, replay: Replay) -> Transitions:
         """Return the newest held-out transitions `[S * K, M]`, the same for all networks."""
-        places = torch.arange(HELD_OUT - 1, max(replay.size, HELD_OUT), HELD_OUT, device=self.parameters.device)
-        places = places[-JUDGED:].clamp(max=replay.size - 1)
-        return self._by_member(replay, places.expand(len(self.parameters), self.members, -1))
+        index = torch.arange(HELD_OUT - 1, max(replay.size, HELD_OUT), HELD_OUT, device=self.parameters.device)
+        index = index[-JUDGED:].clamp(max=replay.size - 1)
+        return self._by_member(replay, index.expand(len(self.parameters), self.members, -1))
 
-    def _by_member(self, replay: Replay, places: Tensor) -> Transitions:
+    def _by_member(self, replay: Replay, index: Tensor) -> Transitions:
         """Return the transitions at indices `[S, K, M]` as `[S * K, M]`."""
-        batch = replay.take(places.flatten(1), gamma=1.0)
+        batch = replay.take(index.flatten(1), gamma=1.0)
         columns = {
-            name: None if value is None else value.reshape(-1, places.shape[2], *value.shape[2:])
+            name: None if value is None else value.reshape(-1, index.shape[2], *value.shape[2:])
             for name, value in vars(batch).items()
         }
         return Transitions(**columns)  # pyright: ignore[reportArgumentType]

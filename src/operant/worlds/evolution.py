@@ -1,7 +1,7 @@
-"""CMA-ES (Hansen & Ostermeier 2001) for each of `S` seeds, by the package `cma`, that resumes exactly without a pickle.
+"""CMA-ES (Hansen & Ostermeier 2001) for each of `S` seeds, by the package `cma`, with exact resume and without pickle.
 
-A strategy is a function of its random numbers and of its fitness values. So its state is where it began and
-all that it was told: to load one, its generations are run again with the same numbers, in some milliseconds each.
+A strategy is a function of its random numbers and of the fitness values. So its state consists of its start and all
+fitness values: loading runs its generations again, which takes some milliseconds each.
 """
 
 from collections.abc import Sequence
@@ -25,16 +25,16 @@ def _normal(generator: np.random.Generator, *shape: int) -> NDArray[np.float64]:
 
 
 class Evolution(DeclaredState):
-    """A population of vectors for each of `S` seeds, whose fitness is to be as great as can be.
+    """A population of vectors for each of `S` seeds, whose fitness is maximized.
 
     Args:
-        seeds: one non-negative integer for each.
-        population: candidates of a generation.
-        sigma: first standard deviation of every number.
-        size: numbers of a candidate.
+        seeds: one non-negative integer per population.
+        population: number of candidates per generation.
+        sigma: initial standard deviation.
+        size: size of a candidate.
 
     Attributes:
-        rounds: times that it has begun.
+        rounds: number of calls of `begin`.
 
     Raises:
         ModuleNotFoundError: if the package `cma` is not installed.
@@ -54,12 +54,12 @@ class Evolution(DeclaredState):
 
     @property
     def generations(self) -> int:
-        """Generations since it began."""
+        """Number of generations since `begin`."""
         return len(self.fitness)
 
     @property
     def mean(self) -> Tensor:
-        """The centers `[S, P]` of the distributions, which noise of the fitness moves less than the best candidates."""
+        """Means `[S, P]` of the distributions, which depend less on noise of the fitness than the candidates."""
         return from_numpy(np.stack([strategy.mean for strategy in self._strategies]))
 
     @property
@@ -68,7 +68,7 @@ class Evolution(DeclaredState):
         return torch.tensor([float(strategy.sigma) for strategy in self._strategies])
 
     def begin(self, start: Tensor) -> None:
-        """Begin again around vectors `[S, P]`."""
+        """Start over from mean vectors `[S, P]`."""
         self.rounds += 1
         self.start = start.detach().double().cpu().clone()
         self.fitness = self.fitness[:0]
@@ -80,20 +80,20 @@ class Evolution(DeclaredState):
         return from_numpy(np.array(self._asked))
 
     def tell(self, fitness: Tensor) -> None:
-        """Take the fitness `[S, K]` of the candidates; NaN counts as the least of its seed."""
-        told = fitness.detach().double().cpu()
-        worst = torch.where(told.isfinite(), told, torch.inf).amin(1, keepdim=True).nan_to_num(posinf=0.0)
-        told = torch.where(told.isfinite(), told, worst)
-        self.fitness = torch.cat((self.fitness, told.unsqueeze(0)))
-        self._tell(told)
+        """Update the strategies by the fitness `[S, K]` of the candidates; NaN counts as the minimum of its seed."""
+        values = fitness.detach().double().cpu()
+        worst = torch.where(values.isfinite(), values, torch.inf).amin(1, keepdim=True).nan_to_num(posinf=0.0)
+        values = torch.where(values.isfinite(), values, worst)
+        self.fitness = torch.cat((self.fitness, values.unsqueeze(0)))
+        self._tell(values)
 
     def _tell(self, fitness: Tensor) -> None:
         for strategy, asked, told in zip(self._strategies, self._asked, fitness.numpy(), strict=True):
             strategy.tell(asked, (-told).tolist())
 
     def _make(self) -> None:
-        """Make the strategies of this round as they were when it began."""
-        cma: Any = import_module("cma")  # it takes a second, and only this algorithm needs it
+        """Create the strategies of this round in their initial state."""
+        cma: Any = import_module("cma")  # importing it takes a second, and only this algorithm needs it
         self._strategies = []
         for seed, start in zip(self.seeds, self.start.numpy(), strict=True):
             generator = np.random.Generator(np.random.PCG64(streams.seed_sequence(seed, "evolution", self.rounds)))

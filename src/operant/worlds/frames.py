@@ -1,8 +1,8 @@
-"""Frames: sequences of what was seen, and what was done and got before it, as recurrent world models learn from them.
+"""Frames: sequences of observations with the preceding actions and rewards, as recurrent world models use them.
 
-A replay buffer holds steps: an observation, the action taken there, and what followed. A frame is an observation with
-the action and the reward that led to it. So the last observation of an episode, on which nobody acts, is a frame of its
-own, and a sequence has one frame more for each episode that ends in it.
+A replay buffer contains steps: an observation, the action taken, and the result. A frame is an observation with the
+action and the reward that led to it. So the last observation of an episode, in which no action is taken, is also a
+frame, and a sequence has one additional frame per episode that ends in it.
 """
 
 from dataclasses import dataclass
@@ -15,16 +15,16 @@ from operant.runtime.transitions import Sequences
 
 @dataclass(frozen=True)
 class Frames:
-    """`L` frames in a row, `M` times for each of `S` seeds.
+    """`M` sequences of `L` frames for each of `S` seeds.
 
     Attributes:
-        obs: `[L, S, M, ...]` what was seen.
-        actions: `[L, S, M, ...]` what was done before; zero in first frames.
-        rewards: `[L, S, M]` what that brought; zero in first frames.
-        first: `[L, S, M]` bool, whether an episode or the sequence begins with the frame.
-        last: `[L, S, M]` bool, whether the episode ends with the frame.
-        terminal: `[L, S, M]` bool, whether it does so by termination.
-        weights: `[L, S, M]`, 1 for frames to learn from, else 0.
+        obs: `[L, S, M, ...]` observations.
+        actions: `[L, S, M, ...]` previous actions; zero in first frames.
+        rewards: `[L, S, M]` rewards of the previous actions; zero in first frames.
+        first: `[L, S, M]` bool, whether the frame is the first of an episode or of the sequence.
+        last: `[L, S, M]` bool, whether the frame is the last of an episode.
+        terminal: `[L, S, M]` bool, whether the frame is a terminal state.
+        weights: `[L, S, M]`, 1 for valid frames, else 0.
     """
 
     obs: Tensor
@@ -37,15 +37,15 @@ class Frames:
 
 
 def frames_of(steps: Sequences) -> Frames:
-    """Return the first `L` frames of sequences of `L` steps; shapes do not depend on where episodes end."""
+    """Return the first `L` frames of sequences of `L` steps; shapes do not depend on the ends of episodes."""
     length, device = len(steps.rewards), steps.rewards.device
     ended = steps.terminated | steps.truncated
     time = torch.arange(length, device=device).view(-1, 1, 1).expand_as(ended)
-    place = time + ended.cumsum(0) - ended.long()
-    # Where each frame comes from: step t itself, or what followed on step t, as L + t. The last row takes the rest.
+    position = time + ended.cumsum(0) - ended.long()
+    # Source of each frame: the observation of step t, or its successor, as L + t. The last row takes the rest.
     source = torch.zeros(2 * length + 1, *ended.shape[1:], dtype=torch.int64, device=device)
-    source.scatter_(0, place, time)
-    source.scatter_(0, torch.where(ended, place + 1, 2 * length), time + length)
+    source.scatter_(0, position, time)
+    source.scatter_(0, torch.where(ended, position + 1, 2 * length), time + length)
     source = source[:length]
     last, step = source >= length, source % length
     first = steps.is_first.gather(0, step) & ~last

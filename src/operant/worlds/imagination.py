@@ -1,6 +1,6 @@
-"""Actor and critic of DreamerV3, and the imagined trajectories that they learn from.
+"""Actor and critic of DreamerV3, and their imagined trajectories.
 
-Hafner et al. 2023, arXiv:2301.04104, equations 6 to 11. Actions are one choice of several, or a vector in [-1, 1].
+Hafner et al. 2023, arXiv:2301.04104, equations 6 to 11. Actions are discrete, or vectors in [-1, 1].
 """
 
 from collections.abc import Sequence
@@ -21,22 +21,22 @@ STD = (0.1, 1.0)
 
 
 class Actions(Protocol):
-    """The distributions over actions that an actor's outputs describe.
+    """Action distributions, parameterized by the outputs of an actor.
 
     Attributes:
-        outputs: numbers that the actor gives for a state.
-        width: numbers of an action as networks see it.
+        outputs: number of outputs of the actor.
+        width: size of an encoded action.
     """
 
     outputs: int
     width: int
 
     def noise(self, shape: tuple[int, ...], generator: torch.Generator) -> Tensor:
-        """Draw what `sample` needs, `[*shape, width]`."""
+        """Sample the noise of `sample`, `[*shape, width]`."""
         ...
 
     def sample(self, outputs: Tensor, noise: Tensor | None) -> Tensor:
-        """Return actions for outputs `[..., outputs]`; without noise the most likely ones."""
+        """Sample actions for outputs `[..., outputs]`; without noise the most likely ones."""
         ...
 
     def log_prob_entropy(self, outputs: Tensor, actions: Tensor) -> tuple[Tensor, Tensor]:
@@ -44,16 +44,16 @@ class Actions(Protocol):
         ...
 
     def encode(self, actions: Tensor) -> Tensor:
-        """Return actions as networks see them, `[..., width]`."""
+        """Encode actions for the networks, `[..., width]`."""
         ...
 
     def to_env(self, actions: Tensor) -> Tensor:
-        """Return members of the action space."""
+        """Convert actions to members of the action space."""
         ...
 
 
 class Choices:
-    """One of several actions, each with a least probability.
+    """Discrete actions, each with a minimum probability.
 
     Args:
         space: space of the actions.
@@ -65,7 +65,7 @@ class Choices:
         self.start, self.unimix = int(space.start), unimix
 
     def noise(self, shape: tuple[int, ...], generator: torch.Generator) -> Tensor:
-        """Draw standard Gumbel noise."""
+        """Sample standard Gumbel noise."""
         return gumbel((*shape, self.width), generator)
 
     def sample(self, outputs: Tensor, noise: Tensor | None) -> Tensor:
@@ -81,15 +81,15 @@ class Choices:
     def encode(self, actions: Tensor) -> Tensor:
         """Return one-hot vectors `[..., width]`."""
         every = torch.arange(self.width, device=actions.device)
-        return (actions.unsqueeze(-1) == every).float()  # without a look at the values
+        return (actions.unsqueeze(-1) == every).float()  # without reading the values
 
     def to_env(self, actions: Tensor) -> Tensor:
-        """Return members of the space."""
+        """Convert actions to members of the space."""
         return actions + self.start
 
 
 class Pushes:
-    """Vectors in [-1, 1] from a normal distribution, whose mean lies there and whose deviation is bounded.
+    """Vectors in [-1, 1] from a normal distribution with mean in [-1, 1] and bounded standard deviation.
 
     Args:
         space: space of the actions, a box with finite bounds.
@@ -102,16 +102,16 @@ class Pushes:
         self.outputs = 2 * self.width
 
     def noise(self, shape: tuple[int, ...], generator: torch.Generator) -> Tensor:
-        """Draw standard normal noise."""
+        """Sample standard normal noise."""
         return self.bounds.normal(shape, generator)
 
     def _parameters(self, outputs: Tensor) -> tuple[Tensor, Tensor]:
-        """Return mean and logarithm of the standard deviation."""
+        """Return mean and log standard deviation."""
         mean, spread = outputs.chunk(2, -1)
         return mean.tanh(), ((STD[1] - STD[0]) * (spread + 2).sigmoid() + STD[0]).log()
 
     def sample(self, outputs: Tensor, noise: Tensor | None) -> Tensor:
-        """Return vectors `[..., width]`, which may lie outside; without noise the means."""
+        """Sample vectors `[..., width]`, which may lie outside of the bounds; without noise the means."""
         mean, log_std = self._parameters(outputs)
         return mean if noise is None else ops.gaussian_sample(mean, log_std, noise)
 
@@ -121,11 +121,11 @@ class Pushes:
         return ops.gaussian_log_prob(mean, log_std, actions), ops.gaussian_entropy(mean, log_std)
 
     def encode(self, actions: Tensor) -> Tensor:
-        """Return the effective part of the vectors, `[..., width]`."""
+        """Clip the vectors to the bounds, `[..., width]`."""
         return actions.clamp(-1.0, 1.0)
 
     def to_env(self, actions: Tensor) -> Tensor:
-        """Return members of the space."""
+        """Convert actions to members of the space."""
         return self.bounds.to_env(self.encode(actions))
 
 
@@ -135,19 +135,19 @@ def actions_of(space: gymnasium.Space[Any], *, unimix: float, device: torch.devi
 
 
 def gumbel(shape: tuple[int, ...], generator: torch.Generator) -> Tensor:
-    """Draw standard Gumbel noise."""
+    """Sample standard Gumbel noise."""
     drawn = torch.empty(shape, device=generator.device).exponential_(generator=generator)
     return drawn.log_().neg_()
 
 
 class Imagined(NamedTuple):
-    """Trajectories of `H` steps from `I` states of each of `S` seeds; nothing in them has a gradient.
+    """Trajectories of `H` steps from `I` states of each of `S` seeds, without gradients.
 
     Attributes:
-        features: `[H + 1, S, I, F]` of the states.
-        actions: `[H, S, I, ...]` taken there.
-        rewards: `[H, S, I]` on the way to the next state.
-        continues: `[H, S, I]`, the probability that the episode continues there.
+        features: `[H + 1, S, I, F]` features of the states.
+        actions: `[H, S, I, ...]` actions.
+        rewards: `[H, S, I]` rewards of the transitions.
+        continues: `[H, S, I]`, probability that the episode continues in the next state.
     """
 
     features: Tensor
@@ -178,7 +178,7 @@ class Agent(Slots):
         shape: shape of the networks.
 
     Attributes:
-        shape: as given.
+        shape: shape of the networks.
     """
 
     def __init__(self, shape: AgentShape) -> None:
@@ -190,7 +190,7 @@ class Agent(Slots):
         super().__init__([slot for part in self.parts for slot in part.slots])
 
     def critic_of(self, parameters: Tensor) -> Tensor:
-        """Return those of parameters `[S, P]` that are the critic's, which are the last ones."""
+        """Return the critic's part of parameters `[S, P]`, which is the last one."""
         return parameters[:, -self.critic.size :]
 
     def bind(self, parameters: Tensor, support: Tensor) -> "BoundAgent":
@@ -229,23 +229,23 @@ class BoundAgent:
 
     @torch.no_grad()
     def imagine(self, start: State, actions: Actions, chance: Tensor, noise: Tensor) -> Imagined:
-        """Follow the actor through the prior.
+        """Imagine trajectories of the actor with the prior.
 
         Args:
-            start: `[S, I, ...]`, where trajectories begin.
-            actions: the distribution of the actor's outputs.
+            start: `[S, I, ...]`, initial states.
+            actions: action distributions.
             chance: `[H, S, I, G, K]` Gumbel noise of the states.
-            noise: `[H, S, I, A]` of the actions.
+            noise: `[H, S, I, A]` noise of the actions.
         """
-        state, taken, features = start, list[Tensor](), [start.features]
+        state, actions_taken, features = start, list[Tensor](), [start.features]
         for drawn, gumbel_noise in zip(noise.unbind(0), chance.unbind(0), strict=True):
-            taken.append(actions.sample(self.policy(features[-1]), drawn))
-            state = self.world.rssm.imagine(state, actions.encode(taken[-1]), gumbel_noise)
+            actions_taken.append(actions.sample(self.policy(features[-1]), drawn))
+            state = self.world.rssm.imagine(state, actions.encode(actions_taken[-1]), gumbel_noise)
             features.append(state.features)
-        steps, rows = len(taken), start.deter.shape[1]
+        steps, rows = len(actions_taken), start.deter.shape[1]
         reached = torch.cat(features[1:], 1)
         rewards, continues = (
             torch.unflatten(told, 1, (steps, rows)).transpose(0, 1)
             for told in (self.world.rewards(reached), self.world.continues(reached))
         )
-        return Imagined(torch.stack(features), torch.stack(taken), rewards, continues)
+        return Imagined(torch.stack(features), torch.stack(actions_taken), rewards, continues)

@@ -24,8 +24,8 @@ class LatentShape:
         inputs: D, size of an observation.
         actions: A.
         latent: H, size of a latent state.
-        hidden: widths of the hidden layers of each network.
-        activation: nonlinearity of the hidden layers.
+        hidden: sizes of the hidden layers of each network.
+        activation: activation function of the hidden layers.
         support_size: atoms of rewards and values on each side of 0, K = 2 support_size + 1.
     """
 
@@ -55,7 +55,7 @@ class LatentShape:
         return first, second, third
 
     def initial(self, generators: Sequence[torch.Generator]) -> Tensor:
-        """Return the initial parameters `[S, P]`, a row for each generator; policy, value and reward begin at 0."""
+        """Return the initial parameters `[S, P]`, one row per generator; initial outputs are 0."""
         outputs: Sequence[Sequence[tuple[int, float]]] = ([(self.latent, 1.0)], [(self.latent, 1.0)], [])
         rows = [
             torch.cat([network.initial(generator, out) for network, out in zip(self.networks, outputs, strict=True)])
@@ -96,8 +96,8 @@ class LatentModel:
     def follow(self, latent: Tensor, actions: Tensor) -> tuple[Tensor, Tensor]:
         """Return the latent states `[S, M, H]` after actions `[S, M]`, and logits `[S, M, K]` of the rewards."""
         every = torch.arange(self.shape.actions, device=actions.device)
-        taken = (actions.unsqueeze(-1) == every).to(latent.dtype)  # one-hot, without reading the values
-        outputs = self.networks[1](self.layers[1], torch.cat((latent, taken), -1))
+        one_hot = (actions.unsqueeze(-1) == every).to(latent.dtype)  # one-hot, without reading the values
+        outputs = self.networks[1](self.layers[1], torch.cat((latent, one_hot), -1))
         change, reward = outputs.split_with_sizes([self.shape.latent, self.shape.atoms], dim=-1)
         return _scaled(latent + change), reward
 

@@ -1,13 +1,13 @@
 """MBPO: soft actor-critic on short rollouts of a learned model (Janner et al. 2019, arXiv:1906.08253).
 
-Collect a few steps, fit an ensemble of networks to all that happened, and let it imagine: from states that were really
-seen, short rollouts of the present policy (algorithm 2). Update actor and critics many times on draws from these, with
-a few real transitions among them. Short rollouts cannot drift far from the truth, and each real state is the beginning
-of many, so that a real step teaches more.
+Collect a few steps, fit an ensemble of networks to all data, and generate short rollouts of the current policy in the
+model from real states (algorithm 2). Update actor and critics many times on samples of these, with a few real
+transitions among them. Errors of the model cannot accumulate much over short rollouts, and each real state is the start
+of many rollouts, so more is learned from each real step.
 
 What differs from the paper: changes of the state and rewards are normalized separately, and ends of episodes are
-learned (see `operant.worlds.ensemble`); rollouts follow every fit, not every step; each rollout cycles through all
-networks, where the paper samples among the best ones.
+learned (see `operant.worlds.ensemble`); rollouts are generated after every fit, not at every step; each rollout cycles
+through all networks, whereas the paper samples among the best ones.
 """
 
 from collections.abc import Mapping, Sequence
@@ -32,20 +32,20 @@ from operant.worlds.ensemble import LearnedModel, ModelConfig, Prediction
 
 @dataclass(frozen=True)
 class MBPOConfig(ModelConfig, SACConfig):
-    """Hyperparameters of MBPO: of SAC, of the model, and of its rollouts."""
+    """Hyperparameters of MBPO: those of SAC, of the model, and of its rollouts."""
 
     gradient_steps: PositiveInt = 20
-    """Gradient steps of actor and critics after the steps of `train_freq`, mostly on model data."""
+    """Gradient steps of actor and critics per training phase, mostly on model data."""
     real_ratio: UnitFloat = 0.05
     """Share of real transitions in each batch."""
     rollout_batch_size: PositiveInt = 1000
-    """Start states of model rollouts after each fit, a multiple of `ensemble_size`."""
+    """Number of model rollouts after each fit, a multiple of `ensemble_size`."""
     rollout_length: PositiveInt = 1
-    """Initial length of a model rollout, while the model is poor."""
+    """Initial length of a model rollout."""
     rollout_length_final: PositiveInt = 1
     """Length of a model rollout at the end of the budget; it grows linearly."""
     model_buffer_size: PositiveInt = 50_000
-    """Size of the buffer of model transitions per seed; older ones come from worse models and old policies."""
+    """Capacity of the buffer of model transitions per seed. Older ones come from worse models and old policies."""
 
     def __post_init__(self) -> None:
         """Validate."""
@@ -62,9 +62,11 @@ class MBPOConfig(ModelConfig, SACConfig):
                 f"{self.model_buffer_size}"
             )
         if self.hindsight != "none":
-            raise ValueError(f"hindsight must be 'none': imagined transitions have one goal, got {self.hindsight!r}")
+            raise ValueError(
+                f"hindsight must be 'none', because imagined transitions have one goal, got {self.hindsight!r}"
+            )
         if self.learning_starts < 1:
-            raise ValueError("learning_starts must be at least 1, got 0: there must be data to fit")
+            raise ValueError("learning_starts must be at least 1 to fit the model, got 0")
 
 
 PRESETS: Mapping[str, Mapping[str, Any]] = {
@@ -75,15 +77,15 @@ PRESETS: Mapping[str, Mapping[str, Any]] = {
         "rollout_length_final": 8,
     },
 }
-"""Configuration by task, which selects its own, or by name; other fields keep their defaults."""
+"""Presets: by task, selected automatically, or by name. Other fields keep their defaults."""
 
 
 class MBPO(SAC):
-    """The learner: `S` seeds trained as one program; for the arguments see `SAC`.
+    """Learner that trains `S` seeds as one program; for the arguments see `SAC`.
 
     Attributes:
         model: model of the environment.
-        imagined: the replay buffer of imagined transitions.
+        imagined: replay buffer of imagined transitions.
     """
 
     STATE = (*SAC.STATE, "model", "imagined", "rollout_streams")
@@ -104,7 +106,7 @@ class MBPO(SAC):
 
     @property
     def gradient_steps(self) -> int:
-        """How many gradient steps of actor and critics the whole run takes."""
+        """Number of gradient steps of actor and critics in the whole run."""
         steps = max(self.budget - self.config.learning_starts, 0)
         return iterations(steps, self.rollout_steps) * self.config.gradient_steps
 
@@ -115,7 +117,7 @@ class MBPO(SAC):
         return round(first + (last - first) * min(self.consumed / self.budget, 1.0))
 
     def iterate(self) -> Metrics:
-        """Act at random at first; from then on fit the model, imagine, and collect and update in turn."""
+        """Take random actions at first; later fit the model, imagine, and alternate collection and updates."""
         if not self.consumed:
             return explore(self)
         fitted = self.model.fit(self.experience.replay)
@@ -139,24 +141,24 @@ class MBPO(SAC):
             steps.append((obs, actions, rewards, ended, after, alive))
             alive = alive & ~ended
             obs = torch.where(alive.unsqueeze(-1), after, obs)
-        seen, actions, rewards, ended, after, valid = (torch.stack(column) for column in zip(*steps, strict=True))
+        before, actions, rewards, ended, after, valid = (torch.stack(column) for column in zip(*steps, strict=True))
         nothing = torch.zeros_like(ended)
-        self.imagined.add(Rollout(seen, obs, (), rewards, ended, nothing, after, valid, {}), actions)
+        self.imagined.add(Rollout(before, obs, (), rewards, ended, nothing, after, valid, {}), actions)
 
     def _follow(self, obs: Tensor, actions: Tensor, t: int) -> Prediction:
-        """Return the successors of `obs [S, B, D]` by the networks in turn: each takes another share of B per step."""
+        """Return the successors of `obs [S, B, D]`; each network predicts a share of B that changes at every step."""
         members, shape = self.model.members, (*obs.shape[1:-1], obs.shape[-1] + 1)
         chance = streams.draw(
             self.rollout_streams, lambda s: torch.empty(shape, device=self.device).normal_(generator=s)
         )
-        given = (obs, actions, chance)
-        found = self.model.predict(
-            *(torch.unflatten(part, 1, (members, -1)).roll(t, 1).flatten(0, 1) for part in given)
+        inputs = (obs, actions, chance)
+        prediction = self.model.predict(
+            *(torch.unflatten(part, 1, (members, -1)).roll(t, 1).flatten(0, 1) for part in inputs)
         )
-        return Prediction(*(torch.unflatten(part, 0, (-1, members)).roll(-t, 1).flatten(1, 2) for part in found))
+        return Prediction(*(torch.unflatten(part, 0, (-1, members)).roll(-t, 1).flatten(1, 2) for part in prediction))
 
     def sample(self) -> Transitions:
-        """Draw a batch of real and imagined transitions."""
+        """Sample a batch of real and imagined transitions."""
         config = self.config
         real = min(max(round(config.real_ratio * config.batch_size), 1), config.batch_size - 1)
         imagined = self.imagined.draw(config.batch_size - real, self.rollout_streams)

@@ -1,7 +1,7 @@
-"""A recurrent mixture density network (MDN-RNN): what comes next after a latent vector and an action.
+"""A recurrent mixture density network (MDN-RNN), which predicts the next latent vector after an action.
 
-A gated recurrent unit remembers what has happened; from its state it predicts a mixture of Gaussians over the next
-latent vector and the reward together, and the probability that the episode ends (Ha & Schmidhuber 2018,
+From the hidden state of a gated recurrent unit it predicts a mixture of Gaussians over the next latent vector and the
+reward together, and the probability of termination (Ha & Schmidhuber 2018,
 arXiv:1803.10122, sections 2.2 and 4).
 """
 
@@ -17,16 +17,16 @@ from operant.nets import Memory, StackedGRU
 from operant.nets.mlp import Layers
 
 LOG_STD = (-4.0, 2.0)
-"""Bounds of the logarithm of the standard deviations: a reward that is always the same would need none."""
+"""Bounds of the log standard deviations, which would diverge for constant rewards."""
 
 
 class Noise(NamedTuple):
-    """What one imagined step needs, `[..., K]`, `[..., Z + 1]` and `[...]`.
+    """Noise of imagined steps, `[..., K]`, `[..., Z + 1]` and `[...]`.
 
     Attributes:
-        choice: standard Gumbel, for the component of the mixture.
-        point: standard normal, for the next latent vector and the reward.
-        end: uniform in [0, 1), for the end of the episode.
+        choice: standard Gumbel noise, for the component of the mixture.
+        point: standard normal noise, for the next latent vector and the reward.
+        end: uniform noise in [0, 1), for the termination.
     """
 
     choice: Tensor
@@ -35,7 +35,7 @@ class Noise(NamedTuple):
 
     @classmethod
     def draw(cls, shape: Sequence[int], components: int, latent: int, generator: torch.Generator) -> "Noise":
-        """Draw the noise of as many imagined steps as `shape` says."""
+        """Sample the noise of imagined steps of the given shape."""
         device = generator.device
         choice = torch.empty(*shape, components, device=device).exponential_(generator=generator).log().neg()
         point = torch.empty(*shape, latent + 1, device=device).normal_(generator=generator)
@@ -43,7 +43,7 @@ class Noise(NamedTuple):
 
 
 class Imagined(NamedTuple):
-    """What is imagined of a step: `[..., Z]`, `[...]` and `[...]` bool."""
+    """Result of an imagined step: `[..., Z]`, `[...]` and `[...]` bool."""
 
     latent: Tensor
     rewards: Tensor
@@ -51,16 +51,16 @@ class Imagined(NamedTuple):
 
 
 class Steps(NamedTuple):
-    """Real experience in `L` steps of `M` rows, `[S, L, M, ...]`, with prediction targets and their weights.
+    """Real sequences of `L` steps, `[S, L, M, ...]`, with prediction targets and their weights.
 
     Attributes:
-        latent: `[..., Z]` seen.
-        actions: `[..., A]` done.
+        latent: `[..., Z]` encoded observations.
+        actions: `[..., A]` encoded actions.
         starts: bool, whether an episode begins with the step.
-        following: `[..., Z]` the latent vector after the step.
-        rewards: rewards of the step.
-        ends: bool, whether the state after it is terminal.
-        weights: 1 for steps to learn from, else 0.
+        following: `[..., Z]` encoded next observations.
+        rewards: rewards of the steps.
+        ends: bool, whether the next state is terminal.
+        weights: 1 for valid steps, else 0.
     """
 
     latent: Tensor
@@ -77,11 +77,11 @@ class MixtureRNNShape:
     """Shape of the networks.
 
     Attributes:
-        latent: Z, numbers of a latent vector.
-        actions: A, numbers of an action.
-        units: H, numbers that are remembered.
-        components: K, Gaussians of the mixture.
-        steps: L, length of the sequences to learn from.
+        latent: Z, size of a latent vector.
+        actions: A, size of an encoded action.
+        units: H, size of the hidden state.
+        components: K, number of Gaussians in the mixture.
+        steps: L, length of training sequences.
     """
 
     latent: int
@@ -92,17 +92,17 @@ class MixtureRNNShape:
 
     @property
     def outputs(self) -> int:
-        """Numbers that are predicted from: logits, means and deviations of the mixture, and the logit of the end."""
+        """Number of outputs: logits, means and log standard deviations of the mixture, and the logit of termination."""
         return self.components * (1 + 2 * (self.latent + 1)) + 1
 
     @property
     def network(self) -> StackedGRU:
-        """The recurrent unit with a linear layer before and behind it."""
+        """The recurrent unit, with a linear layer before and after it."""
         memory = Memory(units=self.units, steps=self.steps)
         return StackedGRU(self.latent + self.actions, (), self.outputs, activation="tanh", memory=memory)
 
     def initial(self, generators: Sequence[torch.Generator]) -> Tensor:
-        """Return the initial parameters `[S, P]`, a row for each generator."""
+        """Return the initial parameters `[S, P]`, one row per generator."""
         network = self.network
         return torch.stack([network.initial(generator, [(self.outputs, 0.5)]) for generator in generators])
 
@@ -132,7 +132,7 @@ class MixtureRNN:
         return self.network.step(self.layers, torch.cat((latent, actions, goes_on, hidden), -1))
 
     def split(self, outputs: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """Return logits `[..., K]`, means and log-deviations `[..., K, Z + 1]`, and the logit of the end `[...]`."""
+        """Return logits `[..., K]`, means and log standard deviations `[..., K, Z + 1]`, and logits of ends `[...]`."""
         k, size = self.shape.components, self.shape.latent + 1
         logits, mean, log_std, end = outputs.split_with_sizes([k, k * size, k * size, 1], dim=-1)
         mean, log_std = (torch.unflatten(part, -1, (k, size)) for part in (mean, log_std))
@@ -145,9 +145,9 @@ class MixtureRNN:
         return Imagined(point[..., :-1], point[..., -1], noise.end < (end / temperature).sigmoid())
 
     def loss(self, outputs: Tensor, steps: Steps) -> tuple[Tensor, Tensor]:
-        """Return the loss `[S]` of the mixture and of the end of episodes, for outputs `[S, L, M, O]`.
+        """Return the losses `[S]` of the mixture and of terminations, for outputs `[S, L, M, O]`.
 
-        After a terminal state there is no next latent vector: its reward alone counts.
+        Terminal states have no next latent vector, so only their reward is predicted.
         """
         logits, mean, log_std, end = self.split(outputs)
         after = ops.gaussian_mixture_log_prob(

@@ -1,15 +1,15 @@
-"""MR.Q: model-free control on a representation that a model was learned with (Fujimoto et al. 2025, arXiv:2501.16142).
+"""MR.Q: model-free control on a model-based representation (Fujimoto et al. 2025, arXiv:2501.16142).
 
-Learn latent states from which a linear map predicts the next one, the reward and the end of an episode. Use this model
-for nothing else: a deterministic policy and two critics learn from the representation as in TD3, by n-step targets, a
-Huber loss and prioritized replay. Rewards are divided by their mean size, so that one set of hyperparameters serves all
-tasks. Every `target_update_interval` updates all target networks are renewed, and the encoders take as many
-gradient steps; between two renewals they are fixed.
+Learn latent states from which a linear map predicts the next latent state, the reward and the termination. The model
+serves only to learn the representation, on which a deterministic policy and two critics are trained as in TD3, with
+n-step targets, a Huber loss and prioritized replay. Rewards are divided by their mean absolute value, so one set of
+hyperparameters suits all tasks. Every `target_update_interval` updates, all target networks are updated and the
+encoders take the same number of gradient steps; in between they are fixed.
 
 What differs from the paper: layer normalization has a scale and a shift, products before it have no bias, and vectors
-of observations end with a constant instead; weights begin truncated normal; images are not shifted at random and have
-another encoder; windows end with their episodes, also where a time limit cut them; the largest priority so far is never
-lowered. Defaults are the sizes of networks that learn on two cores; the preset `paper` has those of the paper.
+of observations have an additional constant instead; initial weights are truncated normal; images are not shifted at
+random and have another encoder; windows end with their episodes, also at time limits; the maximum priority is never
+reset. Default network sizes are for two CPU cores; the preset `paper` has those of the paper.
 """
 
 from collections.abc import Sequence
@@ -45,11 +45,11 @@ from operant.worlds.representation import (
 __all__ = ["MRQ", "PRESETS", "MRQConfig"]
 
 CRITICS = 2
-"""Critics per seed; the smaller one gives the targets."""
+"""Number of critics per seed; the minimum gives the targets."""
 
 
 class Gradients(NamedTuple):
-    """Result of one pass of the critics, and its parts for the policy's pass."""
+    """Results of the backward pass of the critics, and intermediate ones for that of the policy."""
 
     critics: Tensor
     """`[S, 2 P]`, the gradient."""
@@ -64,7 +64,7 @@ class Gradients(NamedTuple):
 
 
 class MRQ(Resumable):
-    """The learner: `S` seeds trained as one program.
+    """Learner that trains `S` seeds as one program.
 
     Args:
         config: hyperparameters.
@@ -75,12 +75,12 @@ class MRQ(Resumable):
 
     Attributes:
         consumed: environment steps per seed so far.
-        updates: updates of policy and critics, so far.
+        updates: updates of policy and critics so far.
         experience: the environments and their replay buffer.
         parameters: parameters by name, `[S, P]` each: `encoder`, `policy`, `critics`.
-        targets: the same of the target networks.
-        scale: `[S]`, the unit of the critics' values, the mean absolute reward at the last renewal.
-        target_scale: `[S]`, that of the target critics.
+        targets: parameters of the target networks, by the same names.
+        scale: `[S]`, scale of the critics' values, the mean absolute reward at the last target update.
+        target_scale: `[S]`, scale of the target critics' values.
 
     Raises:
         ValueError: if the environment's spaces are unsupported, or the number of environments is wrong.
@@ -166,7 +166,7 @@ class MRQ(Resumable):
 
     @property
     def learned(self) -> Weights:
-        """The networks of all seeds, the unit of their values, and the weights of wrappers."""
+        """The weights of networks and wrappers, and the scale of the values."""
         return {**self.parameters, "scale": self.scale, **self.experience.learned}
 
     @property
@@ -203,7 +203,7 @@ class MRQ(Resumable):
         return metrics
 
     def _remember(self, steps: int) -> None:
-        """Give priorities to the steps that can now begin a window, after `steps` new ones."""
+        """Assign priorities to the steps that can now start a window, after `steps` new ones."""
         replay, more = self.experience.replay, self.config.window - 1
         newest = replay.newest(steps)
         self.priorities.insert(newest, torch.zeros_like(replay.valid(newest)))
@@ -213,7 +213,7 @@ class MRQ(Resumable):
             self.priorities.insert(ready, replay.valid(ready))
 
     def _draw(self) -> Tensor:
-        """Draw the beginnings `[S, M]` of windows by their priorities."""
+        """Sample the start indices `[S, M]` of windows by their priorities."""
         return self.priorities.draw(self.config.batch_size, self.update_streams)[0]
 
     def sample(self) -> Transitions:
@@ -221,32 +221,32 @@ class MRQ(Resumable):
         return self.experience.take(self._draw(), gamma=self.config.gamma, n=self.config.n_step)
 
     def update(self, batch: Transitions) -> Metrics:
-        """Take one gradient step on critics and policy; first renew the targets and train the encoders, when due."""
+        """Take one gradient step on critics and policy; first update the targets and train the encoders, when due."""
         config, shape = self.config, (self.config.batch_size,)
         if self.updates % config.target_update_interval == 0:
             self.renew()
             self.train_encoder(config.target_update_interval)
         noise = streams.draw(self.update_streams, lambda stream: self.actions.noise(shape, stream))
         chance = streams.draw(self.update_streams, lambda stream: self.actions.noise(shape, stream))
-        found = self.critic_gradient(batch, noise, self.scale, self.target_scale)
-        norm = self.optimizers["critics"].step(found.critics, learning_rate=config.learning_rate)
-        self.priorities.update(batch.index, found.errors)
-        gradient, loss = self.policy_gradient(found.latent, chance)
+        gradients = self.critic_gradient(batch, noise, self.scale, self.target_scale)
+        norm = self.optimizers["critics"].step(gradients.critics, learning_rate=config.learning_rate)
+        self.priorities.update(batch.index, gradients.errors)
+        gradient, loss = self.policy_gradient(gradients.latent, chance)
         self.optimizers["policy"].step(gradient, learning_rate=config.learning_rate)
         self.updates += 1
         dynamics, reward, terminal = self.encoder_losses
         return {
-            "losses/critic": found.loss,
+            "losses/critic": gradients.loss,
             "losses/policy": loss,
             "losses/dynamics": dynamics,
             "losses/reward": reward,
             "losses/terminal": terminal,
             "losses/gradient_norm": norm,
-            "value/q": found.q,
+            "value/q": gradients.q,
         }
 
     def renew(self) -> None:
-        """Copy all networks to the targets, and measure the unit of values again."""
+        """Copy all networks to the targets, and update the scale of values."""
         for name, part in self.parameters.items():
             self.targets[name].copy_(part)
         replay = self.experience.replay
@@ -314,7 +314,7 @@ class MRQ(Resumable):
 
     @compilable
     def policy_gradient(self, latent: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
-        """Differentiate minus the mean of both critics, plus the squared outputs; return the loss, too."""
+        """Return the gradient of minus the mean of both critics plus the squared outputs, and the loss."""
         parameters = self.parameters["policy"].detach().requires_grad_()
         outputs = self.actor(self.actor.views(parameters), latent)
         joint = self._bound.join(latent, self.actions.relaxed(outputs, noise))

@@ -1,17 +1,16 @@
 """MuZero: tree search in a learned latent model (Schrittwieser et al. 2020, arXiv:1911.08265).
 
-Every action is chosen by a tree search in a model of three networks, which encode an observation as a latent state,
+Every action is selected by a tree search in a model of three networks, which encode an observation as a latent state,
 predict the next latent state and reward, and predict policy and value. Training unrolls the model along real actions
 for a few steps, with search policies, returns and rewards as targets. Latent states have no other target.
 
 What differs from the paper: the search is that of Gumbel MuZero by default (Danihelka et al. 2022, ICLR), and pUCT as
-in the paper by choice; perceptrons take the place of residual networks, all seeds in one program; positions are
-searched again in the replay buffer (Reanalyse, appendix H), and values bootstrap from the current network: from one
-that lags, or from stored values, they travel a few steps of an episode per refresh. For one player, returns are
-those of V-trace (Espeholt et al. 2018, arXiv:1802.01561): a replay buffer is full of actions of poorer policies, and
-plain n-step returns are the values of these. Values are scaled by the range of returns, not by that of the values in
-one node: of two actions, that always makes one the best and one the worst, however little they differ, and the policy
-follows the errors of the values.
+in the paper by choice; perceptrons replace residual networks, and all seeds are one program; stored positions are
+searched again (Reanalyse, appendix H), and values bootstrap from the current network, because from a target network or
+stored values they propagate only a few steps per refresh. For one player, returns are those of V-trace (Espeholt et al.
+2018, arXiv:1802.01561), because the replay buffer contains actions of worse policies, whose values plain n-step returns
+estimate. Values are scaled by the range of returns, not by that of the values in a node, which would exaggerate small
+differences between actions, so that the policy would follow errors of the values.
 """
 
 from collections.abc import Mapping, Sequence
@@ -51,45 +50,45 @@ class MuZeroConfig:
     """Hyperparameters of MuZero, for vectors and small boards."""
 
     num_envs: PositiveInt = 8
-    """Environments or games of each seed, N."""
+    """Number of environments or games per seed, N."""
     num_steps: PositiveInt = 32
-    """Steps of each in a batch, followed by an update."""
+    """Number of steps per environment and batch."""
     simulations: PositiveInt = 16
-    """Simulations of a search. More find better actions, in proportionally more time."""
+    """Number of simulations per search. More find better actions, in proportionally more time."""
     max_considered_actions: PositiveInt = 16
-    """Actions considered at the root."""
+    """Number of actions considered at the root."""
     search: Literal["gumbel", "puct"] = "gumbel"
     """Action selection in a tree: with Gumbel noise and sequential halving, or by pUCT with Dirichlet noise."""
     value_scale: PositiveFloat = 1.0
-    """c_scale: weight of values relative to the prior. Higher trusts them more."""
+    """c_scale: weight of values relative to the prior."""
     dirichlet_alpha: Annotated[float, Interval("(0, inf)")] = 0.3
-    """Concentration of the noise of pUCT."""
+    """Concentration of the Dirichlet noise of pUCT."""
     gamma: UnitFloat = 0.997
-    """Discount per step; two-player games are not discounted."""
+    """Discount factor; two-player games are not discounted."""
     unroll_steps: PositiveInt = 5
-    """Unroll steps of the model in training."""
+    """Number of unroll steps of the model in training."""
     td_steps: PositiveInt = 10
-    """Steps of the returns after the last of these, before bootstrapping from a value."""
+    """Number of rewards after the last unroll step before bootstrapping."""
     td_lambda: UnitFloat = 1.0
     """λ of the returns: 1 uses all rewards of the window, 0 the value one step later."""
     reanalyze_ratio: NonNegativeFloat = 4.0
-    """Steps of the replay buffer that are searched again per environment step."""
+    """Stored steps that are searched again per environment step."""
     random_openings: UnitFloat = 0.8
-    """Share of two-player games that begin with random moves, up to the number of cells of the board."""
+    """Share of two-player games that begin with random moves, at most as many as the board has cells."""
     buffer_size: PositiveInt = 100_000
-    """Steps of each seed in the replay buffer."""
+    """Capacity of the replay buffer in steps per seed."""
     per_alpha: UnitFloat = 0.0
-    """α of prioritized replay: 0 draws uniformly, 1 in proportion to the last error of the value."""
+    """Exponent α of prioritized replay: 0 samples uniformly, 1 in proportion to the last value error."""
     per_beta: UnitFloat = 0.4
-    """Exponent of the weights that correct for priorities."""
+    """Exponent β of the importance weights of prioritized replay."""
     batch_size: PositiveInt = 128
-    """Windows of one gradient step."""
+    """Minibatch size in windows."""
     gradient_steps: PositiveInt = 64
-    """Gradient steps after each batch."""
+    """Gradient steps per batch."""
     learning_rate: PositiveFloat = 1e-3
     """Learning rate of Adam."""
     lr_schedule: Literal["constant", "linear"] = "linear"
-    """Constant learning rate, or linear decay to a twentieth over the budget."""
+    """Schedule of the learning rate: constant, or linear to a twentieth over the budget."""
     vf_coef: NonNegativeFloat = 0.25
     """Weight of the value loss relative to those of policy and rewards."""
     max_grad_norm: PositiveFloat | None = 5.0
@@ -97,11 +96,11 @@ class MuZeroConfig:
     latent_size: PositiveInt = 64
     """Size of a latent state."""
     hidden_sizes: tuple[PositiveInt, ...] = (128,)
-    """Widths of the hidden layers of each of the three networks."""
+    """Sizes of the hidden layers of each of the three networks."""
     activation: Activation = "relu"
     """Activation function of the hidden layers."""
     support_size: PositiveInt = 20
-    """Atoms of values and rewards on each side of 0. n of them reach about n² + 2 n."""
+    """Number of atoms of values and rewards on each side of 0; n atoms cover values up to about n² + 2 n."""
 
     def __post_init__(self) -> None:
         """Validate."""
@@ -114,25 +113,25 @@ class MuZeroConfig:
 
     @property
     def window(self) -> int:
-        """Consecutive steps of a sample."""
+        """Number of consecutive steps of a sample."""
         return self.unroll_steps + self.td_steps + 1
 
 
 LEAST_RATE = 0.05
-"""Share of the learning rate that is left in the end where it falls."""
+"""Final fraction of the learning rate with a linear schedule."""
 
 SPREAD_SHARE = 0.1
-"""Least weight of the last batch in the range of returns."""
+"""Minimum weight of the last batch in the moving range of returns."""
 
 LEAST_SPREAD = 1e-3
-"""Least range of returns, so that equal returns are no division by 0."""
+"""Minimum range of returns, against division by 0."""
 
 PRESETS: Mapping[str, Mapping[str, Any]] = {
     "CartPole-v1": {"reanalyze_ratio": 16.0},
     "operant/TicTacToe-v0": {"value_scale": 0.1},
     "operant/ConnectFour-v0": {"value_scale": 0.1},
 }
-"""Configuration by task, which selects its own, or by name; other fields keep their defaults."""
+"""Presets: by task, selected automatically, or by name. Other fields keep their defaults."""
 
 
 class MuZero(BoardGamePlayer, Resumable):
@@ -142,17 +141,17 @@ class MuZero(BoardGamePlayer, Resumable):
         config: hyperparameters.
         env: `S * config.num_envs` environments with the same seeds. Board games are trained by self-play on
             tensors and evaluated in the environment; the search does not use the rules.
-        seeds: one non-negative integer for each of the S runs; each has its own random streams.
+        seeds: one non-negative integer per run; each has its own random streams.
         budget: environment steps (moves in games) per seed, over which the learning rate decays.
         algorithm: name in the catalog, for messages.
 
     Attributes:
         consumed: environment steps per seed.
         game: the rules of a board game, else None.
-        collector: holds the environments.
-        replay: steps with search results.
+        collector: collector of the environments.
+        replay: replay buffer of steps with search results.
         parameters: `[S, P]`.
-        spread: `[S, 1]` range of returns, between percentiles, that values are scaled by; 1 in board games.
+        spread: `[S, 1]` range of returns between percentiles, the scale of values; 1 in board games.
 
     Raises:
         ValueError: if spaces are unsupported, or the number of environments is wrong.
@@ -191,8 +190,8 @@ class MuZero(BoardGamePlayer, Resumable):
         self.replay = Replay(seeds=len(seeds), rows=config.num_envs, capacity=config.buffer_size, device=env.device)
         self.priorities: Priorities | None = None
         if config.per_alpha:
-            places = self.replay.length * config.num_envs
-            self.priorities = Priorities(seeds=len(seeds), capacity=places, alpha=config.per_alpha, device=env.device)
+            capacity = self.replay.length * config.num_envs
+            self.priorities = Priorities(seeds=len(seeds), capacity=capacity, alpha=config.per_alpha, device=env.device)
         self.streams = streams.of_seeds(seeds, "muzero", device=env.device)
         self.rollout_steps = config.num_steps * config.num_envs
         self.planner = Planner(
@@ -208,7 +207,7 @@ class MuZero(BoardGamePlayer, Resumable):
 
     @property
     def _value_range(self) -> tuple[float, float] | None:
-        """Range of the values in a search; pUCT, which needs their least, takes it from each node."""
+        """Range of the values in a search; None for pUCT, which uses the values of each node."""
         if self.game is not None:
             return -1.0, 1.0
         return (0.0, 1.0) if self.config.search == "gumbel" else None
@@ -225,7 +224,7 @@ class MuZero(BoardGamePlayer, Resumable):
 
     @property
     def learned(self) -> Weights:
-        """The networks and ranges of returns of all seeds, and the learned state of wrappers."""
+        """The weights of networks and wrappers, and the ranges of returns."""
         return {"parameters": self.parameters, "spread": self.spread, **learned(self.collector.env)}
 
     @property
@@ -234,7 +233,7 @@ class MuZero(BoardGamePlayer, Resumable):
         return iterations(self.budget, self.rollout_steps) * self.config.gradient_steps
 
     def iterate(self) -> Metrics:
-        """Act for a batch of steps, search some stored steps again, and train on samples."""
+        """Collect a batch of steps, search some stored steps again, and train on samples."""
         metrics = self.collect()
         self.consumed += self.rollout_steps
         if self.replay.filled < self.config.window:
@@ -244,12 +243,12 @@ class MuZero(BoardGamePlayer, Resumable):
 
     @torch.no_grad()
     def collect(self) -> Metrics:
-        """Take `num_steps` steps in every environment, each found by a search, and store them."""
+        """Take `num_steps` steps in every environment, each selected by a search, and store them."""
 
         def act(obs: Tensor, t: int) -> tuple[tuple[Tensor, ...], Tensor]:
-            found = self.search(obs, self._drawn(obs.shape[1]))
+            result = self.search(obs, self._drawn(obs.shape[1]))
             kept = tuple(
-                torch.unflatten(part, 0, obs.shape[:2]) for part in (found.actions, found.policy, found.prior_value)
+                torch.unflatten(part, 0, obs.shape[:2]) for part in (result.actions, result.policy, result.prior_value)
             )
             return kept, kept[0] + self.first_action
 
@@ -264,7 +263,7 @@ class MuZero(BoardGamePlayer, Resumable):
         }
 
     def _remember(self, rollout: Rollout) -> None:
-        """Store steps, policies of their searches, and the probabilities of the actions at that time."""
+        """Store steps, their search policies, and the behavior probabilities of their actions."""
         actions, policy, _ = rollout.kept
         behavior = policy.gather(-1, actions.unsqueeze(-1)).squeeze(-1)
         self.replay.add(replace(rollout, extras={"policy": policy, "behavior": behavior}), actions)
@@ -274,20 +273,20 @@ class MuZero(BoardGamePlayer, Resumable):
         newest = replay.newest(steps)
         self.priorities.insert(newest, torch.zeros_like(replay.valid(newest)))
         ready = replay.newest(steps + self.config.window - 1)[: -(self.config.window - 1) * replay.rows]
-        if len(ready):  # steps that can now begin a window
+        if len(ready):  # steps that can now start a window
             self.priorities.insert(ready, replay.valid(ready))
 
     @torch.no_grad()
     def reanalyze(self) -> None:
-        """Search from samples of the replay buffer with the current networks, and store the policies."""
+        """Search again from sampled stored steps with the current networks, and store the policies."""
         config, replay = self.config, self.replay
         count = round(config.reanalyze_ratio * config.num_steps * config.num_envs)
         if not count:
             return
         index = replay.draw(count, self.streams)
         obs = replay.read("obs", index)
-        found = self.search(obs, self._drawn(count))
-        replay.amend(index, {"policy": torch.unflatten(found.policy, 0, index.shape)})
+        result = self.search(obs, self._drawn(count))
+        replay.amend(index, {"policy": torch.unflatten(result.policy, 0, index.shape)})
 
     def _drawn(self, rows: int) -> Tensor:
         """Return the noise `[S * M, A]` of a search."""
@@ -297,7 +296,7 @@ class MuZero(BoardGamePlayer, Resumable):
     def search(self, obs: Tensor, noise: Tensor | None) -> Found:
         """Search from observations `[S, M, D]`, with the networks of each seed; results are `[S * M]`.
 
-        Within the tree values are divided by the range of returns.
+        In the tree, values are divided by the range of returns.
         """
         latent = self.model.represent(obs)
         logits, value = self.model.predict(latent)
@@ -306,14 +305,14 @@ class MuZero(BoardGamePlayer, Resumable):
         scaled = (self.model.number(value) / self.spread).flatten()
         nothing = torch.zeros_like(scaled)
         root = Expansion((latent.flatten(0, 1),), logits.flatten(0, 1), scaled, nothing, nothing)
-        found = search(self.planner, root, self._model, noise)
+        result = search(self.planner, root, self._model, noise)
         unit = self.spread.expand(obs.shape[:2]).flatten()
-        return found._replace(value=found.value * unit, prior_value=found.prior_value * unit)
+        return result._replace(value=result.value * unit, prior_value=result.prior_value * unit)
 
     def _model(self, states: States, actions: Tensor) -> Expansion:
-        """The predictions of the networks; after the end of an episode they have learned to predict 0."""
+        """Evaluate the networks; after the end of an episode they have learned to predict 0."""
         seeds = len(self.parameters)
-        latent, logits, value, reward = self.foresee(
+        latent, logits, value, reward = self.predict_next(
             torch.unflatten(states[0], 0, (seeds, -1)), actions.view(seeds, -1)
         )
         discount = torch.full_like(value, self.gamma * self.turn)
@@ -321,7 +320,7 @@ class MuZero(BoardGamePlayer, Resumable):
         return Expansion((latent.flatten(0, 1),), *parts)
 
     @compilable
-    def foresee(self, latent: Tensor, actions: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    def predict_next(self, latent: Tensor, actions: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """Return the latent states after actions, with policy logits, values, and rewards."""
         after, reward = self.model.follow(latent, actions)
         logits, value = self.model.predict(after)
@@ -342,7 +341,7 @@ class MuZero(BoardGamePlayer, Resumable):
         return metrics | update_metrics(self.optimizer.counts - counts)
 
     def _rescale(self, returns: Tensor) -> None:
-        """Update the range of returns by samples `[S, M]`: its mean at first, then that of recent batches."""
+        """Update the range of returns by samples `[S, M]`: a mean at first, then a moving average."""
         share = max(SPREAD_SHARE, self.rollout_steps / self.consumed)
         self.spread.lerp_(ops.percentile_range(returns).unsqueeze(1).clamp(min=LEAST_SPREAD), share)
 
@@ -362,15 +361,15 @@ class MuZero(BoardGamePlayer, Resumable):
     def unroll(self, steps: Sequences, weights: Tensor) -> Unroll:
         """Return windows `[window, S, M]` as samples, with values of the current network."""
         k, actions = self.config.unroll_steps, self.shape.actions
-        seen = steps.obs.movedim(0, 1)
-        said = self.model.number(self.model.predict(self.model.represent(seen.flatten(1, 2)))[1])
-        values = said.view(seen.shape[:3]).movedim(1, 0)
+        observations = steps.obs.movedim(0, 1)
+        predicted = self.model.number(self.model.predict(self.model.represent(observations.flatten(1, 2)))[1])
+        values = predicted.view(observations.shape[:3]).movedim(1, 0)
         off_policy, lam = self.game is None, self.config.td_lambda
         returns = returns_of(steps, values, off_policy=off_policy, turn=self.turn, gamma=self.gamma, lam=lam)
         return unrolled(steps, returns, weights, k=k, actions=actions, generators=self.streams)
 
     def update(self, batch: Unroll, index: Tensor, learning_rate: float) -> dict[str, Tensor | float]:
-        """Take one gradient step, and give the windows at `index` their new priorities."""
+        """Take one gradient step, and update the priorities of the windows at `index`."""
         gradient, losses, errors = self.gradient(batch)
         norm = self.optimizer.step(gradient, learning_rate=learning_rate)
         if self.priorities is not None:
@@ -389,25 +388,25 @@ class MuZero(BoardGamePlayer, Resumable):
 
     @torch.no_grad()
     def act(self, obs: Tree, memory: Tree | None, noise: Tensor | None) -> tuple[Tensor, Tree | None]:
-        """Choose actions for observations `[S, N, ...]` by a search (see `runtime.Policy`)."""
-        seen = self.features.by_seed(obs)
-        found = self.search(seen, None if noise is None else noise.flatten(0, 1))
-        return found.actions.view(seen.shape[:2]) + self.first_action, None
+        """Select actions for observations `[S, N, ...]` by a search (see `runtime.Policy`)."""
+        inputs = self.features.by_seed(obs)
+        result = self.search(inputs, None if noise is None else noise.flatten(0, 1))
+        return result.actions.view(inputs.shape[:2]) + self.first_action, None
 
     def noise(self, rows: int, generator: torch.Generator) -> Tensor:
-        """Draw the noise for one action of each of `rows` environments per seed."""
+        """Sample the noise of one action for each of `rows` environments per seed."""
         return self.planner.noise((len(self.parameters), rows, self.shape.actions), generator)
 
     def moves(self, positions: Positions) -> Tensor:
         """Return the best actions `[S * M]` by search in positions that have not ended."""
         assert self.game is not None  # noqa: S101 - only called for board games
-        seen = self.features.encode(observed(self.game, positions))
-        return self.search(torch.unflatten(seen, 0, (len(self.parameters), -1)), None).actions
+        inputs = self.features.encode(observed(self.game, positions))
+        return self.search(torch.unflatten(inputs, 0, (len(self.parameters), -1)), None).actions
 
     def for_seed(self, seed: int) -> Self:
-        """Return the player of a single seed."""
+        """Return a player of a single seed."""
         twin = copy(self)
         twin.parameters = self.parameters[seed : seed + 1]
         twin.model, twin.spread = self.shape.bind(twin.parameters), self.spread[seed : seed + 1]
-        vars(twin).pop("foresee", None)  # a program of the networks of all seeds
+        vars(twin).pop("predict_next", None)  # compiled for the networks of all seeds
         return twin

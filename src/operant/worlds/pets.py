@@ -1,10 +1,10 @@
 """PETS: planning by sampled trajectories in an ensemble of probabilistic networks (Chua et al. 2018, arXiv:1805.12114).
 
-Act at random for a while and fit a model to what happened. From then on plan every action: draw sequences of actions,
-let each network of the ensemble play them out from the present state, move the distribution of sequences towards those
-of which the most reward is expected, and again; then take the first action of the mean, and plan again from where it
-leads, beginning with the rest of that plan. Fit the model again every few steps. There is no policy and no value: all
-that is learned is the world, and it is learned from few steps.
+Take random actions at first and fit a model to the data. Then plan every action: sample sequences of actions, simulate
+them with each network of the ensemble from the current state, move the distribution of sequences towards those with the
+highest expected returns, and repeat; then take the first action of the mean, and plan again from the next state,
+starting with the rest of the plan. Fit the model again every few steps. Only the model is learned, from few steps;
+there is neither a policy nor a value function.
 
 What differs from the paper: one particle follows each network through the whole plan (TS-infinity, with as many
 particles as networks), and all plans of a round share their random numbers (common random numbers); rewards and ends of
@@ -37,25 +37,25 @@ class PETSConfig(ModelConfig):
     """Hyperparameters of PETS."""
 
     num_envs: PositiveInt = 1
-    """Environments per seed, N."""
+    """Number of environments per seed, N."""
     buffer_size: PositiveInt = 100_000
-    """Transitions of each seed in the replay buffer."""
+    """Capacity of the replay buffer in transitions per seed."""
     planner: Literal["cem", "mppi"] = "cem"
-    """Refit of plans: to the best ones only, or to all of them weighted by their returns."""
+    """Refit of plans: to the best ones (cross-entropy method), or to all, weighted by returns (path integrals)."""
     horizon: PositiveInt = 25
     """Planning horizon, in steps."""
     population_size: PositiveInt = 48
-    """Sampled plans in each round of planning."""
+    """Number of sampled plans per round of planning."""
     num_elites: PositiveInt = 6
-    """Elite plans of the cross-entropy method."""
+    """Number of elite plans of the cross-entropy method."""
     planning_iterations: PositiveInt = 3
-    """Rounds of sampling and refitting for each action."""
+    """Number of rounds of sampling and refitting per action."""
     planning_temperature: PositiveFloat = 0.5
-    """Temperature of path integrals, in standard deviations of the returns. Lower follows only the best plans."""
+    """Temperature of path integrals, in standard deviations of the returns. Lower favors the best plans."""
     planning_momentum: UnitFloat = 0.1
-    """Share of the previous distribution kept in a refit."""
+    """Weight of the previous distribution in a refit."""
     gamma: UnitFloat = 1.0
-    """Discount per step of a plan."""
+    """Discount factor of plans."""
 
     def __post_init__(self) -> None:
         """Validate."""
@@ -65,7 +65,7 @@ class PETSConfig(ModelConfig):
                 f"num_elites must be at most population_size, which is {self.population_size}, got {self.num_elites}"
             )
         if self.learning_starts < 1:
-            raise ValueError("learning_starts must be at least 1, got 0: there must be data to fit")
+            raise ValueError("learning_starts must be at least 1 to fit the model, got 0")
         if self.buffer_size < self.num_envs:
             raise ValueError(
                 f"buffer_size must hold one step of all {self.num_envs} environments of each seed, "
@@ -74,7 +74,7 @@ class PETSConfig(ModelConfig):
 
 
 PRESETS: Mapping[str, Mapping[str, Any]] = {}
-"""Configuration by task, which selects its own, or by name; other fields keep their defaults."""
+"""Presets: by task, selected automatically, or by name. Other fields keep their defaults."""
 
 
 class Draws(NamedTuple):
@@ -91,8 +91,8 @@ class PETS(Resumable):
 
     Args:
         config: hyperparameters.
-        env: `S * config.num_envs` environments, made with the same seeds, with a bounded Box of actions.
-        seeds: one non-negative integer for each of the S runs; each has its own random streams.
+        env: `S * config.num_envs` environments with the same seeds and a bounded Box of actions.
+        seeds: one non-negative integer per run; each has its own random streams.
         budget: environment steps per seed.
         algorithm: name in the catalog, for messages.
 
@@ -100,7 +100,7 @@ class PETS(Resumable):
         consumed: environment steps per seed so far.
         experience: the environments and their replay buffer.
         model: the learned model.
-        plan: `[S, N, horizon, A]`, the mean of the plan that every environment is in.
+        plan: `[S, N, horizon, A]`, mean of the current plan of every environment.
 
     Raises:
         ValueError: if spaces are unsupported, or the number of environments is wrong.
@@ -135,7 +135,7 @@ class PETS(Resumable):
 
     @property
     def learned(self) -> Weights:
-        """The model, its normalization statistics, and the learned state of wrappers."""
+        """The weights of model and wrappers, and the normalization statistics."""
         return {"model": self.model.parameters, "moments": self.model.moments, **self.experience.learned}
 
     @property
@@ -145,7 +145,7 @@ class PETS(Resumable):
         return fits * self.config.model_gradient_steps
 
     def iterate(self) -> Metrics:
-        """Collect for a while, by plans or at first at random, and fit the model to all that happened."""
+        """Collect steps, by planning or at first at random, and fit the model to all data."""
         config, first = self.config, not self.consumed
         steps = iterations(config.learning_starts, config.num_envs) if first else config.model_train_freq
         metrics = self.experience.explore(steps) if first else self.experience.collect(steps, self.act_by_plan)
@@ -155,7 +155,7 @@ class PETS(Resumable):
 
     @torch.no_grad()
     def act_by_plan(self, obs: Tensor, t: int) -> Tensor:
-        """Choose actions for observations `[S, N, D]`, in [-1, 1], starting from the current plans."""
+        """Select actions in [-1, 1] for observations `[S, N, D]`, starting from the current plans."""
         if t:
             self._forget_ended()
         mean, _ = self.improve(obs, self.plan, self._draws(self.config.num_envs, self.plan_streams))
@@ -163,25 +163,25 @@ class PETS(Resumable):
         return mean[:, :, 0]
 
     def _forget_ended(self) -> None:
-        """Reset the plan where an episode has just ended."""
+        """Reset the plans of environments whose episode has just ended."""
         last = self.experience.collector.result
         assert last is not None  # noqa: S101 - a step was taken
         ended = (last.terminated | last.truncated).view(self.plan.shape[:2])
         self.plan.masked_fill_(ended[..., None, None], 0.0)
 
     def improve(self, obs: Tensor, plan: Tensor, draws: Draws) -> tuple[Tensor, Tensor]:
-        """Return mean and standard deviation `[S, N, H, A]` of better plans.
+        """Return mean and standard deviation `[S, N, H, A]` of improved plans.
 
         Args:
-            obs: `[S, N, D]`, their start.
-            plan: `[S, N, H, A]`, the initial mean.
-            draws: their noise.
+            obs: `[S, N, D]`, current observations.
+            plan: `[S, N, H, A]`, initial mean.
+            draws: noise of the plans.
         """
         config = self.config
         mean, std = plan.flatten(2), torch.ones_like(plan.flatten(2))
         for drawn, chance in zip(draws.plans.unbind(2), draws.chance, strict=True):
             candidates = (mean.unsqueeze(2) + std.unsqueeze(2) * drawn).clamp(-1.0, 1.0)
-            returns = self.foresee(obs, torch.unflatten(candidates, -1, plan.shape[2:]), chance)
+            returns = self.evaluate_plans(obs, torch.unflatten(candidates, -1, plan.shape[2:]), chance)
             if config.planner == "cem":
                 better = ops.cross_entropy_refit(candidates, returns, elites=config.num_elites)
             else:
@@ -189,7 +189,7 @@ class PETS(Resumable):
             mean, std = (new.lerp(old, config.planning_momentum) for new, old in zip(better, (mean, std), strict=True))
         return mean.view_as(plan), std.view_as(plan)
 
-    def foresee(self, obs: Tensor, plans: Tensor, chance: Tensor) -> Tensor:
+    def evaluate_plans(self, obs: Tensor, plans: Tensor, chance: Tensor) -> Tensor:
         """Return the expected returns `[S, N, C]` of plans `[S, N, C, H, A]` from `obs [S, N, D]`.
 
         `chance [H, S * K or K, 1, D + 1]` is the noise. NaN counts as -inf.
@@ -207,7 +207,7 @@ class PETS(Resumable):
         return total.view(seeds, members, rows, count).mean(1).nan_to_num(-torch.inf, -torch.inf, -torch.inf)
 
     def _draws(self, rows: int, generators: Sequence[torch.Generator]) -> Draws:
-        """Return the noise of the plans of `rows` environments, by a generator for each seed."""
+        """Return the noise of the plans of `rows` environments, with one generator per seed."""
         config, model = self.config, self.model
         rounds = config.planning_iterations
         plans = [self.bounds.normal((rows, rounds, config.population_size, config.horizon), g) for g in generators]
@@ -217,25 +217,25 @@ class PETS(Resumable):
 
     @torch.no_grad()
     def act(self, obs: Tree, memory: Tree | None, noise: Tensor | None) -> tuple[Tensor, Tree | None]:
-        """Choose actions for observations `[S, N, ...]` by plans; `memory` is the rest of the plans.
+        """Select actions for observations `[S, N, ...]` by planning; `memory` contains the rest of the plans.
 
         The noise of planning is the same at every step, so the action is a function of observation and `memory`; with
         `noise` it is sampled from the last distribution of the plan.
         """
-        seen = self.experience.read(obs)
-        plan = seen.new_zeros(*seen.shape[:2], *self.plan.shape[2:]) if memory is None else memory
+        inputs = self.experience.read(obs)
+        plan = inputs.new_zeros(*inputs.shape[:2], *self.plan.shape[2:]) if memory is None else memory
         assert isinstance(plan, Tensor)  # noqa: S101 - as returned before
-        mean, std = self.improve(seen, plan, self.greedy_draws)
+        mean, std = self.improve(inputs, plan, self.greedy_draws)
         action = mean[:, :, 0]
         if noise is not None:
             action = (action + std[:, :, 0] * noise).clamp(-1.0, 1.0)
         return self.bounds.to_env(action), _rest(mean)
 
     def noise(self, rows: int, generator: torch.Generator) -> Tensor:
-        """Draw the noise for one action of each of `rows` environments per seed."""
+        """Sample the noise of one action for each of `rows` environments per seed."""
         return self.bounds.normal((len(self.seeds), rows), generator)
 
 
 def _rest(plan: Tensor) -> Tensor:
-    """Return plans `[S, N, H, A]` after their first action, with 0 as the last one."""
+    """Return plans `[S, N, H, A]` without their first action, with 0 as the last one."""
     return torch.cat((plan[:, :, 1:], torch.zeros_like(plan[:, :, :1])), 2)

@@ -1,8 +1,8 @@
-"""The representation of MR.Q: encoders of states and actions that a linear model of the task is learned with.
+"""The representation of MR.Q: encoders of states and actions, trained with a linear model of the task.
 
-Fujimoto et al. 2025, arXiv:2501.16142, section 4.1. A state becomes `z_s = f(s)`, a state with an action
-`z_sa = g(z_s, a)`. One linear map from `z_sa` predicts the next `z_s`, the reward and the end of the episode, unrolled
-over a few steps: a representation from which these are linear is one from which the value is almost linear, too.
+Fujimoto et al. 2025, arXiv:2501.16142, section 4.1. A state is encoded as `z_s = f(s)`, a state-action pair as
+`z_sa = g(z_s, a)`. A linear map of `z_sa` predicts the next `z_s`, the reward and the termination, unrolled over a few
+steps. If these are linear in the representation, the value is approximately linear, too.
 """
 
 from collections.abc import Sequence
@@ -18,7 +18,7 @@ from operant.nets import Slots, StackedImageEncoder, StackedNormedMLP, shares
 from operant.runtime.transitions import Sequences
 
 REWARD_BOUND = 10.0
-"""The atoms of rewards are symexp of numbers from minus to plus this one."""
+"""Bound b of the atoms of rewards, which are symexp of numbers from -b to b."""
 
 
 @dataclass(frozen=True)
@@ -26,14 +26,14 @@ class RepresentationShape:
     """Shape of a representation.
 
     Attributes:
-        observation: `(D,)` of a vector, or `(C, H, W)` of an image of bytes.
-        actions: A, numbers of an action.
-        hidden: widths of the hidden layers of both encoders.
-        latent: numbers of `z_s`.
-        embedding: numbers of an encoded action.
-        joint: numbers of `z_sa`.
-        depth: half of the channels after the first stage of the encoder of images.
-        bins: atoms of rewards.
+        observation: `(D,)` for vectors, or `(C, H, W)` for images of bytes.
+        actions: A, size of an action.
+        hidden: sizes of the hidden layers of both encoders.
+        latent: size of `z_s`.
+        embedding: size of an encoded action.
+        joint: size of `z_sa`.
+        depth: half the number of channels after the first stage of the image encoder.
+        bins: number of atoms of rewards.
     """
 
     observation: tuple[int, ...]
@@ -53,8 +53,8 @@ class Representation(Slots):
         shape: shape of the networks.
 
     Attributes:
-        shape: as given.
-        images: encoder of images before that of states; None for vectors.
+        shape: shape of the networks.
+        images: image encoder before the state encoder; None for vectors.
     """
 
     def __init__(self, shape: RepresentationShape) -> None:
@@ -80,9 +80,9 @@ class Prediction(NamedTuple):
     """Predictions of the linear model for transitions.
 
     Attributes:
-        latent: `[S, M, Z]` of the next states.
+        latent: `[S, M, Z]` next latent states.
         reward: `[S, M, K]` logits of the rewards.
-        terminal: `[S, M]` near 1 where the next state is terminal, else near 0.
+        terminal: `[S, M]`, near 1 if the next state is terminal, else near 0.
     """
 
     latent: Tensor
@@ -105,7 +105,7 @@ class BoundRepresentation:
         """Return `z_s [S, M, Z]` of observations `[S, M, ...]`."""
         if self.shape.images is not None:
             return self.shape.states(self.state, self.shape.images(self.images, obs))
-        # A constant as well: without a bias, layer normalization would take the size of an observation away.
+        # With a constant input, because without a bias, layer normalization would remove the scale of an observation.
         return self.shape.states(self.state, pad(obs, (0, 1), value=1.0))
 
     def join(self, latent: Tensor, actions: Tensor) -> Tensor:
@@ -122,14 +122,14 @@ class BoundRepresentation:
 
 @dataclass(frozen=True)
 class Windows:
-    """`K` steps in a row, `M` times for each of `S` seeds.
+    """`M` windows of `K` consecutive steps for each of `S` seeds.
 
     Attributes:
-        obs: `[S, M, ...]` of the first steps.
+        obs: `[S, M, ...]` observations of the first steps.
         actions: `[K, S, M, A]`.
         rewards: `[K, S, M]`.
         next_obs: `[K, S, M, ...]`, the true successors.
-        terminal: `[K, S, M]`, 1 where these are terminal, else 0.
+        terminal: `[K, S, M]`, 1 if these are terminal, else 0.
         live: `[K, S, M]`, 1 up to the first end of an episode in a window, else 0.
     """
 
@@ -142,7 +142,7 @@ class Windows:
 
     @classmethod
     def of(cls, steps: Sequences) -> "Windows":
-        """Return windows of the steps of a replay buffer."""
+        """Return windows from sequences of a replay buffer."""
         valid = None if steps.weights is None else steps.weights > 0
         live = ops.first_episode_mask(steps.terminated, steps.truncated, valid=valid)
         return cls(
@@ -156,7 +156,7 @@ class Windows:
 
 
 class RepresentationLosses(NamedTuple):
-    """Sums over the steps of a window, means over windows, `[S]` each."""
+    """Losses `[S]`, summed over the steps of a window and averaged over windows."""
 
     dynamics: Tensor
     reward: Tensor
@@ -169,9 +169,9 @@ def representation_losses(
     """Return the losses of the model, unrolled from the first observation along the actions.
 
     Args:
-        online: the networks that learn.
-        target: encodes the successors that are to be predicted.
-        windows: real steps.
+        online: trained networks.
+        target: target networks, which encode the successors.
+        windows: windows of real steps.
         support: `[K]` atoms of rewards.
     """
     with torch.no_grad():

@@ -1,8 +1,8 @@
 """The recurrent state-space model of DreamerV3 (Hafner et al. 2023, arXiv:2301.04104, equation 1).
 
-A state is a deterministic part `h`, which a gated recurrent unit carries from step to step, and a stochastic part `z`,
-a vector of categorical variables. The prior tells `z` from `h` alone; the posterior from `h` and what was seen. Where
-the recurrent part is wide, its weights are block-diagonal.
+A state has a deterministic part `h`, the hidden state of a gated recurrent unit, and a stochastic part `z`, a vector of
+categorical variables. The prior predicts `z` from `h`; the posterior infers it from `h` and the observation. The
+weights of a large recurrent part are block-diagonal.
 """
 
 from collections.abc import Sequence
@@ -17,11 +17,11 @@ from operant.nets import Slot, Slots, StackedNormedMLP, normed, shares
 
 
 class State(NamedTuple):
-    """States of `M` rows of `S` seeds.
+    """States `[S, M, ...]` of `S` seeds.
 
     Attributes:
         deter: `[S, M, D]`, h.
-        stoch: `[S, M, G * K]`, z: G one-hot vectors of K numbers each.
+        stoch: `[S, M, G * K]`, z: G one-hot vectors of size K.
     """
 
     deter: Tensor
@@ -29,7 +29,7 @@ class State(NamedTuple):
 
     @property
     def features(self) -> Tensor:
-        """`[S, M, D + G * K]`, what all predictions are made from."""
+        """`[S, M, D + G * K]`, the input of all predictions."""
         return torch.cat(self, -1)
 
 
@@ -38,14 +38,14 @@ class RSSMShape:
     """Shape of the model.
 
     Attributes:
-        embedding: E, numbers of an encoded observation.
-        actions: A, numbers of an action.
-        deter: D.
-        stoch: G, categorical variables.
-        classes: K, classes of each.
-        units: width of the hidden layers.
-        blocks: blocks of the recurrent weights; divides D.
-        prior_layers: hidden layers of the prior.
+        embedding: E, size of an encoded observation.
+        actions: A, size of an encoded action.
+        deter: D, size of h.
+        stoch: G, number of categorical variables.
+        classes: K, number of classes per variable.
+        units: size of the hidden layers.
+        blocks: number of blocks of the recurrent weights; divides D.
+        prior_layers: number of hidden layers of the prior.
         unimix: share of the uniform distribution in each variable.
     """
 
@@ -61,7 +61,7 @@ class RSSMShape:
 
     @property
     def features(self) -> int:
-        """Numbers of a state."""
+        """Size of a state."""
         return self.deter + self.stoch * self.classes
 
 
@@ -72,7 +72,7 @@ class RSSM(Slots):
         shape: shape of the model.
 
     Attributes:
-        shape: as given.
+        shape: shape of the networks.
     """
 
     def __init__(self, shape: RSSMShape) -> None:
@@ -119,7 +119,7 @@ class BoundRSSM:
     """The models with one set of parameters.
 
     Attributes:
-        model: their shape.
+        model: shape of the models.
     """
 
     model: RSSM
@@ -131,16 +131,16 @@ class BoundRSSM:
     posterior: Sequence[Tensor]
 
     def start(self, seeds: int, rows: int) -> State:
-        """Return the states from which episodes begin: zeros."""
+        """Return the initial states of episodes: zeros."""
         shape, like = self.model.shape, self.core[0]
         return State(*(like.new_zeros(seeds, rows, n) for n in (shape.deter, shape.stoch * shape.classes)))
 
     def drive(self, actions: Tensor) -> Tensor:
-        """Return the input of the recurrent part from actions `[S, M, A]`, `[S, M, U]`."""
+        """Return the input `[S, M, U]` of the recurrent part for actions `[S, M, A]`."""
         return self.model.from_action(self.from_action, actions)
 
     def advance(self, state: State, driven: Tensor) -> Tensor:
-        """Return `h [S, M, D]` after a state and an action, given as `drive` returns it."""
+        """Return the next `h [S, M, D]` for a state and an action, encoded by `drive`."""
         deter, model = state.deter, self.model
         inputs = (
             model.from_deter(self.from_deter, deter),
@@ -166,11 +166,11 @@ class BoundRSSM:
         return self._log_probs(self.model.prior(self.prior, deter))
 
     def look(self, embedded: Tensor) -> Tensor:
-        """Return the share `[S, M, U]` that encoded observations `[S, M, E]` have in the posterior's hidden layer."""
+        """Return the contribution `[S, M, U]` of encoded observations `[S, M, E]` to the posterior's hidden layer."""
         return torch.bmm(embedded, self.posterior[1])
 
     def recognize(self, deter: Tensor, looked: Tensor) -> Tensor:
-        """Return the posterior's log-probabilities `[S, M, G, K]` at h and an observation, given as by `look`."""
+        """Return the posterior's log-probabilities `[S, M, G, K]` for h and an observation, encoded by `look`."""
         from_deter, _, scale, shift, weight, bias = self.posterior
         hidden = normed(torch.baddbmm(looked, deter, from_deter), scale, shift)
         return self._log_probs(torch.baddbmm(bias, hidden, weight))
@@ -180,12 +180,12 @@ class BoundRSSM:
         return ops.unimix(torch.unflatten(logits, -1, (shape.stoch, shape.classes)), shape.unimix)
 
     def observe(self, looked: Tensor, driven: Tensor, goes_on: Tensor, noise: Tensor) -> tuple[State, Tensor]:
-        """Follow sequences that were seen.
+        """Infer the states of observed sequences.
 
         Args:
-            looked: `[L, S, M, U]` of the observations (see `look`).
-            driven: `[L, S, M, U]` of the actions before them (see `drive`); in first frames of an action of zeros.
-            goes_on: `[L, S, M, 1]`, 0 where a frame is the first, else 1.
+            looked: `[L, S, M, U]` observations, encoded by `look`.
+            driven: `[L, S, M, U]` previous actions, encoded by `drive`; actions of zeros in first frames.
+            goes_on: `[L, S, M, 1]`, 0 in first frames, else 1.
             noise: `[L, S, M, G, K]` standard Gumbel noise.
 
         Returns:
@@ -193,22 +193,22 @@ class BoundRSSM:
         """
         state = self.start(*looked.shape[1:3])
         states: list[State] = []
-        found: list[Tensor] = []
+        posteriors: list[Tensor] = []
         for seen, action, mask, gumbel in zip(*(x.unbind(0) for x in (looked, driven, goes_on, noise)), strict=True):
             deter = self.advance(State(state.deter * mask, state.stoch * mask), action)
             log_probs = self.recognize(deter, seen)
             state = State(deter, sampled(log_probs, gumbel))
             states.append(state)
-            found.append(log_probs)
-        return State(*(torch.stack(column) for column in zip(*states, strict=True))), torch.stack(found)
+            posteriors.append(log_probs)
+        return State(*(torch.stack(column) for column in zip(*states, strict=True))), torch.stack(posteriors)
 
     def imagine(self, state: State, actions: Tensor, noise: Tensor) -> State:
-        """Return the prior's sample after a state and actions `[S, M, A]`, with Gumbel noise `[S, M, G, K]`."""
+        """Sample the next state from the prior, given a state, actions `[S, M, A]`, and Gumbel noise `[S, M, G, K]`."""
         deter = self.advance(state, self.drive(actions))
         return State(deter, sampled(self.expect(deter), noise))
 
 
 def sampled(log_probs: Tensor, noise: Tensor | None) -> Tensor:
-    """Draw z `[S, M, G * K]` by Gumbel noise, with straight-through gradients; None takes the most likely classes."""
+    """Sample z `[S, M, G * K]` by Gumbel noise, with straight-through gradients; None gives the most likely classes."""
     choices = ops.categorical_mode(log_probs) if noise is None else ops.categorical_sample(log_probs, noise)
     return ops.straight_through(log_probs, choices).flatten(-2)

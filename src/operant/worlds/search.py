@@ -1,10 +1,10 @@
 """Batched Monte Carlo tree search: `search`, by pUCT or with Gumbel noise.
 
 Trees are arrays: node 0 of each is its root, and every simulation adds one node to every tree. The rules, or a learned
-model, are a function (`Model`) from the state of a node and an action to the state that follows. A simulation of B
-searches is one call of it, and one of a compiled kernel (`operant.worlds.tree_kernels`), which expands the new nodes,
-backs them up and chooses actions down to the next ones. Trees are independent, and on the CPU; states stay where the
-model is, and from another device only its outputs of single nodes are copied.
+model, are a function (`Model`) from the state of a node and an action to the next state. A simulation of B searches is
+one call of it and one call of a compiled kernel (`operant.worlds.tree_kernels`), which expands the new nodes, backs up
+their values and selects actions down to the next ones. Trees are independent and on the CPU; states stay on the device
+of the model, and only its outputs for new nodes are copied.
 """
 
 from collections.abc import Callable
@@ -30,10 +30,10 @@ class Expansion(NamedTuple):
 
     Attributes:
         states: states of the nodes, `[B, ...]` each.
-        logits: `[B, A]` of the policy there; -inf for masked actions.
-        value: `[B]` of the nodes, for the player to move.
-        reward: `[B]` of the transition, for the player who moved.
-        discount: `[B]` of the value: γ; -γ where the other player moves next; 0 where the game has ended.
+        logits: `[B, A]` policy logits; -inf for masked actions.
+        value: `[B]` values of the nodes, for the player to move.
+        reward: `[B]` rewards of the transitions, for the player who moved.
+        discount: `[B]` discounts of the values: γ; -γ if the other player moves next; 0 after the end of the game.
     """
 
     states: States
@@ -44,7 +44,7 @@ class Expansion(NamedTuple):
 
 
 Model = Callable[[States, Tensor], Expansion]
-"""Maps states and actions `[B]` to outputs, without gradients. The actions are overwritten after the call."""
+"""Function from states and actions `[B]` to outputs, without gradients. The actions are overwritten after the call."""
 
 
 @dataclass(frozen=True)
@@ -54,16 +54,16 @@ class Tree:
     Attributes:
         children: `[B, M, A]` index of the child of each action, or `UNSEEN`.
         parents: `[B, M]` index of the parent.
-        actions: `[B, M]` that led here.
+        actions: `[B, M]` actions that led to the nodes.
         visits: `[B, M]` visit counts, including the first.
         values: `[B, M]` mean backed-up values.
-        raw_values: `[B, M]` values by the model.
-        logits: `[B, M, A]` of the policy.
+        raw_values: `[B, M]` values predicted by the model.
+        logits: `[B, M, A]` policy logits.
         priors: `[B, M, A]` probabilities of the policy.
-        rewards: `[B, M]` of the transition to the node.
-        discounts: `[B, M]` of its value, as seen from its parent.
+        rewards: `[B, M]` rewards of the transitions to the nodes.
+        discounts: `[B, M]` discounts of the values, relative to the parents.
         action_visits: `[B, M, A]` visit counts of the actions.
-        action_values: `[B, M, A]` their mean values; 0 if unvisited.
+        action_values: `[B, M, A]` mean values of the actions; 0 if unvisited.
         states: states of the nodes, `[B, M, ...]` each.
     """
 
@@ -91,8 +91,8 @@ class Planner:
         simulations: number of nodes added to a tree.
         considered: maximum number of root actions in Gumbel's sequential halving.
         scale: c_scale of σ.
-        value_range: least and greatest value, to scale values to [0, 1]; None: those seen in the search, of a node and
-            its children.
+        value_range: minimum and maximum value, for scaling values to [0, 1]; None: those of a node and its children in
+            the search.
         exploration: share of Dirichlet noise in the prior of the root, for pUCT.
         concentration: concentration of the Dirichlet noise.
     """
@@ -106,11 +106,11 @@ class Planner:
     concentration: float = 0.3
 
     def noise(self, shape: tuple[int, ...], stream: torch.Generator) -> Tensor:
-        """Draw the noise `[..., A]` of searches: of the Gumbel distribution, or of the Dirichlet distribution."""
+        """Sample the noise `[..., A]` of searches, from the Gumbel or the Dirichlet distribution."""
         if self.kind == "gumbel":
             uniform = torch.rand(shape, generator=stream, device=stream.device).clamp(1e-12, 1 - 1e-7)
             return -(-uniform.log()).log()
-        gamma = torch._standard_gamma(  # pyright: ignore[reportPrivateImportUsage, reportPrivateUsage] - what torch.distributions calls, without a generator
+        gamma = torch._standard_gamma(  # pyright: ignore[reportPrivateImportUsage, reportPrivateUsage] - torch.distributions calls it without a generator
             torch.full(shape, self.concentration, device=stream.device), generator=stream
         )
         return gamma / gamma.sum(-1, keepdim=True).clamp(min=1e-12)
@@ -120,10 +120,11 @@ class Found(NamedTuple):
     """The result of a search.
 
     Attributes:
-        actions: `[B]` to take.
-        policy: `[B, A]` training target: the improved policy (Gumbel) or the visit distribution (pUCT).
-        value: `[B]` of the roots, the mean over all simulations, including poor actions.
-        prior_value: `[B]` of the roots under the prior policy, from visited actions (`operant.ops.mixed_value`).
+        actions: `[B]` selected actions.
+        policy: `[B, A]` training targets: the improved policy (Gumbel) or the visit distribution (pUCT).
+        value: `[B]` values of the roots, means over all simulations.
+        prior_value: `[B]` values of the roots under the prior policy, from visited actions
+            (`operant.ops.mixed_value`).
         tree: the complete tree.
     """
 
@@ -139,11 +140,11 @@ def search(planner: Planner, root: Expansion, model: Model, noise: Tensor | None
     """Search from `B` roots.
 
     Args:
-        planner: settings.
-        root: outputs at the roots; rewards and discounts are not read.
-        model: returns the next outputs.
-        noise: `[B, A]`; for "gumbel" draws of the standard Gumbel distribution, for "puct" of a Dirichlet distribution.
-            None: no noise, for the strongest play.
+        planner: settings of the search.
+        root: outputs at the roots; rewards and discounts are ignored.
+        model: the rules or the learned model.
+        noise: `[B, A]`; samples of the standard Gumbel distribution for "gumbel", of a Dirichlet distribution for
+            "puct". None: no noise, for the strongest play.
     """
     if noise is not None and planner.kind == "puct":
         root = root._replace(logits=_mixed(root.logits, noise, planner.exploration))
@@ -154,17 +155,17 @@ def search(planner: Planner, root: Expansion, model: Model, noise: Tensor | None
     states = tuple(part.new_empty(len(part), nodes, *part.shape[1:]) for part in root.states)
     flat, slots = [part.flatten(0, 1) for part in states], [part.unbind(1) for part in states]
     received, edges = list(map(from_numpy, outputs)), from_numpy(steps)
-    places, actions = edges.unbind()
+    parents, actions = edges.unbind()
 
-    found = root
-    with torch.inference_mode(device.type == "cpu"):  # an eighth of the time of a search of one small network
+    expansion = root
+    with torch.inference_mode(device.type == "cpu"):  # saves an eighth of the time with a small network
         for new in range(nodes):
             if new:
                 if device.type != "cpu":
-                    places, actions = edges.to(device).unbind()
-                found = model(tuple([part.index_select(0, places) for part in flat]), actions)
-            kept = [slot[new] for slot in slots] + received
-            torch._foreach_copy_(kept, [*found.states, *found[1:]])  # pyright: ignore[reportPrivateImportUsage, reportPrivateUsage] - half the time of single copies
+                    parents, actions = edges.to(device).unbind()
+                expansion = model(tuple([part.index_select(0, parents) for part in flat]), actions)
+            buffers = [slot[new] for slot in slots] + received
+            torch._foreach_copy_(buffers, [*expansion.states, *expansion[1:]])  # pyright: ignore[reportPrivateImportUsage, reportPrivateUsage] - twice as fast as single copies
             advance(new)
 
     results = _results(batch, width)
@@ -175,7 +176,7 @@ def search(planner: Planner, root: Expansion, model: Model, noise: Tensor | None
 
 
 def _empty(batch: int, actions: int, nodes: int) -> tuple[kernels.Arrays, kernels.Outputs]:
-    """Return trees without nodes, and where the outputs of the model go."""
+    """Return empty trees, and buffers for the outputs of the model."""
     numbers = np.zeros((5, batch, nodes), np.float32)
     visits, values, raw_values, rewards, discounts = numbers
     logits, priors, action_visits, action_values = np.zeros((4, batch, nodes, actions), np.float32)
@@ -198,22 +199,22 @@ def _empty(batch: int, actions: int, nodes: int) -> tuple[kernels.Arrays, kernel
 
 
 def _results(batch: int, actions: int) -> kernels.Results:
-    """Return where the results go."""
+    """Return buffers for the results."""
     value, prior_value = np.empty((2, batch), np.float32)
     return kernels.Results(np.empty(batch, np.int64), np.empty((batch, actions), np.float32), value, prior_value)
 
 
 def _rules(planner: Planner, shape: torch.Size, noise: Tensor | None) -> kernels.Rules:
-    """Return how to choose actions."""
+    """Return the rules of action selection."""
     gumbel = planner.kind == "gumbel"
-    least, greatest = planner.value_range or (0.0, 1.0)
+    low, high = planner.value_range or (0.0, 1.0)
     drawn = torch.zeros(shape) if noise is None else noise.to("cpu", torch.float32).contiguous()
     return kernels.Rules(
         gumbel=gumbel,
         scale=planner.scale,
         ranged=planner.value_range is not None,
-        least=least,
-        greatest=greatest,
+        low=low,
+        high=high,
         noise=drawn.numpy(),
         schedule=_halvings(planner.considered if gumbel else 0, planner.simulations),
         scores=np.empty(shape[1]),
@@ -222,7 +223,7 @@ def _rules(planner: Planner, shape: torch.Size, noise: Tensor | None) -> kernels
 
 @cache
 def _halvings(considered: int, simulations: int) -> NDArray[np.int64]:
-    """Return the visits of the root actions to choose from, `[considered + 1, simulations]`."""
+    """Return the schedules of sequential halving, `[considered + 1, simulations]`."""
     if not simulations:
         return np.zeros((considered + 1, 0), np.int64)
     return np.array([ops.sequential_halving(max(1, m), simulations) for m in range(considered + 1)])

@@ -1,7 +1,7 @@
-"""A learned model of a finite world as a table: what an ensemble of networks says of every state and action.
+"""A learned model of a finite world as a table: the predictions of an ensemble for every state and action.
 
-Networks know states and actions as one-hot vectors, and predict the change of a vector. The successor that they mean is
-its largest number, so that samples of their distributions count as those of an environment would.
+The networks see states and actions as one-hot vectors, and predict the change of a vector. The successor is the index
+of the largest entry, and samples of the distributions are counted like those of an environment.
 """
 
 import numpy as np
@@ -28,14 +28,16 @@ def tabulated(
         states: number of states.
         actions: number of actions.
         start: `[states]`, the distribution of the first state.
-        generators: one per seed; they draw the samples.
-        samples: samples of each network for every state and action.
+        generators: one per seed, for the samples.
+        samples: number of samples per network, state and action.
 
     Raises:
-        ValueError: if the model is of vectors of another size.
+        ValueError: if the model has vectors of another size.
     """
     if model.width != states:
-        raise ValueError(f"the model knows vectors of {model.width} numbers, expected one-hot ones of {states} states")
+        raise ValueError(
+            f"the model has observations of size {model.width}, expected one-hot vectors of {states} states"
+        )
     members, device = model.members, model.parameters.device
     state, action = (
         part.flatten() for part in torch.meshgrid(torch.arange(states), torch.arange(actions), indexing="ij")
@@ -45,10 +47,10 @@ def tabulated(
     shape = members, len(state), states + 1
     noise = torch.cat([torch.empty(shape, device=device).normal_(generator=g) for g in generators])
     rows = len(generators) * members
-    found = model.predict(obs.expand(rows, -1, -1), acted.expand(rows, -1, -1), noise)
-    successors = found.next_obs.argmax(-1).view(len(generators), members, -1)
-    ends = (found.continues < 0.5).view_as(successors)
-    rewards = found.rewards.view(len(generators), members, states, actions, samples).mean((1, 4))
+    prediction = model.predict(obs.expand(rows, -1, -1), acted.expand(rows, -1, -1), noise)
+    successors = prediction.next_obs.argmax(-1).view(len(generators), members, -1)
+    ends = (prediction.continues < 0.5).view_as(successors)
+    rewards = prediction.rewards.view(len(generators), members, states, actions, samples).mean((1, 4))
     cells = (state * actions + action).expand(members, -1)
     tables = [
         _columns((cells * states + successors[seed]) * 2 + ends[seed], rewards[seed].cpu().numpy().astype(np.float64))
@@ -58,20 +60,20 @@ def tabulated(
 
 
 def _columns(codes: torch.Tensor, rewards: np.ndarray) -> dict[str, np.ndarray]:
-    """Return the transitions that are as frequent as samples say.
+    """Return the transitions with their frequencies in the samples.
 
     Args:
-        codes: `[K, n]` of state, action, successor and end, as digits of one number.
+        codes: `[K, n]` state, action, successor and termination, encoded as one number.
         rewards: `[states, actions]`.
     """
     states, actions = rewards.shape
     outcomes, counts = np.unique(codes.flatten().cpu().numpy(), return_counts=True)
-    cell, rest = np.divmod(outcomes, 2 * states)
+    cell, outcome = np.divmod(outcomes, 2 * states)
     return {
         "s": cell // actions,
         "a": cell % actions,
-        "s'": rest // 2,
+        "s'": outcome // 2,
         "p": counts / (codes.numel() / rewards.size),
         "r": rewards.flatten()[cell],
-        "terminates": rest % 2,
+        "terminates": outcome % 2,
     }

@@ -3,7 +3,7 @@
 """The inner loops of the tree search, compiled: expansion, backup, and action selection down the trees.
 
 Between two calls of the model there is one call of `advance`. Formulas are those of `operant.ops.search`, one function
-each; they compute in float64 over float32 arrays. Kernels allocate nothing (`_nrt=False`), and trees never meet.
+each; they compute in float64 on float32 arrays. Kernels allocate no memory (`_nrt=False`), and trees are independent.
 """
 
 from pathlib import Path
@@ -23,7 +23,7 @@ UNSEEN = -1
 """The child of an unvisited action."""
 
 TINY = float(np.finfo(np.float32).tiny)
-"""Least prior probability of a visited action."""
+"""Minimum prior probability of a visited action."""
 
 Integers = NDArray[np.int64]
 Numbers = NDArray[np.float32]
@@ -35,16 +35,16 @@ class Arrays(NamedTuple):
     Attributes:
         children: `[B, M, A]` index of the child of each action, or `UNSEEN`.
         parents: `[B, M]` index of the parent.
-        actions: `[B, M]` that led here.
+        actions: `[B, M]` actions that led to the nodes.
         visits: `[B, M]` visit counts, including the first.
         values: `[B, M]` mean backed-up values.
-        raw_values: `[B, M]` values by the model.
-        logits: `[B, M, A]` of the policy; -inf for masked actions.
+        raw_values: `[B, M]` values predicted by the model.
+        logits: `[B, M, A]` policy logits; -inf for masked actions.
         priors: `[B, M, A]` probabilities of the policy.
-        rewards: `[B, M]` of the transition to the node.
-        discounts: `[B, M]` of its value, as seen from its parent.
+        rewards: `[B, M]` rewards of the transitions to the nodes.
+        discounts: `[B, M]` discounts of the values, relative to the parents.
         action_visits: `[B, M, A]` visit counts of the actions.
-        action_values: `[B, M, A]` their mean values; 0 if unvisited.
+        action_values: `[B, M, A]` mean values of the actions; 0 if unvisited.
     """
 
     children: Integers
@@ -62,24 +62,24 @@ class Arrays(NamedTuple):
 
 
 class Rules(NamedTuple):
-    """How a search chooses actions.
+    """Rules of action selection.
 
     Attributes:
-        gumbel: with Gumbel noise and sequential halving; else by pUCT.
+        gumbel: whether to use Gumbel noise and sequential halving; otherwise pUCT.
         scale: c_scale of σ.
         ranged: whether the range of values is known.
-        least: the lower end of that range.
-        greatest: its upper end.
-        noise: `[B, A]` of the Gumbel distribution at the roots.
-        schedule: `[considered + 1, simulations]` visits of the root actions to choose from, by their number.
-        scores: `[A]`, overwritten for every node.
+        low: minimum of this range.
+        high: maximum of this range.
+        noise: `[B, A]` Gumbel noise at the roots.
+        schedule: `[considered + 1, simulations]` schedules of sequential halving, by the number of root actions.
+        scores: `[A]`, scratch memory.
     """
 
     gumbel: bool
     scale: float
     ranged: bool
-    least: float
-    greatest: float
+    low: float
+    high: float
     noise: Numbers
     schedule: Integers
     scores: NDArray[np.float64]
@@ -89,10 +89,10 @@ class Outputs(NamedTuple):
     """Outputs of a model for one new node of every tree, without its states.
 
     Attributes:
-        logits: `[B, A]` of the policy.
-        value: `[B]`.
-        reward: `[B]` of the transition to it.
-        discount: `[B]` of its value.
+        logits: `[B, A]` policy logits.
+        value: `[B]` values.
+        reward: `[B]` rewards of the transitions to the nodes.
+        discount: `[B]` discounts of the values.
     """
 
     logits: Numbers
@@ -105,9 +105,9 @@ class Results(NamedTuple):
     """Results at the roots.
 
     Attributes:
-        actions: `[B]` to take.
+        actions: `[B]` selected actions.
         policy: `[B, A]`, the improved policy (Gumbel) or the visit distribution (pUCT).
-        value: `[B]`, the mean over all simulations.
+        value: `[B]`, means over all simulations.
         prior_value: `[B]`, the mixed value.
     """
 
@@ -134,8 +134,8 @@ def advance(  # noqa: PLR0917 - see its docstring  # pragma: no cover
     gumbel,
     scale,
     ranged,
-    least,
-    greatest,
+    low,
+    high,
     noise,
     schedule,
     scores,
@@ -166,7 +166,7 @@ def advance(  # noqa: PLR0917 - see its docstring  # pragma: no cover
         action_visits,
         action_values,
     )
-    rules = Rules(gumbel, scale, ranged, least, greatest, noise, schedule, scores)
+    rules = Rules(gumbel, scale, ranged, low, high, noise, schedule, scores)
     outputs = Outputs(new_logits, new_values, new_rewards, new_discounts)
     batch, nodes = parents.shape
     for b in range(batch):
@@ -249,7 +249,7 @@ def halved(trees, rules, b, visits):  # pragma: no cover
 
 @compiled
 def lagging(trees, rules, b, node):  # pragma: no cover
-    """Return the action with the largest deficit against the improved policy, below the root."""
+    """Return the action with the largest deficit relative to the improved policy, below the root."""
     improve(trees, rules, b, node, rules.scores)
     softmax(rules.scores, rules.scores)
     visits = trees.action_visits[b, node]
@@ -264,14 +264,14 @@ def lagging(trees, rules, b, node):  # pragma: no cover
 
 @compiled
 def upper_bound(trees, rules, b, node):  # pragma: no cover
-    """Return the action of the greatest upper bound; unvisited ones count as the worst visited one."""
+    """Return the action with the highest upper bound; unvisited ones count as the worst visited one."""
     q, visits, priors = trees.action_values[b, node], trees.action_visits[b, node], trees.priors[b, node]
     low = high = np.float64(trees.values[b, node])
     for a in range(len(q)):
         if visits[a] > 0:
             low, high = min(low, q[a]), max(high, q[a])
     if rules.ranged:
-        low, high = rules.least, rules.greatest
+        low, high = rules.low, rules.high
     best, action = -np.inf, 0
     for a in range(len(q)):
         if trees.logits[b, node, a] > -np.inf:
@@ -320,7 +320,7 @@ def improve(trees, rules, b, node, scores):  # pragma: no cover
         scores[a] = q[a] if visits[a] > 0 else mixed
         low, high, most = min(low, scores[a]), max(high, scores[a]), max(most, visits[a])
     if rules.ranged:
-        low, high = rules.least, rules.greatest
+        low, high = rules.low, rules.high
     for a in range(len(q)):
         scores[a] = logits[a] + sigma(scaled(scores[a], low, high), most, 50.0, rules.scale)
 
@@ -340,7 +340,7 @@ def puct(q, prior, visits, total):  # pragma: no cover
 
 @compiled
 def mixed_value(value, q, prior, visits):  # pragma: no cover
-    """Return a node's value by its network and by its visited actions `[A]` (`operant.ops.mixed_value`)."""
+    """Return a node's value from its network and its visited actions `[A]` (`operant.ops.mixed_value`)."""
     total, mass, weighted = 0.0, 0.0, 0.0
     for a in range(len(q)):
         if visits[a] > 0:
@@ -351,13 +351,13 @@ def mixed_value(value, q, prior, visits):  # pragma: no cover
 
 @compiled
 def sigma(q, most, visit_offset, scale):  # pragma: no cover
-    """Return σ(q), where the most visited action has `most` visits (`operant.ops.sigma`)."""
+    """Return σ(q), with `most` visits of the most visited action (`operant.ops.sigma`)."""
     return (visit_offset + most) * scale * q
 
 
 @compiled
 def least_visited_for(probability, visits, total):  # pragma: no cover
-    """Return the deficit of an action's visits against its probability (`operant.ops.least_visited_for`)."""
+    """Return the deficit of an action's visits relative to its probability (`operant.ops.least_visited_for`)."""
     return probability - visits / (1.0 + total)
 
 

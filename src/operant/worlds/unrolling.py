@@ -13,17 +13,17 @@ from operant.worlds.latent_model import LatentModel
 
 @dataclass(frozen=True)
 class Unroll:
-    """`M` samples of each of `S` seeds: a step and the K steps that follow.
+    """`M` samples of each of `S` seeds: a step and the K following steps.
 
     Attributes:
-        obs: `[S, M, D]` at the first step.
+        obs: `[S, M, D]` observations at the first step.
         actions: `[K, S, M]`, arbitrary after the end of the episode.
-        policies: `[K + 1, S, M, A]` of the searches.
+        policies: `[K + 1, S, M, A]` search policies.
         returns: `[K + 1, S, M]`; 0 after a terminal state.
-        rewards: `[K, S, M]` of the actions; 0 after a terminal state.
+        rewards: `[K, S, M]` rewards of the actions; 0 after a terminal state.
         acting: `[K + 1, S, M]`, 1 before the end of the episode, else 0.
-        known: `[K + 1, S, M]`, 0 after a truncation, since the continuation is unknown, else 1.
-        weights: `[S, M]` of the samples.
+        known: `[K + 1, S, M]`, 0 after a truncation, because the continuation is unknown, else 1.
+        weights: `[S, M]` importance weights of the samples.
     """
 
     obs: Tensor
@@ -37,39 +37,39 @@ class Unroll:
 
 
 def returns_of(steps: Sequences, values: Tensor, *, off_policy: bool, turn: float, gamma: float, lam: float) -> Tensor:
-    """Return the λ-returns `[L - 1, S, M]` of windows of L steps, those of games for the player to move.
+    """Return the λ-returns `[L - 1, S, M]` of windows of L steps; in games, for the player to move.
 
-    If players alternate, values of the other player change their sign. The successor of a truncated step is not
-    evaluated: returns bootstrap from the step itself.
+    If players alternate, so does the sign of the values. The successor of a truncated step is not evaluated: returns
+    bootstrap from the step itself.
 
     Args:
-        steps: with extra tensors `policy`, of the last search of each step, and `behavior`, the probability of its
-            action at that time.
-        values: `[L, S, M]` of the observations.
-        off_policy: whether returns are those of the last policies (V-trace), or of the actions as they are.
+        steps: steps with the extra tensors `policy`, from the last search of each step, and `behavior`, the behavior
+            probability of its action.
+        values: `[L, S, M]` values of the observations.
+        off_policy: whether returns are corrected for the last policies (V-trace).
         turn: sign of the next step's value, 1 or -1.
-        gamma: discount per step.
+        gamma: discount factor.
         lam: λ.
     """
     cut = steps.truncated[:-1]
-    taken = drawn = torch.zeros_like(steps.rewards[:-1])
+    behavior = drawn = torch.zeros_like(steps.rewards[:-1])
     if off_policy:
-        taken = steps.extras["policy"][:-1].gather(-1, steps.actions[:-1].unsqueeze(-1)).squeeze(-1).log()
+        behavior = steps.extras["policy"][:-1].gather(-1, steps.actions[:-1].unsqueeze(-1)).squeeze(-1).log()
         drawn = steps.extras["behavior"][:-1].clamp(min=torch.finfo(drawn.dtype).tiny).log()
     turns = turn ** torch.arange(len(values), device=cut.device).view(-1, 1, 1)
     signed = turns * values
-    found = ops.vtrace(
+    estimates = ops.vtrace(
         turns[:-1] * steps.rewards[:-1],
         signed[:-1],
         signed[1:],
-        taken.masked_fill(cut, -torch.inf),
+        behavior.masked_fill(cut, -torch.inf),
         drawn,
         terminated=steps.terminated[:-1],
         truncated=cut,
         gamma=gamma,
         lam=lam,
     )
-    return turns[:-1] * found.targets
+    return turns[:-1] * estimates.targets
 
 
 def unrolled(
@@ -80,7 +80,7 @@ def unrolled(
     Args:
         steps: the windows.
         returns: `[L - 1, S, M]` (see `returns_of`).
-        weights: `[S, M]` of the samples.
+        weights: `[S, M]` importance weights of the samples.
         k: K.
         actions: A.
         generators: one per seed.
@@ -89,10 +89,10 @@ def unrolled(
     terminated, truncated = (_before(flag[:k], ended) for flag in (steps.terminated, steps.truncated))
     acting = ~(terminated | truncated)
     shape, device = acting[:k, 0].shape, weights.device
-    anything = torch.stack([torch.randint(actions, shape, generator=g, device=device) for g in generators], 1)
+    random_actions = torch.stack([torch.randint(actions, shape, generator=g, device=device) for g in generators], 1)
     return Unroll(
         obs=steps.obs[0],
-        actions=torch.where(acting[:k], steps.actions[:k], anything),
+        actions=torch.where(acting[:k], steps.actions[:k], random_actions),
         policies=steps.extras["policy"][: k + 1],
         returns=returns[: k + 1].masked_fill(~acting, 0.0),
         rewards=steps.rewards[:k].masked_fill(~acting[:k], 0.0),
@@ -103,7 +103,7 @@ def unrolled(
 
 
 def _before(flags: Tensor, ended: Tensor) -> Tensor:
-    """Return `[K + 1, ...]` whether the first end `ended [K, ...]` of an episode before a step was one of `flags`."""
+    """Return `[K + 1, ...]`, whether the first end `ended [K, ...]` of an episode before a step has one of `flags`."""
     first = ended & (ended.cumsum(0) == 1)
     marked = (flags & first).cumsum(0) > 0
     return torch.cat((torch.zeros_like(marked[:1]), marked))
@@ -112,12 +112,12 @@ def _before(flags: Tensor, ended: Tensor) -> Tensor:
 def unrolled_losses(model: LatentModel, batch: Unroll, masked: int) -> tuple[tuple[Tensor, Tensor, Tensor], Tensor]:
     """Return the losses `[S]` of policy, value and reward, and the values `[S, M]` at the first step.
 
-    The first step weighs as much as all that follow together; the gradient is halved at every step of the dynamics
-    (MuZero, appendix G), so that later states do not outweigh the first one.
+    The first step has the same weight as all following steps together; the gradient is halved at every step of the
+    dynamics (MuZero, appendix G), so that later states do not dominate.
 
     Args:
-        model: to unroll.
-        batch: samples.
+        model: the model.
+        batch: the samples.
         masked: length of the action mask at the end of an observation.
     """
     k, latent = len(batch.actions), model.represent(batch.obs)
@@ -125,15 +125,15 @@ def unrolled_losses(model: LatentModel, batch: Unroll, masked: int) -> tuple[tup
     for t in range(k + 1):
         share = 1.0 if t == 0 else 1.0 / k
         if t:
-            latent, said = model.follow(latent, batch.actions[t - 1])
+            latent, rewards = model.follow(latent, batch.actions[t - 1])
             latent = (latent + latent.detach()) / 2
-            reward = reward + share * batch.known[t - 1] * model.loss(said, batch.rewards[t - 1])
-        logits, said = model.predict(latent)
+            reward = reward + share * batch.known[t - 1] * model.loss(rewards, batch.rewards[t - 1])
+        logits, rewards = model.predict(latent)
         if t == 0:
-            first = model.number(said)
+            first = model.number(rewards)
             if masked:  # as in the root of a search
                 logits = logits.masked_fill(batch.obs[..., -masked:] == 0, -1e9)
         policy = policy - share * batch.acting[t] * (batch.policies[t] * logits.log_softmax(-1)).sum(-1)
-        value = value + share * batch.known[t] * model.loss(said, batch.returns[t])
+        value = value + share * batch.known[t] * model.loss(rewards, batch.returns[t])
     policy, value, reward = (ops.weighted_mean(part, batch.weights) for part in (policy, value, reward))
     return (policy, value, reward), first

@@ -1,4 +1,4 @@
-"""The world model of DreamerV3: what encodes observations, follows them, and predicts them, rewards and ends.
+"""The world model of DreamerV3: encoder, recurrent state-space model, and predictions.
 
 Hafner et al. 2023, arXiv:2301.04104, equations 1 to 5.
 """
@@ -23,17 +23,17 @@ class WorldShape:
     """Shape of a world model.
 
     Attributes:
-        observation: `(D,)` of a vector, or `(C, H, W)` of an image of bytes.
-        actions: A, numbers of an action.
-        deter: numbers of the recurrent state.
-        stoch: categorical variables.
-        classes: classes of each.
-        units: width of the hidden layers.
-        layers: hidden layers of the encoder and decoder of vectors.
-        prior_layers: hidden layers of the prior.
-        blocks: blocks of the recurrent weights.
-        depth: half of the channels after the first stage of the encoder of images.
-        bins: atoms of rewards and values.
+        observation: `(D,)` for vectors, or `(C, H, W)` for images of bytes.
+        actions: A, size of an encoded action.
+        deter: size of the recurrent state.
+        stoch: number of categorical variables.
+        classes: number of classes per variable.
+        units: size of the hidden layers.
+        layers: number of hidden layers of the encoder and decoder of vectors.
+        prior_layers: number of hidden layers of the prior.
+        blocks: number of blocks of the recurrent weights.
+        depth: half the number of channels after the first stage of the image encoder.
+        bins: number of atoms of rewards and values.
         unimix: share of the uniform distribution in categorical variables.
     """
 
@@ -57,15 +57,15 @@ class WorldShape:
 
     @cached_property
     def encoder(self) -> StackedImageEncoder | StackedNormedMLP:
-        """From observations to vectors."""
+        """Return the network that encodes observations as vectors."""
         if self.sees_images:
             return StackedImageEncoder(self.observation, self.depth)
-        # One more input, of a constant: normalization removes the length of a product without a bias.
+        # With a constant input, because without a bias, layer normalization would remove the scale of an observation.
         return StackedNormedMLP(self.observation[0] + 1, (self.units,) * self.layers)
 
     @property
     def embedding(self) -> int:
-        """Numbers of an encoded observation."""
+        """Size of an encoded observation."""
         return self.encoder.outputs if isinstance(self.encoder, StackedImageEncoder) else self.units
 
     @property
@@ -91,7 +91,7 @@ class WorldModel(Slots):
         shape: shape of the models.
 
     Attributes:
-        shape: as given.
+        shape: shape of the networks.
     """
 
     def __init__(self, shape: WorldShape) -> None:
@@ -129,7 +129,7 @@ class BoundWorld:
     """The models with one set of parameters.
 
     Attributes:
-        model: their shape.
+        model: shape of the models.
         rssm: recurrent state-space model of the encoded observations.
         support: `[K]` atoms of rewards.
     """
@@ -143,27 +143,27 @@ class BoundWorld:
     support: Tensor
 
     def look(self, obs: Tensor) -> Tensor:
-        """Return the posterior's input from observations `[S, M, ...]`, `[S, M, U]`."""
-        seen = obs if self.model.shape.sees_images else pad(ops.symlog(obs), (0, 1), value=1.0)
-        return self.rssm.look(self.model.shape.encoder(self.encoder, seen))
+        """Return the posterior's input `[S, M, U]` for observations `[S, M, ...]`."""
+        inputs = obs if self.model.shape.sees_images else pad(ops.symlog(obs), (0, 1), value=1.0)
+        return self.rssm.look(self.model.shape.encoder(self.encoder, inputs))
 
     def observe(self, frames: Frames, actions: Tensor, noise: Tensor) -> tuple[State, Tensor]:
         """Return states `[L, S, M, ...]` and the posterior's log-probabilities for frames.
 
         Args:
             frames: observed frames.
-            actions: `[L, S, M, A]` before them, as the networks see actions; zero in first frames.
+            actions: `[L, S, M, A]` encoded previous actions; zero in first frames.
             noise: `[L, S, M, G, K]` standard Gumbel noise.
         """
         looked, driven = (
-            by_row(function(merged(given)), given)
-            for function, given in ((self.look, frames.obs), (self.rssm.drive, actions))
+            by_row(function(merged(inputs)), inputs)
+            for function, inputs in ((self.look, frames.obs), (self.rssm.drive, actions))
         )
         goes_on = (~frames.first).to(looked.dtype).unsqueeze(-1)
         return self.rssm.observe(looked, driven, goes_on, noise)
 
     def losses(self, frames: Frames, states: State, posterior: Tensor, *, free: float) -> WorldLosses:
-        """Return the losses of frames at their states; first frames have no reward to predict."""
+        """Return the losses of frames given their states; first frames have no reward to predict."""
         features = merged(states.features)
         prior = by_row(self.rssm.expect(merged(states.deter)), frames.rewards)
         dynamics, representation = ops.balanced_kl(posterior, prior, free=free)
@@ -179,18 +179,18 @@ class BoundWorld:
         )
 
     def _reconstruction(self, features: Tensor, frames: Frames) -> Tensor:
-        """Return the squared error `[L, S, M]` of images from 0 to 1, or of squashed vectors."""
-        found = by_row(self.model.decoder(self.decoder, features), frames.rewards)
+        """Return the squared error `[L, S, M]` of images in [0, 1], or of squashed vectors."""
+        decoded = by_row(self.model.decoder(self.decoder, features), frames.rewards)
         target = frames.obs.float() / 255 if self.model.shape.sees_images else ops.symlog(frames.obs)
-        return (found - target).square().flatten(3).sum(-1)
+        return (decoded - target).square().flatten(3).sum(-1)
 
     def decode(self, features: Tensor) -> Tensor:
-        """Return the observations that states `[S, M, F]` represent, images as numbers from 0 to 1."""
-        found = self.model.decoder(self.decoder, features)
-        return found if self.model.shape.sees_images else ops.symexp(found)
+        """Return the decoded observations of states `[S, M, F]`; images are in [0, 1]."""
+        decoded = self.model.decoder(self.decoder, features)
+        return decoded if self.model.shape.sees_images else ops.symexp(decoded)
 
     def rewards(self, features: Tensor) -> Tensor:
-        """Return the expected rewards `[S, M]` on the way to states `[S, M, F]`."""
+        """Return the expected rewards `[S, M]` of transitions to states `[S, M, F]`."""
         return ops.symmetric_mean(self.model.reward(self.reward, features), self.support)
 
     def continues(self, features: Tensor) -> Tensor:
@@ -199,10 +199,10 @@ class BoundWorld:
 
 
 def merged(tensor: Tensor) -> Tensor:
-    """Turn `[L, S, M, ...]` into `[S, L * M, ...]`, which networks compute together."""
+    """Reshape `[L, S, M, ...]` to `[S, L * M, ...]`, the batch layout of the networks."""
     return tensor.transpose(0, 1).flatten(1, 2)
 
 
 def by_row(tensor: Tensor, like: Tensor) -> Tensor:
-    """Turn `[S, L * M, ...]` back into `[L, S, M, ...]`, with the L and M of `like [L, S, M, ...]`."""
+    """Reshape `[S, L * M, ...]` back to `[L, S, M, ...]`, the shape of `like`."""
     return torch.unflatten(tensor, 1, (like.shape[0], like.shape[2])).transpose(0, 1)

@@ -1,15 +1,16 @@
-"""World Models: a controller trained in the dreams of a model (Ha & Schmidhuber 2018, arXiv:1803.10122).
+"""World Models: a controller trained in imagined episodes of a model (Ha & Schmidhuber 2018, arXiv:1803.10122).
 
-Act at random and learn to see (V): a variational autoencoder turns images into latent vectors. Learn what follows what
-(M): a recurrent network predicts a mixture of Gaussians over the next latent vector and the reward, and the end of
-episodes. Then let CMA-ES find a linear controller (C) of latent vector and recurrent state, in episodes that M dreams;
-a temperature makes them less certain, so that a controller cannot live on what M has wrong. The controller acts in the
-environment without further training. With more than one round, it collects what V and M learn from next (section 5).
+Take random actions and train a variational autoencoder (V) that encodes images as latent vectors. Train a recurrent
+network (M) that predicts a mixture of Gaussians over the next latent vector and the reward, and the end of episodes.
+Then CMA-ES optimizes a linear controller (C) of latent vector and recurrent state in episodes imagined by M, with a
+temperature that makes them more random, so that controllers cannot exploit errors of M. The controller acts in the
+environment without further training. With several rounds, it collects the data of V and M in the next round
+(section 5).
 
 What differs from the paper: pixels are Bernoulli variables, not squared errors; the recurrent network has the gates of
-a GRU; one mixture of K components is over the whole vector, not one over each of its numbers; the reward is part of it;
-all candidates of a generation dream with the same random numbers; the controller that acts is the mean of the search
-distribution, not the best candidate, whose score is the luckiest.
+a GRU; one mixture of K components is over the whole vector, not one per entry, and includes the reward; all candidates
+of a generation use the same random numbers; the acting controller is the mean of the search distribution, not the best
+candidate, whose score is biased upward.
 """
 
 from collections.abc import Mapping, Sequence
@@ -43,10 +44,10 @@ AT_ONCE = 2048
 """Images per seed that are encoded together."""
 
 Stage = Literal["collect", "see", "predict", "control"]
-"""What an iteration does: act, or train V, M or C."""
+"""Stage of an iteration: collect, or train V, M or C."""
 
 STAGES: tuple[Stage, ...] = ("collect", "see", "predict", "control")
-"""In their order."""
+"""The stages in order."""
 
 
 PRESETS: Mapping[str, Mapping[str, Any]] = {
@@ -61,29 +62,29 @@ PRESETS: Mapping[str, Mapping[str, Any]] = {
         "max_dream_steps": 2100,
     },
 }
-"""Configuration by task, which selects its own, or by name; what is not named keeps its default."""
+"""Presets: by task, selected automatically, or by name. Other fields keep their defaults."""
 
 
 class WorldModels(Resumable):
-    """The learner: `S` seeds trained as one program.
+    """Learner that trains `S` seeds as one program.
 
     Args:
         config: hyperparameters.
-        env: `S * config.num_envs` rows of a task with images, made with the same seeds.
-        seeds: one non-negative integer for each of the S runs; each owns its streams of random numbers.
+        env: `S * config.num_envs` environments with the same seeds and image observations.
+        seeds: one non-negative integer per run; each has its own random streams.
         budget: environment steps per seed.
         algorithm: name in the catalog, for messages.
 
     Attributes:
-        consumed: environment steps per seed so far. Those of a round count as V, M and C learn from them, and all of
-            them when it ends.
+        consumed: environment steps per seed so far. The steps of a round are counted gradually while V, M and C are
+            trained.
         vision: parameters `[S, P]` of V.
         model: parameters `[S, P]` of M.
         controller: weights `[S, F, A]` of C, with F = Z + H + 1 features, of which the last is 1.
 
     Raises:
         ModuleNotFoundError: if the package `cma` is not installed.
-        ValueError: if the environment's spaces do not suit, or its rows do not fit, or the budget does not.
+        ValueError: if the environment's spaces are unsupported, or the number of environments or the budget is wrong.
     """
 
     STATE = (
@@ -150,24 +151,24 @@ class WorldModels(Resumable):
 
     @property
     def learned(self) -> Weights:
-        """The networks and controllers of all seeds, and what wrappers have learned."""
+        """The weights of networks, controllers and wrappers."""
         own = {"vision": self.vision, "model": self.model, "controller": self.controller}
         return {**own, **learned(self.collector.env)}
 
     @property
     def gradient_steps(self) -> int:
-        """How many gradient steps of V and M the whole run takes."""
+        """Number of gradient steps of V and M in the whole run."""
         rounds = -(-self.budget // self.config.collect_steps) if self.config.train_in == "dream" else 1
         return rounds * (self.config.vae_gradient_steps + self.config.rnn_gradient_steps)
 
     @property
     def plan(self) -> dict[Stage, int]:
-        """How many iterations of each stage this round has."""
+        """Number of iterations of each stage in this round."""
         config = self.config
-        wanted = min(config.collect_steps, self.budget - self.begun)
-        least = config.num_envs * (config.sequence_length + 1)
+        steps = min(config.collect_steps, self.budget - self.begun)
+        minimum = config.num_envs * (config.sequence_length + 1)
         return {
-            "collect": -(-max(wanted, least) // (config.num_envs * config.num_steps)),
+            "collect": -(-max(steps, minimum) // (config.num_envs * config.num_steps)),
             "see": -(-config.vae_gradient_steps // STEPS),
             "predict": -(-config.rnn_gradient_steps // STEPS),
             "control": config.generations if config.train_in == "dream" else 0,
@@ -175,7 +176,7 @@ class WorldModels(Resumable):
 
     @property
     def stage(self) -> Stage:
-        """What the next iteration does."""
+        """Stage of the next iteration."""
         before = 0
         for stage, calls in self.plan.items():
             before += calls
@@ -184,7 +185,7 @@ class WorldModels(Resumable):
         return "control"
 
     def iterate(self) -> Metrics:
-        """Act, or train V, M or C, whose turn it is."""
+        """Collect, or train V, M or C, according to the stage."""
         plan, config = self.plan, self.config
         metrics: Metrics = getattr(self, self.stage)()
         self.calls += 1
@@ -199,7 +200,7 @@ class WorldModels(Resumable):
 
     @torch.no_grad()
     def collect(self) -> Metrics:
-        """Take `num_steps` steps in every environment, at random in the first round, and remember them."""
+        """Take `num_steps` steps in every environment, at random in the first round, and store them."""
 
         def act(obs: Tensor, t: int) -> tuple[tuple[Tensor], Tensor]:
             code = (
@@ -215,13 +216,13 @@ class WorldModels(Resumable):
         return {**rollout.metrics, "health/dropped_transitions": dropped}
 
     def _played(self, steps: int, act: Act) -> Rollout:
-        """Take steps in every environment, and note where episodes begin next."""
+        """Take steps in every environment, and record the starts of episodes."""
         rollout = self.collector.collect(steps, act)
         self.starts = rollout.terminated[-1] | rollout.truncated[-1]
         return rollout
 
     def _controlled(self, obs: Tensor, weights: Tensor, t: int) -> Tensor:
-        """Return actions `[S, N, A]` as M sees them, by controllers `[S, K, F, A]`, each for its share of the rows.
+        """Return encoded actions `[S, N, A]` of controllers `[S, K, F, A]`, each for a share of the environments.
 
         Args:
             obs: images `[S, N, C, H, W]`.
@@ -236,15 +237,15 @@ class WorldModels(Resumable):
         return code
 
     @property
-    def _falls(self) -> float:
-        """What the step sizes of this stage have fallen to."""
+    def _rate_fraction(self) -> float:
+        """Current fraction of the learning rates in this stage."""
         plan, stage = self.plan, self.stage
         before = sum(calls for name, calls in plan.items() if STAGES.index(name) < STAGES.index(stage))
         return 1.0 if self.config.lr_schedule == "constant" else 1.0 - 0.9 * (self.calls - before) / plan[stage]
 
     def see(self) -> Metrics:
-        """Take gradient steps of V on images that were collected."""
-        config, counts, falls = self.config, self.vision_optimizer.counts, self._falls
+        """Take gradient steps of V on collected images."""
+        config, counts, falls = self.config, self.vision_optimizer.counts, self._rate_fraction
         losses: list[Tensor] = []
         for _ in range(STEPS):
             index = self.replay.draw(config.vae_batch_size, self.streams)
@@ -261,8 +262,8 @@ class WorldModels(Resumable):
         return names | update_metrics(self.vision_optimizer.counts - counts)
 
     def predict(self) -> Metrics:
-        """Take gradient steps of M on sequences that were collected."""
-        config, counts, falls = self.config, self.model_optimizer.counts, self._falls
+        """Take gradient steps of M on collected sequences."""
+        config, counts, falls = self.config, self.model_optimizer.counts, self._rate_fraction
         losses: list[Tensor] = []
         for _ in range(STEPS):
             gradient, loss = self.bound_model.gradient(self._sequences())
@@ -273,7 +274,7 @@ class WorldModels(Resumable):
 
     @torch.no_grad()
     def _sequences(self) -> Steps:
-        """Return sequences to learn from; latent vectors are drawn again each time."""
+        """Return training sequences, with newly sampled latent vectors."""
         config, replay = self.config, self.replay
         length, samples = config.sequence_length, config.rnn_batch_size
         index = replay.draw_sequences(samples, length + 1, self.streams)
@@ -288,7 +289,7 @@ class WorldModels(Resumable):
         return Steps(*(column.movedim(1, 0) for column in columns))
 
     def _drawn(self, places: Tensor) -> Tensor:
-        """Return latent vectors `[S, ..., Z]` of what was seen at places `[S, ...]`, drawn from what V says."""
+        """Sample latent vectors `[S, ..., Z]` of the stored observations at indices `[S, ...]`."""
         seeds = torch.arange(len(self.seeds), device=self.device).view(-1, *[1] * (places.dim() - 1))
         mean, log_std = (part[seeds, places] for part in self.latents)
         noise = self._normal(places[0].numel(), self.config.latent_size).view_as(mean)
@@ -300,18 +301,16 @@ class WorldModels(Resumable):
     @property
     @torch.no_grad()
     def latents(self) -> tuple[Tensor, Tensor]:
-        """What V says of all that is held: means and log-deviations `[S, n, Z]`, by place."""
+        """V's means and log standard deviations `[S, n, Z]` of all stored observations."""
         if self._latents is None:
-            places = torch.arange(self.replay.size, device=self.device).expand(len(self.seeds), -1)
-            parts = [
-                self.bound_vision.encode(self.replay.read("obs", part)) for part in torch.split(places, AT_ONCE, 1)
-            ]
+            index = torch.arange(self.replay.size, device=self.device).expand(len(self.seeds), -1)
+            parts = [self.bound_vision.encode(self.replay.read("obs", part)) for part in torch.split(index, AT_ONCE, 1)]
             mean, log_std = zip(*parts, strict=True)
             self._latents = torch.cat(mean, 1), torch.cat(log_std, 1)
         return self._latents
 
     def control(self) -> Metrics:
-        """Let one generation of controllers dream, or act in the environment, and take their returns as fitness."""
+        """Evaluate one generation of controllers, in imagined episodes or in the environment, and update the search."""
         if self.evolution.rounds == self.rounds:
             self.evolution.begin(self.controller.flatten(1))
         candidates = self.evolution.ask().to(self.device, torch.float32)
@@ -328,9 +327,9 @@ class WorldModels(Resumable):
 
     @torch.no_grad()
     def dream(self, weights: Tensor) -> tuple[Tensor, Metrics]:
-        """Return the results of controllers `[S, K, F, A]` in dreams, the mean return `[S, K]`, and metrics.
+        """Return the mean returns `[S, K]` of controllers `[S, K, F, A]` in imagined episodes, and metrics.
 
-        Every dream begins where a real episode began.
+        Imagined episodes start from the first observations of real episodes.
         """
         config, horizon = self.config, self.config.max_dream_steps
         latent = self._drawn(self._first(config.rollouts))
@@ -343,29 +342,29 @@ class WorldModels(Resumable):
         return returns, {"dream/episode_length": lengths}
 
     def _first(self, count: int) -> Tensor:
-        """Return places `[S, count]`, drawn from those where an episode begins."""
+        """Sample indices `[S, count]` of the first steps of episodes."""
         replay, rows = self.replay, self.replay.rows
         places = torch.arange(replay.size, device=self.device).expand(len(self.seeds), -1)
         before = (places - rows) % (replay.length * rows)
         first = replay.read("ended", before)
         if replay.added <= replay.length:
             first = first | (places < rows)
-        found = [row.nonzero().squeeze(1) for row in first]
+        candidates = [row.nonzero().squeeze(1) for row in first]
         drawn = [
             torch.randint(len(place), (count,), generator=stream, device=self.device)
-            for place, stream in zip(found, self.streams, strict=True)
+            for place, stream in zip(candidates, self.streams, strict=True)
         ]
-        return torch.stack([place[index] for place, index in zip(found, drawn, strict=True)])
+        return torch.stack([place[index] for place, index in zip(candidates, drawn, strict=True)])
 
     @property
     def _trial_steps(self) -> int:
-        """Steps of every environment in which a generation is tried out."""
+        """Number of steps per environment for the evaluation of a generation."""
         config = self.config
         return config.max_dream_steps * config.rollouts * config.population_size // config.num_envs
 
     @torch.no_grad()
     def trial(self, weights: Tensor) -> tuple[Tensor, Metrics]:
-        """Return the returns of controllers `[S, K, F, A]` in the environment, the mean `[S, K]`, and metrics."""
+        """Return the mean returns `[S, K]` of controllers `[S, K, F, A]` in the environment, and metrics."""
 
         def act(obs: Tensor, t: int) -> tuple[tuple[()], Tensor]:
             return (), self.controllers.to_env(self._controlled(obs, weights, t))
@@ -379,7 +378,7 @@ class WorldModels(Resumable):
 
     @torch.no_grad()
     def act(self, obs: Tree, memory: Tree | None, noise: Tensor | None) -> tuple[Tensor, Tree | None]:
-        """Choose actions for observations `[S, N, ...]` (see `runtime.Policy`); the memory is M's state."""
+        """Select actions for observations `[S, N, ...]` (see `runtime.Policy`); `memory` is M's hidden state."""
         mean, log_std = self.bound_vision.encode(self.features.by_seed(obs))
         latent = mean if noise is None else ops.gaussian_sample(mean, log_std, noise)
         hidden = mean.new_zeros(*mean.shape[:2], self.config.rnn_hidden_size) if memory is None else memory
@@ -387,12 +386,12 @@ class WorldModels(Resumable):
         return self.controllers.to_env(code), self.bound_model.follow(latent, code, cast(Tensor, hidden))[1]
 
     def noise(self, rows: int, generator: torch.Generator) -> Tensor:
-        """Draw the noise for one action of each of `rows` rows of every seed: that of latent vectors."""
+        """Sample the noise of the latent vectors of `rows` environments per seed."""
         shape = len(self.seeds), rows, self.config.latent_size
         return torch.empty(shape, device=generator.device).normal_(generator=generator)
 
     def load_state_dict(self, state: State) -> None:
-        """Restore a state exactly; an invalid one leaves everything unchanged."""
+        """Restore a state exactly; an invalid state leaves the learner unchanged."""
         self._latents = None
         super().load_state_dict(state)
         if begins_anew(self.collector.env):

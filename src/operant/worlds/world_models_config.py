@@ -12,58 +12,58 @@ class WorldModelsConfig:
     """Hyperparameters of World Models."""
 
     num_envs: PositiveInt = 16
-    """Environments of each seed, N."""
+    """Number of environments per seed, N."""
     num_steps: PositiveInt = 64
-    """Steps of each in one iteration of collecting."""
+    """Steps per environment and iteration of collection."""
     collect_steps: PositiveInt = 20_000
-    """Steps per seed that are collected before V, M and C are trained; a larger budget is for more such rounds."""
+    """Steps per seed that are collected before V, M and C are trained; a larger budget allows more such rounds."""
     buffer_size: PositiveInt = 100_000
     """Steps per seed that are kept."""
     vae_encoder: TorsoName = "auto"
-    """Convolutions of V, which its decoder mirrors: `nature` or `small`; `auto` chooses by the size of the images."""
+    """Convolutions of V, which its decoder mirrors: `nature` or `small`; `auto` selects them by the image size."""
     latent_size: PositiveInt = 8
-    """Numbers of a latent vector, Z."""
+    """Size of a latent vector, Z."""
     vae_hidden_sizes: tuple[PositiveInt, ...] = (64,)
-    """Widths of the dense layers between V's convolutions and the latent vector."""
+    """Sizes of the dense layers between V's convolutions and the latent vector."""
     vae_gradient_steps: PositiveInt = 1500
-    """Gradient steps of V in a round."""
+    """Gradient steps of V per round."""
     vae_batch_size: PositiveInt = 64
-    """Images of one of them."""
+    """Minibatch size of V in images."""
     vae_learning_rate: PositiveFloat = 1e-3
-    """Step size of Adam for V."""
+    """Learning rate of Adam for V."""
     free_nats: NonNegativeFloat = 1.5
-    """KL divergence of each number of a latent vector that costs nothing; with 0, V may learn to ignore the image."""
+    """Free nats of the KL divergence per entry of a latent vector; with 0, V may learn to ignore the image."""
     rnn_hidden_size: PositiveInt = 32
-    """Numbers that M remembers, H."""
+    """Size of M's hidden state, H."""
     mixture_components: PositiveInt = 5
-    """Gaussians of M's mixture, K."""
+    """Number of Gaussians in M's mixture, K."""
     rnn_gradient_steps: PositiveInt = 6000
-    """Gradient steps of M in a round."""
+    """Gradient steps of M per round."""
     rnn_batch_size: PositiveInt = 32
-    """Sequences of one of them."""
+    """Minibatch size of M in sequences."""
     sequence_length: PositiveInt = 16
-    """Steps of a sequence, over which gradients flow back."""
+    """Length of a sequence in steps, through which gradients flow."""
     rnn_learning_rate: PositiveFloat = 3e-3
-    """Step size of Adam for M."""
+    """Learning rate of Adam for M."""
     lr_schedule: Literal["constant", "linear"] = "linear"
-    """Whether the step sizes stay as they are or fall linearly to a tenth while V, and while M, is trained."""
+    """Schedule of the learning rates: constant, or linear to a tenth during the training of V and of M."""
     max_grad_norm: PositiveFloat | None = 1.0
-    """Largest gradient norm of M of one seed; None: no clipping."""
+    """Maximum gradient norm of M per seed; None: no clipping."""
     train_in: Literal["dream", "environment"] = "dream"
-    """Where C is trained: in episodes that M imagines, or in the environment, whose steps the budget counts."""
+    """Training of C: in episodes imagined by M, or in the environment, whose steps count for the budget."""
     dream_temperature: PositiveFloat = 1.0
-    """τ of the dream: above 1 it is less certain than M is, toward 0 the likeliest always happens."""
+    """Temperature τ of imagined episodes: above 1 they are more random than M; as τ approaches 0, deterministic."""
     generations: PositiveInt = 300
-    """Generations of CMA-ES in a round; in the environment as many as the budget pays for."""
+    """Generations of CMA-ES per round; in the environment, as many as the budget allows."""
     population_size: PositiveInt = 32
-    """Controllers of a generation."""
+    """Number of controllers per generation."""
     rollouts: PositiveInt = 32
-    """Episodes per evaluation of a controller."""
+    """Number of episodes per evaluation of a controller."""
     max_dream_steps: PositiveInt = 1000
-    """Steps after which a dreamed episode is cut; in the environment each controller acts for `rollouts` times as
-    many."""
+    """Maximum length of an imagined episode; in the environment each controller acts for `rollouts` times as many
+    steps."""
     initial_sigma: PositiveFloat = 0.5
-    """First standard deviation of the controller's weights in the search."""
+    """Initial standard deviation of the controller's weights in the search."""
 
     def __post_init__(self) -> None:
         """Validate."""
@@ -76,7 +76,7 @@ class WorldModelsConfig:
         if self.collect_steps < self.num_envs * (self.sequence_length + 1):
             raise ValueError(
                 "collect_steps must be at least num_envs * (sequence_length + 1) = "
-                f"{self.num_envs * (self.sequence_length + 1)}, so that M has sequences to learn from, got "
+                f"{self.num_envs * (self.sequence_length + 1)}, for complete sequences, got "
                 f"{self.collect_steps}"
             )
         if self.train_in == "environment" and self.num_envs % self.population_size:
