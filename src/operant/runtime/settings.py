@@ -3,6 +3,7 @@
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from numbers import Integral
 from typing import Any, Literal, cast
 
 import numpy as np
@@ -191,8 +192,10 @@ def counted_seeds(first: int, count: int) -> tuple[int, ...]:
     """Return `count` seeds from the first on.
 
     Raises:
-        ValueError: there are more than `MOST_SEEDS`.
+        ValueError: there are more than `MOST_SEEDS`, or the first one is not an integer.
     """
+    if not isinstance(cast(object, first), Integral):
+        raise ValueError(f"seed, the first of the seeds, must be an integer, got {first!r}")
     if count > MOST_SEEDS:
         raise ValueError(f"a run has at most {MOST_SEEDS} seeds, got {count}: --seed is the first of them")
     return tuple(range(first, first + count))
