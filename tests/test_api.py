@@ -612,6 +612,7 @@ def test_a_language_model_takes_no_observations_and_no_other_budget(tmp_path):
         ({"seeds": 1.5}, r"seeds must be their number, or a list of integers, got 1\.5"),
         ({"seeds": np.array([0.5])}, r"seeds must be a tuple of integers, got \(0\.5,\)"),
         ({"seed": -1}, "seeds must be .*non-negative"),
+        ({"seed": "1"}, "seed, the first of the seeds, must be an integer, got '1'"),
         ({"seeds": (3, 4), "seed": 5}, "seed=5 is the first seed"),
         ({"evaluate_episodes": 0}, r"evaluate_episodes must be in \[1, inf\), got 0"),
         ({"env_backend": "jax"}, "backend must be"),
@@ -665,6 +666,19 @@ def test_a_folder_with_something_in_it_is_left_alone(tmp_path):
 def test_a_folder_that_is_no_run_is_refused(tmp_path, call):
     with pytest.raises(RunError, match="is not the folder of a run"):
         call(tmp_path)
+
+
+@pytest.mark.parametrize("call", [operant.load, operant.resume])
+@pytest.mark.parametrize("path", [None, 3])
+def test_a_run_is_named_by_a_path(call, path):
+    with pytest.raises(RunError, match=f"'{path}' is not a path: "):
+        call(path)
+
+
+@pytest.mark.parametrize("name", [None, 5, ["ppo"]])
+def test_an_algorithm_is_a_name_or_a_class(name):
+    with pytest.raises(ValueError, match=r"given by its name, such as 'ppo', or by its class, got "):
+        operant.train(name, "CartPole-v1")
 
 
 def bare_run(folder):

@@ -55,6 +55,16 @@ def test_a_near_miss_is_suggested():
         catalog.find("pppo")
 
 
+def test_only_the_case_of_a_name_is_wrong():
+    with pytest.raises(ValueError, match=r"no algorithm is called 'PPO'; did you mean 'ppo'\?$"):
+        catalog.find("PPO")
+
+
+def test_a_solver_of_known_models_is_no_algorithm_to_train():
+    with pytest.raises(ValueError, match=r"'value-iteration'; known models are solved by `operant solve TASK --method"):
+        catalog.find("value-iteration")
+
+
 def test_a_far_miss_lists_what_there_is():
     with pytest.raises(ValueError, match=r"'wxyz'; there are: .*ppo"):
         catalog.find("wxyz")

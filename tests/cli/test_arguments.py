@@ -166,6 +166,11 @@ def test_algorithm_and_task_come_first(arguments):
         parse_training(arguments)
 
 
+def test_task_and_algorithm_in_the_wrong_order():
+    with pytest.raises(ValueError, match=f"the algorithm comes first: operant train ppo {TASK}$"):
+        parse_training([TASK, "ppo", "--budget", "100"])
+
+
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
@@ -174,6 +179,8 @@ def test_algorithm_and_task_come_first(arguments):
         (["--budget", "0"], "budget must be in [1, inf)"),
         (["--preset"], "--preset"),
         (["--vectorization", "thread"], "invalid choice 'thread' for argument '--vectorization'"),
+        (["--hidden-sizes", "64,64"], "--hidden-sizes: expected values separated by spaces, got 64,64"),
+        (["--hidden-sizes", "64", "big"], "--hidden-sizes: expected values separated by spaces, got 64 big"),
         (["--run", ""], "--run: expected a path, got an empty one"),
         (["--run="], "--run: expected a path, got an empty one"),
     ],

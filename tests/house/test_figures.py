@@ -3,6 +3,7 @@
 import json
 import re
 from collections.abc import Iterator
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -116,6 +117,13 @@ def test_the_table_of_scores_is_that_of_the_files():
         cells = list(records(json.loads(file.read_text(encoding="utf-8"))))
         assert any((cell["task"], cell["algorithm"]) == (task, name) for cell in cells), (task, name)
         assert name == "random" or all("config" in cell for cell in cells)
+
+
+def test_configurations_of_the_scores_have_the_current_names():
+    for file in (ROOT / "experiments" / "scores").glob("*.json"):
+        for cell in records(json.loads(file.read_text(encoding="utf-8"))):
+            known = {field.name for field in fields(catalog.find(cell["algorithm"]).config_class)}
+            assert cell.get("config", {}).keys() <= known, file.name
 
 
 def test_every_cell_of_the_scores_was_run_or_is_named_as_not_run():

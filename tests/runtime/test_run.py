@@ -152,9 +152,22 @@ def test_a_configuration_that_a_file_cannot_hold_leaves_no_folder(tmp_path):
 
 
 def test_opening_what_is_no_run(tmp_path):
-    for path in (tmp_path, tmp_path / "nowhere"):
-        with pytest.raises(RunError, match=r"is not the folder of a run: config\.toml"):
-            Run.open(path)
+    (tmp_path / "file").touch()
+    (tmp_path / "empty").mkdir()
+    run = Run.create(tmp_path / "all" / "one", SETTINGS, Config())
+    for name, message in {
+        "empty": r"config\.toml: No such file",
+        "nowhere": "there is no such folder",
+        "file": "it is a file",
+        "all": "it contains runs, use one of them: one$",
+        "all/one/config.toml": f"it is a part of the run {run.path}, use that folder",
+        "all/one/best": "there is no such folder",
+    }.items():
+        with pytest.raises(RunError, match=f"is not the folder of a run: {message}"):
+            Run.open(tmp_path / name)
+    (run.path / "best").mkdir(exist_ok=True)
+    with pytest.raises(RunError, match="it is a part of the run"):
+        Run.open(run.path / "best")
 
 
 def test_opening_a_run_by_its_bare_or_misspelled_name_names_the_folder(tmp_path, monkeypatch):

@@ -1,4 +1,5 @@
 import numpy as np
+import pytest
 
 import operant
 
@@ -32,3 +33,14 @@ def test_sampled_actions_come_from_a_stream_of_their_own(tmp_path):
 
 def test_what_is_shown_of_it_fits_a_screen(tmp_path):
     assert len(repr(train(tmp_path / "run"))) < 2000
+
+
+def test_values_of_other_types_are_named(tmp_path):
+    trained = train(tmp_path / "run")
+    for episodes in ("2", 2.5):
+        with pytest.raises(ValueError, match=f"episodes must be an integer, got {episodes!r}"):
+            trained.evaluate(episodes)
+    with pytest.raises(ValueError, match="at must lie between 0 and 320, which run has used, got 'start'"):
+        operant.load(tmp_path / "run", at="start")
+    with pytest.raises(ValueError, match=r"the observation is a pair, as env\.reset\(\) returns: pass its first part"):
+        trained.predict((np.zeros(4, np.float32), {}))

@@ -8,7 +8,7 @@ from torch.testing import assert_close
 
 from operant.runtime.replay import Replay
 from operant.runtime.rollouts import Rollout
-from operant.worlds.ensemble import LearnedModel, ModelConfig
+from operant.worlds.ensemble import JUDGED, LearnedModel, ModelConfig, split
 
 SMALL = ModelConfig(ensemble_size=3, model_hidden_sizes=(16,), model_batch_size=32, model_gradient_steps=4)
 
@@ -34,7 +34,7 @@ def filled(steps=60, seeds=2, scale=1.0):
 def test_the_loss_is_that_of_torch_distributions():
     found, replay = model(), filled()
     found._normalize(replay)
-    batch = found._held_out(replay)
+    batch = found._held_out(replay, split(replay)[1])
     outputs = found.bound(found._inputs(batch))[0]
     mean, log_variance = outputs[..., :-1].chunk(2, -1)
     low, high = -10.0, 1.0
@@ -67,20 +67,21 @@ def test_what_never_changes_is_divided_by_one():
 
 def test_members_draw_data_of_their_own_and_never_what_is_held_out():
     found, replay = model(replace(SMALL, model_batch_size=500)), filled()
-    held = replay.take(torch.arange(9, 60, 10).expand(2, -1), gamma=1.0)
-    drawn = found._drawn(replay)
+    training, held_out = split(replay)
+    held = replay.take(held_out.expand(2, -1), gamma=1.0)
+    drawn = found._drawn(replay, training)
     assert drawn.obs.shape == (6, 500, 2)
     assert not torch.equal(drawn.obs[0], drawn.obs[1])
     for member in range(3):
         assert not (drawn.obs[member][:, None, 0] == held.obs[0][None, :, 0]).any()
-    assert_close(found._held_out(replay).obs[2], held.obs[0])
+    assert_close(found._held_out(replay, held_out).obs[2], held.obs[0])
 
 
 def test_a_member_learns_the_same_beside_others():
     """The gradient of one network is that of autograd through it alone."""
     found, replay = model(), filled()
     found._normalize(replay)
-    batch = found._drawn(replay)
+    batch = found._drawn(replay, split(replay)[0])
     parameters = found.parameters.clone().requires_grad_()
     bound = found.shape.bind(parameters.view(6, -1))
     loss = found.loss(bound(found._inputs(batch))[0], batch)
@@ -103,11 +104,11 @@ def test_a_seed_fits_the_same_beside_another():
 
 
 def test_it_learns_a_system_and_its_ends():
-    config = replace(SMALL, model_gradient_steps=600, model_hidden_sizes=(32, 32), model_learning_rate=3e-3)
+    config = replace(SMALL, model_gradient_steps=1000, model_hidden_sizes=(32, 32), model_learning_rate=2e-3)
     found, replay = model(config), filled(steps=500)
     metrics = found.fit(replay)
     assert (metrics["model/holdout_loss"] < -3).all()
-    batch = found._held_out(replay)
+    batch = found._held_out(replay, split(replay)[1])
     predicted = found.predict(batch.obs, batch.actions)
     assert (predicted.next_obs - batch.next_obs).abs().mean() < 0.05
     assert (predicted.rewards - batch.rewards).abs().mean() < 3
@@ -139,3 +140,37 @@ def test_little_data_is_enough_to_begin_with(steps):
     metrics = model().fit(filled(steps))
     assert metrics["model/loss"].isfinite().all()
     assert metrics["model/holdout_loss"].isfinite().all()
+
+
+def ring(added, *, rows, capacity):
+    """Return a replay of one seed, whose transitions have their numbers as observations."""
+    replay = Replay(seeds=1, rows=rows, capacity=capacity)
+    numbers = torch.arange(added * rows, dtype=torch.float32).view(added, 1, rows, 1)
+    zeros = torch.zeros(added, 1, rows)
+    for part in range(0, added, 7):
+        chosen, none = numbers[part : part + 7], zeros[part : part + 7]
+        flags = none.bool()
+        replay.add(Rollout(chosen, chosen[-1], (), none, flags, flags, chosen + 1, None, {}), none.unsqueeze(-1))
+    return replay
+
+
+@pytest.mark.parametrize("rows", [1, 10, 20])
+def test_a_tenth_of_the_steps_of_every_environment_is_held_out(rows):
+    replay = ring(600, rows=rows, capacity=600 * rows)
+    training, held_out = split(replay)
+    assert torch.equal(torch.cat((training, held_out)).sort()[0], torch.arange(600 * rows))
+    shares = torch.bincount(held_out % rows, minlength=rows) / 600
+    assert ((shares > 0.04) & (shares < 0.17)).all()
+
+
+def test_what_is_held_out_stays_so_and_the_newest_of_it_is_judged_after_the_ring_has_wrapped():
+    before, after = ring(100, rows=3, capacity=300), ring(157, rows=3, capacity=300)
+    held = [replay.fields["obs"].flatten()[split(replay)[1]].tolist() for replay in (before, after)]
+    assert held[0] == sorted(held[0])
+    assert held[1] == sorted(held[1])
+    assert [number for number in held[0] if number >= 57 * 3] == [number for number in held[1] if number < 300]
+    wrapped = ring(9000, rows=2, capacity=12_000)
+    judged = model(seeds=(3,), width=1)._held_out(wrapped, split(wrapped)[1]).obs
+    assert judged.shape == (3, len(split(wrapped)[1][-JUDGED:]), 1)
+    assert judged.min() > 18_000 - 12 * JUDGED
+    assert judged.max() > 18_000 - 100

@@ -202,11 +202,23 @@ def test_a_run_of_the_command_is_resumed_and_scored(tmp_path):
 
 @pytest.mark.parametrize(
     ("config", "budget", "message"),
-    [(REAL, 80, "budget must be more than collect_steps"), (SMALL, 0, "budget must be at least 1")],
+    [
+        (REAL, 80, "budget must be more than collect_steps"),
+        (SMALL, 0, "budget must be at least 40 environment steps"),
+        (SMALL, 39, "budget must be at least 40 environment steps"),
+        (replace(SMALL, num_steps=2), 23, "budget must be at least 24 environment steps"),
+    ],
 )
 def test_a_budget_that_cannot_work_is_refused(config, budget, message):
     with pytest.raises(ValueError, match=message):
         learner(config, budget=budget)
+
+
+def test_the_smallest_budget_is_used_and_not_exceeded():
+    found = learner(replace(SMALL, num_steps=2), budget=24)
+    while not found.rounds:
+        found.iterate()
+    assert found.consumed == 24
 
 
 def test_only_images_are_looked_at():

@@ -4,6 +4,8 @@ It imports nothing heavy, so `operant list` and `operant --help` are fast; the c
 web app read it.
 """
 
+from typing import cast
+
 import operant.doors
 from operant.catalog.algorithm import ActionKind, Algorithm, ObservationKind
 from operant.catalog.control import CONTROL
@@ -44,6 +46,8 @@ def find(name: str | type) -> Algorithm:
     from operant.catalog.old_names import algorithm as current_name  # noqa: PLC0415 - no part of what is offered here
     from operant.catalog.outside import algorithm as outside  # noqa: PLC0415 - it imports this module
 
+    if not isinstance(cast(object, name), str | type):
+        raise ValueError(f"an algorithm is given by its name, such as 'ppo', or by its class, got {name!r}")
     if isinstance(name, type) or operant.doors.is_name(name):
         return outside(name)
     name = current_name(name)
@@ -57,7 +61,11 @@ def find(name: str | type) -> Algorithm:
 
     names = [algorithm.name for algorithm in ALGORITHMS] + list(offered)
     near = get_close_matches(name.lower().replace("_", "-"), names, n=3)
+    if near[:1] == [name.lower()]:
+        near = near[:1]
     hint = f"did you mean {' or '.join(map(repr, near))}?" if near else f"there are: {', '.join(names)}"
+    if name.endswith(("-iteration", "-programming")):
+        hint = f"known models are solved by `operant solve TASK --method {name}`, in Python by operant.mdp"
     raise ValueError(f"no algorithm is called {name!r}; {hint}")
 
 

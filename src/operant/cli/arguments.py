@@ -334,6 +334,9 @@ def parse_training(
         positional.append(Path(first_look.dataset).stem)
     if len(positional) < 2 and not asks_for_help:
         raise ValueError(_missing_words(positional, verb))
+    known = {entry.name for entry in catalog.ALGORITHMS}
+    if len(positional) == 2 and positional[0] not in known and positional[1] in known:
+        raise ValueError(f"the algorithm comes first: operant {verb} {positional[1]} {positional[0]}")
     algorithm, task = [*positional, _ALGORITHM, _TASK][0], [*positional[1:], _TASK][0]
     command = f"{verb} {algorithm} {task}"
     if not positional:

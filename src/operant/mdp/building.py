@@ -54,8 +54,9 @@ def read_gymnasium(env: gymnasium.Env[Any, Any] | str, **options: Any) -> tuple[
     table = getattr(unwrapped, "P", None)
     if table is None:
         raise ValueError(
-            f"{env} has no transition table (env.unwrapped.P): "
-            "use a toy-text environment or a grid world, or learn from samples with operant.tabular"
+            f"{env if env.spec is None else env.spec.id} has no transition table (env.unwrapped.P): use a toy-text "
+            "environment such as FrozenLake-v1 or a world of operant such as operant/Cliff-v0, or learn from samples "
+            "(`operant train`)"
         )
     start = getattr(unwrapped, "initial_state_distrib", None)
     start = None if start is None else floats(start, "initial_state_distrib")

@@ -132,6 +132,8 @@ class Predictor:
         """Check shapes, and return the number of observations; None for a single one without a batch axis."""
         if isinstance(space, spaces.Dict | spaces.Tuple):
             return self._rows_of_parts(space, observations, named=isinstance(space, spaces.Dict))
+        if _is_of_reset(observations):
+            raise ValueError("the observation is a pair, as env.reset() returns: pass its first part, without the info")
         shape, one = np.shape(observations), space.shape or ()
         if shape == one:
             return None
@@ -224,3 +226,9 @@ def _stacked(observation: Any) -> Any:
     if isinstance(observation, tuple):
         return tuple(_stacked(part) for part in cast(tuple[Any, ...], observation))
     return np.asarray(observation)[None]
+
+
+def _is_of_reset(observations: object) -> bool:
+    """Return whether something is what `reset` of an environment returns, an observation and a dictionary."""
+    parts = cast(tuple[object, ...], observations) if isinstance(observations, tuple) else ()
+    return len(parts) == 2 and isinstance(parts[1], Mapping)

@@ -67,6 +67,12 @@ class Replay:
         """Number of stored transitions per seed."""
         return self.filled * self.rows
 
+    def numbers(self) -> Tensor:
+        """Return `[size]`, for each index the number of its transition among all that a seed ever added."""
+        slots = torch.arange(self.filled, device=self.device)
+        steps = self.added - 1 - (self.added - 1 - slots) % self.length
+        return (steps.unsqueeze(1) * self.rows + torch.arange(self.rows, device=self.device)).flatten()
+
     def add(self, rollout: Rollout, actions: Tensor) -> Tensor:
         """Add a rollout and its actions `[T, S, N, ...]`, replacing the oldest steps.
 

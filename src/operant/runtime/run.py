@@ -49,7 +49,7 @@ from operant.runtime.inputs import (
 )
 from operant.runtime.locks import HeldError, held
 from operant.runtime.metrics import read_records
-from operant.runtime.run_paths import RunError, TakenError, absolute, check_name, nearest_run
+from operant.runtime.run_paths import RunError, TakenError, absolute, check_name, no_run
 from operant.runtime.settings import Settings
 from operant.runtime.tables import from_table, to_table
 
@@ -168,9 +168,7 @@ class Run:
         try:
             tables = tomllib.loads(read_regular(file).decode())
         except OSError as error:
-            near = nearest_run(path)
-            hint = "" if near is None or near.resolve() == path else f"; did you mean {near}?"
-            raise RunError(f"{path} is not the folder of a run: config.toml: {error.strerror}{hint}") from error
+            raise RunError(f"{path} is not the folder of a run: {no_run(path, error)}") from error
         except (ValueError, RecursionError) as error:
             raise RunError(f"{file} cannot be read: {error}") from error
         version = tables.pop("schema_version", None)

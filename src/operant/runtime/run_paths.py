@@ -24,6 +24,26 @@ def nearest_run(path: Path, root: Path = Path("runs")) -> Path | None:
     return next((root / name for name in names if name.lower() == near[0]), None) if near else None
 
 
+def no_run(path: Path, error: OSError) -> str:
+    """Describe why an absolute path is not the folder of a run, and which folder may have been meant.
+
+    Args:
+        path: the path.
+        error: of reading its config.toml.
+    """
+    near = nearest_run(path)
+    hint = "" if near is None or near.resolve() == path else f"; did you mean {near}?"
+    if not path.exists():
+        return f"there is no such folder{hint}"
+    if around := next((parent for parent in path.parents if (parent / "config.toml").is_file()), None):
+        return f"it is a part of the run {around}, use that folder"
+    if not path.is_dir():
+        return "it is a file"
+    if inside := sorted(file.parent.name for file in path.glob("*/config.toml")):
+        return f"it contains runs, use one of them: {', '.join(inside[:5])}{', ...' if len(inside) > 5 else ''}"
+    return f"config.toml: {error.strerror}{hint}"
+
+
 def default_run_path(algorithm: str, task: str, root: str | Path = "runs") -> Path:
     """Return `<root>/<algorithm>-<task>-<n>` with the first `n` from 1 that is free."""
     stem = re.sub(r"[^A-Za-z0-9._-]+", "-", f"{doors.label(algorithm)}-{doors.label(task)}").strip("-.")[:100]
@@ -43,7 +63,7 @@ def absolute(path: str | Path) -> Path:
         raise RunError("'' is not a path: pass a folder, or omit it for the default; '.' is the working folder")
     try:
         return Path(path).expanduser().resolve()
-    except (OSError, ValueError, RuntimeError) as error:
+    except (OSError, ValueError, TypeError, RuntimeError) as error:
         raise RunError(f"{str(path)!r} is not a path: {error}") from error
 
 

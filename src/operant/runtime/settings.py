@@ -3,6 +3,7 @@
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from numbers import Integral
 from typing import Any, Literal, cast
 
 import numpy as np
@@ -191,8 +192,10 @@ def counted_seeds(first: int, count: int) -> tuple[int, ...]:
     """Return `count` consecutive seeds from `first`.
 
     Raises:
-        ValueError: `count` exceeds `MOST_SEEDS`.
+        ValueError: `count` exceeds `MOST_SEEDS`, or `first` is not an integer.
     """
+    if not isinstance(cast(object, first), Integral):
+        raise ValueError(f"seed, the first of the seeds, must be an integer, got {first!r}")
     if count > MOST_SEEDS:
         raise ValueError(f"a run can have at most {MOST_SEEDS} seeds, got {count}; use --seed for the first seed")
     return tuple(range(first, first + count))

@@ -10,8 +10,9 @@ from collections import OrderedDict
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
+from numbers import Integral
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, cast
 
 from torch import Tensor
 
@@ -162,8 +163,8 @@ class TimeTravel:
             ValueError, DivergedError, RunError: see `go`.
         """
         end = self.end
-        if not 0 <= at <= end:
-            raise ValueError(f"at must be between 0 and {end}, the budget used by {self._run.path.name}, got {at}")
+        if not isinstance(cast(object, at), Integral) or not 0 <= at <= end:
+            raise ValueError(f"at must be between 0 and {end}, the budget used by {self._run.path.name}, got {at!r}")
         self._recorded, self._budgets = hashes(self._run), _budgets(self._run)
         target = next((after for after, before in self._before.items() if before < at <= after), at)
         self._begin(target)

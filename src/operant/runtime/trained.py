@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from numbers import Integral
 from typing import Any, Literal, cast
 
 import torch
@@ -65,6 +66,8 @@ class Trained(LearnedTables):
         """
         if episodes is None:
             episodes = self.experiment.held_out if isinstance(self.experiment, Answering) else EPISODES
+        if not isinstance(cast(object, episodes), Integral):
+            raise ValueError(f"episodes must be an integer, got {episodes!r}")
         if not wrappers:
             return self.experiment.evaluate(episodes, backend=backend)
         if not isinstance(self.experiment, Collecting):

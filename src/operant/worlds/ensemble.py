@@ -7,7 +7,8 @@ same number of operations as one.
 
 What differs from the paper: changes of the state and rewards are normalized separately, because otherwise the model
 learns only the larger ones; the end of an episode is learned, whereas the paper assumes it known; the bounds of the
-variances are fixed; there is no weight decay. Every tenth transition is held out for validation.
+variances are fixed; there is no weight decay. A tenth of the transitions is held out for validation, selected by a
+hash of the transition's number, so the selection does not depend on the environment or on the place in the buffer.
 """
 
 from collections.abc import Sequence
@@ -19,6 +20,7 @@ from torch import Tensor
 from torch.nn.functional import binary_cross_entropy_with_logits
 
 from operant import ops, streams
+from operant.envs.tensor.starts import mix
 from operant.nets import Activation, Ensemble, EnsemblePass, StackedAdam, StackedMLP, compilable
 from operant.runtime.bounds import NonNegativeInt, PositiveFloat, PositiveInt
 from operant.runtime.learner import Metrics
@@ -31,7 +33,7 @@ LOG_VARIANCE = (-10.0, 1.0)
 """Bounds of the log variances of normalized targets."""
 
 HELD_OUT = 10
-"""Period of held-out transitions."""
+"""One in how many transitions is held out."""
 
 JUDGED = 1000
 """Maximum number of held-out transitions in the validation of a fit."""
@@ -66,6 +68,18 @@ class Prediction(NamedTuple):
     rewards: Tensor
     continues: Tensor
     """Probability that the episode continues."""
+
+
+def split(replay: Replay) -> tuple[Tensor, Tensor]:
+    """Return the indices of the transitions to train on and of those held out, the oldest first, for all seeds.
+
+    Of so few that one part would be empty, the newest transition is in both.
+    """
+    numbers = replay.numbers()
+    index = numbers.argsort()
+    held_out = mix(numbers[index] + 1) % HELD_OUT == 0
+    parts = index[~held_out], index[held_out]
+    return parts[0] if len(parts[0]) else index[-1:], parts[1] if len(parts[1]) else index[-1:]
 
 
 class LearnedModel(DeclaredState):
@@ -106,9 +120,10 @@ class LearnedModel(DeclaredState):
         """Take gradient steps on the replay buffer, and validate the model on held-out transitions."""
         self._normalize(replay)
         counts = self.optimizer.counts
-        losses = [self.update(self._drawn(replay)) for _ in range(self.config.model_gradient_steps)]
+        training, held_out = split(replay)
+        losses = [self.update(self._drawn(replay, training)) for _ in range(self.config.model_gradient_steps)]
         with torch.no_grad():
-            validation = self.loss(self.bound(self._inputs(batch := self._held_out(replay)))[0], batch)
+            validation = self.loss(self.bound(self._inputs(batch := self._held_out(replay, held_out)))[0], batch)
         validation = validation.view(len(self.parameters), self.members)
         return {
             "model/loss": torch.stack(losses[-len(losses) // 10 :]).mean(0),
@@ -181,18 +196,15 @@ class LearnedModel(DeclaredState):
         scale = variance.sqrt()
         self.moments.copy_(torch.stack((mean, torch.where(scale < 1e-6, 1.0, scale)), 1))
 
-    def _drawn(self, replay: Replay) -> Transitions:
-        """Return training transitions `[S * K, M]`, sampled separately for every network."""
+    def _drawn(self, replay: Replay, training: Tensor) -> Transitions:
+        """Return transitions `[S * K, M]` at indices among `training [n]`, sampled separately for every network."""
         shape = self.members, self.config.model_batch_size
-        most = max(replay.size - replay.size // HELD_OUT, 1)
-        drawn = torch.stack([torch.randint(most, shape, generator=s, device=s.device) for s in self.streams])
-        return self._by_member(replay, drawn + drawn // (HELD_OUT - 1))
+        drawn = [torch.randint(len(training), shape, generator=s, device=s.device) for s in self.streams]
+        return self._by_member(replay, training[torch.stack(drawn)])
 
-    def _held_out(self, replay: Replay) -> Transitions:
-        """Return the newest held-out transitions `[S * K, M]`, the same for all networks."""
-        index = torch.arange(HELD_OUT - 1, max(replay.size, HELD_OUT), HELD_OUT, device=self.parameters.device)
-        index = index[-JUDGED:].clamp(max=replay.size - 1)
-        return self._by_member(replay, index.expand(len(self.parameters), self.members, -1))
+    def _held_out(self, replay: Replay, held_out: Tensor) -> Transitions:
+        """Return the newest transitions `[S * K, M]` at the indices `held_out [n]`, the same for all networks."""
+        return self._by_member(replay, held_out[-JUDGED:].expand(len(self.parameters), self.members, -1))
 
     def _by_member(self, replay: Replay, index: Tensor) -> Transitions:
         """Return the transitions at indices `[S, K, M]` as `[S * K, M]`."""

@@ -24,7 +24,7 @@ from operant.control.agent import require_rows
 from operant.control.compatibility import require_suitable
 from operant.envs import BatchEnv, Tree, begins_anew, learned, start
 from operant.nets import StackedAdam
-from operant.runtime.budget import require_budget
+from operant.runtime.budget import iterations
 from operant.runtime.learner import Metrics
 from operant.runtime.metrics_window import update_metrics
 from operant.runtime.replay import Replay
@@ -106,10 +106,16 @@ class WorldModels(Resumable):
                 f"budget must be more than collect_steps, which is {config.collect_steps}, to train the controller in "
                 f"the environment, got {budget}"
             )
-        require_budget(budget)
+        self.config = config
+        if budget < (smallest := self._rollouts(0) * config.num_envs * config.num_steps):
+            raise ValueError(
+                f"budget must be at least {smallest} environment steps, those of the first rollouts (num_envs "
+                f"{config.num_envs} times num_steps {config.num_steps}, with sequences of sequence_length "
+                f"{config.sequence_length}), got {budget}"
+            )
         require_suitable(env, algorithm)
         require_rows(env, seeds, config.num_envs)
-        self.config, self.seeds, self.budget, self.device = config, list(seeds), budget, env.device
+        self.seeds, self.budget, self.device = list(seeds), budget, env.device
         self.close = env.close
         start(env, seeds)
         self.collector = Collector(env, seeds=len(seeds))
@@ -165,14 +171,19 @@ class WorldModels(Resumable):
     def plan(self) -> dict[Stage, int]:
         """Number of iterations of each stage in this round."""
         config = self.config
-        steps = min(config.collect_steps, self.budget - self.begun)
-        minimum = config.num_envs * (config.sequence_length + 1)
         return {
-            "collect": -(-max(steps, minimum) // (config.num_envs * config.num_steps)),
+            "collect": self._rollouts(min(config.collect_steps, self.budget - self.begun)),
             "see": -(-config.vae_gradient_steps // STEPS),
             "predict": -(-config.rnn_gradient_steps // STEPS),
             "control": config.generations if config.train_in == "dream" else 0,
         }
+
+    def _rollouts(self, wanted: int) -> int:
+        """Return how many rollouts have `wanted` steps per seed, and enough for a sequence of every environment."""
+        config = self.config
+        return iterations(
+            max(wanted, config.num_envs * (config.sequence_length + 1)), config.num_envs * config.num_steps
+        )
 
     @property
     def stage(self) -> Stage:
