@@ -40,7 +40,7 @@ def test_values_of_other_types_are_named(tmp_path):
     for episodes in ("2", 2.5):
         with pytest.raises(ValueError, match=f"episodes must be an integer, got {episodes!r}"):
             trained.evaluate(episodes)
-    with pytest.raises(ValueError, match="at must lie between 0 and 320, which run has used, got 'start'"):
+    with pytest.raises(ValueError, match="at must be between 0 and 320, the budget used by run, got 'start'"):
         operant.load(tmp_path / "run", at="start")
     with pytest.raises(ValueError, match=r"the observation is a pair, as env\.reset\(\) returns: pass its first part"):
         trained.predict((np.zeros(4, np.float32), {}))
