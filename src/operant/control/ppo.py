@@ -389,8 +389,11 @@ class PPO(Resumable):
         log_probs = head.log_prob(outputs, free, batch.actions)
         kl = partial(head.kl, batch.outputs, old_free, outputs, free)
         policy = self.objective(log_probs, batch, (clip_low, clip_high), self.beta.unsqueeze(1), kl)
-        anchor = None if config.clip_range_vf is None else batch.old_values
-        value = ops.value_loss(networks.values, batch.targets, old_values=anchor, clip=config.clip_range_vf)
+        values, targets, clip = networks.values, batch.targets, config.clip_range_vf
+        if clip is None:
+            value = ops.value_loss(values, targets)
+        else:
+            value = ops.clipped_value_loss(values, targets, old_values=batch.old_values, clip=clip)
         if self.channels.count > 1:
             value = value.sum(-1)
         loss = torch.add(policy, value, alpha=config.vf_coef)
