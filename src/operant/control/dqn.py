@@ -274,7 +274,7 @@ class DQN(Resumable):
         """Return an actor: greedy except where `exploring [T, S, N]`, and there the actions `anything [T, S, N]`."""
         explorers, everyone = integers(exploring.flatten(1).sum(1)), exploring[0].numel()
 
-        def act(obs: Tensor, t: int) -> Tensor:
+        def act(obs: Tensor, t: int, _: slice) -> Tensor:
             if explorers[t] == everyone:
                 return anything[t]
             greedy = self.behave(obs)

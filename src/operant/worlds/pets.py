@@ -154,7 +154,7 @@ class PETS(Resumable):
         return {**metrics, **self.model.fit(self.experience.replay)}
 
     @torch.no_grad()
-    def act_by_plan(self, obs: Tensor, t: int) -> Tensor:
+    def act_by_plan(self, obs: Tensor, t: int, _: slice) -> Tensor:
         """Choose actions for observations `[S, N, D]`, in [-1, 1], starting from the current plans."""
         if t:
             self._forget_ended()
