@@ -139,7 +139,7 @@ def slow_loss(a2c, parameters, batch):
     config, shape = a2c.config, a2c.agent.networks.shape
     bound = shape.bind(parameters)
     policies = bound.policy(batch.obs)
-    critics = [shape.mlp(layers, batch.obs)[..., bound.value_column] for layers in bound.networks[1:] or bound.networks]
+    critics = [shape.mlp(layers, batch.obs)[..., shape.value_column] for layers in bound.critics]
     total = 0.0
     for s in range(len(a2c.seeds)):
         weights = torch.ones(batch.targets.shape[1]) if batch.weights is None else batch.weights[s]
@@ -184,7 +184,7 @@ def test_the_value_of_an_ensemble_is_the_mean_of_critics_that_differ():
     a2c.iterate()
     obs = torch.randn(2, 6, 4, generator=torch.Generator().manual_seed(0))
     bound = a2c.agent.networks
-    each = torch.stack([bound.shape.mlp(layers, obs)[..., 0] for layers in bound.networks[1:]])
+    each = torch.stack([bound.shape.mlp(layers, obs)[..., 0] for layers in bound.critics])
     torch.testing.assert_close(bound.value(obs), each.mean(0))
     assert each.std(0).min() > 1e-3
 

@@ -235,7 +235,7 @@ def test_only_who_explores_acts_otherwise_than_greedily():
     exploring[1, 1, 0], exploring[2] = True, True
     act = dqn._greedy_except(exploring, (1 - greedy).expand(3, 2, rows))
     for t in range(3):
-        assert torch.equal(act(obs, t) != greedy, exploring[t])
+        assert torch.equal(act(obs, t, slice(None)) != greedy, exploring[t])
 
 
 def test_stretches_of_gradient_steps_do_not_change_what_they_do(monkeypatch):

@@ -34,7 +34,7 @@ def test_what_happened_is_remembered():
     memory = experience(capacity=1000)
     seen = []
 
-    def act(obs, t):
+    def act(obs, t, _):
         seen.append(obs)
         return torch.full(obs.shape[:2], t % 2)
 
@@ -50,7 +50,7 @@ def test_what_happened_is_remembered():
 
 def test_successors_at_a_truncation_are_the_final_observations():
     memory = experience(env=Pendular(row_seeds((3, 5), 4, "environment")), capacity=400)
-    memory.collect(20, lambda obs, _: torch.zeros(obs.shape[:2], dtype=torch.int64))
+    memory.collect(20, lambda obs, t, _: torch.zeros(obs.shape[:2], dtype=torch.int64))
     batch = memory.replay.take(torch.arange(80).expand(2, -1), gamma=0.9)
     assert torch.equal(batch.next_obs, 1.0 - batch.obs), "the two states take turns, also where an episode is cut"
     assert not batch.terminated.any()

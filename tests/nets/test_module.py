@@ -132,7 +132,7 @@ def test_the_gradient_of_actor_and_critic_is_that_of_autograd(make, shared, hidd
     (expected,) = torch.autograd.grad(loss(bound.policy(obs), bound.value(obs)), leaf)
     torch.testing.assert_close(gradient, expected, rtol=1e-5, atol=1e-6)
     if not shared:
-        actor = shape.bind(parameters).networks[0][0][0]
+        actor = shape.bind(parameters).actor[0][0]
         assert not torch.equal(actor[0], actor[1])
 
 

@@ -10,6 +10,7 @@ from torch import Tensor
 from operant.ops.returns import n_step_returns
 from operant.ops.value import (
     clipped_double_q,
+    clipped_value_loss,
     double_q,
     dueling,
     huber_loss,
@@ -118,7 +119,7 @@ def test_value_loss_worked_by_hand():
     values, targets = torch.tensor([1.0, 3.0]), torch.tensor([2.0, 0.0])
     assert value_loss(values, targets).tolist() == [0.5, 4.5]
     old = torch.tensor([0.0, 3.5])
-    assert value_loss(values, targets, old_values=old, clip=0.5).tolist() == [1.125, 4.5]
+    assert clipped_value_loss(values, targets, old_values=old, clip=0.5).tolist() == [1.125, 4.5]
 
 
 @FAST
@@ -126,7 +127,7 @@ def test_value_loss_worked_by_hand():
 def test_value_clipping_equals_the_scalar_formula_and_is_pessimistic(seed: int, clip: float):
     values, targets, old = randn(seed, 3, 12)
     values.requires_grad_()
-    losses = value_loss(values, targets, old_values=old, clip=clip)
+    losses = clipped_value_loss(values, targets, old_values=old, clip=clip)
     plain = value_loss(values, targets)
     expected: list[float] = []
     stopped: list[bool] = []
@@ -138,7 +139,7 @@ def test_value_clipping_equals_the_scalar_formula_and_is_pessimistic(seed: int, 
     assert (losses >= plain).all()
     (gradient,) = torch.autograd.grad(losses.sum(), values)
     torch.testing.assert_close(gradient, torch.where(torch.tensor(stopped), 0.0, values - targets))
-    torch.testing.assert_close(value_loss(values, targets, old_values=values.detach(), clip=clip), plain)
+    torch.testing.assert_close(clipped_value_loss(values, targets, old_values=values.detach(), clip=clip), plain)
 
 
 def test_a_target_made_of_the_values_is_held_fixed():
@@ -211,8 +212,8 @@ def test_fully_weighted_samples_have_the_uniform_expectation(seed: int):
 
 def test_single_precision_is_kept():
     values, targets, old = randn(2, 3, 4)
-    double = value_loss(values, targets, old_values=old, clip=0.2)
-    single = value_loss(values.float(), targets.float(), old_values=old.float(), clip=0.2)
+    double = clipped_value_loss(values, targets, old_values=old, clip=0.2)
+    single = clipped_value_loss(values.float(), targets.float(), old_values=old.float(), clip=0.2)
     assert single.dtype == torch.float32
     torch.testing.assert_close(single, double.float(), rtol=1e-5, atol=1e-5)
 
@@ -225,7 +226,7 @@ def test_gradients():
     assert torch.autograd.gradcheck(lambda x: soft_q(x[0], x[1], alpha=0.3), (q,))
     targets, old = randn(6, 2, 8)
     assert torch.autograd.gradcheck(
-        lambda v: value_loss(v, targets, old_values=old, clip=0.4), (randn(7, 8).requires_grad_(),)
+        lambda v: clipped_value_loss(v, targets, old_values=old, clip=0.4), (randn(7, 8).requires_grad_(),)
     )
 
 
@@ -233,18 +234,16 @@ def test_bad_input_is_named():
     four, live = torch.zeros(4), torch.zeros(4, dtype=torch.bool)
     with pytest.raises(ValueError, match=r"gamma is 1\.1, expected a number in \[0, 1\]"):
         q_target(four, four, terminated=live, gamma=1.1)
-    with pytest.raises(ValueError, match=r"clip is 0\.2 and old_values is missing"):
-        value_loss(four, four, clip=0.2)
-    with pytest.raises(ValueError, match="clip is None and old_values is given"):
-        value_loss(four, four, old_values=four)
-    with pytest.raises(ValueError, match=r"clip is -0\.2"):
-        value_loss(four, four, old_values=four, clip=-0.2)
+    with pytest.raises(ValueError, match=r"clip is -0\.2, expected a positive number"):
+        clipped_value_loss(four, four, old_values=four, clip=-0.2)
     with pytest.raises(ValueError, match=r"delta is 0\.0, expected a positive number"):
         huber_loss(four, four, delta=0.0)
     with pytest.raises(ValueError, match=r"beta is 1\.5, expected a number in \[0, 1\]"):
         importance_weights(four, beta=1.5)
     with pytest.raises(ValueError, match=r"targets has shape \(4, 1\), expected \(4,\) as values"):
         inspect.unwrap(value_loss)(four, four[:, None])
+    with pytest.raises(ValueError, match=r"old_values has shape \(4, 1\), expected \(4,\) as values"):
+        inspect.unwrap(clipped_value_loss)(four, four, old_values=four[:, None], clip=0.2)
     with pytest.raises(ValueError, match=r"next_q has shape \(4, 1\), expected \(4,\) as reward"):
         inspect.unwrap(q_target)(four, four[:, None], terminated=live, gamma=0.9)
     with pytest.raises(ValueError, match=r"value has shape \(3,\), expected \(3, 1\)"):

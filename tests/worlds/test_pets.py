@@ -139,12 +139,12 @@ def test_a_plan_is_forgotten_with_its_episode():
     found.plan.fill_(0.7)
     begun = []
     found.improve = lambda obs, plan, draws: begun.append(plan.clone()) or (plan, plan)
-    found.act_by_plan(found.experience.collector.obs, 0)
+    found.act_by_plan(found.experience.collector.obs, 0, slice(None))
     assert (begun[0] == 0.7).all()
     result = found.experience.collector.result
     found.experience.collector.result = result._replace(truncated=torch.tensor([True, False]))
     found.plan.fill_(0.7)
-    found.act_by_plan(found.experience.collector.obs, 1)
+    found.act_by_plan(found.experience.collector.obs, 1, slice(None))
     assert (begun[1][0] == 0).all()
     assert (begun[1][1] == 0.7).all()
 

@@ -22,7 +22,7 @@ from torch import Tensor
 
 from operant import ops
 from operant.control.agent import Agent, Samples, Scaling
-from operant.control.reward_channels import RewardChannels
+from operant.control.reward_channels import OwnReward, RewardChannels, channels_of
 from operant.control.state_noise import StateNoiseConfig
 from operant.envs import BatchEnv
 from operant.nets import OPTIMIZERS, Activation, OptimizerName, Pass, Spec, TorsoName, compilable, encoders, modules
@@ -101,16 +101,16 @@ class A2CConfig(StateNoiseConfig):
                 "normalize_advantage makes the advantage of a single sample 0: use more environments or "
                 "steps, or switch it off"
             )
-        if len(self.channels) > 1 and self.critic_ensemble_size > 1:
+        if self.channels.count > 1 and self.critic_ensemble_size > 1:
             raise ValueError(
                 f"critic_ensemble_size must be 1 with reward_channels ({', '.join(self.reward_channels)}), "
                 f"got {self.critic_ensemble_size}"
             )
 
     @property
-    def channels(self) -> RewardChannels:
+    def channels(self) -> OwnReward | RewardChannels:
         """The reward channels."""
-        return RewardChannels(self.reward_channels, gamma=self.gamma, gae_lambda=self.gae_lambda)
+        return channels_of(self.reward_channels, gamma=self.gamma, gae_lambda=self.gae_lambda)
 
 
 TARGET_LAMBDA = {"monte-carlo": 1.0, "bootstrap": 0.0}
@@ -217,7 +217,7 @@ class A2C(Resumable):
                 config.share_features or config.network is not None,
                 critics=config.critic_ensemble_size,
                 torso=config.encoder,
-                value_heads=len(config.channels),
+                value_heads=config.channels.count,
                 network=config.network,
             ),
             log_std=config.log_std_init,
@@ -291,7 +291,7 @@ class A2C(Resumable):
         policy = ops.policy_gradient(log_probs, batch.advantages)
         if config.critic_ensemble_size == 1:
             value = ops.value_loss(networks.values, targets)
-            value = value.sum(-1) if len(self.channels) > 1 else value
+            value = value.sum(-1) if self.channels.count > 1 else value
         else:
             value = ops.value_loss(networks.values, targets.unsqueeze(1).expand_as(networks.values)).sum(1)
         entropy = self.agent.head.entropy(networks.outputs, networks.free).expand_as(policy)

@@ -154,7 +154,7 @@ class Agent(DeclaredState):
         """Collect a rollout of `steps` steps with the current policy, including its actions and outputs."""
         if self.sde_sample_freq is not None:
             smooth = self._state_noise(steps, self.sde_sample_freq)
-            return self.collector.rollout(**self.collector.play(self.collector.obs, steps, self._acting(smooth)))
+            return self.collector.collect(steps, self._acting(smooth))
         noise = streams.draw(self.streams, lambda stream: self.head.noise((steps, self.rows), stream), dim=1)
         if isinstance(self.experience, ShardedCollector):
             stacked = partial(self._acting_of_shards, noise)

@@ -274,7 +274,7 @@ class DQN(Resumable):
         """Return an actor: greedy, except for `random_actions` where `exploring` is true, both `[T, S, N]`."""
         explorers, environments = integers(exploring.flatten(1).sum(1)), exploring[0].numel()
 
-        def act(obs: Tensor, t: int) -> Tensor:
+        def act(obs: Tensor, t: int, _: slice) -> Tensor:
             if explorers[t] == environments:
                 return random_actions[t]
             greedy = self.behave(obs)

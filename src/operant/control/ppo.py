@@ -25,7 +25,7 @@ from torch import Tensor
 from operant import doors, ops, streams
 from operant.control import presets
 from operant.control.agent import Agent, Samples, Scaling
-from operant.control.reward_channels import RewardChannels
+from operant.control.reward_channels import OwnReward, RewardChannels, channels_of
 from operant.control.state_noise import StateNoiseConfig
 from operant.envs import BatchEnv
 from operant.nets import Activation, Pass, Spec, StackedAdam, TorsoName, compilable, encoders, modules, one_by_one
@@ -139,9 +139,9 @@ class PPOConfig(StateNoiseConfig):
         return self.num_envs * self.num_steps // self.num_minibatches
 
     @property
-    def channels(self) -> RewardChannels:
+    def channels(self) -> OwnReward | RewardChannels:
         """The reward channels."""
-        return RewardChannels(self.reward_channels, gamma=self.gamma, gae_lambda=self.gae_lambda)
+        return channels_of(self.reward_channels, gamma=self.gamma, gae_lambda=self.gae_lambda)
 
     @property
     def spec(self) -> Spec:
@@ -151,7 +151,7 @@ class PPOConfig(StateNoiseConfig):
             activation=self.activation,
             shared=self.share_features or self.network is not None,
             torso=self.encoder,
-            value_heads=len(self.channels),
+            value_heads=self.channels.count,
             network=self.network,
         )
 
@@ -388,9 +388,12 @@ class PPO(Resumable):
         log_probs = head.log_prob(outputs, free, batch.actions)
         kl = partial(head.kl, batch.outputs, old_free, outputs, free)
         policy = self.objective(log_probs, batch, (clip_low, clip_high), self.beta.unsqueeze(1), kl)
-        anchor = None if config.clip_range_vf is None else batch.old_values
-        value = ops.value_loss(networks.values, batch.targets, old_values=anchor, clip=config.clip_range_vf)
-        if len(self.channels) > 1:
+        values, targets, clip = networks.values, batch.targets, config.clip_range_vf
+        if clip is None:
+            value = ops.value_loss(values, targets)
+        else:
+            value = ops.clipped_value_loss(values, targets, old_values=batch.old_values, clip=clip)
+        if self.channels.count > 1:
             value = value.sum(-1)
         loss = torch.add(policy, value, alpha=config.vf_coef)
         if config.ent_coef:

@@ -401,5 +401,5 @@ class Reinforce(Resumable):
     def _chosen(self, outputs: Tensor, actions: Tensor) -> Tensor:
         """Return the critic's values `[S, M]` of the actions; a V has one value per state."""
         if self.critic_kind == "V":
-            return outputs[..., self.agent.networks.value_column]
+            return outputs[..., self.agent.networks.shape.value_column]
         return outputs.gather(-1, actions.unsqueeze(-1)).squeeze(-1)

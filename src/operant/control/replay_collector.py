@@ -22,8 +22,9 @@ from operant.runtime.transitions import Transitions
 from operant.runtime.weights import Weights
 from operant.state import DeclaredState, State
 
-Act = Callable[[Tensor, int], Tensor]
-"""`act(obs [S, N, D], t) -> actions [S, N, ...]`, in the units of the learner."""
+Act = Callable[[Tensor, int, slice], Tensor]
+"""`act(obs [S, n, D], t, envs) -> actions [S, n, ...]`, in the units of the learner; `envs` is the slice of the N
+environments of each seed that the observations are of: all, but with several shards those of one."""
 
 
 STRATEGIES = ("none", "future", "final", "episode")
@@ -128,23 +129,17 @@ class Experience(DeclaredState):
     def explore(self, steps: int) -> Metrics:
         """Take `steps` steps of random actions in every environment."""
         drawn = streams.draw(self.first_streams, lambda stream: self.random((steps, self.rows), stream), dim=1)
-        return self.collect_by(steps, lambda envs: lambda _, t: drawn[t][:, envs])
+        return self.collect(steps, lambda _, t, envs: drawn[t][:, envs])
 
     def collect(self, steps: int, act: Act) -> Metrics:
         """Take `steps` steps in every environment, store the transitions, and return the metrics of the rollout.
 
         Transitions with NaN or Inf are dropped and counted.
         """
-        return self.collect_by(steps, lambda _: act)
-
-    def collect_by(self, steps: int, acting: Callable[[slice], Act]) -> Metrics:
-        """Collect with separate actors for slices of the N environments of each seed (see `collect`)."""
 
         def keeping(envs: slice) -> KeepingAct:
-            act = acting(envs)
-
             def keep(obs: Tensor, t: int) -> tuple[tuple[Tensor], Tensor]:
-                actions = act(obs, t)
+                actions = act(obs, t, envs)
                 return (actions,), self.to_env(actions)
 
             return keep

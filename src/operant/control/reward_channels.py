@@ -19,7 +19,8 @@ from operant.runtime.rollouts import Rollout
 REWARD = "reward"
 """Name of the channel of the environment's reward."""
 
-_EXPLAINED = "explained_variance"
+EXPLAINED_VARIANCE = "value/explained_variance"
+"""Name of the metric of the environment's own reward."""
 
 
 @dataclass(frozen=True)
@@ -61,14 +62,51 @@ class Channeled(NamedTuple):
     ends: Ends
 
 
-class RewardChannels:
-    """The reward channels of a method: the environment's reward, and some extra tensors of its steps.
+class OwnReward:
+    """The reward of the environment alone, with a return that ends with the episode: one value, and nothing to mix.
 
     Args:
-        given: given by name of the extra tensor, the fields of `RewardChannel` that differ from the defaults.
-            `"reward"` is the environment's own, which is always included.
+        gamma: discount.
+        gae_lambda: λ.
+
+    Attributes:
+        count: K, 1.
+    """
+
+    count = 1
+
+    def __init__(self, *, gamma: float, gae_lambda: float) -> None:
+        self.gamma, self.gae_lambda = gamma, gae_lambda
+
+    def read(self, rollout: Rollout, value: Callable[[Tensor], Tensor]) -> Channeled:
+        """Return the rewards and values of a rollout; `value` maps observations `[S, M, ...]` to values `[S, M]`."""
+        values = rollout.values(value)
+        ends = Ends(terminated=rollout.terminated, truncated=rollout.truncated, gamma=self.gamma)
+        return Channeled(rollout.rewards, values[:-1], rollout.true_successors(values, value), self.gae_lambda, ends)
+
+    def mix(self, advantages: Tensor) -> Tensor:
+        """Return the advantages."""
+        return advantages
+
+    def explained_variance(self, values: Tensor, targets: Tensor, weights: Tensor | None) -> dict[str, Tensor]:
+        """Return the critic's explained variance of the targets `[S, M]`, by name of the metric."""
+        return {EXPLAINED_VARIANCE: ops.explained_variance(values, targets, weights)}
+
+
+class RewardChannels:
+    """Several reward channels: the environment's reward, and some extra tensors of its steps.
+
+    It is also used for the environment's reward alone if that has a weight, or a return that does not end with the
+    episode.
+
+    Args:
+        options: by name of the extra tensor, the fields of `RewardChannel` that differ from the defaults. `"reward"` is
+            the environment's own, which is always included.
         gamma: default discount.
         gae_lambda: default λ.
+
+    Attributes:
+        count: K.
 
     Raises:
         ValueError: if there is no such field, or a value is out of its range.
@@ -86,10 +124,7 @@ class RewardChannels:
                 self.channels[name] = RewardChannel(**every)
             except ValueError as error:
                 raise ValueError(f"reward_channels.{name}: {error}") from error
-
-    def __len__(self) -> int:
-        """Return K."""
-        return len(self.channels)
+        self.count = len(self.channels)
 
     def read(self, rollout: Rollout, value: Callable[[Tensor], Tensor]) -> Channeled:
         """Return the rewards and values for advantage estimation.
@@ -103,19 +138,12 @@ class RewardChannels:
         """
         values = rollout.values(value)
         after = rollout.true_successors(values, value)
-        own = self.channels[REWARD]
-        if len(self) > 1 or not own.episodic:
-            return self._read_several(rollout, values, after)
-        ends = Ends(terminated=rollout.terminated, truncated=rollout.truncated, gamma=own.gamma)
-        return Channeled(rollout.rewards, values[:-1], after, own.gae_lambda, ends)
-
-    def _read_several(self, rollout: Rollout, values: Tensor, after: Tensor) -> Channeled:
-        """Return the same for several channels, or for one that is not episodic."""
         terminated, truncated, own = rollout.terminated, rollout.truncated, self.channels[REWARD]
-        if len(self) == 1:
-            never = torch.zeros_like(terminated)
-            ends = Ends(terminated=never, truncated=never, gamma=own.gamma)
-            return Channeled(rollout.rewards, values[:-1], values[1:], own.gae_lambda, ends)
+        if self.count == 1:
+            if not own.episodic:
+                after, terminated, truncated = values[1:], torch.zeros_like(terminated), torch.zeros_like(truncated)
+            ends = Ends(terminated=terminated, truncated=truncated, gamma=own.gamma)
+            return Channeled(rollout.rewards, values[:-1], after, own.gae_lambda, ends)
         episodic = self._column("episodic", values)
         ends = Ends(
             terminated=terminated.unsqueeze(-1) & episodic,
@@ -150,7 +178,7 @@ class RewardChannels:
 
     def mix(self, advantages: Tensor) -> Tensor:
         """Return the weighted sum `[...]` of advantages `[..., K]`, or the advantages `[...]` of one channel."""
-        if len(self) > 1:
+        if self.count > 1:
             return advantages @ self._column("weight", advantages)
         weight = self.channels[REWARD].weight
         return advantages if weight == 1 else weight * advantages
@@ -163,10 +191,20 @@ class RewardChannels:
             targets: `[S, M]`, or `[S, M, K]` of several channels.
             weights: `[S, M]`; None: all are 1.
         """
-        if len(self) == 1:
-            return {f"value/{_EXPLAINED}": ops.explained_variance(values, targets, weights)}
-        names = [_EXPLAINED if name == REWARD else f"{name}/{_EXPLAINED}" for name in self.channels]
+        if self.count == 1:
+            return {EXPLAINED_VARIANCE: ops.explained_variance(values, targets, weights)}
+        kind, measure = EXPLAINED_VARIANCE.split("/")
+        names = [EXPLAINED_VARIANCE if name == REWARD else f"{kind}/{name}/{measure}" for name in self.channels]
         return {
-            f"value/{name}": ops.explained_variance(value, target, weights)
+            name: ops.explained_variance(value, target, weights)
             for name, value, target in zip(names, values.unbind(-1), targets.unbind(-1), strict=True)
         }
+
+
+def channels_of(
+    given: Mapping[str, Mapping[str, Any]], *, gamma: float, gae_lambda: float
+) -> OwnReward | RewardChannels:
+    """Return the environment's own reward, or with settings of channels the channels (see `RewardChannels`)."""
+    if given:
+        return RewardChannels(given, gamma=gamma, gae_lambda=gae_lambda)
+    return OwnReward(gamma=gamma, gae_lambda=gae_lambda)

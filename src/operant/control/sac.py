@@ -12,7 +12,6 @@ units of half the range of the action space.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from math import log
 from typing import Any
 
@@ -201,7 +200,7 @@ class SAC(Networks[SACConfig]):
             mean, log_std = self.distribution(self.actor.by_member(trace[-1]))
             return ops.tanh_gaussian_sample(mean, log_std, noise(trace, t)[:, envs])
 
-        return self.experience.collect_by(self.config.train_freq, lambda envs: partial(act, envs=envs))
+        return self.experience.collect(self.config.train_freq, act)
 
     def sample(self) -> Transitions:
         """Sample a batch from the replay buffer."""

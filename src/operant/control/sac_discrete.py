@@ -155,7 +155,7 @@ class DiscreteSAC(Networks[DiscreteSACConfig]):
         """Sample actions from the policy for `train_freq` steps, and store the transitions."""
         steps, rows = self.config.train_freq, self.config.num_envs
         noise = streams.draw(self.action_streams, lambda stream: self.head.noise((steps, rows), stream), dim=1)
-        return self.experience.collect(steps, lambda obs, t: ops.categorical_sample(self.policy(obs), noise[t]))
+        return self.experience.collect(steps, lambda obs, t, _: ops.categorical_sample(self.policy(obs), noise[t]))
 
     def sample(self) -> Transitions:
         """Sample a batch from the replay buffer."""

@@ -14,7 +14,6 @@ decay nor batch normalization. Actions are in units of half the range of the act
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 import torch
@@ -187,7 +186,7 @@ class TD3(Networks[TD3Config]):
             actions = self.actor.by_member(trace[-1])[0].tanh()
             return ops.perturbed_action(actions, noise(trace, t)[:, envs], std=std)
 
-        return self.experience.collect_by(self.config.train_freq, lambda envs: partial(act, envs=envs))
+        return self.experience.collect(self.config.train_freq, act)
 
     def sample(self) -> Transitions:
         """Sample a batch from the replay buffer."""

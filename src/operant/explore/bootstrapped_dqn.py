@@ -146,10 +146,10 @@ class BootstrappedDQN(DQN):
     def _greedy_except(self, exploring: Tensor, random_actions: Tensor) -> Any:
         follow = super()._greedy_except(exploring, random_actions)
 
-        def act(obs: Tensor, t: int) -> Tensor:
+        def act(obs: Tensor, t: int, envs: slice) -> Tensor:
             if t:
                 self._change_heads(t - 1)
-            return follow(obs, t)
+            return follow(obs, t, envs)
 
         return act
 

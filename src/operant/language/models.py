@@ -111,10 +111,6 @@ class LanguageModel:
 
     def hidden(self, ids: Tensor, positions: Tensor, layout: Any) -> Tensor:
         """Compute the last hidden state of each token, `[n, H]`, for ids and positions `[n]`."""
-        return self._states(ids, positions, layout).squeeze(0)
-
-    def _states(self, ids: Tensor, positions: Tensor, layout: Any) -> Tensor:
-        """Compute the last hidden states as one row, `[1, n, H]`."""
         answer = self._trunk(
             input_ids=ids.unsqueeze(0),
             position_ids=positions.unsqueeze(0),
@@ -122,7 +118,7 @@ class LanguageModel:
             use_cache=False,
             layout=layout,
         )
-        return answer.last_hidden_state
+        return answer.last_hidden_state.squeeze(0)
 
     def read(self, batch: Packed) -> Tensor:
         """Compute the hidden state of every token of a batch, `[n, H]`."""

@@ -104,20 +104,17 @@ class _Row:
 
     def add(self, index: int, sample: Sample, share: bool) -> None:
         prompt, completion = sample.prompt, sample.completion
-        start = len(self.ids)
-        if share and prompt and self._prompt is not None and (prompt is self._prompt or prompt == self._prompt):
+        if share and prompt:
+            if prompt is not self._prompt and prompt != self._prompt:
+                self._prompt, self._parent = prompt, len(self.segments)
+                self._append(prompt, 0, None)
             parent = self.segments[self._parent]
             before = parent.start + parent.length - 1
             self._append(completion, len(prompt), self._parent)
-        elif share and prompt:
-            self._prompt, self._parent = prompt, len(self.segments)
-            self._append(prompt, 0, None)
-            before = len(self.ids) - 1
-            self._append(completion, len(prompt), self._parent)
         else:
             self._prompt = None
+            before = len(self.ids) + len(prompt) - 1
             self._append([*prompt, *completion], 0, None)
-            before = start + len(prompt) - 1
         first = len(self.ids) - len(completion)
         previous = [before, *range(first, len(self.ids) - 1)]
         counts = [True] * len(completion) if sample.mask is None else list(sample.mask)

@@ -70,7 +70,7 @@ class Combined:
     def __init__(self, functions: Sequence[RewardFunction], weights: Sequence[float]) -> None:
         self.weights = tuple(map(float, weights))
         self.names = _different([name_of(function) for function in functions])
-        self._functions = tuple(functions)
+        self._functions = [(function, _accepted(function)) for function in functions]
         self._warned = False
         self._state = START
 
@@ -106,8 +106,8 @@ class Combined:
         given |= {"completions": completions, "trainer_state": SimpleNamespace(**self._state)}
         given |= {"log_metric": log.metric, "log_extra": log.column}
         results = [
-            _checked(name, _ask(name, function, given), len(completions))
-            for name, function in zip(self.names, self._functions, strict=True)
+            _checked(name, _ask(name, function, accepted, given), len(completions))
+            for name, (function, accepted) in zip(self.names, self._functions, strict=True)
         ]
         table = torch.tensor(results, dtype=torch.float64).reshape(len(results), len(completions)).T.contiguous()
         applies = ~table.isnan()
@@ -248,10 +248,17 @@ def _different(names: Sequence[str]) -> tuple[str, ...]:
     return tuple(result)
 
 
-def _ask(name: str, function: RewardFunction, given: Mapping[str, Any]) -> Any:
+def _accepted(function: RewardFunction) -> set[str] | None:
+    """Return the names of the arguments of a function; None: all."""
     parameters = _parameters(function)
-    if not any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters):
-        given = {parameter.name: given[parameter.name] for parameter in parameters if parameter.name in given}
+    if any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters):
+        return None
+    return {parameter.name for parameter in parameters}
+
+
+def _ask(name: str, function: RewardFunction, accepted: set[str] | None, given: Mapping[str, Any]) -> Any:
+    if accepted is not None:
+        given = {argument: value for argument, value in given.items() if argument in accepted}
     try:
         result = function(**given)
         return _finish(result) if inspect.isawaitable(result) else result

@@ -348,9 +348,12 @@ class RLHF(DeclaredState):
             with torch.no_grad():
                 hidden = self.model.read(packed)
         if critic:
-            old = None if config.clip_range_vf is None else flat(part, batch.values)
-            values, _ = self.critic(packed, hidden)
-            errors = ops.value_loss(values, flat(part, batch.targets), old_values=old, clip=config.clip_range_vf)
+            (values, _), targets, clip = self.critic(packed, hidden), flat(part, batch.targets), config.clip_range_vf
+            errors = (
+                ops.value_loss(values, targets)
+                if clip is None
+                else ops.clipped_value_loss(values, targets, old_values=flat(part, batch.values), clip=clip)
+            )
             loss = loss + config.vf_coef * (weight[part][packed.owner] * errors).sum()
             share["losses/value"] = errors.detach()
         backpropagate(loss)

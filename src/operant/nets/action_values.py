@@ -144,17 +144,9 @@ class ActionValues:
         bound = self.bind(parameters)
         return FixedValues(bound, parameters) if isinstance(self.mlp, StackedLookup) else bound
 
-    def trace(self, layers: Layers, obs: Tensor) -> list[Tensor]:
-        """Return the outputs of every layer for observations `[S, M, ...]`, after scaling."""
-        return self.mlp.trace(layers, self.scaled(obs))
-
     def scaled(self, obs: Tensor) -> Tensor:
         """Return the inputs of the networks for observations."""
         return obs if self.affine is None else torch.addcmul(self.affine[0], obs, self.affine[1])
-
-    def combine(self, outputs: Tensor) -> Tensor:
-        """Return the values `[S, M, A]` from the last layer's outputs `[S, M, out]`."""
-        return ops.dueling(outputs[..., :1], outputs[..., 1:]) if self.dueling else outputs
 
 
 @dataclass(frozen=True)
@@ -180,8 +172,8 @@ class BoundActionValues:
         return self.combine(self.shape.mlp(self.layers, self.shape.scaled(obs)), obs)
 
     def combine(self, outputs: Tensor, obs: Tensor) -> Tensor:
-        """Return the values `[S, M, A]` from the last layer's outputs for observations."""
-        values = self.shape.combine(outputs)
+        """Return the values `[S, M, A]` from the last layer's outputs `[S, M, out]` for observations."""
+        values = ops.dueling(outputs[..., :1], outputs[..., 1:]) if self.shape.dueling else outputs
         return values if self.prior is None else values + self.prior_scale * self.prior(obs)
 
 
@@ -229,9 +221,9 @@ class ValuePass:
     """
 
     def __init__(self, bound: BoundActionValues, obs: Tensor) -> None:
-        self.bound = bound
+        self.bound, shape = bound, bound.shape
         with torch.no_grad():
-            self.trace = bound.shape.trace(bound.layers, obs)
+            self.trace = shape.mlp.trace(bound.layers, shape.scaled(obs))
         self.outputs = self.trace[-1].requires_grad_()
         self.values = bound.combine(self.outputs, obs)
 

@@ -94,7 +94,10 @@ class ActorCritic:
             shape = (shape[0] - masked,)
         self.networks = 1 if spec.shared else 1 + spec.critics
         self.value_heads = spec.value_heads
-        self.value_first = head.outputs if spec.shared or spec.network is not None else 0
+        self.value_first = first = head.outputs if spec.shared or spec.network is not None else 0
+        # Where the value outputs are: in which networks of a seed, and in which of their outputs.
+        self.critics: int | slice = slice(1, None) if spec.critics > 1 else -1
+        self.value_column: int | slice = first if spec.value_heads == 1 else slice(first, first + spec.value_heads)
         if spec.network is not None:
             self.mlp = whole_network(spec.network, shape, (head.outputs, self.value_heads))
             return
@@ -134,15 +137,11 @@ class ActorCritic:
         stacked = parameters.view(len(parameters) * self.networks, -1)
         weights, free = stacked.split_with_sizes([self.mlp.size, self.head.free], dim=1)
         layers = self.mlp.layers(weights)
-        return BoundActorCritic(
-            self,
-            layers=layers,
-            networks=[
-                [(weight[first :: self.networks], bias[first :: self.networks]) for weight, bias in layers]
-                for first in range(self.networks)
-            ],
-            free=free[:: self.networks],
-        )
+        actor, *critics = [
+            [(weight[first :: self.networks], bias[first :: self.networks]) for weight, bias in layers]
+            for first in range(self.networks)
+        ]
+        return BoundActorCritic(self, layers, actor, critics or [actor], free[:: self.networks])
 
 
 @dataclass(frozen=True)
@@ -151,24 +150,21 @@ class BoundActorCritic:
 
     Attributes:
         layers: layers of all networks, `[S * R, ...]`.
-        networks: the same as views `[S, ...]` of each of the R networks: the actor, then the critics.
+        actor: layers of the policy, as views `[S, ...]`.
+        critics: layers of each critic; with shared layers, those of the policy.
         free: the head's parameters that do not depend on the state, `[S, free]`.
     """
 
     shape: ActorCritic
     layers: Layers
-    networks: list[Layers]
+    actor: Layers
+    critics: list[Layers]
     free: Tensor
-
-    @property
-    def actor(self) -> Layers:
-        """The layers of the policy."""
-        return self.networks[0]
 
     @property
     def critic(self) -> Layers:
         """The layers of the critic, the last one if there are several."""
-        return self.networks[-1]
+        return self.critics[-1]
 
     def policy(self, obs: Tensor) -> Tensor:
         """Return the head's outputs `[S, M, outputs]`."""
@@ -181,16 +177,9 @@ class BoundActorCritic:
 
     def value(self, obs: Tensor) -> Tensor:
         """Return the values `[S, M]`, the mean over the critics; with several heads `[S, M, K]`."""
-        critics = self.networks[1:] or self.networks
         seen = self.shape.encode(obs)
-        values = [self.shape.mlp(critic, seen)[..., self.value_column] for critic in critics]
+        values = [self.shape.mlp(critic, seen)[..., self.shape.value_column] for critic in self.critics]
         return values[0] if len(values) == 1 else torch.stack(values).mean(0)
-
-    @property
-    def value_column(self) -> int | slice:
-        """The value outputs of the critic's network."""
-        first = self.shape.value_first
-        return first if self.shape.value_heads == 1 else slice(first, first + self.shape.value_heads)
 
 
 class Pass:
@@ -212,12 +201,12 @@ class Pass:
     @torch.no_grad()
     def __init__(self, bound: BoundActorCritic, obs: Tensor) -> None:
         self.bound, shape = bound, bound.shape
-        self.seeds, seen = len(obs), shape.encode(obs)
+        seen = shape.encode(obs)
         stacked = seen.unsqueeze(1).expand(-1, shape.networks, *seen.shape[1:]).flatten(0, 1)
         self.trace = shape.mlp.trace(bound.layers, stacked)
-        out = self._by_network(self.trace[-1])
-        self.outputs = shape.allowed(out[:, 0, :, : shape.head.outputs], obs).requires_grad_()
-        self.values = out[:, self._critics, :, bound.value_column].requires_grad_()
+        self._out = self.trace[-1].view(len(obs), shape.networks, *self.trace[-1].shape[1:])
+        self.outputs = shape.allowed(self._out[:, 0, :, : shape.head.outputs], obs).requires_grad_()
+        self.values = self._out[:, shape.critics, :, shape.value_column].requires_grad_()
         self.free = bound.free.detach().requires_grad_()
 
     def gradient(self, loss: Tensor) -> Tensor:
@@ -226,20 +215,12 @@ class Pass:
         outputs, values, free = torch.autograd.grad(loss, leaves, materialize_grads=True)
         with torch.no_grad():
             shape = self.bound.shape
-            gradient = torch.zeros_like(self.trace[-1])
-            out = self._by_network(gradient)
+            out = torch.zeros_like(self._out)
             out[:, 0, :, : shape.head.outputs] = outputs
-            out[:, self._critics, :, self.bound.value_column] = values
-            pieces = shape.mlp.pullback(self.bound.layers, self.trace, gradient)
+            out[:, shape.critics, :, shape.value_column] = values
+            pieces = shape.mlp.pullback(self.bound.layers, self.trace, out.flatten(0, 1))
             if shape.head.free:
-                rows = free.new_zeros(self.seeds, shape.networks, shape.head.free)
+                rows = free.new_zeros(len(free), shape.networks, shape.head.free)
                 rows[:, 0] = free
                 pieces.append(rows.flatten(0, 1))
-            return torch.cat(pieces, dim=1).view(self.seeds, -1)
-
-    @property
-    def _critics(self) -> int | slice:
-        return -1 if self.bound.shape.networks <= 2 else slice(1, None)
-
-    def _by_network(self, stacked: Tensor) -> Tensor:
-        return stacked.view(self.seeds, self.bound.shape.networks, *stacked.shape[1:])
+            return torch.cat(pieces, dim=1).view(len(free), -1)

@@ -58,8 +58,7 @@ class StackedOptimizer(DeclaredState, ABC):
         self.second = torch.zeros_like(parameters)
         self.steps = torch.zeros(parameters.shape[0], device=parameters.device)
         self.skipped = torch.zeros(parameters.shape[0], dtype=torch.int64, device=parameters.device)
-        # Most updates step all seeds; counting these costs no tensor operation.
-        self._together, self._apart = 0, torch.zeros_like(self.skipped)
+        self._due = torch.zeros_like(self.skipped)
 
     def step(self, gradient: Any, *, learning_rate: float, active: Tensor | None = None) -> Tensor:
         """Clip `gradient [S, P]` in place, step, and return its norm `[S]` before clipping.
@@ -76,21 +75,23 @@ class StackedOptimizer(DeclaredState, ABC):
         limit = self.max_grad_norm
         if limit is not None and not all(length + 1e-6 <= 0.999 * limit for length in norms):
             self._scale(gradient, (limit / (norm + 1e-6)).clamp_(max=1.0))
-        if active is None and all(map(math.isfinite, norms)):
+        due = range(len(norms)) if active is None else integers(active.nonzero().flatten())
+        seeds = [seed for seed in due if math.isfinite(norms[seed])]
+        if len(seeds) == len(norms):
             self.steps += 1
-            self._together += 1
-            seeds: Sequence[int] = range(len(norms))
+            self._due += 1
         else:
-            wanted = torch.ones_like(self.skipped, dtype=torch.bool) if active is None else active
-            stepped = wanted & norm.isfinite()
-            self.skipped += wanted & ~stepped
-            self._apart += wanted
-            self.steps += stepped
-            seeds = integers(stepped.nonzero().flatten())
+            self._count(due, seeds)
         if seeds:
             with subnormals_are_zero():
                 self._update(seeds, gradient, learning_rate)
         return norm
+
+    def _count(self, due: Sequence[int], seeds: Sequence[int]) -> None:
+        """Count an update that is due for some seeds, and steps those of them with finite gradients."""
+        self.steps[list(seeds)] += 1
+        self._due[list(due)] += 1
+        self.skipped[[seed for seed in due if seed not in seeds]] += 1
 
     def _by_seed(self, gradient: Any) -> Any:
         """Return the gradient as `_norm`, `_scale` and `_update` need it."""
@@ -115,7 +116,7 @@ class StackedOptimizer(DeclaredState, ABC):
     @property
     def counts(self) -> Tensor:
         """Due and skipped updates of each seed, `[2, S]`, in this process."""
-        return torch.stack((self._apart + self._together, self.skipped))
+        return torch.stack((self._due, self.skipped))
 
     def adopt(self, moments: State) -> None:
         """Use these tensors, of the shapes that `state_dict` gives, instead of its own, to share them."""

@@ -118,6 +118,7 @@ from operant.ops.two_hot import (
 )
 from operant.ops.value import (
     clipped_double_q,
+    clipped_value_loss,
     double_q,
     dueling,
     huber_loss,
@@ -158,6 +159,7 @@ __all__ = [
     "clip_fraction",
     "clipped_double_q",
     "clipped_surrogate",
+    "clipped_value_loss",
     "completed_q",
     "conjugate_gradient",
     "cross_entropy",

@@ -164,48 +164,56 @@ def dueling(value: Float[Tensor, "*B 1"], advantage: Float[Tensor, "*B A"]) -> F
     return value + advantage - advantage.mean(-1, keepdim=True)
 
 
-def value_loss(
-    values: Float[Tensor, "*B"],
-    targets: Float[Tensor, "*B"],
-    *,
-    old_values: Float[Tensor, "*B"] | None = None,
-    clip: float | None = None,
-) -> Float[Tensor, "*B"]:
+def value_loss(values: Float[Tensor, "*B"], targets: Float[Tensor, "*B"]) -> Float[Tensor, "*B"]:
     r"""Compute half the squared error to a fixed target, `½ (V - target)²`, per element.
 
     Targets are detached, also those computed from the values being trained, such as `Â + V`.
 
-    With `clip`, the loss is the pessimistic form of OpenAI's PPO code: the larger of the losses of V and of
-    `V_old + clip(V - V_old, -clip, clip)`, so moving the value further than `clip` from the rollout's does not reduce
-    the loss. Engstrom et al. (2020, arXiv 2005.12729) and Andrychowicz et al. (2021, arXiv
-    2006.05990) found no benefit.
-
     Args:
         values: predictions.
         targets: targets; detached.
-        old_values: predictions at the time of the rollout; required with `clip`.
-        clip: clip range of the value, in units of return; None for no clipping.
 
     Returns:
         Losses.
 
     Raises:
-        ValueError: if shapes differ, `clip` is not positive, or one of `old_values` and `clip` is missing.
+        ValueError: if shapes differ.
     """
     _check_shapes(values.shape, "values", targets=targets)
-    targets = targets.detach()
-    losses = 0.5 * mse_loss(values, targets, reduction="none")
-    if clip is None and old_values is None:
-        return losses
-    if clip is None or old_values is None or not clip > 0.0:
-        presence = "missing" if old_values is None else "given"
-        raise ValueError(
-            f"clip is {clip} and old_values is {presence}, expected a positive clip with old_values, or neither"
-        )
+    return 0.5 * mse_loss(values, targets.detach(), reduction="none")
+
+
+def clipped_value_loss(
+    values: Float[Tensor, "*B"],
+    targets: Float[Tensor, "*B"],
+    *,
+    old_values: Float[Tensor, "*B"],
+    clip: float,
+) -> Float[Tensor, "*B"]:
+    r"""Compute the pessimistic `value_loss` of OpenAI's PPO code.
+
+    It is the larger of the losses of V and of `V_old + clip(V - V_old, -clip, clip)`, so moving the value further than
+    `clip` from the rollout's does not reduce the loss. Engstrom et al. (2020, arXiv 2005.12729) and Andrychowicz
+    et al. (2021, arXiv 2006.05990) found no benefit.
+
+    Args:
+        values: predictions.
+        targets: targets; detached.
+        old_values: predictions at the time of the rollout; detached.
+        clip: clip range of the value, in units of return.
+
+    Returns:
+        Losses.
+
+    Raises:
+        ValueError: if shapes differ, or `clip` is not positive.
+    """
     _check_shapes(values.shape, "values", old_values=old_values)
+    if not clip > 0.0:
+        raise ValueError(f"clip is {clip}, expected a positive number")
     old_values = old_values.detach()
     clipped = old_values + (values - old_values).clamp(-clip, clip)
-    return torch.maximum(losses, 0.5 * mse_loss(clipped, targets, reduction="none"))
+    return torch.maximum(value_loss(values, targets), value_loss(clipped, targets))
 
 
 def huber_loss(values: Float[Tensor, "*B"], targets: Float[Tensor, "*B"], *, delta: float = 1.0) -> Float[Tensor, "*B"]:

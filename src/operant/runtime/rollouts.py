@@ -69,19 +69,18 @@ class Rollout:
 
     def true_successors(self, values: Tensor, value: Callable[[Tensor], Tensor]) -> Tensor:
         """Compute the values of the true successors, as in `successor_values`, from the result of `values`."""
-        steps, seeds, rows = self.rewards.shape
-        successors = values[1:]
-        bootstrapped = by_seed(self.truncated & ~self.terminated)
-        most = int(bootstrapped.sum(1).max())
-        if most:
-            # The truncated steps of each seed, padded with other steps to the largest count of any seed.
-            flagged, index = bootstrapped.to(torch.uint8).topk(most, dim=1)
-            place = torch.arange(seeds, device=index.device).unsqueeze(1), index
-            patched = by_seed(successors).clone()
-            flagged = flagged.bool().view(*flagged.shape, *[1] * (patched.dim() - 2))
-            patched[place] = torch.where(flagged, value(by_seed(self.final_obs)[place]), patched[place])
-            successors = patched.view(seeds, steps, rows, *patched.shape[2:]).movedim(1, 0)
-        return successors
+        bootstrapped = self.truncated & ~self.terminated
+        if not bootstrapped.any():
+            return values[1:]
+        # The truncated steps of each seed, padded with other steps to the largest count of any seed.
+        steps, seeds, rows = bootstrapped.shape
+        flagged = by_seed(bootstrapped).to(torch.uint8)
+        flagged, index = flagged.topk(int(flagged.sum(1).max()), dim=1)
+        place = torch.arange(seeds, device=index.device).unsqueeze(1), index
+        patched = by_seed(values[1:]).clone()
+        flagged = flagged.bool().view(*flagged.shape, *[1] * (patched.dim() - 2))
+        patched[place] = torch.where(flagged, value(by_seed(self.final_obs)[place]), patched[place])
+        return patched.view(seeds, steps, rows, *patched.shape[2:]).movedim(1, 0)
 
 
 def by_seed(tensor: Tensor) -> Tensor:
@@ -203,43 +202,39 @@ class Play:
 
     def __init__(self, collector: "Collector", obs: Tensor) -> None:
         self.collector, self.obs = collector, obs
-        self._seen: list[Tensor] = []
-        self._kept: list[tuple[Tensor, ...]] = []
-        self._results: list[Step] = []
-        self._final: list[Tensor] = []
+        self._steps: list[tuple[Tensor, tuple[Tensor, ...], Step, Tensor]] = []
         for wrapper in collector.deferring:
             wrapper.defer()
 
     def step(self, kept: tuple[Tensor, ...], actions: Tensor) -> None:
         """Take one step with `actions`, and store the tensors `kept`, `[S, N, ...]` each."""
-        collector = self.collector
-        collector.result = result = collector.env.step(actions.flatten(0, 1))
-        self._seen.append(self.obs)
-        self._kept.append(kept)
-        self._results.append(result)
-        if result.infos is not None:
-            collector.told.append(result.infos)
-        self.obs = obs = collector.encode(result.obs)
-        self._final.append(obs if result.final_obs is result.obs else collector.encode(result.final_obs))
+        encode = self.collector.encode
+        self.collector.result = result = self.collector.env.step(actions.flatten(0, 1))
+        obs = encode(result.obs)
+        final = obs if result.final_obs is result.obs else encode(result.final_obs)
+        self._steps.append((self.obs, kept, result, final))
+        self.obs = obs
 
     def finish(self) -> dict[str, Any]:
         """Return the arguments of `Collector.rollout`."""
-        collector, results, obs = self.collector, self._results, self.obs
+        collector, obs = self.collector, self.obs
         for wrapper in collector.deferring:
             wrapper.settle()
+        seen, kept, results, final = zip(*self._steps, strict=True)
         steps = len(results)
         shape = (steps, collector.seeds, collector.rows)
         valid = None if collector.env.always_valid else _stack([result.valid for result in results], shape)
         return {
-            "obs": _stack(self._seen, (steps, *obs.shape)),
+            "obs": _stack(seen, (steps, *obs.shape)),
             "last_obs": obs,
-            "kept": tuple(_stack(column, (steps, *column[0].shape)) for column in zip(*self._kept, strict=True)),
+            "kept": tuple(_stack(column, (steps, *column[0].shape)) for column in zip(*kept, strict=True)),
             "rewards": _stack([result.reward for result in results], shape),
             "terminated": _stack([result.terminated for result in results], shape),
             "truncated": _stack([result.truncated for result in results], shape),
             "scores": _stack([result.score for result in results], shape),
-            "final_obs": _stack(self._final, (steps, *obs.shape)),
+            "final_obs": _stack(final, (steps, *obs.shape)),
             "valid": valid,
+            "infos": [result.infos for result in results if result.infos is not None],
             "extras": stack_extras(results, shape, collector.env.task) if has_extras(results) else {},
         }
 
@@ -256,7 +251,6 @@ class Collector:
         obs: next observations.
         result: last step; None before the first one.
         deferring: wrappers that compute extra tensors for all steps of a rollout together.
-        told: infos of the steps since the last rollout.
     """
 
     def __init__(self, env: BatchEnv, *, seeds: int, features: Features | None = None) -> None:
@@ -267,7 +261,6 @@ class Collector:
         self.obs = self.encode(env.reset())
         self.result: Step | None = None
         self._reporting, self.deferring = reporting(env), deferring(env)
-        self.told: list[Mapping[str, Tensor]] = []
         # Return and length so far of the current episode of each environment, in float64 for accurate long sums.
         self.carried = torch.zeros(2, seeds, self.rows, dtype=torch.float64, device=env.device)
         nothing = torch.full((seeds,), torch.nan, dtype=torch.float64)
@@ -284,8 +277,14 @@ class Collector:
             play.step(*act(play.obs, t))
         return play.finish()
 
-    def rollout(self, *, scores: Tensor, **parts: Any) -> Rollout:
-        """Create a rollout from collected steps, and count episodes with the rewards `scores [T, S, N]`."""
+    def rollout(self, *, scores: Tensor, infos: Sequence[Mapping[str, Tensor]], **parts: Any) -> Rollout:
+        """Create a rollout from collected steps, and count its episodes.
+
+        Args:
+            scores: rewards `[T, S, N]` to report.
+            infos: `Step.infos` of the steps that have them.
+            **parts: fields of the rollout.
+        """
         self.obs, valid = parts["last_obs"], parts["valid"]
         ended = parts["terminated"] | parts["truncated"]
         lost = None if valid is None else parts["truncated"] & ~valid
@@ -295,9 +294,8 @@ class Collector:
             metrics = self._episodes_step_by_step(scores, ended, valid) | {LOST: lost.sum((0, 2))}
             # A lost episode is truncated at its last known step.
             parts["truncated"] = torch.cat((parts["truncated"][:-1] | lost[1:], parts["truncated"][-1:]))
-        if self.told:
-            metrics = metrics | info_metrics(self.told, self.seeds)
-            self.told = []
+        if infos:
+            metrics = metrics | info_metrics(infos, self.seeds)
         for wrapper in self._reporting:
             metrics = {**wrapper.metrics(), **metrics}
         return Rollout(**parts, metrics=metrics)

@@ -127,15 +127,12 @@ class Joint:
     def play(self, obs: Tensor, steps: int, act: Act) -> list[dict[str, Any]]:
         """Take `steps` steps from observations `[S, K' * n, ...]`, and return arguments of `Collector.rollout`."""
         played, count = self.collector.play(obs, steps, act), len(self.envs)
-        for told in self.collector.told:
-            for number, collector in enumerate(self.collectors):
-                collector.told.append(_by_row(partial(self._part, number), told))
-        self.collector.told.clear()
         kept = list(zip(*(column.chunk(count, 2) for column in played.pop("kept")), strict=True))
-        last = played.pop("last_obs").chunk(count, 1)
+        last, told = played.pop("last_obs").chunk(count, 1), played.pop("infos")
+        infos = [[_by_row(partial(self._part, number), each) for each in told] for number in range(count)]
         chunks = {name: value.chunk(count, 2) for name, value in played.items() if isinstance(value, Tensor)}
         own = [{name: parts[number] for name, parts in chunks.items()} for number in range(count)]
-        return [{**played, **own[k], "kept": kept[k], "last_obs": last[k]} for k in range(count)]
+        return [{**played, **own[k], "kept": kept[k], "last_obs": last[k], "infos": infos[k]} for k in range(count)]
 
     def store(self) -> None:
         """Copy the joint state to the environments of each shard."""

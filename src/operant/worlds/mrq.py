@@ -195,7 +195,7 @@ class MRQ(Resumable):
         shape = steps, self.config.num_envs
         noise = streams.draw(self.action_streams, lambda stream: self.actions.noise(shape, stream), dim=1)
 
-        def act(obs: Tensor, t: int) -> Tensor:
+        def act(obs: Tensor, t: int, _: slice) -> Tensor:
             return self.actions.perturbed(self.policy(obs), noise[t], std=std)
 
         metrics = self.experience.collect(steps, act)
