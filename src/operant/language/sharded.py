@@ -51,7 +51,7 @@ class ShardedModel(LanguageModel):
         blocks, self._group, self._place = blocks_of(network), group, torch.device(device)
         empty = {id(value): nn.Parameter(value.detach().to("meta"), False) for value in network.parameters()}
         self._skeleton = copy.deepcopy(network, empty)
-        self._root: Any = _Root(network, super()._states)
+        self._root: Any = _Root(network, super().hidden)
         narrow = self.dtype.itemsize < torch.float32.itemsize
         policy = MixedPrecisionPolicy(reduce_dtype=torch.float32) if narrow else MixedPrecisionPolicy()
         for module in (*blocks, self._root):
@@ -80,8 +80,8 @@ class ShardedModel(LanguageModel):
         self._group.announce(self._number, "whole")
         return {name: gathered(value.detach(), self._group) for name, value in self.trained().items()}
 
-    def _states(self, ids: Tensor, positions: Tensor, layout: Any) -> Tensor:
-        """Compute the last hidden states, `[1, n, H]`, in a pass of all processes."""
+    def hidden(self, ids: Tensor, positions: Tensor, layout: Any) -> Tensor:
+        """Compute the last hidden state of each token, `[n, H]`, in a pass of all processes."""
         if self._uneven:
             self._group.some(True)
         else:

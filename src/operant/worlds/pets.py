@@ -158,7 +158,7 @@ class PETS(Resumable):
         """Select actions in [-1, 1] for observations `[S, N, D]`, starting from the current plans."""
         if t:
             self._forget_ended()
-        mean, _ = self.improve(obs, self.plan, self._draws(self.config.num_envs, self.plan_streams))
+        mean, _std = self.improve(obs, self.plan, self._draws(self.config.num_envs, self.plan_streams))
         self.plan.copy_(_rest(mean))
         return mean[:, :, 0]
 
