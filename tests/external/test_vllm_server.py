@@ -171,7 +171,7 @@ def test_a_server_with_log_probs_of_the_model_itself_that_is_then_given_another_
         with pytest.raises(ValueError, match="start it with --logprobs-mode processed_logprobs"):
             ask(engine, temperature=0.5)
         engine.close()
-        with pytest.raises(ServerError, match="serves a model of the trained architecture"):
+        with pytest.raises(ServerError, match="serve a model of the trained architecture"):
             VLLMEngine(address, load(ModelOptions(model="small"), seed=0)).connect()
 
 
@@ -232,7 +232,7 @@ def test_several_servers_and_one_that_is_lost(address):
         found = ask(fleet)
         assert gap(model, found) < 1e-4
         assert [c.ids for c in flat(ask(fleet))] == [c.ids for c in flat(found)]
-    with pytest.warns(RuntimeWarning, match="left out until the next update, its prompts go to 1 others"):
+    with pytest.warns(RuntimeWarning, match="skipped until the next update, its prompts go to 1 others"):
         assert gap(model, ask(fleet)) < 1e-4
     fleet.close()
 

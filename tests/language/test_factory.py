@@ -106,7 +106,7 @@ def test_each_seed_learns_what_it_learns_alone(train):
 def test_an_evaluation_is_given_up_when_asked_to_stop(train, calls):
     trained = train("one", seeds=[1, 3])
     answered = list(trained.experiment.samples)
-    with pytest.raises(StoppedError, match="interrupted in the middle"):
+    with pytest.raises(StoppedError, match="interrupted during"):
         trained.experiment.evaluate(interrupted=after(calls))
     assert trained.experiment.samples == answered
 

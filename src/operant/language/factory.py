@@ -106,7 +106,7 @@ class Experiment:
         found = list[Scored]()
         for member in self.members:
             if interrupted():
-                raise StoppedError("training was interrupted in the middle of an evaluation")
+                raise StoppedError("training was interrupted during an evaluation")
             found.append(member.score(count, interrupted))
         self.samples = [
             {"seed": seed, **sample}

@@ -6,8 +6,8 @@ therefore needs all processes, which are synchronized:
 
 * items of a batch are distributed; a process without items repeats one, with gradient 0
   (`operant.language.in_step`);
-* while they sample, which takes each of them another number of passes, they agree before every pass, and whoever is
-  finished runs one token (`ShardedModel.uneven`);
+* sampling takes a different number of passes in each process: they synchronize before every pass, and processes that
+  have finished run one token (`ShardedModel.uneven`);
 * a pass of the leading process alone, as in evaluations, is announced to the others, which run one token.
 
 Sums have another order than in one process, so results are equal up to rounding.

@@ -70,7 +70,7 @@ def test_a_refusal_says_why_and_is_final(listen, answer, reason):
     address = listen(refuse)
     with pytest.raises(ServerError) as caught:
         Connection(address).post("/v1/completions", {})
-    assert str(caught.value) == f"{address}/v1/completions answered 400: {reason}"
+    assert str(caught.value) == f"{address}/v1/completions returned status 400: {reason}"
     assert caught.value.status == 400
     assert len(asked) == 1
 
@@ -82,7 +82,7 @@ def test_attempts_come_to_an_end(listen):
         asked.append(path)
         return 503, {"error": "busy"}
 
-    with pytest.raises(ServerError, match="answered 503: busy"):
+    with pytest.raises(ServerError, match="returned status 503: busy"):
         Connection(listen(busy), attempts=4).get("/")
     assert len(asked) == 4
 
@@ -97,7 +97,7 @@ def test_pauses_grow(listen, monkeypatch):
 
 
 def test_what_is_no_json_is_an_error(listen):
-    with pytest.raises(ServerError, match="without JSON: '<html>'"):
+    with pytest.raises(ServerError, match="did not return JSON: '<html>'"):
         Connection(listen(lambda *request: (200, b"<html>"))).get("/")
 
 
@@ -117,7 +117,7 @@ def test_a_server_that_does_not_answer(listen):
         end.wait(20)
 
     address = listen(wait)
-    with pytest.raises(ServerError, match=r"did not answer within 0\.1 seconds"):
+    with pytest.raises(ServerError, match=r"did not respond within 0\.1 seconds"):
         Connection(address, seconds=0.1, attempts=2).get("/")
     end.set()
     assert len(asked) == 2
@@ -125,7 +125,7 @@ def test_a_server_that_does_not_answer(listen):
 
 @pytest.mark.parametrize("address", ["127.0.0.1:8000", "ftp://127.0.0.1", "http://", ""])
 def test_an_address_that_is_none(address):
-    with pytest.raises(ValueError, match=r"looks like http://127\.0\.0\.1:8000, got"):
+    with pytest.raises(ValueError, match=r"must be a URL such as http://127\.0\.0\.1:8000, got"):
         Connection(address)
 
 
@@ -137,7 +137,7 @@ def test_values_that_cannot_work(values):
 
 @pytest.mark.parametrize("address", ["http://10.0.0.1:8000", "http://gpu.example.org"])
 def test_other_machines_are_talked_to_with_a_warning(address):
-    with pytest.warns(RuntimeWarning, match="can be read and changed on the way; use https"):
+    with pytest.warns(RuntimeWarning, match="is not encrypted: use https"):
         Connection(address)
 
 

@@ -62,7 +62,7 @@ def test_weights_are_whole_when_the_server_reads_them_and_gone_afterwards(make_s
 def test_a_folder_that_the_server_does_not_see(listen, make_model, tmp_path, monkeypatch):
     monkeypatch.setattr("operant.language.engines.connection.PAUSE", 0.0)
     address = listen(lambda path, body, headers: (500, {"error": {"message": "no such folder"}}))
-    with pytest.raises(ServerError, match=f"no such folder; a server receives weights if it sees {tmp_path}") as caught:
+    with pytest.raises(ServerError, match=f"no such folder; the server must see the folder {tmp_path}") as caught:
         send(Connection(address), make_model(), tmp_path / "new")
     assert caught.value.status == 500
     assert list(tmp_path.iterdir()) == []

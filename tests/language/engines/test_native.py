@@ -279,12 +279,12 @@ def test_chance_at_its_ends_draws_a_token_that_can_be_drawn():
 
 @pytest.mark.parametrize("prompts", [[[]], [[1], []]])
 def test_an_empty_prompt_is_refused(make_model, prompts):
-    with pytest.raises(ValueError, match="at least one token and one completion"):
+    with pytest.raises(ValueError, match="every prompt must have at least one token"):
         ask(make_model(), prompts, max_tokens=2)
 
 
 def test_bad_numbers_are_refused(make_model):
-    with pytest.raises(ValueError, match="at least one token and one completion"):
+    with pytest.raises(ValueError, match="every prompt must have at least one token"):
         ask(make_model(), PROMPTS, 0, max_tokens=2)
     with pytest.raises(ValueError, match="rows must be at least 1, got 0"):
         NativeEngine(make_model(), rows=0)

@@ -240,8 +240,8 @@ FALSE = {
     "no ids": (falsify(token_ids=None), "newer vLLM"),
     "no log-probabilities": (falsify(logprobs=None), "newer vLLM"),
     "too few": (falsify(token_ids=[50] * 12, finish_reason="length", logprobs={"token_logprobs": [0.0]}), "1 .* of 12"),
-    "one completion": (lambda answer: answer["choices"].pop() and None, "gave 1 completions, 2 were asked for"),
-    "no completions": (lambda answer: {"choice": []}, "answered with no completions"),
+    "one completion": (lambda answer: answer["choices"].pop() and None, "returned 1 completions, expected 2"),
+    "no completions": (lambda answer: {"choice": []}, "returned no completions"),
 }
 
 
@@ -256,7 +256,7 @@ def test_a_false_answer_is_an_error(engine, server, name):
 def test_a_token_that_the_model_does_not_have(engine, server):
     changes = {"token_ids": [99], "finish_reason": "length", "logprobs": {"token_logprobs": [-1.0]}}
     server.faults = [falsify(**changes)] * len(PROMPTS)
-    with pytest.raises(ValueError, match="has drawn the token 99, but the model has 99"):
+    with pytest.raises(ValueError, match="sampled token 99, but the vocabulary has size 99"):
         ask(engine)
 
 
@@ -307,7 +307,7 @@ def test_a_cache_in_use_is_dropped_later(engine, server, model, monkeypatch):
     server.busy = 3
     engine.update(model)
     server.busy = 1000
-    with pytest.raises(ServerError, match="a server of its own"):
+    with pytest.raises(ServerError, match="use a separate server"):
         engine.update(model)
 
 
@@ -320,7 +320,7 @@ def test_no_server(connect, listen, model):
 @pytest.mark.parametrize("models", [{"data": []}, {"data": [{"parent": None}]}, {}, [], None])
 def test_a_server_of_something_else(connect, listen, model, models):
     address = listen(lambda path, body, headers: (200, models))
-    with pytest.raises(ServerError, match="names no model: is it a vLLM server"):
+    with pytest.raises(ServerError, match="does not list a model: is it a vLLM server"):
         connect(address, model)
 
 
@@ -346,9 +346,9 @@ def test_the_server_is_reached_when_it_is_needed(server, model):
 
 def test_bad_arguments(engine, server, model):
     assert ask(engine, []) == []
-    with pytest.raises(ValueError, match="at least one token and one completion"):
+    with pytest.raises(ValueError, match="every prompt must have at least one token"):
         ask(engine, [[1], []])
-    with pytest.raises(ValueError, match="at least one token and one completion"):
+    with pytest.raises(ValueError, match="every prompt must have at least one token"):
         ask(engine, count=0)
     with pytest.raises(ValueError, match="connections must be at least 1, got 0"):
         VLLMEngine(server.address, model, connections=0)
@@ -359,7 +359,7 @@ def test_whether_a_server_is_there_is_found_out_without_weights(server, model):
     engine.reach()
     assert server.requests == [("/v1/models", None)]
     server.cards = []
-    with pytest.raises(ServerError, match="names no model: is it a vLLM server"):
+    with pytest.raises(ServerError, match="does not list a model: is it a vLLM server"):
         engine.reach()
 
 

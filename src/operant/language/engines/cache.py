@@ -5,7 +5,7 @@ from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
 STEP = 64
-"""Increment of the cache length, in tokens."""
+"""Increment of the cache length in tokens."""
 
 
 class Slots:
@@ -15,7 +15,7 @@ class Slots:
 
     Args:
         rows: maximum number of parallel sequences.
-        longest: maximum tokens of a sequence, which limits the cache; None: unknown.
+        longest: maximum number of tokens of a sequence, which limits the cache; None if unknown.
     """
 
     def __init__(self, rows: int, longest: int | None = None):
@@ -32,9 +32,9 @@ class Slots:
         """Add a sequence for each start, with the keys and values of its prompt.
 
         Args:
-            stored: for every layer keys and values of packed prompts, `[n, K, D]` each.
-            starts: where the prompt of each new sequence begins in them; equal ones share a prompt.
-            lengths: of the prompts.
+            stored: keys and values `[n, K, D]` of packed prompts for every layer.
+            starts: start index of the prompt of each new sequence in them; sequences with equal starts share a prompt.
+            lengths: lengths of the prompts.
         """
         first, count = self.used, len(starts)
         self._grow(max(lengths) + 1, stored)
@@ -76,7 +76,7 @@ class Slots:
         return found.reshape(queries.shape)
 
     def remove(self, positions: list[int]) -> list[int]:
-        """Free the sequences at some positions; the last ones move into the gaps.
+        """Free the sequences at some positions, and move the last sequences into the gaps.
 
         Returns:
             For each active slot, its previous slot.
@@ -98,7 +98,7 @@ class Slots:
         return [moved.get(p, p) for p in range(left)]
 
     def _windowed(self, window: int) -> Tensor:
-        assert self._places is not None  # noqa: S101 - `begin` comes before
+        assert self._places is not None  # noqa: S101 - set by `begin`
         distance = self._places[:, None] - torch.arange(self._reach, device=self._places.device)
         return ((distance >= 0) & (distance < window))[:, None, None]
 
@@ -110,7 +110,7 @@ class Slots:
         room = room if self.longest is None else min(room, max(length, self.longest))
         old, self._room = self._room, room
         if not self._stored:
-            assert like is not None  # noqa: S101 - the first call comes with keys and values
+            assert like is not None  # noqa: S101 - given in the first call
             self._stored = [
                 (
                     keys.new_zeros(self.rows, keys.shape[1], room, keys.shape[2]),
@@ -119,7 +119,7 @@ class Slots:
                 for keys, values in like
             ]
             return
-        for layer, (keys, values) in enumerate(self._stored):  # one after the other, to avoid two copies of all
+        for layer, (keys, values) in enumerate(self._stored):  # one layer at a time, to avoid two copies of all layers
             self._stored[layer] = self._wider(keys, old, room), self._wider(values, old, room)
 
     def _wider(self, stored: Tensor, old: int, room: int) -> Tensor:

@@ -12,12 +12,12 @@ from urllib.parse import urlsplit
 KEY = "VLLM_API_KEY"
 """Environment variable with the server's API key, as in vLLM."""
 PAUSE = 0.5
-"""Seconds before the first retry; doubled before each further one."""
+"""Delay in seconds before the first retry, doubled for each further one."""
 
 _SHOWN = 500
-"""Maximum characters of a server's response in an error."""
+"""Maximum number of characters of a server's response in an error."""
 _AGAIN = {429, 500, 502, 503, 504}
-"""Status codes of responses that are worth a retry."""
+"""HTTP status codes that are retried."""
 _OK = 200
 
 
@@ -34,12 +34,12 @@ class ServerError(OSError):
 
 
 class Connection:
-    """Connection to a server, with timeouts. It is safe to share between threads.
+    """Connection to a server, with timeouts and retries. It is safe to share between threads.
 
     Args:
-        address: such as `http://127.0.0.1:8000`.
+        address: URL of the server, such as `http://127.0.0.1:8000`.
         seconds: timeout of one attempt.
-        attempts: per request, if the server does not respond or is busy. All requests here are idempotent.
+        attempts: attempts per request if the server does not respond or is busy. All requests are idempotent.
 
     Raises:
         ValueError: the address is invalid.
@@ -48,7 +48,7 @@ class Connection:
     def __init__(self, address: str, *, seconds: float = 600.0, attempts: int = 3):
         parts = urlsplit(address)
         if parts.scheme not in ("http", "https") or not parts.hostname:
-            raise ValueError(f"a server's address looks like http://127.0.0.1:8000, got {address!r}")
+            raise ValueError(f"the address of a server must be a URL such as http://127.0.0.1:8000, got {address!r}")
         if not seconds > 0 or attempts < 1:
             raise ValueError(f"seconds must be above 0 and attempts at least 1, got {seconds} and {attempts}")
         self.address, self.seconds, self.attempts = address.rstrip("/"), seconds, attempts
@@ -59,7 +59,7 @@ class Connection:
             self._headers["Authorization"] = f"Bearer {key}"
         if not self._secure and not loopback(parts.hostname):
             warnings.warn(
-                f"traffic with {address} can be read and changed on the way; use https, or a tunnel to 127.0.0.1",
+                f"traffic with {address} is not encrypted: use https, or a tunnel to 127.0.0.1",
                 RuntimeWarning,
                 stacklevel=3,
             )
@@ -72,7 +72,7 @@ class Connection:
         """Send an object and return the response, None if it is empty.
 
         Raises:
-            ServerError: there is no response, or the server rejects the request; the message has its reason.
+            ServerError: the server does not respond or rejects the request; the message contains the reason.
         """
         return self._ask("POST", path, body)
 
@@ -96,24 +96,24 @@ class Connection:
             status, text = answer.status, answer.read().decode("utf-8", errors="replace")
         except TimeoutError as error:
             raise ServerError(
-                f"{self.address}{path} did not answer within {self.seconds:g} seconds: request fewer tokens at a time, "
-                "or allow more seconds"
+                f"{self.address}{path} did not respond within {self.seconds:g} seconds: request fewer tokens at "
+                "a time, or raise the timeout"
             ) from error
         except (OSError, http.client.HTTPException) as error:
-            reason = "it hung up" if isinstance(error, http.client.HTTPException) else str(error)
+            reason = "the connection was closed" if isinstance(error, http.client.HTTPException) else str(error)
             raise ServerError(f"{self.address} cannot be reached ({reason}): is the server running?") from error
         finally:
             connection.close()
         if status != _OK:
-            raise ServerError(f"{self.address}{path} answered {status}: {_reason(text)}", status)
+            raise ServerError(f"{self.address}{path} returned status {status}: {_reason(text)}", status)
         try:
             return json.loads(text) if text.strip() else None
         except json.JSONDecodeError as error:
-            raise ServerError(f"{self.address}{path} answered without JSON: {text[:_SHOWN]!r}", status) from error
+            raise ServerError(f"{self.address}{path} did not return JSON: {text[:_SHOWN]!r}", status) from error
 
 
 def loopback(host: str) -> bool:
-    """Return whether a host is this machine, from its name only."""
+    """Return whether a host name is that of this machine."""
     try:
         return ip_address(host).is_loopback
     except ValueError:
@@ -121,7 +121,7 @@ def loopback(host: str) -> bool:
 
 
 def _reason(text: str) -> str:
-    """Return the message of an error response, in the formats that servers use."""
+    """Return the message of an error response, in the formats of common servers."""
     try:
         found: object = json.loads(text)
     except json.JSONDecodeError:

@@ -1,7 +1,7 @@
 """Sampling from several vLLM servers in parallel: `Fleet`.
 
-Each server has the same weights, and takes the next prompt as soon as it has room. A prompt has its own seed, so which
-server completes it changes no more than its arithmetic does. The prompts of a server that fails go to the others.
+All servers have the same weights, and each takes the next prompt when it has capacity. Every prompt has a seed, so the
+samples depend on the server only through its floating-point arithmetic. Prompts of failed servers go to the others.
 """
 
 import tempfile
@@ -23,43 +23,43 @@ from operant.language.models import LanguageModel
 
 
 class Fleet:
-    """Samples from several servers that have the weights of a model.
+    """Engine that samples from several servers with the weights of a model.
 
-    A server that cannot be reached, or whose answers are invalid, is left out with a warning until the next update,
-    when it is tried again. One whose weights are not the model's ends the training, as with a single server.
+    Servers that cannot be reached or return invalid responses are skipped with a warning until the next update, when
+    they are tried again. A server with other weights than the model's stops training, as with a single server.
 
     Args:
-        addresses: of the servers, as for `VLLMEngine`.
-        model: to sample from.
-        options: of each `VLLMEngine`. `folder` must be seen by all servers under the same path.
+        addresses: URLs of the servers, as in `VLLMEngine`.
+        model: model to sample from.
+        options: options of each `VLLMEngine`. All servers must see `folder` under the same path.
 
     Attributes:
-        engines: one per server.
+        engines: one engine per server.
         version: number of updates.
 
     Raises:
-        ValueError: an address is invalid, or given twice.
+        ValueError: an address is invalid or duplicate.
     """
 
     def __init__(self, addresses: Sequence[str], model: LanguageModel, **options: Any):
         self.engines = [VLLMEngine(address, model, **options) for address in addresses]
         distinct = {engine.address for engine in self.engines}
         if not addresses or len(distinct) < len(addresses):
-            raise ValueError(f"each server's address is needed once, got {', '.join(addresses) or 'none'}")
+            raise ValueError(f"addresses must be one or more different URLs, got {', '.join(addresses) or 'none'}")
         self.model, self.version, self._parent = model, 0, options.get("folder")
         self._connected = False
         self._lost: set[VLLMEngine] = set()
 
     @property
     def running(self) -> list[VLLMEngine]:
-        """The servers that have not failed since the last update."""
+        """Engines of servers that have not failed since the last update."""
         return [engine for engine in self.engines if engine not in self._lost]
 
     def reach(self) -> None:
         """Check that all servers are running, without sending weights.
 
         Raises:
-            ServerError: one is unreachable, or not a vLLM server; the message says how to start one.
+            ServerError: a server is unreachable, or not a vLLM server; the message explains how to start one.
         """
         for engine in self.engines:
             engine.reach()
@@ -70,8 +70,8 @@ class Fleet:
         """Sample completions; see `Engine`.
 
         Raises:
-            ValueError: as of `VLLMEngine.generate`.
-            ServerError: no server is left.
+            ValueError: see `VLLMEngine.generate`.
+            ServerError: all servers have failed.
         """
         requests = requests_of(prompts, count, generator)
         if not requests:
@@ -89,11 +89,11 @@ class Fleet:
         return [found[i] for i in range(len(requests))]
 
     def update(self, model: LanguageModel) -> None:
-        """Send the current weights of `model` to all servers, those that failed before included.
+        """Send the current weights of `model` to all servers, including failed ones.
 
         Raises:
-            ValueError: one does not return the model's log-probabilities afterwards.
-            ServerError: none accepts them.
+            ValueError: a server does not return the model's log-probabilities after the update.
+            ServerError: no server accepts the weights.
         """
         self.model, self.version = model, self.version + 1
         failed, self._lost = self._lost, set()
@@ -106,7 +106,7 @@ class Fleet:
             engine.close()
 
     def _refresh(self, engine: VLLMEngine, folder: Path, *, again: bool) -> None:
-        """Send the weights of a folder to a server; one that failed may have been started again since."""
+        """Send the weights of a folder to a server, which may have been restarted after a failure."""
         if again:
             engine.close()
         engine.update(self.model, folder)
@@ -114,7 +114,7 @@ class Fleet:
             engine.connect(folder)
 
     def _send(self, call: Callable[[VLLMEngine, Path], None]) -> None:
-        """Write the weights once, and let every server read them."""
+        """Write the weights once, and make every server load them."""
         with (
             tempfile.TemporaryDirectory(prefix="operant-weights-", dir=self._parent) as parent,
             handover.written(self.model, Path(parent) / f"version-{self.version}") as folder,
@@ -128,7 +128,7 @@ class Fleet:
             list(pool.map(partial(self._try, call=call), running))
 
     def _try(self, engine: VLLMEngine, call: Callable[[VLLMEngine], None]) -> None:
-        """Call a function for a server, and leave the server out if it fails."""
+        """Call a function for a server, and skip the server from then on if it fails."""
         try:
             call(engine)
         except ServerError as error:
@@ -139,7 +139,7 @@ class Fleet:
             if known:  # by another of its requests
                 return
             warnings.warn(
-                f"the server {engine.address} is left out until the next update, its prompts go to "
+                f"the server {engine.address} is skipped until the next update, its prompts go to "
                 f"{len(self.running)} others: {error}",
                 RuntimeWarning,
                 stacklevel=2,
@@ -148,7 +148,7 @@ class Fleet:
     def _divide(
         self, waiting: deque[tuple[int, Request]], found: dict[int, list[Completion]], count: int, sampling: Sampling
     ) -> None:
-        """Let every running server take waiting prompts, as many at a time as it has connections."""
+        """Distribute waiting prompts to the running servers, as many at a time as each has connections."""
 
         def complete(engine: VLLMEngine, index: int, request: Request) -> None:
             found[index] = engine.complete(request, count, sampling)

@@ -1,7 +1,7 @@
-"""A key for every path of a vLLM server: `Gate`, an ASGI middleware.
+"""ASGI middleware that requires a key for every path of a vLLM server: `Gate`.
 
-vLLM requires its own key only under `/v1` and a few other prefixes; the paths that exchange weights, call the workers
-or put the server to sleep have none. This file runs inside the server, in a Python that may lack operant, so it imports
+vLLM requires its key only under `/v1` and a few other prefixes, but not for the paths that exchange weights, call
+workers or put the server to sleep. This file runs inside the server, in a Python that may lack operant, so it imports
 only the standard library.
 """
 
@@ -17,7 +17,7 @@ App = Callable[[Any, Any, Any], Awaitable[None]]
 
 
 class Gate:
-    """Forwards requests with `Authorization: Bearer KEY`; others get 401.
+    """Middleware that forwards requests with `Authorization: Bearer KEY`, and responds to others with status 401.
 
     Args:
         app: the wrapped application.

@@ -12,14 +12,14 @@ from operant.language.engines.connection import Connection, ServerError
 from operant.language.models import LanguageModel
 
 CACHE_ATTEMPTS, CACHE_PAUSE = 20, 0.1
-"""Attempts to reset the server's prefix cache, and seconds between them."""
+"""Attempts to reset the server's prefix cache, and delay between them in seconds."""
 
 _MISSING = 404
 
 
 @contextlib.contextmanager
 def written(model: LanguageModel, folder: Path) -> Generator[Path]:
-    """Write the current weights of a model to a new folder, for as long as the block lasts."""
+    """Write the current weights of a model to a temporary folder for the duration of the block."""
     try:
         write(model, folder)
         yield folder
@@ -31,26 +31,26 @@ def send(server: Connection, model: LanguageModel, folder: Path) -> None:
     """Send the current weights of a model to one server.
 
     Args:
-        server: the receiver.
-        model: the sender.
-        folder: new; temporary folder of the weights. The server learns of it only when it is complete.
+        server: connection to the server.
+        model: model with the weights.
+        folder: new temporary folder for the weights. The server reads it only when it is complete.
 
     Raises:
-        ServerError: the server does not accept them; the message says what it needs.
+        ServerError: the server does not accept the weights; the message explains what it needs.
     """
     with written(model, folder):
         load(server, folder)
 
 
 def load(server: Connection, folder: Path) -> None:
-    """Let a server read its weights from a folder that is complete.
+    """Make a server load its weights from a complete folder.
 
     Args:
-        server: the receiver.
-        folder: of `written`; the server must see it under the same path.
+        server: connection to the server.
+        folder: folder returned by `written`; the server must see it under the same path.
 
     Raises:
-        ServerError: the server does not accept them; the message says what it needs.
+        ServerError: the server does not accept the weights; the message explains what it needs.
     """
     try:
         server.post("/collective_rpc", {"method": "reload_weights", "kwargs": {"weights_path": str(folder)}})
@@ -60,7 +60,7 @@ def load(server: Connection, folder: Path) -> None:
 
 
 def write(model: LanguageModel, folder: Path) -> None:
-    """Write the weights of a model in transformers' format; an adapter is merged into its base."""
+    """Write the weights of a model in the format of transformers; adapters are merged into the base model."""
     network = model.network
     if hasattr(network, "merge_and_unload"):
         network = copy.deepcopy(network).merge_and_unload()
@@ -78,7 +78,7 @@ def _drop_cached(server: Connection) -> None:
             return
         time.sleep(CACHE_PAUSE)
     raise ServerError(
-        f"{server.address} keeps its cache of earlier weights, since others use it; give training a server of its own"
+        f"{server.address} cannot reset its cache of earlier weights, since it has other users: use a separate server"
     )
 
 
@@ -97,11 +97,11 @@ def _quietly() -> Generator[None]:
 
 
 def _explained(error: ServerError, folder: Path) -> ServerError:
-    """Return an error with the server's requirements for receiving weights."""
+    """Add the server's requirements for receiving weights to an error."""
     if error.status == _MISSING:
-        return ServerError(f"{error}; start the server with VLLM_SERVER_DEV_MODE=1, to accept weights", _MISSING)
+        return ServerError(f"{error}; start the server with VLLM_SERVER_DEV_MODE=1 to enable weight updates", _MISSING)
     return ServerError(
-        f"{error}; a server receives weights if it sees {folder}, serves a model of the trained architecture, "
-        "and is new enough (0.32 works); restart it if it has read a part of them",
+        f"{error}; the server must see the folder {folder}, serve a model of the trained architecture, and have a "
+        "recent version (0.32 works); restart it if it has loaded only some of the weights",
         error.status,
     )

@@ -1,8 +1,8 @@
 """Sampling from a model in this process: `NativeEngine`.
 
-Each prompt goes through the model once, whatever the number of its completions. A finished sequence leaves the batch
-immediately, and the next one in the queue takes its place. Random numbers are drawn per sequence in advance, so a
-sequence does not depend on the others in the batch (up to rounding).
+Each prompt is prefilled once for all its completions. Finished sequences leave the batch immediately, and the next ones
+in the queue replace them (continuous batching). Random numbers are drawn per sequence in advance, so a sequence does
+not depend on the others in the batch (up to rounding).
 """
 
 from collections.abc import Callable, Generator, Sequence
@@ -18,18 +18,18 @@ from operant.runtime.evaluation import StoppedError
 from operant.tensors import booleans, integers, rows_of_floats, rows_of_integers
 
 ROWS = 256
-"""Default maximum of parallel sequences."""
+"""Default maximum number of parallel sequences."""
 PREFILL_TOKENS = 8192
-"""Maximum prompt tokens per forward pass; a longer prompt goes alone."""
+"""Maximum number of prompt tokens per forward pass; a longer prompt has a separate pass."""
 
 
 class NativeEngine:
-    """Samples from a model of transformers.
+    """Engine that samples from a transformers model in this process.
 
     Args:
-        model: shared with the trainer, so its weights are always the latest.
-        rows: maximum number of parallel sequences. More are faster and need more memory.
-        interrupted: polled before every token; if it returns true, `generate` stops.
+        model: model shared with the trainer, so its weights are always the latest.
+        rows: maximum number of parallel sequences. More is faster and needs more memory.
+        interrupted: function polled before every token; `generate` stops if it returns true.
 
     Attributes:
         version: number of updates.
@@ -52,18 +52,18 @@ class NativeEngine:
         """Sample completions; see `Engine`.
 
         Raises:
-            ValueError: a prompt has no token, or `count` is not positive.
-            StoppedError: it was interrupted.
+            ValueError: a prompt is empty, or `count` is not positive.
+            StoppedError: sampling was interrupted.
         """
         if count < 1 or not all(prompts):
-            raise ValueError("every prompt needs at least one token and one completion")
+            raise ValueError("every prompt must have at least one token, and count must be at least 1")
         with self.model.uneven():
             if not prompts:
                 return []
             batch = _Batch(self.model, prompts, count, sampling, generator=generator, rows=self.rows)
             while batch.busy:
                 if self.interrupted():
-                    raise StoppedError("interrupted in the middle of an answer")
+                    raise StoppedError("interrupted during sampling")
                 batch.step()
         found = batch.completions()
         return [found[i : i + count] for i in range(0, len(found), count)]
@@ -74,10 +74,10 @@ class NativeEngine:
         """Sample the same completion of one prompt as `generate`, and yield its tokens one by one.
 
         Raises:
-            ValueError: the prompt has no token.
+            ValueError: the prompt is empty.
         """
         if not prompt:
-            raise ValueError("the prompt needs at least one token")
+            raise ValueError("the prompt must have at least one token")
         batch = _Batch(self.model, [prompt], 1, sampling, generator=generator, rows=1)
         seen = 0
         while batch.busy:
@@ -87,7 +87,7 @@ class NativeEngine:
             seen = batch.lengths[0]
 
     def update(self, model: LanguageModel) -> None:
-        """Increase the version: the weights are shared."""
+        """Increment the version; the weights are shared."""
         self.model = model
         self.version += 1
 
@@ -96,7 +96,7 @@ class NativeEngine:
 
 
 class _Batch:
-    """One call of `NativeEngine.generate`; sequences are numbered prompt by prompt."""
+    """Batch of one call of `NativeEngine.generate`; sequences are numbered prompt by prompt."""
 
     def __init__(
         self,
@@ -128,7 +128,7 @@ class _Batch:
         return bool(self.active or self.waiting)
 
     def step(self) -> None:
-        """Start waiting sequences if a quarter of the slots is free, then add one token to each sequence."""
+        """Start waiting sequences if a quarter of the slots is free, then sample one token of each sequence."""
         free = self.slots.rows - len(self.active)
         if self.waiting and (not self.active or free * 4 >= self.slots.rows):
             self._take_up(free)
@@ -171,7 +171,7 @@ class _Batch:
         self._choose(self.model.logits(hidden.index_select(0, last)), list(new), before=tokens)
 
     def _choose(self, logits: Tensor, sequences: list[int], before: Tensor | None = None) -> None:
-        """Sample the next token of some sequences, the last active ones; remove those that end."""
+        """Sample the next token of the last active sequences, and remove sequences that end."""
         at = torch.tensor(sequences, device=logits.device)
         column = torch.tensor([self.lengths[i] for i in sequences], device=logits.device)
         chance = None if self.chance is None else self.chance[at, column]
@@ -194,7 +194,7 @@ class _Batch:
 
 
 class Prefill(Segments):
-    """Layout of packed prompts that stores their keys and values."""
+    """Layout of packed prompts that caches keys and values."""
 
     def __init__(self, segments: Sequence[Segment], ids: Tensor, positions: Tensor):
         super().__init__(segments, ids.device)
@@ -203,7 +203,7 @@ class Prefill(Segments):
 
     @classmethod
     def of(cls, prompts: Sequence[Sequence[int]], device: torch.device) -> tuple["Prefill", list[int]]:
-        """Return the layout of some prompts, and their start positions."""
+        """Return the layout of prompts, and their start positions."""
         starts, ids, positions = list[int](), list[int](), list[int]()
         for prompt in prompts:
             starts.append(len(ids))
@@ -221,7 +221,7 @@ class Prefill(Segments):
 
 
 def chances(sequences: int, sampling: Sampling, generator: torch.Generator) -> Tensor:
-    """Return the random numbers `[sequences, max_tokens]` of all tokens, in [0, 1)."""
+    """Return uniform random numbers in [0, 1) for all tokens, `[sequences, max_tokens]`."""
     return torch.rand(sequences, sampling.max_tokens, generator=generator, dtype=torch.float64)
 
 
@@ -229,9 +229,9 @@ def draw(logits: Tensor, sampling: Sampling, chance: Tensor | None) -> tuple[Ten
     """Sample a token from each row of logits.
 
     Args:
-        logits: `[n, V]`.
-        sampling: options.
-        chance: `[n]` uniform numbers in [0, 1), one per row; None selects the most probable token.
+        logits: logits `[n, V]`.
+        sampling: sampling options.
+        chance: uniform numbers `[n]` in [0, 1), one per row; None selects the most probable token.
 
     Returns:
         Tokens and their log-probabilities, `[n]` each.
@@ -248,7 +248,7 @@ def draw(logits: Tensor, sampling: Sampling, chance: Tensor | None) -> tuple[Ten
 
 
 def _cut(probabilities: Tensor, sampling: Sampling) -> Tensor:
-    """Return the probabilities with those that `top_k` and `top_p` exclude set to 0."""
+    """Set probabilities excluded by `top_k` and `top_p` to 0."""
     if sampling.top_k and sampling.top_k < probabilities.shape[-1]:
         least = probabilities.topk(sampling.top_k).values[:, -1:]
         probabilities = probabilities.masked_fill(probabilities < least, 0)

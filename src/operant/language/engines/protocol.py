@@ -1,4 +1,4 @@
-"""Token ids in, token ids and log-probabilities out: `Engine`, `Sampling`, `Completion`."""
+"""Protocol of sampling engines: `Engine`, `Sampling`, `Completion`."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -11,20 +11,20 @@ from operant.language.models import LanguageModel
 
 @dataclass(frozen=True)
 class Sampling:
-    """Options of sampling.
+    """Sampling options.
 
     Raises:
-        ValueError: a value is out of its range.
+        ValueError: a value is out of range.
     """
 
     max_tokens: int
-    """Maximum tokens of a completion, end of sequence included."""
+    """Maximum number of tokens of a completion, including the end of sequence."""
     temperature: float = 1.0
-    """Divides the logits; 0 selects the most probable token."""
+    """Divisor of the logits; 0 selects the most probable token."""
     top_k: int = 0
-    """Sample from this many most probable tokens; 0: all. Log-probabilities are those before this cut."""
+    """Number of most probable tokens to sample from; 0: all. Log-probabilities are those before the cut."""
     top_p: float = 1.0
-    """Sample from the fewest tokens that reach this total probability. Log-probabilities are those before this cut."""
+    """Total probability of the smallest set of tokens to sample from. Log-probabilities are those before the cut."""
 
     def __post_init__(self) -> None:
         """Validate."""
@@ -41,8 +41,8 @@ class Completion(NamedTuple):
 
     Attributes:
         ids: token ids, including the end of sequence if it was sampled.
-        log_probs: of each token, as sampled (temperature included); those of greedy tokens are at temperature 1.
-        truncated: whether it reached `max_tokens` without an end of sequence.
+        log_probs: log-probability of each token at the sampling temperature; at temperature 1 for greedy tokens.
+        truncated: whether the completion reached `max_tokens` without an end of sequence.
     """
 
     ids: list[int]
@@ -51,16 +51,16 @@ class Completion(NamedTuple):
 
 
 class Engine(Protocol):
-    """Samples completions from the latest weights that it received.
+    """Engine that samples completions from the latest received weights.
 
     Attributes:
-        version: of the weights; every `update` increases it.
+        version: version of the weights, incremented by every `update`.
     """
 
     version: int
 
     def reach(self) -> None:
-        """Check cheaply that the source of samples is available.
+        """Check that the engine is available, without sampling.
 
         Raises:
             OSError: it is not; the message says how to fix it.
@@ -73,10 +73,10 @@ class Engine(Protocol):
         """Sample `count` completions of each prompt.
 
         Args:
-            prompts: token ids, at least one each.
-            count: completions per prompt.
-            sampling: options.
-            generator: random numbers, on the CPU.
+            prompts: token ids of each prompt, at least one.
+            count: number of completions per prompt.
+            sampling: sampling options.
+            generator: random number generator on the CPU.
 
         Returns:
             The completions of each prompt.

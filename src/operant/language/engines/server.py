@@ -19,14 +19,14 @@ from operant.language.engines.handover import write
 from operant.language.models import LanguageModel
 
 PYTHON = "VLLM_PYTHON"
-"""Environment variable with the path of the Python that has vLLM."""
+"""Environment variable with the path of a Python interpreter with vLLM."""
 LOOPBACK = "127.0.0.1"
 GATE = "operant_gate"
-"""Module name of the key check inside the server."""
+"""Name of the module with the key check inside the server."""
 LAST_LINES = 20
-"""Maximum lines of the server's output in an error."""
+"""Maximum number of lines of the server's output in an error."""
 _PATIENCE = 10.0
-"""Seconds that a server has to stop by itself."""
+"""Grace period in seconds before a server is killed."""
 
 
 @contextlib.contextmanager
@@ -43,19 +43,19 @@ def serving(
     It listens only on the loopback address, accepts new weights, and returns the log-probabilities of its actual
     sampling distribution. Other users of the machine can reach that address too, so every path requires a key
     (`operant.language.engines.gate`): that of the environment variable `VLLM_API_KEY`, or a random one, set there
-    during the block, where `VLLMEngine` and child processes find it. Its output goes to a file, whose end appears in
+    during the block, where `VLLMEngine` and child processes find it. Its output goes to a file, whose last lines are in
     the error if the server does not start.
 
     Args:
-        model: to serve: a model (saved to a temporary folder first), a folder or a hub name.
-        python: path of the Python that has vLLM. Default: the environment variable `VLLM_PYTHON`.
-        options: more arguments of the server, such as `["--max-model-len", "4096"]`; they override those set here. A
-            model object is served in its own precision.
-        port: to listen on; 0: any free port.
+        model: model to serve: an object (saved to a temporary folder), a folder, or a name on the hub.
+        python: path of a Python interpreter with vLLM. Default: the environment variable `VLLM_PYTHON`.
+        options: further arguments of the server, such as `["--max-model-len", "4096"]`, which override the defaults. A
+            model object is served in its dtype.
+        port: port to listen on; 0: any free port.
         seconds: timeout of the start.
 
     Yields:
-        Its address, such as `http://127.0.0.1:40123`.
+        URL of the server, such as `http://127.0.0.1:40123`.
 
     Raises:
         ValueError: no Python is configured, the port is in use, or the options contain a key.
@@ -84,7 +84,7 @@ def serving(
 
 
 def command(model: str, port: int) -> list[str]:
-    """Return the arguments of Python that start a server for `VLLMEngine`."""
+    """Return the arguments of the Python interpreter to start a server for `VLLMEngine`."""
     return [
         *("-m", "vllm.entrypoints.openai.api_server"),
         *("--model", model, "--host", LOOPBACK, "--port", str(port)),
@@ -94,7 +94,7 @@ def command(model: str, port: int) -> list[str]:
 
 @contextlib.contextmanager
 def _key() -> Generator[None]:
-    """Put a random key into the environment, if it has none."""
+    """Set a random key in the environment, if there is none."""
     if os.environ.get(KEY):
         yield
         return
@@ -106,12 +106,12 @@ def _key() -> Generator[None]:
 
 
 def environment() -> dict[str, str]:
-    """Return additional environment variables of the server: weights may be exchanged."""
+    """Return environment variables that enable weight updates in the server."""
     return {"VLLM_SERVER_DEV_MODE": "1", "VLLM_NO_USAGE_STATS": "1"}
 
 
 def _free(port: int) -> int:
-    """Return a free port: the given one, or any for 0."""
+    """Return a free port: the given one, or any if it is 0."""
     with socket.socket() as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
@@ -124,12 +124,12 @@ def _free(port: int) -> int:
 
 
 def _start(arguments: list[str], log: Path, modules: Path) -> subprocess.Popen[bytes]:
-    """Start a process in its own group, so that its child processes can be ended with it.
+    """Start a process in a new process group, so that its child processes can be stopped with it.
 
     Args:
         arguments: the program and its arguments.
-        log: file for its output.
-        modules: folder to add to its Python path.
+        log: file for the output.
+        modules: folder to add to the Python path.
     """
     paths = os.pathsep.join(filter(None, (str(modules), os.environ.get("PYTHONPATH"))))
     with log.open("wb") as output:
@@ -173,7 +173,7 @@ def _end_of(log: Path) -> str:
 
 
 def _stop(process: subprocess.Popen[bytes]) -> None:
-    """End the process and its whole group, gracefully at first."""
+    """Terminate the process group, and kill it after a grace period."""
     for kind in (signal.SIGTERM, signal.SIGKILL):
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(process.pid, kind)

@@ -1,8 +1,8 @@
 """Sampling from a vLLM server (Kwon et al. 2023, arXiv:2309.06180) over HTTP: `VLLMEngine`.
 
-Requests have token ids, responses have token ids and log-probabilities. New weights go to a folder that the server
-reads. Everything is verified: after every update the server has to return the trainer's log-probabilities for fixed
-sequences, and before the first sample the meaning of its log-probabilities is determined.
+Requests contain token ids, responses contain token ids and log-probabilities. New weights are written to a folder that
+the server loads. After every update the server's log-probabilities of fixed sequences are compared with the trainer's,
+and before the first sample the definition of its log-probabilities is tested.
 """
 
 import math
@@ -25,11 +25,11 @@ from operant.language.packing import Sample, pack
 from operant.tensors import floats, integers
 
 GAPS: Mapping[torch.dtype, float] = {torch.float32: 1e-3, torch.bfloat16: 0.1, torch.float16: 0.03}
-"""Maximum mean error of the server's log-probabilities of the probes, in nats, by precision of the trainer."""
+"""Maximum mean error of the server's log-probabilities of the probes in nats, by dtype of the trainer."""
 PROBES, PROBE_TOKENS = 4, 16
-"""Number of probe sequences, and their maximum tokens. The model itself samples them at the start."""
+"""Number of probe sequences, sampled from the model at the start, and their maximum number of tokens."""
 CONNECTIONS = 64
-"""Default maximum of parallel requests; one request asks for all completions of a prompt."""
+"""Default maximum number of parallel requests; a request is for all completions of a prompt."""
 
 START = "Start one with `VLLM_SERVER_DEV_MODE=1 vllm serve FOLDER --logprobs-mode processed_logprobs`."
 """Hint if no server is found."""
@@ -38,11 +38,11 @@ _SEEDS = 1 << 62
 _CERTAIN = 1e-3
 _ALIKE = 0.5
 _HOLDERS: "weakref.WeakValueDictionary[str, VLLMEngine]" = weakref.WeakValueDictionary()
-"""Engine whose weights each server has: learners of one process can share a server."""
+"""Engine whose weights each server has, by URL: learners of one process can share a server."""
 
 
 class Request(NamedTuple):
-    """A prompt, and the seed of its completions: what they are does not depend on the server that samples them."""
+    """A prompt and the seed of its completions."""
 
     prompt: Sequence[int]
     seed: int
@@ -52,10 +52,10 @@ def requests_of(prompts: Sequence[Sequence[int]], count: int, generator: torch.G
     """Return a request for each prompt, with seeds drawn from a generator.
 
     Raises:
-        ValueError: a prompt has no token, or `count` is not positive.
+        ValueError: a prompt is empty, or `count` is not positive.
     """
     if count < 1 or not all(prompts):
-        raise ValueError("every prompt needs at least one token and one completion")
+        raise ValueError("every prompt must have at least one token, and count must be at least 1")
     return list(map(Request, prompts, integers(torch.randint(_SEEDS, (len(prompts),), generator=generator))))
 
 
@@ -66,19 +66,19 @@ def _likelihoods(choice: Mapping[str, Any]) -> list[float] | None:
 
 
 class VLLMEngine:
-    """Samples from a server that has the weights of a model.
+    """Engine that samples from a vLLM server with the weights of a model.
 
-    Each prompt has its own seed, drawn from the generator, so samples repeat as far as the server's arithmetic does. An
-    adapter is merged into its base before sending. The engine connects when first needed, so runs can be inspected
-    without a server.
+    Each prompt has a seed drawn from the generator, so samples are reproducible as far as the server's arithmetic is.
+    Adapters are merged into the base model before sending. The engine connects when first needed, so runs can be
+    inspected without a server.
 
     Args:
-        address: of the server, such as `http://127.0.0.1:8000`, started with `VLLM_SERVER_DEV_MODE=1` and a model of
-            the same architecture; its weights do not matter.
-        model: to sample from.
+        address: URL of the server, such as `http://127.0.0.1:8000`, started with `VLLM_SERVER_DEV_MODE=1` and any model
+            of the same architecture.
+        model: model to sample from.
         seconds: timeout of one request.
         connections: maximum number of parallel requests.
-        folder: of the weights; the server must see it under the same path. Default: a temporary folder, which suits a
+        folder: folder for the weights; the server must see it under the same path. Default: a temporary folder, for a
             server on this machine.
 
     Attributes:
@@ -108,24 +108,24 @@ class VLLMEngine:
         """Check that the server is running, without sending weights.
 
         Raises:
-            ServerError: it is unreachable, or not a vLLM server; the message says how to start one.
+            ServerError: the server is unreachable, or not a vLLM server; the message explains how to start one.
         """
         _served(self._server)
 
     @property
     def address(self) -> str:
-        """Address of the server."""
+        """URL of the server."""
         return self._server.address
 
     def connect(self, folder: Path | None = None) -> None:
-        """Send the weights to the server, and check its abilities; `generate` does so if needed.
+        """Send the weights to the server, and check its features; called by `generate` if needed.
 
         Args:
-            folder: with the current weights (`handover.written`); None: they are written for this server alone.
+            folder: folder with the current weights (`handover.written`). Default: write them for this server.
 
         Raises:
-            ValueError: the server has another precision or vocabulary than the model.
-            ServerError: it is unreachable, or accepts no weights.
+            ValueError: the server has another dtype or vocabulary than the model.
+            ServerError: the server is unreachable, or does not accept weights.
         """
         self.close()
         self._name, self._limit = _served(self._server)
@@ -144,9 +144,9 @@ class VLLMEngine:
         """Sample completions; see `Engine`.
 
         Raises:
-            ValueError: a prompt has no token, `count` is not positive, or the server lacks an ability: sequences are
-                too long for it, its log-probabilities have another meaning, or its weights are not the model's.
-            ServerError: its response is invalid.
+            ValueError: a prompt is empty, `count` is not positive, sequences are too long for the server, its
+                log-probabilities have another definition, or its weights are not the model's.
+            ServerError: the response is invalid.
         """
         requests = requests_of(prompts, count, generator)
         if not requests:
@@ -156,11 +156,11 @@ class VLLMEngine:
             return list(pool.map(partial(self.complete, count=count, sampling=sampling), requests))
 
     def prepare(self, sampling: Sampling, longest: int) -> None:
-        """Ensure that the server has the weights of the last update, and can sample as `Engine` requires.
+        """Check that the server has the weights of the last update and supports the sampling options.
 
         Args:
-            sampling: options of sampling.
-            longest: tokens of the longest prompt.
+            sampling: sampling options.
+            longest: number of tokens of the longest prompt.
         """
         if self._folder is None:
             self.connect()
@@ -171,7 +171,7 @@ class VLLMEngine:
         self._check(sampling, longest)
 
     def complete(self, request: "Request", count: int, sampling: Sampling) -> list[Completion]:
-        """Sample `count` completions of one prompt, after `prepare`; it is safe to call from several threads."""
+        """Sample `count` completions of one prompt, after `prepare`; thread-safe."""
         cut = {"top_k": sampling.top_k, "top_p": sampling.top_p} if sampling.temperature else {}
         choices = self._ask(
             prompt=list(request.prompt),
@@ -182,19 +182,19 @@ class VLLMEngine:
             **cut,
         )
         if len(choices) != count:
-            raise ServerError(f"{self.address} gave {len(choices)} completions, {count} were asked for")
+            raise ServerError(f"{self.address} returned {len(choices)} completions, expected {count}")
         return [self._whole(request.prompt, self._read(choice), sampling) for choice in choices]
 
     def update(self, model: LanguageModel, folder: Path | None = None) -> None:
         """Send the current weights of `model` to the server.
 
         Args:
-            model: with the weights.
-            folder: with these weights (`handover.written`); None: they are written for this server alone.
+            model: model with the weights.
+            folder: folder with these weights (`handover.written`). Default: write them for this server.
 
         Raises:
-            ValueError: it does not return the model's log-probabilities afterwards.
-            ServerError: it does not accept them.
+            ValueError: the server does not return the model's log-probabilities after the update.
+            ServerError: the server does not accept the weights.
         """
         self.model = model
         self.version += 1
@@ -208,7 +208,7 @@ class VLLMEngine:
             self._folder = None
 
     def _check(self, sampling: Sampling, longest: int) -> None:
-        """Check that the server can sample as `Engine` requires."""
+        """Check that the server supports the sampling options."""
         if self._limit is not None and longest + sampling.max_tokens > self._limit:
             raise ValueError(
                 f"a prompt of {longest} tokens and a completion of {sampling.max_tokens} are more than the "
@@ -230,7 +230,7 @@ class VLLMEngine:
             )
 
     def _ask(self, **fields: Any) -> list[Any]:
-        """Return the completions of a request, in order. It sets every option that has a default in the server."""
+        """Return the completions of a request in order; options with defaults in the server are all set."""
         body = {
             **{"model": self._name, "logprobs": 0, "return_token_ids": True},
             **{"ignore_eos": True, "stop_token_ids": sorted(self.model.stop), "min_tokens": 0},
@@ -241,7 +241,7 @@ class VLLMEngine:
         try:
             return sorted(answer["choices"], key=lambda choice: choice["index"])
         except (KeyError, TypeError) as error:
-            raise ServerError(f"{self.address} answered with no completions: {str(answer)[:200]}") from error
+            raise ServerError(f"{self.address} returned no completions: {str(answer)[:200]}") from error
 
     def _read(self, choice: Mapping[str, Any]) -> Completion:
         """Return a completion, without the last log-probability if the server omits the stop token."""
@@ -249,7 +249,7 @@ class VLLMEngine:
         log_probs = _likelihoods(choice)
         if ids is None or log_probs is None:
             raise ServerError(
-                f"{self.address} gives no token ids or no log-probabilities: it needs a newer vLLM (0.32 works)"
+                f"{self.address} returned no token ids or no log-probabilities: use a newer vLLM (0.32 works)"
             )
         ids = list(ids)
         if reason == "stop" and stop in self.model.stop and ids[-1:] != [stop]:
@@ -262,11 +262,11 @@ class VLLMEngine:
                 "--generation-config vllm, which adds no others"
             )
         if len(ids) - len(log_probs) not in ((0, 1) if ended else (0,)):
-            raise ServerError(f"{self.address} gives {len(log_probs)} log-probabilities of {len(ids)} tokens")
+            raise ServerError(f"{self.address} returned {len(log_probs)} log-probabilities for {len(ids)} tokens")
         size = self.model.network.get_output_embeddings().weight.shape[0]
         if max(ids) >= size:
             raise ValueError(
-                f"the server has drawn the token {max(ids)}, but the model has {size}: it has another model"
+                f"the server sampled token {max(ids)}, but the vocabulary has size {size}: the server has another model"
             )
         return Completion(ids, list(map(float, log_probs)), truncated=not ended)
 
@@ -281,7 +281,7 @@ class VLLMEngine:
         return Completion(ids, [*log_probs, float(last)], truncated)
 
     def _hand_over(self, folder: Path | None = None) -> None:
-        """Send the current weights to the server, and check that it samples from them."""
+        """Send the current weights to the server, and verify them."""
         if folder is not None:
             handover.load(self._server, folder)
         elif self._folder is not None:
@@ -301,7 +301,7 @@ class VLLMEngine:
                 for i, token in enumerate(probe.completion)
             ]
         except (KeyError, TypeError, IndexError, ValueError) as error:
-            raise ServerError(f"{self.address} gives no log-probabilities of prompts") from error
+            raise ServerError(f"{self.address} returned no log-probabilities of prompts") from error
         gap = math.fsum(abs(a - b) for a, b in zip(found, self._expected, strict=True)) / len(found)
         if not gap <= GAPS[self.model.dtype]:
             dtype = str(self.model.dtype).removeprefix("torch.")
@@ -313,9 +313,9 @@ class VLLMEngine:
 
     @torch.no_grad()
     def _reports_what_it_draws_from(self) -> bool:
-        """Return whether log-probabilities are those after temperature and cuts, or those of the model.
+        """Return whether log-probabilities are those after temperature and cuts, instead of the model's.
 
-        The least probable token is forced: its log-probability is 0 after the cut, and low before it.
+        The least probable token is forced: its log-probability is 0 after the cut, and low before the cut.
         """
         prompt = list(self._probes[0].prompt)
         packed = pack([Sample(prompt, [0])], device=self.model.device)
@@ -340,13 +340,13 @@ def _served(server: Connection) -> tuple[str, int | None]:
         card = next(card for card in found if not card.get("parent"))
         return card["id"], card.get("max_model_len")
     except (KeyError, TypeError, AttributeError, StopIteration) as error:
-        raise ServerError(f"{server.address} names no model: is it a vLLM server?") from error
+        raise ServerError(f"{server.address} does not list a model: is it a vLLM server?") from error
     except ServerError as error:
         raise ServerError(f"{error} {START}", error.status) from error
 
 
 def _probes(model: LanguageModel) -> list[Sample]:
-    """Return some probable sequences, as probes."""
+    """Return sequences sampled from the model as probes."""
     start, generator = [min(model.stop)], torch.Generator().manual_seed(0)
     (found,) = NativeEngine(model).generate([start], PROBES, Sampling(PROBE_TOKENS), generator=generator)
     return [Sample(start, completion.ids) for completion in found]

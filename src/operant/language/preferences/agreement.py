@@ -32,8 +32,8 @@ class Estimate:
 
     Attributes:
         value: the statistic, NaN if undefined (no two ratings of one unit, no variation).
-        low: lower end of the 95 % bootstrap interval over items; resamples without a value are left out.
-        high: upper end.
+        low: lower bound of the 95 % bootstrap interval over items; resamples with an undefined statistic are dropped.
+        high: upper bound.
         count: number of units.
     """
 
@@ -49,13 +49,13 @@ class Agreement:
 
     Attributes:
         labels: number of valid labels, by outcome.
-        percent: share of agreeing pairs of ratings of the same comparison by different annotators.
-        alpha: Krippendorff's alpha, nominal, of all annotators.
+        percent: fraction of agreeing pairs of ratings of the same comparison by different annotators.
+        alpha: nominal Krippendorff's alpha of all annotators.
         kappas: Cohen's kappa of each pair of annotators that share a comparison.
-        first_shown: how often the first of two shown completions was preferred; 0.5 is no bias. Labels of unknown order
-            (imported ones) do not count.
-        repeats: by annotator, how often repeated questions get the same answer.
-        gold: by annotator, how often they give the known answer.
+        first_shown: fraction of pairs in which the first completion shown was preferred; 0.5 means no bias. Labels with
+            unknown order (imported ones) are ignored.
+        repeats: fraction of repeated questions with the same answer, by annotator.
+        gold: fraction of questions with known answer that are answered correctly, by annotator.
     """
 
     labels: dict[str, int]
@@ -68,7 +68,7 @@ class Agreement:
 
     @property
     def statistics(self) -> dict[str, Estimate]:
-        """All estimates by a name for people."""
+        """All estimates by a readable name."""
         return {
             "percent agreement": self.percent,
             "Krippendorff's alpha": self.alpha,
@@ -80,12 +80,12 @@ class Agreement:
 
 
 def percent_agreement(table: ArrayLike, groups: ArrayLike | None = None, *, seed: int = 0) -> Estimate:
-    """Return the share of agreeing pairs of ratings among all pairs of ratings of the same unit.
+    """Return the fraction of agreeing pairs among all pairs of ratings of the same unit.
 
     Args:
         table: `[raters, units]` codes 0, 1, ..., `MISSING` if there is none.
-        groups: `[units]` the item of each unit, which the bootstrap resamples. Default: every unit is its own.
-        seed: of the bootstrap.
+        groups: `[units]` the item of each unit, which the bootstrap resamples. Default: one item per unit.
+        seed: seed of the bootstrap.
     """
     counts = _counts(_table(table))
     rated = counts.sum(-1)
@@ -102,8 +102,8 @@ def krippendorff_alpha(table: ArrayLike, groups: ArrayLike | None = None, *, see
 
     Args:
         table: `[raters, units]` codes 0, 1, ..., `MISSING` if there is none.
-        groups: `[units]` the item of each unit, which the bootstrap resamples. Default: every unit is its own.
-        seed: of the bootstrap.
+        groups: `[units]` the item of each unit, which the bootstrap resamples. Default: one item per unit.
+        seed: seed of the bootstrap.
     """
     counts = _counts(_table(table))
     rated = counts.sum(-1)
@@ -120,9 +120,9 @@ def cohen_kappa(first: ArrayLike, second: ArrayLike, groups: ArrayLike | None = 
 
     Args:
         first: `[units]` codes of one rater, `MISSING` if there is none.
-        second: those of the other.
-        groups: `[units]` the item of each unit, which the bootstrap resamples. Default: every unit is its own.
-        seed: of the bootstrap.
+        second: `[units]` codes of the other rater.
+        groups: `[units]` the item of each unit, which the bootstrap resamples. Default: one item per unit.
+        seed: seed of the bootstrap.
     """
     codes = _table(np.stack([np.asarray(first), np.asarray(second)]))
     both = (codes != MISSING).all(0)
@@ -133,12 +133,12 @@ def cohen_kappa(first: ArrayLike, second: ArrayLike, groups: ArrayLike | None = 
 
 
 def rate(hits: ArrayLike, groups: ArrayLike | None = None, *, seed: int = 0) -> Estimate:
-    """Return the share of units that are true.
+    """Return the fraction of true units.
 
     Args:
         hits: `[units]` booleans.
-        groups: `[units]` the item of each unit, which the bootstrap resamples. Default: every unit is its own.
-        seed: of the bootstrap.
+        groups: `[units]` the item of each unit, which the bootstrap resamples. Default: one item per unit.
+        seed: seed of the bootstrap.
     """
     values = np.asarray(hits, dtype=np.float64).reshape(-1)
     return _estimate(np.stack([values, np.ones_like(values)], -1), _ratio, len(values), groups, seed)
@@ -155,8 +155,8 @@ def agreement(items: Sequence[Item], labels: Sequence[Event], *, seed: int = 0) 
 
     Args:
         items: the labeled items.
-        labels: the valid ones, of all rounds.
-        seed: of the bootstrap.
+        labels: valid labels of all rounds.
+        seed: seed of the bootstrap.
     """
     place = {item.item_id: i for i, item in enumerate(items)}
     rounds = [{(e.annotator, e.item_id): e for e in labels if e.round == n} for n in (0, 1)]

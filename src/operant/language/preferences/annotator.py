@@ -1,4 +1,4 @@
-"""Simulated annotator from a known reward, for code that learns from people.
+"""Simulated annotator with a known reward function, for tests of learning from human preferences.
 
 Its noise follows the models of reward learning: of two answers with rewards r, Bradley and Terry (1952) choose the
 first with probability σ((r_1 - r_2) / T); a ranking of K follows Plackett (1975) and Luce (1959). Both are the order of
@@ -30,20 +30,20 @@ class Reward(Protocol):
 
 @dataclass(frozen=True)
 class SimulatedAnnotator:
-    """An annotator that answers by a known reward.
+    """Simulated annotator with a known reward function.
 
     An answer depends only on (seed, name, item, round), so neither order nor interruption changes it.
 
     Attributes:
-        reward: a reward function.
-        name: of the annotator.
-        seed: of its stream.
+        reward: reward function.
+        name: name of the annotator.
+        seed: seed of the random stream.
         temperature: T, in units of the reward. Higher makes answers more random; 0 is always right.
-        tie_threshold: two rewards that differ by less are a tie. Higher gives fewer, clearer comparisons.
-        error_rate: probability of a uniformly random answer, whatever the rewards, in [0, 1]. Christiano et al. 2017
+        tie_threshold: difference of rewards below which there is a tie. Higher gives fewer, clearer comparisons.
+        error_rate: probability of a uniformly random answer, independent of the rewards. Christiano et al. 2017
             (arXiv 1706.03741, §2.2.3) assume 0.1 for people.
-        position_bias: added to the reward of the first shown completion.
-        both_bad_below: if no reward reaches this, none is good; None: never.
+        position_bias: bonus added to the reward of the completion shown first.
+        both_bad_below: threshold of rewards below which both completions are bad. Default: no threshold.
     """
 
     reward: Reward
@@ -58,21 +58,21 @@ class SimulatedAnnotator:
     def __post_init__(self) -> None:
         if not (self.temperature >= 0 and self.tie_threshold >= 0 and 0 <= self.error_rate <= 1):
             raise ValueError(
-                "need temperature >= 0, tie_threshold >= 0 and error_rate in [0, 1], got "
+                "temperature and tie_threshold must be at least 0 and error_rate in [0, 1], got "
                 f"{self.temperature}, {self.tie_threshold} and {self.error_rate}"
             )
 
     def answer(
         self, presentation: Presentation, columns: dict[str, Any] | None = None
     ) -> tuple[Outcome, tuple[int, ...] | None]:
-        """Answer from the shown texts only, as a person would.
+        """Return an answer based on the texts shown.
 
         Args:
-            presentation: of the item.
-            columns: of the prompt, for the reward function.
+            presentation: presentation of the item.
+            columns: columns of the prompt for the reward function.
 
         Returns:
-            The outcome and, for a ranking, the ranks in the order shown.
+            Outcome, and the ranks in the order shown for a ranking.
         """
         rewards = self._rewards(presentation.prompt, presentation.completions, columns or {})
         if rewards is None:
@@ -93,12 +93,12 @@ class SimulatedAnnotator:
         """Label every item of a store that has no label by this annotator, in one transaction.
 
         Args:
-            store: with the items.
-            repeat: whether to label again what has one label.
+            store: store with the items.
+            repeat: whether to label items with one label again.
             now: seconds since 1970. Default: the clock.
 
         Returns:
-            The new events.
+            New events.
         """
         now, round_ = time.time() if now is None else now, int(repeat)
         with store.transaction():

@@ -1,7 +1,7 @@
 """Export of labels: pairs in TRL's format, rankings in NeMo-RL's, or the whole log.
 
-Every file has a `<name>.manifest.json` with its SHA-256 and counts. Equal stores give equal bytes. Pseudonyms replace
-the names of annotators; they are the same in all files of one store and cannot be guessed from outside.
+Every file has a `<name>.manifest.json` with its SHA-256 and counts. Equal stores give equal bytes. Names of annotators
+are replaced by pseudonyms, which are the same in all files of a store and cannot be guessed.
 """
 
 import hashlib
@@ -34,8 +34,8 @@ class Exported:
     """Summary of an export.
 
     Attributes:
-        path: of the file.
-        rows: number of lines.
+        path: path of the file.
+        rows: number of rows.
         left_out: number of labels left out, by outcome, or `held-out`.
         held_out: number of lines on held-out prompts, which are for evaluations.
     """
@@ -55,15 +55,15 @@ def export(
     questions are only in `events`.
 
     Args:
-        store: with the labels.
-        path: of the file. An earlier export is replaced; another file, or an edited one, is not.
+        store: store with the labels.
+        path: path of the file. An earlier export is replaced; another file, or an edited one, is not.
         form: see `Form`.
-        names: write the annotators' names instead of pseudonyms.
-        held_out: see `HeldOut`; `events` always has all.
+        names: whether to write the annotators' names instead of pseudonyms.
+        held_out: see `HeldOut`; ignored for `events`.
 
     Raises:
-        ValueError: the file exists, and is not an export.
-        OSError: the file cannot be written; an old file stays.
+        ValueError: the file exists and is not an unedited export.
+        OSError: the file cannot be written; an old file is unchanged.
     """
     _require_export(path)
     key = store.pseudonym_key()
@@ -101,9 +101,9 @@ def _require_export(path: Path) -> None:
     except (OSError, ValueError, KeyError, TypeError):
         known = None
     if known is None:
-        raise ValueError(f"{path} already exists, and is no export of labels: choose another file")
+        raise ValueError(f"{path} already exists, and is not an export of labels: choose another file")
     if known != sha256(path):
-        raise ValueError(f"{path} was changed after its export: choose another file, or remove it")
+        raise ValueError(f"{path} was changed after its export: choose another file, or delete it")
 
 
 def is_held_out(item: Item) -> bool:

@@ -34,9 +34,9 @@ class Imported:
 
 
 def import_file(store: PreferenceStore, path: Path, *, annotator: str = "imported") -> Imported:
-    """Add the labels of a JSON Lines file to a store, all or none.
+    """Add the labels of a JSON Lines file to a store in one transaction.
 
-    Importing a file twice adds nothing, and neither does a pair or ranking that its annotator already has in the store.
+    Labels that are already in the store are skipped, so importing a file twice has no effect.
 
     Lines may be `{prompt, chosen, rejected}` (without `prompt`, the common beginning of both texts is the prompt),
     `{prompt, completions}` best first or with `ranks`, `{context, completions: [{rank, completion}]}` with lower ranks
@@ -44,15 +44,15 @@ def import_file(store: PreferenceStore, path: Path, *, annotator: str = "importe
     compare nothing are skipped. Those on held-out prompts, which are for evaluations, keep their mark.
 
     Args:
-        store: the store.
+        store: store to add to.
         path: of the file, of JSON lines, or with the ending .json, .csv or .parquet. If its manifest is next to it, the
             two must match.
-        annotator: of lines without a column `annotator`.
+        annotator: name of the annotator of rows without a column `annotator`.
 
     Raises:
         ValueError: the manifest does not match, or a line is invalid; the message names it.
         ConflictError: a label contradicts another one of the same annotator.
-        OSError: the file is unreadable, or the labels could not be stored.
+        OSError: the file cannot be read, or the labels cannot be stored.
     """
     _check_manifest(path)
     items = rows = 0
@@ -75,7 +75,7 @@ def import_file(store: PreferenceStore, path: Path, *, annotator: str = "importe
 
 
 def _rows(path: Path) -> Iterator[tuple[str, Mapping[str, Any]]]:
-    """Yield the lines of a file, each with its position."""
+    """Yield the rows of a file with their positions."""
     if path.suffix.lower() in (".json", ".csv", ".parquet"):
         for where, row in read(path, split="train"):
             yield where.removeprefix(f"{path}, "), row
@@ -106,7 +106,7 @@ def _read(row: Mapping[str, Any], annotator: str) -> tuple[Item | None, Event | 
         return None, event_of(row)
     who = row.get("annotator", annotator)
     if not isinstance(who, str) or not who:
-        raise ValueError(f"annotator must be a name, got {who!r}")
+        raise ValueError(f"annotator must be a nonempty string, got {who!r}")
     found = dict(row) if {"context", "completions"} <= row.keys() else standard(dict(row))
     return (None, None) if found is None else _labeled(found, who)
 

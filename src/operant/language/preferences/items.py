@@ -1,4 +1,4 @@
-"""Questions and answers: items, presentations, events.
+"""Data types of preference labels: items, presentations, events.
 
 An item is a prompt with K completions in one canonical order. Each annotator sees the completions in their own order;
 answers are stored relative to that order ("A" is the first shown), together with it. `Event.ranks_of_item` translates
@@ -39,10 +39,10 @@ def encode(value: Any) -> str:
 
 @dataclass(frozen=True)
 class Completion:
-    """One answer to a prompt.
+    """Completion of a prompt.
 
     Attributes:
-        text: of the answer.
+        text: text of the completion.
         provenance: its source (run, consumed, seed, reward, ...), as JSON values. Annotators never see it.
     """
 
@@ -52,16 +52,15 @@ class Completion:
 
 @dataclass(frozen=True)
 class Item:
-    """A prompt and K different completions, in canonical order; made by `Item.of`.
+    """A prompt with K different completions in canonical order; create it with `Item.of`.
 
     Attributes:
-        item_id: 32 hexadecimal digits, a hash of prompt and completions: the same question is the same item, whoever
-            adds it and in whatever order its completions come.
+        item_id: hash of prompt and completions (32 hexadecimal digits), independent of the order of the completions.
         prompt: the prompt.
         completions: sorted by their text.
         gold: the known rank of each completion, 1 is best and ties share a rank; None if unknown. Items with a known
             answer are shown to every annotator.
-        provenance: of the prompt, such as the columns of its data set.
+        provenance: provenance of the prompt, such as the columns of its data set.
     """
 
     item_id: str
@@ -79,13 +78,13 @@ class Item:
         gold: Sequence[int] | None = None,
         provenance: Mapping[str, Any] | None = None,
     ) -> "Item":
-        """Make an item.
+        """Create an item.
 
         Args:
             prompt: a string or a list of messages.
             completions: two or more, all different.
             gold: the known rank of each, in the order of `completions`.
-            provenance: of the prompt.
+            provenance: provenance of the prompt.
 
         Raises:
             ValueError: there are fewer than two completions, two are equal, `gold` has another length, or something
@@ -111,15 +110,15 @@ class Item:
 
 @dataclass(frozen=True)
 class Presentation:
-    """An item as one annotator sees it: without provenance, in their own order.
+    """An item as presented to an annotator, without provenance, in an order per annotator.
 
     Attributes:
-        item_id: of the item.
-        annotator: the annotator.
+        item_id: id of the item.
+        annotator: name of the annotator.
         round: 0 for the first time, 1 for a repeated question that measures consistency.
         prompt: the prompt.
-        completions: the texts in the order shown.
-        shown: for each position, the index of the item's completion.
+        completions: texts of the completions in the order shown.
+        shown: index in the item of the completion at each position.
     """
 
     item_id: str
@@ -132,13 +131,13 @@ class Presentation:
 
 @dataclass(frozen=True)
 class Event:
-    """One entry of the log: an answer, or the undoing of one. Events never change and are never removed.
+    """Entry of the append-only log: a label, or the undo of a label.
 
     Attributes:
-        event_id: chosen by the client; the same id is the same event, so retries are harmless.
+        event_id: unique id chosen by the client, so that retries have no effect.
         kind: "label" or "undo".
-        item_id: of the item.
-        annotator: the annotator.
+        item_id: id of the item.
+        annotator: name of the annotator.
         round: as in `Presentation`.
         outcome: the answer, None for an undo.
         ranks: for a ranking, the rank of each completion in the order shown, 1 is best, ties share a rank.

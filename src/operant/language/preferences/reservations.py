@@ -10,7 +10,7 @@ import sqlite3
 from pathlib import Path
 
 RESERVED_SECONDS = 600.0
-"""Lifetime of a reservation of another machine, unless renewed; also on systems without process information."""
+"""Lifetime in seconds of reservations of other machines, and on systems without process information."""
 
 TABLE = """
 CREATE TABLE IF NOT EXISTS reservations (
@@ -35,7 +35,7 @@ class Reservations:
         self._own = (socket.gethostname(), os.getpid(), _started(os.getpid()))
 
     def elsewhere(self, annotator: str, round: int, *, now: float) -> list[str]:  # noqa: A002 - its name in the log
-        """Return the items that other windows show an annotator in a round; remove ended reservations."""
+        """Return the items reserved by other processes for an annotator in a round; delete expired reservations."""
         rows = self._connection.execute("SELECT * FROM reservations WHERE annotator = ?", (annotator,)).fetchall()
         for row in rows:
             if self._has_ended(row, now):
@@ -54,7 +54,7 @@ class Reservations:
         )
 
     def release(self, item_id: str, annotator: str, round: int) -> None:  # noqa: A002 - its name in the log
-        """Release an item, whoever has reserved it."""
+        """Release an item reserved by any process."""
         key = (item_id, annotator, round)
         self._connection.execute("DELETE FROM reservations WHERE item_id = ? AND annotator = ? AND round = ?", key)
 

@@ -42,7 +42,7 @@ from operant.language.preferences.schema import FRESH, HELD, LAST, OPEN, REPEATE
 logger = logging.getLogger(__name__)
 
 LEASE_SECONDS = 3600.0
-"""How long an item counts as being labeled by the annotator who saw it."""
+"""Time in seconds for which a presented item counts as being labeled."""
 
 
 class ConflictError(ValueError):
@@ -299,7 +299,7 @@ class PreferenceStore:
             The event, whose `supersedes` is the undone label; None if there is nothing to undo.
 
         Raises:
-            ConflictError: the label is no longer valid or somebody else's, or the id belongs to another event.
+            ConflictError: the label is no longer valid or by another annotator, or the id belongs to another event.
             StoreError: it could not be stored.
         """
         with self.transaction() as connection:
