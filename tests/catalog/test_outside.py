@@ -190,7 +190,7 @@ def test_the_package_is_that_of_the_base(learner, package, observations, root):
 @pytest.mark.parametrize(
     ("learner", "said"),
     [
-        (Speaking, r"Speaking trains a language model, so it must build on a built-in algorithm"),
+        (Speaking, r"Speaking trains a language model, so it must extend a built-in algorithm"),
         (Misspelled, r"CATALOG of .*Misspelled has unknown key 'seed'; valid keys: like, title"),
         (Unlike, r"CATALOG of .*Unlike: there is no built-in algorithm 'pppo'"),
         (Elsewhere, r"CATALOG of .*Elsewhere: package must be tabular, control, language, got 'web'"),

@@ -402,5 +402,5 @@ def test_what_is_no_network_is_refused(net):
         PPOConfig(encoder="natur")
     with pytest.raises(ValueError, match=r"net.py"):
         experiment(config=dataclasses.replace(SMALL, encoder="net.py:Missing"))
-    with pytest.raises(ValueError, match="recurrent networks take no custom encoder"):
+    with pytest.raises(ValueError, match="recurrent networks do not support custom encoders"):
         operant.train("recurrent-ppo", "CartPole-v1", encoder=net, budget=100, progress="silent")

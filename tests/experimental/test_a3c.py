@@ -265,7 +265,7 @@ def test_workers_end_with_their_parent(tmp_path):
 
 
 def test_several_seeds_are_refused():
-    with pytest.raises(ValueError, match=r"a3c trains one seed at a time, got \[3, 5\]: start it once for each"):
+    with pytest.raises(ValueError, match=r"a3c trains one seed at a time, got \[3, 5\]: start one run per seed"):
         learner(seeds=(3, 5))
 
 

@@ -8,7 +8,7 @@ from operant import streams
 from operant.control.agent import Agent, Scaling
 from operant.envs import make
 from operant.envs.tensor import TENSOR_ENVS
-from operant.experimental.vine import Vine, collect_vine, draw_luck, follow, require_branching
+from operant.experimental.vine import Vine, collect_vine, draw_noise, follow, require_branching
 from operant.nets import Graph, Spec
 
 SEEDS = (3, 5)
@@ -188,7 +188,7 @@ def variances(repeats=50, rows=25):
     left, right = (torch.full((2, rows, 1), push) for push in (-0.5, 0.5))
     samples = []
     for _ in range(repeats):
-        luck, other_luck = (draw_luck(agent, plan.steps - 1) for _ in range(2))
+        luck, other_luck = (draw_noise(agent, plan.steps - 1) for _ in range(2))
         one = follow(agent, plan, saved, left, luck)
         alone, beside = (follow(agent, plan, saved, right, numbers) for numbers in (other_luck, luck))
         samples.append(torch.stack((one, (one - alone) / 2, (one - beside) / 2)))
@@ -215,12 +215,12 @@ def test_common_random_numbers_are_shared_by_the_branches_of_a_state():
 
 def test_environments_of_gymnasium_are_refused():
     env = make("CartPole-v1", 4, SEEDS, backend="gymnasium")
-    with pytest.raises(ValueError, match="CartPole-v1 of Gymnasium can only play its episode again from the start"):
+    with pytest.raises(ValueError, match="CartPole-v1 of Gymnasium can only replay its episode from the start"):
         require_branching(env, masked=0)
     env.close()
     require_branching(make("CartPole-v1", 4, SEEDS, backend="tensor"), masked=0)
 
 
 def test_masked_actions_are_refused():
-    with pytest.raises(ValueError, match="CartPole-v1 masks some: take sampling='single-path'"):
+    with pytest.raises(ValueError, match="CartPole-v1 masks some: use sampling='single-path'"):
         require_branching(make("CartPole-v1", 4, SEEDS, backend="tensor"), masked=2)

@@ -50,12 +50,12 @@ def test_noise_comes_from_the_generator_alone_and_has_its_distribution():
 @pytest.mark.parametrize(
     ("space", "message"),
     [
-        (gymnasium.spaces.Discrete(2), r"one-dimensional Box of float, got Discrete\(2\)"),
-        (gymnasium.spaces.Box(-1, 1, (2, 2)), "one-dimensional Box of float, got"),
-        (gymnasium.spaces.Box(0, 9, (2,), dtype="int64"), "one-dimensional Box of float, got"),
+        (gymnasium.spaces.Discrete(2), r"one-dimensional Box of float with finite bounds, got Discrete\(2\)"),
+        (gymnasium.spaces.Box(-1, 1, (2, 2)), "one-dimensional Box of float with finite bounds, got"),
+        (gymnasium.spaces.Box(0, 9, (2,), dtype="int64"), "one-dimensional Box of float with finite bounds, got"),
         (
             gymnasium.spaces.Box(-np.inf, np.inf, (2,)),
-            "within the finite bounds of a one-dimensional Box of float, got",
+            "expected a one-dimensional Box of float with finite bounds, got",
         ),
         (gymnasium.spaces.Box(np.float32(0), np.float32(np.inf), (1,)), "finite bounds"),
         (gymnasium.spaces.Box(-WIDEST, WIDEST, (1,)), "finite bounds"),

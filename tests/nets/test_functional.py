@@ -42,7 +42,7 @@ def test_constants_are_the_same_for_all_seeds_and_parameters_are_not():
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"random": True}, r"Scaled draws buffers at random \(constant\), which all seeds would share"),
+        ({"random": True}, r"Scaled initializes buffers at random \(constant\), which all seeds would share"),
         ({"counting": True}, r"Scaled has buffers \(constant\), which change outside of gradients"),
     ],
 )

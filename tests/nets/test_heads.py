@@ -241,6 +241,6 @@ def test_head_for_chooses_by_the_space():
 def test_spaces_without_a_head_are_refused(space):
     with pytest.raises(
         ValueError,
-        match=r"no policy head for action space (?s:.*); Discrete, MultiDiscrete of one .*, and one-dimensional Box",
+        match=r"no policy head for action space (?s:.*); Discrete, MultiDiscrete with one .*, and one-dimensional Box",
     ):
         head_for(space, log_std=0.0, device=CPU)

@@ -233,10 +233,10 @@ class Summed(nn.Module):
     ("make", "message"),
     [
         (batch_norm, r"has buffers \(1.running_mean, .*: use LayerNorm instead of BatchNorm"),
-        (dropout, r"draws random numbers \(Dropout\?\)"),
+        (dropout, r"samples random numbers \(Dropout\?\)"),
         (Summed, r"forward of Summed must return features \[3, ...\] of 3 observations, got shape \[\]"),
         (lambda inputs: nn.Linear(inputs + 1, 3), r"Linear does not take observations of shape \[3, 4\]: RuntimeError"),
-        (lambda inputs: 3, "an encoder must be a torch.nn.Module, but .* made 3"),
+        (lambda inputs: 3, "an encoder must be a torch.nn.Module, but .* returned 3"),
     ],
 )
 def test_modules_that_cannot_be_encoders_are_refused(make, message):

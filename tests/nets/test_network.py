@@ -147,7 +147,7 @@ def test_values_of_actions_and_their_gradient():
     leaf = parameters.clone().requires_grad_()
     (expected,) = torch.autograd.grad(shape.bind(leaf)(obs).sin().sum(), leaf)
     torch.testing.assert_close(gradient, expected, rtol=1e-5, atol=1e-6)
-    with pytest.raises(ValueError, match=r"network is a whole one, .* leave out encoder='auto' and dueling=True"):
+    with pytest.raises(ValueError, match=r"network .* replaces all layers: leave out encoder='auto' and dueling=True"):
         ActionValues(D, A, hidden=(4,), activation="relu", dueling=True, network=Values)
 
 
@@ -218,7 +218,7 @@ class Detached(Both):
         (lambda inputs, outputs: Values(inputs, 5), (A,), r"must return \[3, 3\] for 3 samples, got \[3, 5\]"),
         (Squeezing, (A, 1), r"for 1 samples, got \(\[3\], \[1\]\)"),
         (Detached, (A, 1), "what Detached returns does not depend on its parameters"),
-        (lambda inputs: nn.Linear(inputs, 2), (A,), r"<lambda>\(4, 3\) cannot be made: TypeError"),
+        (lambda inputs: nn.Linear(inputs, 2), (A,), r"<lambda>\(4, 3\) cannot be created: TypeError"),
         (lambda inputs, outputs: nn.Linear(inputs + 1, outputs), (A,), r"Linear does not take observations of shape"),
     ],
 )

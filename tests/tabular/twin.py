@@ -14,7 +14,7 @@ class Stream:
     def __init__(self, seed, purpose):
         self.state = int(seed_sequence(seed, purpose).generate_state(1, "u8")[0])
 
-    def next_bits(self):
+    def word(self):
         self.state = (self.state + 0x9E3779B97F4A7C15) & MASK
         z = self.state
         z = ((z ^ (z >> 30)) * 0xBF58476D1CE4E5B9) & MASK

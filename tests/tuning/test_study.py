@@ -154,7 +154,7 @@ def test_a_folder_that_is_no_study(tmp_path):
     with pytest.raises(RunError, match="is not the folder of a study"):
         Study.open(tmp_path)
     (tmp_path / "study.toml").write_text("schema_version = 99\n")
-    with pytest.raises(RunError, match="schema_version is 99, this operant reads 1"):
+    with pytest.raises(RunError, match="schema_version is 99, this version of operant reads 1"):
         Study.open(tmp_path)
 
 

@@ -26,7 +26,7 @@ __all__ = [
 ]
 
 ALGORITHMS: tuple[Algorithm, ...] = TABULAR + CONTROL + LANGUAGE
-"""In the order of the packages."""
+"""All algorithms, by package."""
 
 
 ENTRY_POINTS = "operant.algorithms"
@@ -41,7 +41,7 @@ def find(name: str | type) -> Algorithm:
             `package.module:Name`, which is imported; or the class itself.
 
     Raises:
-        ValueError: if there is none; the message names the nearest ones.
+        ValueError: if there is none; the message suggests similar names.
     """
     from operant.catalog.old_names import algorithm as current_name  # noqa: PLC0415 - no part of what is offered here
     from operant.catalog.outside import algorithm as outside  # noqa: PLC0415 - it imports this module
@@ -74,5 +74,7 @@ def supporting(actions: ActionKind, observations: ObservationKind) -> list[str]:
     return [
         a.name
         for a in ALGORITHMS
-        if actions in a.actions and a.observations == observations and a.model != "known"  # of the rules of some tasks
+        if actions in a.actions
+        and a.observations == observations
+        and a.model != "known"  # these need the rules of a task
     ]

@@ -8,12 +8,11 @@ from typing import Any, Literal, Self, cast
 from operant import doors
 
 ActionKind = Literal["discrete", "multi-discrete", "continuous"]
-"""Kinds of actions: one choice, several simultaneous choices, a vector of real numbers."""
+"""Types of actions: one discrete choice, several simultaneous choices, a vector of real numbers."""
 ObservationKind = Literal["none", "finite", "continuous", "text"]
-"""The kinds of observation."""
+"""Types of observations."""
 Sight = Literal["pictures", "mixtures", "masks"]
-"""Inputs of a network other than vectors: images, dictionaries of an image and other entries, and action masks, which
-it applies."""
+"""Supported inputs other than vectors: images, dictionaries of an image and other entries, and action masks."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -21,29 +20,29 @@ class Algorithm:
     """Metadata of an algorithm.
 
     Attributes:
-        name: on the command line.
+        name: name on the command line.
         title: full name.
         package: subpackage of `operant` that creates its learners, and contains them except those of `explore`, which
             builds on it.
         family: learned quantity: `bandit`, `prediction`, `value`, `policy`, `actor-critic`, ...
         model: whether it has a model of the world: `none`, `known` or `learned`.
-        on_policy: whether it learns only from what its current policy did.
-        actions: the kinds of action it can choose.
-        bounded: whether continuous ones need finite bounds.
-        sees: inputs of its networks other than vectors.
-        vectors: whether they look at vectors at all.
-        idea: its key idea, in a sentence.
+        on_policy: whether it learns only from data of its current policy.
+        actions: supported types of actions.
+        bounded: whether continuous actions need finite bounds.
+        sees: supported inputs other than vectors.
+        vectors: whether it supports vectors.
+        idea: key idea, in one sentence.
         paper: reference of its publication.
-        module: the module that implements it, or the file.
-        config: the name of its configuration in that module; or that and its own module, `module:Name`.
-        learner: the name of its learner in that module.
+        module: module or file of the implementation.
+        config: name of its configuration class in this module, or `module:Name`.
+        learner: name of its learner class in this module.
         unit: unit of the budget.
         budget: default budget per seed.
-        budgets: the same for single tasks, by their names without options.
+        budgets: default budgets of some tasks, by their names without options.
         seeds: default number of seeds.
         presets: named presets, besides those by task.
-        values: fields of the configuration and what they are in this variant of what the module implements; they win
-            over a preset, and what a user names wins over them.
+        values: fixed fields of the configuration in this variant of the module's algorithm; they override presets, and
+            user options override them.
         base: for a custom algorithm, the built-in one that it modifies, by name; None: none.
     """
 
@@ -72,7 +71,7 @@ class Algorithm:
 
     @classmethod
     def of_facts(cls, facts: Mapping[str, Any]) -> Self:
-        """Return the algorithm of some `facts`, also after a round trip through JSON."""
+        """Create an algorithm from `facts`, also after a round trip through JSON."""
         known = {field.name for field in fields(cls)}
         return cls(**{name: _tuples(value) for name, value in facts.items() if name in known})
 
@@ -82,17 +81,17 @@ class Algorithm:
 
     @property
     def label(self) -> str:
-        """A short name, for tables and folders."""
+        """Short name for tables and folders."""
         return doors.label(self.name)
 
     @property
     def root(self) -> str:
-        """The name of the built-in algorithm that this one is or modifies; its own without one."""
+        """Name of the built-in algorithm that this one is or modifies; otherwise its own name."""
         return self.base or self.name
 
     @property
     def config_class(self) -> Any:
-        """The dataclass of its configuration.
+        """The configuration class.
 
         Raises:
             operant.doors.DoorError: if there is none.
@@ -102,7 +101,7 @@ class Algorithm:
 
     @property
     def learner_class(self) -> Any:
-        """The class of its learner.
+        """The learner class.
 
         Raises:
             operant.doors.DoorError: if there is none.

@@ -9,7 +9,7 @@ ENTRY_POINTS = "operant.bonuses"
 WEIGHT = 0.5
 """Default weight of a bonus relative to the environment's reward: half, as in Burda et al. 2018."""
 LASTING_WEIGHT = 0.05
-"""The same for bonuses that do not fade with the number of episodes, and would compete with the reward to the end."""
+"""Default weight of bonuses that do not decay with the number of episodes, and would always compete with the reward."""
 
 
 @dataclass(frozen=True)
@@ -40,7 +40,7 @@ BONUSES: Mapping[str, Bonus] = MappingProxyType(
         ),
         "hashed": Bonus(
             "operant.explore:HashedCounts",
-            "the same for observations with equal bits of a random projection",
+            "1/sqrt(n) for the n-th visit of a hash of the observation, by random projections",
             "Tang et al. 2017, arXiv:1611.04717",
         ),
         "episodic": Bonus(
@@ -62,9 +62,9 @@ BONUSES: Mapping[str, Bonus] = MappingProxyType(
         ),
         "icm": Bonus(
             "operant.explore:InverseCuriosity",
-            "the same for features that predict the action",
+            "the prediction error for features that are learned by predicting the action",
             "Pathak et al. 2017, arXiv:1705.05363",
         ),
     }
 )
-"""In order of complexity. All are normalized by the standard deviation of their own return."""
+"""Bonuses by name, in order of complexity. All are normalized by the standard deviation of their return."""

@@ -32,7 +32,7 @@ SHORTEST_PREFIX = 3
 
 @dataclass(frozen=True)
 class Suggestion:
-    """The probable known name of an unknown one.
+    """Likely valid name for an unknown one.
 
     Attributes:
         name: one of the known names.
@@ -44,10 +44,10 @@ class Suggestion:
 
 
 def suggest(word: str, known: Collection[str], package: str = "") -> Suggestion | None:
-    """Return the probable meaning of an unknown name: another library's name, an abbreviation, or a misspelling.
+    """Return the likely meaning of an unknown name: another library's name, an abbreviation, or a misspelling.
 
     Args:
-        word: as typed; dashes and underscores are equal.
+        word: the unknown name; dashes and underscores are equivalent.
         known: names with underscores.
         package: `control`, `tabular` or `language`, with its foreign names. Default: none.
     """

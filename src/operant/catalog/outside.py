@@ -1,8 +1,8 @@
 """Metadata of external algorithms: `algorithm`.
 
-It comes from the class of the learner. The attribute `CATALOG` of a class is a dictionary with some of `FACTS`, which
-subclasses inherit; `like` names the built-in algorithm that supplies all others. A subclass of a built-in learner is
-like that one. Other facts have defaults, which allow everything.
+It is derived from the learner class. The attribute `CATALOG` of a class is a dictionary with some of `FACTS`, which
+subclasses inherit; `like` is the name of a built-in algorithm that provides all others. A subclass of a built-in
+learner is like that algorithm. Other facts have permissive defaults.
 """
 
 import dataclasses
@@ -92,7 +92,7 @@ def config_of(learner: type) -> Any:
 
 
 def _evaluated(annotation: Any, scope: type) -> Any:
-    """Return the type of an annotation that may be a text, as under `from __future__ import annotations`."""
+    """Evaluate an annotation that may be a string, as with `from __future__ import annotations`."""
     if not isinstance(annotation, str):
         return annotation
     try:
@@ -144,7 +144,7 @@ def _facts(learner: type, name: str) -> dict[str, Any]:
         raise doors.DoorError(f"CATALOG of {name}: package must be {', '.join(PACKAGES)}, got {facts['package']!r}")
     if facts.get("package") == "language" and "base" not in facts:
         raise doors.DoorError(
-            f"{name} trains a language model, so it must build on a built-in algorithm, which defines its "
+            f"{name} trains a language model, so it must extend a built-in algorithm, which defines its "
             "data: make it a subclass of one, such as operant.language.GRPO, or set CATALOG = {'like': 'grpo'}"
         )
     return facts
@@ -153,7 +153,7 @@ def _facts(learner: type, name: str) -> dict[str, Any]:
 def _of_built_in(base: str, name: str) -> dict[str, Any]:
     found = {entry.name: entry for entry in catalog.ALGORITHMS}.get(base)
     if found is None:
-        raise doors.DoorError(f"CATALOG of {name}: there is no built-in algorithm {base!r} that it could be like")
+        raise doors.DoorError(f"CATALOG of {name}: there is no built-in algorithm {base!r} that for 'like'")
     inherited = {fact: getattr(found, fact) for fact in INHERITED}
     return {**inherited, "base": base, "paper": f"changes {base}: {found.paper}"}
 

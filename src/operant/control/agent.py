@@ -47,7 +47,7 @@ class Agent(DeclaredState):
         rows: N.
         algorithm: name in the catalog, for messages.
         spec: sizes of the networks.
-        log_std: initial logarithm of the standard deviation of continuous actions.
+        log_std: initial log standard deviation of continuous actions.
         scaling: normalization of observations and rewards.
         shards: division of the environments among processes.
         sde_sample_freq: steps after which the weights of state-dependent noise are resampled; -1: once per rollout;

@@ -1,8 +1,8 @@
-"""How people add to operant from outside, without an edit of it: names, and what stands behind them.
+"""Extension of operant by user code: names of objects in files, modules and installed packages.
 
 A name is `file.py:Name`, `package.module:Name`, or that of an entry point of an installed package. A file is imported
-once in a process, as the module `operant.doors.<folder>.<file>`, so that it hides no module that is called like it, and
-so that other processes can import it by that name, too. Nothing heavy is imported here.
+once per process, as the module `operant.doors.<folder>.<file>`, so it does not shadow modules of the same name, and
+other processes can import it by that name, too. This package has no heavy imports.
 """
 
 from operant.doors.calls import Call

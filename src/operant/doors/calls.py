@@ -14,10 +14,10 @@ _CALL = re.compile(r"(?P<name>.*?\.py:[\w.]+|[\w.-]+(?::[\w.]+)?)\s*(?:\((?P<par
 
 @dataclass(frozen=True)
 class Call:
-    """A name, and the parameters that what it leads to is called with.
+    """A name with parameters of its object.
 
     Attributes:
-        name: as `operant.doors.load` takes it.
+        name: name for `operant.doors.load`.
         parameters: parameters by name.
     """
 
@@ -26,10 +26,10 @@ class Call:
 
     @classmethod
     def of(cls, text: str) -> "Call":
-        """Read a text such as `my.py:Bonus(scale=0.1, kind="count")`, or a name alone.
+        """Parse a text such as `my.py:Bonus(scale=0.1, kind="count")`, or a name alone.
 
         Raises:
-            DoorError: if it is written in another way, or a parameter is no number, text, list, ... of Python.
+            DoorError: if the syntax is wrong, or a parameter is not a Python literal.
         """
         match = _CALL.fullmatch(text)
         try:

@@ -1,18 +1,18 @@
 """Asynchronous advantage actor-critic (Mnih et al. 2016, arXiv:1602.01783, algorithm S3).
 
-Worker processes share one set of parameters and the moments of one optimizer. Each worker, on its own and without a
-lock: copies the parameters, collects a few steps in environments of its own, estimates advantages, and updates the
-shared parameters by a step along its gradient. By then the others have stepped too, so the gradient is that of a policy
-some updates old; the number of updates between reading and writing is measured (`staleness/mean` and `staleness/most`).
+Worker processes share one set of parameters and the moments of one optimizer. Each worker,
+independently and without a lock, copies the parameters, collects a few steps in its own environments, estimates
+advantages, and updates the shared parameters by a gradient step. Other workers have updated them in the meantime, so
+the gradient is slightly stale; the number of updates between reading and writing is reported (`staleness/mean` and
+`staleness/most`).
 
-How a worker collects, estimates and differentiates is `operant.control.a2c`: the two methods differ in when the
-gradient is applied, and to what.
+Workers collect, estimate advantages and compute gradients as in `operant.control.a2c`; only the update differs.
 
-What differs from the paper: processes take the place of threads, a worker may have several environments, and Adam may
-take the place of RMSProp; see `operant.control.a2c` for what its networks and estimates differ in.
+What differs from the paper: processes replace threads, a worker may have several environments, and the optimizer may
+be Adam instead of RMSProp; see `operant.control.a2c` for the differences of networks and advantage estimates.
 
-One seed at a time. Workers race, so two runs of a seed differ, and a resumed run continues from the same parameters and
-not with the same numbers: resumption is statistical. The CPU only.
+It trains one seed at a time, on the CPU only. Workers run asynchronously, so two runs with the same seed differ, and a
+resumed run continues from the same parameters with other random numbers: resume is statistical.
 """
 
 import math
@@ -46,16 +46,16 @@ from operant.tensors import in_shared_memory, integers, rows_of_floats
 
 @dataclass(frozen=True)
 class A3CConfig(A2CConfig):
-    """Hyperparameters of asynchronous advantage actor-critic: those of `A2CConfig` for each worker, and its own."""
+    """Hyperparameters of asynchronous advantage actor-critic: those of A2C per worker, and those of workers."""
 
     num_envs: int = 1
-    """Environments of each worker. More make its gradients steadier, and fewer for the same steps."""
+    """Number of environments per worker. More give less noisy and less frequent updates."""
     workers: PositiveInt = 16
-    """Processes. More than processor cores take turns, and make every gradient older."""
+    """Number of worker processes. More than there are CPU cores make gradients staler."""
     steps_per_iteration: PositiveInt = 2000
-    """Steps of all workers together per iteration, after which they pause."""
+    """Environment steps of all workers together per iteration."""
     deadline: PositiveFloat = 120.0
-    """Seconds that a worker may take for an update, or to start, before it is taken for hung."""
+    """Timeout of a worker in seconds, for its start and for each update."""
 
     def __post_init__(self) -> None:
         """Validate."""
@@ -65,8 +65,8 @@ class A3CConfig(A2CConfig):
                 raise ValueError(f"{name} must be false: the workers share no statistics; a2c has them")
         if self.reward_channels:
             raise ValueError(
-                f"reward_channels must be empty, got {', '.join(self.reward_channels)}: the workers make their "
-                "environments without wrappers, so that steps have no extra tensors; a2c has them"
+                f"reward_channels must be empty, got {', '.join(self.reward_channels)}: the workers' "
+                "environments have no wrappers, so steps have no extra tensors; use a2c"
             )
 
 
@@ -85,7 +85,7 @@ PRESETS: Mapping[str, Mapping[str, Any]] = {
 """Presets by task, selected automatically. Other fields keep their defaults."""
 
 MakeEnv = Callable[[int], BatchEnv]
-"""Makes the environments of a worker from its seed; must be importable in another process."""
+"""Factory of the environments of a worker, given its seed; must be importable in another process."""
 
 UPDATES, STEPS = 0, 1
 """Columns of `Shared.counts`."""
@@ -93,13 +93,13 @@ UPDATES, STEPS = 0, 1
 
 @dataclass(frozen=True)
 class Shared:
-    """What all workers read and write, in shared memory.
+    """Shared memory of all workers.
 
     Attributes:
         parameters: `[1, P]`.
         moments: moments of the optimizer, by the names in its `state_dict`.
-        counts: updates and environment steps of each worker, `[W, 2]`; each writes its own row alone, so that no count
-            is lost in a race.
+        counts: updates and environment steps of each worker, `[W, 2]`; each worker writes only its own row, so counts
+            are not lost.
     """
 
     parameters: Tensor
@@ -115,7 +115,7 @@ class Worker:
         config: hyperparameters.
         make_env: factory of its environments.
         seed: seed of its random streams.
-        budget: environment steps of all workers, over which the learning rate falls to zero.
+        budget: environment steps of all workers, over which the learning rate decays to zero.
         shared: shared memory of all workers.
         compiled: whether its gradient is computed by a compiled program.
     """
@@ -163,7 +163,7 @@ class Worker:
         return rows_of_floats(torch.cat(reports, dim=1)) if reports else [[] for _ in REPORT]
 
     def _hear(self, metrics: Metrics) -> None:
-        """Add up what environments say of their episodes, each mean as often as there were episodes."""
+        """Accumulate the metrics of environments, weighted by the number of episodes."""
         episodes = float(metrics["rollout/episodes"])
         for name, value in metrics.items():
             if told_by_environments(name) and not math.isnan(mean := float(value)):
@@ -171,18 +171,18 @@ class Worker:
                 total[0], total[1] = total[0] + mean * episodes, total[1] + episodes
 
     def take_told(self) -> dict[str, list[float]]:
-        """Return sum and number of what environments said of episodes since the last call, by name of the metric."""
+        """Return sum and count of the metrics of environments since the last call, by name."""
         told, self._told = self._told, {}
         return told
 
 
 REPORT = (*DIAGNOSTICS, "episodes", "return", "length", "staleness", "skipped")
-"""What a worker reports of each update."""
+"""Values that a worker reports per update."""
 
 
 def work(make_worker: Callable[[], Worker], connection: Connection) -> None:
-    """Be a worker: run to each target that comes through the connection, until it is closed."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # an interruption is the parent's to handle
+    """Run a worker: update to each target received through the connection, until it is closed."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent process handles interruptions
     torch.set_num_threads(1)
     try:
         worker = make_worker()
@@ -193,24 +193,25 @@ def work(make_worker: Callable[[], Worker], connection: Connection) -> None:
         finally:
             worker.close()
     except (EOFError, ConnectionError):
-        return  # the parent has gone, or has closed the connection
+        return  # the parent has ended, or has closed the connection
     except Exception:
-        with suppress(OSError):  # of a parent that has heard enough from another worker
+        with suppress(OSError):  # the parent may have closed the connection after an error of another worker
             connection.send(traceback.format_exc())
 
 
 class Crew:
-    """The worker processes, never waited for without a deadline.
+    """The worker processes; waiting for them always has a timeout.
 
     Args:
         config: hyperparameters.
         shared: shared memory of all workers.
-        makers: one for each worker, called in its process.
+        makers: one function per worker, called in its process.
     """
 
     def __init__(self, config: A3CConfig, shared: Shared, makers: Sequence[Callable[[], Worker]]) -> None:
         self.config, self.shared = config, shared
-        # A server that has imported everything makes workers quickly; if there is none each imports for itself.
+        # A fork server that has imported everything starts workers quickly; without one, each worker imports
+        # everything.
         context: Any = torch.multiprocessing.get_context(start_method())
         context.set_forkserver_preload([__name__])
         self.connections: list[Connection] = []
@@ -224,10 +225,10 @@ class Crew:
             self.processes.append(process)
 
     def run(self, target: int) -> tuple[list[list[float]], dict[str, float]]:
-        """Let all workers run to a target.
+        """Run all workers to a target.
 
         Returns:
-            Their reports of all updates, `[len(REPORT)][updates]`, and the means of what environments said of episodes.
+            Their reports of all updates, `[len(REPORT)][updates]`, and the means of the metrics of environments.
 
         Raises:
             WorkerError: if a worker failed, died, or made no update before the deadline. The message names it.
@@ -289,7 +290,7 @@ class Crew:
         raise error
 
     def close(self) -> None:
-        """End all workers: those that wait by themselves, the others by force."""
+        """Stop all workers; kill those that do not stop."""
         for connection in self.connections:
             connection.close()
         until = time.monotonic() + 1.0
@@ -301,20 +302,20 @@ class Crew:
 
 
 class A3C:
-    """The learner: one seed, and workers that share its parameters.
+    """Learner for one seed, with workers that share its parameters.
 
     Args:
         config: hyperparameters.
-        env: `config.environments` rows; tells what the workers' environments are like, and is never stepped.
+        env: `config.num_envs` environments with the spaces of those of the workers; never stepped.
         seeds: one non-negative integer.
-        budget: environment steps of all workers, over which the learning rate falls to zero.
+        budget: environment steps of all workers, over which the learning rate decays to zero.
         algorithm: name in the catalog, for messages.
-        make_env: makes the environments of a worker from its seed. Default: those of the task of `env`.
+        make_env: factory of a worker's environments, given its seed. Default: environments of the task of `env`.
 
     Attributes:
         consumed: environment steps of all workers so far.
         gradient_steps: number of gradient steps of a worker in the whole run.
-        agent: the shared policy and value; `act` and `noise` are its own.
+        agent: the shared policy and value; the learner exposes its `act` and `noise`.
         gradient: gradient function of the workers, which compile it if it is `compiled` before they start.
 
     Raises:
@@ -333,7 +334,7 @@ class A3C:
     ) -> None:
         if len(seeds) != 1:
             raise ValueError(
-                f"a3c trains one seed at a time, got {list(seeds)}: start it once for each (`--seeds 1`), or take a2c"
+                f"a3c trains one seed at a time, got {list(seeds)}: start one run per seed (`--seeds 1`), or use a2c"
             )
         if env.device.type != "cpu":
             raise ValueError(f"a3c shares memory between processes and runs on the CPU, got device {env.device}")
@@ -345,7 +346,7 @@ class A3C:
         self.gradient_steps = whole.gradient_steps // config.workers
         parameters = in_shared_memory(self.agent.parameters)
         moments = whole.optimizer.state_dict()
-        del moments["skipped"]  # each worker counts its own
+        del moments["skipped"]  # each worker has its own count
         counts = torch.zeros(config.workers, 2, dtype=torch.int64)
         self.shared = Shared(
             parameters, {name: in_shared_memory(tensor) for name, tensor in moments.items()}, in_shared_memory(counts)
@@ -361,7 +362,7 @@ class A3C:
         return int(self.shared.counts[:, STEPS].sum())
 
     def iterate(self) -> Metrics:
-        """Let the workers run for a slice of the budget, and say what happened."""
+        """Run the workers for a part of the budget, and return the metrics."""
         if self.crew is None:
             self.crew = Crew(self.config, self.shared, self._makers())
         reports, told = self.crew.run(self.consumed + self.config.steps_per_iteration)
@@ -369,7 +370,7 @@ class A3C:
         count = episodes.sum()
         metrics = {name: values.mean() for name, values in zip(DIAGNOSTICS, losses, strict=True)}
         metrics |= {
-            # The mean over the episodes of an update is not a number where none ended.
+            # The mean over the episodes of an update is NaN if no episode ended.
             "rollout/episode_return": (returns.nan_to_num() * episodes).sum() / count,
             "rollout/episode_length": (lengths.nan_to_num() * episodes).sum() / count,
             "rollout/episodes": count,
@@ -381,7 +382,7 @@ class A3C:
         return {name: value.reshape(1) for name, value in metrics.items()}
 
     def _makers(self) -> list[Callable[[], Worker]]:
-        # The streams of a session begin where it does: a resumed one does not draw the same numbers again.
+        # Random streams depend on the start of the session, so a resumed run does not repeat random numbers.
         seeds = [streams.integer(self.seeds[0], "worker", index, self.consumed) for index in range(self.config.workers)]
         make = partial(
             Worker,
@@ -412,7 +413,7 @@ class A3C:
 
     @all_or_nothing
     def load_state_dict(self, state: State) -> None:
-        """Restore a state, with other random numbers; an invalid one changes nothing."""
+        """Restore a state, with other random numbers; an invalid state leaves the learner unchanged."""
         copy_into(self.shared.parameters, state["parameters"], "parameters")
         restore(self.shared.moments, state["moments"], "moments")
         self.shared.counts.zero_()

@@ -1,6 +1,6 @@
 """The policy-gradient step of TRPO (Schulman et al. 2015, arXiv:1502.05477) for language models.
 
-`improve` takes it in RLHF where `step` is `trpo`; `natural_step` is the step by itself.
+`improve` applies it to RLHF with `step="trpo"`; `natural_step` is the step for any model.
 
 The trust region is the mean of KL(old‖new) over the sampled states, the prefixes of answers, exact over the vocabulary.
 Its Hessian at the old policy is the Fisher matrix, and products with it are second derivatives of that mean (appendix
@@ -29,9 +29,9 @@ class Part(NamedTuple):
 
     Attributes:
         batch: its samples.
-        weights: `[m]` of the tokens in the objective of the whole batch.
-        old: `[m]` log-probabilities under the policy that is to be improved.
-        advantages: `[m]`.
+        weights: `[m]` weights of the tokens in the objective of the whole batch.
+        old: `[m]` log-probabilities under the policy before the step.
+        advantages: `[m]` advantages.
     """
 
     batch: Packed
@@ -41,14 +41,14 @@ class Part(NamedTuple):
 
 
 class Region(NamedTuple):
-    """How far a step may go, and how it is found.
+    """Trust region, and parameters of the step.
 
     Attributes:
-        delta: largest mean KL(old‖new), in nats per token.
-        damping: added to the diagonal of the Fisher matrix.
+        delta: maximum mean KL(old‖new), in nats per token.
+        damping: damping added to the diagonal of the Fisher matrix.
         temperature: temperature of the policy.
         iterations: maximum number of conjugate-gradient iterations.
-        backtracks: times that a step may be shrunk, to 0.8 of itself each time.
+        backtracks: maximum number of backtracks, each with the factor 0.8.
     """
 
     delta: float
@@ -59,7 +59,7 @@ class Region(NamedTuple):
 
 
 def improve(learner: RLHF, batch: RLHFBatch) -> dict[str, Tensor | float]:
-    """Move the policy of RLHF once on a whole batch (see `natural_step`)."""
+    """Take one step of RLHF's policy on a whole batch (see `natural_step`)."""
     config, parts, device = learner.config, list[Part](), learner.model.device
     longest = learner.max_tokens
     weight = step_weights(batch.samples, batch.parts, how=config.loss_aggregation, longest=longest, device=device)
@@ -70,23 +70,23 @@ def improve(learner: RLHF, batch: RLHFBatch) -> dict[str, Tensor | float]:
 
 
 def natural_step(model: LanguageModel, parts: Sequence[Part], region: Region) -> dict[str, Tensor | float]:
-    """Move a policy once along the natural gradient, as far as the trust region and the line search allow.
+    """Take one natural-gradient step of a policy, limited by the trust region and a line search.
 
     Args:
-        model: the policy, in 32-bit numbers; its trained parameters change.
-        parts: the whole batch.
-        region: bounds the step.
+        model: the policy, in float32; its trained parameters are updated.
+        parts: micro-batches of the whole batch.
+        region: trust region of the step.
 
     Returns:
-        Metrics: minus the surrogate before the step, by how much that fell, the norm of the gradient, the mean
-        KL(old‖new) after the step in nats per token, the share of the proposed step that was taken, 0 if none was, and
+        Metrics: the loss (minus the surrogate) before the step, its decrease, the norm of the gradient, the mean
+        KL(old‖new) after the step in nats per token, the accepted fraction of the proposed step (0 if rejected), and
         whether the proposed step has NaN or Inf.
 
     Raises:
-        ValueError: if the model computes in 16-bit numbers, whose second derivatives are noise.
+        ValueError: if the model computes in 16-bit precision, which is too inaccurate for second derivatives.
     """
     if model.dtype not in (torch.float32, torch.float64):
-        raise ValueError(f"a trust-region step needs --dtype float32, got {model.dtype}; take that, or --step ppo")
+        raise ValueError(f"a trust-region step needs --dtype float32, got {model.dtype}; use that, or --step ppo")
     policy = _Policy(model, region.temperature)
     start = policy.vector()
     with torch.no_grad():
@@ -125,7 +125,7 @@ class _Policy:
         self._module = _Logits(self)
 
     def logits(self, batch: Packed) -> Tensor:
-        """Return the logits `[m, V]` that the trained tokens were drawn from."""
+        """Return the logits `[m, V]` of the trained tokens."""
         hidden = self.model.read(batch).index_select(0, batch.before)
         return self.model.logits(hidden) / self.temperature
 
@@ -139,7 +139,7 @@ class _Policy:
         return {name: p.view_as(v) for p, (name, v) in zip(pieces, self.trained.items(), strict=True)}
 
     def take(self, vector: Tensor) -> None:
-        """Let the parameters be those of a vector."""
+        """Set the parameters to a vector."""
         for name, value in self.named(vector).items():
             self.trained[name].data.copy_(value)
 
@@ -159,7 +159,7 @@ class _Policy:
         return (part.weights * ops.surrogate(new, part.old, part.advantages)).sum()
 
     def fisher(self, parts: Sequence[Part], old: Sequence[Tensor], *, damping: float) -> Callable[[Tensor], Tensor]:
-        """Return `v -> F v`, F being the mean Fisher matrix over the states of the batch, with damping."""
+        """Return `v -> F v`, with F the mean Fisher matrix over the states of the batch, plus damping."""
         point, tokens = self.vector(), sum(len(logits) for logits in old)
 
         def product(vector: Tensor) -> Tensor:
@@ -178,7 +178,7 @@ class _Policy:
 
     @torch.no_grad()
     def measure(self, parts: Sequence[Part], old: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
-        """Return the loss and the mean KL(old‖new) of the parameters of now."""
+        """Return the loss and the mean KL(old‖new) of the current parameters."""
         tokens = sum(len(logits) for logits in old)
         loss = torch.stack([self._loss(part) for part in parts]).sum()
         kl = [
@@ -189,7 +189,7 @@ class _Policy:
 
 
 class _Logits(nn.Module):
-    """The logits of a policy as a module, whose parameters can be exchanged for a call."""
+    """The logits of a policy as a module, for `functional_call`."""
 
     def __init__(self, policy: _Policy):
         super().__init__()

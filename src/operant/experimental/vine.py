@@ -1,12 +1,12 @@
 """Vine rollouts (Schulman et al. 2015, arXiv:1502.05477, section 5.2): several actions tried in the same state.
 
-Walk along the policy; stop now and then, and from where each environment stands try several actions, each followed by a
-short rollout of the policy; put the environment back and walk on. Comparing actions of the
-same state needs no critic, and if the rollouts of a state share random numbers (Ng and Jordan 2000, "PEGASUS"),
-common noise cancels.
+Follow the policy; in some states try several actions, each followed by a short rollout of the policy, then restore the
+environment and continue. Comparing actions in the same state needs no critic, and if the rollouts of a state share
+random numbers (Ng and Jordan 2000, "PEGASUS"), common noise cancels.
 
-What differs from the paper: the short rollouts end in the value of their last state, weighed by λ, where the paper cuts
-them off; values are subtracted from each action's, which changes neither of the paper's estimators to first order.
+What differs from the paper: the short rollouts bootstrap from the value of their last state, weighted by λ, whereas the
+paper truncates them; state values are subtracted from action values, which does not change the paper's estimators to
+first order.
 """
 
 from dataclasses import dataclass
@@ -27,16 +27,16 @@ from operant.state import State
 
 @dataclass(frozen=True)
 class Vine:
-    """How to branch.
+    """Branching options.
 
     Attributes:
-        points: times at which every environment branches.
+        points: number of times at which every environment branches.
         spacing: steps between them.
         actions: K, tried in each state, drawn from the policy; a finite action space is tried as a whole instead.
         steps: steps of a branch, including its first action.
-        common: whether the branches of a state share their random numbers.
-        gamma: discount a step.
-        lam: λ of the branch's return.
+        common: whether the branches of a state share random numbers.
+        gamma: discount factor.
+        lam: λ of the branches' returns.
     """
 
     points: int
@@ -48,16 +48,16 @@ class Vine:
     lam: float
 
     def branches(self, env: BatchEnv) -> int:
-        """Return how many actions are tried in a state."""
+        """Return the number of actions tried per state."""
         return int(env.action_space.n) if isinstance(env.action_space, gymnasium.spaces.Discrete) else self.actions
 
     def cost(self, env: BatchEnv) -> int:
-        """Return the steps that a rollout takes in each environment."""
+        """Return the number of steps per environment and rollout, including branches."""
         return self.points * (self.spacing + self.branches(env) * self.steps)
 
 
 class VineCollector:
-    """Collects as TRPO does by `sampling="vine"`.
+    """Collector of TRPO with `sampling="vine"`.
 
     Args:
         agent: agent of the learner.
@@ -65,7 +65,7 @@ class VineCollector:
 
     Attributes:
         vine: branching options.
-        rollout_steps: environment steps per seed in one rollout, those of branches included.
+        rollout_steps: environment steps per seed in one rollout, including branches.
 
     Raises:
         ValueError: if the environments cannot branch, or `critic_minibatches` does not divide the samples.
@@ -89,7 +89,7 @@ class VineCollector:
 
 
 def vine_of(config: TRPOConfig) -> Vine:
-    """Return how TRPO branches."""
+    """Return the branching options of TRPO."""
     return Vine(
         points=config.vine_points,
         spacing=config.num_steps // config.vine_points,
@@ -102,10 +102,10 @@ def vine_of(config: TRPOConfig) -> Vine:
 
 
 def require_branching(env: BatchEnv, *, masked: int) -> None:
-    """Check that environments can be put back at little cost, and that every action can be tried in them.
+    """Check that environments can be restored cheaply, and that every action can be tried in them.
 
     Args:
-        env: as it is made, or in wrappers.
+        env: the environments, with or without wrappers.
         masked: number of entries of its observations that are the action mask.
 
     Raises:
@@ -113,27 +113,27 @@ def require_branching(env: BatchEnv, *, masked: int) -> None:
     """
     if isinstance(unwrapped(env), GymnasiumEnv):
         raise ValueError(
-            f"vine sampling puts environments back to where they branched, but {env.task} of Gymnasium can only play "
-            "its episode again from the start: take env_backend='tensor', if available, or sampling='single-path'"
+            f"vine sampling restores the state of environments, but {env.task} of Gymnasium can only replay "
+            "its episode from the start: use env_backend='tensor', if available, or sampling='single-path'"
         )
     if masked:
-        raise ValueError(f"vine sampling tries every action, but {env.task} masks some: take sampling='single-path'")
+        raise ValueError(f"vine sampling tries every action, but {env.task} masks some: use sampling='single-path'")
 
 
 @torch.no_grad()
 def collect_vine(agent: Agent, vine: Vine) -> tuple[Samples, Metrics]:
-    """Walk and branch, in all environments of all seeds.
+    """Collect a rollout with branches, in all environments of all seeds.
 
     Args:
-        agent: its environments must be ones that `require_branching` lets pass.
+        agent: the agent, whose environments fulfill `require_branching`.
         vine: branching options.
 
     Returns:
-        Samples, K for each of the `points * N` states of a seed. The weights of a state's samples sum to 1: so its
-        surrogate is `Σ_a π(a|s) A(s, a)` in a finite action space (equation 15 of the paper), and the mean over the K
-        samples otherwise. And the metrics of the episodes on the way.
+        Samples, K for each of the `points * N` states of a seed, and metrics of the episodes. The weights of a state's
+        samples sum to 1: so its surrogate is `Σ_a π(a|s) A(s, a)` in a finite action space (equation 15 of the paper),
+        and the mean over the K samples otherwise.
     """
-    agent.graph = None  # a recording would read tensors of the environments that every branch replaces
+    agent.graph = None  # a CUDA graph would read tensors of the environments that branches replace
     samples: list[list[Tensor]] = []
     walks: list[dict[str, Tensor]] = []
     for _ in range(vine.points):
@@ -155,12 +155,12 @@ def collect_vine(agent: Agent, vine: Vine) -> tuple[Samples, Metrics]:
 
 
 def _branch_out(agent: Agent, vine: Vine) -> list[Tensor]:
-    """Try actions where the environments stand; return the fields of `Samples`, each `[K, S, N, ...]`."""
+    """Try actions in the current states; return the fields of `Samples`, each `[K, S, N, ...]`."""
     obs, env = agent.collector.obs, agent.collector.env
     count = vine.branches(env)
     outputs, values = agent.networks.policy(obs), agent.networks.value(obs)
     actions, weights = _tried(agent, outputs, count)
-    luck = [draw_luck(agent, vine.steps - 1) for _ in range(1 if vine.common else count)]
+    luck = [draw_noise(agent, vine.steps - 1) for _ in range(1 if vine.common else count)]
     saved = env.state_dict()
     returns = torch.stack([follow(agent, vine, saved, *branch) for branch in zip(actions, cycle(luck), strict=False)])
     env.load_state_dict(saved)
@@ -170,24 +170,24 @@ def _branch_out(agent: Agent, vine: Vine) -> list[Tensor]:
 
 
 def _tried(agent: Agent, outputs: Tensor, count: int) -> tuple[Tensor, Tensor]:
-    """Return the actions to try, `[K, S, N, ...]`, and the weights of their values in that of the state."""
+    """Return the actions to try, `[K, S, N, ...]`, and their weights."""
     head, free = agent.head, agent.networks.free
     if isinstance(agent.collector.env.action_space, gymnasium.spaces.Discrete):
         actions = torch.arange(count, device=agent.device).view(-1, 1, 1).expand(-1, *outputs.shape[:2])
         return actions, torch.stack([head.log_prob(outputs, free, action) for action in actions]).exp()
-    actions = torch.stack([head.sample(outputs, free, noise) for noise in draw_luck(agent, count)])
+    actions = torch.stack([head.sample(outputs, free, noise) for noise in draw_noise(agent, count)])
     return actions, outputs.new_full((count, *outputs.shape[:2]), 1 / count)
 
 
 def follow(agent: Agent, vine: Vine, saved: State, action: Tensor, luck: Tensor) -> Tensor:
-    """Return the return of an action, and the policy after it, from a saved state of the environments.
+    """Return the λ-return of an action followed by the policy, from a saved state of the environments.
 
     Args:
-        agent: acts; its environments are left where the branch ends.
+        agent: the agent, whose environments end in the last state of the branch.
         vine: length, discount and λ of the branch.
         saved: state of the environments at its start.
-        action: the first one, `[S, N, ...]`.
-        luck: noise for the others, `[steps - 1, S, N, ...]`.
+        action: first action, `[S, N, ...]`.
+        luck: noise of the other actions, `[steps - 1, S, N, ...]`.
 
     Returns:
         λ-returns `[S, N]`.
@@ -212,6 +212,6 @@ def follow(agent: Agent, vine: Vine, saved: State, action: Tensor, luck: Tensor)
     return returns[0]
 
 
-def draw_luck(agent: Agent, steps: int) -> Tensor:
-    """Return noise for `steps` actions of every environment, `[steps, S, N, ...]`, each seed from its own stream."""
+def draw_noise(agent: Agent, steps: int) -> Tensor:
+    """Sample the noise of `steps` actions of every environment, `[steps, S, N, ...]`, with one stream per seed."""
     return streams.draw(agent.streams, lambda stream: agent.head.noise((steps, agent.rows), stream), dim=1)

@@ -20,24 +20,24 @@ from operant.nets.tracing import tracing
 class ActionValues:
     """Q-networks for `A` actions: parameters `[S, P]`, observations `[S, M, D]` or `[S, M, C, H, W]`.
 
-    A dueling network (Wang et al. 2016) has two streams on top of the hidden layers but the last, one for the value of
-    the state and one for the advantages of the actions; each has a hidden layer as wide as the last one. The streams
-    are the halves of one layer, and weights between a half and the outputs of the other are held at zero.
+    A dueling network (Wang et al. 2016) replaces the last hidden layer by two streams of the same size, one for the
+    value of the state and one for the advantages of the actions. The streams are the halves of one layer, and weights
+    between a half and the outputs of the other are fixed at zero.
 
     Args:
         inputs: shape of an observation, `(D,)` or `(C, H, W)`; D alone is allowed.
         actions: A.
-        hidden: widths of the hidden layers.
-        activation: nonlinearity of the hidden layers.
+        hidden: sizes of the hidden layers.
+        activation: activation function of the hidden layers.
         dueling: whether value and advantages are separate streams.
         torso: the convolutions for images, or a custom module with its own initialization.
         bounds: bounds of the observations, `[D]` each; intervals of finite width are mapped onto [-1, 1].
-        network: a custom whole network that returns the values (see `StackedNetwork`), in place of all layers.
+        network: a custom network that replaces all layers and returns the values (see `StackedNetwork`).
         one_hot: whether observations are one-hot vectors of D entries, given as indices `[S, M, 1]`.
 
     Raises:
-        ValueError: if a dueling network has no hidden layer, bounds are given for images, which are scaled anyway, or a
-            whole network is given with an encoder or as a dueling one.
+        ValueError: if a dueling network has no hidden layer, bounds are given for images, which are always scaled, or a
+            custom network is given with an encoder or a dueling network.
     """
 
     def __init__(
@@ -55,19 +55,18 @@ class ActionValues:
     ) -> None:
         if network is not None and (dueling or torso != "auto"):
             raise ValueError(
-                f"network is a whole one, got {network!r}: leave out encoder={torso!r} and dueling={dueling}, or let "
-                "the network do it"
+                f"network {network!r} replaces all layers: leave out encoder={torso!r} and dueling={dueling}"
             )
         if dueling and not hidden:
             raise ValueError("hidden must have at least one layer for the two streams of a dueling network, got ()")
         observed = (inputs,) if isinstance(inputs, int) else tuple(inputs)
         if bounds is not None and len(observed) > 1:
-            raise ValueError(f"scale_observations is for vectors: the network scales images {observed} itself")
+            raise ValueError(f"scale_obs is for vectors; images {observed} are always scaled")
         self.actions, self.dueling = actions, dueling
         self.affine: tuple[Tensor, Tensor] | None = None
         if bounds is not None:
             low, high = bounds
-            width = high - low  # infinite also where bounds are the largest float, which means unbounded
+            width = high - low  # also infinite for bounds of the largest float, which means unbounded
             bounded = width.isfinite() & (width > 0.0)
             scale = torch.where(bounded, 2.0 / width, 1.0)
             self.affine = torch.where(bounded, -1.0 - low * scale, 0.0), scale
@@ -83,12 +82,12 @@ class ActionValues:
         self.size = self.mlp.size
 
     def initial(self, generators: Sequence[torch.Generator]) -> Tensor:
-        """Return the initial parameters `[S, P]`, one row for each seed's generator.
+        """Return the initial parameters `[S, P]`, one row per generator.
 
-        Weights and biases are uniform within `1 / √inputs` of their layer, as in the paper's code; the last layer of
-        the two streams of a dueling network counts as one, with the inputs of both. Different biases put the kinks of
-        the ReLUs in different places, even for small observations. A one-hot vector counts as one input, so that the
-        initial values of observations differ however many there are. A custom network initializes itself.
+        Weights and biases are uniform within `1 / √inputs` of their layer, as in the paper's code; the last layers of
+        the two streams of a dueling network are one layer, with the inputs of both. Different biases give ReLUs
+        different kinks, even for small observations. A one-hot vector counts as one input, so initial values differ
+        between observations for any number of them. A custom network initializes itself.
         """
         if isinstance(self.mlp, StackedNetwork):
             return torch.stack([self.mlp.initial(generator) for generator in generators])
@@ -108,7 +107,7 @@ class ActionValues:
 
     @property
     def mask(self) -> Tensor | None:
-        """Mask `[P]`: 0 at parameters held at zero, else 1; None without any."""
+        """Mask `[P]`: 0 for parameters that are fixed at zero, else 1; None if there are none."""
         if not self.dueling:
             return None
         mask = torch.ones(1, self.size)
@@ -131,9 +130,9 @@ class ActionValues:
         """Return Adam for the gradients of `ValuePass`, of parameters `[S, K P]` of K networks of each seed.
 
         Args:
-            parameters: stepped in place.
-            epsilon: added to the root of the second moment.
-            max_grad_norm: largest norm of one seed's gradient; None: no clipping.
+            parameters: parameters, updated in place.
+            epsilon: epsilon of Adam.
+            max_grad_norm: maximum gradient norm per seed; None: no clipping.
         """
         if isinstance(self.mlp, StackedLookup):
             return StackedLookupAdam(parameters, self.mlp, epsilon=epsilon, max_grad_norm=max_grad_norm)
@@ -178,11 +177,11 @@ class BoundActionValues:
 
 
 class FixedValues:
-    """Values of networks that are not trained, in a table of all entries of a one-hot observation.
+    """Values of fixed networks, tabulated for all one-hot observations.
 
     Args:
-        bound: networks that look up rows.
-        parameters: theirs, `[S, P]`; if they are replaced in place, by a resume, so is the table.
+        bound: networks with one-hot inputs.
+        parameters: their parameters, `[S, P]`; an update in place, such as a resume, updates the table.
     """
 
     CHUNK = 256
@@ -209,8 +208,8 @@ class FixedValues:
 class ValuePass:
     """One forward pass of the action values, and its backward pass.
 
-    A loss is made from `values` and differentiated by autograd down to the outputs of the last layer; from there the
-    gradient goes through the networks by hand, which costs a fraction of autograd's bookkeeping.
+    A loss is computed from `values` and differentiated by autograd to the outputs of the last layer; from there the
+    gradient is propagated through the networks by hand, which avoids most of autograd's overhead.
 
     Args:
         bound: networks and parameters.
@@ -228,7 +227,7 @@ class ValuePass:
         self.values = bound.combine(self.outputs, obs)
 
     def gradient(self, loss: Tensor) -> Tensor | RowGradient:
-        """Return the gradient of a scalar made from `values`: `[S, P]`, or of the rows that were looked up."""
+        """Return the gradient of a scalar function of `values`: `[S, P]`, or that of the looked-up rows."""
         (outputs,) = torch.autograd.grad(loss, self.outputs)
         mlp, mask = self.bound.shape.mlp, self.bound.mask
         with torch.no_grad():

@@ -21,19 +21,19 @@ class Spec:
     """Shape of the networks.
 
     Attributes:
-        hidden: widths of the hidden layers.
-        activation: nonlinearity of the hidden layers.
+        hidden: sizes of the hidden layers.
+        activation: activation function of the hidden layers.
         shared: whether actor and critic share the hidden layers.
         critics: number of critics, whose mean is the value; several share no layers.
         torso: the convolutions for images, or a custom module (see `StackedModule`).
-        memory: makes the networks recurrent (see `StackedGRU`); needs `shared`.
+        memory: shape of the recurrent unit (see `StackedGRU`), which needs `shared`; None: not recurrent.
         value_heads: K, values that the critic predicts per state; K > 1 needs a single critic.
-        network: a custom whole network that returns policy and value (see `StackedNetwork`), in place of all layers.
-            With `shared`, one network gives both; otherwise each has a copy and uses its part.
+        network: a custom network that replaces all layers and returns policy and value (see `StackedNetwork`). With
+            `shared`, one network computes both; otherwise there are two copies.
 
     Raises:
         ValueError: if there is no critic, several critics share layers with the actor or predict several values, or a
-            whole network is given with an encoder, a memory or several critics.
+            custom network is given with an encoder, a memory or several critics.
     """
 
     hidden: Sequence[int]
@@ -48,7 +48,7 @@ class Spec:
     def __post_init__(self) -> None:
         if self.network is not None and (self.torso != "auto" or self.memory is not None or self.critics > 1):
             raise ValueError(
-                f"network is a whole one, got {self.network!r}: leave out encoder={self.torso!r}, memories, and more "
+                f"network {self.network!r} replaces all layers: leave out encoder={self.torso!r}, memories, and more "
                 "critics than one"
             )
         if self.critics < 1 or (self.critics > 1 and self.shared):
@@ -66,9 +66,9 @@ class ActorCritic:
     """Networks for policy and value: parameters `[S, P]`, observations `[S, M, D]` or images `[S, M, C, H, W]`.
 
     A seed has `R` networks: with shared hidden layers, one with outputs for policy and value, otherwise an actor and K
-    critics of the same shape. All of them form one stacked network, so policy and value together take as many
-    operations as one of them; a separate critic uses only its value outputs. A custom whole network that is not shared
-    has outputs for both in each of its two copies.
+    critics of the same shape. All of them form one stacked network, so policy and value together take the same
+    number of operations as one of them; a separate critic uses only its value outputs. Both copies of a custom network
+    that is not shared have outputs for policy and value.
 
     Args:
         inputs: shape of an observation, `(D,)` or `(C, H, W)`; D alone is allowed.
@@ -76,7 +76,7 @@ class ActorCritic:
         spec: the shape of the networks.
         masked: length of the action mask at the end of an observation: the networks do not see it, and logits of masked
             actions become -inf. A choice with no allowed alternative is unmasked. 0: no mask.
-        picture: shape `(C, H, W)` of the image that an observation `[D]` begins with, if any.
+        picture: shape `(C, H, W)` of the image at the start of an observation `[D]`, if any.
     """
 
     def __init__(
@@ -112,7 +112,7 @@ class ActorCritic:
         )
 
     def initial(self, generators: Sequence[torch.Generator]) -> Tensor:
-        """Return the initial parameters `[S, P]`, one row for each seed's generator."""
+        """Return the initial parameters `[S, P]`, one row per generator."""
         outputs = self.head.outputs
         actor, critic = [(outputs, ACTOR_GAIN)], [(1, 1.0)] * self.value_heads
         blocks = [actor + critic] if self.networks == 1 else [actor, *[critic] * (self.networks - 1)]
@@ -185,8 +185,8 @@ class BoundActorCritic:
 class Pass:
     """One forward pass of policy and value, and its backward pass.
 
-    A loss is made from `outputs`, `free` and `values`, and differentiated by autograd down to them;
-    from there the gradient goes through the networks by hand, which costs a fraction of autograd's bookkeeping.
+    A loss is computed from `outputs`, `free` and `values`, and differentiated by autograd with respect to them; from
+    there the gradient is propagated through the networks by hand, which avoids most of autograd's overhead.
 
     Args:
         bound: networks and parameters.
@@ -210,7 +210,7 @@ class Pass:
         self.free = bound.free.detach().requires_grad_()
 
     def gradient(self, loss: Tensor) -> Tensor:
-        """Return the gradient `[S, P]` of a scalar made from `outputs`, `values` and `free`."""
+        """Return the gradient `[S, P]` of a scalar function of `outputs`, `values` and `free`."""
         leaves = (self.outputs, self.values, self.free)
         outputs, values, free = torch.autograd.grad(loss, leaves, materialize_grads=True)
         with torch.no_grad():

@@ -1,4 +1,4 @@
-"""One network of a stack as a `torch.nn.Module` of torch's own layers, for programs without operant: `module_of`."""
+"""One network of a stack as a module of standard torch layers, for programs without operant: `module_of`."""
 
 from collections.abc import Sequence
 from typing import Any, cast
@@ -20,10 +20,10 @@ def module_of(stack: Any, layers: Layers, index: int) -> nn.Module:
     Args:
         stack: the shape of the networks.
         layers: layers of all networks.
-        index: the row of the network.
+        index: index of the network.
 
     Raises:
-        ValueError: if the network remembers, or is of another kind that has no such module.
+        ValueError: if the network is recurrent, or has another type without such a module.
     """
     own = [(weight[index].detach().cpu(), bias[index].detach().cpu()) for weight, bias in layers]
     if isinstance(stack, StackedMLP):
@@ -52,14 +52,14 @@ def _perceptron(stack: StackedMLP, layers: Sequence[tuple[Tensor, Tensor]]) -> n
 
 
 def _loaded(stack: FunctionalModule, own: Tensor) -> nn.Module:
-    """Return the module of a user's with the parameters `[n]`."""
+    """Return a custom module with the parameters `[n]`."""
     module = stack.initial_copy()
     module.load_state_dict({name: part[0] for name, part in stack.by_name(own[None]).items()}, strict=False)
     return module
 
 
 class _Bytes(nn.Module):
-    """Scales images of bytes to numbers from 0 to 1 for a module, and takes its policy's outputs."""
+    """A module with images of bytes scaled to [0, 1], and only the outputs of the policy."""
 
     def __init__(self, module: nn.Module) -> None:
         super().__init__()
@@ -72,7 +72,7 @@ class _Bytes(nn.Module):
 
 
 class _Convolutions(nn.Module):
-    """Convolutions of ours, and the dense layers behind them."""
+    """Built-in convolutions, followed by dense layers."""
 
     def __init__(self, stack: StackedCNN, layers: Sequence[tuple[Tensor, Tensor]]) -> None:
         super().__init__()

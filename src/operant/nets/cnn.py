@@ -1,7 +1,7 @@
 """Convolutional networks stacked along the seed axis, with the interface of `operant.nets.StackedMLP`.
 
-A torso of convolutions is followed by dense layers. The seeds run one after another: convolutions are bound by
-arithmetic, so stacking saves nothing, and grouped convolutions are slower on a CPU.
+A torso of convolutions is followed by dense layers. The seeds run one after another, because convolutions are limited
+by arithmetic, so stacking does not help, and grouped convolutions are slower on a CPU.
 """
 
 from collections.abc import Sequence
@@ -66,18 +66,18 @@ TORSOS: dict[str, tuple[Piece, ...]] = {
 class StackedCNN:
     """`S` convolutional networks of one shape, for images of bytes.
 
-    Hidden layers of the torso use ReLU. Images are scaled from 0..255 to 0..1 inside.
+    Hidden layers of the torso use ReLU. Images are scaled from [0, 255] to [0, 1].
 
     Args:
         shape: `(C, H, W)` of an image.
-        sizes: widths of the dense hidden layers, and of the output.
-        activation: activation of the dense hidden layers.
+        sizes: sizes of the dense hidden layers and the output.
+        activation: activation function of the dense hidden layers.
         torso: the convolutions.
         beside: number of inputs that bypass the torso and enter the first dense layer; an observation is then one
-            vector `[C * H * W + beside]` that begins with the image. None: images alone, `[C, H, W]`.
+            vector `[C * H * W + beside]` that starts with the image. None: only images, `[C, H, W]`.
 
     Attributes:
-        size: P, the number of parameters of one network.
+        size: P, number of parameters of one network.
 
     Raises:
         ValueError: if the torso is unknown, or the image is too small for it.

@@ -1,12 +1,12 @@
 """Functions of tensors as compiled programs: `Program`, and `compilable` methods.
 
 A function is traced by `make_fx`, gradients included, and the graph compiled by `torch._inductor.compile`; neither is
-public. What is public, `torch.compile`, was measured for it (torch 2.13, CPU, one thread, 8 seeds, medians of 15
-interleaved rounds of 60 calls, process time): it cannot take the functions themselves, as Dynamo does not follow
-gradients that go through networks by hand ("Unsupported: builtins.method"); given the traced graph, its checks of every
-argument take the gradient of PPO on CartPole-v1 from 645 to 856 microseconds (1550 to 1170 a second), and that of SAC's
-critics on Pendulum-v1 from 3.1 to 3.5 milliseconds (320 to 290 a second). So it stays with what is not public, in this
-file alone: the constraints of CI hold the versions of torch that it is tested with.
+public. The public interface, `torch.compile`, was measured as an alternative (torch 2.13, CPU, one thread, 8 seeds,
+medians of 15 interleaved rounds of 60 calls, process time). It cannot compile the functions directly, because Dynamo
+does not support the hand-written gradients ("Unsupported: builtins.method"). With the traced graph, its guards on every
+argument slow down the gradient of PPO on CartPole-v1 from 645 to 856 microseconds, and that of SAC's critics on
+Pendulum-v1 from 3.1 to 3.5 milliseconds. So this file uses the interfaces that are not public; CI pins the tested
+versions of torch.
 """
 
 import platform
@@ -42,10 +42,10 @@ Arguments = tuple[list[Any], dict[str, Any]]
 """Positional and keyword arguments."""
 
 CACHED = 2**15
-"""Size of a layer of one seed from which one seed at a time is faster: 128 KiB of float32."""
+"""Minimum layer size per seed for which one seed at a time is faster: 128 KiB of float32."""
 
 _HALF_WRITTEN = re.compile(r"(/[^\s:]+\.so): (?:file too short|invalid ELF|cannot read file data|ELF load command)")
-"""The loader's message, after the path, for a library whose compiler was killed."""
+"""Error message of the loader for an incomplete library, after its path."""
 
 
 def compiler() -> str | None:
@@ -64,20 +64,19 @@ def missing_tool(device: torch.device) -> str | None:
 class Program(Generic[P, R]):
     """A function of tensors that runs eagerly, or compiled.
 
-    A compiled function is a fixed list of operations, with those of its gradients, whose neighbors are fused.
-    Compilation takes seconds, at the first call with new shapes or a new precision of matrix products. Its results
-    differ from the eager ones in the last bits, and are the same at every call. On a CUDA device its kernels are
-    launched as one (see `Graph`).
+    A compiled function is a fixed list of fused operations, including those of its gradients. Compilation takes
+    seconds, at the first call with new shapes or a new precision of matrix products. Results differ from eager ones in
+    the last bits, and are deterministic. On a CUDA device the kernels are launched as a CUDA graph (see `Graph`).
 
-    The function may read tensors that are not among its arguments, such as parameters, as long as they stay the same
-    objects: a program reads their values at every call. It must not write to any, draw random numbers, or decide by
-    the values of tensors. Arguments are tensors or dataclasses of tensors; a number (`float`) counts as a tensor of no
-    dimension, and everything else becomes part of the program. Results are tensors, or trees of them.
+    The function may read other tensors than its arguments, such as parameters, as long as they remain the same objects;
+    a program reads their values at every call. It must not write to them, sample random numbers, or branch on the
+    values of tensors. Arguments are tensors or dataclasses of tensors; a number (`float`) is treated as a 0-dimensional
+    tensor, and everything else is a constant of the program. Results are tensors, or trees of them.
 
     Args:
         function: the function to compute.
-        rows: returns the same function for each row of the tensors, as `[1, ...]`. A compiled program then computes row
-            by row, so that its data stays in the processor's cache. None, or nothing returned: all rows together.
+        rows: function that returns the function of each row of the tensors, `[1, ...]`. A compiled program then
+            computes row by row, so that data stays in the CPU cache. None, or an empty list: all rows together.
 
     Attributes:
         compiled: whether calls run a compiled program.
@@ -101,7 +100,7 @@ class Program(Generic[P, R]):
         return self._compiled(*args, **kwargs) if self.compiled else self.function(*args, **kwargs)
 
     def _compiled(self, *args: P.args, **kwargs: P.kwargs) -> R:
-        """Return the result of a compiled program, which is made if there is none for such arguments."""
+        """Return the result of a compiled program; compile it first if there is none for such arguments."""
         self.calls += 1
         if rows := self._row_by_row():
             given = _rows(args, kwargs, len(rows))
@@ -111,7 +110,7 @@ class Program(Generic[P, R]):
         for leaf in _leaves((*args, *kwargs.values())):
             if isinstance(leaf, Tensor):
                 tensors.append(leaf)
-                # Comparing a device's index, -1 for the CPU, takes a tenth of the time of comparing devices.
+                # Comparing device indices (-1 for the CPU) is ten times as fast as comparing devices.
                 key += leaf.shape, leaf.is_cuda or leaf.stride(), leaf.dtype, leaf.get_device()
             else:
                 key.append(leaf)
@@ -148,7 +147,7 @@ class compilable(Generic[L, P, R]):  # noqa: N801 (a decorator)
         self.name = name
 
     def __get__(self, instance: L, owner: type | None = None) -> Program[P, R]:
-        """Return the instance's program, made at the first access."""
+        """Return the instance's program, which is created at the first access."""
         method, split = self.method, getattr(instance, "one_by_one", None)
         rows = None if split is None else lambda: [partial(method, row) for row in split()]
         program = Program(partial(method, instance), rows)
@@ -161,14 +160,14 @@ class Separable(Protocol):
 
     Attributes:
         device: device of the computation.
-        seeds: S of them.
+        seeds: the S seeds.
     """
 
     device: torch.device
     seeds: list[int]
 
     def for_seed(self, seed: int) -> Self:
-        """Return the same for the seed in one place alone, which shares its memory."""
+        """Return the computation for only the seed at an index, sharing its memory."""
         ...
 
 
@@ -176,12 +175,12 @@ S = TypeVar("S", bound=Separable)
 
 
 def one_by_one(learner: S, *, samples: int, hidden: Sequence[int]) -> list[S]:
-    """Return a learner for each seed, where the layers of all seeds outgrow a processor's cache, and otherwise none.
+    """Return one learner per seed if the layers of all seeds exceed the CPU cache; otherwise an empty list.
 
     Args:
         learner: learner of all seeds.
-        samples: samples of one seed.
-        hidden: widths of the hidden layers.
+        samples: number of samples per seed.
+        hidden: sizes of the hidden layers.
     """
     seeds = len(learner.seeds)
     if learner.device.type != "cpu" or seeds == 1 or samples * max(hidden, default=1) < CACHED:
@@ -190,7 +189,7 @@ def one_by_one(learner: S, *, samples: int, hidden: Sequence[int]) -> list[S]:
 
 
 def programs(owner: object) -> list[Program[..., Any]]:
-    """Return the programs of an object's `compilable` methods, and those that it has as attributes."""
+    """Return the programs of an object's `compilable` methods and attributes."""
     kinds = reversed(type(owner).__mro__)
     methods = {name: value for kind in kinds for name, value in vars(kind).items()}
     own = [getattr(owner, name) for name, value in methods.items() if isinstance(value, compilable)]
@@ -208,7 +207,7 @@ def _leaves(args: Iterable[Any]) -> Iterator[Any]:
 
 
 def _filled(args: Sequence[Any], kwargs: Mapping[str, Any], tensors: Iterable[Tensor]) -> Arguments:
-    """Return arguments with these tensors, in the order of `_leaves`, in place of their tensors and numbers."""
+    """Replace the tensors and numbers of arguments by other tensors, in the order of `_leaves`."""
     left = iter(tensors)
 
     def fill(value: Any) -> Any:
@@ -222,14 +221,14 @@ def _filled(args: Sequence[Any], kwargs: Mapping[str, Any], tensors: Iterable[Te
 
 
 def _rows(args: Sequence[Any], kwargs: Mapping[str, Any], count: int) -> Iterator[Arguments]:
-    """Return the arguments row by row; a value that is not a tensor belongs to every row."""
+    """Return the arguments row by row; values that are not tensors are repeated."""
     tensors = [leaf for leaf in _leaves((*args, *kwargs.values())) if isinstance(leaf, Tensor)]
     for row in range(count):
         yield _filled(args, kwargs, (leaf[row : row + 1] if leaf.dim() else leaf for leaf in tensors))
 
 
 def _joined(results: Sequence[R]) -> R:
-    """Return trees of tensors `[1, ...]` as one of tensors `[rows, ...]`."""
+    """Concatenate trees of tensors `[1, ...]` to a tree of tensors `[rows, ...]`."""
     return pytree.tree_map(lambda *parts: torch.cat(parts), *results)
 
 
@@ -239,7 +238,7 @@ def _build(
     kwargs: Mapping[str, Any],
     binaries: dict[Any, Callable[..., Any]],
 ) -> Callable[..., Any]:
-    """Trace a function at some arguments, and compile it as one of their tensors, unless it was among `binaries`."""
+    """Trace a function at some arguments, and compile it as a function of their tensors, unless it is in `binaries`."""
     shapes: list[Any] = []
 
     def flat(*tensors: Tensor) -> list[Tensor]:
@@ -250,9 +249,9 @@ def _build(
 
     inputs = [leaf for leaf in _leaves((*args, *kwargs.values())) if isinstance(leaf, Tensor)]
     on_cuda = [tensor.device for tensor in inputs if tensor.device.type == "cuda"]
-    if on_cuda:  # a graph of kernels also reads numbers there, and lays out its own inputs
+    if on_cuda:  # a CUDA graph also reads numbers from the device, and has its own input buffers
         inputs = [tensor.to(on_cuda[0]).contiguous() for tensor in inputs]
-    halves_vectors()  # computes, which would be traced
+    halves_vectors()  # it computes on first use, which would be traced
     with traced():
         graph = make_fx(flat)(*inputs)
     used = _used(graph)
@@ -279,12 +278,12 @@ def _compile(graph: GraphModule, inputs: Sequence[Tensor], *, again: bool = True
         RuntimeError: if compilation failed.
     """
     for node in graph.graph.nodes:
-        node.meta.pop("val", None)  # each names symbolic shapes of its own; the inputs define them for all
+        node.meta.pop("val", None)  # nodes have separate symbolic shapes; the inputs define them
     on_host = all(tensor.device.type == "cpu" for tensor in inputs)
     try:
         with warnings.catch_warnings(), _uninterrupted():
-            warnings.simplefilter("ignore", DeprecationWarning)  # those of torch's own code
-            warnings.filterwarnings("ignore", message="TensorFloat32 tensor cores")  # which `precision` decides on
+            warnings.simplefilter("ignore", DeprecationWarning)  # from torch
+            warnings.filterwarnings("ignore", message="TensorFloat32 tensor cores")  # the setting `precision` decides
             return torch._inductor.compile(  # pyright: ignore[reportPrivateImportUsage, reportPrivateUsage, reportReturnType]
                 deepcopy(graph), list(inputs), options={"cpp_wrapper": on_host}
             )
@@ -298,7 +297,7 @@ def _compile(graph: GraphModule, inputs: Sequence[Tensor], *, again: bool = True
 
 
 def _clear_half_written(error: str) -> bool:
-    """Remove an incomplete library of PyTorch's cache that an error names; return whether there was one."""
+    """Remove an incomplete library from PyTorch's cache, if an error names one; return whether it did."""
     from torch._inductor.runtime.cache_dir_utils import cache_dir  # noqa: PLC0415 - slow to import
 
     found = _HALF_WRITTEN.search(error)
@@ -314,10 +313,10 @@ def _first_line(error: Exception) -> str:
 
 @contextmanager
 def _uninterrupted() -> Generator[None]:
-    """Keep Ctrl-C from the compilers started here; this process handles it when they are done.
+    """Block Ctrl-C in the compilers started here; this process handles it afterwards.
 
-    An interrupted compiler leaves an incomplete library in PyTorch's cache, which is used from then on. Signals reach
-    only the main thread; other threads do nothing here.
+    An interrupted compiler would leave an incomplete library in PyTorch's cache. Only the main thread receives signals,
+    so in other threads this does nothing.
     """
     if threading.current_thread() is not threading.main_thread() or not hasattr(signal, "pthread_sigmask"):
         yield
@@ -326,7 +325,7 @@ def _uninterrupted() -> Generator[None]:
     handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
     for number in handlers:
         signal.signal(number, lambda number, _: heard.append(number))
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})  # which compilers inherit
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})  # inherited by compilers
     try:
         yield
     finally:
@@ -348,7 +347,7 @@ def _used(graph: GraphModule) -> list[int]:
 
 
 def _captured(graph: GraphModule) -> list[Tensor]:
-    """Make the tensors that a graph holds its first inputs, and return them: held, they might count as constant."""
+    """Turn the tensors captured by a graph into its first inputs, so that they are not constants; return them."""
     found: dict[str, Tensor] = {}
     nodes = graph.graph.nodes
     first = next(node for node in nodes if node.op != "get_attr")

@@ -14,18 +14,18 @@ R = TypeVar("R")
 
 
 class Graph(Generic[R]):
-    """A function of tensors on a CUDA device whose kernels are launched as one.
+    """A function of tensors on a CUDA device, run as a CUDA graph.
 
     Launching a small kernel takes longer than running it. For each set of argument shapes, the first call runs the
-    function eagerly, which initializes libraries; the second records its kernels; later calls copy their arguments to
-    the recorded ones and launch the recording. Results are copies.
+    function eagerly, which initializes libraries; the second captures its kernels; later calls copy their arguments to
+    the captured buffers and replay the graph. Results are copies.
 
-    The function may read and write tensors that are not among its arguments as long as they stay the same objects; it
-    must not read values on the host, draw random numbers, or keep new tensors. If a tensor that it reads is replaced,
-    call `forget`.
+    The function may read and write other tensors than its arguments, as long as they remain the same objects. It must
+    not read values on the host, sample random numbers, or keep new tensors. If a tensor that it reads is replaced, call
+    `forget`.
 
     Args:
-        function: takes contiguous tensors on the device; returns tensors, or trees of them.
+        function: function of contiguous tensors on the device that returns tensors, or trees of them.
         device: the CUDA device.
     """
 
@@ -34,7 +34,7 @@ class Graph(Generic[R]):
         self.forget()
 
     def forget(self) -> None:
-        """Record again at the next calls."""
+        """Capture again at the next calls."""
         self._recordings: dict[tuple[torch.Size, ...], _Recording[R]] = {}
 
     def __call__(self, *tensors: Tensor) -> R:
@@ -46,7 +46,7 @@ class Graph(Generic[R]):
 
 
 class _Recording(Generic[R]):
-    """A function for one set of argument shapes, not yet recorded."""
+    """A function for one set of argument shapes, captured at its second call."""
 
     def __init__(self, function: Callable[..., R], tensors: tuple[Tensor, ...], device: torch.device) -> None:
         self.function, self.device = function, device
@@ -70,11 +70,11 @@ class _Recording(Generic[R]):
         return _copy(self.results)
 
     def _take_in(self, tensors: tuple[Tensor, ...]) -> None:
-        """Copy arguments to the recorded ones: numbers of the host one by one, tensors of a dtype together."""
+        """Copy arguments to the captured buffers: host numbers one by one, tensors of a dtype together."""
         kinds: defaultdict[torch.dtype, tuple[list[Tensor], list[Tensor]]] = defaultdict(lambda: ([], []))
         for held, tensor in zip(self.inputs, tensors, strict=True):
             if tensor.device.type == "cpu" and not tensor.dim():
-                held.fill_(tensor.item())  # copying it would wait for the device
+                held.fill_(tensor.item())  # a copy would synchronize with the device
             else:
                 for column, each in zip(kinds[held.dtype], (held, tensor), strict=True):
                     column.append(each)
@@ -84,9 +84,9 @@ class _Recording(Generic[R]):
 
 @contextmanager
 def beside(device: torch.device) -> Generator[torch.cuda.Stream]:
-    """Work on a separate stream of a device, which alternates with the current one.
+    """Run on a separate stream of a device, ordered with the current one.
 
-    Recording is impossible on the default stream, and libraries initialize per stream.
+    Capture is impossible on the default stream, and libraries initialize per stream.
     """
     with torch.cuda.device(device):
         current, stream = torch.cuda.current_stream(), _stream(torch.cuda.current_device())
@@ -100,7 +100,7 @@ def beside(device: torch.device) -> Generator[torch.cuda.Stream]:
 
 @cache
 def _stream(index: int) -> torch.cuda.Stream:
-    """Return the stream for recordings on a device; each further stream would cost libraries a workspace."""
+    """Return the capture stream of a device; libraries would allocate a workspace for each additional stream."""
     return torch.cuda.Stream(index)
 
 

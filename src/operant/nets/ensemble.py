@@ -18,7 +18,7 @@ _Buffers = tuple[list[Tensor], list[Tensor]]
 class Ensemble:
     """Networks of one shape: `K` for each seed, parameters `[S, P]`, inputs `[S, M, in]`.
 
-    All members see the same inputs, and together take as many operations as one. A single network is an
+    All members have the same inputs, and together take the same number of operations as one. A single network is an
     ensemble of one.
 
     Args:
@@ -37,7 +37,7 @@ class Ensemble:
         return Ensemble(self.mlp, members=1)
 
     def initial(self, generators: Sequence[torch.Generator], outputs: Sequence[tuple[int, float]]) -> Tensor:
-        """Return the initial parameters `[S, P]`, one row for each seed's generator (see `StackedMLP.initial`)."""
+        """Return the initial parameters `[S, P]`, one row per generator (see `StackedMLP.initial`)."""
         rows = [self.mlp.initial(generator, outputs) for generator in generators for _ in range(self.members)]
         return torch.stack(rows).view(len(generators), -1)
 
@@ -69,9 +69,9 @@ class BoundEnsemble:
         return self.shape.mlp.trace(self.layers, inputs.repeat_interleave(self.shape.members, 0))
 
     def trace_in_place(self, inputs: Tensor) -> tuple[list[Tensor], list[Tensor]]:
-        """Return the same in buffers that the next such pass of as many samples overwrites, and buffers for gradients.
+        """Return the trace in buffers that the next pass of the same size overwrites, and buffers for gradients.
 
-        A traced pass has no such buffers: its program allocates its own.
+        A traced pass has no such buffers, because its program allocates memory.
         """
         stacked = inputs.repeat_interleave(self.shape.members, 0)
         mlp, samples = self.shape.mlp, inputs.shape[1]
@@ -85,7 +85,7 @@ class BoundEnsemble:
     def frozen(self, inputs: Tensor) -> Tensor:
         """Return the outputs `[K, S, M, out]`, which autograd differentiates with respect to `inputs [S, M, in]` only.
 
-        The parameters are constants and their gradients are not computed. Differentiate before the next such call.
+        Gradients of the parameters are not computed. Differentiate before the next call.
         """
         return cast(Tensor, _Frozen.apply(inputs, self))  # pyright: ignore[reportUnknownMemberType]
 
@@ -100,23 +100,23 @@ class BoundEnsemble:
         return stacked.view(self.seeds, self.shape.members, *stacked.shape[1:]).movedim(1, 0)
 
     def by_row(self, members: Tensor) -> Tensor:
-        """Turn `[K, S, M, ...]` into `[S * K, M, ...]`."""
+        """Reshape `[K, S, M, ...]` to `[S * K, M, ...]`."""
         return members.movedim(0, 1).reshape(-1, *members.shape[2:])
 
 
 class EnsemblePass:
     """One forward pass, and the backward pass to the parameters.
 
-    A loss is made from `outputs` and differentiated by autograd down to them; from there the gradient goes through the
-    networks by hand, which costs a fraction of autograd's bookkeeping. The next pass of the same networks with as many
-    samples reuses the buffers: take the gradient before it.
+    A loss is computed from `outputs` and differentiated by autograd with respect to them; from there the gradient is
+    propagated through the networks by hand, which avoids most of autograd's overhead. The next pass of the same
+    networks with the same number of samples reuses the buffers, so compute the gradient before it.
 
     Args:
         bound: networks and parameters.
         inputs: `[S, M, in]`.
 
     Attributes:
-        outputs: `[K, S, M, out]`, where autograd ends.
+        outputs: `[K, S, M, out]`, the leaves of autograd.
     """
 
     @torch.no_grad()
@@ -126,7 +126,7 @@ class EnsemblePass:
         self.outputs = bound.by_member(self.trace[-1]).requires_grad_()
 
     def gradient(self, loss: Tensor) -> Tensor:
-        """Return the gradient `[S, P]` of a scalar made from `outputs`."""
+        """Return the gradient `[S, P]` of a scalar function of `outputs`."""
         (cotangent,) = torch.autograd.grad(loss, self.outputs)
         with torch.no_grad():
             bound = self.bound
@@ -135,7 +135,7 @@ class EnsemblePass:
 
 
 class _Frozen(torch.autograd.Function):
-    """Backpropagates to the inputs by hand."""
+    """Hand-written backpropagation to the inputs."""
 
     @staticmethod
     def forward(ctx: Any, inputs: Tensor, bound: BoundEnsemble) -> Tensor:

@@ -1,4 +1,4 @@
-"""The network for a kind of observation."""
+"""Networks for spaces of observations."""
 
 from collections.abc import Sequence
 from math import prod
@@ -15,7 +15,7 @@ ENTRY_POINTS = "operant.encoders"
 """Group of entry points by which installed packages provide encoders."""
 
 NETWORKS = "operant.networks"
-"""Group of entry points by which installed packages offer whole networks."""
+"""Group of entry points by which installed packages provide complete networks."""
 
 Encoder = TorsoName | str | MakeModule
 """An encoder before the dense layers: built-in convolutions, or a custom `torch.nn.Module`, by class or name."""
@@ -34,18 +34,18 @@ def network_for(
 
     Args:
         shape: shape of one observation, `(D,)` or `(C, H, W)` (see `operant.envs.Features`).
-        sizes: widths of the dense hidden layers, and of the output.
-        activation: activation of the dense hidden layers.
+        sizes: sizes of the dense hidden layers and the output.
+        activation: activation function of the dense hidden layers.
         torso: the convolutions, or a custom module, a class or `file.py:Name`.
-        memory: makes the network for vectors recurrent.
-        picture: shape `(C, H, W)` of the image that a vector begins with, if any: it gets convolutions.
+        memory: shape of the recurrent unit of a network for vectors; None: not recurrent.
+        picture: shape `(C, H, W)` of the image at the start of a vector, if any, for convolutions.
 
     Raises:
         ValueError: if there is no network for such a shape, or the module cannot be an encoder.
     """
     if make := _from_outside(torso):
         if memory is not None:
-            raise ValueError(f"recurrent networks take no custom encoder, got {torso}: leave encoder at 'auto'")
+            raise ValueError(f"recurrent networks do not support custom encoders, got {torso}: leave encoder at 'auto'")
         return StackedModule(make, shape, sizes, activation=activation)
     if memory is not None:
         if len(shape) != 1 or picture is not None:
@@ -67,10 +67,10 @@ def network_of_vectors(
     """Return the network for vectors `[D + beside]`, such as observations and actions for critics.
 
     Args:
-        width: D, of the observation.
-        sizes: widths of the dense hidden layers, and of the output.
-        activation: activation of the dense hidden layers.
-        encoder: a custom module, which sees only the observation; `"auto"`: none.
+        width: D, size of the observation.
+        sizes: sizes of the dense hidden layers and the output.
+        activation: activation function of the dense hidden layers.
+        encoder: a custom module for the observation; `"auto"`: none.
         beside: number of inputs after the observation.
 
     Raises:
@@ -89,41 +89,41 @@ def encoders(value: object, *, pictures: bool = True) -> tuple[str, ...]:
         pictures: whether the algorithm supports images, which need the built-in encoders.
     """
     own = get_args(TorsoName) if pictures else ("auto",)
-    return doors.choices(own, value, ENTRY_POINTS, "a torch.nn.Module of yours, path/to/file.py:Name")
+    return doors.choices(own, value, ENTRY_POINTS, "a custom torch.nn.Module, path/to/file.py:Name")
 
 
 def whole_network(
     network: str | MakeNetwork, shape: Sequence[int], outputs: Sequence[int], *, beside: int = 0
 ) -> StackedNetwork:
-    """Return a network from outside, which replaces all layers.
+    """Return a custom network, which replaces all layers.
 
     Args:
         network: its factory, or the name of one.
         shape: shape of an observation, `(D,)` or `(C, H, W)`.
-        outputs: widths of the parts that its `forward` returns.
+        outputs: sizes of the tensors that its `forward` returns.
         beside: number of action entries after the observation, an additional argument of its `forward`.
 
     Raises:
-        ValueError: if the name is not that of a module or its factory, or the module does not fit.
+        ValueError: if the name does not refer to a module or its factory, or the module is unsuitable.
     """
-    expected = "a torch.nn.Module class, or a function that makes one"
+    expected = "a torch.nn.Module class, or a function that creates one"
     make = doors.load(network, expected=expected, group=NETWORKS) if isinstance(network, str) else network
     return StackedNetwork(make, shape, outputs, beside=beside)
 
 
 def modules(value: object) -> tuple[str | None, ...]:
-    """Return the values of a field for a whole network, for `operant.runtime.bounds.require`.
+    """Return the allowed values of a field for a custom network, for `operant.runtime.bounds.require`.
 
     Args:
         value: value of the field.
     """
-    return None, *doors.choices((), value, NETWORKS, "a torch.nn.Module of yours, path/to/file.py:Name")
+    return None, *doors.choices((), value, NETWORKS, "a custom torch.nn.Module, path/to/file.py:Name")
 
 
 def _from_outside(torso: Encoder) -> MakeModule | None:
-    """Return the function that makes a custom module; None for a built-in encoder or an unknown value."""
+    """Return the factory of a custom module; None for a built-in encoder or an unknown value."""
     if not isinstance(torso, str):
         return torso
     if torso in get_args(TorsoName):
         return None
-    return doors.load(torso, expected="a torch.nn.Module class, or a function that makes one", group=ENTRY_POINTS)
+    return doors.load(torso, expected="a torch.nn.Module class, or a function that creates one", group=ENTRY_POINTS)

@@ -1,4 +1,4 @@
-"""`torch.nn.Module`s of a user as one function of stacked parameters: `FunctionalModule`.
+"""Custom modules as functions of stacked parameters: `FunctionalModule`.
 
 The modules of all seeds are one function of a matrix of parameters `[S, P]`, which `torch.func.functional_call`
 evaluates for all rows together.
@@ -16,34 +16,34 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 
 class ModuleError(ValueError):
-    """A module does not fit its use."""
+    """A module is unsuitable for its use."""
 
 
 class FunctionalModule(ABC):
-    """`S` modules of one kind, called with parameters `[S, n]`.
+    """`S` modules of one class, called with parameters `[S, n]`.
 
     Buffers are constants that all seeds share, such as a causal mask.
 
     Args:
-        make: makes a module, such as a class.
-        arguments: arguments of its calls.
+        make: class or factory of the module.
+        arguments: arguments of `make`.
         inputs: shapes of one sample of each argument of `forward`.
-        trials: numbers of samples with which `forward` is tried.
+        trials: batch sizes with which `forward` is tested.
 
     Attributes:
-        module: one of them, whose parameters are not used.
+        module: a template module, whose parameters are not used.
         names: names of its parameters, in order.
-        parameters: n, how many numbers they are.
+        parameters: n, number of parameters.
         tried: outputs of the module for random inputs, one per trial.
-        at_once: whether all seeds are computed by one call; if not, one after another.
+        at_once: whether all seeds are computed by one call; otherwise one after another.
 
     Raises:
-        ModuleError: if the module changes its buffers or draws them at random, draws random numbers, or takes or
-            returns something of another shape than it should.
+        ModuleError: if the module changes its buffers or initializes them at random, samples random numbers, or has
+            inputs or outputs of the wrong shape.
     """
 
     KIND = "an encoder"
-    """What the module is to be, for messages."""
+    """Purpose of the module, for messages."""
 
     def __init__(
         self,
@@ -65,7 +65,7 @@ class FunctionalModule(ABC):
 
     @property
     def name(self) -> str:
-        """What messages call the module."""
+        """Name of the module for messages."""
         return type(self.module).__name__
 
     @property
@@ -75,26 +75,26 @@ class FunctionalModule(ABC):
 
     @abstractmethod
     def check(self, found: Any, samples: int) -> Tensor:
-        """Return the result of `forward` for this many samples as one tensor `[M, ...]`.
+        """Validate the result of `forward` for a number of samples, and return it as one tensor `[M, ...]`.
 
         Raises:
-            ModuleError: if it is something else than it should be.
+            ModuleError: if the result is invalid.
         """
 
     def _made(self, generator: torch.Generator) -> nn.Module:
-        """Make a module whose initial parameters are drawn by a generator, leaving torch's own stream alone."""
+        """Create a module with initial parameters from a generator, without changing torch's global stream."""
         seed = int(torch.randint(2**62, (), generator=generator))
         with torch.random.fork_rng(devices=[]):  # pyright: ignore[reportUnknownMemberType]
-            # Constructors of torch draw from its own stream, which is put back behind them.
+            # Constructors of torch use its global stream, which is restored afterwards.
             torch.set_rng_state(torch.Generator().manual_seed(seed).get_state())
             try:
                 made = self.make(*self._arguments)
             except Exception as error:
                 given = ", ".join(map(str, self._arguments))
                 name = getattr(self.make, "__qualname__", repr(self.make))
-                raise ModuleError(f"{name}({given}) cannot be made: {type(error).__name__}: {error}") from error
+                raise ModuleError(f"{name}({given}) cannot be created: {type(error).__name__}: {error}") from error
         if not isinstance(made, nn.Module):  # pyright: ignore[reportUnnecessaryIsInstance]
-            raise ModuleError(f"{self.KIND} must be a torch.nn.Module, but {self.make!r} made {made!r}")
+            raise ModuleError(f"{self.KIND} must be a torch.nn.Module, but {self.make!r} returned {made!r}")
         return made.float()
 
     def _require_constants(self) -> None:
@@ -104,7 +104,7 @@ class FunctionalModule(ABC):
         other = dict(self._made(torch.Generator().manual_seed(1)).named_buffers())
         if drawn := [name for name, buffer in self._constants.items() if not torch.equal(buffer, other[name])]:
             raise ModuleError(
-                f"{self.name} draws buffers at random ({', '.join(drawn)}), which all seeds would share: make them "
+                f"{self.name} initializes buffers at random ({', '.join(drawn)}), which all seeds would share: use "
                 "parameters"
             )
 
@@ -137,7 +137,7 @@ class FunctionalModule(ABC):
         with torch.random.fork_rng(devices=[]):  # pyright: ignore[reportUnknownMemberType]
             if not torch.equal(single, self.call(flat, *inputs)):
                 raise ModuleError(
-                    f"{self.name} draws random numbers (Dropout?), which would not belong to a seed: remove them"
+                    f"{self.name} samples random numbers (Dropout?), which would not belong to a seed: remove them"
                 )
         return single
 
@@ -151,7 +151,7 @@ class FunctionalModule(ABC):
         try:
             vmap(self.call)(flat, *self._trial_inputs(3))
         except Exception:
-            return False  # e.g. a branch on the values of tensors
+            return False  # e.g. because of a branch on the values of tensors
         return True
 
     @staticmethod
@@ -164,7 +164,7 @@ class FunctionalModule(ABC):
         return self.flat(self._made(generator))
 
     def initial_copy(self) -> nn.Module:
-        """Return a module of this kind, with its own parameters."""
+        """Return a new module with its own parameters."""
         return self._made(torch.Generator().manual_seed(0))
 
     def by_name(self, parameters: Tensor) -> dict[str, Tensor]:
@@ -180,7 +180,7 @@ class FunctionalModule(ABC):
         parts = own.split_with_sizes([prod(shape) for shape in self._shapes])
         named = {name: part.view(shape) for name, shape, part in zip(self.names, self._shapes, parts, strict=True)}
         named |= {name: buffer.to(own.device) for name, buffer in self._constants.items()}
-        with sdpa_kernel(SDPBackend.MATH):  # the other ones are computed seed by seed, and have no second derivatives
+        with sdpa_kernel(SDPBackend.MATH):  # other backends run seed by seed, and have no second derivatives
             found = functional_call(self.module, named, inputs)
         return self.check(found, len(inputs[0]))
 

@@ -26,8 +26,8 @@ class Memory:
 class StackedGRU:
     """`S` recurrent networks of one shape: dense layers, a gated recurrent unit (Cho et al. 2014), and a linear layer.
 
-    The unit computes, with `x` from the dense layers and `h` the hidden state (as in PyTorch, the reset gate acts after
-    the matrix, so that all gates take one product):
+    The unit computes, with `x` from the dense layers and the hidden state `h` (as in PyTorch, the reset gate is applied
+    after the matrix, so that all gates need one product):
 
     ```text
     r = σ(W_r x + U_r h)    z = σ(W_z x + U_z h)    n = tanh(W_n x + r (U_n h))    h' = (1 - z) n + z h
@@ -35,18 +35,18 @@ class StackedGRU:
 
     Each input is one step: the observation, whether an episode begins (0 or 1), and the previous hidden state. A call
     computes single steps. `trace`, used in training, treats the inputs as `M / L` sequences of `L` steps, ordered by
-    time and then by sequence: only their first hidden state counts, and the gradient flows back to the first step, but
-    not across the start of an episode.
+    time and then by sequence: only the first hidden state is used, and gradients flow back to the first step, but not
+    across the start of an episode.
 
     Args:
-        inputs: D, width of an observation.
-        hidden: widths of the dense layers.
-        outputs: width of the output.
-        activation: activation of the dense layers.
+        inputs: D, size of an observation.
+        hidden: sizes of the dense layers.
+        outputs: size of the output.
+        activation: activation function of the dense layers.
         memory: units and steps.
 
     Attributes:
-        size: P, the number of parameters of one network.
+        size: P, number of parameters of one network.
         units: H.
 
     Raises:

@@ -14,7 +14,7 @@ from operant.ops import distributions as d
 
 
 class Head(Protocol):
-    """The distribution over actions that an actor's outputs describe.
+    """The action distribution parameterized by an actor's outputs.
 
     Attributes:
         outputs: number of network outputs per state.
@@ -32,7 +32,7 @@ class Head(Protocol):
         ...
 
     def noise(self, shape: tuple[int, ...], generator: torch.Generator) -> Tensor:
-        """Draw noise for `sample` of actions of shape `shape`."""
+        """Sample the noise of `sample` for actions of shape `shape`."""
         ...
 
     def sample(self, outputs: Tensor, free: Tensor, noise: Tensor) -> Tensor:
@@ -60,7 +60,7 @@ class Head(Protocol):
     ) -> tuple[Tensor, Tensor]:
         """Return the Fisher matrix in every state times a change of outputs `[S, M, outputs]` and free `[S, free]`.
 
-        It is the Hessian of `kl` in the new policy where both are equal; `free` changes equally in all states.
+        It is the Hessian of `kl` in the new policy at new = old; `free` changes equally in all states.
         """
         ...
 
@@ -86,12 +86,12 @@ class _Logits:
         return torch.zeros(0)
 
     def noise(self, shape: tuple[int, ...], generator: torch.Generator) -> Tensor:
-        """Draw standard Gumbel noise, one number for each logit."""
+        """Sample standard Gumbel noise, one number per logit."""
         exponential = torch.empty((*shape, self.outputs), device=generator.device).exponential_(generator=generator)
         return exponential.log_().neg_()
 
     def describe(self, outputs: Tensor, free: Tensor) -> dict[str, Tensor]:
-        """Return the probabilities `[S, M, outputs]`, those of several choices one after another."""
+        """Return the probabilities `[S, M, outputs]`; those of several choices are concatenated."""
         parts = torch.split(outputs, list(self.choices), dim=-1)
         return {"probabilities": torch.cat([part.softmax(-1) for part in parts], dim=-1)}
 
@@ -135,7 +135,7 @@ class CategoricalHead(_Logits):
 
 
 class MultiCategoricalHead(_Logits):
-    """Logits of several discrete choices that make one action `[K]`, independent in a given state.
+    """Logits of the discrete choices of an action `[K]`, which are independent in a given state.
 
     Args:
         space: space of the choices, with one axis, starting at 0.
@@ -151,7 +151,7 @@ class MultiCategoricalHead(_Logits):
         self.alike = bool(self.present.all())
 
     def _by_choice(self, tensor: Tensor, absent: float = -torch.inf) -> Tensor:
-        """Turn `[..., outputs]` into `[..., K, n]` for the n alternatives of the largest choice."""
+        """Reshape `[..., outputs]` to `[..., K, n]`, with n the number of alternatives of the largest choice."""
         if self.alike:
             return torch.unflatten(tensor, -1, self.present.shape)
         return tensor[..., self.places].masked_fill(~self.present, absent)
@@ -161,7 +161,7 @@ class MultiCategoricalHead(_Logits):
         return d.categorical_sample(self._by_choice(outputs), self._by_choice(noise, 0.0))
 
     def mode(self, outputs: Tensor, free: Tensor) -> Tensor:
-        """Return the alternative with the largest logit of each choice."""
+        """Return the alternative with the largest logit for each choice."""
         return d.categorical_mode(self._by_choice(outputs))
 
     def log_prob(self, outputs: Tensor, free: Tensor, actions: Tensor) -> Tensor:
@@ -179,25 +179,25 @@ class MultiCategoricalHead(_Logits):
     def fisher(
         self, outputs: Tensor, free: Tensor, outputs_change: Tensor, free_change: Tensor
     ) -> tuple[Tensor, Tensor]:
-        """Return the Fisher matrix in every state times a change of the logits: a block for each choice."""
+        """Return the Fisher matrix in every state times a change of the logits: one block per choice."""
         products = categorical_fisher(self._by_choice(outputs), self._by_choice(outputs_change, 0.0))
         return products[..., self.present], free_change
 
     def to_env(self, actions: Tensor) -> Tensor:
-        """Return the actions as they are."""
+        """Return the actions unchanged."""
         return actions
 
 
 class GaussianHead:
-    """Means of independent normal distributions; the logarithms of their deviations are free parameters.
+    """Means of independent normal distributions; the log standard deviations are free parameters.
 
     The unit of the policy's actions is half the range of a bounded space: [-1, 1] is mapped onto the bounds, and
-    actions outside are clipped. Where a bound is infinite, or the range exceeds float32, the unit is 1, and actions
-    count from the number within the bounds closest to 0. NaN becomes 0 in these units, the middle.
+    actions outside are clipped. If a bound is infinite, or the range exceeds float32, the unit is 1, and the origin is
+    the number within the bounds closest to 0. NaN becomes 0 in these units, the center.
 
     Args:
         space: a one-dimensional box of floats.
-        log_std: initial logarithm of the standard deviations.
+        log_std: initial log standard deviation.
         device: device of the networks.
     """
 
@@ -213,11 +213,11 @@ class GaussianHead:
         self.half = torch.where(bounded, half, 1.0)
 
     def initial(self) -> Tensor:
-        """Return the initial logarithms of the deviations."""
+        """Return the initial log standard deviations."""
         return torch.full((self.free,), self.log_std)
 
     def noise(self, shape: tuple[int, ...], generator: torch.Generator) -> Tensor:
-        """Draw standard normal noise, one number for each dimension of the action."""
+        """Sample standard normal noise, one number per dimension of the action."""
         return torch.empty((*shape, self.outputs), device=generator.device).normal_(generator=generator)
 
     def sample(self, outputs: Tensor, free: Tensor, noise: Tensor) -> Tensor:
@@ -229,7 +229,7 @@ class GaussianHead:
         return d.gaussian_mode(outputs, self._log_std(free))
 
     def log_prob(self, outputs: Tensor, free: Tensor, actions: Tensor) -> Tensor:
-        """Return the log-densities `[S, M]` of `actions`, as sampled, before the clipping to the bounds."""
+        """Return the log-densities `[S, M]` of `actions` before clipping to the bounds."""
         return d.gaussian_log_prob(outputs, self._log_std(free), actions)
 
     def entropy(self, outputs: Tensor, free: Tensor) -> Tensor:
@@ -237,13 +237,13 @@ class GaussianHead:
         return d.gaussian_entropy(outputs, self._log_std(free))
 
     def kl(self, old_outputs: Tensor, old_free: Tensor, outputs: Tensor, free: Tensor) -> Tensor:
-        """Return the exact KL(old‖new) `[S, M]`, before the clipping to the bounds."""
+        """Return the exact KL(old‖new) `[S, M]` before clipping to the bounds."""
         return gaussian_kl(old_outputs, self._log_std(old_free), outputs, self._log_std(free))
 
     def fisher(
         self, outputs: Tensor, free: Tensor, outputs_change: Tensor, free_change: Tensor
     ) -> tuple[Tensor, Tensor]:
-        """Return the Fisher matrix in every state times a change of means and logarithms of the deviations."""
+        """Return the Fisher matrix in every state times a change of means and log standard deviations."""
         means, log_std = gaussian_fisher(self._log_std(free), outputs_change, self._log_std(free_change))
         return means, log_std.squeeze(1)
 
@@ -252,7 +252,7 @@ class GaussianHead:
         return torch.addcmul(self.middle, actions.nan_to_num(), self.half).clamp(self.low, self.high)
 
     def describe(self, outputs: Tensor, free: Tensor) -> dict[str, Tensor]:
-        """Return mean and standard deviation `[S, M, A]` in the units of the action space, before the clipping."""
+        """Return mean and standard deviation `[S, M, A]` in the units of the action space, before clipping."""
         std = (self._log_std(free).exp() * self.half).expand_as(outputs)
         return {"mean": torch.addcmul(self.middle, outputs, self.half), "std": std}
 
@@ -266,7 +266,7 @@ def head_for(space: gymnasium.Space[Any], *, log_std: float, device: torch.devic
 
     Args:
         space: Discrete, MultiDiscrete, or a one-dimensional Box of floats.
-        log_std: initial logarithm of the standard deviations of continuous actions.
+        log_std: initial log standard deviation of continuous actions.
         device: device of the networks.
 
     Raises:
@@ -281,6 +281,6 @@ def head_for(space: gymnasium.Space[Any], *, log_std: float, device: torch.devic
             return GaussianHead(space, log_std=log_std, device=device)
         case _:
             raise ValueError(
-                f"no policy head for action space {space}; Discrete, MultiDiscrete of one axis counted from 0, and "
+                f"no policy head for action space {space}; Discrete, MultiDiscrete with one axis and start 0, and "
                 "one-dimensional Box of float have one"
             )

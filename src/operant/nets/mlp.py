@@ -36,7 +36,7 @@ class StackedMLP:
         activation: applied after every layer but the last.
 
     Attributes:
-        size: P, the number of parameters of one network.
+        size: P, number of parameters of one network.
     """
 
     def __init__(self, sizes: Sequence[int], *, activation: Activation) -> None:

@@ -26,7 +26,7 @@ class StackedModule(FunctionalModule):
         make: makes a module.
         shape: shape of an observation, `(D,)` or `(C, H, W)`.
         sizes: widths of the dense hidden layers that follow, and of the output.
-        activation: activation of the dense hidden layers.
+        activation: activation function of the dense hidden layers.
         beside: number of inputs after the observation, `[D + beside]`, such as an action: only the dense layers see
             them.
 

@@ -34,7 +34,7 @@ class StackedNetwork(FunctionalModule):
         beside: number of action entries after the observation in the input of a critic; 0: no action.
 
     Attributes:
-        size: P, the number of parameters of one network.
+        size: P, number of parameters of one network.
 
     Raises:
         ModuleError: if `FunctionalModule` raises it, or the outputs do not depend on the parameters.

@@ -88,10 +88,10 @@ class StackedNormedMLP(Slots):
 
     Args:
         inputs: numbers of an input.
-        hidden: widths of the hidden layers.
+        hidden: sizes of the hidden layers.
         outputs: numbers of an output; None: the last hidden layer is the output.
         gain: gain of the outputs; 0 initializes them at 0.
-        activation: nonlinearity of the hidden layers.
+        activation: activation function of the hidden layers.
     """
 
     def __init__(

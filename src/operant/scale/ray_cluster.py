@@ -1,4 +1,4 @@
-"""Ray as the host of workers: started for one command alone, or an existing cluster: `cluster` (extra: `scale`)."""
+"""Ray as the host of workers, started for one command or an existing cluster: `cluster` (extra: `scale`)."""
 
 import importlib
 import logging
@@ -20,26 +20,26 @@ from operant.runtime.machine import cores
 from operant.scale import ray_janitor
 
 LEAST = (2, 54)
-"""Lowest version: earlier ones have no complete token authentication."""
+"""Minimum version; earlier ones have no complete token authentication."""
 
 OBJECT_STORE = 128 << 20
-"""Bytes of shared memory of a cluster of our own, for large messages."""
+"""Shared memory in bytes of a started cluster, for large messages."""
 
 PROBE_SECONDS = 60.0
 """Time limit of a connection without a token."""
 
 REJECTED = "AuthenticationError"
-"""Name of the error of a cluster that asks for a token."""
+"""Name of the error of a cluster that requires a token."""
 
 _TOKEN = secrets.token_hex(32)
-"""Of the clusters that this process starts: Ray reads it once."""
+"""Token of the clusters that this process starts; Ray reads it once."""
 
 _LOCAL: Mapping[str, str] = {
     "RAY_AUTH_MODE": "token",
     "RAY_AUTH_TOKEN": _TOKEN,
-    "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",  # on every system: 127.0.0.1 is the address of all its servers
+    "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",  # on every system, so that all servers use 127.0.0.1
     "RAY_USAGE_STATS_ENABLED": "0",
-    "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",  # workers see the devices that this process sees
+    "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",  # workers see the same devices as this process
 }
 _PROBE = """
 import sys
@@ -99,7 +99,7 @@ class RayHost:
     """A connection to Ray (see `operant.hosts.Host`).
 
     Args:
-        ray: the package, connected.
+        ray: the connected package.
         cpus: CPUs that each actor reserves.
 
     Attributes:
@@ -118,23 +118,23 @@ class RayHost:
 
     @property
     def cpus(self) -> int:
-        """Number of processors of the cluster."""
+        """Number of CPUs of the cluster."""
         return int(self._ray.cluster_resources().get("CPU", 0))
 
 
 @contextmanager
 def cluster(address: str = "", *, unauthenticated: bool = False) -> Generator[RayHost]:
-    """Set Ray as the host of workers that are made in the block.
+    """Set Ray as the host of workers that are created in the block.
 
     Args:
-        address: address of an existing cluster that this machine is a node of, `HOST:PORT` or `auto`. Default: a
-            cluster of this machine, started for the block alone: without dashboard, on the loopback interface, with a
-            token, a namespace and a private temporary folder. It ends with the block, or with this process.
-        unauthenticated: allow a cluster beyond the loopback interface that lets in connections without a token.
+        address: address of an existing cluster with this machine as a node, `HOST:PORT` or `auto`. Default: a
+            cluster on this machine, started for the block: without dashboard, on the loopback interface, with a token,
+            a namespace and a private temporary folder. It ends with the block, or with this process.
+        unauthenticated: whether to allow a cluster beyond the loopback interface without token authentication.
 
     Raises:
         ModuleNotFoundError: if Ray is not installed.
-        ValueError: if the address is of another form, or that of an unauthenticated cluster.
+        ValueError: if the address is malformed, or that of an unauthenticated cluster.
         ConnectionError: if no cluster replies at the address.
         RuntimeError: if Ray is too old, in use by this process already, or could not be started.
     """
@@ -148,13 +148,13 @@ def cluster(address: str = "", *, unauthenticated: bool = False) -> Generator[Ra
 
 @contextmanager
 def _own() -> Generator[RayHost]:
-    """Start a cluster on this machine, and end it with all that it leaves."""
+    """Start a cluster on this machine; stop it and clean up afterwards."""
     with _folder() as folder, _environment({**_LOCAL, ray_janitor.MARK: str(folder)}, without="RAY_ADDRESS"):
         ray = _package()
         own: dict[str, Any] = {"include_dashboard": False, "_temp_dir": str(folder / "ray")}
         own |= {"num_cpus": cores(), "object_store_memory": OBJECT_STORE, "_node_ip_address": "127.0.0.1"}
         with _connected(ray, own):
-            host = RayHost(ray, cpus=0)  # workers may be more than processors, as processes may
+            host = RayHost(ray, cpus=0)  # there may be more workers than CPUs, as with processes
             if not _is_loopback(host.address):
                 raise RuntimeError(
                     f"Ray serves {host.address}, not the loopback interface alone: it was imported before its cluster "
@@ -181,7 +181,7 @@ def _joined(address: str, unauthenticated: bool) -> Generator[RayHost]:
 
 @contextmanager
 def _connected(ray: Any, options: Mapping[str, Any]) -> Generator[None]:
-    """Connect this process to Ray in a namespace of its own."""
+    """Connect this process to Ray in a separate namespace."""
     common = {"namespace": f"operant-{uuid.uuid4().hex}", "log_to_driver": False, "logging_level": logging.ERROR}
     with _silent():
         try:
@@ -212,7 +212,7 @@ def _package() -> Any:
 
 
 def _require_authentication(address: str) -> None:
-    """Raise ValueError if a cluster on other interfaces than the loopback lets in connections without a token."""
+    """Raise ValueError if a cluster beyond the loopback interface accepts connections without a token."""
     hidden = ("RAY_AUTH_MODE", "RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH")
     environment = {name: value for name, value in os.environ.items() if name not in hidden}
     command = [sys.executable, "-c", _PROBE, address]
@@ -228,7 +228,7 @@ def _require_authentication(address: str) -> None:
         return
     if probe.returncode == 0:
         raise ValueError(
-            f"the Ray cluster at {found} lets anybody who reaches it run any code, without a token: start it with "
+            f"the Ray cluster at {found} allows anybody who can connect to run code, without a token: start it with "
             "RAY_AUTH_MODE=token, or allow it with --ray-unauthenticated on a network that you trust"
         )
     if REJECTED not in probe.stderr:
@@ -242,7 +242,7 @@ def _is_loopback(address: str) -> bool:
 
 @contextmanager
 def _folder() -> Generator[Path]:
-    """Make a private folder, which is removed with the processes that use it, also if this process is killed."""
+    """Create a private folder, which is removed with the processes that use it, even if this process is killed."""
     folder = Path(tempfile.mkdtemp(prefix="operant-ray-"))
     command = [sys.executable, "-I", "-S", str(Path(ray_janitor.__file__).resolve()), str(folder)]
     janitor = subprocess.Popen(command, stdin=subprocess.PIPE, start_new_session=True)  # noqa: S603 - our own interpreter and script
@@ -269,7 +269,7 @@ def _environment(values: Mapping[str, str], *, without: str) -> Generator[None]:
 
 @contextmanager
 def _silent() -> Generator[None]:
-    """Keep standard output for results: Ray prints on it that it has lost actors and nodes, which workers report."""
+    """Suppress Ray's messages about lost actors and nodes on standard output; workers report them."""
     worker: Any = importlib.import_module("ray._private.worker")
     printing = getattr(worker, "print_to_stdstream", None)
     worker.print_to_stdstream = lambda *_, **__: None  # pyright: ignore[reportUnknownLambdaType]

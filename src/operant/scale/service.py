@@ -28,7 +28,7 @@ MOST_RESULTS = 10_000
 
 
 class UnknownError(LookupError):
-    """There is no such model, session or request."""
+    """A model, session or request does not exist."""
 
 
 @dataclass(frozen=True)
@@ -45,7 +45,7 @@ class Answer:
 
 
 class Service:
-    """Trains adapters on one base model, for any number of sessions.
+    """Training of adapters on one base model, for any number of sessions.
 
     All computation runs in one thread, in the order of requests, so results do not depend on timing.
 
@@ -106,7 +106,7 @@ class Service:
         """Create a model: the base with a new adapter of a given rank; 0 trains all weights.
 
         Raises:
-            ValueError: if the base is not the served one.
+            ValueError: if `base` is not the served model.
         """
         if base != self.name:
             raise ValueError(f"{base!r} is not served here; {self.name!r} is")
@@ -145,7 +145,7 @@ class Service:
         return address
 
     def forget(self, model: str) -> None:
-        """Release a model; its saved data stay."""
+        """Release a model; its saved data is kept."""
         self.trainers.pop(model, None)
         prefix = f"{SCHEME}{model}/{SAMPLERS}/"
         for address in [address for address in self._weights if address.startswith(prefix)]:

@@ -31,7 +31,7 @@ class Trial:
     """One set of values, and its result.
 
     Attributes:
-        number: from 0, which has the initial values.
+        number: number of the trial; trial 0 has the initial values.
         values: values of the tuned fields, by name, as in TOML.
         state: running (or interrupted), complete, pruned, or failed.
         value: the objective; None unless complete.
@@ -54,8 +54,8 @@ def propose(space: Space, trials: Sequence[Trial], first: Mapping[str, Any], see
 
     Args:
         space: the search space.
-        trials: all ended ones.
-        first: the initial values.
+        trials: all ended trials.
+        first: initial values.
         seed: seed of the search.
     """
     if not trials:
@@ -66,15 +66,15 @@ def propose(space: Space, trials: Sequence[Trial], first: Mapping[str, Any], see
 
 
 def is_hopeless(space: Space, trials: Sequence[Trial], trial: Trial, *, patience: int) -> bool:
-    """Whether the best score of a trial so far is below the median of the others' at the same evaluation.
+    """Return whether the best score of a trial is below the median of the others at the same evaluation.
 
     The median rule of Golovin et al. 2017 ("Google Vizier"), from the sixth trial on.
 
     Args:
         space: the search space.
-        trials: all ended ones.
-        trial: with its `curve` so far.
-        patience: the first evaluation that may be pruned.
+        trials: all ended trials.
+        trial: the trial, with its `curve` so far.
+        patience: number of the first evaluation that may be pruned.
     """
     if not trial.curve:
         return False

@@ -1,7 +1,7 @@
 """Search spaces: tuned fields of a configuration, and their values.
 
-A field has one space for all algorithms (`SPACES`), since its name has one meaning everywhere; an algorithm tunes those
-of its fields that are listed here. Ranges and choices always include the initial value, that of the preset.
+A field has the same space for all algorithms (`SPACES`), because its name has one meaning everywhere; an algorithm
+tunes those of its fields that are listed here. Ranges and choices always include the initial value, that of the preset.
 """
 
 import math
@@ -20,7 +20,7 @@ class Range:
         low: minimum.
         high: maximum.
         log: whether the initial distribution is uniform in the logarithm.
-        whole: whether numbers are integers.
+        whole: whether the values are integers.
 
     Raises:
         ValueError: if the range is empty or infinite, or on a logarithmic scale not positive.
@@ -95,8 +95,8 @@ class Factor:
     """Numbers around the initial value, on a logarithmic scale: from it divided by `factor` to it times `factor`.
 
     Attributes:
-        factor: above 1.
-        most: an upper bound.
+        factor: factor above 1.
+        most: upper bound of the range.
     """
 
     factor: float
@@ -159,8 +159,8 @@ def space_of(config: Any, *, fixed: Collection[str] = (), own: Mapping[str, Any]
     Args:
         config: the initial configuration.
         fixed: fields that keep their values.
-        own: another space instead of `SPACES`: for each field a table with `low`, `high` and optionally `log = true`,
-            or with `choices`.
+        own: custom space instead of `SPACES`: a table per field with `low`, `high` and optionally `log = true`, or with
+            `choices`.
 
     Raises:
         ValueError: if the configuration has no such field, a table is invalid, or nothing is left to tune.
@@ -181,8 +181,8 @@ def space_of(config: Any, *, fixed: Collection[str] = (), own: Mapping[str, Any]
             raise ValueError(f"space.{name}: {error}") from error
     if not found:
         raise ValueError(
-            "there is nothing to tune: every field with a space is switched off or given on the command "
-            "line; choose others with --space"
+            "there is nothing to tune: every field with a space is disabled or set on the command "
+            "line; select others with --space"
         )
     return found
 

@@ -1,11 +1,13 @@
-"""A study is a folder.
+"""Studies: hyperparameter searches on disk.
+
+A study is a folder:
 
     runs/tune-<algorithm>-<task>-<n>/
-      study.toml      what was asked for: [plan], [settings] and [config] of the trials, [space]
+      study.toml      the specification: [plan], [settings] and [config] of the trials, [space]
       trials.jsonl    one record when a trial begins, one when it ends
       trials/         the run of each trial
-      fresh/          the runs of the winner, and of what tuning began with, on seeds that chose nothing
-      best.toml       what trains the winner: operant train ALGORITHM TASK --config best.toml
+      fresh/          the runs of the winner and of the initial values on new seeds
+      best.toml       the configuration of the winner: operant train ALGORITHM TASK --config best.toml
 
 The best of many noisy scores is higher than the true score of its values (the winner's curse). So trials use their own
 seeds, and the winner is trained again on new ones, next to the initial values; both scores are reported.
@@ -43,7 +45,7 @@ SCHEMA = 1
 """Version of `study.toml`."""
 
 _EXCESS = 1.1
-"""Maximum share of its budget that a valid trial may use, since it ends with a rollout."""
+"""Maximum share of its budget that a valid trial may use, because training ends with a complete rollout."""
 
 
 @dataclass(frozen=True)
@@ -58,17 +60,16 @@ class Plan:
     """Number of trials. The first has the initial values."""
 
     hours: NonNegativeFloat = 0.0
-    """Time limit of the search in hours, over all sessions, whatever is left of the trials; runs on new seeds come
-    afterwards. 0: no limit."""
+    """Time limit of the search in hours, over all sessions; runs on new seeds follow afterwards. 0: no limit."""
 
     fresh_seeds: NonNegativeInt = 10
-    """Seeds from 0 on which to retrain the winner and the initial values; 0: neither."""
+    """Number of seeds, starting at 0, on which the winner and the initial values are retrained; 0: none."""
 
     prune: bool = True
-    """Whether to stop trials that are always worse than half of the others at the same evaluation."""
+    """Whether to prune trials whose best score is below the median of the others at the same evaluation."""
 
     search_seed: NonNegativeInt = 0
-    """Of the proposed values."""
+    """Seed of the proposed values."""
 
     def __post_init__(self) -> None:
         require(self)
@@ -79,12 +80,12 @@ class Result:
     """Result of a study.
 
     Attributes:
-        best: the trial of the highest value, among equals that of the highest mean over its evaluations; its value is
-            biased upwards by the selection.
-        trials: all ended ones.
-        default: the run of the initial values on new seeds; None without new seeds.
+        best: trial with the highest value (ties: the highest mean over its evaluations), which is biased upwards by the
+            selection.
+        trials: all ended trials.
+        default: run of the initial values on new seeds; None without new seeds.
         tuned: result of the winner; None without new seeds, or if the winner has the initial values.
-        config: a file with the winner's configuration.
+        config: file with the winner's configuration.
     """
 
     best: Trial
@@ -114,7 +115,7 @@ class Study:
         """Create the folder of a new study.
 
         Args:
-            path: new or empty.
+            path: a new or empty folder.
             plan: extent of the search.
             settings: settings of the trials, with their seeds.
             config: the initial configuration.
@@ -160,7 +161,9 @@ class Study:
         try:
             table = tomllib.loads(read_regular(file).decode())
             if table.get("schema_version") != SCHEMA:
-                raise ValueError(f"schema_version is {table.get('schema_version')}, this operant reads {SCHEMA}")
+                raise ValueError(
+                    f"schema_version is {table.get('schema_version')}, this version of operant reads {SCHEMA}"
+                )
             settings = from_table(Settings, table["settings"], where="settings")
             config = from_table(catalog.find(settings.algorithm).config_class, table["config"])
             space = {name: dimension_of(own, f"space.{name}") for name, own in table["space"].items()}
@@ -193,11 +196,12 @@ class Study:
         interrupted: Callable[[], bool] = lambda: False,
         report: Callable[[Trial], object] = lambda _: None,
     ) -> Result | None:
-        """Search to the end of the plan, from the last stop, and train the winner on new seeds.
+        """Run or continue the search to the end of the plan, and train the winner on new seeds.
 
         Args:
-            interrupted: polled after every iteration of a training; true saves its state and stops.
-            report: called with every ended trial.
+            interrupted: function polled after every training iteration; if it returns True, the state is saved and the
+                search stops.
+            report: function called with every ended trial.
 
         Returns:
             The result; None after an interruption.
@@ -232,7 +236,7 @@ class Study:
             raise RunError(f"{self.path} is being searched by {error}") from error
 
     def _search(self, interrupted: Callable[[], bool], report: Callable[[Trial], object]) -> bool:
-        """Run the remaining trials; false after an interruption."""
+        """Run the remaining trials; return False after an interruption."""
         begin, used = time.perf_counter(), sum(trial.seconds for trial in self.trials())
         limit = 3600.0 * self.plan.hours or math.inf
 
@@ -278,7 +282,7 @@ class Study:
         return from_table(cast(type[Any], type(self.config)), trial.values, base=self.config)
 
     def _train(self, trial: Trial, ended: Sequence[Trial], interrupted: Callable[[], bool]) -> Trial:
-        """Train a trial from its start, or from its interruption; it is still running after an interruption."""
+        """Train or continue a trial; after an interruption its state is still running."""
         folder, begin = self.path / "trials" / f"{trial.number:04d}", time.perf_counter()
         watcher = _Watcher(self, trial, ended)
         try:
@@ -286,14 +290,14 @@ class Study:
             if run is None:
                 return trial
         except (ValueError, NonFiniteError) as error:
-            if not ended:  # the initial values cannot be trained, so nothing can
+            if not ended:  # the initial values cannot be trained, so the study is invalid
                 raise
             return replace(trial, state="failed", reason=str(error), seconds=time.perf_counter() - begin)
         trial = replace(trial, curve=watcher.curve, seconds=time.perf_counter() - begin)
         if watcher.stopped:
             return replace(trial, state="pruned")
         value, budget = list(watcher.curve.values())[-1], self.settings.budget
-        if watcher.consumed > _EXCESS * budget:  # its score comes from more training than the others'
+        if watcher.consumed > _EXCESS * budget:  # its score is not comparable with the others'
             return replace(trial, state="failed", reason=f"used {watcher.consumed} of a budget of {budget}")
         if math.isnan(value):
             return replace(trial, state="failed", reason="the score of a seed is NaN")
@@ -312,7 +316,7 @@ class Study:
         interrupted: Callable[[], bool],
         callbacks: Sequence[Callback],
     ) -> Run | None:
-        """Train in a folder, or continue there; None after an interruption."""
+        """Train or continue a run in a folder; return None after an interruption."""
         command = ["operant", "tune", str(self.path)]
         if (folder / "config.toml").exists():
             trained = api.resume(
@@ -342,11 +346,11 @@ class Study:
 
 
 class _Watcher(Callback):
-    """Records the evaluations of a trial, and stops it when it is hopeless.
+    """Callback that records the evaluations of a trial, and prunes it.
 
     Attributes:
         curve: the mean score of the seeds at each evaluation, by evaluation intervals of the used budget.
-        consumed: budget used at the last one.
+        consumed: budget used at the last evaluation.
         stopped: whether it was pruned.
     """
 
@@ -374,7 +378,7 @@ class _Watcher(Callback):
             self._changed = True
 
     def should_stop(self, consumed: int) -> bool:
-        """Whether to prune it; asked once after each evaluation except the last."""
+        """Return whether to prune the trial; called once after each evaluation except the last."""
         settings = self._study.settings
         if not (self._changed and self._study.plan.prune) or consumed >= settings.budget:
             return False
