@@ -8,9 +8,6 @@ from typing import Any, NoReturn, get_args, get_type_hints
 
 from operant.catalog import Algorithm, names
 
-_QUOTED_COMMA = "', '"
-"""Separator of values in tyro's errors."""
-
 
 def flags_of(kind: Any) -> list[str]:
     """Return the flags of a dataclass and of nested dataclasses, without dashes and with underscores."""
@@ -61,16 +58,15 @@ def in_a_line(box: str, command: str) -> str:
     message = " ".join(" ".join(lines[1:end]).split()).replace(". (required)", ";").replace(") .", ")").rstrip(".;")
     # Of several types the last, which is not None.
     message = re.sub(r"no type matching .*<class '[\w.]+'>: ", "", message)
-    message = re.sub(r"Could not find valid parse for arguments: \['(.*)'\]$", _in_words, message)
+    message = re.sub(
+        r"Could not find valid parse for arguments: (\[.*\])$",
+        r"expected values separated by spaces, without commas and brackets, got \1",
+        message,
+    )
     message = re.sub(r"^Error parsing (--\S+:)", r"\1", message)
     message = re.sub(r"^Error parsing \S+: ", "", message)
     message = re.sub(r"^Missing from .*?: ", "missing: ", message)
     return f"{message[:1].lower()}{message[1:]}; see `operant {command} --help`"
-
-
-def _in_words(found: re.Match[str]) -> str:
-    """Return the error of several values, which tyro lists as Python does."""
-    return f"expected values separated by spaces, got {found[1].replace(_QUOTED_COMMA, ' ')}"
 
 
 class Parser(argparse.ArgumentParser):
