@@ -57,8 +57,8 @@ class StackedOptimizer(DeclaredState, ABC):
         self.epsilon, self.max_grad_norm = epsilon, max_grad_norm
         self.second = torch.zeros_like(parameters)
         self.steps = torch.zeros(parameters.shape[0], device=parameters.device)
-        self.skipped = torch.zeros(parameters.shape[0], dtype=torch.int64, device=parameters.device)
-        self._due = torch.zeros_like(self.skipped)
+        self._counts = torch.zeros(2, parameters.shape[0], dtype=torch.int64, device=parameters.device)
+        self._due, self.skipped = self._counts.unbind()
 
     def step(self, gradient: Any, *, learning_rate: float, active: Tensor | None = None) -> Tensor:
         """Clip `gradient [S, P]` in place, step, and return its norm `[S]` before clipping.
@@ -116,7 +116,7 @@ class StackedOptimizer(DeclaredState, ABC):
     @property
     def counts(self) -> Tensor:
         """Due and skipped updates of each seed, `[2, S]`, in this process."""
-        return torch.stack((self._due, self.skipped))
+        return self._counts.clone()
 
     def adopt(self, moments: State) -> None:
         """Use these tensors, of the shapes that `state_dict` gives, instead of its own, to share them."""
