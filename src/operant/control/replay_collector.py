@@ -24,8 +24,8 @@ from operant.state import DeclaredState, State
 
 Act = Callable[[Tensor, int, slice], Tensor]
 """`act(obs [S, n, D], t, envs) -> actions [S, n, ...]`, in the units of the learner; `envs` is the slice of the N
-environments of each seed that the observations are of: all, but with several shards those of one, or with policies of several shards
-together (`[S * K', n / K', ...]`, see `ShardedCollector.collect`) those of this process."""
+environments of each seed that the observations are of: all, but with several shards those of one. For the shards of
+this process together (see `ShardedCollector.collect`) they are all of its environments, `[S * K', n, ...]`."""
 
 
 STRATEGIES = ("none", "future", "final", "episode")

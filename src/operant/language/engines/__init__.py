@@ -1,4 +1,4 @@
-"""Sampling engines: a small protocol, a model in this process, and a vLLM server."""
+"""Sampling engines: a small protocol, a model in this process, vLLM servers, and engines from outside."""
 
 from operant.language.engines.native import NativeEngine
 from operant.language.engines.protocol import Completion, Engine, Sampling
