@@ -40,8 +40,8 @@ from operant.runtime.settings import Settings
 from operant.runtime.shards import Shards, within
 
 SHARDS, PROCESSES, WARM = 4, 2, 2
-LONG = {"sac": 70}
-"""Iterations before those that count, where it takes more until enough numbers of shards together were equal."""
+ACTIONS = {"sac": 1300}
+"""Rollouts before the iterations that count, of a few actions each: enough to compare those of shards together."""
 BOUNDS = {"ppo": 1.25, "sac": 1.5, "grpo": 1.5}
 SIZES = {"call": 1, "megabyte": 1 << 18}
 """Numbers of 32 bits in a tensor of each exchange."""
@@ -128,11 +128,14 @@ def overhead(rounds: int) -> dict[str, dict[str, float]]:
     for name, case in CASES.items():
         made = {count: learner(case, count) for count in (1, SHARDS)}
         times: dict[int, list[float]] = {count: [] for count in made}
-        warm = LONG.get(case[0], WARM)
-        for turn in range(rounds + warm):
+        for one in made.values():
+            one.iterate()
+            for _ in range(ACTIONS.get(case[0], 0)):
+                one.collect()
+        for turn in range(rounds + WARM):
             for count, one in made.items():
                 spent = seconds(one.iterate)
-                if turn >= warm:
+                if turn >= WARM:
                     times[count].append(1e3 * spent)
         one, several = (statistics.median(times[count]) for count in made)
         found[name] = {"one": one, "several": several, "ratio": several / one, "bound": BOUNDS[case[0]]}
