@@ -40,6 +40,8 @@ from operant.runtime.settings import Settings
 from operant.runtime.shards import Shards, within
 
 SHARDS, PROCESSES, WARM = 4, 2, 2
+ACTIONS = {"sac": 1300}
+"""Rollouts before the iterations that count, of a few actions each: enough to compare those of shards together."""
 BOUNDS = {"ppo": 1.25, "sac": 1.5, "grpo": 1.5}
 SIZES = {"call": 1, "megabyte": 1 << 18}
 """Numbers of 32 bits in a tensor of each exchange."""
@@ -126,6 +128,10 @@ def overhead(rounds: int) -> dict[str, dict[str, float]]:
     for name, case in CASES.items():
         made = {count: learner(case, count) for count in (1, SHARDS)}
         times: dict[int, list[float]] = {count: [] for count in made}
+        for one in made.values():
+            one.iterate()
+            for _ in range(ACTIONS.get(case[0], 0)):
+                one.collect()
         for turn in range(rounds + WARM):
             for count, one in made.items():
                 spent = seconds(one.iterate)

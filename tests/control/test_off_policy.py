@@ -134,6 +134,8 @@ def test_shards_learn_what_the_whole_batch_does(name):
         ("sac", {}),
         ("sac", {"ent_coef": 0.1, "learning_starts": 0, "train_freq": 2, "max_grad_norm": 1.0}),
         ("td3", {"n_critics": 3}),
+        ("sac", {"hidden_sizes": (256, 256), "batch_size": 256}),
+        ("td3", {"hidden_sizes": (256, 256), "batch_size": 64, "activation": "tanh"}),
     ],
 )
 def test_the_number_of_processes_changes_no_bit_of_what_is_learned(name, config):

@@ -323,3 +323,20 @@ def test_onednn_is_not_asked_where_it_would_round(monkeypatch):
     assert not matmul.halves_vectors.__wrapped__()
     monkeypatch.setattr(matmul, "_has_matrix_units", lambda: True)
     assert not matmul.halves_vectors.__wrapped__()
+
+
+def test_the_shape_that_decides_may_be_that_of_a_part(half):
+    bias, left, right = operands(rows=256)
+    for like, calls in (((2, 8, 256), 0), (None, 1), ((2, 256, 256), 2)):
+        found = matmul.product(left, right, bias=bias, like=like)
+        torch.testing.assert_close(found, bias + left @ right, rtol=1e-4, atol=1e-4)
+        assert half.calls == calls
+
+
+def test_a_part_is_rounded_where_it_would_be_alone(able):
+    _, left, right = operands(rows=256)
+    assert matmul.rounds(left, right)
+    assert not matmul.rounds(left, right, (2, matmul.LEAST_SIDE - 1, 256))
+    exact = matmul.product(left, right, like=(2, matmul.LEAST_SIDE - 1, 256))
+    assert not torch.equal(exact, matmul.product(left, right))
+    torch.testing.assert_close(exact.double(), left.double() @ right.double(), rtol=1e-4, atol=1e-4)

@@ -114,7 +114,7 @@ def inner(state):
 
 @pytest.mark.parametrize("factor", [1.0, 1.0 + 1e-6])
 def test_policies_are_stacked_only_where_that_changes_no_bit(factor, monkeypatch):
-    monkeypatch.setattr("operant.runtime.shards.ENOUGH", 1)
+    monkeypatch.setattr("operant.nets.agreement.ENOUGH", 1)
     calls = []
 
     def stacked(obs, t):

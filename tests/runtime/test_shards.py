@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from operant import ops
-from operant.runtime.shards import ENOUGH, Agreement, Alone, Shards, group, share, total, within
+from operant.runtime.shards import Alone, Shards, group, share, total, within
 from runtime.teams import team
 
 
@@ -101,7 +101,7 @@ def counted(function):
 
 
 def test_shards_are_computed_at_once_where_that_changes_no_bit(monkeypatch):
-    monkeypatch.setattr("operant.runtime.shards.ENOUGH", 1)
+    monkeypatch.setattr("operant.nets.agreement.ENOUGH", 1)
     batch, shards = Batch(random(3, 64)), Shards(4, Alone())
     exact = Shards(4, Alone()).mean(means, batch)
     alone, stacked = counted(means), counted(means)  # the mean over a row knows nothing of other rows
@@ -124,20 +124,6 @@ def test_shards_are_computed_one_by_one_where_at_once_would_change_a_bit():
         assert torch.equal(shards.mean(alone, batch, stacked)[0], exact)
     assert (alone.count, stacked.count) == (12, 1)
     assert torch.equal(shards.mean(alone, batch, counted(means), kind="another")[0], exact)
-
-
-def test_some_equal_numbers_are_no_proof():
-    agreement, numbers = Agreement(), [torch.ones(30), torch.zeros(9 * ENOUGH)]
-    for _ in range(ENOUGH // 30):
-        agreement.compare(numbers, numbers)
-        assert not agreement.certain, "zeros prove nothing"
-    agreement.compare(numbers, numbers)
-    assert agreement.certain
-    other = Agreement(equal=ENOUGH)
-    assert other.certain
-    other.compare([torch.ones(1)], [torch.ones(1).nextafter(torch.tensor(2.0))])
-    assert other.differs
-    assert not other.certain
 
 
 @pytest.mark.parametrize("count", [0, 2, 5, 9])

@@ -10,10 +10,11 @@ import torch
 from torch import Tensor
 
 from operant import streams
-from operant.control.replay_collector import Experience, ReplayConfig
+from operant.control.replay_collector import Act, Experience, ReplayConfig
 from operant.control.state_noise import StateNoise, require_state_noise
 from operant.nets import (
     Activation,
+    BoundEnsemble,
     Ensemble,
     Program,
     StackedAdam,
@@ -247,6 +248,7 @@ class Networks(Resumable, Generic[C]):
     shapes: Mapping[str, Ensemble]
     parameters: Mapping[str, Tensor]
     optimizers: Mapping[str, StackedAdam]
+    actor: BoundEnsemble
 
     def bind(self, parameters: Mapping[str, Tensor]) -> None:
         """Use `parameters`, by name `[S, P]` each; networks become attributes with the same names."""
@@ -299,10 +301,11 @@ class Networks(Resumable, Generic[C]):
         return dict(zip(sizes, columns, strict=True)), dict(zip(names, numbers, strict=True))
 
     def of_shards(self) -> Self:
-        """Return this learner with a copy of each seed's networks for every shard of this process."""
+        """Return this learner with the current networks of each seed for every shard of this process."""
         learner = self._of_shards
         for name, part in learner.parameters.items():
-            part.unflatten(0, (len(self.seeds), -1)).copy_(self.parameters[name].unsqueeze(1))
+            if part is not self.parameters[name]:
+                part.unflatten(0, (len(self.seeds), -1)).copy_(self.parameters[name].unsqueeze(1))
         return learner
 
     @cached_property
@@ -311,10 +314,34 @@ class Networks(Resumable, Generic[C]):
         for name in [name for name, value in vars(self).items() if isinstance(value, Program)]:
             del vars(learner)[name]
         learner.seeds = [seed for seed in self.seeds for _ in range(count)]
-        learner.bind({name: part.repeat_interleave(count, 0) for name, part in self.parameters.items()})
+        # Compiled programs know nothing of parts, nor do modules from outside: they have copies of the parameters.
+        compiled = any(program.compiled for program in programs(self))
+        shapes = {name: None if compiled else shape.in_parts(count) for name, shape in self.shapes.items()}
+        learner.shapes = {name: shape or self.shapes[name] for name, shape in shapes.items()}
+        learner.bind(
+            {
+                name: part if shapes.get(name) else part.repeat_interleave(count, 0)
+                for name, part in self.parameters.items()
+            }
+        )
         for own, program in zip(programs(self), programs(learner), strict=True):
             program.compiled = own.compiled
         return learner
+
+    def collect_with(self, act: Callable[[Tensor, int, slice, BoundEnsemble], Tensor]) -> Metrics:
+        """Take `train_freq` steps, and store the transitions.
+
+        Args:
+            act: returns actions `[S, n, A]` for observations `[S, n, D]`, the step, the slice of these n environments
+                among the N of each seed, and the actor; for several shards together `[S * K', N / K, ...]`.
+        """
+
+        def acting(actor: BoundEnsemble) -> Act:
+            return lambda obs, t, envs: act(obs, t, envs, actor)
+
+        return self.experience.collect(
+            self.config.train_freq, acting(self.actor), lambda: acting(self.of_shards().actor)
+        )
 
     def descend(self, gradients: Mapping[str, Tensor], report: dict[str, Tensor]) -> dict[str, Tensor]:
         """Update parameters by their gradients, and return the metrics."""

@@ -24,7 +24,8 @@ from operant.state import DeclaredState, State
 
 Act = Callable[[Tensor, int, slice], Tensor]
 """`act(obs [S, n, D], t, envs) -> actions [S, n, ...]`, in the units of the learner; `envs` is the slice of the N
-environments of each seed that the observations are of: all, but with several shards those of one."""
+environments of each seed that the observations are of: all, but with several shards those of one. For the shards of
+this process together (see `ShardedCollector.collect`) they are all of its environments, `[S * K', n, ...]`."""
 
 
 STRATEGIES = ("none", "future", "final", "episode")
@@ -131,13 +132,18 @@ class Experience(DeclaredState):
         drawn = streams.draw(self.first_streams, lambda stream: self.random((steps, self.rows), stream), dim=1)
         return self.collect(steps, lambda _, t, envs: drawn[t][:, envs])
 
-    def collect(self, steps: int, act: Act) -> Metrics:
+    def collect(self, steps: int, act: Act, stacked: Callable[[], Act] | None = None) -> Metrics:
         """Take `steps` steps in every environment, store the transitions, and return the metrics of the rollout.
 
         Transitions with NaN or Inf are dropped and counted.
+
+        Args:
+            steps: number of steps T.
+            act: the policy.
+            stacked: function that returns the policy of all shards of this process together.
         """
 
-        def keeping(envs: slice) -> KeepingAct:
+        def keeping(envs: slice, act: Act = act) -> KeepingAct:
             def keep(obs: Tensor, t: int) -> tuple[tuple[Tensor], Tensor]:
                 actions = act(obs, t, envs)
                 return (actions,), self.to_env(actions)
@@ -145,7 +151,9 @@ class Experience(DeclaredState):
             return keep
 
         if isinstance(self.rollouts, ShardedCollector):
-            rollout = self.rollouts.collect(steps, keeping)
+            own = self.rollouts.shards.own_rows(self.rows)
+            together = None if stacked is None else lambda: keeping(own, stacked())
+            rollout = self.rollouts.collect(steps, keeping, together)
         else:
             rollout = self.rollouts.collect(steps, keeping(slice(None)))
         rollout = replace(rollout, extras={**rollout.extras, **self.extras(steps)})

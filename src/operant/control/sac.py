@@ -195,12 +195,12 @@ class SAC(Networks[SACConfig]):
         """Sample actions from the policy for `train_freq` steps, and store the transitions."""
         noise = exploration_noise(self.config, self.action_streams, self.shapes["actor"], self.bounds.dimensions)
 
-        def act(obs: Tensor, t: int, envs: slice) -> Tensor:
-            trace = self.actor.trace(obs)
-            mean, log_std = self.distribution(self.actor.by_member(trace[-1]))
-            return ops.tanh_gaussian_sample(mean, log_std, noise(trace, t)[:, envs])
+        def act(obs: Tensor, t: int, envs: slice, actor: BoundEnsemble) -> Tensor:
+            trace = actor.trace(obs)
+            mean, log_std = self.distribution(actor.by_member(trace[-1]))
+            return ops.tanh_gaussian_sample(mean, log_std, noise(trace, t)[:, envs].reshape(mean.shape))
 
-        return self.experience.collect(self.config.train_freq, act)
+        return self.collect_with(act)
 
     def sample(self) -> Transitions:
         """Sample a batch from the replay buffer."""

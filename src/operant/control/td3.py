@@ -181,12 +181,12 @@ class TD3(Networks[TD3Config]):
         noise = exploration_noise(self.config, self.action_streams, self.shapes["actor"], self.bounds.dimensions)
         std = self.config.exploration_noise
 
-        def act(obs: Tensor, t: int, envs: slice) -> Tensor:
-            trace = self.actor.trace(obs)
-            actions = self.actor.by_member(trace[-1])[0].tanh()
-            return ops.perturbed_action(actions, noise(trace, t)[:, envs], std=std)
+        def act(obs: Tensor, t: int, envs: slice, actor: BoundEnsemble) -> Tensor:
+            trace = actor.trace(obs)
+            actions = actor.by_member(trace[-1])[0].tanh()
+            return ops.perturbed_action(actions, noise(trace, t)[:, envs].reshape(actions.shape), std=std)
 
-        return self.experience.collect(self.config.train_freq, act)
+        return self.collect_with(act)
 
     def sample(self) -> Transitions:
         """Sample a batch from the replay buffer."""

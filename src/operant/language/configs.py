@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
+from operant import doors
 from operant.language.importance import Correction
 from operant.runtime.bounds import (
     Interval,
@@ -13,6 +14,15 @@ from operant.runtime.bounds import (
     UnitFloat,
     require,
 )
+
+ENGINES = "operant.engines"
+"""Entry points of packages that offer engines."""
+
+
+def is_outside(engine: str) -> bool:
+    """Whether the name of an engine is that of one from outside, with parameters or without."""
+    name = engine.partition("(")[0].strip()
+    return doors.is_name(name) or name in doors.entry_points(ENGINES)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -110,7 +120,8 @@ class SamplingConfig(LanguageConfig):
     """Folder of a reward-model run whose score is an additional reward function; empty: none."""
     engine: str = "native"
     """Sampling engine: the model in this process (native), or the URL of a vLLM server, such as http://127.0.0.1:8000.
-    With several URLs, separated by commas, prompts are distributed among the servers."""
+    With several URLs, separated by commas, prompts are distributed among the servers. Or a custom engine,
+    path/to/file.py:Name, with or without parameters, such as my.py:MyEngine(port=8000)."""
     engine_batch_size: PositiveInt = 256
     """Number of sequences that the native engine generates in parallel. More are faster and need more memory."""
     max_staleness: Annotated[int, Interval("[0, 1]")] = 0
@@ -132,12 +143,13 @@ class SamplingConfig(LanguageConfig):
                 f"{' and a reward model' if self.reward_model else ''}: give one weight each, the model's last"
             )
         addresses = self.engine.split(",")
-        if self.engine != "native" and not all(a.startswith(("http://", "https://")) for a in addresses):
+        served = all(a.startswith(("http://", "https://")) for a in addresses)
+        if self.engine != "native" and not served and not is_outside(self.engine):
             raise ValueError(
                 "engine must be native, or URLs such as http://127.0.0.1:8000,http://127.0.0.1:8001, "
-                f"got {self.engine!r}"
+                f"or a custom engine, path/to/file.py:Name, got {self.engine!r}"
             )
-        if len(set(addresses)) < len(addresses):
+        if served and len(set(addresses)) < len(addresses):
             raise ValueError(f"each URL of an engine must be given once, got {self.engine!r}")
         if self.max_staleness and self.engine == "native":
             raise ValueError(

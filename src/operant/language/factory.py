@@ -9,13 +9,14 @@ from typing import Any
 from operant import catalog
 from operant.language import examples, memory_estimate, tasks
 from operant.language.best import ModelWeights
-from operant.language.configs import LanguageConfig, SamplingConfig
+from operant.language.configs import LanguageConfig, SamplingConfig, is_outside
 from operant.language.context import check_context
 from operant.language.critic import starting_critic
 from operant.language.data import ACCEPTS, Row, kind
 from operant.language.datasets import MAX_COMPLETION, TrainingData, material, source_of
 from operant.language.divergence import Start
 from operant.language.engines.native import ROWS, NativeEngine
+from operant.language.engines.outside import OutsideEngine
 from operant.language.engines.protocol import Engine
 from operant.language.evaluation import Sampled, Scored, deciding, greedy, sampled
 from operant.language.iterative import companions, reward_run
@@ -238,6 +239,8 @@ def engine_for(config: SamplingConfig, model: LanguageModel) -> Engine:
     """Return the configured engine."""
     if config.engine == "native":
         return NativeEngine(model, rows=config.engine_batch_size)
+    if is_outside(config.engine):
+        return OutsideEngine(config.engine, model, ahead=config.max_staleness > 0)
     from operant.language.engines.fleet import Fleet
     from operant.language.engines.vllm import VLLMEngine
 

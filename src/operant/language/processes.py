@@ -44,7 +44,7 @@ def _of_batches(kind: Any, algorithm: catalog.Algorithm, settings: Settings, con
     if shards.group.size > 1 and device != "cpu":
         raise ValueError(f"several processes need the CPU, got device {device!r}: leave it out, or --processes")
     if isinstance(config, SamplingConfig) and config.engine != "native":
-        raise ValueError(f"the server {config.engine} samples all prompts in one batch: {leave}, or --engine")
+        raise ValueError(f"the engine {config.engine} samples all prompts in one batch: {leave}, or --engine")
     _require_enough(config, shards.count, "shards")
     return shards
 
@@ -59,7 +59,7 @@ def _of_models(kind: Any, algorithm: catalog.Algorithm, settings: Settings, conf
     if config.lora_r:
         raise ValueError(f"--shard does not support adapters (--lora-r {config.lora_r}): leave out one of them")
     if isinstance(config, SamplingConfig) and config.engine != "native":
-        raise ValueError(f"the server {config.engine} needs the full model: leave out --shard, or --engine")
+        raise ValueError(f"the engine {config.engine} needs the full model: leave out --shard, or --engine")
     _require_enough(config, shares.count, "processes")
     return shares
 

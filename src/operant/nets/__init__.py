@@ -2,6 +2,7 @@
 
 from operant.nets.action_bounds import Bounded, is_bounded, is_continuous
 from operant.nets.actor_critic import ActorCritic, BoundActorCritic, Pass, Spec
+from operant.nets.agreement import Agreement
 from operant.nets.alone import module_of
 from operant.nets.cnn import StackedCNN, TorsoName
 from operant.nets.compiled import Program, compilable, compiler, missing_tool, one_by_one, programs
@@ -24,6 +25,7 @@ __all__ = [
     "OPTIMIZERS",
     "Activation",
     "ActorCritic",
+    "Agreement",
     "BoundActorCritic",
     "BoundEnsemble",
     "Bounded",

@@ -10,7 +10,11 @@ from torch import Tensor
 from operant.nets.mlp import Layers, StackedMLP
 from operant.nets.module import StackedModule
 from operant.nets.network import StackedNetwork
+from operant.nets.parted_mlp import PartedMLP
 from operant.nets.tracing import tracing
+
+LEAST_IN_PARTS = 2**15
+"""Parameters of a network from which a copy for each part of the samples takes longer than to keep the parts apart."""
 
 _Buffers = tuple[list[Tensor], list[Tensor]]
 
@@ -25,16 +29,27 @@ class Ensemble:
         network: network of one member, `StackedMLP` or `StackedModule` (`operant.nets.network_of_vectors`), or
             `StackedNetwork`.
         members: K.
+
+    Attributes:
+        parts: P, in which the samples of each seed come: inputs are `[S * P, M, in]`, and outputs and gradients have
+            S * P seeds, too (see `PartedMLP`).
     """
 
     def __init__(self, network: StackedMLP | StackedModule | StackedNetwork, *, members: int) -> None:
         if members < 1:
             raise ValueError(f"members must be at least 1, got {members}")
         self.mlp, self.members = network, members
+        self.parts = network.parts if isinstance(network, PartedMLP) else 1
 
     def single(self) -> "Ensemble":
         """Return the shape of a single member."""
         return Ensemble(self.mlp, members=1)
+
+    def in_parts(self, parts: int) -> "Ensemble | None":
+        """Return the shape for samples in parts; None for modules from outside, and where copies take less time."""
+        if not isinstance(self.mlp, StackedMLP) or self.mlp.size < LEAST_IN_PARTS:
+            return None
+        return Ensemble(PartedMLP(self.mlp, parts), members=self.members)
 
     def initial(self, generators: Sequence[torch.Generator], outputs: Sequence[tuple[int, float]]) -> Tensor:
         """Return the initial parameters `[S, P]`, one row per generator (see `StackedMLP.initial`)."""
@@ -62,18 +77,18 @@ class BoundEnsemble:
 
     def __call__(self, inputs: Tensor) -> Tensor:
         """Return the outputs `[K, S, M, out]` for `inputs [S, M, in]`."""
-        return self.by_member(self.shape.mlp(self.layers, inputs.repeat_interleave(self.shape.members, 0)))
+        return self.by_member(self.shape.mlp(self.layers, self._stacked(inputs)))
 
     def trace(self, inputs: Tensor) -> list[Tensor]:
         """Return the inputs of all members and the outputs of every layer, each `[S * K, M, ...]`."""
-        return self.shape.mlp.trace(self.layers, inputs.repeat_interleave(self.shape.members, 0))
+        return self.shape.mlp.trace(self.layers, self._stacked(inputs))
 
     def trace_in_place(self, inputs: Tensor) -> tuple[list[Tensor], list[Tensor]]:
         """Return the trace in buffers that the next pass of the same size overwrites, and buffers for gradients.
 
         A traced pass has no such buffers, because its program allocates memory.
         """
-        stacked = inputs.repeat_interleave(self.shape.members, 0)
+        stacked = self._stacked(inputs)
         mlp, samples = self.shape.mlp, inputs.shape[1]
         if tracing():
             return mlp.trace(self.layers, stacked), []
@@ -97,11 +112,29 @@ class BoundEnsemble:
 
     def by_member(self, stacked: Tensor) -> Tensor:
         """View `[S * K, M, ...]` as `[K, S, M, ...]`."""
+        if isinstance(mlp := self.shape.mlp, PartedMLP):
+            apart = mlp.by_part(stacked)
+            return apart.view(self.seeds, self.shape.members, *apart.shape[1:]).transpose(0, 1).flatten(1, 2)
         return stacked.view(self.seeds, self.shape.members, *stacked.shape[1:]).movedim(1, 0)
 
     def by_row(self, members: Tensor) -> Tensor:
         """Reshape `[K, S, M, ...]` to `[S * K, M, ...]`."""
+        if self.shape.parts > 1:
+            members = members.reshape(len(members), self.seeds, -1, *members.shape[3:])
         return members.movedim(0, 1).reshape(-1, *members.shape[2:])
+
+    def gradient(self, pieces: Sequence[Tensor]) -> Tensor:
+        """Return the gradients of all parameters `[S, P]` from those of the layers, in their order."""
+        members, parts = self.shape.members, self.shape.parts
+        if parts > 1 and members > 1:
+            pieces = [piece.view(self.seeds, members, parts, -1).transpose(1, 2) for piece in pieces]
+        return torch.cat(list(pieces), dim=-1).view(self.seeds * parts, -1)
+
+    def _stacked(self, inputs: Tensor) -> Tensor:
+        """Return the inputs of all members, `[S * K, M, in]`."""
+        if self.shape.parts > 1:
+            inputs = inputs.reshape(self.seeds, -1, inputs.shape[2])
+        return inputs.repeat_interleave(self.shape.members, 0)
 
 
 class EnsemblePass:
@@ -131,7 +164,7 @@ class EnsemblePass:
         with torch.no_grad():
             bound = self.bound
             pieces = bound.shape.mlp.pullback(bound.layers, self.trace, bound.by_row(cotangent), self.buffers)
-            return torch.cat(pieces, dim=1).view(bound.seeds, -1)
+            return bound.gradient(pieces)
 
 
 class _Frozen(torch.autograd.Function):
@@ -148,4 +181,5 @@ class _Frozen(torch.autograd.Function):
         bound: BoundEnsemble = ctx.bound
         cotangent = bound.by_row(gradients[0])
         gradient = bound.shape.mlp.input_gradient(bound.layers, ctx.trace, cotangent, ctx.buffers)
-        return gradient.view(bound.seeds, bound.shape.members, *gradient.shape[1:]).sum(1), None
+        gradient = gradient.view(bound.seeds, bound.shape.members, *gradient.shape[1:]).sum(1)
+        return gradient.view(bound.seeds * bound.shape.parts, -1, gradient.shape[2]), None

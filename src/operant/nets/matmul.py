@@ -4,8 +4,9 @@ PyTorch multiplies 32-bit numbers with MKL, which uses AVX512 only on Intel's pr
 products use oneDNN, PyTorch's library for convolutions: up to twice as fast and as exact, but it adds in another order.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import cache
+from math import prod
 from typing import Any, Literal
 
 import torch
@@ -53,7 +54,13 @@ def precision() -> str:
 
 
 def product(
-    left: Tensor, right: Tensor, *, bias: Tensor | None = None, scale: float = 1, out: Tensor | None = None
+    left: Tensor,
+    right: Tensor,
+    *,
+    bias: Tensor | None = None,
+    scale: float = 1,
+    out: Tensor | None = None,
+    like: Sequence[int] | None = None,
 ) -> Tensor:
     """Return `left @ right`, or `scale * (bias + left @ right)`.
 
@@ -66,8 +73,9 @@ def product(
         bias: `[S, 1, N]` or `[S, M, N]`.
         scale: factor of the sum with the bias.
         out: buffer for the result.
+        like: shape of `left` that decides which library multiplies. None: its own.
     """
-    way = _way(left, right)
+    way = _way(left, right, like)
     if way == "plain":
         if bias is None:
             return torch.bmm(left, right, out=out)
@@ -82,21 +90,22 @@ def product(
     return found.to(left.dtype) if out is None else out.copy_(found)
 
 
-def _way(left: Tensor, right: Tensor) -> Literal["plain", "rounded", "onednn"]:
+def _way(left: Tensor, right: Tensor, like: Sequence[int] | None) -> Literal["plain", "rounded", "onednn"]:
     """Return how to multiply these; with autograd, as PyTorch does by default."""
-    if left.numel() * right.shape[2] < LEAST_FOR_ONEDNN or left.device.type != "cpu":
+    numbers = left.numel() if like is None else prod(like)
+    if numbers * right.shape[2] < LEAST_FOR_ONEDNN or left.device.type != "cpu":
         return "plain"
-    if rounds(left, right):
+    if rounds(left, right, like):
         return "rounded"
     graph = torch.is_grad_enabled() and (left.requires_grad or right.requires_grad)
     return "onednn" if not graph and halves_vectors() else "plain"
 
 
-def rounds(left: Tensor, right: Tensor) -> bool:
+def rounds(left: Tensor, right: Tensor, like: Sequence[int] | None = None) -> bool:
     """Return whether `product` multiplies these as bfloat16."""
     if precision() != "medium" or left.device.type != "cpu" or not multiplies_bfloat16():
         return False
-    rows, inner, columns = *left.shape[1:], right.shape[2]
+    rows, inner, columns = *(like or left.shape)[1:], right.shape[2]
     return min(rows, inner, columns) >= LEAST_SIDE and rows * inner * columns >= LEAST_WORK
 
 

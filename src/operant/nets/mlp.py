@@ -93,19 +93,19 @@ class StackedMLP:
         for index, (weight, bias) in enumerate(layers[:-1]):
             hidden = self._hidden(bias, trace[-1], weight, buffers[index] if buffers else None)
             # Activations used only in products and for the sign of a ReLU are rounded once for all of them.
-            once = self.activation == "relu" and index + 2 < len(layers) and rounds(hidden, layers[index + 1][0])
+            once = self.activation == "relu" and index + 2 < len(layers) and self._rounds(hidden, layers[index + 1][0])
             trace.append(hidden.bfloat16() if once else hidden)
         weight, bias = layers[-1]
-        trace.append(_affine(bias, trace[-1], weight))
+        trace.append(self._outputs(bias, trace[-1], weight))
         return trace
 
     def _hidden(self, bias: Tensor, inputs: Tensor, weight: Tensor, out: Tensor | None) -> Tensor:
         if self.activation == "relu":
-            return product(inputs, weight, bias=bias, out=out).relu_()
+            return self._affine(bias, inputs, weight, out=out).relu_()
         if inputs.device.type != "cpu":
-            return product(inputs, weight, bias=bias, out=out).tanh_()
+            return self._affine(bias, inputs, weight, out=out).tanh_()
         # tanh(x) = 2 sigmoid(2x) - 1, to 2e-7: on a CPU, torch's sigmoid takes a fifth of the time of its tanh.
-        sigmoid = product(inputs, weight, bias=bias, scale=2, out=out).sigmoid_()
+        sigmoid = self._affine(bias, inputs, weight, scale=2, out=out).sigmoid_()
         return torch.add(_MINUS_ONE, sigmoid, alpha=2, out=None if sigmoid.requires_grad else sigmoid)
 
     def buffers(self, inputs: Tensor) -> list[Tensor]:
@@ -131,17 +131,14 @@ class StackedMLP:
         """
         pieces: list[Tensor] = []
         for index in reversed(range(len(layers))):
-            pieces += [gradient.sum(1), self._weight_gradient(layers, trace, gradient, index).flatten(1)]
+            pieces += [self._sum(gradient), self._weight_gradient(layers, trace, gradient, index).flatten(1)]
             if index:
                 gradient = self._hidden_gradient(layers, trace, gradient, buffers, index)
         return pieces[::-1]
 
     def _weight_gradient(self, layers: Layers, trace: list[Tensor], gradient: Tensor, index: int) -> Tensor:
         """Return the gradient `[S, in, out]` of the weights of layer `index`."""
-        inputs = trace[index]
-        if gradient.shape[2] < NARROW and inputs.shape[1] >= MANY:
-            return torch.bmm(gradient.mT, inputs).mT
-        return product(inputs.mT, gradient)
+        return self._outer(trace[index], gradient)
 
     def input_gradient(
         self, layers: Layers, trace: list[Tensor], gradient: Tensor, buffers: Sequence[Tensor] = ()
@@ -159,17 +156,14 @@ class StackedMLP:
         """
         for index in reversed(range(1, len(layers))):
             gradient = self._hidden_gradient(layers, trace, gradient, buffers, index)
-        first = layers[0][0]
-        if first.shape[1] < NARROW and gradient.shape[1] >= MANY:
-            return torch.bmm(first, gradient.mT).mT
-        return _back(gradient, first)
+        return self._first_back(gradient, layers[0][0])
 
     def _hidden_gradient(
         self, layers: Layers, trace: list[Tensor], gradient: Tensor, buffers: Sequence[Tensor], index: int
     ) -> Tensor:
         """Return the gradient before the activation of the hidden layer that feeds layer `index`."""
         out = buffers[index - 1] if buffers else None
-        return self.through_activation(_back(gradient, layers[index][0], out), trace[index])
+        return self.through_activation(self._back(gradient, layers[index][0], out), trace[index])
 
     def through_activation(self, gradient: Tensor, output: Tensor) -> Tensor:
         """Multiply `gradient` in place by the activation's slope at `output`."""
@@ -177,16 +171,42 @@ class StackedMLP:
             return torch.ops.aten.tanh_backward.grad_input(gradient, output, grad_input=gradient)
         return torch.ops.aten.threshold_backward.grad_input(gradient, output.to(gradient.dtype), 0, grad_input=gradient)
 
+    # What sums, by itself so that `PartedMLP` can compute it in another way.
 
-def _affine(bias: Tensor, inputs: Tensor, weight: Tensor) -> Tensor:
-    """Return `bias + inputs @ weight`."""
-    if weight.shape[2] < NARROW and inputs.shape[1] >= MANY:
-        return torch.baddbmm(bias.mT, weight.mT, inputs.mT).mT
-    return product(inputs, weight, bias=bias)
+    def _rounds(self, hidden: Tensor, weight: Tensor) -> bool:
+        """Return whether the product of a hidden layer with the next weights multiplies numbers of 16 bits."""
+        return rounds(hidden, weight)
 
+    def _affine(
+        self, bias: Tensor, inputs: Tensor, weight: Tensor, *, scale: float = 1, out: Tensor | None = None
+    ) -> Tensor:
+        """Return `scale * (bias + inputs @ weight)`."""
+        return product(inputs, weight, bias=bias, scale=scale, out=out)
 
-def _back(gradient: Tensor, weight: Tensor, out: Tensor | None = None) -> Tensor:
-    """Return `gradient @ weight.mT`, the gradient of a layer's inputs."""
-    if weight.shape[2] == 1:
-        return torch.mul(gradient, weight.mT, out=out)
-    return product(gradient, weight.mT, out=out)
+    def _outputs(self, bias: Tensor, inputs: Tensor, weight: Tensor) -> Tensor:
+        """Return `bias + inputs @ weight` of the last layer."""
+        if weight.shape[2] < NARROW and inputs.shape[1] >= MANY:
+            return torch.baddbmm(bias.mT, weight.mT, inputs.mT).mT
+        return product(inputs, weight, bias=bias)
+
+    def _back(self, gradient: Tensor, weight: Tensor, out: Tensor | None = None) -> Tensor:
+        """Return `gradient @ weight.mT`, the gradient of a layer's inputs."""
+        if weight.shape[2] == 1:
+            return torch.mul(gradient, weight.mT, out=out)
+        return product(gradient, weight.mT, out=out)
+
+    def _first_back(self, gradient: Tensor, weight: Tensor) -> Tensor:
+        """Return the same of the first layer."""
+        if weight.shape[1] < NARROW and gradient.shape[1] >= MANY:
+            return torch.bmm(weight, gradient.mT).mT
+        return self._back(gradient, weight)
+
+    def _outer(self, inputs: Tensor, gradient: Tensor) -> Tensor:
+        """Return `inputs.mT @ gradient`, the gradient of weights."""
+        if gradient.shape[2] < NARROW and inputs.shape[1] >= MANY:
+            return torch.bmm(gradient.mT, inputs).mT
+        return product(inputs.mT, gradient)
+
+    def _sum(self, gradient: Tensor) -> Tensor:
+        """Return the sum over the samples, the gradient of biases."""
+        return gradient.sum(1)

@@ -183,10 +183,20 @@ def joined(parts: Sequence[Mapping[str, Any]]) -> Rollout:
     return Rollout(
         kept=tuple(map(together, zip(*kept, strict=True))),
         last_obs=together(last_obs, 1),
-        metrics={name: torch.as_tensor(value) for name, value in all_episodes(metrics).items()},
+        metrics=_joined_metrics(metrics),
         extras={name: together([part[name] for part in extras]) for name in extras[0]},
         **{name: together(tensors) for name, tensors in each.items()},
     )
+
+
+def _joined_metrics(reports: Sequence[Metrics]) -> dict[str, Tensor]:
+    """Return the combined metrics of rollouts of several groups of environments."""
+    plain = all({*report} == {RETURN, LENGTH, EPISODES} for report in reports)
+    counts = [torch.as_tensor(report[EPISODES]) for report in reports]
+    # Most short rollouts have no end, and on the CPU this test costs less than the means.
+    ended = not plain or any(count.device.type != "cpu" or np.count_nonzero(count.numpy()) for count in counts)
+    combined = all_episodes(reports) if ended else reports[0]
+    return {name: torch.as_tensor(value) for name, value in combined.items()}
 
 
 class Play:

@@ -8,8 +8,9 @@ import torch
 from torch import Tensor
 
 from operant.envs import BatchEnv, TensorEnv
+from operant.nets import Agreement
 from operant.runtime.rollouts import Act, Collector, Decision, Play, Rollout, joined
-from operant.runtime.shards import Agreement, Shards
+from operant.runtime.shards import Shards
 from operant.state import MissingError, State, StateError, load_part
 
 
@@ -42,8 +43,7 @@ class ShardedCollector:
             act: function from a shard's slice of the N environments per seed to its policy.
             stacked: function that returns a policy for the K' shards of this process together, treated as further
                 seeds: from observations `[S * K', N / K, ...]`. It takes K' times fewer calls, and is used if it
-                    changes
-                no bit, which is verified in the first steps (see `operant.runtime.shards.Agreement`).
+                changes no bit, which is verified in the first steps (see `operant.nets.Agreement`).
         """
         acts = [act(self.shards.rows(number, self.rows)) for number in self.shards.mine]
         together = stacked() if stacked is not None and len(acts) > 1 and not self._agreement.differs else None

@@ -1,4 +1,4 @@
-"""Sampling engines: the protocol `Engine`, an engine in this process, and a client of vLLM servers."""
+"""Sampling engines: the protocol `Engine`, an engine in this process, a client of vLLM servers, and custom engines."""
 
 from operant.language.engines.native import NativeEngine
 from operant.language.engines.protocol import Completion, Engine, Sampling

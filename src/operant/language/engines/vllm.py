@@ -19,13 +19,11 @@ import torch
 from operant.language.engines import handover
 from operant.language.engines.connection import Connection, ServerError
 from operant.language.engines.native import NativeEngine
-from operant.language.engines.protocol import Completion, Sampling
+from operant.language.engines.protocol import GAPS, Completion, Sampling
 from operant.language.models import LanguageModel
 from operant.language.packing import Sample, pack
 from operant.tensors import floats, integers
 
-GAPS: Mapping[torch.dtype, float] = {torch.float32: 1e-3, torch.bfloat16: 0.1, torch.float16: 0.03}
-"""Maximum mean error of the server's log-probabilities of the probes in nats, by dtype of the trainer."""
 PROBES, PROBE_TOKENS = 4, 16
 """Number of probe sequences, sampled from the model at the start, and their maximum number of tokens."""
 CONNECTIONS = 64
