@@ -26,7 +26,7 @@ from operant import ops, streams
 from operant.control.agent import require_rows
 from operant.control.compatibility import require_suitable
 from operant.envs import BatchEnv, Tree, learned, start
-from operant.envs.tensor.board_games import Positions
+from operant.envs.tensor.board_games import Positions, Symmetries
 from operant.envs.worlds.games import rules_of
 from operant.envs.worlds.self_play import SelfPlay, observed
 from operant.nets import Activation, StackedAdam, compilable
@@ -43,7 +43,7 @@ from operant.state import Resumable
 from operant.worlds.board_game_player import BoardGamePlayer
 from operant.worlds.latent_model import LatentShape
 from operant.worlds.search import Expansion, Found, Planner, States, search
-from operant.worlds.unrolling import Unroll, returns_of, unrolled, unrolled_losses
+from operant.worlds.unrolling import Unroll, returns_of, turned, unrolled, unrolled_losses
 
 
 @dataclass(frozen=True)
@@ -76,6 +76,8 @@ class MuZeroConfig:
     """Steps of the replay buffer that are searched again per environment step."""
     random_openings: UnitFloat = 0.8
     """Share of two-player games that begin with random moves, up to the number of cells of the board."""
+    symmetries: bool = True
+    """Reflect or rotate each sample of a board game at random, by the symmetries of the board."""
     buffer_size: PositiveInt = 100_000
     """Steps of each seed in the replay buffer."""
     per_alpha: UnitFloat = 0.0
@@ -152,6 +154,7 @@ class MuZero(BoardGamePlayer, Resumable):
         collector: holds the environments.
         replay: steps with search results.
         parameters: `[S, P]`.
+        symmetries: of the board, if samples are reflected and rotated.
         spread: `[S, 1]` range of returns, between percentiles, that values are scaled by; 1 in board games.
 
     Raises:
@@ -204,6 +207,9 @@ class MuZero(BoardGamePlayer, Resumable):
             concentration=config.dirichlet_alpha,
         )
         self.spread = torch.ones(len(seeds), 1, device=env.device)
+        self.symmetries: Symmetries | None = None
+        if self.game is not None and config.symmetries:
+            self.symmetries = Symmetries(*(part.to(env.device) for part in self.game.symmetries))
         self.consumed = 0
 
     @property
@@ -367,7 +373,12 @@ class MuZero(BoardGamePlayer, Resumable):
         values = said.view(seen.shape[:3]).movedim(1, 0)
         off_policy, lam = self.game is None, self.config.td_lambda
         returns = returns_of(steps, values, off_policy=off_policy, turn=self.turn, gamma=self.gamma, lam=lam)
-        return unrolled(steps, returns, weights, k=k, actions=actions, generators=self.streams)
+        batch = unrolled(steps, returns, weights, k=k, actions=actions, generators=self.streams)
+        if self.symmetries is None:
+            return batch
+        count, shape = len(self.symmetries.cells), weights.shape[1:]
+        turns = streams.draw(self.streams, lambda s: torch.randint(count, shape, generator=s, device=self.device))
+        return turned(batch, self.symmetries, turns)
 
     def update(self, batch: Unroll, index: Tensor, learning_rate: float) -> dict[str, Tensor | float]:
         """Take one gradient step, and give the windows at `index` their new priorities."""
