@@ -94,7 +94,7 @@ LEAST_RATE = 0.05
 """Share of the learning rate that is left in the end where it falls."""
 
 PRESETS: Mapping[str, Mapping[str, Any]] = {}
-"""Presets by task or name."""
+"""Configuration by task, which selects its own, or by name; other fields keep their defaults."""
 
 
 class AlphaZero(BoardGamePlayer, Resumable):

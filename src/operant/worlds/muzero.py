@@ -367,11 +367,12 @@ class MuZero(BoardGamePlayer, Resumable):
     @torch.no_grad()
     def unroll(self, steps: Sequences, weights: Tensor) -> Unroll:
         """Return windows `[window, S, M]` as samples, with values of the current network."""
-        k, actions = self.config.unroll_steps, self.shape.actions
-        seen = steps.obs.movedim(0, 1)
+        k, actions, lam = self.config.unroll_steps, self.shape.actions, self.config.td_lambda
+        off_policy = self.game is None
+        first = 0 if off_policy or lam < 1 else len(steps.obs) - 1  # without λ, other values cancel out
+        seen = steps.obs[first:].movedim(0, 1)
         said = self.model.number(self.model.predict(self.model.represent(seen.flatten(1, 2)))[1])
-        values = said.view(seen.shape[:3]).movedim(1, 0)
-        off_policy, lam = self.game is None, self.config.td_lambda
+        values = torch.nn.functional.pad(said.view(seen.shape[:3]).movedim(1, 0), (0, 0, 0, 0, first, 0))
         returns = returns_of(steps, values, off_policy=off_policy, turn=self.turn, gamma=self.gamma, lam=lam)
         batch = unrolled(steps, returns, weights, k=k, actions=actions, generators=self.streams)
         if self.symmetries is None:
