@@ -44,7 +44,7 @@ def learn(name: str) -> dict[str, Any]:
     """Train, and return the certificates of every seed."""
     task, env_kwargs, options = GAMES[name]
     with tempfile.TemporaryDirectory() as folder:
-        began = time.monotonic()
+        began, cpu = time.monotonic(), time.process_time()
         trained = operant.train(
             "alphazero",
             task,
@@ -54,14 +54,14 @@ def learn(name: str) -> dict[str, Any]:
             evaluate_episodes=20,
             **options,
         )
-        seconds = time.monotonic() - began
+        seconds, cpu_seconds = time.monotonic() - began, time.process_time() - cpu
         learner = trained.experiment.learner
         solved = SolvedGame(learner.game)
         certificates = {
             player: [learner.certify(solved, seed, simulations)._asdict() for seed in range(len(SEEDS))]
             for player, simulations in PLAYERS.items()
         }
-    return {"seconds": seconds, "all positions": len(solved), "certificates": certificates}
+    return {"seconds": seconds, "cpu_seconds": cpu_seconds, "all positions": len(solved), "certificates": certificates}
 
 
 def main() -> None:
@@ -88,11 +88,8 @@ def main() -> None:
                 print(f"  {player:14s} seed {seed}: {cell}")
     with_search = {name: found[name]["certificates"]["with search"] for name in GAMES}
     claims = {
-        "tic-tac-toe: no mistake in a position that it can face, every seed": all(
-            cell["faced_mistakes"] == 0 for cell in with_search["tic-tac-toe"]
-        ),
-        "tic-tac-toe: at most one mistake in all positions, every seed": all(
-            cell["mistakes"] <= 1 for cell in with_search["tic-tac-toe"]
+        "tic-tac-toe: no mistake in any position, every seed": all(
+            cell["mistakes"] == 0 for cell in with_search["tic-tac-toe"]
         ),
         "4 x 4: mistakes in less than one of 500 positions, every seed": all(
             cell["mistakes"] * 500 < cell["positions"] for cell in with_search["Connect Four on 4 x 4"]

@@ -6,6 +6,9 @@ Three finite worlds, γ = 0.95, one-hot observations for networks. Each learner 
 - An ensemble of probabilistic networks (as in PETS and MBPO) learns from steps that are half random and half greedy in
   the model; planning is exact: the model is sampled into a table, which is solved.
 - MuZero plans by search in a model of latent states.
+- Dreamer learns its policy in what a recurrent model imagines. A table of its policy needs one action per state, so it
+  acts in each as in the first state of an episode, without memory; the sequences that it learns from begin anywhere,
+  without memory, too.
 
 The policy of each seed is evaluated exactly in the true model (`mdp.value_lost`). Losses are shares of V* from the
 start. Hyperparameters are the defaults except those below, which were chosen on seeds from 1000 up.
@@ -27,6 +30,8 @@ from operant.envs import make
 from operant.runtime.replay import Replay
 from operant.runtime.rollouts import Collector
 from operant.tabular import learner_for
+from operant.worlds.dreamer import Dreamer
+from operant.worlds.dreamer_config import DreamerConfig
 from operant.worlds.ensemble import LearnedModel, ModelConfig
 from operant.worlds.muzero import MuZero, MuZeroConfig
 from operant.worlds.tabulated import tabulated
@@ -55,6 +60,20 @@ def muzero(world: str) -> Iterator[tuple[int, Policies]]:
     config = MuZeroConfig(gamma=GAMMA, num_envs=ROWS, num_steps=AT[0] // ROWS, learning_rate=5e-3, **sizes)
     learner = MuZero(config, make(world, ROWS, SEEDS), seeds=SEEDS, budget=AT[-1])
     every = torch.arange(learner.shape.inputs).expand(len(SEEDS), -1)
+    while learner.consumed < AT[-1]:
+        learner.iterate()
+        if learner.consumed in AT:
+            yield learner.consumed, list(learner.act(every, None, None)[0].numpy())
+    learner.close()
+
+
+def dreamer(world: str) -> Iterator[tuple[int, Policies]]:
+    """Learn Dreamer's networks; the policy is its most likely action without memory."""
+    sizes: dict[str, Any] = {"deter": 64, "stoch": 4, "units": 32, "batch_size": 8, "imagination_horizon": 10}
+    rates: dict[str, Any] = {"train_ratio": 32.0, "learning_starts": 0, "learning_rate": 3e-3, "ent_coef": 3e-3}
+    config = DreamerConfig(gamma=GAMMA, num_envs=ROWS, num_steps=AT[0] // ROWS, **sizes, **rates)
+    learner = Dreamer(config, make(world, ROWS, SEEDS), seeds=SEEDS, budget=AT[-1])
+    every = torch.arange(*learner.features.shape).expand(len(SEEDS), -1)
     while learner.consumed < AT[-1]:
         learner.iterate()
         if learner.consumed in AT:
@@ -98,6 +117,7 @@ ARMS: dict[str, Callable[[str], Iterator[tuple[int, Policies]]]] = {
     "prioritized sweeping, counts": lambda world: tables(world, "prioritized-sweeping"),
     "ensemble of networks": ensemble,
     "MuZero": muzero,
+    "Dreamer": dreamer,
 }
 
 

@@ -129,8 +129,29 @@ def test_the_gradient_is_that_of_autograd():
     (expected,) = torch.autograd.grad(loss, parameters)
     steps = []
     found.optimizer.step = lambda gradient, **_: steps.append(gradient) or torch.zeros(1)
-    found.update(index, 1e-3)
+    found.update(index, torch.zeros_like(index), 1e-3)
     assert_close(steps[0], expected, atol=1e-6, rtol=1e-4)
+
+
+@pytest.mark.parametrize("task", ["operant/TicTacToe-v0", "operant/ConnectFour-v0"])
+def test_a_turned_sample_is_that_of_the_turned_position(task):
+    """The gradient of samples reflected in training is that of a buffer of the reflected positions and policies."""
+    found = learner(task=task, seeds=(3,))
+    found.collect()
+    index, turn = torch.arange(16).unsqueeze(0), torch.ones(1, 16, dtype=torch.int64)
+    steps = []
+    found.optimizer.step = lambda gradient, **_: steps.append(gradient) or torch.zeros(1)
+    found.update(index, turn, 1e-3)
+    game = found.game
+    cells, actions, _ = game.symmetries
+    boards = game.observe(Positions(*found.boards[0, :16].unbind(1))).flatten(2)[..., cells[1]]
+    found.boards[0, :16] = torch.stack(game.positions(boards.view(-1, 2, game.rows, game.columns)), 1)
+    found.policies[0, :16] = found.policies[0, :16, actions[1]]
+    found.update(index, torch.zeros_like(turn), 1e-3)
+    assert torch.equal(steps[0], steps[1])
+    assert found._turns((2, 500)).unique().tolist() == list(range(len(cells)))
+    found.config = replace(SMALL, symmetries=False)
+    assert found._turns((2, 500)).unique().tolist() == [0]
 
 
 def test_resuming_goes_on_bit_for_bit():

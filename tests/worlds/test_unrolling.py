@@ -5,9 +5,10 @@ from dataclasses import replace
 import torch
 from torch.testing import assert_close
 
+from operant.envs.tensor.board_games import BoardGame
 from operant.runtime.transitions import Sequences
 from operant.worlds.latent_model import LatentShape
-from operant.worlds.unrolling import Unroll, returns_of, unrolled, unrolled_losses
+from operant.worlds.unrolling import Unroll, returns_of, turned, unrolled, unrolled_losses
 
 SHAPE = LatentShape(inputs=4, actions=2, latent=6, hidden=(8,), activation="relu", support_size=5)
 
@@ -164,3 +165,36 @@ def test_actions_that_are_not_allowed_take_no_part_at_the_first_step():
         SHAPE.bind(parameters()), replace(batch, obs=obs, policies=policies, acting=acting), 2
     )
     assert_close(policy, torch.zeros(1), atol=1e-6, rtol=0)
+
+
+def test_a_turned_sample_is_that_of_the_turned_game():
+    """The image of each position follows from that before it by the image of the action."""
+    game = BoardGame.tic_tac_toe()
+    taken, positions = [0, 4, 1, 7], [game.start(1)]
+    for action in taken:
+        positions.append(game.play(positions[-1], torch.tensor([action])))
+    seen = [torch.cat((game.observe(p).flatten(), (game.moves(p) != 0).float().flatten())) for p in positions]
+    policies = torch.nn.functional.one_hot(torch.tensor([*taken, 2]), 9).float().view(5, 1, 1, 9)
+    count = len(game.symmetries.cells)
+    nothing = torch.zeros(5, 1, count)
+    batch = Unroll(
+        obs=seen[0].expand(1, count, -1),
+        actions=torch.tensor(taken).view(4, 1, 1).expand(-1, 1, count),
+        policies=policies.expand(-1, 1, count, -1),
+        returns=nothing,
+        rewards=nothing[:4],
+        acting=nothing + 1,
+        known=nothing + 1,
+        weights=nothing[0] + 1,
+    )
+    found = turned(batch, game.symmetries, torch.arange(count).unsqueeze(0))
+    for turn, inputs in enumerate(game.symmetries.inputs):
+        assert torch.equal(found.obs[0, turn], seen[0][inputs])
+        image = game.start(1)
+        for t in range(4):
+            assert found.policies[t, 0, turn].argmax() == found.actions[t, 0, turn]
+            image = game.play(image, found.actions[t, 0, turn].view(1))
+            board = seen[t + 1][inputs][:18].view(1, 2, 3, 3)
+            assert all(torch.equal(a, b) for a, b in zip(image, game.positions(board), strict=True))
+    assert torch.equal(found.returns, batch.returns)
+    assert sorted(found.actions[0, 0].tolist()) == [0, 0, 2, 2, 6, 6, 8, 8], "a corner becomes each corner twice"

@@ -7,8 +7,8 @@ return. The improved network guides the next searches.
 What differs from the paper: the games of all seeds are played together on tensors; perceptrons replace residual
 networks, because the boards are small; an unfinished game continues in the next batch, and the returns of its positions
 bootstrap from the last search value (λ-returns; λ = 1 uses the outcome if it is in the batch); a share of the games
-begins with random moves, so that the network learns about positions that two good players never reach. Neither
-symmetries nor weight decay are used.
+begins with random moves, so that the network learns about positions that two good players never reach. Every sampled
+position is reflected or rotated at random, as in AlphaGo Zero. There is no weight decay.
 """
 
 from collections.abc import Mapping, Sequence
@@ -22,7 +22,7 @@ from torch import Tensor
 from operant import ops, streams
 from operant.control.agent import Agent, Scaling
 from operant.envs import BatchEnv, Tree
-from operant.envs.tensor.board_games import BoardGame, Positions
+from operant.envs.tensor.board_games import BoardGame, Positions, Symmetries
 from operant.envs.worlds.games import rules_of
 from operant.nets import Activation, Pass, Spec, StackedAdam
 from operant.runtime.bounds import Interval, NonNegativeFloat, PositiveFloat, PositiveInt, UnitFloat, require
@@ -56,6 +56,8 @@ class AlphaZeroConfig:
     """λ of the value targets: 1 is the outcome of the game, 0 the search value one move later."""
     random_openings: UnitFloat = 0.8
     """Share of games that begin with random moves, at most as many as the board has cells."""
+    symmetries: bool = True
+    """Reflect or rotate each sampled position at random, by the symmetries of the board."""
     buffer_size: PositiveInt = 32_768
     """Capacity of the replay buffer in positions per seed."""
     batch_size: PositiveInt = 256
@@ -91,7 +93,7 @@ LEAST_RATE = 0.05
 """Final fraction of the learning rate with a linear schedule."""
 
 PRESETS: Mapping[str, Mapping[str, Any]] = {}
-"""Presets by task or name."""
+"""Configuration by task, which selects its own, or by name; other fields keep their defaults."""
 
 
 class AlphaZero(BoardGamePlayer, Resumable):
@@ -108,6 +110,7 @@ class AlphaZero(BoardGamePlayer, Resumable):
     Attributes:
         consumed: moves per seed.
         game: the rules.
+        symmetries: symmetries of the board.
         own: int64 `[S, N]`, stones of the players to move.
         opponent: int64 `[S, N]`, stones of their opponents.
 
@@ -144,6 +147,7 @@ class AlphaZero(BoardGamePlayer, Resumable):
         game = rules_of(env)
         assert game is not None  # noqa: S101 - other tasks have raised before
         self.game: BoardGame = game  # pyright: ignore[reportIncompatibleVariableOverride]
+        self.symmetries = Symmetries(*(part.to(env.device) for part in self.game.symmetries))
         self.optimizer = StackedAdam(self.agent.parameters, max_grad_norm=config.max_grad_norm)
         self.streams = streams.of_seeds(seeds, "self-play", device=env.device)
         self.rollout_steps = config.num_steps * config.num_envs
@@ -310,17 +314,25 @@ class AlphaZero(BoardGamePlayer, Resumable):
         )
         left = remaining(self.consumed, self.budget)
         learning_rate = scheduled(config.learning_rate, config.lr_schedule, left, least=LEAST_RATE)
+        turns = self._turns(shape)
         metrics: dict[str, Tensor | float] = {}
-        for index in chosen:
-            metrics = self.update(index, learning_rate)
+        for index, turn in zip(chosen, turns, strict=True):
+            metrics = self.update(index, turn, learning_rate)
         metrics["schedule/learning_rate"] = learning_rate
         return metrics | update_metrics(self.optimizer.counts - counts)
 
-    def update(self, index: Tensor, learning_rate: float) -> dict[str, Tensor | float]:
-        """Take one gradient step on the positions `index [S, M]` of the replay buffer."""
+    def _turns(self, shape: tuple[int, int]) -> Tensor:
+        """Return symmetries `[*shape[:1], S, *shape[1:]]` of the board, drawn at random."""
+        count = len(self.symmetries.cells) if self.config.symmetries else 1
+        return streams.draw(self.streams, lambda s: torch.randint(count, shape, generator=s, device=self.device), dim=1)
+
+    def update(self, index: Tensor, turn: Tensor, learning_rate: float) -> dict[str, Tensor | float]:
+        """Take one gradient step on the positions `index [S, M]` of the replay buffer, by the symmetries `turn`."""
         rows = torch.arange(len(self.seeds), device=self.device).unsqueeze(1)
         boards, policies, returns = self.boards[rows, index], self.policies[rows, index], self.returns[rows, index]
         obs = self._seen(Positions(*boards.flatten(0, 1).unbind(1))).view(*index.shape, -1)
+        obs = obs.gather(-1, self.symmetries.inputs[turn])
+        policies = policies.gather(-1, self.symmetries.actions[turn])
         forward = Pass(self.agent.networks, obs)
         logs = forward.outputs.log_softmax(-1).masked_fill(obs[..., -self.game.actions :] == 0, 0.0)
         policy = -(policies * logs).sum(-1).mean(1)

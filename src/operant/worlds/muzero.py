@@ -25,7 +25,7 @@ from operant import ops, streams
 from operant.control.agent import require_rows
 from operant.control.compatibility import require_suitable
 from operant.envs import BatchEnv, Tree, learned, start
-from operant.envs.tensor.board_games import Positions
+from operant.envs.tensor.board_games import Positions, Symmetries
 from operant.envs.worlds.games import rules_of
 from operant.envs.worlds.self_play import SelfPlay, observed
 from operant.nets import Activation, StackedAdam, compilable
@@ -42,7 +42,7 @@ from operant.state import Resumable
 from operant.worlds.board_game_player import BoardGamePlayer
 from operant.worlds.latent_model import LatentShape
 from operant.worlds.search import Expansion, Found, Planner, States, search
-from operant.worlds.unrolling import Unroll, returns_of, unrolled, unrolled_losses
+from operant.worlds.unrolling import Unroll, returns_of, turned, unrolled, unrolled_losses
 
 
 @dataclass(frozen=True)
@@ -75,6 +75,8 @@ class MuZeroConfig:
     """Stored steps that are searched again per environment step."""
     random_openings: UnitFloat = 0.8
     """Share of two-player games that begin with random moves, at most as many as the board has cells."""
+    symmetries: bool = True
+    """Reflect or rotate each sample of a board game at random, by the symmetries of the board."""
     buffer_size: PositiveInt = 100_000
     """Capacity of the replay buffer in steps per seed."""
     per_alpha: UnitFloat = 0.0
@@ -151,6 +153,7 @@ class MuZero(BoardGamePlayer, Resumable):
         collector: collector of the environments.
         replay: replay buffer of steps with search results.
         parameters: `[S, P]`.
+        symmetries: symmetries of the board; None if samples are not reflected and rotated.
         spread: `[S, 1]` range of returns between percentiles, the scale of values; 1 in board games.
 
     Raises:
@@ -203,6 +206,9 @@ class MuZero(BoardGamePlayer, Resumable):
             concentration=config.dirichlet_alpha,
         )
         self.spread = torch.ones(len(seeds), 1, device=env.device)
+        self.symmetries: Symmetries | None = None
+        if self.game is not None and config.symmetries:
+            self.symmetries = Symmetries(*(part.to(env.device) for part in self.game.symmetries))
         self.consumed = 0
 
     @property
@@ -360,13 +366,20 @@ class MuZero(BoardGamePlayer, Resumable):
     @torch.no_grad()
     def unroll(self, steps: Sequences, weights: Tensor) -> Unroll:
         """Return windows `[window, S, M]` as samples, with values of the current network."""
-        k, actions = self.config.unroll_steps, self.shape.actions
-        observations = steps.obs.movedim(0, 1)
+        k, actions, lam = self.config.unroll_steps, self.shape.actions, self.config.td_lambda
+        off_policy = self.game is None
+        first = 0 if off_policy or lam < 1 else len(steps.obs) - 1  # with λ = 1, the other values cancel
+        observations = steps.obs[first:].movedim(0, 1)
         predicted = self.model.number(self.model.predict(self.model.represent(observations.flatten(1, 2)))[1])
         values = predicted.view(observations.shape[:3]).movedim(1, 0)
-        off_policy, lam = self.game is None, self.config.td_lambda
+        values = torch.nn.functional.pad(values, (0, 0, 0, 0, first, 0))
         returns = returns_of(steps, values, off_policy=off_policy, turn=self.turn, gamma=self.gamma, lam=lam)
-        return unrolled(steps, returns, weights, k=k, actions=actions, generators=self.streams)
+        batch = unrolled(steps, returns, weights, k=k, actions=actions, generators=self.streams)
+        if self.symmetries is None:
+            return batch
+        count, shape = len(self.symmetries.cells), weights.shape[1:]
+        turns = streams.draw(self.streams, lambda s: torch.randint(count, shape, generator=s, device=self.device))
+        return turned(batch, self.symmetries, turns)
 
     def update(self, batch: Unroll, index: Tensor, learning_rate: float) -> dict[str, Tensor | float]:
         """Take one gradient step, and update the priorities of the windows at `index`."""

@@ -1,12 +1,13 @@
 """Training samples of MuZero from windows of the replay buffer, and the loss of the unrolled model."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
 from operant import ops
+from operant.envs.tensor.board_games import Symmetries
 from operant.runtime.transitions import Sequences
 from operant.worlds.latent_model import LatentModel
 
@@ -99,6 +100,23 @@ def unrolled(
         acting=acting.float(),
         known=(~truncated).float(),
         weights=weights if steps.weights is None else weights * steps.weights[0],
+    )
+
+
+def turned(batch: Unroll, symmetries: Symmetries, turn: Tensor) -> Unroll:
+    """Return samples of a board game, reflected or rotated.
+
+    Args:
+        batch: the samples.
+        symmetries: of the board.
+        turn: int64 `[S, M]` index of the symmetry of each sample.
+    """
+    moved = symmetries.actions.argsort(1)[turn]  # where each action goes
+    return replace(
+        batch,
+        obs=batch.obs.gather(-1, symmetries.inputs[turn]),
+        actions=moved.expand(len(batch.actions), *moved.shape).gather(-1, batch.actions.unsqueeze(-1)).squeeze(-1),
+        policies=batch.policies.gather(-1, symmetries.actions[turn].expand_as(batch.policies)),
     )
 
 

@@ -49,6 +49,43 @@ def test_a_full_board_without_a_row_is_a_draw():
     assert (ended.item(), values.item()) == (True, 0)
 
 
+@pytest.mark.parametrize(
+    ("game", "count"),
+    [
+        (BoardGame.tic_tac_toe(), 8),
+        (BoardGame(columns=4, rows=3, connect=3, gravity=False), 4),
+        (BoardGame.connect_four(4, 4), 2),
+        (BoardGame.connect_four(5, 4), 2),
+    ],
+)
+def test_a_game_on_a_reflected_or_rotated_board_is_the_same_game(game: BoardGame, count: int):
+    """Random games: the image of a position after a move is the position after the image of the move."""
+    cells, actions, inputs = game.symmetries
+    assert len(cells.unique(dim=0)) == len(cells) == count
+    assert cells[0].tolist() == list(range(game.rows * game.columns)), "the first is the identity"
+    chance, moved = torch.Generator().manual_seed(3), actions.argsort(1)
+
+    def turned(positions: Positions, turn: int) -> Positions:
+        boards = game.observe(positions).flatten(2)[..., cells[turn]]
+        return game.positions(boards.view(-1, 2, game.rows, game.columns))
+
+    positions = game.start(64)
+    while len(positions.own):
+        legal = game.moves(positions) != 0
+        seen = torch.cat((game.observe(positions).flatten(1), legal.float()), 1)
+        taken = (torch.rand(legal.shape, generator=chance) * legal).argmax(1)
+        after = game.play(positions, taken)
+        over, value = game.outcomes(after)
+        for turn in range(count):
+            image = turned(positions, turn)
+            legal_there = game.moves(image) != 0
+            assert torch.equal(seen[:, inputs[turn]], torch.cat((game.observe(image).flatten(1), legal_there), 1))
+            there = game.play(image, moved[turn][taken])
+            assert all(torch.equal(a, b) for a, b in zip(there, turned(after, turn), strict=True))
+            assert all(torch.equal(a, b) for a, b in zip(game.outcomes(there), (over, value), strict=True))
+        positions = Positions(*(part[~over] for part in after))
+
+
 def test_sizes_that_cannot_work_are_errors():
     with pytest.raises(ValueError, match="at least 1"):
         BoardGame.connect_four(0, 4)

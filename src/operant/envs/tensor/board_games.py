@@ -27,6 +27,22 @@ class Positions(NamedTuple):
     opponent: Tensor
 
 
+class Symmetries(NamedTuple):
+    """The G symmetries of a board: reflections and rotations that do not change the value of a position.
+
+    Attributes:
+        cells: int64 `[G, rows * columns]`, the cell that moves to each cell, as in `BoardGame.observe`; the first
+            symmetry is the identity.
+        actions: int64 `[G, A]`, the same for actions.
+        inputs: int64 `[G, 2 * rows * columns + A]`, the same for inputs of networks: the cells of both players and the
+            action mask.
+    """
+
+    cells: Tensor
+    actions: Tensor
+    inputs: Tensor
+
+
 @dataclass(frozen=True)
 class BoardGame:
     """A zero-sum game in which `connect` stones in a row, a column or a diagonal win, and a full board is a draw.
@@ -78,6 +94,19 @@ class BoardGame:
         """The bit of each cell, int64 `[rows, columns]`."""
         row, column = torch.meshgrid(torch.arange(self.rows), torch.arange(self.columns), indexing="ij")
         return torch.ones((), dtype=torch.int64) << (column * (self.rows + 1) + row)
+
+    @cached_property
+    def symmetries(self) -> Symmetries:
+        """The symmetries of the board: 8 of a square, 4 of a rectangle, 2 where stones fall."""
+        board = torch.arange(self.rows * self.columns).view(self.rows, self.columns)
+        turned = [board, board.flip(1)]
+        if not self.gravity:
+            turned += [part.flip(0) for part in turned]
+            turned += [part.T for part in turned] if self.rows == self.columns else []
+        cells = torch.stack([part.flatten() for part in turned])
+        actions = cells[:, : self.columns] if self.gravity else cells
+        inputs = torch.cat((cells, len(cells[0]) + cells, 2 * len(cells[0]) + actions), 1)
+        return Symmetries(cells, actions, inputs)
 
     def start(self, batch: int, device: torch.device | str = "cpu") -> Positions:
         """Return `batch` empty boards."""
