@@ -6,7 +6,7 @@ DeepSea (Osband et al. 2019) by the rules of bsuite (arXiv:1908.03568): the mean
 
 - `bootstrapped-dqn` with its preset; a seed that has solved the task continues until all seeds have;
 - `dqn` with the same settings except the heads: one network without a prior, with ε-greedy exploration, ε = 0.05;
-- R-max, which plans with a tabular model.
+- R-max, which plans with a tabular model, also at size 100.
 
 The regret of an episode is the exact optimum, 0.99 by `operant.mdp.solve`, minus its return; the plot shows the
 cumulative regret.
@@ -38,7 +38,9 @@ from operant.tabular import learner_for
 TASK, MAPPING, SEEDS = "operant/DeepSea-v0", 42, range(10)
 MOST, BAD, CELLS = 10_000, 0.8, Path(__file__).with_suffix(".cells.json")
 SIZES = tuple(range(10, 51, 2))
-"""Of bsuite; R-max runs at all of them."""
+"""Of bsuite."""
+PLANNED = (*SIZES, 100)
+"""For R-max."""
 HEADS, GREEDY = "bootstrapped-dqn", "dqn"
 GREEDY_SIZES = (10, 12, 20)
 
@@ -106,10 +108,11 @@ def draw(cells: dict[str, Any], planned: dict[int, Any]) -> None:
         if sizes:
             axes[0].plot(sizes, solved, "o", color=color, markersize=3, alpha=0.5)
             axes[0].plot(sizes, np.median(solved, axis=1), color=color, label=f"{name}, median of ten seeds")
-    axes[0].plot(SIZES, [planned[size]["failures"] for size in SIZES], color=COLORS[1], label="R-max: failed episodes")
+    failures = [planned[size]["failures"] for size in PLANNED]
+    axes[0].plot(PLANNED, failures, ".-", color=COLORS[1], label="R-max: failed episodes")
     axes[0].plot(SIZES, [2.0**size for size in SIZES], "--", color=COLORS[6], label="chance, 2^size")
     axes[0].set(yscale="log", ylim=(2, 1.3 * MOST), xlabel="size", ylabel="episodes until solved")
-    for size, color in zip((10, 20, 30, 40, 50), COLORS, strict=False):
+    for size, color in zip((10, 20, 30, 40, 50, 100), COLORS, strict=False):
         if (cell := cells[HEADS].get(str(size))) is not None:
             axes[1].plot(cell["dives"], cell["regret"], color=color, label=f"size {size}")
         axes[2].plot(range(1, 3 * size + 1), planned[size]["regret"], color=color, label=f"size {size}")
@@ -131,7 +134,7 @@ def main() -> None:
             cells[kind][str(size)] = dive(kind, size)
             CELLS.write_text(json.dumps(cells) + "\n")
         print(f"{kind}, size {size}: {cells[kind][str(size)]}", flush=True)
-    planned = {size: plan(size) for size in SIZES}
+    planned = {size: plan(size) for size in PLANNED}
     draw(cells, planned)
     claims = {
         f"every seed with heads solves size {size}": None not in cell["solved"] for size, cell in cells[HEADS].items()
@@ -139,12 +142,12 @@ def main() -> None:
     if (last := str(GREEDY_SIZES[-1])) in cells[GREEDY]:
         claims[f"DQN with ε solves size {last} with no seed"] = not any(cells[GREEDY][last]["solved"])
     claims["R-max fails 2 N - 1 times in a sea of size N, and then never again"] = all(
-        planned[size]["failures"] == 2 * size - 1 for size in SIZES
+        planned[size]["failures"] == 2 * size - 1 for size in PLANNED
     )
     claims["its regret is what these dives have missed"] = all(
-        planned[size]["regret"][-1] <= planned[size]["optimum"] * (2 * size - 1) + 0.02 * size for size in SIZES
+        planned[size]["regret"][-1] <= planned[size]["optimum"] * (2 * size - 1) + 0.02 * size for size in PLANNED
     )
-    conclude(__file__, {**cells, "r-max": {str(size): planned[size] for size in SIZES}}, [], claims)
+    conclude(__file__, {**cells, "r-max": {str(size): planned[size] for size in PLANNED}}, [], claims)
 
 
 if __name__ == "__main__":
