@@ -6,7 +6,7 @@ log-probabilities are computed beforehand. With P parameters of 32 bits, a model
 gradients, two moments), one that is not 4 P: 40 P for PPO, 20 P and 16 P for GRPO, 20 P and 16 P for DPO, if PPO's
 reward model is one of that size.
 
-Each algorithm takes three steps in a process of its own, on the same Llama of 25 million parameters with random
+Each algorithm takes three steps in a separate process, on the same Llama of 25 million parameters with random
 weights, with short answers, so that weights dominate. The measure is the peak of the resident memory minus that of
 the same process before it has built its first model; it is compared with the estimate of
 `operant.language.memory_estimate` before the first step. Five seeds.

@@ -40,7 +40,7 @@ RUNS = Path(os.environ.get("OPERANT_RUNS", Path(__file__).parents[1] / "runs")) 
 TASKS = ("arithmetic", "reverse", "sort", "steps", "countdown")
 PRESETS = ("", "grpo", "dr-grpo", "dapo", "prorl", "rloo", "gspo", "cispo")
 COLUMNS = 3
-"""Of the picture."""
+"""Number of columns of the figure."""
 ENOUGH = 3
 """Seeds of a mean that is drawn as a line; of fewer it is dotted."""
 RLHF_PRESETS = ("", "ziegler", "instructgpt", "huang", "vpg", "trpo")

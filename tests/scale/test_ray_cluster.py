@@ -328,7 +328,7 @@ def test_an_existing_cluster_that_lets_in_everybody_is_used_on_request_alone(tmp
     try:
         address = head.stdout.readline().strip()
         assert not ray_cluster._is_loopback(address)
-        with pytest.raises(ValueError, match=f"{address} allows anybody who can connect to run code"):
+        with pytest.raises(ValueError, match=f"{address} allows any client to run code"):
             ray_cluster._require_authentication(address)
         script = "import sys; from operant.scale.ray_cluster import cluster\nwith cluster(sys.argv[1], "
         script += "unauthenticated=True) as host: print(host.address, host.cpus)"

@@ -183,7 +183,7 @@ def test_wrong_states_are_named(trainer, tmp_path):
     with pytest.raises(ValueError, match="has no saved state"):
         trainer.load_state(str(tmp_path / "nothing"))
     trainer.save_state("one")
-    with pytest.raises(ValueError, match="exists already"):
+    with pytest.raises(ValueError, match="already exists"):
         trainer.save_state("one")
     for name in ("", "../x", ".hidden", "a/b"):
         with pytest.raises(ValueError, match="is no valid name"):

@@ -336,7 +336,7 @@ def _sweep(mark: str) -> None:
             return
         found = False
         for folder in Path("/proc").glob("[0-9]*"):
-            with contextlib.suppress(OSError):  # it has ended, or belongs to somebody else
+            with contextlib.suppress(OSError):  # it has ended, or belongs to another user
                 if wanted in (folder / "environ").read_bytes().split(b"\0"):
                     os.kill(int(folder.name), signal.SIGKILL)
                     found = True

@@ -94,7 +94,7 @@ def _save(save: Callable[[Any, Any], None], key: Any, data: Any) -> None:
     """Cache compiled code, unless it is for types of a user file (`operant.doors`).
 
     A copy of an algorithm calls operant's functions with its own named tuples. The index names such types and becomes
-    unreadable once the file is gone; the copy's kernels, with operant's inlined, are cached next to the copy.
+    unreadable once the file is deleted; the copy's kernels, with operant's inlined, are cached next to the copy.
     """
     arguments, *_ = key
     if not any(map(_is_from_outside, arguments)):

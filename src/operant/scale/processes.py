@@ -237,7 +237,7 @@ def joined(*, sharded: bool = False) -> Generator[Processes | None]:
 
 @contextmanager
 def _with_launcher() -> Generator[threading.Event]:
-    """End this process when the one that has started it is gone, also if that was killed.
+    """Exit when the parent process has ended, even if it was killed.
 
     Until the yielded event says that the group is complete, it exits: it would look for the others for days, and not
     look at signals. Later it gets SIGTERM: the leading process saves, and ends the others.

@@ -228,7 +228,7 @@ def _require_authentication(address: str) -> None:
         return
     if probe.returncode == 0:
         raise ValueError(
-            f"the Ray cluster at {found} allows anybody who can connect to run code, without a token: start it with "
+            f"the Ray cluster at {found} allows any client to run code, without a token: start it with "
             "RAY_AUTH_MODE=token, or allow it with --ray-unauthenticated on a network that you trust"
         )
     if REJECTED not in probe.stderr:

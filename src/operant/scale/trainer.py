@@ -257,7 +257,7 @@ class LocalTrainer:
         """
         target = self.folder / checked_name(name)
         if target.exists():
-            raise ValueError(f"{target} exists already; save the state under another name")
+            raise ValueError(f"{target} already exists; save the state under another name")
         Checkpoints(target).save(self.state_dict(), self.steps)
         return str(target)
 

@@ -56,7 +56,7 @@ class OutsideEngine:
         """Sample completions; see `Engine`.
 
         Raises:
-            ValueError: they are not what was asked for, or their log-probabilities are not the model's.
+            ValueError: the completions do not match the request, or their log-probabilities are not the model's.
         """
         found = self.engine.generate(prompts, count, sampling, generator=generator)
         self._require_shape(found, prompts, count, sampling)
@@ -102,7 +102,7 @@ class OutsideEngine:
     def _compare(
         self, prompts: Sequence[Sequence[int]], found: Sequence[Sequence[Completion]], sampling: Sampling
     ) -> None:
-        """Compare the log-probabilities of some completions, of different prompts where there are several."""
+        """Compare the log-probabilities of some completions, of different prompts if possible."""
         turns = zip(*found, strict=True)  # the first answers to all prompts, then the second ones, ...
         pairs = [pair for answers in turns for pair in zip(prompts, answers, strict=True)][:CHECKED]
         if not pairs:
