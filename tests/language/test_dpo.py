@@ -134,7 +134,7 @@ def test_a_first_loss_that_is_off_names_its_cause(loss_type):
     with torch.no_grad():
         for parameter in own.model.trained().values():
             parameter.mul_(1.3)
-    with pytest.raises(ValueError, match=r"first DPO loss is .*must be .*dropout"):
+    with pytest.raises(ValueError, match=r"first DPO loss is .*equal to its reference has loss .*dropout"):
         own.iterate()
     assert own.stepper.steps == 0
 
