@@ -154,7 +154,7 @@ class PETS(Resumable):
         return {**metrics, **self.model.fit(self.experience.replay)}
 
     @torch.no_grad()
-    def act_by_plan(self, obs: Tensor, t: int, _: slice) -> Tensor:
+    def act_by_plan(self, obs: Tensor, t: int, envs: slice) -> Tensor:
         """Select actions in [-1, 1] for observations `[S, N, D]`, starting from the current plans."""
         if t:
             self._forget_ended()
