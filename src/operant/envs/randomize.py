@@ -136,7 +136,7 @@ class Randomize(Wrapper):
         bias: distribution of the offset of each observation component, drawn per episode.
         success: minimum return of a successful episode, for ranges that start at the nominal values and widen; None:
             full ranges.
-        episodes: number of episodes of a seed after which its ranges widen if the mean return is at least `success`.
+        episodes: number of episodes per seed after which its ranges widen if the mean return is at least `success`.
         step: fraction of the full width by which ranges widen.
 
     Attributes:

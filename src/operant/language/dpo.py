@@ -158,7 +158,7 @@ class DPO(DeclaredState):
         full = self.model.dtype == torch.float32 and torch.get_float32_matmul_precision() == "highest"
         if not abs(loss - expected) <= (EXACT if full else ROUNDED) * max(1.0, expected):
             raise ValueError(
-                f"the first DPO loss is {loss:.6g}, but for a policy equal to its reference it must be "
+                f"the first DPO loss is {loss:.6g}; for a policy equal to its reference it must be "
                 f"{expected:.6g} ({self.config.loss_type}): their log-probabilities were computed differently. "
                 "Look for dropout, noise or routing in the network, or weights that changed after initialization"
             )

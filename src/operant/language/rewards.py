@@ -2,7 +2,7 @@
 
 Reward functions have TRL's signature, `f(prompts, completions, completion_ids, **columns)`, and may be `async`. The
 columns are those of the examples except the prompt, each a list with one entry per completion. A function returns a
-list with one number per completion, or None where it does not apply. As in TRL it may also take `trainer_state`
+list with one number per completion, or None if it does not apply. As in TRL it may also take `trainer_state`
 (`global_step`, `max_steps`, `epoch`, `num_train_epochs`), `log_metric(name, value)` and `log_extra(column, values)`. It
 receives the arguments in its signature, or all of them if it has `**kwargs`.
 """

@@ -56,7 +56,7 @@ class Evaluation:
             (`is_success` or `success`); otherwise empty.
         infos: means per seed of the other numbers in the last `info`, by name.
         cut: fraction of truncated episodes of each seed; empty if not applicable.
-        exact: whether scores are exact expectations instead of samples; all episodes of a seed then have its score.
+        exact: whether scores are exact expectations instead of samples; each episode of a seed then has its score.
         metrics: other metrics by name, `S` numbers each, NaN where missing.
         missing: number of examples per seed without a score, which are excluded from its mean; empty if not applicable.
     """

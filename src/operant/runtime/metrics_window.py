@@ -33,7 +33,7 @@ REFUSED = "health/refused_steps"
 
 _ENOUGH, _TOO_MANY = 100, 1000
 MANY_SKIPPED = 0.1
-"""Fraction of skipped updates of a seed above which a warning appears."""
+"""Fraction of skipped updates per seed above which a warning appears."""
 _NEARLY_ALL = 0.9
 """Fraction of dropped transitions that counts as all; the others may be dummy transitions of autoreset."""
 
