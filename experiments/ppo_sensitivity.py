@@ -48,7 +48,7 @@ SWEEPS: dict[str, tuple[str, tuple[Any, ...]]] = {
     "num_minibatches": ("samples a minibatch (of 1024, of 4096)", (16, 4, 2, 1)),
     "ent_coef": ("entropy coefficient", (0.0, 0.01, 0.1)),
     "vf_coef": ("value coefficient", (0.1, 0.5, 2.0)),
-    "max_grad_norm": ("largest gradient norm", (0.05, 0.5, 2.0, None)),
+    "max_grad_norm": ("maximum gradient norm", (0.05, 0.5, 2.0, None)),
 }
 LARGE: dict[str, dict[str, Any]] = {
     "256": {"num_steps": 128, "num_minibatches": 16},

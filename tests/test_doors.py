@@ -212,7 +212,7 @@ def test_an_objective_of_ones_own_takes_the_place_of_the_built_in_one(tmp_path, 
         train("ppo", "total", objective="mine.py:total")
     with pytest.raises(ValueError, match=r"mine\.py has no 'none', expected a function \(log_probs, batch, clip, beta"):
         train("ppo", "none", objective="mine.py:none")
-    with pytest.raises(ValueError, match=r"objective must be clip, .* or a function of yours, path/to/file\.py:name"):
+    with pytest.raises(ValueError, match=r"objective must be clip, .* or a custom function, path/to/file\.py:name"):
         train("ppo", "wrong", objective="clipp")
     (tmp_path / "mine.py").write_text(f"{OBJECTIVES}# changed\n")
     with pytest.raises(RunError, match=r"objective .*mine\.py has changed"):

@@ -286,7 +286,7 @@ def test_what_cannot_work_is_named():
         Experience(Half(make("operant/Reach-v0", 2, (3, 5))), **ASKED)
     with pytest.raises(ValueError, match=r"returned shape \[2, 1\] for 2 goals, expected \[2\]"):
         Experience(Column(make("operant/Reach-v0", 2, (3, 5))), **ASKED)
-    with pytest.raises(ValueError, match="hindsight must be none, future, final, episode or a function of yours"):
+    with pytest.raises(ValueError, match="hindsight must be none, future, final, episode or a custom function"):
         DQNConfig(hindsight="past")
     with pytest.raises(ValueError, match="n_step must be 1 with hindsight='future', got 3"):
         DQNConfig(hindsight="future", n_step=3)

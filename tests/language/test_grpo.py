@@ -833,7 +833,7 @@ def test_an_objective_and_an_advantage_of_ones_own_take_the_place_of_the_built_i
         torch.testing.assert_close(own.model.state_dict()[name], tensor)
     with pytest.raises(ValueError, match=r"mine\.py:total must return the losses of \d+ tokens, a tensor of shape"):
         make_learner(objective=f"{tmp_path / 'mine.py'}:total").iterate()
-    with pytest.raises(ValueError, match=r"advantage must be group, .* or a function of yours, path/to/file\.py:name"):
+    with pytest.raises(ValueError, match=r"advantage must be group, .* or a custom function, path/to/file\.py:name"):
         make_learner(advantage="median")
 
 

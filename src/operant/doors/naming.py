@@ -135,7 +135,7 @@ def chosen(table: Mapping[str, T], name: str, *, expected: str, group: str) -> T
 
 
 def choices(
-    table: Iterable[str], value: Any, group: str, what: str = "a function of yours, path/to/file.py:name"
+    table: Iterable[str], value: Any, group: str, what: str = "a custom function, path/to/file.py:name"
 ) -> tuple[str, ...]:
     """Return the values of a field for built-in or external parts, for `operant.runtime.bounds`.
 

@@ -238,7 +238,7 @@ def device_of(kind: str) -> str:
     local = int(os.environ.get("LOCAL_RANK", "0"))
     if name == "cuda" and local >= torch.cuda.device_count():
         raise ValueError(
-            f"--shard needs one GPU per process, got process {local} of this machine with only "
+            f"--shard needs one GPU per process; for process {local} of this machine there are only "
             f"{torch.cuda.device_count()} GPUs: use fewer processes, or --device cpu"
         )
     return "cpu" if name == "cpu" else f"cuda:{local}"

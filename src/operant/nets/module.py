@@ -25,7 +25,7 @@ class StackedModule(FunctionalModule):
     Args:
         make: makes a module.
         shape: shape of an observation, `(D,)` or `(C, H, W)`.
-        sizes: widths of the dense hidden layers that follow, and of the output.
+        sizes: sizes of the following dense hidden layers, and of the output.
         activation: activation function of the dense hidden layers.
         beside: number of inputs after the observation, `[D + beside]`, such as an action: only the dense layers see
             them.

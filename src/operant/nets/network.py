@@ -30,7 +30,7 @@ class StackedNetwork(FunctionalModule):
     Args:
         make: makes a network.
         shape: shape of an observation, `(D,)` or `(C, H, W)`.
-        outputs: widths of the parts that `forward` returns: one, or policy and values.
+        outputs: sizes of the tensors that `forward` returns: one, or policy and values.
         beside: number of action entries after the observation in the input of a critic; 0: no action.
 
     Attributes:

@@ -16,7 +16,7 @@ from operant.envs.tensor.core import Array, TensorEnv
 
 
 class ContinuousCartPole(CartPole):
-    """Keep a pole upright on a cart that is pushed with any share in [-1, 1] of the greatest force; reward 1 a step.
+    """Keep a pole upright on a cart that is pushed with any share in [-1, 1] of the maximum force; reward 1 per step.
 
     Physics, starts and ends are those of `CartPole-v1`, and so is the limit of 500 steps.
     """
@@ -48,7 +48,7 @@ class CartPoleSwingUp(CartPole):
     alone.
 
     State: position (m), velocity, angle (rad, 0 is upright), angular velocity. Observation: position, velocity, cosine
-    and sine of the angle, angular velocity. Action: share in [-1, 1] of the greatest force.
+    and sine of the angle, angular velocity. Action: share in [-1, 1] of the maximum force.
     """
 
     task = "operant/CartPoleSwingUp-v0"
