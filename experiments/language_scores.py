@@ -39,6 +39,10 @@ RESULTS = Path(__file__).with_suffix("")
 RUNS = Path(os.environ.get("OPERANT_RUNS", Path(__file__).parents[1] / "runs")) / "language_scores"
 TASKS = ("arithmetic", "reverse", "sort", "steps", "countdown")
 PRESETS = ("", "grpo", "dr-grpo", "dapo", "prorl", "rloo", "gspo", "cispo")
+COLUMNS = 3
+"""Of the picture."""
+ENOUGH = 3
+"""Seeds of a mean that is drawn as a line; of fewer it is dotted."""
 RLHF_PRESETS = ("", "ziegler", "instructgpt", "huang", "vpg", "trpo")
 
 
@@ -173,16 +177,24 @@ def draw() -> None:
     """Draw the curves of the policies, a panel a task, the mean over seeds of each command."""
     found = {name: cells for name, cells in results().items() if ROWS[name].start}
     tasks = list(dict.fromkeys(name.partition("/")[0] for name in found))
-    figure, axes = panels(1, len(tasks))
-    for axis, task in zip(axes, tasks, strict=True):
+    columns = min(COLUMNS, len(tasks))
+    figure, axes = panels(columns, -(-len(tasks) // columns))
+    for axis in axes[len(tasks) :]:
+        axis.set_axis_off()
+    for axis, task in zip(axes, tasks, strict=False):
         names = [name for name in found if name.startswith(f"{task}/")]
-        for name, color in zip(names, COLORS * 3, strict=False):
+        for index, name in enumerate(names):
             curves = [np.array(cell["curve"]) for cell in found[name]]
             if len({len(curve) for curve in curves}) == 1:
-                mean = np.mean(curves, axis=0)
-                axis.plot(mean[:, 0] / 1000, mean[:, 1], color=color, label=name.partition("/")[2])
+                mean, count = np.mean(curves, axis=0), len(curves)
+                label = name.partition("/")[2] + (f" ({count} of {len(SEEDS)} seeds)" if count < len(SEEDS) else "")
+                style = ":" if count < ENOUGH else "-" if index < len(COLORS) else "--"
+                color = COLORS[index % len(COLORS)]
+                axis.plot(mean[:, 0] / 1000, mean[:, 1], color=color, linestyle=style, label=label)
         axis.set(title=task, xlabel="thousands of prompts or pairs", ylabel="score on held-out prompts")
-    save(figure, __file__, list(axes))
+        if task in TASKS:
+            axis.set_ylim(0, 1.02)
+    save(figure, __file__, axes[: len(tasks)])
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
