@@ -15,6 +15,9 @@ SEGMENTS = [
     Segment(18, 1),
     Segment(19, 4, 4),
     Segment(23, 6),
+    Segment(29, 2, 3),
+    Segment(31, 1, 3),
+    Segment(32, 3, 7),
 ]
 
 
@@ -23,9 +26,10 @@ def seen(segments, n, window):
     rows = {}
     for segment in segments:
         before = []
-        if segment.parent is not None:
-            parent = segments[segment.parent]
-            before = list(range(parent.start, parent.start + parent.length))
+        parent = segment.parent
+        while parent is not None:
+            start, length, parent = segments[parent]
+            before = [*range(start, start + length), *before]
         for i in range(segment.length):
             whole = before + list(range(segment.start, segment.start + i + 1))
             rows[segment.start + i] = whole[-window:] if window else whole
@@ -50,8 +54,8 @@ def tensors(n, heads, key_heads, *, seed=0):
 
 @pytest.mark.parametrize("window", [None, 1, 3, 100])
 @pytest.mark.parametrize(("heads", "key_heads"), [(4, 4), (4, 2), (3, 1)])
-def test_each_token_sees_its_own_past_and_its_parent(heads, key_heads, window):
-    rows = tensors(29, heads, key_heads)
+def test_each_token_sees_its_own_past_and_its_ancestors(heads, key_heads, window):
+    rows = tensors(35, heads, key_heads)
     layout = Segments(SEGMENTS)
     for scale in (0.3, 0.7):
         found = layout.attend(0, *rows, scale=scale, window=window)
@@ -59,7 +63,7 @@ def test_each_token_sees_its_own_past_and_its_parent(heads, key_heads, window):
 
 
 def test_layers_with_and_without_a_window_share_a_layout():
-    rows, layout = tensors(29, 2, 2), Segments(SEGMENTS)
+    rows, layout = tensors(35, 2, 2), Segments(SEGMENTS)
     for window in (None, 2, None, 2):
         found = layout.attend(0, *rows, scale=0.5, window=window)
         torch.testing.assert_close(found, brute_force(*rows, SEGMENTS, scale=0.5, window=window))
@@ -68,7 +72,7 @@ def test_layers_with_and_without_a_window_share_a_layout():
 def test_gradients_are_those_of_the_brute_force():
     found = []
     for attend in (Segments(SEGMENTS).attend, None):
-        rows = [row.requires_grad_() for row in tensors(29, 4, 2)]
+        rows = [row.requires_grad_() for row in tensors(35, 4, 2)]
         if attend:
             answer = attend(0, *rows, scale=0.5, window=None)
         else:
@@ -95,9 +99,10 @@ def test_many_children_of_one_parent():
     torch.testing.assert_close(found, brute_force(*rows, segments, scale=0.5, window=None))
 
 
-def test_a_parent_of_a_parent_is_refused():
-    with pytest.raises(ValueError, match="must begin its sequence, got one that has a parent itself"):
-        Segments([Segment(0, 2), Segment(2, 2, 0), Segment(4, 2, 1)])
+@pytest.mark.parametrize("parent", [1, 2, -1])
+def test_a_parent_that_does_not_come_before_is_refused(parent):
+    with pytest.raises(ValueError, match=f"segment 1 has the parent {parent}, which does not come before it"):
+        Segments([Segment(0, 2), Segment(2, 2, parent), Segment(4, 2)])
 
 
 def test_a_softcap_in_attention_is_refused(make_network, characters):

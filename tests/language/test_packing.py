@@ -71,14 +71,58 @@ def test_in_double_precision_it_is_the_same_to_rounding(make_model):
         torch.testing.assert_close(one, other, atol=1e-12, rtol=1e-10)
 
 
+ALIKE = [
+    *(Sample([1, 5, 6], completion) for completion in ([20, 21, 22, 2], [20, 21, 22, 2], [20, 30, 2], [20, 21, 2])),
+    *(Sample([1, 5, 7], completion) for completion in ([20, 21, 22, 2], [20], [20, 21, 23, 24, 25, 2])),
+    *(Sample([], completion) for completion in ([1, 8, 9], [1, 8], [4, 8, 9])),
+    Sample([1, 5, 6], [20, 21, 22, 2], [False, True, False, True]),
+]
+"""Answers that begin in the same way, or are the same; tokens that paths share in all:"""
+TOKENS = {
+    "prefixes": 3 + 7 + 3 + 8 + 6 + 7,
+    "prompts": 3 + 14 + 3 + 11 + 8 + 7,
+    "nothing": 4 * 3 + 14 + 3 * 3 + 11 + 8 + 7,
+}
+
+
+@pytest.mark.parametrize("samples", [SAMPLES, ALIKE])
 @pytest.mark.parametrize("kind", ["llama", "mistral", "gpt2"])
-def test_sharing_prompts_changes_nothing_but_the_work(make_model, kind):
+def test_what_is_shared_changes_nothing_but_the_work(make_model, kind, samples):
     model = make_model(kind)
-    shared, apart = pack(SAMPLES), pack(SAMPLES, share=False)
+    expected = sft_loss(model, samples, share="nothing")
+    torch.testing.assert_close(model.log_probs(pack(samples))[0], torch.cat(alone(model, samples)), atol=1e-5, rtol=0)
+    for options in ({"share": "prompts"}, {"share": "prefixes"}, {"ends": False}, {"share": "nothing", "ends": False}):
+        for one, other in zip(sft_loss(model, samples, **options), expected, strict=True):
+            torch.testing.assert_close(one, other, atol=1e-5, rtol=1e-4)
+
+
+def test_a_batch_has_one_copy_of_what_is_shared():
+    for share, tokens in TOKENS.items():
+        assert len(pack(ALIKE, share=share).ids) == tokens
+    shared, apart = pack(SAMPLES), pack(SAMPLES, share="nothing")
     assert len(shared.ids) == sum(len(s.completion) for s in SAMPLES) + 7 + 1 + 2 + 12
     assert len(apart.ids) == sum(len(s.prompt) + len(s.completion) for s in SAMPLES)
-    for one, other in zip(sft_loss(model, SAMPLES), sft_loss(model, SAMPLES, share=False), strict=True):
-        torch.testing.assert_close(one, other, atol=1e-5, rtol=1e-4)
+    for share in TOKENS:
+        batch = pack(ALIKE, share=share)
+        assert batch.ids[batch.last].tolist() == [sample.completion[-1] for sample in ALIKE]
+        assert batch.positions[batch.last].tolist() == [len(s.prompt) + len(s.completion) - 1 for s in ALIKE]
+
+
+def test_tokens_that_predict_nothing_can_be_left_out():
+    batch = pack(ALIKE, ends=False)
+    ended = pack(ALIKE)
+    assert len(batch.ids) == TOKENS["prefixes"] - (3 + 2 + 2 + 1)  # ends that no other answer goes on from
+    assert len(batch.last) == 0
+    for name in ("targets", "owner", "lengths"):
+        assert torch.equal(getattr(batch, name), getattr(ended, name))
+    assert batch.ids[batch.before].tolist() == ended.ids[ended.before].tolist()
+    assert pack([Sample([1, 5], [6])], ends=False).ids.tolist() == [1, 5]
+
+
+def test_prompts_keep_the_tokens_of_completions_together():
+    batch = pack(ALIKE, share="prompts")
+    for last, sample in zip(batch.last.tolist(), ALIKE, strict=True):
+        assert batch.ids[last + 1 - len(sample.completion) : last + 1].tolist() == sample.completion
 
 
 def test_the_order_of_the_batch_changes_nothing(make_model):

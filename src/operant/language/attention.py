@@ -3,18 +3,21 @@
 It supports every model with transformers' attention interface.
 
 A model is always called with one row `[1, n]` of tokens; only attention distinguishes sequences. A *layout*, passed
-through the model as a keyword, defines them: `Segments` for whole sequences, which may share a prompt, and
+through the model as a keyword, defines them: `Segments` for whole sequences, which may share a beginning, and
 `operant.language.engines.cache.Slots` for one new token of each of many sequences.
 """
 
 from collections.abc import Sequence
 from typing import Any, NamedTuple, Protocol
 
+import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
 from operant.language.huggingface import register_attention, sdpa_attention
+from operant.tensors import from_numpy
 
 NAME = "operant"
 """Name of this attention in transformers."""
@@ -43,7 +46,7 @@ class Layout(Protocol):
 
 
 class Segment(NamedTuple):
-    """Consecutive tokens of the packed row, with causal attention to each other and full attention to their parent.
+    """Consecutive tokens of the packed row, with causal attention to each other and full attention to their ancestors.
 
     Attributes:
         start: index of the first token.
@@ -66,14 +69,20 @@ class Segments:
         device: device of the model.
 
     Raises:
-        ValueError: a parent has a parent.
+        ValueError: a parent does not come before its child.
     """
 
     def __init__(self, segments: Sequence[Segment], device: torch.device | str = "cpu"):
-        buckets: dict[tuple[bool, int], list[Segment]] = {}
-        for segment in segments:
-            buckets.setdefault((segment.parent is not None, segment.length.bit_length()), []).append(segment)
-        self._blocks = [_Block.of(bucket, segments, device) for bucket in buckets.values()]
+        paths, buckets = list[Path](), dict[tuple[int, int], list[_Place]]()
+        for index, segment in enumerate(segments):
+            if segment.parent is not None and not 0 <= segment.parent < index:
+                raise ValueError(f"segment {index} has the parent {segment.parent}, which does not come before it")
+            own = np.arange(segment.start, segment.start + segment.length)
+            paths.append(own if segment.parent is None else np.concatenate([paths[segment.parent], own]))
+            before = len(paths[index]) - segment.length
+            place = segment.length.bit_length(), (before.bit_length() + 1) // 2
+            buckets.setdefault(place, []).append(_Place(segment.start, segment.length, paths[index]))
+        self._blocks = [_Block.of(bucket, device) for bucket in buckets.values()]
         order = torch.cat([block.tokens for block in self._blocks])
         self._order = torch.empty_like(order).scatter_(0, order, torch.arange(len(order), device=order.device))
         self._masks: dict[int | None, list[Tensor]] = {}
@@ -89,6 +98,18 @@ class Segments:
             for block, mask in zip(self._blocks, self._masks[window], strict=True)
         ]
         return torch.cat(found).index_select(0, self._order)
+
+
+Path = npt.NDArray[np.int64]
+"""Indices of the tokens of a sequence, up to the end of a segment."""
+
+
+class _Place(NamedTuple):
+    """A segment with its path."""
+
+    start: int
+    length: int
+    path: Path
 
 
 class _Block(NamedTuple):
@@ -108,23 +129,21 @@ class _Block(NamedTuple):
     """`[B, L]`; padded keys come after every query."""
 
     @classmethod
-    def of(cls, bucket: Sequence[Segment], segments: Sequence[Segment], device: torch.device | str) -> "_Block":
-        parents = [segments[s.parent] if s.parent is not None else Segment(0, 0) for s in bucket]
-        if any(parent.parent is not None for parent in parents):
-            raise ValueError("a segment's parent must begin its sequence, got one that has a parent itself")
-        starts, lengths = torch.tensor([(s.start, s.length) for s in bucket]).unsqueeze(-1).unbind(1)
-        parent_starts, prefixes = torch.tensor([(p.start, p.length) for p in parents]).unsqueeze(-1).unbind(1)
+    def of(cls, bucket: Sequence[_Place], device: torch.device | str) -> "_Block":
+        starts, lengths, totals = (
+            torch.tensor([(s.start, s.length, len(s.path)) for s in bucket]).unsqueeze(-1).unbind(1)
+        )
         column = torch.arange(int(lengths.max()))
         live = column < lengths
         query_index = (starts + column).where(live, 0)
-        query_positions = prefixes + column.minimum(lengths - 1)
-        column = torch.arange(int((prefixes + lengths).max()))
-        own = starts + column - prefixes
-        key_index = torch.where(column < prefixes, parent_starts + column, own)
-        key_live = column < prefixes + lengths
-        key_positions = column.where(key_live, torch.iinfo(torch.int64).max)
+        query_positions = totals - lengths + column.minimum(lengths - 1)
+        column = torch.arange(int(totals.max()))
+        seen = column < totals
+        key_index = torch.zeros(seen.shape, dtype=torch.int64)
+        key_index[seen] = from_numpy(np.concatenate([s.path for s in bucket]))
+        key_positions = column.where(seen, torch.iinfo(torch.int64).max)
         fields = (query_index[live], live.flatten().nonzero().squeeze(1), query_index)
-        fields = (*fields, key_index.where(key_live, 0), query_positions, key_positions)
+        fields = (*fields, key_index, query_positions, key_positions)
         return cls(*(field.to(device) for field in fields))
 
     def mask(self, window: int | None) -> Tensor:

@@ -38,7 +38,7 @@ def kl_of_batch(
     chosen = [len(samples) * k // count for k in range(count)]
     own, before = take(samples, chosen), take(old, chosen)
     parts = micro_batches(own, tokens=config.micro_batch_tokens)
-    packed = [pack(take(own, part), device=model.device) for part in parts]
+    packed = [pack(take(own, part), ends=False, device=model.device) for part in parts]
     new = torch.cat([model.log_probs(batch, temperature=config.temperature)[0] for batch in packed])
     return ops.approximate_kl(new, torch.cat(before).to(new.device))
 
@@ -78,7 +78,7 @@ class Start:
             return {}
         total, length = 0.0, 0
         for part in micro_batches(samples, tokens=tokens):
-            packed = pack(take(samples, part), device=model.device)
+            packed = pack(take(samples, part), ends=False, device=model.device)
             with torch.no_grad():
                 new, _ = model.log_probs(packed)
             total += float(ops.kl_estimate(new, self._reference.log_probs(packed), "k3").sum())

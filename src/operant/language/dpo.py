@@ -215,7 +215,7 @@ class DPO(DeclaredState):
         return [Sample(pair.prompt, pair.chosen), Sample(pair.prompt, pair.rejected)]
 
     def _packed(self, part: Sequence[int]) -> Packed:
-        return pack([sample for i in part for sample in self._samples(i)], device=self.model.device)
+        return pack([sample for i in part for sample in self._samples(i)], ends=False, device=self.model.device)
 
     def _parts(self, batch: Sequence[int]) -> list[list[int]]:
         size = {"tokens": self.config.micro_batch_tokens, "shards": self.shards.count}

@@ -399,7 +399,7 @@ class GRPO(DeclaredState):
         return self.shards.map(lambda part: self._forward(batch, part)[1], parts)
 
     def _forward(self, batch: GRPOBatch, part: Sequence[int]) -> tuple[Packed, Tensor, Tensor]:
-        packed = pack(take(batch.samples, part), device=self.model.device)
+        packed = pack(take(batch.samples, part), ends=False, device=self.model.device)
         return packed, *self.model.log_probs(packed, temperature=self.config.temperature)
 
     def _step(

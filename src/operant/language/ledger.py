@@ -66,12 +66,10 @@ def ledger_of(learned: Learned, tokenizer: Tokenizer, *, consumed: int, seed: in
     table, kept = _columns(learned, everything), _kept(everything, owners)
     firsts = [owners.index(owner) for owner in dict.fromkeys(owners[:kept])]
     prompts = {owners[i]: place for place, i in enumerate(firsts)}
-    visits, places = list[Visit](), list[Tensor]()
-    for visit in everything:
-        if visit.answer < kept:
-            visits.append(visit._replace(start=sum(map(len, places))))
-            places.append(torch.arange(visit.start, visit.start + visit.length))
-    chosen = torch.cat(places)
+    own = [visit for visit in everything if visit.answer < kept]
+    starts = accumulate((visit.length for visit in own), initial=0)
+    visits = [visit._replace(start=start) for visit, start in zip(own, starts, strict=False)]
+    chosen = torch.cat([torch.arange(visit.start, visit.start + visit.length) for visit in own])
     rest = torch.ones(len(table["policy"]), dtype=torch.bool)
     rest[chosen] = False
     ids = [token for visit in visits for token in samples[visit.answer].completion]

@@ -162,7 +162,7 @@ class LanguageModel:
         """
         found: list[Tensor] = []
         for part in micro_batches(samples, tokens=tokens):
-            packed = pack(take(samples, part), device=self.device)
+            packed = pack(take(samples, part), ends=False, device=self.device)
             found += split(self.log_probs(packed)[0], integers(packed.lengths))
         return found
 

@@ -1,14 +1,15 @@
 """Batches of token sequences without padding: `Sample`, `pack`, `micro_batches`, `step_weights`.
 
 All sequences of a batch are concatenated in one row; positions and attention separate them. Consecutive samples with
-the same prompt share one copy of it. Losses are computed on flat tensors `[m]`, with one element per trained token in
-the order of the samples.
+the same prompt share one copy of it, and of equal beginnings of their completions. Losses are computed on flat tensors
+`[m]`, with one element per trained token in the order of the samples.
 """
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple, TypeVar
+from typing import Literal, NamedTuple, TypeVar
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -18,6 +19,11 @@ from operant.ops.weights import Aggregation
 from operant.runtime.shards import share
 
 Thing = TypeVar("Thing")
+
+Share = Literal["prefixes", "prompts", "nothing"]
+"""What consecutive samples with equal prompts share."""
+_ROOT = -1
+"""Parent of the first token of a sequence."""
 
 Plan = list[list[list[int]]]
 """Optimizer steps of an epoch, each a list of micro-batches, which are lists of sample indices."""
@@ -50,7 +56,7 @@ class Packed:
         targets: ids of the trained tokens, `[m]`.
         owner: index of the sample of each trained token, ascending, `[m]`.
         lengths: number of trained tokens of each sample, `[B]`.
-        last: index of the last token of each sample, `[B]`.
+        last: index of the last token of each sample, `[B]`; empty if packed without ends.
     """
 
     ids: Tensor
@@ -63,13 +69,18 @@ class Packed:
     last: Tensor
 
 
-def pack(samples: Sequence[Sample], *, share: bool = True, device: torch.device | str = "cpu") -> Packed:
+def pack(
+    samples: Sequence[Sample], *, share: Share = "prefixes", ends: bool = True, device: torch.device | str = "cpu"
+) -> Packed:
     """Pack samples into one batch.
 
     Args:
         samples: samples, at least one.
-        share: whether consecutive samples with equal prompts share one copy, which saves computation and gives the
-            same results.
+        share: what consecutive samples with equal prompts share: the prompt and equal beginnings of the completions,
+            only the prompt, or nothing. The results are the same; sharing saves computation. Without `prefixes`, the
+            tokens of a completion are consecutive in the batch.
+        ends: whether to include the last token of each sample. Scores and values need it; policies predict nothing
+            from it.
         device: device of the model.
 
     Raises:
@@ -77,72 +88,88 @@ def pack(samples: Sequence[Sample], *, share: bool = True, device: torch.device 
     """
     if not samples:
         raise ValueError("a batch needs at least one sample")
-    row = _Row()
+    row = _Row(share, ends)
     for index, sample in enumerate(samples):
         if not sample.completion or len(sample.prompt) + len(sample.completion) < 2:
             raise ValueError(
                 f"sample {index} has a prompt of {len(sample.prompt)} and a completion of {len(sample.completion)} "
                 "tokens, but a token can only be predicted from a preceding one: leave it out"
             )
-        row.add(index, sample, share)
+        row.add(index, sample)
     return row.finish(device)
 
 
 class _Row:
-    """The row of a batch under construction."""
+    """The row of a batch under construction: trees of tokens, in which each sequence is a path from a root."""
 
-    def __init__(self) -> None:
+    def __init__(self, share: Share, ends: bool) -> None:
+        self.share, self.ends = share, ends
         self.ids: list[int] = []
         self.positions: list[int] = []
-        self.segments: list[Segment] = []
+        self.parents: list[int] = []
         self.before: list[int] = []
         self.targets: list[int] = []
         self.lengths: list[int] = []
         self.last: list[int] = []
         self._prompt: Sequence[int] | None = None
-        self._parent = 0
+        self._end = _ROOT
+        self._children: dict[tuple[int, int], int] = {}
 
-    def add(self, index: int, sample: Sample, share: bool) -> None:
+    def add(self, index: int, sample: Sample) -> None:
         prompt, completion = sample.prompt, sample.completion
-        if share and prompt:
-            if prompt is not self._prompt and prompt != self._prompt:
-                self._prompt, self._parent = prompt, len(self.segments)
-                self._append(prompt, 0, None)
-            parent = self.segments[self._parent]
-            before = parent.start + parent.length - 1
-            self._append(completion, len(prompt), self._parent)
-        else:
-            self._prompt = None
-            before = len(self.ids) + len(prompt) - 1
-            self._append([*prompt, *completion], 0, None)
-        first = len(self.ids) - len(completion)
-        previous = [before, *range(first, len(self.ids) - 1)]
+        if self._prompt is None or not (prompt is self._prompt or prompt == self._prompt):
+            self._prompt, self._children = None if self.share == "nothing" else prompt, {}
+            self._end = [_ROOT, *self._extend(_ROOT, prompt, 0)][-1]
         counts = [True] * len(completion) if sample.mask is None else list(sample.mask)
         if len(counts) != len(completion):
             raise ValueError(f"sample {index} has {len(completion)} completion tokens but a mask of {len(counts)}")
         if not prompt:
             counts[0] = False
+        path = self._extend(self._end, completion if self.ends else completion[:-1], len(prompt))
+        previous = [self._end, *path][: len(completion)]
         self.before += [place for place, live in zip(previous, counts, strict=True) if live]
         self.targets += [token for token, live in zip(completion, counts, strict=True) if live]
         self.lengths.append(sum(counts))
-        self.last.append(len(self.ids) - 1)
+        self.last += path[-1:] if self.ends else []
 
-    def _append(self, tokens: Sequence[int], position: int, parent: int | None) -> None:
-        self.segments.append(Segment(len(self.ids), len(tokens), parent))
-        self.ids += tokens
-        self.positions += range(position, position + len(tokens))
+    def _extend(self, parent: int, tokens: Sequence[int], position: int) -> list[int]:
+        """Return the path of some tokens after a parent, and add the tokens that are not in the tree."""
+        path = list[int]()
+        for offset, token in enumerate(tokens, position):
+            child = self._children.get((parent, token))
+            if child is None:
+                child = len(self.ids)
+                self.ids.append(token)
+                self.positions.append(offset)
+                self.parents.append(parent)
+                if self.share == "prefixes":
+                    self._children[parent, token] = child
+            path.append(child)
+            parent = child
+        return path
+
+    def _segments(self) -> list[Segment]:
+        """Return the longest segments without a branch inside."""
+        parents = np.array(self.parents)
+        children = np.bincount(parents[parents >= 0], minlength=len(parents))
+        begins = np.ones(len(parents), dtype=bool)
+        begins[1:] = (parents[1:] != np.arange(len(parents) - 1)) | (children[parents[1:]] > 1)
+        owners, starts = begins.cumsum() - 1, np.flatnonzero(begins)
+        above = [int(owners[parent]) if parent >= 0 else None for parent in parents[starts].tolist()]
+        lengths = np.diff(starts, append=len(parents)).tolist()
+        return [Segment(*row) for row in zip(starts.tolist(), lengths, above, strict=True)]
 
     def finish(self, device: torch.device | str) -> Packed:
         lengths = torch.tensor(self.lengths)
         return Packed(
             ids=torch.tensor(self.ids, device=device),
             positions=torch.tensor(self.positions, device=device),
-            layout=Segments(self.segments, device),
+            layout=Segments(self._segments(), device),
             before=torch.tensor(self.before, dtype=torch.int64, device=device),
             targets=torch.tensor(self.targets, dtype=torch.int64, device=device),
             owner=torch.arange(len(lengths)).repeat_interleave(lengths).to(device),
             lengths=lengths.to(device),
-            last=torch.tensor(self.last, device=device),
+            last=torch.tensor(self.last, dtype=torch.int64, device=device),
         )
 
 

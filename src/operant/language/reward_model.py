@@ -368,7 +368,7 @@ class RewardModel(DeclaredState):
 
     def _packed(self, batch: Sequence[Example]) -> tuple[Packed, Tensor]:
         samples = [sample for e in batch for sample in e.samples]
-        packed = pack(samples, device=self.model.device)
+        packed = pack(samples, share="prompts", device=self.model.device)
         return packed, places(packed, samples, [row for e in batch for row in e.ends])
 
     @property

@@ -299,7 +299,10 @@ def answers_of(prompts: Sequence[Prompt], completions: list[Completion], *, toke
     """Return completions, with equal numbers per prompt, as answers."""
     if not prompts:
         return Answers([], [], [])
-    count, texts = len(completions) // len(prompts), [decode(tokenizer, completion.ids) for completion in completions]
+    count, known = len(completions) // len(prompts), dict[tuple[int, ...], str]()
+    for ids in {tuple(completion.ids) for completion in completions}:
+        known[ids] = decode(tokenizer, ids)
+    texts = [known[tuple(completion.ids)] for completion in completions]
     return Answers([prompt for prompt in prompts for _ in range(count)], completions, texts)
 
 

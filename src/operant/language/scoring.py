@@ -48,7 +48,7 @@ class Scorer:
         """Compute the scores `[p]` at the given tokens of a batch, with gradients.
 
         Args:
-            batch: packed sequences.
+            batch: packed sequences; for a head with features, without shared beginnings of completions.
             places: indices of tokens in the batch, `[p]`; `batch.last` for whole answers.
         """
         return self.score(self.model.read(batch), batch, places)
@@ -92,7 +92,7 @@ class Scorer:
         found: list[Tensor] = []
         for part in micro_batches(samples, tokens=tokens):
             chosen, own = take(samples, part), [ends[i] for i in part]
-            packed = pack(chosen, device=self.model.device)
+            packed = pack(chosen, share="prompts", device=self.model.device)
             found += split(self.read(packed, places(packed, chosen, own)), [len(row) for row in own])
         return found
 
@@ -108,7 +108,7 @@ def places(batch: Packed, samples: Sequence[Sample], ends: Sequence[Sequence[int
     """Convert indices of tokens in completions to indices in a packed batch, `[p]`.
 
     Args:
-        batch: packed samples.
+        batch: packed samples, without shared beginnings of completions.
         samples: B samples.
         ends: indices of tokens in the completion of each sample.
     """
@@ -126,7 +126,7 @@ def lowest_log_probs(log_probs: Tensor, batch: Packed, places: Tensor) -> Tensor
 
     Args:
         log_probs: log-probabilities of the tokens of the answers, `[m]`.
-        batch: packed sequences.
+        batch: packed sequences, without shared beginnings of completions.
         places: indices of the last tokens of all steps, ascending, `[p]`; the last steps end their answers.
     """
     answer = torch.searchsorted(batch.last, places)  # of each step

@@ -103,7 +103,7 @@ class SFT:
     def update(self, batch: Sequence[Sample]) -> dict[str, Any]:
         """Take one optimizer step on a batch, accumulating gradients over micro-batches."""
         parts = micro_batches(batch, tokens=self.config.micro_batch_tokens, shards=self.shards.count)
-        packed = [pack(take(batch, part), device=self.model.device) for part in parts]
+        packed = [pack(take(batch, part), ends=False, device=self.model.device) for part in parts]
         lengths = [part.lengths for part in packed]
         weight = ops.token_weights(torch.cat(lengths), how=self.config.loss_aggregation)
         weights = split(weight, [len(n) for n in lengths])

@@ -35,8 +35,9 @@ class Twin:
                 expected = products.softmax(0) @ seen_values[last, head // share]
                 torch.testing.assert_close(found[row, head], expected, atol=1e-5, rtol=1e-5)
 
-    def remove(self, positions):
-        order = self.slots.remove(positions)
+    def keep(self, counts):
+        order = self.slots.keep(counts)
+        assert sorted(order) == [slot for slot, count in enumerate(counts) for _ in range(count)]
         self.rows = [self.rows[p] for p in order]
         assert self.slots.used == len(order)
 
@@ -75,9 +76,10 @@ def test_sequences_come_and_go_in_any_order(seed):
             twin.fill(prompts(generator, lengths), which)
         if twin.rows:
             twin.step(generator, heads=2, key_heads=2)
-            gone = (torch.rand(len(twin.rows), generator=generator) < 0.4).nonzero().flatten().tolist()
-            if gone:
-                twin.remove(gone)
+            counts = [*(torch.rand(len(twin.rows), generator=generator) < 0.6).long().tolist()]
+            if sum(counts) < 5 and any(counts):
+                counts[counts.index(1)] += int(torch.randint(6 - sum(counts), (), generator=generator))
+            twin.keep(counts)
 
 
 def test_room_grows_and_keeps_what_is_there():
@@ -90,11 +92,24 @@ def test_room_grows_and_keeps_what_is_there():
     twin.step(generator, heads=2, key_heads=2)
 
 
-def test_removing_says_where_those_left_were():
+def test_copies_of_a_sequence_go_their_own_ways():
+    generator = torch.Generator().manual_seed(0)
+    twin = Twin(Slots(6))
+    twin.fill(prompts(generator, [3, 1, 7]), [0, 1, 2])
+    twin.step(generator, heads=2, key_heads=2)
+    twin.keep([0, 2, 3])
+    for counts in ([1, 1, 1, 1, 1], [0, 2, 1, 0, 1], [2, 1, 0, 3]):
+        twin.step(generator, heads=2, key_heads=2)
+        twin.keep(counts)
+    twin.step(generator, heads=2, key_heads=2)
+
+
+def test_keeping_says_what_each_slot_continues():
     slots = Slots(5)
     stored = [(torch.arange(5.0).view(5, 1, 1), torch.arange(5.0).view(5, 1, 1))]
     slots.fill(stored, [0, 1, 2, 3, 4], [1] * 5)
-    assert slots.remove([1, 4]) == [0, 3, 2]
-    assert slots.remove([0, 1, 2]) == []
+    assert slots.keep([1, 0, 1, 1, 0]) == [0, 3, 2]
+    assert slots.keep([0, 3, 1]) == [1, 1, 2, 1]
+    assert slots.keep([0, 0, 0, 0]) == []
     slots.fill(stored, [2], [1])
     assert slots.used == 1

@@ -118,6 +118,23 @@ def test_a_group_shares_one_pass_over_its_prompt(make_model, monkeypatch):
     assert read == [7 + 3]
 
 
+@pytest.mark.parametrize("rows", [3, 256])
+def test_a_beginning_that_answers_share_is_read_once(make_model, monkeypatch, rows):
+    model = with_stop(make_model(vocab_size=6), 2, 3)
+    read, hidden = [], model.hidden
+    monkeypatch.setattr(model, "hidden", lambda ids, *others: read.append(len(ids)) or hidden(ids, *others))
+    found = ask(model, [[1, 5], [1]], 100, rows=rows, max_tokens=4)
+    paths = [{tuple(c.ids[:n]) for c in answers for n in range(1, len(c.ids))} for answers in found]
+    tokens = sum(len(c.ids) - 1 for answers in found for c in answers)
+    assert 2 * sum(map(len, paths)) < tokens
+    if rows == 256:
+        assert sum(read) == 2 + 1 + sum(map(len, paths))
+    samples = [Sample(p, c.ids) for p, answers in zip([[1, 5], [1]], found, strict=True) for c in answers]
+    expected, _ = model.log_probs(pack(samples))
+    drawn = torch.tensor([value for answers in found for c in answers for value in c.log_probs])
+    torch.testing.assert_close(drawn, expected.detach(), atol=1e-5, rtol=1e-5)
+
+
 def test_chance_belongs_to_the_generator(make_model):
     model = make_model()
     first, again, other = (texts(ask(model, PROMPTS, 2, max_tokens=8, seed=seed)) for seed in (0, 0, 1))
@@ -262,7 +279,7 @@ def test_top_k_and_top_p_against_a_twin(top_k, top_p):
     sampling = Sampling(max_tokens=1, temperature=0.8, top_k=top_k, top_p=top_p)
     grid = (torch.arange(20_000, dtype=torch.float64) + 0.5) / 20_000
     for row in logits:
-        tokens, log_probs = draw(row.expand(len(grid), -1), sampling, grid)
+        (tokens,), (log_probs,) = draw(row.unsqueeze(0), sampling, grid.unsqueeze(0))
         shares = tokens.bincount(minlength=9) / len(grid)
         expected = cut(row.tolist(), temperature=0.8, top_k=top_k, top_p=top_p)
         assert {i for i in range(9) if shares[i] > 0} == set(expected)
@@ -273,7 +290,7 @@ def test_top_k_and_top_p_against_a_twin(top_k, top_p):
 def test_chance_at_its_ends_draws_a_token_that_can_be_drawn():
     logits = torch.tensor([[-math.inf, 0.0, 1.0, -math.inf]])
     for chance in (0.0, 1 - 2**-53):
-        tokens, _ = draw(logits, Sampling(max_tokens=1), torch.tensor([chance], dtype=torch.float64))
+        tokens, _ = draw(logits, Sampling(max_tokens=1), torch.tensor([[chance]], dtype=torch.float64))
         assert tokens.item() == (1 if chance == 0 else 2)
 
 

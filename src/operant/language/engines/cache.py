@@ -1,5 +1,7 @@
 """Key-value cache of sequences being completed: `Slots`."""
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
@@ -75,27 +77,30 @@ class Slots:
         found = scaled_dot_product_attention(grouped, seen_keys, seen_values, attn_mask=mask, scale=scale)
         return found.reshape(queries.shape)
 
-    def remove(self, positions: list[int]) -> list[int]:
-        """Free the sequences at some positions, and move the last sequences into the gaps.
+    def keep(self, counts: Sequence[int]) -> list[int]:
+        """Set the number of copies of each active sequence: 0 frees its slot, and copies can continue differently.
+
+        Args:
+            counts: number of copies of each active sequence, with a sum of at most `rows`.
 
         Returns:
-            For each active slot, its previous slot.
+            For each slot that is active afterwards, the previous slot of its sequence.
         """
-        gone = set(positions)
-        left = self.used - len(gone)
-        gaps = sorted(p for p in gone if p < left)
-        movers = [p for p in range(left, self.used) if p not in gone]
+        left, before = sum(counts), list(range(sum(counts)))
+        gaps = [slot for slot in range(left) if slot >= self.used or not counts[slot]]
+        sources = [slot for slot, count in enumerate(counts) for _ in range(count - (slot < left and count > 0))]
         if gaps:
             device = self._stored[0][0].device
-            target, source = torch.tensor(gaps, device=device), torch.tensor(movers, device=device)
-            reach = int(self.lengths[movers].max())
+            target, source = torch.tensor(gaps, device=device), torch.tensor(sources, device=device)
+            reach = int(self.lengths[sources].max())
             for pair in self._stored:
                 for stored in pair:
                     stored[target, :, :reach] = stored[source, :, :reach]
-            self.lengths[gaps] = self.lengths[movers]
+            self.lengths[gaps] = self.lengths[sources]
+            for gap, slot in zip(gaps, sources, strict=True):
+                before[gap] = slot
         self.used = left
-        moved = dict(zip(gaps, movers, strict=True))
-        return [moved.get(p, p) for p in range(left)]
+        return before
 
     def _windowed(self, window: int) -> Tensor:
         assert self._places is not None  # noqa: S101 - set by `begin`

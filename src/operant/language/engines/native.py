@@ -1,11 +1,12 @@
 """Sampling from a model in this process: `NativeEngine`.
 
-Each prompt is prefilled once for all its completions. Finished sequences leave the batch immediately, and the next ones
-in the queue replace them (continuous batching). Random numbers are drawn per sequence in advance, so a sequence does
-not depend on the others in the batch (up to rounding).
+Each prompt is prefilled once for all its completions, and completions with equal beginnings share them: they are one
+branch until they choose different tokens. Finished sequences leave the batch immediately, and the next ones in the
+queue replace them (continuous batching). Random numbers are drawn per sequence in advance, so a sequence does not
+depend on the others in the batch (up to rounding).
 """
 
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 
 import torch
 from torch import Tensor
@@ -15,7 +16,7 @@ from operant.language.engines.cache import Slots
 from operant.language.engines.protocol import Completion, Sampling
 from operant.language.models import LanguageModel
 from operant.runtime.evaluation import StoppedError
-from operant.tensors import booleans, integers, rows_of_floats, rows_of_integers
+from operant.tensors import integers, rows_of_floats, rows_of_integers
 
 ROWS = 256
 """Default maximum number of parallel sequences."""
@@ -95,6 +96,10 @@ class NativeEngine:
         """Do nothing: this engine holds no resources."""
 
 
+Branch = list[int]
+"""Sequences of one prompt with the same tokens so far, which share a slot."""
+
+
 class _Batch:
     """Batch of one call of `NativeEngine.generate`; sequences are numbered prompt by prompt."""
 
@@ -117,9 +122,8 @@ class _Batch:
         self.log_probs = torch.zeros(total, sampling.max_tokens, device=device)
         self.lengths = [0] * total
         self.truncated = [False] * total
-        self.stop = torch.tensor(sorted(model.stop), device=device)
         self.slots = Slots(min(rows, total), max(map(len, prompts)) + sampling.max_tokens)
-        self.active: list[int] = []
+        self.active: list[Branch] = []
         self.waiting = total
         self._tokens = torch.zeros(0, dtype=torch.int64, device=device)
 
@@ -128,15 +132,15 @@ class _Batch:
         return bool(self.active or self.waiting)
 
     def step(self) -> None:
-        """Start waiting sequences if a quarter of the slots is free, then sample one token of each sequence."""
-        free = self.slots.rows - len(self.active)
+        """Start waiting sequences if a quarter of all can start, then sample one token of each sequence."""
+        free = self.slots.rows - sum(map(len, self.active))
         if self.waiting and (not self.active or free * 4 >= self.slots.rows):
             self._take_up(free)
         if not self.active:
             return
         positions = self.slots.begin()
         hidden = self.model.hidden(self._tokens, positions, self.slots)
-        self._choose(self.model.logits(hidden), self.active)
+        self._choose(self.model.logits(hidden))
 
     def completions(self) -> list[Completion]:
         """Return the completions of all sequences."""
@@ -156,41 +160,55 @@ class _Batch:
                 end = prompt * self.count
                 break
             wanted.append(prompt)
-        new = range(first, end)
-        self.waiting -= len(new)
+        self.waiting -= end - first
         prefill, starts = Prefill.of([self.prompts[p] for p in wanted], self.model.device)
         hidden = self.model.hidden(prefill.ids, prefill.positions, prefill)
-        place = dict(zip(wanted, starts, strict=True))
-        begins = [place[index // self.count] for index in new]
-        sizes = [len(self.prompts[index // self.count]) for index in new]
-        last = torch.tensor([b + n - 1 for b, n in zip(begins, sizes, strict=True)], device=hidden.device)
-        self.slots.fill(prefill.stored, begins, sizes)
-        self.active += new
-        tokens = self._tokens
-        self._tokens = torch.zeros(0, dtype=torch.int64, device=hidden.device)
-        self._choose(self.model.logits(hidden.index_select(0, last)), list(new), before=tokens)
+        sizes = [len(self.prompts[p]) for p in wanted]
+        last = torch.tensor([start + size - 1 for start, size in zip(starts, sizes, strict=True)], device=hidden.device)
+        self.slots.fill(prefill.stored, starts, sizes)
+        self.active += [[*range(max(first, p * self.count), min(end, (p + 1) * self.count))] for p in wanted]
+        self._choose(self.model.logits(hidden.index_select(0, last)))
 
-    def _choose(self, logits: Tensor, sequences: list[int], before: Tensor | None = None) -> None:
-        """Sample the next token of the last active sequences, and remove sequences that end."""
-        at = torch.tensor(sequences, device=logits.device)
-        column = torch.tensor([self.lengths[i] for i in sequences], device=logits.device)
-        chance = None if self.chance is None else self.chance[at, column]
-        tokens, log_probs = draw(logits, self.sampling, chance)
-        self.ids[at, column], self.log_probs[at, column] = tokens, log_probs
-        ended = booleans(torch.isin(tokens, self.stop))
-        over: list[int] = []
-        offset = len(self.active) - len(sequences)
-        for row, (sequence, stopped) in enumerate(zip(sequences, ended, strict=True)):
+    def _choose(self, logits: Tensor) -> None:
+        """Sample the next token of the sequences of the last n branches, split branches, and remove ended sequences.
+
+        Args:
+            logits: logits of the last n branches, `[n, V]`; the other branches have their next tokens.
+        """
+        first = len(self.active) - len(logits)
+        branches = self.active[first:]
+        places = [(row, i, sequence) for row, branch in enumerate(branches) for i, sequence in enumerate(branch)]
+        row, position, at = torch.tensor(places, device=logits.device).unbind(1)
+        column = torch.tensor([self.lengths[branch[0]] for branch in branches], device=logits.device)[row]
+        chance = None
+        if self.chance is not None:
+            chance = self.chance.new_zeros(len(branches), max(map(len, branches)))
+            chance[row, position] = self.chance[at, column]
+        drawn, log_probs = draw(logits, self.sampling, chance)
+        if chance is None:
+            position = torch.zeros_like(position)
+        tokens = drawn[row, position]
+        self.ids[at, column], self.log_probs[at, column] = tokens, log_probs[row, position]
+        chosen = iter(integers(tokens))
+        others = zip(integers(self._tokens[:first]), self.active, strict=False)
+        found = [[other] for other in others] + [self._parted(branch, chosen) for branch in branches]
+        continued = [found[slot].pop() for slot in self.slots.keep([len(parts) for parts in found])]
+        self.active = [branch for _, branch in continued]
+        self._tokens = torch.tensor([token for token, _ in continued], dtype=torch.int64, device=logits.device)
+
+    def _parted(self, branch: Branch, tokens: Iterator[int]) -> list[tuple[int, Branch]]:
+        """Add a token to each sequence of a branch; return the branches that continue, each with its token."""
+        parts = dict[int, Branch]()
+        full = self.lengths[branch[0]] + 1 >= self.sampling.max_tokens
+        for sequence, token in zip(branch, tokens, strict=False):
             self.lengths[sequence] += 1
-            full = self.lengths[sequence] >= self.sampling.max_tokens
-            if stopped or full:
-                over.append(offset + row)
-                self.truncated[sequence] = not stopped
-        self._tokens = tokens if before is None else torch.cat([before, tokens])
-        if over:
-            order = self.slots.remove(over)
-            self.active = [self.active[p] for p in order]
-            self._tokens = self._tokens[torch.tensor(order, dtype=torch.int64, device=logits.device)]
+            if token in self.model.stop:
+                continue
+            if full:
+                self.truncated[sequence] = True
+            else:
+                parts.setdefault(token, []).append(sequence)
+        return [*parts.items()]
 
 
 class Prefill(Segments):
@@ -226,25 +244,25 @@ def chances(sequences: int, sampling: Sampling, generator: torch.Generator) -> T
 
 
 def draw(logits: Tensor, sampling: Sampling, chance: Tensor | None) -> tuple[Tensor, Tensor]:
-    """Sample a token from each row of logits.
+    """Sample k tokens from each row of logits.
 
     Args:
         logits: logits `[n, V]`.
         sampling: sampling options.
-        chance: uniform numbers `[n]` in [0, 1), one per row; None selects the most probable token.
+        chance: uniform numbers `[n, k]` in [0, 1); None selects the most probable token, with k = 1.
 
     Returns:
-        Tokens and their log-probabilities, `[n]` each.
+        Tokens and their log-probabilities, `[n, k]` each.
     """
     if sampling.temperature:
         logits = logits / sampling.temperature
     log_probs = logits.log_softmax(-1)
     if chance is None:
-        tokens = log_probs.argmax(-1)
+        tokens = log_probs.argmax(-1, keepdim=True)
     else:
         mass = _cut(log_probs.exp(), sampling).double().cumsum(-1)
-        tokens = torch.searchsorted(mass, (chance * mass[:, -1]).unsqueeze(1), right=True).squeeze(1)
-    return tokens, log_probs.gather(1, tokens.unsqueeze(1)).squeeze(1)
+        tokens = torch.searchsorted(mass, chance * mass[:, -1:], right=True)
+    return tokens, log_probs.gather(1, tokens)
 
 
 def _cut(probabilities: Tensor, sampling: Sampling) -> Tensor:
