@@ -31,7 +31,7 @@ def test_what_was_kept_and_hashed_is_listed(tmp_path):
     [
         ({"algorithm": "file.py:Mine"}, {}, "file.py:Mine is custom code"),
         ({"algorithm": "my-algorithm"}, {}, "my-algorithm is custom code"),
-        ({"algorithm": "grpo", "task": "arithmetic"}, {}, "is on the page Completions"),
+        ({"algorithm": "grpo", "task": "arithmetic"}, {}, "are on the page Completions"),
         ({"task": "envs/mine.py:World"}, {}, "envs/mine.py:World is custom code"),
         ({"task": "package.module:World-v0"}, {}, "package.module:World-v0 is custom code"),
         ({"wrappers": ["subprocess:Popen(args=['touch', 'x'])"]}, {}, "subprocess:Popen"),
