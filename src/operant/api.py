@@ -147,11 +147,8 @@ def train(
     if entry.package != "language":
         task, chosen_settings["env_kwargs"] = drawn(task, chosen_settings.get("env_kwargs", {}))
     budget = entry.budget_for(str(task)) if budget is None else budget
-    chosen_settings |= {
-        "budget": budget,
-        "callbacks": named(callbacks),
-        "track": tuple(chosen_settings.get("track", ())),
-    }
+    track = tuple(chosen_settings.get("track", ()))
+    chosen_settings |= {"budget": budget, "callbacks": named(callbacks), "track": track}
     settings = Settings(algorithm=entry.name, task=task, seeds=_seeds(seeds, seed), **chosen_settings)
     if init is not None and entry.package == "language":
         parameters["init"], init = str(init), None

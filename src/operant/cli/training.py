@@ -129,6 +129,7 @@ def finish(work: Callable[[], "Trained"], *, as_json: bool) -> int:
     status = int(faulty(settings.seeds, evaluation))
     if as_json:
         rate = outcome.steps_per_second
+        speed = {"unit": entry.unit, "units_per_second": rate} if is_language_model else {"env_steps_per_second": rate}
         print_json(
             {
                 "algorithm": settings.algorithm,
@@ -138,11 +139,7 @@ def finish(work: Callable[[], "Trained"], *, as_json: bool) -> int:
                 **score_fields(evaluation),
                 **course_fields(course),
                 **({"metrics": evaluation.metrics} if evaluation.metrics else {}),
-                **(
-                    {"unit": entry.unit, "units_per_second": rate}
-                    if is_language_model
-                    else {"env_steps_per_second": rate}
-                ),
+                **speed,
                 "skipped_updates": [seed.skipped for seed in updates],
                 "skipped_share": [seed.share for seed in updates],
                 "wall_seconds": seconds,

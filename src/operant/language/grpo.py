@@ -123,11 +123,10 @@ class GRPOConfig(SamplingConfig):
     """Clipped quantity: ratios of tokens (GRPO), ratios of sequences (GSPO), or weights of the policy gradient (CISPO);
     or path/to/file.py:function of a function with the parameters of `operant.language.grpo.of_tokens`."""
     epsilon: Annotated[float, Interval("(0, 1]")] = 0.2
-    """Lower clip range: tokens of negative advantage have no gradient if their ratio is below 1 - epsilon. Unused by
-    cispo."""
+    """Lower clip range: no gradient for negative advantages at ratios below 1 - epsilon. Unused by cispo."""
     epsilon_high: PositiveFloat = 0.2
-    """Upper clip range: tokens of positive advantage have no gradient if their ratio is above 1 + epsilon_high. Larger
-    values (DAPO: 0.28) let the probability of rare tokens grow, and preserve entropy."""
+    """Upper clip range: no gradient for positive advantages at ratios above 1 + epsilon_high. Larger values (DAPO:
+    0.28) let the probability of rare tokens grow, and preserve entropy."""
     dual_clip: Annotated[float, Interval("(1, inf)")] | None = None
     """Upper bound of the ratio for negative advantages, above 1 (often 3); None: no bound. Unused by cispo."""
     loss_aggregation: Literal["token_mean", "sequence_mean", "constant"] = "token_mean"
@@ -146,8 +145,7 @@ class GRPOConfig(SamplingConfig):
     """Exclude truncated answers from the loss. They are excluded from the denominator of token_mean, too, but not from
     those of sequence_mean and constant; their rewards still count in the group statistics."""
     overlong_buffer: UnitFloat = 0.0
-    """Fraction of the maximum completion length, at its end, over which the length penalty rises linearly (DAPO: 0.2).
-    0: no penalty."""
+    """Last fraction of the maximum completion length, over which the length penalty rises (DAPO: 0.2). 0: none."""
     overlong_penalty: PositiveFloat = 1.0
     """Penalty at the maximum completion length (verl: penalty_factor). DAPO uses 1 with rewards of 1 and -1; with
     rewards of 1 and 0 use 0.5, so that a long correct answer still has a higher reward than a short wrong one."""
@@ -158,8 +156,7 @@ class GRPOConfig(SamplingConfig):
     kl_weighted: bool = True
     """Weight each sample of the KL estimate by its probability ratio, with gradient: correct for k1 and k3, not k2."""
     ref_reset_interval: NonNegativeInt = 0
-    """Number of batches between resets of the reference to the current policy, and of the optimizer (ProRL). 0:
-    never."""
+    """Batches between resets of the reference to the current policy, and of the optimizer (ProRL). 0: never."""
 
     def __post_init__(self) -> None:
         """Validate."""
@@ -214,12 +211,8 @@ def objective_of(name: str) -> Objective:
     Raises:
         operant.doors.DoorError: there is no such function.
     """
-    function: Any = doors.chosen(
-        OBJECTIVES,
-        name,
-        expected="a function (new, old, advantages, batch, config) -> losses [m]",
-        group="operant.objectives",
-    )
+    expected = "a function (new, old, advantages, batch, config) -> losses [m]"
+    function: Any = doors.chosen(OBJECTIVES, name, expected=expected, group="operant.objectives")
     if name in OBJECTIVES:
         return function
 
