@@ -20,7 +20,7 @@ SETTINGS = {"gamma": 1.0, "step_size": 0.1, "exploration_initial_eps": 0.1}
 
 def main() -> None:
     """Learn, compare, draw; fail if a number or a claim does not hold."""
-    chain = MDP.from_gymnasium("operant/MaximisationBias-v0")
+    chain = MDP.from_gymnasium("operant/MaximizationBias-v0")
     learners = {
         "Q-learning": QLearning(OneStepConfig(**SETTINGS), chain, seeds=range(RUNS)),
         "Double Q-learning": DoubleQLearning(DoubleQLearningConfig(**SETTINGS), chain, seeds=range(RUNS)),

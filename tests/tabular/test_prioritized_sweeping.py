@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from operant.tabular import PrioritisedSweepingConfig, learner_for
+from operant.tabular import PrioritizedSweepingConfig, learner_for
 
 from .checks import contract, stepping_is_simulating
 from .models import build, forest, optimal_values
@@ -106,6 +106,6 @@ def test_predecessors_are_those_of_the_model():
 
 def test_values_out_of_range_are_refused():
     with pytest.raises(ValueError, match=r"planning_steps must be in .1, inf., got 0"):
-        PrioritisedSweepingConfig(planning_steps=0)
+        PrioritizedSweepingConfig(planning_steps=0)
     with pytest.raises(ValueError, match=r"threshold must be in .0, inf., got -1"):
-        PrioritisedSweepingConfig(threshold=-1.0)
+        PrioritizedSweepingConfig(threshold=-1.0)

@@ -180,7 +180,7 @@ FIELDS: Mapping[str, Mapping[str, str]] = {
         "normalise_observations": "normalize_obs",
         "normalise_rewards": "normalize_reward",
     },
-    "PrioritisedSweepingConfig": {
+    "PrioritizedSweepingConfig": {
         "planning": "planning_steps",
     },
     "RLHFConfig": {

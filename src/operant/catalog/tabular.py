@@ -209,8 +209,8 @@ TABULAR: tuple[Algorithm, ...] = (
         idea="Plans with a learned model where values would change most, backwards from new experience.",
         paper="Moore and Atkeson 1993, Machine Learning 13",
         module="operant.tabular.prioritized_sweeping",
-        config="PrioritisedSweepingConfig",
-        learner="PrioritisedSweeping",
+        config="PrioritizedSweepingConfig",
+        learner="PrioritizedSweeping",
     ),
     _MODEL(
         name="r-max",

@@ -25,7 +25,7 @@ from operant.tabular.model_based_exploration import MBIEEB, MBIEEBConfig, RMax, 
 from operant.tabular.n_step import NStepSarsa, NStepSarsaConfig, NStepTD, NStepTDConfig
 from operant.tabular.one_step import ExpectedSarsa, OneStepConfig, QLearning, Sarsa
 from operant.tabular.prediction import Prediction
-from operant.tabular.prioritized_sweeping import PrioritisedSweeping, PrioritisedSweepingConfig
+from operant.tabular.prioritized_sweeping import PrioritizedSweeping, PrioritizedSweepingConfig
 from operant.tabular.random_agent import RandomAgent, RandomConfig
 from operant.tabular.strategies import (
     KLUCB,
@@ -74,8 +74,8 @@ __all__ = [
     "NStepTDConfig",
     "OneStepConfig",
     "Prediction",
-    "PrioritisedSweeping",
-    "PrioritisedSweepingConfig",
+    "PrioritizedSweeping",
+    "PrioritizedSweepingConfig",
     "QLearning",
     "RMax",
     "RMaxConfig",

@@ -27,7 +27,7 @@ from operant.tabular.simulator import Model, Quota, Step, World, advance, has_qu
 
 
 @dataclass(frozen=True)
-class PrioritisedSweepingConfig(ExploringConfig):
+class PrioritizedSweepingConfig(ExploringConfig):
     """Hyperparameters of prioritized sweeping."""
 
     gamma: UnitFloat = 0.95
@@ -152,10 +152,10 @@ def run(model: Model, world: World, rule: SweepingRule, agent: Agent, quota: Quo
             quota.left[i] -= 1
 
 
-class PrioritisedSweeping(TabularLearner):
+class PrioritizedSweeping(TabularLearner):
     """Prioritized sweeping (see `TabularLearner` for the arguments)."""
 
-    config: PrioritisedSweepingConfig
+    config: PrioritizedSweepingConfig
     rule: SweepingRule
     agent: Agent
     kernels = Kernels(choose, learn, run)

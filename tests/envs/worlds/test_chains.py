@@ -5,7 +5,7 @@ from dense import dense, evaluate, optimal, uniform
 from operant.envs.worlds.chains import (
     DeepSea,
     KeyMoves,
-    MaximisationBias,
+    MaximizationBias,
     RandomWalk,
     RiverSwim,
     ShortCorridor,
@@ -135,7 +135,7 @@ def test_the_states_of_the_corridor_look_the_same(aliased, observations):
 
 
 def test_left_looks_better_than_it_is():
-    env = MaximisationBias()
+    env = MaximizationBias()
     assert optimal(env.transitions, 1.0)[:2] == pytest.approx([0.0, -0.1])
     rewards = np.array([reward for _, _, reward, _ in env.P[1][3]])
     assert rewards.mean() == pytest.approx(-0.1)
@@ -148,7 +148,7 @@ def test_left_looks_better_than_it_is():
 @pytest.mark.parametrize("wrong", [{"actions": 1}, {"outcomes": 1}])
 def test_too_small_a_bias_is_refused(wrong):
     with pytest.raises(ValueError, match="at least two actions and two outcomes are needed"):
-        MaximisationBias(**wrong)
+        MaximizationBias(**wrong)
 
 
 def test_advantages_of_key_moves_are_what_they_are_worth():

@@ -8,7 +8,7 @@ import torch
 
 from operant import envs
 from operant.envs.finite import FiniteEnv
-from operant.envs.worlds.registration import WORLDS, register_worlds
+from operant.envs.worlds.registration import OLD_IDS, WORLDS, register_worlds
 
 COMPLETE = [name for name in WORLDS if name != "operant/Grid-v0"]
 
@@ -25,6 +25,11 @@ def test_every_world_can_be_made_and_played(name):
         if terminated or truncated:
             obs, info = env.reset()
     env.close()
+
+
+@pytest.mark.parametrize(("old", "new"), OLD_IDS.items())
+def test_old_ids_make_the_same_world(old, new):
+    assert type(gymnasium.make(old).unwrapped) is type(gymnasium.make(new).unwrapped)
 
 
 @pytest.mark.parametrize("name", COMPLETE)

@@ -8,7 +8,7 @@ from operant.envs.worlds.car_rental import CarRental
 from operant.envs.worlds.chains import (
     DeepSea,
     KeyMoves,
-    MaximisationBias,
+    MaximizationBias,
     RandomWalk,
     RiverSwim,
     ShortCorridor,
@@ -29,7 +29,7 @@ __all__ = [
     "Gambler",
     "KeyDoor",
     "KeyMoves",
-    "MaximisationBias",
+    "MaximizationBias",
     "RandomWalk",
     "RiverSwim",
     "ShortCorridor",

@@ -242,7 +242,7 @@ class ShortCorridor(FiniteEnv):
         return 0 if self.aliased else super()._observation()
 
 
-class MaximisationBias(FiniteEnv):
+class MaximizationBias(FiniteEnv):
     """Two states in which noise misleads greedy learners (Sutton and Barto 2018, example 6.7).
 
     From state 0 action 0 goes right, which ends the episode with reward 0, and action 1 goes left, to state 1. All

@@ -59,7 +59,7 @@ WORLDS = {
     "operant/KeyDoor-v0": _world("key_door", "KeyDoor"),
     "operant/KeyMoves-v0": _world("chains", "KeyMoves"),
     "operant/ShortCorridor-v0": _world("chains", "ShortCorridor", 1000),
-    "operant/MaximisationBias-v0": _world("chains", "MaximisationBias"),
+    "operant/MaximizationBias-v0": _world("chains", "MaximizationBias"),
     "operant/Gambler-v0": _world("gambler", "Gambler"),
     "operant/CarRental-v0": _world("car_rental", "CarRental", 1000),
     "operant/Testbed-v0": _world("bandits", "Testbed", 1000),
@@ -77,10 +77,13 @@ WORLDS = {
 }
 """Every world, by its Gymnasium id. `operant/Grid-v0` needs the option `drawing`."""
 
+OLD_IDS = {"operant/MaximisationBias-v0": "operant/MaximizationBias-v0"}
+"""New ids by those of 0.1, which runs of that version name."""
+
 
 def register_worlds() -> None:
     """Register all worlds that Gymnasium does not know yet."""
-    for name, world in WORLDS.items():
+    for name, world in (WORLDS | {old: WORLDS[new] for old, new in OLD_IDS.items()}).items():
         if name not in gymnasium.registry:
             gymnasium.register(  # pyright: ignore[reportUnknownMemberType] - its kwargs are a bare dict
                 name,
