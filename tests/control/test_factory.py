@@ -102,7 +102,7 @@ def test_every_preset_is_a_configuration(name):
 
 
 def test_an_unknown_preset_is_refused_with_those_there_are(presets):
-    with pytest.raises(ValueError, match=r"ppo has no preset 'fast'; there are: paper, zoo, CartPole-v1, quick"):
+    with pytest.raises(ValueError, match=r"ppo has no preset 'fast'; presets: paper, zoo, CartPole-v1, quick"):
         configuration(ENTRY, "CartPole-v1", "fast")
 
 
@@ -306,7 +306,7 @@ def test_environments_that_cannot_fit_are_refused_at_once():
     algorithm = catalog.find("ppo")
     settings = Settings(algorithm="ppo", task="CartPole-v1", seeds=(0, 1))
     config = configuration(algorithm, "CartPole-v1", num_envs=10**9, num_minibatches=1)
-    message = r"num_envs=1000000000 environments for each of 2 seeds, .* are available on cpu: lower num_envs"
+    message = r"num_envs=1000000000 environments for each of 2 seeds, .* are available on cpu: reduce num_envs"
     with pytest.raises(ValueError, match=message):
         assemble(algorithm, settings, config, device="cpu")
 

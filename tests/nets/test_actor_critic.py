@@ -101,7 +101,7 @@ def test_every_value_head_begins_like_a_single_one(shared):
     head = head_for(SPACES["discrete"], log_std=0.0, device=torch.device("cpu"))
     shape = ActorCritic(D, head, Spec(hidden=(5, 7), activation="tanh", shared=shared, value_heads=2))
     bound = shape.bind(shape.initial([rng(5), rng(6)]))
-    heads = bound.critic[-1][0][..., bound.value_column]
+    heads = bound.critic[-1][0][..., bound.shape.value_column]
     torch.testing.assert_close(heads.norm(dim=1), torch.ones(2, 2))
     assert not torch.equal(heads[..., 0], heads[..., 1])
 
@@ -184,7 +184,7 @@ def test_initial_gains_are_the_documented_ones(shared):
     torch.testing.assert_close(hidden @ hidden.mT, 2 * torch.eye(D).expand(2, D, D), atol=1e-5, rtol=0)
     policy = bound.actor[-1][0][..., : shape.head.outputs]
     torch.testing.assert_close(policy.mT @ policy, 1e-4 * torch.eye(3).expand(2, 3, 3), atol=1e-9, rtol=0)
-    value = bound.critic[-1][0][..., bound.value_column]
+    value = bound.critic[-1][0][..., bound.shape.value_column]
     torch.testing.assert_close(value.norm(dim=1), torch.ones(2))
     assert all(bias.count_nonzero() == 0 for _, bias in bound.layers)
 
@@ -240,7 +240,7 @@ def test_the_value_of_several_critics_is_their_mean_and_each_has_a_gradient(spac
     gradient = networks.gradient(loss)
     leaf = parameters.clone().requires_grad_()
     twin = shape.bind(leaf)
-    critics = torch.stack([shape.mlp(layers, obs)[..., 0] for layers in twin.networks[1:]], dim=1)
+    critics = torch.stack([shape.mlp(layers, obs)[..., 0] for layers in twin.critics], dim=1)
     slow = (weights * critics.square()).sum() + twin.policy(obs).sin().sum() + twin.free.exp().sum()
     torch.testing.assert_close(gradient, torch.autograd.grad(slow, leaf)[0], rtol=1e-4, atol=1e-5)
 

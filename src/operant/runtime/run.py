@@ -356,7 +356,7 @@ class Run:
         consumed = 0 if found is None else found[1]
         settings = replace(self.settings, budget=budget)
         if budget < consumed:
-            raise RunError(f"{self.path} has already used {consumed}: use a larger budget, got {budget}")
+            raise RunError(f"budget must be at least {consumed}, which {self.path} has already used, got {budget}")
         self.settings = settings
 
     def keep_settings(self) -> None:
