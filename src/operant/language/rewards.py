@@ -70,7 +70,7 @@ class Combined:
     def __init__(self, functions: Sequence[RewardFunction], weights: Sequence[float]) -> None:
         self.weights = tuple(map(float, weights))
         self.names = _different([name_of(function) for function in functions])
-        self._functions = [(function, _accepted(function)) for function in functions]
+        self._functions = tuple((function, _accepted(function)) for function in functions)
         self._warned = False
         self._state = START
 
