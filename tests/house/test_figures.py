@@ -85,8 +85,13 @@ def test_the_table_of_rooms_is_that_of_the_file():
     found = json.loads((ROOT / "experiments" / "rooms.json").read_text(encoding="utf-8"))["results"]
     page = (ROOT / "docs" / "exploration.md").read_text(encoding="utf-8")
     for name, scores in found["scores"].items():
-        steps = f"{round(found['curves'][name]['steps'][-1], -4):,}".replace(",", " ")
-        row = f"| {name} | {steps} | {', '.join(f'{score:.3f}' for score in scores)} |"
+        curve = found["curves"][name]
+        steps = f"{round(curve['steps'][-1], -4):,}".replace(",", " ")
+        cells = [
+            ", ".join(f"{value:.{digits}f}" for value in values)
+            for values, digits in ((scores, 3), (curve["training"], 2))
+        ]
+        row = f"| {name} | {steps} | {' | '.join(cells)} |"
         assert row in page, row
     assert f"{found['shortest']:.3f}" in page
 
