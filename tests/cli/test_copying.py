@@ -71,7 +71,7 @@ def test_nothing_is_overwritten(cli, tmp_path):
     assert status == 2
     assert "already exists" in errors
     assert path.read_text() == before
-    for name, said in (("mine", "ends in .py"), ("my.own.py", "no other dot"), ("none/mine.py", "No such file")):
+    for name, said in (("mine", "end in .py"), ("my.own.py", "no other dot"), ("none/mine.py", "No such file")):
         status, _, errors = cli("copy", "ppo", tmp_path / name)
         assert status != 0
         assert said in errors
