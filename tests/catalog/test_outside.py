@@ -153,7 +153,7 @@ def test_presets_and_values_count_as_for_the_base():
     assert own.num_envs == built_in.num_envs == 64
     assert (own.gamma, own.bonus) == (0.5, 0.5)
     assert configure(Surprised, "CartPole-v1", preset="zoo", bonus=2).bonus == 2.0
-    with pytest.raises(ValueError, match="has no preset 'nothing'; there are: paper, zoo"):
+    with pytest.raises(ValueError, match="has no preset 'nothing'; presets: paper, zoo"):
         configure(Surprised, "CartPole-v1", preset="nothing")
 
 

@@ -87,7 +87,7 @@ def test_one_named_reward_decides_what_passes(make_model, prompts):
     assert sampled(make_model(), prompts[:2], judge, **options).passes == {1: 0.5, 2: 1.0}
     found = sampled(make_model(), prompts[:2], judge, decides="tidy", **options)
     assert (found.passes, found.judge) == ({1: 0.0, 2: 0.0}, "tidy")
-    with pytest.raises(ValueError, match="pass_reward is 'exact', expected one of the reward functions: right, tidy"):
+    with pytest.raises(ValueError, match="pass_reward is 'exact', expected a reward function of the run: right, tidy"):
         sampled(make_model(), prompts[:2], judge, decides="exact", **options)
 
 

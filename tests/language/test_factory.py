@@ -158,7 +158,7 @@ def test_a_function_that_shall_decide_what_is_right_but_is_not_there_is_refused_
         (str(rows), {"rewards": ("exact", "numeric")}, "exact, numeric"),
         ("reverse", {"rewards": ("numeric",)}, "exact"),  # the task's own, which score the policy
     ):
-        expected = f"pass_reward is 'right', expected one of the reward functions: {names}"
+        expected = f"pass_reward is 'right', expected a reward function of the run: {names}"
         with pytest.raises(ValueError, match=expected):
             train("wrong", algorithm="grpo", task=task, **values, **{"pass_reward": "right"})
     assert not (tmp_path / "wrong").exists()

@@ -110,7 +110,7 @@ def test_values_may_be_taken_away():
 @pytest.mark.parametrize(
     ("preset", "values", "message"),
     [
-        ("dappo", {}, r"grpo has no preset 'dappo'; there are: paper, grpo, dr-grpo, dapo"),
+        ("dappo", {}, r"grpo has no preset 'dappo'; presets: paper, grpo, dr-grpo, dapo"),
         (None, {"groups": 3}, "groups"),
         (None, {"num_generations": 1}, "num_generations"),
     ],

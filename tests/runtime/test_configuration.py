@@ -55,7 +55,7 @@ def test_a_namespace_may_have_a_preset(entry):
 
 
 def test_unknown_names_are_refused(entry):
-    with pytest.raises(ValueError, match="tiny has no preset 'fast'; there are: paper, Task-v0, quick"):
+    with pytest.raises(ValueError, match="tiny has no preset 'fast'; presets: paper, Task-v0, quick"):
         configuration(entry, "Task-v0", "fast")
     with pytest.raises(ValueError, match="did you mean gamma"):
         configuration(entry, "Task-v0", gama=0.1)
@@ -79,7 +79,7 @@ def test_values_below_the_preset_take_the_place_of_the_defaults(entry):
 
 
 def test_a_preset_that_is_named_twice_is_listed_once(entry):
-    with pytest.raises(ValueError, match=r"there are: paper, quick, Task-v0$"):
+    with pytest.raises(ValueError, match=r"presets: paper, quick, Task-v0$"):
         configuration(replace(entry, presets=("paper", "quick")), "Task-v0", "fast")
 
 

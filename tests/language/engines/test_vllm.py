@@ -239,7 +239,10 @@ FALSE = {
     "given up": (falsify(finish_reason="abort", token_ids=[50]), "'abort'"),
     "no ids": (falsify(token_ids=None), "newer vLLM"),
     "no log-probabilities": (falsify(logprobs=None), "newer vLLM"),
-    "too few": (falsify(token_ids=[50] * 12, finish_reason="length", logprobs={"token_logprobs": [0.0]}), "1 .* of 12"),
+    "too few": (
+        falsify(token_ids=[50] * 12, finish_reason="length", logprobs={"token_logprobs": [0.0]}),
+        "1 .* for 12",
+    ),
     "one completion": (lambda answer: answer["choices"].pop() and None, "returned 1 completions, expected 2"),
     "no completions": (lambda answer: {"choice": []}, "returned no completions"),
 }
