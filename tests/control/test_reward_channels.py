@@ -241,7 +241,9 @@ def test_channels_that_cannot_be_are_refused(channels, message):
 
 def test_a_channel_needs_an_extra_tensor_of_one_number_a_row():
     ppo = learner(wrap=with_bonus(lambda step: step.reward), reward_channels={"curiosity": {}})
-    with pytest.raises(ValueError, match=r"'curiosity' is not among the extra tensors .* \['intrinsic'\]: give it"):
+    with pytest.raises(
+        ValueError, match=r"'curiosity' is not among the extra tensors .* \['intrinsic'\]: add a wrapper"
+    ):
         ppo.iterate()
     ppo = learner(reward_channels={"curiosity": {}})
     with pytest.raises(ValueError, match="which are none"):

@@ -138,7 +138,7 @@ def test_a_mask_of_continuous_actions_is_refused():
 
 
 def test_a_mask_alone_is_refused():
-    with pytest.raises(ValueError, match="hold only a mask"):
+    with pytest.raises(ValueError, match="contain only a mask"):
         Features.of(spaces.Dict(action_mask=spaces.MultiBinary(3)), ACTIONS)
 
 
@@ -194,7 +194,7 @@ def test_what_is_no_dictionary_is_told_from_one():
 
 def test_pictures_that_are_not_preprocessed_are_refused():
     features = Features.of(box(4, 84, 84), ACTIONS)
-    with pytest.raises(ValueError, match=r"observations became \[2, 210, 160, 3\], but \[2, 4, 84, 84\] is needed"):
+    with pytest.raises(ValueError, match=r"observations have shape \[2, 210, 160, 3\], but \[2, 4, 84, 84\] is needed"):
         features.by_seed(torch.zeros(1, 2, 210, 160, 3, dtype=torch.uint8))
 
 

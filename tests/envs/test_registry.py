@@ -78,7 +78,7 @@ def test_environments_without_end_are_cut_where_that_is_asked_for():
         (
             "OperantTestField-v0",
             {},
-            "OperantTestField-v0 needs size: give --env-kwargs size=..., in Python env_kwargs=",
+            "OperantTestField-v0 needs size: pass --env-kwargs size=..., in Python env_kwargs=",
         ),
         (
             "OperantTestField-v0",

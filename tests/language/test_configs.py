@@ -56,7 +56,7 @@ def test_what_cannot_work_is_refused_by_name(kind, values, message):
 def test_weights_go_with_rewards():
     assert SamplingConfig(rewards=("exact", "format"), reward_weights=(1.0, 0.1)).reward_weights == (1.0, 0.1)
     assert SamplingConfig(rewards=("exact",), reward_model="runs/rm", reward_weights=(1.0, 0.5)).reward_model
-    with pytest.raises(ValueError, match="reward_weights has 1 numbers for 2 rewards: give one for each"):
+    with pytest.raises(ValueError, match="reward_weights has 1 numbers for 2 rewards: give one weight each"):
         SamplingConfig(rewards=("exact", "format"), reward_weights=(1.0,))
     with pytest.raises(ValueError, match="2 numbers for 2 rewards and a reward model"):
         SamplingConfig(rewards=("exact", "format"), reward_model="runs/rm", reward_weights=(1.0, 1.0))

@@ -296,7 +296,7 @@ def test_resume_is_exact(precompute):
 def test_a_state_of_other_pairs_is_refused():
     own = learner()
     own.iterate()
-    with pytest.raises(ValueError, match=r"of 5 pairs, but there are 3.*own run"):
+    with pytest.raises(ValueError, match=r"of 5 pairs, but there are 3.*the run that saved it"):
         learner(PAIRS[:3]).load_state_dict(own.state_dict())
 
 

@@ -451,7 +451,7 @@ def test_a_task_needs_something_that_rewards(tmp_path):
     ("values", "message"),
     [
         ({"step": "sgd"}, "step must be ppo, vpg or trpo, got 'sgd'"),
-        ({"objective": "vpg"}, "objective must be clip, penalty, clip-and-penalty or a function of .*, got 'vpg'"),
+        ({"objective": "vpg"}, "objective must be clip, penalty, clip-and-penalty or a custom function, .*, got 'vpg'"),
         ({"beta": -0.1}, r"beta must be in \[0, inf\), got -0.1"),
         ({"num_minibatches": 7}, r"num_minibatches must be in \[1, 6\], got 7"),
         ({"critic": "shared", "step": "vpg"}, "critic=shared needs step=ppo.*--critic copy"),

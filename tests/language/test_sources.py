@@ -76,7 +76,7 @@ def test_lines_are_read_as_they_are_needed(tmp_path):
     path.write_text('{"prompt": "a"}\n{"prom')
     rows = read(path, split="train")
     assert next(rows)[1] == {"prompt": "a"}
-    with pytest.raises(ValueError, match=r"rows\.jsonl, line 2, character 2: Unterminated string.*cut off\?"):
+    with pytest.raises(ValueError, match=r"rows\.jsonl, line 2, character 2: Unterminated string.*truncated\?"):
         next(rows)
 
 

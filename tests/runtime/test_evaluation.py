@@ -86,7 +86,7 @@ def test_several_seeds_have_one():
 
 @pytest.mark.parametrize(
     ("seeds", "episodes", "message"),
-    [(3, 4, "4 environments cannot be divided among 3 seeds"), (2, 5, "take 4 episodes"), (2, 0, "take 2 episodes")],
+    [(3, 4, "4 environments cannot be divided among 3 seeds"), (2, 5, "use 4 episodes"), (2, 0, "use 2 episodes")],
 )
 def test_counts_that_do_not_divide(seeds, episodes, message):
     with pytest.raises(ValueError, match=message):

@@ -102,7 +102,7 @@ def test_few_answers_are_remembered(folder):
         ({"prompt": ""}, "the prompt is empty"),
         ({"prompt": 3}, "must be strings"),
         ({"prompt": "a" * 20_001}, "must have at most 20000 characters, got 20001"),
-        ({"before": [{"prompt": "a" * 20_000, "answer": ""}]}, "has 20003 characters"),
+        ({"before": [{"prompt": "a" * 20_000, "answer": ""}]}, "at most 20000 characters, got 20003"),
         ({"before": [{"prompt": "a"}]}, "must be strings"),
         ({"before": "abc"}, "must be strings"),
         ({"max_tokens": 0}, "from 1 to 1024, got 0"),
@@ -115,10 +115,10 @@ def test_few_answers_are_remembered(folder):
         ({"top_p": True}, "top_p must be a number"),
         ({"seed": -1}, "seed must be an integer of at least 0, got -1"),
         ({"seed_index": 2}, "the run has 2 seeds, so the index must be below 2"),
-        ({"seed_index": 0.5}, "seed_index must be a whole number"),
+        ({"seed_index": 0.5}, "seed_index must be an integer"),
         ({"model": "judge"}, "a run of reward-model, which does not train a language model"),
         ({"model": "table"}, "a run of q-learning, which does not train a language model"),
-        ({"reward_model": "words"}, "a run of sft, which trains no reward model"),
+        ({"reward_model": "words"}, "a run of sft, which does not train a reward model"),
     ],
 )
 def test_what_cannot_be_answered(folder, change, message):

@@ -162,7 +162,7 @@ def test_what_an_annotator_has_said_already_adds_nothing(tmp_path, store):
     [
         ({"prompt": "p", "completion": "a", "label": True}, r"this one has \['completion', 'label', 'prompt'\]"),
         ({"prompt": "p", "chosen": "a", "rejected": "a"}, "two or more different completions"),
-        ({"prompt": "p", "chosen": "a", "rejected": "b", "annotator": 3}, "annotator must be a name, got 3"),
+        ({"prompt": "p", "chosen": "a", "rejected": "b", "annotator": 3}, "annotator must be a nonempty string, got 3"),
         ({"context": "p", "completions": [{"rank": 1}]}, "'completion'"),
         (
             {"context": "p", "completions": [{"rank": "x", "completion": "a"}, {"rank": 1, "completion": "b"}]},
