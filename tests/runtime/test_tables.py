@@ -126,7 +126,7 @@ def test_what_a_file_cannot_hold():
     class Holder:
         function: object = print
 
-    with pytest.raises(TypeError, match=r"Holder\.function holds <built-in function print>"):
+    with pytest.raises(TypeError, match=r"Holder\.function contains <built-in function print>"):
         to_table(Holder())
     for thing in (3, Config):
         with pytest.raises(TypeError, match="instance of a dataclass"):
