@@ -102,7 +102,7 @@ def test_the_oldest_turns_are_forgotten_when_there_is_no_room(tiny):
     assert conversation.last.prompt_ids == ids
 
 
-@pytest.mark.parametrize(("text", "message"), [("é", "no token for 'é'"), ("a" * 3000, "takes 2048 at most")])
+@pytest.mark.parametrize(("text", "message"), [("é", "no token for 'é'"), ("a" * 3000, "accepts at most 2048")])
 def test_what_cannot_be_asked_is_refused_and_forgotten(tiny, text, message):
     conversation = Conversation(ChatModel(tiny, in_turns=True), Sampling(8), seed=0)
     with pytest.raises(ValueError, match=message):

@@ -82,7 +82,7 @@ def test_where_the_reward_does_not_apply_it_skips():
 
 @pytest.mark.parametrize("wrong", [{"temperature": -1}, {"tie_threshold": -0.1}, {"error_rate": 1.1}])
 def test_wrong_settings(wrong):
-    with pytest.raises(ValueError, match="need temperature >= 0"):
+    with pytest.raises(ValueError, match="temperature and tie_threshold must be at least 0"):
         SimulatedAnnotator(reward, **wrong)
 
 
