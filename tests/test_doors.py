@@ -325,7 +325,7 @@ def test_wrappers_belong_to_the_run_and_go_on_bit_for_bit(world, train, tmp_path
             "{}:Count",
             r"has no 'Count', expected a class derived from operant\.envs\.Wrapper; did you mean Counted",
         ),
-        ("ppo", "{}:nothing", r"the wrapper .*nothing must be a class derived from operant\.envs\.Wrapper"),
+        ("ppo", "{}:nothing", r"the wrapper .*nothing must be a subclass of operant\.envs\.Wrapper"),
         ("ppo", "{}:Counted(size=1)", r"the wrapper .*Counted\(size=1\) cannot wrap CartPole-v1: .*'size'"),
         ("ppo", "{}:Counted(", "expected a name with parameters or without"),
     ],

@@ -52,7 +52,7 @@ def test_numbers_outside_the_box_and_nan_are_said_once_each(scripted, caplog):
     scripted(BOX, box(0, 1), box(0, 1.5), box(9, 0), box(0, np.nan), box(np.nan, 0), box(9, 9))
     texts = [record.getMessage() for record in caplog.records]
     assert len(texts) == 2
-    assert "OperantTestScripted-v0: observation[1] is 1.5, but its space says [-1, 1]" in texts[0]
+    assert "OperantTestScripted-v0: observation[1] is 1.5, but its space is [-1, 1]" in texts[0]
     assert "(environment 0, 1 steps after reset(seed=" in texts[0]
     assert "observation[1] is nan (environment 0, 3 steps after" in texts[1]
 

@@ -128,7 +128,7 @@ def test_what_was_learned_has_a_name_for_each_wrapper():
     assert learned(env) == {"Scaled.largest": env.env.largest, "Bonus.counts": env.counts}
     twice = Bonus(Bonus(cart()))
     start(twice, SEEDS)
-    with pytest.raises(ValueError, match=r"two wrappers of CartPole-v1 have learned 'Bonus.counts'"):
+    with pytest.raises(ValueError, match=r"two wrappers of CartPole-v1 have learned state 'Bonus.counts'"):
         learned(twice)
 
 
@@ -169,7 +169,10 @@ def test_unfinished_episodes_are_forgotten_where_new_ones_begin():
 
 
 def test_a_wrapper_of_gymnasium_is_told_where_it_belongs():
-    with pytest.raises(ValueError, match=r"TimeAwareObservation is one of Gymnasium, .* path/to/file.py:make"):
+    with pytest.raises(
+        ValueError,
+        match=r"TimeAwareObservation is a Gymnasium wrapper of a single environment, .* path/to/file.py:make",
+    ):
         wrapped(make("CartPole-v1", 1, (3,)), ["gymnasium.wrappers:TimeAwareObservation"])
 
 

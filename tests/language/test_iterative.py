@@ -223,5 +223,5 @@ def test_a_reward_model_that_has_learned_from_rankings_goes_on_with_their_best_a
 
 def test_a_reward_model_of_steps_is_refused(tmp_path):
     run = Run.create(tmp_path / "rm", Settings("reward-model", "steps"), RewardModelConfig(supervision="process"))
-    with pytest.raises(ValueError, match=r"a reward model of steps .* with supervision=outcome"):
+    with pytest.raises(ValueError, match=r"a process reward model, .* with supervision=outcome"):
         reward_run(str(run.path))

@@ -47,7 +47,7 @@ def test_a_loss_beyond_noise_is_told_with_the_best_and_with_what_to_try():
         Hints("prompts", kept=True, advice="a smaller --learning-rate (now 0.01)")
     )
     assert told.startswith("eval 0.46 is below the start, 0.675 (-0.21, 99 % interval -0.29 to -0.14 over 200 pairs")
-    assert "the best was 0.71 at 3,200 prompts, kept: --best. Try a smaller --learning-rate (now 0.01)" in told
+    assert "the best was 0.71 at 3,200 prompts (saved: --best). Try a smaller --learning-rate (now 0.01)" in told
     told = course((0, share(135)), (6400, share(92))).warning(Hints())
     assert told.endswith("; the start is the best so far")
 
@@ -93,7 +93,7 @@ def test_a_reward_that_rises_while_the_score_falls_is_named():
     assert "start, to 0.46)" in told
     assert "reward hacking" in told
     assert told.endswith(
-        "Try a larger --beta, fewer prompts, another reward model, a clipped score, or take the best weights: --best"
+        "Try a larger --beta, fewer prompts, another reward model, a clipped score, or use the best weights: --best"
     )
     told = parted([(0, share(100)), (50, share(180)), (100, share(120))], UP)
     assert "(0.9, best at 50 prompts, to 0.6)" in told

@@ -143,7 +143,7 @@ def test_a_graph_acts_as_predict(trained, form, tmp_path):
 @pytest.mark.parametrize("trained", [("ppo", "CartPole-v1", {**ROLLOUT, "network": "mine.py:Deciding"})], indirect=True)
 def test_a_network_that_no_graph_can_say_is_named_and_nothing_is_left(trained, form, tmp_path, capsys):
     assert main(["export", "run", "policy", "--format", form]) == 2
-    assert "acts by `operant.load(run).predict`" in " ".join(capsys.readouterr().err.split())
+    assert "use `operant.load(run).predict`" in " ".join(capsys.readouterr().err.split())
     assert not (tmp_path / "policy").exists()
     assert main(["export", "run", "policy"]) == 2
     assert "--format onnx or torchscript" in " ".join(capsys.readouterr().err.split())

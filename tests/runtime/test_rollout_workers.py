@@ -132,7 +132,7 @@ def test_a_worker_that_is_lost_again_and_again_ends_the_run(made):
             return actor
 
     workers = made(workers=2, host=Cursed())
-    with pytest.raises(WorkerError, match=r"worker 0 with the actors 0, 2 is lost .* for the 4\. time in a row"):
+    with pytest.raises(WorkerError, match=r"worker 0 with actors 0, 2 is lost .*, 4 times in a row"):
         play(workers)
     assert workers.lost == 4
 
