@@ -9,8 +9,6 @@ hindsight:
     operant train sac operant/Reach-v0 --hindsight future --budget 10000 --seeds 0-9
     operant train sac gymnasium_robotics:FetchReach-v4 --hindsight future --budget 5000 --seeds 0-4
 
-FetchPush, where the arm must push an object to the goal, is shown for 90 000 steps of one seed, and no claim is made.
-
 Success is that of 100 episodes of the greedy policy. Presets were chosen on seeds from 1000 up.
 
     python experiments/hindsight.py            # half an hour; needs the extra `goals`; resumes where it stopped
@@ -18,9 +16,7 @@ Success is that of 100 episodes of the greedy policy. Presets were chosen on see
 """
 
 import tempfile
-from collections.abc import Mapping
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -42,7 +38,6 @@ class Case(NamedTuple):
         evaluations: while it learns; the arm takes longer for one than to learn.
         seeds: number of seeds, from 0.
         arms: with hindsight and without.
-        options: hyperparameters that are not the defaults.
     """
 
     algorithm: str
@@ -52,27 +47,13 @@ class Case(NamedTuple):
     evaluations: int = 20
     seeds: int = 10
     arms: tuple[str, ...] = ("future", "none")
-    options: Mapping[str, Any] = MappingProxyType({})
 
-
-PUSH: Mapping[str, Any] = {
-    "num_envs": 10,
-    "gradient_steps": 5,
-    "learning_starts": 2000,
-    "learning_rate": 1e-3,
-    "gamma": 0.95,
-    "tau": 0.05,
-    "hidden_sizes": (64, 64, 64),
-    "reward_range": (-1.0, 0.0),
-}
-"""For FetchPush: the networks of the paper (appendix A), and half a gradient step for each environment step."""
 
 TASKS = {
     "15 bits": Case("dqn", "operant/BitFlip-v0", {"bits": 15}, 100_000),
     "25 bits": Case("dqn", "operant/BitFlip-v0", {"bits": 25}, 100_000),
     "Reach": Case("sac", "operant/Reach-v0", {}, 10_000),
     "FetchReach-v4": Case("sac", "gymnasium_robotics:FetchReach-v4", {}, 5_000, 2, 5, ("future",)),
-    "FetchPush-v4": Case("sac", "gymnasium_robotics:FetchPush-v4", {}, 90_000, 3, 1, ("future",), PUSH),
 }
 
 
@@ -90,7 +71,6 @@ def learn(name: str, hindsight: str) -> dict[str, Any]:
             run=Path(folder) / "run",
             evaluate_episodes=100,
             evaluate_every=case.budget // case.evaluations,
-            **case.options,
         )
         records = list(read_records(trained.run.evaluations_path))
     return {
