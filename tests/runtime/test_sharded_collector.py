@@ -148,7 +148,7 @@ def test_a_process_with_one_shard_makes_no_stacked_policies():
 
 
 def test_a_state_of_other_shards_is_refused():
-    with pytest.raises(StateError, match="'shards' has 2 parts but 4 are needed"):
+    with pytest.raises(StateError, match="'shards' has 2 parts, expected 4"):
         collector(4).load_state_dict(collector(2).state_dict())
     with pytest.raises(StateError, match="'shards' is missing"):
         collector(4).load_state_dict({})
