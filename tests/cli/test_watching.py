@@ -111,7 +111,7 @@ def test_wrong_use(flags, cli, run):
 def test_a_seed_that_is_not_there(cli, run):
     status, _, err = cli("watch", run, "--seed-index", 2)
     assert status == 2
-    assert "index must lie between 0 and 1, as there are 2 seeds; got 2" in err
+    assert "index must be between 0 and 1 for 2 seeds, got 2" in err
 
 
 def test_no_window_can_be_opened(cli, run, monkeypatch):

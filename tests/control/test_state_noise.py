@@ -40,7 +40,7 @@ def learner(kind, config, seeds=SEEDS, task="Pendulum-v1"):
 def acting(found):
     """Return what chooses the actions of the next round."""
     chosen = []
-    found.experience.collect = lambda steps, act: chosen.append(act)
+    found.experience.collect = lambda steps, act, stacked=None: chosen.append(act)
     found.collect()
     return partial(chosen[0], envs=slice(None))
 
@@ -140,7 +140,7 @@ def test_noise_of_ppo_is_within_its_distribution():
             PPO,
             CASES[0][1],
             "CartPole-v1",
-            "use_sde needs continuous actions, but those of ppo are discrete",
+            "use_sde needs continuous actions, but ppo has discrete ones here",
         ),
         (SAC, replace(CASES[2][1], hidden_sizes=()), "Pendulum-v1", "reads the last hidden layer of a perceptron"),
         (A2C, replace(CASES[1][1], sde_sample_freq=0), "Pendulum-v1", "sde_sample_freq must be at least 1, or -1"),

@@ -81,6 +81,6 @@ def test_what_cannot_be_is_named():
         NoisyTV(make("Pendulum-v1", 1, [0]), action=0)
     with pytest.raises(ValueError, match="pixels must be at least 1, got 0"):
         NoisyTV(env, pixels=0)
-    with pytest.raises(ValueError, match="have a part 'screen' already"):
+    with pytest.raises(ValueError, match="already have a part 'screen'"):
         NoisyTV(NoisyTV(env))
     assert isinstance(wrapped(env, ["operant.envs:NoisyTV(action=4)"]), NoisyTV)

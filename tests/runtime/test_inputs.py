@@ -75,7 +75,7 @@ def test_a_run_says_what_has_changed(home, tmp_path, monkeypatch, caplog):
     (home / "data.jsonl").write_text("{1}")
     (home / "model" / "weights").write_bytes(b"1")
     (home / "reward.py").unlink()
-    with pytest.raises(RunError, match=r"as 3 of its inputs changed .*--accept-changes.*accept_changes=True"):
+    with pytest.raises(RunError, match=r"since 3 of its inputs changed .*--accept-changes.*accept_changes=True"):
         run.require_inputs()
     assert [record.getMessage().partition(": ")[2] for record in caplog.records] == [
         f"dataset {home / 'data.jsonl'} has changed",
@@ -85,7 +85,7 @@ def test_a_run_says_what_has_changed(home, tmp_path, monkeypatch, caplog):
     run.require_inputs(["init"])
     run.require_inputs(accept=True)
     run.keep_inputs()
-    with pytest.raises(RunError, match="as 1 of its inputs changed"):
+    with pytest.raises(RunError, match="since 1 of its inputs changed"):
         run.require_inputs()
 
 

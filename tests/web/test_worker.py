@@ -21,7 +21,7 @@ def test_a_function_is_called(tmp_path):
 @pytest.mark.parametrize(
     ("name", "arguments", "status", "message"),
     [
-        ("playground.nothing", {}, 404, "there is no playground.nothing"),
+        ("playground.nothing", {}, 404, "unknown function playground.nothing"),
         ("playground.read", {}, 400, "missing a required argument: 'drawing'"),
         ("playground.read", {"drawing": "S", "other": 1}, 400, "unexpected keyword argument 'other'"),
         ("playground.read", {"drawing": "S?G"}, 400, "line 1, column 2"),

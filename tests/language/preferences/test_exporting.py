@@ -115,7 +115,7 @@ def test_what_is_asked_again_is_not_counted_twice(store, tmp_path):
 def test_only_an_export_is_replaced(store, tmp_path):
     theirs = tmp_path / "pairs.jsonl"
     theirs.write_text('{"prompt": "p", "chosen": "a", "rejected": "b"}\n')
-    with pytest.raises(ValueError, match=r"pairs\.jsonl already exists, and is no export of labels: choose"):
+    with pytest.raises(ValueError, match=r"pairs\.jsonl already exists, and is not an export of labels: choose"):
         export(store, theirs)
     assert rows(theirs) == [{"prompt": "p", "chosen": "a", "rejected": "b"}]
     ours = tmp_path / "ours.jsonl"
