@@ -12,7 +12,7 @@ from operant.runtime.shards import within
 REFUSED = {
     "rlhf": ("rlhf", {}, {}, "rlhf does not support --shard; sft, dpo, grpo and reward-model do"),
     "shards": ("sft", {}, {"shards": 2}, "--shard shards the model, --shards 2 the batches"),
-    "an adapter": ("sft", {"lora_r": 4}, {}, "--lora-r 4 an adapter"),
+    "an adapter": ("sft", {"lora_r": 4}, {}, "does not support adapters .--lora-r 4."),
     "a server": ("grpo", {"engine": "http://127.0.0.1:8000"}, {}, "needs the full model"),
     "a small batch": ("sft", {"batch_size": 1}, {}, "batch_size is 1, less than the 2 processes"),
 }

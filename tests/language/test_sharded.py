@@ -32,7 +32,7 @@ def test_each_process_has_its_own_gpu(monkeypatch):
     assert device_of("cuda") == "cuda:1"
     assert device_of("cpu") == "cpu"
     monkeypatch.setenv("LOCAL_RANK", "2")
-    with pytest.raises(ValueError, match="process 2 of this machine with only 2 GPUs"):
+    with pytest.raises(ValueError, match="for process 2 of this machine there are only 2 GPUs"):
         device_of("cuda")
 
 
