@@ -88,7 +88,7 @@ def test_a_model_of_the_hub_is_loaded_and_again_from_the_cache_when_the_hub_is_g
         loaded = load(ModelOptions(model="owner/name"), seed=0).network.state_dict()
         torch.testing.assert_close(loaded, expected)
     assert any("resolve/main/config.json" in path for path in asked)
-    with pytest.raises(ValueError, match=r"model owner/other cannot be loaded: .*hub cannot be reached \(.*refused"):
+    with pytest.raises(ValueError, match=r"model owner/other cannot be loaded: .*Hub cannot be reached \(.*refused"):
         load(ModelOptions(model="owner/other"), seed=0)
     assert "Retrying" not in caplog.text
 
@@ -98,7 +98,7 @@ def test_a_name_that_can_only_be_a_folder_is_not_looked_for_on_the_hub(hub, tmp_
     (tmp_path / "models").mkdir()
     (tmp_path / "file").touch()
     for name in ("./missing", "models/missing", "/nowhere/at/all", "~/missing", "a/b/c", r"C:\models\missing"):
-        with pytest.raises(ValueError, match="cannot be loaded: there is no such folder; name a folder"):
+        with pytest.raises(ValueError, match="cannot be loaded: there is no such folder; use a folder"):
             load(ModelOptions(model=name), seed=0)
     with pytest.raises(ValueError, match="cannot be loaded: it is a file, not the folder of a model"):
         load(ModelOptions(model="./file"), seed=0)

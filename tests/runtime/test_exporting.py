@@ -28,5 +28,5 @@ def test_a_table_is_written_as_actions_and_as_csv(tmp_path):
 
 
 def test_observations_without_one_array_are_refused(tmp_path):
-    with pytest.raises(ValueError, match=r"whose observations are one array .*got Tuple"):
+    with pytest.raises(ValueError, match=r"observations that are one array .*got Tuple"):
         write_policy(Settings("q-learning", "Blackjack-v1"), 0, ({"kind": "table"}, {}), tmp_path)

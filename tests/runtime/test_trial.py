@@ -19,7 +19,10 @@ def test_a_function_that_only_this_process_has_registered_is_refused_before_anyt
     try:
         assert only_here(make("OperantTestOnlyHere-v0", 1, [0]))
         assert not only_here(make("CartPole-v1", 1, [0]))
-        with pytest.raises(ValueError, match=r"OperantTestOnlyHere-v0 cannot be made .*'module:Class'; or use a2c"):
+        with pytest.raises(
+            ValueError,
+            match=r"OperantTestOnlyHere-v0 cannot be created in another process.*Use 'module:Name-v0'.*use a2c",
+        ):
             train("a3c", "OperantTestOnlyHere-v0", run=tmp_path / "run", workers=1, progress="silent")
         assert not (tmp_path / "run").exists()
     finally:
