@@ -83,6 +83,11 @@ class LanguageModel:
         return self._output.weight.shape[1]
 
     @property
+    def vocabulary(self) -> int:
+        """Number of token embeddings."""
+        return self.network.get_input_embeddings().weight.shape[0]
+
+    @property
     def config(self) -> Any:
         """The configuration of the network in transformers."""
         return self._trunk.config
@@ -218,7 +223,7 @@ class LanguageModel:
 
     def _check_tokenizer(self) -> None:
         """Check that all tokens have embeddings, except added ones other than BOS and EOS."""
-        size = self.network.get_input_embeddings().weight.shape[0]
+        size = self.vocabulary
         added = self.tokenizer.get_added_vocab()
         ids = [index for token, index in self.tokenizer.get_vocab().items() if token not in added]
         ids += [index for index in (self.tokenizer.bos_token_id, self.tokenizer.eos_token_id) if index is not None]

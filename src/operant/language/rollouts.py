@@ -13,7 +13,7 @@ from torch import Tensor
 
 from operant import streams
 from operant.language.data import Row, compare, order
-from operant.language.engines.native import chances
+from operant.language.engines.native import NativeEngine, chances
 from operant.language.engines.protocol import Completion, Engine, Sampling
 from operant.language.examples import Prompt
 from operant.language.huggingface import Tokenizer
@@ -206,12 +206,9 @@ class Sampler(DeclaredState):
         self.asked += count
         parts = [prompts[self.shards.rows(number, count)] for number in range(self.shards.count)]
         chances = self._chances(start, [len(part) * group for part in parts])
-        own = list[State]()
-        for k in self.shards.mine:
-            answers = self.ask(
-                parts[k], group, chances[k]
-            )  # even without prompts, since processes may need to sample together
-            own.append(rewarded(answers).state_dict() if parts[k] else {})
+        mine = [(parts[k], chances[k]) for k in self.shards.mine]
+        answers = self._ask_shards(mine, group)  # even without prompts, since processes may need to sample together
+        own = [rewarded(each).state_dict() if each.prompts else {} for each in answers]
         found = zip(self.shards.gather(own), parts, strict=True)
         return Rollout.join([Rollout.of(s, [p for p in part for _ in range(group)]) for s, part in found if part])
 
@@ -229,6 +226,15 @@ class Sampler(DeclaredState):
             found.append(self._chance.clone_state())
             chances(size, self.sampling, self._chance)
         return found
+
+    def _ask_shards(self, shards: Sequence[tuple[list[Prompt], torch.Generator]], group: int) -> list[Answers]:
+        """Sample answers to the prompts of each shard, `group` each."""
+        if not isinstance(self.engine, NativeEngine):
+            return [self.ask(prompts, group, chance) for prompts, chance in shards]
+        ids, chances = [[p.prompt for p in prompts] for prompts, _ in shards], [chance for _, chance in shards]
+        found = self.engine.generate_shards(ids, group, self.sampling, generators=chances)
+        answers = zip(shards, map(_flat, found), strict=True)
+        return [answers_of(prompts, own, tokenizer=self.tokenizer) for (prompts, _), own in answers]
 
     def answers(self, count: int, group: int) -> Answers:
         """Sample answers to the next `count` prompts, `group` each, without advancing to later prompts."""
@@ -292,6 +298,11 @@ def complete(
 ) -> list[Completion]:
     """Sample `count` completions of each prompt (see `ask`)."""
     found = engine.generate([prompt.prompt for prompt in prompts], count, sampling, generator=generator)
+    return _flat(found)
+
+
+def _flat(found: Sequence[Sequence[Completion]]) -> list[Completion]:
+    """Return the completions of all prompts in one list."""
     return [completion for completions in found for completion in completions]
 
 

@@ -6,13 +6,15 @@ queue replace them (continuous batching). Random numbers are drawn per sequence 
 depend on the others in the batch (up to rounding).
 """
 
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from operant.language.attention import Segment, Segments
 from operant.language.engines.cache import Slots
+from operant.language.engines.joint import JointPass, NextTokens
 from operant.language.engines.protocol import Completion, Sampling
 from operant.language.models import LanguageModel
 from operant.runtime.evaluation import StoppedError
@@ -42,6 +44,7 @@ class NativeEngine:
         if rows < 1:
             raise ValueError(f"rows must be at least 1, got {rows}")
         self.model, self.rows, self.interrupted, self.version = model, rows, interrupted, 0
+        self._joint = JointPass()
 
     def reach(self) -> None:
         """Do nothing: this engine runs in this process."""
@@ -56,18 +59,65 @@ class NativeEngine:
             ValueError: a prompt is empty, or `count` is not positive.
             StoppedError: sampling was interrupted.
         """
-        if count < 1 or not all(prompts):
+        (found,) = self._sample([prompts], count, sampling, [generator], _separate)
+        return found
+
+    @torch.no_grad()
+    def generate_shards(
+        self,
+        shards: Sequence[Sequence[Sequence[int]]],
+        count: int,
+        sampling: Sampling,
+        *,
+        generators: Sequence[torch.Generator],
+    ) -> list[list[list[Completion]]]:
+        """Sample completions of the prompts of several shards.
+
+        Those of a shard have the same bits whichever other shards are sampled in the same call. They equal the ones
+        that `generate` returns for the shard up to rounding.
+
+        Args:
+            shards: token ids of each prompt of each shard.
+            count: number of completions per prompt.
+            sampling: sampling options.
+            generators: random generator of each shard, on the CPU.
+
+        Returns:
+            The completions of each prompt of each shard.
+
+        Raises:
+            ValueError: a prompt is empty, or `count` is not positive.
+            StoppedError: sampling was interrupted.
+        """
+        return self._sample(shards, count, sampling, generators, self._joint.logits)
+
+    def _sample(
+        self,
+        parts: Sequence[Sequence[Sequence[int]]],
+        count: int,
+        sampling: Sampling,
+        generators: Sequence[torch.Generator],
+        logits: Callable[[LanguageModel, Sequence[NextTokens]], Iterable[Tensor]],
+    ) -> list[list[list[Completion]]]:
+        """Sample completions of the prompts of each part; `logits` returns those that follow the tokens of batches."""
+        if count < 1 or not all(map(all, parts)):
             raise ValueError("every prompt must have at least one token, and count must be at least 1")
+        options: dict[str, Any] = {"count": count, "sampling": sampling, "rows": self.rows}
         with self.model.uneven():
-            if not prompts:
-                return []
-            batch = _Batch(self.model, prompts, count, sampling, generator=generator, rows=self.rows)
-            while batch.busy:
+            batches = [
+                _Batch(self.model, prompts, generator=generator, **options) if prompts else None
+                for prompts, generator in zip(parts, generators, strict=True)
+            ]
+            busy = [batch for batch in batches if batch]
+            while busy:
                 if self.interrupted():
                     raise StoppedError("interrupted during sampling")
-                batch.step()
-        found = batch.completions()
-        return [found[i : i + count] for i in range(0, len(found), count)]
+                active = [batch for batch in busy if batch.start()]
+                found = logits(self.model, [batch.next_tokens() for batch in active])
+                for batch, own in zip(active, found, strict=True):
+                    batch.choose(own)
+                busy = [batch for batch in busy if batch.busy]
+        return [batch.completions() if batch else [] for batch in batches]
 
     def stream(
         self, prompt: Sequence[int], sampling: Sampling, *, generator: torch.Generator
@@ -79,11 +129,12 @@ class NativeEngine:
         """
         if not prompt:
             raise ValueError("the prompt must have at least one token")
-        batch = _Batch(self.model, [prompt], 1, sampling, generator=generator, rows=1)
+        batch = _Batch(self.model, [prompt], count=1, sampling=sampling, generator=generator, rows=1)
         seen = 0
         while batch.busy:
             with torch.no_grad():
-                batch.step()
+                if batch.start():
+                    batch.choose(next(_separate(self.model, [batch.next_tokens()])))
             yield integers(batch.ids[0, seen : batch.lengths[0]])
             seen = batch.lengths[0]
 
@@ -96,20 +147,26 @@ class NativeEngine:
         """Do nothing: this engine holds no resources."""
 
 
+def _separate(model: LanguageModel, batches: Sequence[NextTokens]) -> Iterator[Tensor]:
+    """Yield the logits that follow the tokens of each batch, from one pass per batch."""
+    for ids, slots in batches:
+        yield model.logits(model.hidden(ids, slots.begin(), slots))
+
+
 Branch = list[int]
 """Sequences of one prompt with the same tokens so far, which share a slot."""
 
 
 class _Batch:
-    """Batch of one call of `NativeEngine.generate`; sequences are numbered prompt by prompt."""
+    """Batch of prompts that are sampled by `NativeEngine`; sequences are numbered prompt by prompt."""
 
     def __init__(
         self,
         model: LanguageModel,
         prompts: Sequence[Sequence[int]],
+        *,
         count: int,
         sampling: Sampling,
-        *,
         generator: torch.Generator,
         rows: int,
     ):
@@ -131,24 +188,25 @@ class _Batch:
     def busy(self) -> bool:
         return bool(self.active or self.waiting)
 
-    def step(self) -> None:
-        """Start waiting sequences if a quarter of all can start, then sample one token of each sequence."""
+    def start(self) -> bool:
+        """Start waiting sequences if a quarter of all can start; return whether a sequence is active."""
         free = self.slots.rows - sum(map(len, self.active))
         if self.waiting and (not self.active or free * 4 >= self.slots.rows):
             self._take_up(free)
-        if not self.active:
-            return
-        positions = self.slots.begin()
-        hidden = self.model.hidden(self._tokens, positions, self.slots)
-        self._choose(self.model.logits(hidden))
+        return bool(self.active)
 
-    def completions(self) -> list[Completion]:
-        """Return the completions of all sequences."""
+    def next_tokens(self) -> NextTokens:
+        """Return the tokens of all branches that have no successor."""
+        return NextTokens(self._tokens, self.slots)
+
+    def completions(self) -> list[list[Completion]]:
+        """Return the completions of each prompt."""
         ids, log_probs = rows_of_integers(self.ids), rows_of_floats(self.log_probs)
-        return [
+        found = [
             Completion(tokens[:n], logs[:n], cut)
             for tokens, logs, n, cut in zip(ids, log_probs, self.lengths, self.truncated, strict=True)
         ]
+        return [found[i : i + self.count] for i in range(0, len(found), self.count)]
 
     def _take_up(self, free: int) -> None:
         first = len(self.lengths) - self.waiting
@@ -167,9 +225,9 @@ class _Batch:
         last = torch.tensor([start + size - 1 for start, size in zip(starts, sizes, strict=True)], device=hidden.device)
         self.slots.fill(prefill.stored, starts, sizes)
         self.active += [[*range(max(first, p * self.count), min(end, (p + 1) * self.count))] for p in wanted]
-        self._choose(self.model.logits(hidden.index_select(0, last)))
+        self.choose(self.model.logits(hidden.index_select(0, last)))
 
-    def _choose(self, logits: Tensor) -> None:
+    def choose(self, logits: Tensor) -> None:
         """Sample the next token of the sequences of the last n branches, split branches, and remove ended sequences.
 
         Args:
