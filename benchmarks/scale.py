@@ -170,7 +170,7 @@ def worker(work: str, rounds: int, folder: str) -> dict[str, float]:
     with within(processes):
         found = exchanges(rounds) if work == "gather" else measure()
     if processes.rank:
-        processes.hear()  # the leading process is finished
+        processes.receive()  # the leading process is finished
     processes.close()
     return found
 
@@ -298,7 +298,8 @@ def main() -> None:
     args = parser.parse_args()
     torch.set_num_threads(1)
     if args.worker:
-        print("measured", json.dumps(worker(args.worker, args.rounds, args.model)), flush=True)
+        measured = json.dumps(worker(args.worker, args.rounds, args.model))
+        print(f"measured {measured}\n", end="", flush=True)  # one write, since the workers share a pipe
         return
     found: dict[str, Any] = {}
     for task in args.tasks:

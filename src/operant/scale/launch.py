@@ -30,7 +30,7 @@ def launch(arguments: Sequence[str], processes: int, *, module: str = "operant")
         module: the module, as in `python -m`.
 
     Raises:
-        LostError: if a process has died.
+        LostError: a process has died.
     """
     logging.getLogger("torch.distributed.elastic").setLevel(logging.CRITICAL)  # the error below says it
     with tempfile.TemporaryDirectory(prefix="operant-launch-") as folder:  # torchrun would leave one of its own behind

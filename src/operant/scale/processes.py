@@ -1,8 +1,8 @@
 """Processes that train together, over `torch.distributed`: `joined`, `follow`.
 
-The first process leads: it runs the whole `operant train`, and alone writes. Before its learner steps, saves or loads,
-it sends the method's name to the others, whose learners do the same (`Processes.lead`). All processes exchange the
-results of shards; as tensors, or encoded as in checkpoints.
+The process of rank 0 leads: it runs the complete `operant train` command, and only it writes files. Before its learner
+takes a step, saves or loads, it broadcasts the method's name to the followers, whose learners make the same call
+(`Processes.lead`). All processes exchange the results of shards, as tensors or encoded as in checkpoints.
 """
 
 import json
@@ -31,17 +31,18 @@ from operant.runtime.signals import Interruption
 from operant.state import State, clone
 
 LONGEST = timedelta(days=7)
-"""Timeout for a living process, such as one that evaluates. A dead one is detected immediately."""
+"""Timeout of a call to a process that is alive but busy, for example evaluating. Dead processes are detected
+immediately."""
 
 LAUNCHED = "operant"
-"""First part of torchrun's name for processes that `launch` has started; the second one is its own process."""
+"""First part of torchrun's run id for processes started by `launch`; the second part is the id of its process."""
 
 PAUSE = 0.5
-"""Seconds between two looks at the launcher."""
+"""Seconds between two checks of the launcher."""
 
 END = "end"
 _LOST = "gloo", "NCCL"
-"""Words in errors of a sharded model that are about other processes."""
+"""Words in error messages of a sharded model that identify errors of communication."""
 
 # PyTorch has no types for these.
 _all_gather = cast(Callable[[list[Tensor], Tensor], None], dist.all_gather)  # pyright: ignore[reportUnknownMemberType]
@@ -54,15 +55,15 @@ class LostError(ConnectionError):
 
 
 class Processes:
-    """The group of this process, from torchrun's environment variables.
+    """Process group of this process, initialized from torchrun's environment variables.
 
     Args:
         sharded: whether language models are sharded among the processes.
 
     Attributes:
-        rank: index of this process; 0 leads.
+        rank: index of this process; 0 is the leading process.
         size: number of processes.
-        sharded: as given.
+        sharded: whether language models are sharded among the processes.
         models: sharded models of this process.
     """
 
@@ -78,11 +79,11 @@ class Processes:
         """Return the states of all `count` shards in order, given those of this process."""
         own = encoded({"states": list(states)})
         sizes = [torch.zeros(1, dtype=torch.int64) for _ in range(self.size)]
-        _talk(_all_gather, sizes, torch.tensor([len(own)]))
+        _communicate(_all_gather, sizes, torch.tensor([len(own)]))
         longest = int(torch.cat(sizes).max())
         padded = torch.cat((own, own.new_zeros(longest - len(own))))
         every = [torch.empty_like(padded) for _ in sizes]
-        _talk(_all_gather, every, padded)
+        _communicate(_all_gather, every, padded)
         pairs = zip(every, sizes, strict=True)
         return [state for blob, size in pairs for state in decoded(blob[: int(size)])["states"]]
 
@@ -93,21 +94,21 @@ class Processes:
         if len(tensors) < most:
             tensors = torch.cat((tensors, tensors.new_zeros(most - len(tensors), *tensors.shape[1:])))
         every = [torch.empty_like(tensors) for _ in counts]
-        _talk(_all_gather, every, tensors)
+        _communicate(_all_gather, every, tensors)
         return torch.cat([each[:number] for each, number in zip(every, counts, strict=True)])
 
     def mesh(self, kind: str) -> DeviceMesh:
-        """Return the devices of the processes, of a kind such as `cuda`."""
+        """Return the device mesh of the processes, for a device type such as `cuda`."""
         return self._meshes[kind]
 
     def together(self) -> bool:
-        """Whether all processes make the same call."""
+        """Whether all processes currently make the same call."""
         return self._calling or not self._leads
 
     def announce(self, model: int, method: str) -> None:
-        """Let the others call a method of a model, unless all processes make the same call already."""
+        """Make the followers call a method of a model, unless all processes make the same call anyway."""
         if not self.together():
-            self.tell({"call": method, "model": model})
+            self.send({"call": method, "model": model})
 
     def some(self, busy: bool) -> bool:
         """Return whether any process is busy."""
@@ -116,26 +117,26 @@ class Processes:
         return bool(count)
 
     def add_up(self, tensor: Tensor) -> None:
-        """Add a tensor of all processes, in place."""
-        _talk(_all_reduce, tensor)
+        """Sum a tensor over all processes, in place."""
+        _communicate(_all_reduce, tensor)
 
-    def tell(self, state: State) -> None:
-        """Send a message to the followers."""
+    def send(self, state: State) -> None:
+        """Broadcast a message to the followers."""
         message = encoded(state)
-        _talk(dist.broadcast, torch.tensor([len(message)]), 0)
-        _talk(dist.broadcast, message, 0)
+        _communicate(dist.broadcast, torch.tensor([len(message)]), 0)
+        _communicate(dist.broadcast, message, 0)
 
-    def hear(self) -> State:
+    def receive(self) -> State:
         """Return the next message of the leading process."""
         size = torch.zeros(1, dtype=torch.int64)
-        _talk(dist.broadcast, size, 0)
+        _communicate(dist.broadcast, size, 0)
         message = torch.empty(int(size), dtype=torch.uint8)
-        _talk(dist.broadcast, message, 0)
+        _communicate(dist.broadcast, message, 0)
         return decoded(message)
 
     def lead(self, run: str, budget: int, learner: Learner) -> None:
-        """Let the others follow (see `operant.runtime.shards.Group`)."""
-        self.tell({"run": run, "budget": budget})
+        """Make the followers repeat the calls of a learner (see `operant.runtime.shards.Group`)."""
+        self.send({"run": run, "budget": budget})
         self._leads = True
         for name in ("iterate", "state_dict", "load_state_dict"):
             setattr(learner, name, self._announced(name, getattr(learner, name)))
@@ -145,10 +146,10 @@ class Processes:
     def _announced(self, name: str, method: Callable[..., Any]) -> Callable[..., Any]:
         @wraps(method)
         def call(*args: Any) -> Any:
-            if self._calling:  # some methods call another, which the others then do as well
+            if self._calling:  # by another method, which the followers run as well
                 return method(*args)
             marked, tensors = self._divided(list(args))
-            self.tell({"call": name, "args": marked})
+            self.send({"call": name, "args": marked})
             self._calling = True
             try:
                 return self._together(method, marked if self.sharded else args, tensors)
@@ -158,7 +159,7 @@ class Processes:
         return call
 
     def _divided(self, args: list[Any]) -> tuple[list[Any], list[Tensor]]:
-        """Return the arguments of a call as the others get them, and the tensors that are divided among all."""
+        """Return the arguments of a call in the form sent to followers, and the tensors that are divided among all."""
         if not self.sharded:
             return args, []
         from operant.scale.sharded_states import divide  # noqa: PLC0415 - it needs the language extra
@@ -166,7 +167,7 @@ class Processes:
         return divide(args, self.models)
 
     def _together(self, method: Callable[..., Any], args: Sequence[Any], tensors: Sequence[Tensor] = ()) -> Any:
-        """Make a call that all processes make."""
+        """Call a method at the same time as all other processes."""
         if not self.sharded:
             return method(*args)
         from operant.scale.sharded_states import collect, receive  # noqa: PLC0415 - it needs the language extra
@@ -181,41 +182,41 @@ class Processes:
         return _call(work)
 
     def follow(self, learner: Learner) -> None:
-        """Run the methods that the leading process names, until it ends."""
-        while (name := (told := self.hear())["call"]) != END:
-            if "model" in told:
-                _call(getattr(self.models[told["model"]], name))
+        """Call the methods named by the leading process, until it ends."""
+        while (name := (message := self.receive())["call"]) != END:
+            if "model" in message:
+                _call(getattr(self.models[message["model"]], name))
             else:
-                self._together(getattr(learner, name), told["args"])
+                self._together(getattr(learner, name), message["args"])
 
     def close(self) -> None:
-        """Leave the group; the leading process tells the others that it is finished."""
+        """Leave the group. The leading process first ends the loops of its followers."""
         if self.rank == 0:
-            self.tell({"call": END, "args": []})
-        _talk(_barrier)  # no connection closes while another process reads from it
+            self.send({"call": END, "args": []})
+        _communicate(_barrier)  # so that no connection closes while another process reads from it
         dist.destroy_process_group()
 
     def break_off(self) -> None:
-        """Leave the group after an error, without the others, which notice that their connections have closed."""
+        """Leave the group after an error. The other processes detect that the connections have closed."""
         if dist.is_initialized():
-            cast(Any, dist.group.WORLD).abort()  # what is in flight waits for nobody
+            cast(Any, dist.group.WORLD).abort()  # cancels operations in progress
             dist.destroy_process_group()
 
 
 def started() -> bool:
-    """Whether torchrun, or a compatible launcher, has started this process as one of several."""
+    """Return whether torchrun, or a compatible launcher, has started this process as one of several."""
     return int(os.environ.get("WORLD_SIZE", "1")) > 1 and {"RANK", "MASTER_ADDR"} <= os.environ.keys()
 
 
 @contextmanager
 def joined(*, sharded: bool = False) -> Generator[Processes | None]:
-    """Join the processes that torchrun has started; None without several.
+    """Join the process group that torchrun has started, for a `with` block; None if this process runs alone.
 
     Args:
-        sharded: whether language models are sharded among them.
+        sharded: whether language models are sharded among the processes.
 
     Raises:
-        LostError: if another process has ended, and this one leads.
+        LostError: another process has ended, and this one leads.
     """
     if not started():
         yield None
@@ -225,11 +226,11 @@ def joined(*, sharded: bool = False) -> Generator[Processes | None]:
         complete.set()
         with within(processes):
             try:
-                with _explained():  # also what the leading process computes with sharded models by itself
+                with _explained():  # also errors in calls of the leading process alone, with sharded models
                     yield processes
                 processes.close()
             except LostError:
-                if processes.rank == 0:  # the status of the ended process explains the others
+                if processes.rank == 0:  # one message suffices
                     raise
             finally:
                 processes.break_off()
@@ -237,10 +238,10 @@ def joined(*, sharded: bool = False) -> Generator[Processes | None]:
 
 @contextmanager
 def _with_launcher() -> Generator[threading.Event]:
-    """Exit when the parent process has ended, even if it was killed.
+    """Watch the launcher in a thread, and end this process when the launcher has ended, even if it was killed.
 
-    Until the yielded event says that the group is complete, it exits: it would look for the others for days, and not
-    look at signals. Later it gets SIGTERM: the leading process saves, and ends the others.
+    Before the yielded event is set, when the group is complete, this process exits: it would wait for the others for
+    days and ignore signals. Afterwards it sends itself SIGTERM: the leading process saves, and ends its followers.
     """
     words = os.environ.get("TORCHELASTIC_RUN_ID", "").split("-")
     launcher = int(words[1]) if words[0] == LAUNCHED else os.getppid()
@@ -267,10 +268,10 @@ def _with_launcher() -> Generator[threading.Event]:
 
 
 def leave(status: int) -> NoReturn:
-    """End this process with an exit status, once it has left its group, also after an error.
+    """End this process with an exit status, after it has left its group.
 
-    The interpreter is not finalized: threads of torch.distributed that want it then, rarely after FSDP2, abort the
-    process ("terminate called without an active exception"), although all its work is done.
+    The interpreter is not finalized: threads of torch.distributed that need it then, which is rare and only after
+    FSDP2, abort the process ("terminate called without an active exception") after all its work is done.
     """
     sys.stdout.flush()
     sys.stderr.flush()
@@ -278,45 +279,45 @@ def leave(status: int) -> NoReturn:
 
 
 def follow(processes: Processes) -> None:
-    """Follow the leading process from the folder of its run. That one handles signals.
+    """Build the learner of the leading process from its run folder, and repeat its calls. The leader handles signals.
 
     Raises:
-        LostError: if it has ended unexpectedly.
+        LostError: the leading process has ended unexpectedly.
     """
     with Interruption():
-        told = processes.hear()
-        if told.get("call") == END:
+        message = processes.receive()
+        if message.get("call") == END:
             return
-        folder = Run.open(told["run"])
-        folder.set_budget(told["budget"])
-        experiment = reassemble(folder, remote_code=True, accept_changes=True)  # the leading process allows it
+        folder = Run.open(message["run"])
+        folder.set_budget(message["budget"])
+        experiment = reassemble(folder, remote_code=True, accept_changes=True)  # as the leading process has
         with closing(experiment):
             processes.follow(experiment.learner)
 
 
 def encoded(state: State) -> Tensor:
-    """Return a state as bytes, which `decoded` reads."""
+    """Return the bytes of a state; inverse of `decoded`."""
     structure, tensors = flatten(clone(state))
     data = save({name: tensor.contiguous() for name, tensor in tensors.items()}, {"structure": json.dumps(structure)})
     return torch.frombuffer(bytearray(data), dtype=torch.uint8)
 
 
 def decoded(message: Tensor) -> State:
-    """Return the state from the bytes of `encoded`."""
+    """Return the state of the bytes of `encoded`."""
     data = message.numpy().tobytes()
     header = json.loads(data[8 : 8 + int.from_bytes(data[:8], "little")])
     return unflatten(json.loads(header["__metadata__"]["structure"]), load(data))
 
 
 def _call(method: Callable[..., Any], *args: Any) -> Any:
-    """Make a call in which sharded models communicate."""
+    """Call a method in which sharded models communicate."""
     with _explained():
         return method(*args)
 
 
 @contextmanager
 def _explained() -> Generator[None]:
-    """Raise LostError where the communication of sharded models fails."""
+    """Raise LostError if the communication of sharded models fails."""
     try:
         yield
     except RuntimeError as error:
@@ -325,7 +326,8 @@ def _explained() -> Generator[None]:
         raise
 
 
-def _talk(operation: Callable[..., Any], *args: Any) -> None:
+def _communicate(operation: Callable[..., Any], *args: Any) -> None:
+    """Call an operation of torch.distributed; raise LostError if it fails."""
     try:
         operation(*args)
     except RuntimeError as error:

@@ -133,10 +133,10 @@ def cluster(address: str = "", *, unauthenticated: bool = False) -> Generator[Ra
         unauthenticated: whether to allow a cluster beyond the loopback interface without token authentication.
 
     Raises:
-        ModuleNotFoundError: if Ray is not installed.
-        ValueError: if the address is malformed, or that of an unauthenticated cluster.
-        ConnectionError: if no cluster replies at the address.
-        RuntimeError: if Ray is too old, in use by this process already, or could not be started.
+        ModuleNotFoundError: Ray is not installed.
+        ValueError: the address is malformed, or that of an unauthenticated cluster.
+        ConnectionError: no cluster replies at the address.
+        RuntimeError: Ray is too old, in use by this process already, or could not be started.
     """
     if "://" in address:
         raise ValueError(
@@ -197,8 +197,8 @@ def _package() -> Any:
     """Import Ray.
 
     Raises:
-        ModuleNotFoundError: if it is not installed.
-        RuntimeError: if it is too old, or this process is connected to it.
+        ModuleNotFoundError: it is not installed.
+        RuntimeError: it is too old, or this process is connected to it.
     """
     try:
         ray: Any = importlib.import_module("ray")

@@ -84,7 +84,7 @@ class Service:
         """Return the future of a request.
 
         Raises:
-            UnknownError: if there is none.
+            UnknownError: there is none.
         """
         try:
             return self._results[request]
@@ -95,7 +95,7 @@ class Service:
         """Return the trainer of a model.
 
         Raises:
-            UnknownError: if there is none.
+            UnknownError: there is none.
         """
         try:
             return self.trainers[model]
@@ -106,7 +106,7 @@ class Service:
         """Create a model: the base with a new adapter of a given rank; 0 trains all weights.
 
         Raises:
-            ValueError: if `base` is not the served model.
+            ValueError: `base` is not the served model.
         """
         if base != self.name:
             raise ValueError(f"{base!r} is not served here; {self.name!r} is")
@@ -130,7 +130,7 @@ class Service:
         """Return the rank of the adapter of a saved state.
 
         Raises:
-            UnknownError: if there is no such model.
+            UnknownError: there is no such model.
         """
         owner, _ = self._parts(address, STATES)
         file = self._folder(owner) / RANK
@@ -178,8 +178,8 @@ class Service:
             score_prompt: whether to return the log-probabilities of the prompt.
 
         Raises:
-            UnknownError: if there are no such weights.
-            ValueError: if the prompt is empty, or longer than the model's context.
+            UnknownError: there are no such weights.
+            ValueError: the prompt is empty, or longer than the model's context.
         """
         if self.context is not None and len(prompt) + sampling.max_tokens > self.context:
             raise ValueError(

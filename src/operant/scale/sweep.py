@@ -1,9 +1,9 @@
-"""Sweeps: every algorithm on every task with every set of values, over the cores of a machine or a cluster: `Sweep`.
+"""Sweeps over algorithms, tasks and values of hyperparameters, on the cores of a machine or a cluster: `Sweep`.
 
-A sweep is a folder: `sweep.toml` has the grid, `cells` a configuration file per cell, and `runs` their runs. A cell is
-one command, `operant train ... --config cells/NAME.toml --run runs/NAME`, so it gives the same bytes as that command,
-whatever runs in parallel. It is idempotent: an existing run is resumed, a finished one is skipped, and exit status 75,
-"stopped and saved", repeats it.
+A sweep is a folder: `sweep.toml` contains the grid, `cells` a configuration file per cell, and `runs` their runs. A
+cell is the command `operant train ... --config cells/NAME.toml --run runs/NAME`, so its results have the same bytes as
+those of that command, however many cells run in parallel. Cells are idempotent: existing runs are resumed, finished
+ones are skipped, and a cell that ends with exit status 75, "stopped and saved", is repeated.
 """
 
 import itertools
@@ -30,14 +30,14 @@ WAIT = 0.1
 """Seconds between two checks of the processes."""
 
 Execute = Callable[[Sequence[str]], int]
-"""Runs a command, given the arguments after `operant`, and returns its exit status."""
+"""Function that runs a command, given the arguments after `operant`, and returns its exit status."""
 
 
 class Process(Protocol):
-    """The running process of a cell, as a `subprocess.Popen`."""
+    """Protocol of the running process of a cell, a subset of `subprocess.Popen`."""
 
     def poll(self) -> int | None:
-        """Return the exit status; None while the process runs."""
+        """Return the exit status, or None while the process runs."""
         ...
 
     def wait(self) -> int:
@@ -45,7 +45,7 @@ class Process(Protocol):
         ...
 
     def terminate(self) -> None:
-        """Let the process save its state and end."""
+        """Request the process to save its state and end."""
         ...
 
 
@@ -54,12 +54,12 @@ class Grid:
     """Grid of a sweep.
 
     Attributes:
-        algorithms: names.
-        tasks: names.
+        algorithms: names of the algorithms.
+        tasks: names of the tasks.
         seeds: seeds of every cell.
-        values: fields of the algorithm's configuration with their values.
-        settings: shared fields of the settings, such as the budget.
-        config: shared fields of the configuration.
+        values: values of each varied field of the algorithm's configuration.
+        settings: fields of the settings that all cells share, such as the budget.
+        config: fields of the configuration that all cells share.
         preset: preset of all cells; None: that of the task.
     """
 
@@ -73,10 +73,10 @@ class Grid:
 
     @classmethod
     def of(cls, given: Mapping[str, Any]) -> "Grid":
-        """Read the tables of a file.
+        """Create a grid from the tables of a TOML file.
 
         Raises:
-            ValueError: if a key is missing, unknown or of the wrong kind.
+            ValueError: a key is missing or unknown, or has a value of the wrong type.
         """
         known = {"algorithm", "task", "seeds", "budget", "preset", "grid", "settings", "config"}
         if unknown := sorted(given.keys() - known):
@@ -101,7 +101,7 @@ class Grid:
         )
 
     def cells(self) -> Iterator[tuple[str, str, str, dict[str, Any]]]:
-        """Yield name, algorithm, task and own values of each cell; names are unique."""
+        """Yield the unique name, algorithm, task and values of each cell."""
         taken: set[str] = set()
         for algorithm, task, *chosen in itertools.product(self.algorithms, self.tasks, *self.values.values()):
             own = dict(zip(self.values, chosen, strict=True))
@@ -127,10 +127,10 @@ class Cell:
     """One run of a sweep.
 
     Attributes:
-        name: name of its folder.
-        path: the folder.
-        words: arguments of the command that starts it, after `operant`.
-        values: values of this cell.
+        name: name of the run folder.
+        path: run folder.
+        words: arguments of the command that starts the cell, after `operant`.
+        values: values of the varied fields.
     """
 
     name: str
@@ -140,7 +140,7 @@ class Cell:
 
     @property
     def is_finished(self) -> bool:
-        """Whether it has used its budget."""
+        """Whether the run has used its budget."""
         return self._run is not None and self._run.outcome()[0] == FINISHED
 
     @property
@@ -152,24 +152,24 @@ class Cell:
 
     @property
     def command(self) -> tuple[str, ...]:
-        """Command that starts or continues it."""
+        """Arguments of the command that starts or resumes the run."""
         if self._run is None:
             return self.words
         return ("resume", str(self.path), "--progress", "silent")
 
 
 class Sweep:
-    """The cells of a grid, in a folder.
+    """Cells of a grid, in a folder.
 
     Args:
-        path: the folder; new, empty, or that of the same sweep.
-        grid: the grid; None: that of the folder.
+        path: folder; new, empty, or that of the same sweep.
+        grid: tables of the TOML file; None: those of the folder.
 
     Attributes:
-        cells: all of them.
+        cells: all cells.
 
     Raises:
-        ValueError: if the folder has another sweep or other files, or has no sweep and no grid is given.
+        ValueError: the folder contains another sweep or other files, or no sweep, and no grid is given.
     """
 
     def __init__(self, path: Path, grid: Mapping[str, Any] | None = None) -> None:
@@ -195,7 +195,7 @@ class Sweep:
         return Cell(name, run, (*words, "--run", str(run), "--progress", "silent"), values)
 
     def write(self) -> None:
-        """Write the folder, with a configuration file for each cell."""
+        """Create the folder, with a configuration file for each cell."""
         (self.path / "cells").mkdir(parents=True, exist_ok=True)
         (self.path / "sweep.toml").write_text(tomli_w.dumps(self.given), encoding="utf-8")
         for cell in self.cells:
@@ -207,13 +207,15 @@ class Sweep:
             (self.path / "cells" / f"{cell.name}.toml").write_text(tomli_w.dumps(tables), encoding="utf-8")
 
     def check(self, parse: Callable[[Sequence[str]], Any]) -> None:
-        """Check that every cell can be trained, before any starts; remove temporary files.
+        """Create the folder, and check that every cell can be trained, before any starts.
+
+        A new folder is removed if one cannot.
 
         Args:
-            parse: parses the arguments of `operant train`.
+            parse: function that parses the arguments of `operant train`.
 
         Raises:
-            ValueError: if a cell is invalid; the message names it.
+            ValueError: a cell is invalid; the message names it.
         """
         new = not (self.path / "sweep.toml").exists()
         self.write()
@@ -234,14 +236,17 @@ class Sweep:
         interrupted: Callable[[], bool],
         execute: Execute | None = None,
     ) -> bool:
-        """Run every unfinished cell, on the current host if there is one, and return whether it was not interrupted.
+        """Run all unfinished cells, on the current remote host if there is one.
 
         Args:
-            workers: parallel cells, each in its own process.
-            attempts: maximum attempts of a cell that stops with status 75.
-            report: called for each ended cell, with its exit status.
-            interrupted: polled continuously; after true, the processes save and end.
-            execute: runs cells in this process one by one, instead of processes.
+            workers: maximum number of parallel cells, each in a process.
+            attempts: maximum number of attempts of a cell that ends with status 75.
+            report: function called for each ended cell, with its exit status.
+            interrupted: function polled continuously; after it returns true, the processes save and end.
+            execute: function that runs a cell in this process; cells then run one by one, without processes.
+
+        Returns:
+            Whether the sweep was not interrupted.
         """
         waiting = [(cell, 1) for cell in self.cells if not cell.is_finished]
 
@@ -274,7 +279,7 @@ class Sweep:
         return True
 
     def _start(self, cell: Cell) -> Process:
-        """Start the process of a cell, with its output in a file."""
+        """Start the process of a cell, with its output in a log file."""
         path, host = self.path / "cells" / f"{cell.name}.log", hosts.current()
         if host is not None:
             return RemoteCell(host, cell.command, path)

@@ -1,8 +1,8 @@
-"""The Tinker API over HTTP, for existing training loops: `serve`, `make_app` (extras: `tinker`, `web`).
+"""HTTP server of the Tinker API, for existing training loops: `serve`, `make_app` (extras: `tinker`, `web`).
 
-Requests for computation immediately return a name, which fetches the result. Sessions, models and samplers have the
-names that the SDK derives. Every request needs the key. API functions beyond the four verbs (other optimizers, images,
-custom losses on the server, projects, billing) return an error.
+A request for a computation returns a request id immediately, with which the client fetches the result. Sessions, models
+and samplers have the names that the SDK expects. Every request needs the key. Functions of the API beyond the four
+verbs (other optimizers, images, custom losses on the server, projects, billing) return an error.
 """
 
 import asyncio
@@ -29,13 +29,13 @@ from operant.scale.trainer import Adam, Forward
 logger = logging.getLogger(__name__)
 
 PREFIX = "tml-"
-"""Prefix of keys: the SDK accepts no others."""
+"""Prefix of keys, which the SDK requires."""
 MOST_BYTES = 64_000_000
-"""Maximum bytes of a request's body."""
+"""Maximum size of the body of a request, in bytes."""
 WAIT = 20.0
-"""Seconds that a request waits for a result before the response "try again"."""
+"""Seconds after which a request for an unfinished result is answered with `try_again`."""
 MOST_TOKENS = 1024
-"""Default maximum tokens of a completion."""
+"""Default maximum number of tokens of a completion."""
 
 Handler = Callable[[Mapping[str, Any]], Any]
 
@@ -46,11 +46,11 @@ def new_key() -> str:
 
 
 class Api:
-    """The routes.
+    """Routes of the API.
 
     Args:
-        service: the service.
-        key: required by every request.
+        service: models and their queue of work.
+        key: key that every request needs.
     """
 
     def __init__(self, service: Service, key: str) -> None:
@@ -88,10 +88,10 @@ class Api:
             Route("/api/v1/get_server_capabilities", self._guarded(self._capabilities), methods=["GET"]),
         ]
 
-    # Reading and answering requests.
+    # Requests and responses.
 
     def _guarded(self, handler: Callable[[Request], Awaitable[Response]]) -> Callable[[Request], Awaitable[Response]]:
-        """Check the key, and convert errors to responses."""
+        """Wrap a handler: check the key, and convert errors to responses."""
 
         async def answer(request: Request) -> Response:
             given = request.headers.get("x-api-key", "")
@@ -128,7 +128,7 @@ class Api:
         return {"type": "session_heartbeat"}
 
     async def _finish(self, request: Request) -> Response:
-        """End a session and release its models; their saved data stay."""
+        """End a session and release its models; saved weights are kept."""
         session = request.path_params["session"]
         self._require_session(session)
         self._sessions.discard(session)
@@ -286,7 +286,7 @@ class Api:
             return JSONResponse({"type": "try_again", "request_id": name, "queue_state": "active"})
         except (LookupError, TypeError, ValueError) as error:
             return JSONResponse({"error": f"{type(error).__name__}: {error}", "category": "user"})
-        except Exception as error:  # any other exception of a model ends the request, not the service
+        except Exception as error:  # an error of a model must not end the service
             logger.exception("a request failed")
             return JSONResponse({"error": f"{type(error).__name__}: {error}", "category": "server"})
         if isinstance(result, Forward):
@@ -311,14 +311,14 @@ _NOT_HERE = (
     "prompt_logprobs_last_n",
     "record_stability_info",
 )
-"""Fields that request more than samples."""
+"""Fields of sampling requests that are not supported."""
 
 
 def read_sampling(given: Mapping[str, Any]) -> tuple[Sampling, list[Any], int | None]:
-    """Return the sampling options, the ends of completions, and the seed.
+    """Return the sampling options, the stop sequences, and the seed of a request.
 
     Raises:
-        ValueError: if a value is out of its range.
+        ValueError: a value is out of range.
     """
     stop = given.get("stop")
     if stop == []:
@@ -334,27 +334,27 @@ def read_sampling(given: Mapping[str, Any]) -> tuple[Sampling, list[Any], int | 
 
 
 def make_app(service: Service, key: str) -> Starlette:
-    """Return the app of a service.
+    """Create the ASGI application of a service.
 
     Args:
-        service: the service.
-        key: required by every request; starts with `tml-`.
+        service: models and their queue of work.
+        key: key that every request needs; starts with `tml-`.
     """
     return Starlette(routes=Api(service, key).routes())
 
 
 def serve(service: Service, *, host: str, port: int, key: str, announce: Callable[[str], None]) -> None:
-    """Serve until Ctrl-C or SIGTERM.
+    """Serve a service until Ctrl-C or SIGTERM.
 
     Args:
-        service: the service.
+        service: models and their queue of work.
         host: address to listen on.
-        port: 0 for any free one.
-        key: required by every request.
-        announce: called with the address once it responds.
+        port: port; 0: any free one.
+        key: key that every request needs.
+        announce: function called with the address of the server when it accepts connections.
 
     Raises:
-        ValueError: if the port is in use or not allowed, or the host is not of this machine.
+        ValueError: the port is in use or not permitted, or the host is not an address of this machine.
     """
     listening = listen(host, port)
     shown = f"[{host}]" if ":" in host else host
@@ -371,13 +371,13 @@ async def _body(request: Request) -> bytes:
     """Return the body of a request.
 
     Raises:
-        ValueError: if it is too long, or its compression is unsupported.
+        ValueError: the body is too long, or its compression is not supported.
     """
     body = b""
     async for chunk in request.stream():
         body += chunk
         if len(body) > MOST_BYTES:
-            raise ValueError(f"a request may have {MOST_BYTES} bytes")
+            raise ValueError(f"the body of a request may have at most {MOST_BYTES} bytes")
     encoding = request.headers.get("content-encoding", "identity")
     if encoding == "gzip":
         return zlib.decompressobj(31).decompress(body, MOST_BYTES)

@@ -24,7 +24,7 @@ def read_batch(body: bytes) -> tuple[str, list[Datum], str, dict[str, float], bo
     """Return the model, the data, the loss with its settings, and whether to skip the gradient.
 
     Raises:
-        ValueError: if the message is of another kind, or has unsupported contents.
+        ValueError: the message is of another kind, or has unsupported contents.
     """
     try:
         request = messages.ForwardBackwardRequest.FromString(body)

@@ -1,8 +1,8 @@
 """Custom training loops on four verbs: `connect`, `Trainer`, `LocalTrainer`.
 
-`forward_backward`, `optim_step`, `sample` and `save_state` are the verbs of the Tinker API. The loop owns the data, the
-rewards and the order of steps; the trainer owns the model and the optimizer. `connect` returns a trainer in this
-process, or one of a service (`operant.scale.remote`); `operant serve --train` serves one
+`forward_backward`, `optim_step`, `sample` and `save_state` are the verbs of the Tinker API. The user's loop chooses the
+data, the rewards and the order of steps; the trainer holds the model and the optimizer. `connect` returns a trainer in
+this process, or a client of a service (`operant.scale.remote`), such as `operant serve --train`
 (`operant.scale.tinker_server`).
 """
 
@@ -29,10 +29,10 @@ from operant.state import State, clone, copy_named
 from operant.tensors import backpropagate
 
 MICRO_BATCH_TOKENS = 16_384
-"""Maximum tokens per forward pass."""
+"""Maximum number of tokens per forward pass."""
 
 Loss = Literal["cross_entropy", "importance_sampling", "ppo", "cispo"]
-"""Losses: sums over tokens, not means."""
+"""Names of losses, which are sums over tokens, not means."""
 
 _NEEDS: Mapping[str, tuple[str, ...]] = {
     "cross_entropy": ("weights",),
@@ -46,14 +46,14 @@ _NAME = re.compile(r"[A-Za-z0-9][\w.-]{0,127}")
 
 
 class Datum(NamedTuple):
-    """One training sequence, of n tokens.
+    """A training sequence of n tokens.
 
     Attributes:
         tokens: input ids.
-        target_tokens: the id to predict at each of them. For ordinary text it is the next token.
-        weights: weight of each target in `cross_entropy`.
-        logprobs: log-probability of each target at sampling.
-        advantages: advantages of each target; 0 for tokens of a prompt.
+        target_tokens: id to predict at each input token; for ordinary text that of the next token.
+        weights: loss weight of each target, for `cross_entropy`.
+        logprobs: log-probability of each target under the sampling policy.
+        advantages: advantage of each target; 0 for tokens of a prompt.
     """
 
     tokens: Sequence[int]
@@ -65,27 +65,27 @@ class Datum(NamedTuple):
 
 @dataclass(frozen=True)
 class Adam:
-    """One step of AdamW (Loshchilov and Hutter 2019). Defaults are those of the Tinker API."""
+    """Hyperparameters of a step of AdamW (Loshchilov and Hutter 2019), with the defaults of the Tinker API."""
 
     learning_rate: float = 1e-4
-    """Step size."""
+    """Learning rate."""
     beta1: float = 0.9
-    """Decay of the mean of gradients."""
+    """Decay rate of the mean of gradients."""
     beta2: float = 0.95
-    """Decay of the mean of squared gradients."""
+    """Decay rate of the mean of squared gradients."""
     eps: float = 1e-12
-    """Added to the root of the second moment."""
+    """Constant added to the square root of the second moment."""
     weight_decay: float = 0.0
-    """Decoupled weight decay, in units of the step size."""
+    """Decoupled weight decay, multiplied by the learning rate."""
     grad_clip_norm: float = 0.0
-    """Largest norm of the gradient; 0: no clipping."""
+    """Maximum norm of the gradient; 0: no clipping."""
 
 
 class Forward(NamedTuple):
-    """Result of a pass over a batch.
+    """Loss and log-probabilities of a batch.
 
     Attributes:
-        loss: sum over all tokens.
+        loss: sum of the losses of all tokens.
         logprobs: log-probabilities `[n]` of the targets of each datum.
     """
 
@@ -94,39 +94,43 @@ class Forward(NamedTuple):
 
 
 class Trainer(Protocol):
-    """A model with training verbs.
+    """Protocol of trainers.
 
     Attributes:
-        tokenizer: tokenizer of the model, from transformers.
+        tokenizer: tokenizer of the model, of transformers.
     """
 
     tokenizer: Any
 
     def forward(self, data: Sequence[Datum], loss: Loss, config: Mapping[str, float] | None = None) -> Forward:
-        """Compute a loss, without a gradient."""
+        """Compute the loss of a batch without its gradient; see `forward_backward`."""
         ...
 
     def forward_backward(self, data: Sequence[Datum], loss: Loss, config: Mapping[str, float] | None = None) -> Forward:
-        """Compute a loss and add its gradient to the one that `optim_step` uses.
+        """Compute the loss of a batch, and accumulate its gradient for `optim_step`.
 
         Args:
-            data: a batch. Gradients of several calls add up.
-            loss: one of `Loss`.
-            config: `clip_low_threshold` and `clip_high_threshold` of `ppo` and `cispo`: bounds of the ratio.
+            data: batch.
+            loss: name of the loss.
+            config: bounds of the probability ratio, `clip_low_threshold` (ppo) and `clip_high_threshold` (ppo and
+                cispo).
 
         Raises:
-            ValueError: if the loss is unknown, or a datum lacks a field.
+            ValueError: the loss is unknown, or a datum lacks a field.
         """
         ...
 
     def optim_step(self, adam: Adam) -> Mapping[str, float]:
-        """Take a step along the gradient and clear it; one that is NaN or Inf is skipped.
+        """Take an optimizer step with the accumulated gradient, and clear it. A gradient with NaN or Inf is skipped.
+
+        Args:
+            adam: hyperparameters of the step.
 
         Returns:
-            `gradient_norm` before clipping, and `skipped`, 1 or 0.
+            Metrics: `gradient_norm` before clipping, and `skipped`, 1 or 0.
 
         Raises:
-            ValueError: if there is no gradient.
+            ValueError: there is no gradient.
         """
         ...
 
@@ -136,19 +140,19 @@ class Trainer(Protocol):
         """Sample completions of each prompt from the current weights.
 
         Args:
-            prompts: token ids.
-            num_samples: completions of each prompt.
-            sampling: length, temperature, cuts.
-            seed: seed of the random numbers; None: a different one each time.
+            prompts: token ids of each prompt.
+            num_samples: number of completions per prompt.
+            sampling: sampling options.
+            seed: random seed; None: a different one in each call.
         """
         ...
 
     def save_state(self, name: str) -> str:
-        """Save weights and optimizer under a name. Returns a path for `load_state`."""
+        """Save weights and optimizer state under a name; return the path for `load_state`."""
         ...
 
     def load_state(self, path: str, *, optimizer: bool = True) -> None:
-        """Continue from a saved state, exactly; without `optimizer` only from its weights."""
+        """Restore a saved state exactly, or only its weights if `optimizer` is false."""
         ...
 
     def close(self) -> None:
@@ -157,15 +161,15 @@ class Trainer(Protocol):
 
 
 class LocalTrainer:
-    """A trainer in this process.
+    """Trainer in this process.
 
     Args:
-        model: trained in place.
-        folder: folder of saved states; created when needed.
-        seed: seed of samples without their own seed.
+        model: model, which is trained in place.
+        folder: folder of saved states, created when needed.
+        seed: random seed of samples without a seed.
 
     Attributes:
-        steps: optimizer steps so far.
+        steps: number of optimizer steps so far.
     """
 
     def __init__(self, model: LanguageModel, folder: str | Path = "states", *, seed: int = 0) -> None:
@@ -194,10 +198,10 @@ class LocalTrainer:
         config: Mapping[str, float] | None,
         differentiate: Callable[[Tensor], object],
     ) -> Forward:
-        """Compute the loss of a batch by micro-batches, each with its own backward pass."""
+        """Compute the loss of a batch; `differentiate` is called with that of each micro-batch."""
         check(data, loss)
         thresholds = _thresholds(loss, config or {})
-        # The last target is not an input: it becomes a completion, so that a datum of one token can be packed.
+        # The last target is not an input. It is packed as the completion, so that a datum may have one token.
         samples = [Sample(list(datum.tokens), [datum.target_tokens[-1]]) for datum in data]
         found = Forward(0.0, [])
         for part in micro_batches(samples, tokens=MICRO_BATCH_TOKENS):
@@ -233,7 +237,7 @@ class LocalTrainer:
                 eps=adam.eps,
                 weight_decay=adam.weight_decay,
             )
-            self._optimizer.step()  # pyright: ignore[reportUnknownMemberType] - of the closure, which there is none of
+            self._optimizer.step()  # pyright: ignore[reportUnknownMemberType] - type of the closure
             self.steps += 1
         self._optimizer.zero_grad()
         return {"gradient_norm": norm.item(), "skipped": 0.0 if finite else 1.0}
@@ -253,7 +257,7 @@ class LocalTrainer:
         """See `Trainer`.
 
         Raises:
-            ValueError: if the name is not a valid file name, or exists.
+            ValueError: the name is not a valid folder name, or already exists.
         """
         target = self.folder / checked_name(name)
         if target.exists():
@@ -265,7 +269,7 @@ class LocalTrainer:
         """See `Trainer`.
 
         Raises:
-            ValueError: if there is no such state, or it belongs to another model.
+            ValueError: there is no such state, or it belongs to another model.
         """
         found = Checkpoints(Path(path)).latest() if Path(path).is_dir() else None
         if found is None:
@@ -273,7 +277,7 @@ class LocalTrainer:
         self.load_state_dict(load_checkpoint(found[0]), optimizer=optimizer)
 
     def state_dict(self) -> State:
-        """Return weights, moments and counts."""
+        """Return the state: weights, moments of the optimizer, and counters."""
         state = self._optimizer.state
         return {
             "steps": self.steps,
@@ -283,7 +287,7 @@ class LocalTrainer:
         }
 
     def load_state_dict(self, state: State, *, optimizer: bool = True) -> None:
-        """Continue from a state of `state_dict`."""
+        """Restore a state of `state_dict`, or only its weights if `optimizer` is false."""
         self.model.load_state_dict(state["model"])
         self._optimizer.state.clear()
         self._optimizer.zero_grad()
@@ -302,7 +306,7 @@ class LocalTrainer:
 
 
 class Sampler:
-    """Samples from weights at one moment, while training continues.
+    """Sampler from a snapshot of the weights, which training does not change.
 
     Args:
         model: model to copy.
@@ -315,7 +319,7 @@ class Sampler:
         self._weights: State | None = None
 
     def use(self, weights: State) -> None:
-        """Sample from weights of `LocalTrainer.weights` from now on."""
+        """Load the weights of `LocalTrainer.weights`, for all later samples."""
         if self._weights is not weights:
             copy_named({name: self._parameters[name] for name in weights}, weights, of="sampler")
             self._weights = weights
@@ -328,7 +332,7 @@ class Sampler:
 
     @torch.no_grad()
     def log_probs(self, tokens: Sequence[int]) -> Tensor:
-        """Return the log-probabilities of all tokens except the first, `[n - 1]`."""
+        """Compute the log-probabilities of all tokens except the first, `[n - 1]`."""
         if len(tokens) < 2:
             return torch.zeros(0)
         return self.model.likelihoods([Sample(tokens[:1], tokens[1:])], tokens=MICRO_BATCH_TOKENS)[0]
@@ -343,29 +347,29 @@ def connect(
     key: str | None = None,
     states: str | Path = "states",
 ) -> AbstractContextManager[Trainer]:
-    """Return a trainer, for a `with` block: in this process, or of a service with the Tinker API.
+    """Return a trainer as a context manager: in this process, or a client of a service with the Tinker API.
 
     Args:
         address: address of the service, such as `http://127.0.0.1:8421`; None: train in this process.
-        model: folder of a run, a folder or hub name of a model, or a built-in one; for a service one of its names.
-        lora_r: rank of a new adapter; 0 trains all weights here, and means rank 32 on a service.
-        seed: seed of initial weights and of samples without their own seed.
-        key: API key of the service; None: that of the environment variable `TINKER_API_KEY`.
-        states: folder of states saved here.
+        model: folder of a run, folder or hub name of a model, or built-in model; for a service one of its models.
+        lora_r: rank of a new adapter. 0: train all weights in this process; a service uses rank 32.
+        seed: random seed of initial weights and of samples without a seed.
+        key: API key of the service; None: the value of the environment variable `TINKER_API_KEY`.
+        states: folder of states saved in this process.
 
     Raises:
-        ValueError: if there is no such model.
-        ModuleNotFoundError: if the extra `tinker` is missing, which a service needs.
+        ValueError: there is no such model.
+        ModuleNotFoundError: the address is of a service, and the extra `tinker` is missing.
     """
     if address is None:
         return closing(LocalTrainer(load(named(model, lora_r), seed=seed), states, seed=seed))
-    from operant.scale.remote import RemoteTrainer  # noqa: PLC0415 - an extra that only services need
+    from operant.scale.remote import RemoteTrainer  # noqa: PLC0415 - needs an extra
 
     return closing(RemoteTrainer(address, model, lora_r=lora_r, seed=seed, key=key))
 
 
 def named(model: str, lora_r: int = 0) -> ModelOptions:
-    """Return the options of a model from the folder of a run, a folder, or a name."""
+    """Return the options of a model, given as the folder of a run, another folder, or a name."""
     try:
         Run.open(model.removesuffix("/best"))
     except RunError:
@@ -377,7 +381,7 @@ def check(data: Sequence[Datum], loss: str) -> None:
     """Validate a batch.
 
     Raises:
-        ValueError: if the loss is unknown, or a datum lacks a field; the message names it.
+        ValueError: the loss is unknown, or a datum lacks a field; the message names it.
     """
     if loss not in _NEEDS:
         raise ValueError(f"there is no loss {loss!r}; there are {', '.join(get_args(Loss))}")
