@@ -1,10 +1,13 @@
 import csv
 import json
+import shutil
 import socket
+from pathlib import Path
 
 import datasets
 import pytest
 
+from operant.language import huggingface
 from operant.language.sources import read
 
 ROWS = [{"prompt": "1+1=", "answer": "2"}, {"prompt": 'say "hi",\nplease', "answer": "07"}]
@@ -155,8 +158,12 @@ def test_a_folder_without_a_dataset_is_refused(tmp_path):
         rows_of(tmp_path)
 
 
-@pytest.mark.parametrize("source", ["missing.jsonl", "data/missing.csv", "/nowhere/at/all", "./owner/name"])
-def test_a_file_that_is_not_there_is_not_looked_for_elsewhere(source, monkeypatch):
+@pytest.mark.parametrize(
+    "source", ["missing.jsonl", "data/missing.csv", "/nowhere/at/all", "./owner/name", "./name", "owner/name"]
+)
+def test_a_file_that_is_not_there_is_not_looked_for_elsewhere(source, monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "owner").mkdir()
     monkeypatch.setattr(socket.socket, "connect", lambda *_: pytest.fail("looked for it in the network"))
     with pytest.raises(FileNotFoundError, match="there is no file"):
         rows_of(source)
@@ -167,3 +174,36 @@ def test_a_dataset_of_the_hub_that_cannot_be_had_is_named(monkeypatch):
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
     with pytest.raises(FileNotFoundError, match=r"'nobody/nothing:main': there is no such file.*with network access"):
         rows_of("nobody/nothing:main")
+
+
+@pytest.fixture
+def no_hub(monkeypatch, tmp_path):
+    """A hub that refuses connections, and an empty cache."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        address = f"http://127.0.0.1:{free.getsockname()[1]}"
+    for name in ("huggingface_hub.constants.ENDPOINT", "datasets.config.HF_ENDPOINT"):
+        monkeypatch.setattr(name, address)
+    monkeypatch.setattr("datasets.config.HF_DATASETS_CACHE", str(tmp_path / "cache"))
+    huggingface._hub_problem.cache_clear()
+    yield tmp_path / "cache"
+    huggingface._hub_problem.cache_clear()
+
+
+def test_a_hub_that_cannot_be_reached_is_not_asked_again_and_again(no_hub, caplog):
+    message = r"'owner/name': there is no such file.*Hub cannot be reached: .*refused.*cache on this machine lacks"
+    with pytest.raises(FileNotFoundError, match=message):
+        rows_of("owner/name")
+    assert "Retrying" not in caplog.text
+    assert not datasets.config.HF_HUB_OFFLINE
+
+
+def test_without_the_hub_its_cache_serves(no_hub, written):
+    loaded = datasets.load_dataset("json", data_files={"train": str(written(".jsonl"))}, cache_dir=str(no_hub / "made"))
+    (file,) = {entry["filename"] for entry in loaded["train"].cache_files}
+    cached = no_hub / "owner___name" / "default" / "0.0.0" / "abc"
+    shutil.copytree(Path(file).parent, cached)
+    (cached / Path(file).name).rename(cached / "name-train.arrow")
+    assert rows_of("owner/name") == ROWS
+    with pytest.raises(FileNotFoundError, match="cannot be loaded"):
+        rows_of("owner/name", "test")

@@ -3,13 +3,16 @@
 Every example has a description of its position in the source, for error messages.
 """
 
+import contextlib
 import csv
 import importlib
 import json
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Generator, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, cast
+
+from operant.language.huggingface import hub_problem, is_path
 
 __all__ = ["Row", "Source", "read"]
 
@@ -177,7 +180,8 @@ READERS = {".jsonl": _json_lines, ".json": _json, ".parquet": _parquet, ".csv": 
 
 def _from_datasets(source: str, path: Path, split: str) -> Any:
     """Load a saved dataset, or one of the Hub, as `owner/name` or `owner/name:configuration`."""
-    if not path.is_dir() and not (HUB_NAME.fullmatch(source) and path.suffix.lower() not in READERS):
+    on_hub = HUB_NAME.fullmatch(source) and not is_path(source) and path.suffix.lower() not in READERS
+    if not path.is_dir() and not on_hub:
         raise FileNotFoundError(
             f"there is no file {source!r}: expected a file ({', '.join(READERS)}), a folder written by `save_to_disk`, "
             "or the name of a dataset on the Hugging Face Hub"
@@ -187,17 +191,37 @@ def _from_datasets(source: str, path: Path, split: str) -> Any:
     if (path / "state.json").is_file() or (path / "dataset_dict.json").is_file():
         return datasets.load_from_disk(source)
     name, _, configuration = (source, "", "") if path.is_dir() else source.partition(":")
+    problem = "" if path.is_dir() else hub_problem()
     try:
-        try:
-            return datasets.load_dataset(name, configuration or None, split=split)
-        except ValueError as error:
-            if split != "train" or PREFERENCES not in str(error):
-                raise
-            return datasets.load_dataset(name, configuration or None, split=PREFERENCES)
+        with _cache_only(datasets) if problem else contextlib.nullcontext():
+            return _load(datasets, name, configuration or None, split)
     except Exception as error:  # many causes: no network, no such name, no such split, a choice of configurations
         place = "the folder" if path.is_dir() else "there is no such file or folder, and from the Hub the dataset"
+        cause = f"{type(error).__name__}: {error}"
+        if problem and isinstance(error, ConnectionError):
+            cause = f"the Hub cannot be reached: {problem}; and its cache on this machine lacks the dataset"
         raise FileNotFoundError(
-            f"{source!r}: {place} cannot be loaded ({type(error).__name__}: {error}). Expected a file "
+            f"{source!r}: {place} cannot be loaded ({cause}). Expected a file "
             f"({', '.join(READERS)}), a folder written by `save_to_disk`, or the name of a dataset on the Hugging Face "
             "Hub (`owner/name` or `owner/name:configuration`), with network access"
         ) from error
+
+
+def _load(datasets: Any, name: str, configuration: str | None, split: str) -> Any:
+    """Load a split of a dataset; for `train`, the preference split if the dataset has no other one."""
+    try:
+        return datasets.load_dataset(name, configuration, split=split)
+    except ValueError as error:
+        if split != "train" or PREFERENCES not in str(error):
+            raise
+        return datasets.load_dataset(name, configuration, split=PREFERENCES)
+
+
+@contextlib.contextmanager
+def _cache_only(datasets: Any) -> Generator[None]:
+    """Make `datasets` load from its cache alone, without the retries of requests, which take half a minute."""
+    before, datasets.config.HF_HUB_OFFLINE = datasets.config.HF_HUB_OFFLINE, True
+    try:
+        yield
+    finally:
+        datasets.config.HF_HUB_OFFLINE = before
