@@ -73,7 +73,7 @@ def _rows() -> Iterator[Row]:
         yield Row(f"{task}/sft", ("sft", task))
     sft, scorer = "@preference/sft", "@preference/reward-model"
     yield Row("preference/reward-model", ("reward-model", "preference", "--init", sft), trivial=0.5)
-    yield Row("steps/process-reward-model", ("process-reward-model", "steps"), trivial=0.64)
+    yield Row("steps/process-reward-model", ("process-reward-model", "steps"), trivial=0.643)
     for task in TASKS:
         for preset in PRESETS:
             words = ("grpo", task, "--init", f"@{task}/sft", *(("--preset", preset) if preset else ()))

@@ -38,7 +38,7 @@ LANGUAGE: tuple[Algorithm, ...] = (
         learner="SFT",
         unit="demonstrations",
         budget=20_000,
-        budgets=(("arithmetic", 18_000), ("reverse", 40_000), ("steps", 40_000)),
+        budgets=(("arithmetic", 18_000), ("reverse", 40_000), ("steps", 13_000)),
     ),
     _REWARD(
         name="reward-model",
@@ -55,6 +55,7 @@ LANGUAGE: tuple[Algorithm, ...] = (
         paper="Uesato et al. 2022, arXiv:2211.14275; Lightman et al. 2023, arXiv:2305.20050",
         unit="solutions",
         budget=60_000,
+        budgets=(("steps", 20_000),),
         values=(("supervision", "process"),),
     ),
     _LANGUAGE(
@@ -90,7 +91,7 @@ LANGUAGE: tuple[Algorithm, ...] = (
         module="operant.language.grpo",
         config="GRPOConfig",
         learner="GRPO",
-        budgets=(("arithmetic", 40_000), ("preference", 4_000)),
+        budgets=(("arithmetic", 40_000), ("preference", 4_000), ("steps", 10_000)),
         presets=("paper", "grpo", "dr-grpo", "dapo", "prorl", "rloo", "gspo", "cispo"),
     ),
     _ON_PROMPTS(

@@ -53,7 +53,7 @@ LEARNED_REWARD = {"beta": 0.15}
 """KL penalty with a reward model, which is accurate only near its training answers: a policy without penalty exploits
 its errors elsewhere (DeepSeekMath: 0.04, for a model with 7 billion parameters)."""
 
-PROMPTS: Mapping[str, int] = {"arithmetic": 6_000}
+PROMPTS: Mapping[str, int] = {"arithmetic": 6_000, "steps": 10_000}
 """Number of training prompts of policies on tasks without options, if above the default. They are generated at no cost,
 and the answers to prompts used in SFT are correct more often than others."""
 

@@ -1,8 +1,13 @@
-"""Sums step by step, whose lines can be checked one by one: `12+7-5=` has the answer `12+7=19`, `19-5=14`, `14`.
+"""Calculations step by step: `7+8-9+3=` has the answer `7+8=15`, `15-9=6`, `6+3=9`, `9`, one step per line.
 
-Each line of an answer is a step; the last one is the result. The verifier of the whole answer checks only the last
-line, so a policy may find shorter ways than the demonstrations. With a limit below the longest demonstration, and
-prompts from trivial to hard, truncation and difficulty matter in this task.
+The last line is the result. The verifier of the whole answer checks only that line, so a policy may omit steps of the
+demonstrations. A limit below the longest demonstration truncates answers, and lists of terms or digits mix easy and
+hard prompts.
+
+Numbers have one digit by default. There are 874 different steps (a total and a term), which occur in many prompts: a
+small model learns them from a few thousand demonstrations, and can answer prompts that it has not seen. With two digits
+there are 51 840 in prompts of three terms, and the built-in models memorize demonstrations: with `terms=3,digits=1-2`,
+after SFT on 4 096 examples, 19 % of the two-digit prompts among them and 8 % of others are answered correctly.
 """
 
 import re
@@ -16,9 +21,9 @@ from operant.language.tasks.arithmetic import calculate, chain, draw_numbers
 from operant.language.tasks.task import Row, Task
 
 EARLY = 0.1
-"""Share of the stepwise examples that end before their result."""
+"""Fraction of the stepwise examples that end before their result."""
 
-_TERMS, _DIGITS = Choices((3,)), Choices((1, 2))
+_TERMS, _DIGITS = Choices((4,)), Choices((1,))
 _PROMPT = re.compile(r"\d+(?:[-+]\d+)+=")
 
 
@@ -26,11 +31,10 @@ def steps(*, terms: Choices = _TERMS, digits: Choices = _DIGITS, operators: str 
     """Create the task of calculating step by step.
 
     Args:
-        terms: numbers per prompt, each count in proportion to its frequency in the list: `2-6`, or `2/2/2/6` for a
-            quarter of long ones.
-        digits: of each number. A range is sampled once per prompt, so some prompts are harder.
-        operators: out of `+-`, equally likely.
-        limit: maximum tokens of a completion; 0: that of the longest demonstration plus two.
+        terms: numbers per prompt, sampled from a list: `2-6`, or `2/2/2/6` for a quarter of long prompts.
+        digits: digits of each number, sampled once per prompt.
+        operators: some of `+-`, equally likely.
+        limit: maximum tokens of a completion; 0: the length of the longest demonstration plus two.
 
     Raises:
         ValueError: an option is out of its range.
@@ -51,7 +55,7 @@ def steps(*, terms: Choices = _TERMS, digits: Choices = _DIGITS, operators: str 
     given = f"terms={terms},digits={digits},operators={operators}"
     return Task(
         name=f"steps:{given},limit={limit}",
-        title="Calculate step by step, as in 12+7-5=",
+        title="Calculate step by step, as in 7+8-9+3=",
         make=make,
         rewards=(last_line,),
         max_completion_length=limit or _longest(max(terms), max(digits), "-" in operators) + 3,
@@ -64,11 +68,11 @@ def solution(prompt: str) -> list[str]:
     """Return the lines of the correct answer to a prompt.
 
     Raises:
-        ValueError: it is not a prompt of this task.
+        ValueError: the text is not a prompt of this task.
     """
     if _PROMPT.fullmatch(prompt) is None:
         raise ValueError(
-            f"expected numbers with + and - between them and = at the end, such as 12+7-5=, got {prompt!r}"
+            f"expected numbers with + and - between them and = at the end, such as 7+8-9+3=, got {prompt!r}"
         )
     first, *terms = re.findall(r"[-+]?\d+", prompt)
     totals = list(accumulate(map(int, terms), initial=int(first)))
@@ -77,22 +81,21 @@ def solution(prompt: str) -> list[str]:
 
 
 def step_rewards(prompt: str, completion: str) -> list[tuple[int, float]]:
-    """Reward each line of an answer: 1 if it is the correct line at its position, else 0.
+    """Compute the reward of each line of an answer: 1 if it equals the line of the correct answer, else 0.
 
-    So a line is correct if the total before it and the one after it are; everything after a mistake is wrong. The last
-    line of an answer ends it, and is correct only where the correct answer ends too: otherwise an answer that stops
-    after its first line would have no wrong step, and a policy would learn to stop early.
+    So all lines after a mistake are wrong. The last line of an answer that is too short is wrong, too: otherwise an
+    answer that ends after its first line would have no wrong step, and a policy would learn to stop early.
 
     Args:
-        prompt: of this task.
-        completion: the answer, without its end of sequence.
+        prompt: prompt of this task.
+        completion: answer, without EOS.
 
     Returns:
         For each line the number of characters up to and including its line break (the last has none), and its reward.
         Empty for an empty answer.
 
     Raises:
-        ValueError: it is not a prompt of this task.
+        ValueError: the text is not a prompt of this task.
     """
     right = solution(prompt)
     lines = re.findall(r"[^\n]*\n|[^\n]+", completion)
@@ -107,14 +110,14 @@ def step_rewards(prompt: str, completion: str) -> list[tuple[int, float]]:
 
 
 def last_line(completions: list[str], answer: list[str], **_: object) -> list[float | None]:
-    """Reward 1 if the last line of a completion is the answer, else 0; earlier lines are free."""
+    """Compute the reward of each completion: 1 if its last line is the answer, else 0."""
     return [float(text_of(c).split("\n")[-1] == right) for c, right in zip(completions, answer, strict=True)]
 
 
 def make_steps(generator: np.random.Generator, row: Row) -> Row:
-    """Return the answer to an example as steps with labels.
+    """Sample an answer with labels of its steps.
 
-    In two fifths of the answers one result is wrong, and all that follows; a tenth stop too early.
+    Two fifths of the answers have a wrong result in one step, and continue with it; a tenth end too early.
     """
     lines = solution(row["prompt"])
     kind = generator.random()
@@ -129,7 +132,7 @@ def make_steps(generator: np.random.Generator, row: Row) -> Row:
 
 
 def _shifted(line: str, error: int, carried: bool) -> str:
-    """Add an error to the result of a line, and to the total before it if it was carried over."""
+    """Add an error to the result of a line, and to the total before it if the previous line has the error too."""
     before, equals, result = line.rpartition("=")
     wrong = str(int(result) + error)
     if not equals:
@@ -139,7 +142,7 @@ def _shifted(line: str, error: int, carried: bool) -> str:
 
 
 def _longest(terms: int, digits: int, signed: bool) -> int:
-    """Return the length in characters of the longest demonstration."""
+    """Return the maximum number of characters of a demonstration."""
     highest = 10**digits - 1
     totals = [len(str(highest * count)) + signed for count in range(1, terms + 1)]
     totals[0] -= signed
