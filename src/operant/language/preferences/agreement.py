@@ -1,9 +1,10 @@
 """Agreement of annotators: with each other, with themselves, and with known answers.
 
-The unit is a comparison of two completions of an item; a ranking of K is its K (K - 1) / 2 comparisons. The values are
-nominal: the first is better, the second is, both are equally good, none is good. A skip is a missing value.
+The unit is a comparison of two completions of an item; a ranking of K completions has K (K - 1) / 2 comparisons. The
+values are nominal: the first is better, the second is better, both are equally good, both are bad. A skip is a missing
+value.
 
-Every statistic is a function of sums over items, and the bootstrap resamples whole items: the comparisons of one
+Every statistic is a function of sums over items, and the bootstrap resamples whole items, since the comparisons of one
 ranking are not independent.
 """
 

@@ -32,18 +32,19 @@ class Reward(Protocol):
 class SimulatedAnnotator:
     """Simulated annotator with a known reward function.
 
-    An answer depends only on (seed, name, item, round), so neither order nor interruption changes it.
+    An answer depends only on (seed, name, item, round), not on the order of the items or on interruptions.
 
     Attributes:
         reward: reward function.
         name: name of the annotator.
         seed: seed of the random stream.
-        temperature: T, in units of the reward. Higher makes answers more random; 0 is always right.
-        tie_threshold: difference of rewards below which there is a tie. Higher gives fewer, clearer comparisons.
+        temperature: T, in units of the reward. Higher values make answers more random; with 0 all are correct.
+        tie_threshold: difference of rewards below which the answer is a tie. Higher values give fewer, clearer
+            preferences.
         error_rate: probability of a uniformly random answer, independent of the rewards. Christiano et al. 2017
             (arXiv 1706.03741, §2.2.3) assume 0.1 for people.
         position_bias: bonus added to the reward of the completion shown first.
-        both_bad_below: threshold of rewards below which both completions are bad. Default: no threshold.
+        both_bad_below: answer `both-bad` if all rewards are below this value. Default: never.
     """
 
     reward: Reward
@@ -137,7 +138,7 @@ class SimulatedAnnotator:
 
 
 def _ordered(utility: np.ndarray) -> tuple[Outcome, tuple[int, ...] | None]:
-    """Return the answer that prefers higher utility; equals are equal."""
+    """Return the answer that ranks completions by their utility; equal utilities are ties."""
     ranks = dense_ranks((-utility).tolist())
     if len(set(ranks)) == 1:
         return "tie", None

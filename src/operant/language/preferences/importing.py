@@ -38,19 +38,18 @@ def import_file(store: PreferenceStore, path: Path, *, annotator: str = "importe
 
     Labels that are already in the store are skipped, so importing a file twice has no effect.
 
-    Lines may be `{prompt, chosen, rejected}` (without `prompt`, the common beginning of both texts is the prompt),
-    `{prompt, completions}` best first or with `ranks`, `{context, completions: [{rank, completion}]}` with lower ranks
-    better, those of UltraFeedback and other data sets (`operant.language.layouts`), or a log from `export`. Lines that
-    compare nothing are skipped. Those on held-out prompts, which are for evaluations, keep their mark.
+    Lines may be `{prompt, chosen, rejected}` (without `prompt`, the common prefix of both texts is the prompt),
+    `{prompt, completions}` best first or with `ranks`, `{context, completions: [{rank, completion}]}` where lower ranks
+    are better, those of UltraFeedback and other data sets (`operant.language.layouts`), or a log from `export`. Lines
+    without a comparison are skipped. Labels of held-out prompts, which are for evaluations, remain marked as such.
 
     Args:
         store: store to add to.
-        path: of the file, of JSON lines, or with the ending .json, .csv or .parquet. If its manifest is next to it, the
-            two must match.
+        path: path of the file: JSON lines, or .json, .csv or .parquet. A manifest next to it must match.
         annotator: name of the annotator of rows without a column `annotator`.
 
     Raises:
-        ValueError: the manifest does not match, or a line is invalid; the message names it.
+        ValueError: the manifest does not match, or a line is invalid (the message contains its number).
         ConflictError: a label contradicts another one of the same annotator.
         OSError: the file cannot be read, or the labels cannot be stored.
     """
@@ -135,7 +134,7 @@ def _pair(row: Mapping[str, Any]) -> tuple[Text, Text, Text]:
         return _plain(prompt), _plain(chosen), _plain(rejected)
     length = shared_length(chosen, rejected)
     if length and chosen[length - 1] == " ":
-        length -= 1  # the space belongs to the next text
+        length -= 1  # the space is part of the completions
     return chosen[:length], chosen[length:], rejected[length:]
 
 
@@ -144,7 +143,7 @@ def _plain(text: Any) -> Text:
 
 
 def _held_out(row: Row) -> bool:
-    """Return whether a line is on a held-out prompt: by its mark, or in files of older versions by its answers."""
+    """Return whether a line has a held-out prompt: by its column, or in files of older versions by its answers."""
     if "held_out" in row:
         return bool(row["held_out"])
     return any(row.get(f"{side}_run") and row.get(f"{side}_consumed") is not None for side in ("chosen", "rejected"))

@@ -19,8 +19,8 @@ Text = str | list[dict[str, Any]]
 """A string, or a conversation as a list of messages `{"role": ..., "content": ...}`."""
 
 Outcome = Literal["A", "B", "tie", "both-bad", "skip", "ranking"]
-"""Of two completions: the first or the second shown is better. Of any number: equally good, none is good, or skipped.
-Of three or more: a ranking."""
+"""Of two completions: the first or the second shown is better. Of any number: all are equally good, all are bad, or
+skipped. Of three or more: a ranking."""
 
 OUTCOMES: tuple[Outcome, ...] = ("A", "B", "tie", "both-bad", "skip", "ranking")
 """All outcomes."""
@@ -30,7 +30,7 @@ def encode(value: Any) -> str:
     """Return canonical JSON: sorted keys, no spaces, unescaped characters.
 
     Raises:
-        ValueError: there is no JSON for it (not a number, infinite), or no UTF-8 (half a surrogate pair).
+        ValueError: the value is not valid JSON (NaN, Inf) or UTF-8 (an unpaired surrogate).
     """
     text = json.dumps(value, ensure_ascii=False, sort_keys=True, separators=(",", ":"), allow_nan=False)
     text.encode()
@@ -43,7 +43,8 @@ class Completion:
 
     Attributes:
         text: text of the completion.
-        provenance: its source (run, consumed, seed, reward, ...), as JSON values. Annotators never see it.
+        provenance: source of the completion (run, consumed, seed, reward, ...), as JSON values; never shown to
+            annotators.
     """
 
     text: Text

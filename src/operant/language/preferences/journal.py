@@ -1,8 +1,8 @@
 """Readable copy of a preference store: `preferences.events.jsonl`, one line per item or event.
 
-The database is authoritative. The copy is updated durably after every commit, and when the store is opened, so it lags
-only between a commit and the next write, or while the disk is full. An incomplete last line, left by a crash, is cut
-off. `operant.language.preferences.recovery` rebuilds a database from it.
+The database is authoritative. The copy is updated durably after every commit and when the store is opened, so it is
+incomplete only between a commit and its update, or while the disk is full. An incomplete last line, left by a crash, is
+removed. `operant.language.preferences.recovery` rebuilds a database from it.
 """
 
 import json
@@ -122,7 +122,7 @@ class Journal:
             self._descriptor = -1
 
     def _look(self) -> None:
-        """Read lines from other processes and cut off an incomplete last line."""
+        """Read lines from other processes and remove an incomplete last line."""
         size = os.fstat(self._descriptor).st_size
         if size == self._offset:
             return
@@ -158,7 +158,7 @@ class Journal:
                 self._offset, self._sequence = self._offset + written, last
                 os.fsync(self._descriptor)
                 return
-            os.ftruncate(self._descriptor, self._offset)  # an incomplete write: all or nothing
+            os.ftruncate(self._descriptor, self._offset)  # remove an incomplete write
             raise OSError(0, "the disk is full")
 
 

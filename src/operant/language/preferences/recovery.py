@@ -16,8 +16,8 @@ def read_lines(path: Path, *, torn: bool = False) -> Iterator[tuple[int, dict[st
     """Yield the objects of a JSON Lines file with their line numbers.
 
     Args:
-        path: of the file.
-        torn: whether to drop an incomplete last line, such as a crash leaves.
+        path: path of the file.
+        torn: whether to ignore an incomplete last line, which a crash can leave.
 
     Raises:
         ValueError: a line is not a JSON object.
@@ -39,12 +39,12 @@ def read_lines(path: Path, *, torn: bool = False) -> Iterator[tuple[int, dict[st
 
 
 def rebuild(path: str | Path) -> int:
-    """Rebuild the database at `path` from the copy next to it; an old file becomes `<name>.damaged-<n>`.
+    """Rebuild the database at `path` from the copy next to it; an old file is renamed to `<name>.damaged-<n>`.
 
-    The new database replaces the old one at the very end: a crash changes nothing. The store must be closed everywhere.
+    The new database replaces the old one at the end, so a crash changes nothing. No process may have the store open.
 
     Args:
-        path: of the SQLite file, which may be damaged or missing.
+        path: path of the SQLite file, which may be damaged or missing.
 
     Returns:
         Number of items and events.
@@ -77,7 +77,7 @@ _SUFFIXES = ("-wal", "-shm", "-journal", "")
 
 
 def _replay(record: Mapping[str, Any], store: PreferenceStore, connection: sqlite3.Connection) -> bool:
-    """Add the contents of a line, and return whether that is an item or an event."""
+    """Add the contents of a line, and return whether it is an item or an event."""
     kind = record.get("type")
     if kind == "header":
         update = "UPDATE settings SET value = ? WHERE name = 'pseudonyms'"

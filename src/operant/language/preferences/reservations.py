@@ -1,7 +1,7 @@
 """Reservations of items on screen: two windows of one annotator never show the same item.
 
-A reservation belongs to a process. It ends with an answer, when the process closes its store, and when it dies, as the
-operating system reports for this machine; for another machine, after a few minutes.
+A reservation belongs to a process. It ends with an answer, when the process closes its store, and when the process
+ends, which the operating system reports for this machine; a reservation of another machine expires after ten minutes.
 """
 
 import os

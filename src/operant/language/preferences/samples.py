@@ -1,4 +1,4 @@
-"""Conversion of a run's sampled completions to items for labels."""
+"""Conversion of a run's sampled completions to items to label."""
 
 import json
 from collections.abc import Container, Iterator, Mapping, Sequence
@@ -16,7 +16,7 @@ from operant.streams import seed_sequence
 def read_samples(path: Path) -> Iterator[dict[str, Any]]:
     """Yield the records of `eval/samples.jsonl`: `{"consumed", "seed", "prompt", "completion", "reward", ...}`.
 
-    Lines that are not such records, like incomplete ones after a crash, are skipped.
+    Other lines, such as an incomplete one after a crash, are skipped.
 
     Raises:
         OSError: the file is unreadable.
@@ -36,16 +36,16 @@ def add_samples(
 ) -> tuple[int, int]:
     """Add a run's samples to a store.
 
-    The different completions of a prompt are shuffled and cut into groups of `completions`; a last group of one is
-    dropped. Completions that already have an item are excluded first, so repeated calls add nothing, and a longer run
-    adds only new ones.
+    The distinct completions of a prompt are shuffled and split into items of `completions`; a single remaining one is
+    dropped. Completions that are already part of an item are excluded first, so a repeated call adds nothing, and a
+    call after more training adds only new completions.
 
     Args:
-        store: the store.
-        path: the file of samples.
-        run: its name, for the provenance.
-        completions: number per item.
-        seed: of the order.
+        store: store to add to.
+        path: file of samples.
+        run: name of the run, for the provenance.
+        completions: number of completions per item.
+        seed: random seed of the order.
 
     Returns:
         Number of new items, and of prompts in the file.
@@ -79,7 +79,7 @@ def add_file(store: PreferenceStore, path: Path, *, completions: int = 2, seed: 
         Number of new items, and of examples in the file.
 
     Raises:
-        ValueError: examples have no two answers, or `completions` is below 2.
+        ValueError: an example has fewer than two answers, or `completions` is below 2.
         OSError: the file is unreadable.
         StoreError: the items could not be stored.
     """
@@ -99,18 +99,18 @@ def add_rows(
     """Add prompts and answers to a store, for comparison; their order in the examples is ignored.
 
     Args:
-        store: the store.
+        store: store to add to.
         rows: examples of preferences or rankings (`operant.language.data.read_rows`).
-        file: their source, for the provenance.
+        file: source of the examples, for the provenance.
         held_out: held-out prompts (`encode`), which are for evaluations.
-        completions: number per item.
-        seed: of the order.
+        completions: number of completions per item.
+        seed: random seed of the order.
 
     Returns:
         Number of new items.
 
     Raises:
-        ValueError: examples have no two answers, or `completions` is below 2.
+        ValueError: an example has fewer than two answers, or `completions` is below 2.
         StoreError: the items could not be stored.
     """
     if completions < 2:
@@ -141,14 +141,14 @@ def groups(
     *,
     provenance: Mapping[str, Any] | None = None,
 ) -> list[Item]:
-    """Return completions of a prompt as items of `size` each, in a random order; a single last one is dropped.
+    """Return completions of a prompt as items of `size` each, in a random order; a single remaining one is dropped.
 
     Args:
-        prompt: the common prompt.
-        completions: all different.
-        size: completions per item.
-        seed: of the order.
-        provenance: of the prompt.
+        prompt: prompt of all completions.
+        completions: distinct completions.
+        size: number of completions per item.
+        seed: random seed of the order.
+        provenance: provenance of the prompt.
     """
     generator = np.random.Generator(np.random.PCG64(seed_sequence(seed, f"groups {encode(prompt)}")))
     order: list[int] = generator.permutation(len(completions)).tolist()

@@ -1,4 +1,4 @@
-"""Answers of a run's policy to prompts of its task, as items for labels."""
+"""Answers of a run's policy to prompts of its task, as items to label."""
 
 from collections.abc import Container, Sequence
 from dataclasses import dataclass
@@ -34,7 +34,7 @@ class Asked:
     Attributes:
         items: number of new items.
         prompts: number of prompts.
-        alike: of them, prompts with only equal answers, so that there is nothing to compare.
+        alike: number of prompts whose answers are all equal, so that there is nothing to compare.
     """
 
     items: int
@@ -46,16 +46,16 @@ class Policy:
     """The policy of one seed of a run.
 
     Args:
-        run: of a language model.
-        index: of the seed, in the run.
-        best: whether to use the weights with the highest score in its evaluations, not the latest ones.
-        device: of the model.
-        remote_code: whether the model's own code may run, if the run needs it.
+        run: run of a language model.
+        index: index of the seed in the run.
+        best: whether to use the weights with the highest score in evaluations instead of the latest ones.
+        device: device of the model.
+        remote_code: whether to allow Python code that comes with the model.
         accept_changes: whether to continue if the run's initial model has changed.
 
     Raises:
-        ValueError: the run has no generating model.
-        RunError: the run is unreadable, or something is not allowed.
+        ValueError: the run has no generative model.
+        RunError: the run is unreadable, its model has code that is not allowed, or its initial model has changed.
     """
 
     def __init__(
@@ -84,7 +84,7 @@ class Policy:
         completions: int = 2,
         seed: int = 0,
     ) -> Asked:
-        """Sample answers to prompts at temperature 1, and add different ones; skip prompts with open items.
+        """Sample answers to prompts at temperature 1, and add the distinct ones; skip prompts with unlabeled items.
 
         Args:
             store: the store.
@@ -115,7 +115,7 @@ class Policy:
     def _draw(
         self, rows: Sequence[Row], found: dict[str, dict[str, None]], count: int, generator: torch.Generator
     ) -> None:
-        """Sample `count` answers to each prompt, and keep the different ones, in order."""
+        """Sample `count` answers to each prompt, and return the distinct ones, in order."""
         tokenizer, engine = self._model.tokenizer, NativeEngine(self._model)
         prompts = examples.prompts(tokenizer, rows, max_prompt_length=self._prompt_length)
         answers = ask(engine, prompts, count, self._sampling, tokenizer=tokenizer, generator=generator)
@@ -127,13 +127,13 @@ def prompts_of(run: Run, which: Prompts, count: int, *, index: int = 0) -> list[
     """Return examples with prompts of a run's task or data set, the same at each call.
 
     Args:
-        run: of a language model.
-        which: see `Prompts`.
-        count: number of prompts; fewer if a data set does not have as many.
-        index: of the seed, in the run.
+        run: run of a language model.
+        which: split of the prompts, see `Prompts`.
+        count: number of prompts; a data set with fewer returns all.
+        index: index of the seed in the run.
 
     Raises:
-        ValueError: there is no such seed, the run has no prompts, or a task has not as many.
+        ValueError: there is no such seed, the run has no prompts, or the task has fewer.
     """
     data = data_of(run, index)
     if data.task is None:
@@ -155,7 +155,7 @@ def data_of(run: Run, index: int) -> TrainingData:
     """Return the prompts of one seed of a run.
 
     Raises:
-        ValueError: there is no such seed, the run is of no language model, or its examples have no prompts.
+        ValueError: there is no such seed, the run has no language model, or its examples have no prompts.
     """
     entry = run.entry
     if entry.package != "language":

@@ -155,7 +155,7 @@ REPEATED = f"""
 
 
 class StoreError(OSError):
-    """Opening, reading or writing the store fails; the message has the reason. The failed change was not stored."""
+    """Opening, reading or writing the store fails; the message contains the reason. The change was not stored."""
 
 
 def connect(path: Path) -> sqlite3.Connection:

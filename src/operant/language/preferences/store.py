@@ -3,7 +3,7 @@
 Guarantees:
 
 - An answer that `record` has returned is on disk; one whose `record` has raised `StoreError` was not stored.
-- The same event id is the same event: a client without a response just sends it again.
+- Repeating an event id has no effect, so a client without a response can send the event again.
 - An annotator has at most one label of an item (and round). Undoing and correcting are events that supersede another;
   nothing is changed or removed. The view `labels` has the valid labels.
 - Every change is one `BEGIN IMMEDIATE` transaction, so threads and processes take turns.
@@ -53,8 +53,8 @@ class PreferenceStore:
     """A preference store on disk. Use it as a context manager, or close it.
 
     Attributes:
-        path: the SQLite file.
-        seed: of the order in which completions are shown; earlier orders stay.
+        path: path of the SQLite file.
+        seed: random seed of the order in which completions are shown; orders that were shown before stay.
     """
 
     def __init__(self, path: str | Path, *, seed: int = 0):
@@ -96,7 +96,7 @@ class PreferenceStore:
 
     @contextmanager
     def transaction(self) -> Generator[sqlite3.Connection]:
-        """Combine several changes: all are stored at the end, or none if there is an exception. May be nested.
+        """Combine changes: all are stored at the end, or none if there is an exception. Transactions may be nested.
 
         Raises:
             StoreError: the disk is full, the file is locked, gone or not writable; nothing was stored.
@@ -173,13 +173,13 @@ class PreferenceStore:
     ) -> Presentation | None:
         """Return the next item for an annotator, and reserve it.
 
-        First come items that this annotator was shown and has not answered, so that work continues; then the first item
-        with fewer than `overlap` other annotators, in labels or on screen. Nobody sees an item twice unless `repeat` is
-        set. Everybody sees items with a known answer. Items that another process shows this annotator, in a second
-        window, stay there until answered or until that process ends.
+        Items that this annotator was shown and has not answered come first; then the first item that fewer than
+        `overlap` other annotators have labeled or are being shown. No item is shown twice unless `repeat` is set. Items
+        with a known answer are shown to every annotator. Items that another process shows this annotator, in a second
+        window, are reserved until they are answered or that process ends.
 
         Args:
-            annotator: the annotator.
+            annotator: name of the annotator.
             overlap: target number of annotators per item; skips do not count.
             repeat: whether to repeat labeled items, in another order, to measure consistency.
             among: ids of allowed items. Default: all.
@@ -212,9 +212,9 @@ class PreferenceStore:
         """Return an item as an annotator sees it, in a fixed order, and reserve it.
 
         Args:
-            item_id: of the item.
-            annotator: the annotator.
-            round: as in `Presentation`.
+            item_id: id of the item.
+            annotator: name of the annotator.
+            round: round, as in `Presentation`.
             now: seconds since 1970. Default: the clock.
 
         Raises:
@@ -249,9 +249,9 @@ class PreferenceStore:
         """Store an answer durably.
 
         Args:
-            presentation: of the item.
+            presentation: presentation of the item.
             outcome: the answer, relative to the order shown.
-            event_id: chosen by the client, unique; see `new_event_id`.
+            event_id: unique id chosen by the client; see `new_event_id`.
             shown_at: time of showing, seconds since 1970.
             answered_at: time of the answer, not before.
             ranks: for a ranking, the rank of each completion in the order shown, 1 is best.
@@ -287,11 +287,11 @@ class PreferenceStore:
     def undo(
         self, annotator: str, *, event_id: str, label: str | None = None, now: float | None = None
     ) -> Event | None:
-        """Undo a label durably; its item is open again for this annotator.
+        """Undo a label durably, so that its item is shown to this annotator again.
 
         Args:
             annotator: owner of the label.
-            event_id: of the undo, chosen by the client.
+            event_id: id of the undo, chosen by the client.
             label: event id of the label. Default: the latest valid one of this annotator.
             now: seconds since 1970. Default: the clock.
 

@@ -9,16 +9,17 @@ from operant.language.tasks.task import Row, Task
 
 _OPERATORS = "+-*"
 MOST_DIGITS = 18
-"""Most digits of a number, of 64 bits."""
+"""Maximum number of digits of a number, which has 64 bits."""
 
 
 def arithmetic(*, digits: int = 2, steps: int = 1, operators: str = "") -> Task:
     """Create the task of adding, subtracting or multiplying numbers.
 
     Args:
-        digits: of each number; the first digit is not 0 unless it is the only one.
-        steps: operations per prompt. There is one number more.
-        operators: out of `+-*`, equally likely; by default `+` for one step and `+-` for more. Products come first.
+        digits: number of digits of each number. The first digit is not 0, except in numbers of one digit.
+        steps: number of operations per prompt, one fewer than the numbers.
+        operators: some of `+-*`, equally likely; by default `+` for one step and `+-` for more. Products are computed
+            first.
 
     Raises:
         ValueError: an option is out of its range.
@@ -42,18 +43,18 @@ def arithmetic(*, digits: int = 2, steps: int = 1, operators: str = "") -> Task:
         title=f"Calculate with {steps + 1} numbers of {digits} digits, as in 47+85=",
         make=make,
         rewards=(verifiers.exact(),),
-        max_completion_length=longest + ("-" in operators) + 3,  # its end, and two characters for mistakes
+        max_completion_length=longest + ("-" in operators) + 3,  # EOS, and two characters for mistakes
     )
 
 
 def draw_numbers(generator: np.random.Generator, digits: Sequence[int]) -> list[int]:
-    """Draw a number of each of these numbers of digits."""
+    """Sample a number for each number of digits."""
     ranges: list[tuple[int, int]] = [(0 if d == 1 else 10 ** (d - 1), 10**d) for d in digits]
     return [int(generator.integers(low, high)) for low, high in ranges]
 
 
 def chain(numbers: Sequence[int], signs: Sequence[str]) -> str:
-    """Write numbers with the signs between them."""
+    """Return the expression of numbers with signs between them."""
     return "".join(f"{number}{sign}" for number, sign in zip(numbers, [*signs, ""], strict=True))
 
 

@@ -1,7 +1,7 @@
-"""The numbers game of Countdown: an answer to `use 3 5 8 to make 39:` is `(8+5)*3`.
+"""The numbers game Countdown: an answer to `use 3 5 8 to make 39:` is `(8+5)*3`.
 
-The rule: an expression of the given numbers, each at most as often as given, with `+ - * /` and parentheses, whose
-exact value is the target. It need not use all numbers, and divisions may give fractions on the way.
+An answer is correct if it is an expression of the given numbers, each at most as often as given, with `+ - * /` and
+parentheses, whose exact value is the target. It may omit numbers, and intermediate results may be fractions.
 """
 
 import re
@@ -28,9 +28,9 @@ def countdown(*, numbers: Choices = _NUMBERS, highest: int = 20, target: int = 9
 
     Args:
         numbers: number of given numbers, all of which the demonstration uses.
-        highest: of the given numbers, drawn from 1 on.
-        target: highest target; the lowest is 1.
-        operators: of the demonstrations, out of `+-*`. Answers may use all four.
+        highest: maximum of the given numbers; the minimum is 1.
+        target: maximum target; the minimum is 1.
+        operators: operators of the demonstrations, some of `+-*`. Answers may use all four.
 
     Raises:
         ValueError: an option is out of its range.
@@ -63,7 +63,7 @@ def countdown(*, numbers: Choices = _NUMBERS, highest: int = 20, target: int = 9
         title="Reach a target with given numbers, as in use 3 5 8 to make 39:",
         make=make,
         rewards=(solves,),
-        # Numbers, operators, a pair of parentheses around all inner ones, the end and two characters for mistakes.
+        # Numbers, operators, a pair of parentheses around all inner ones, EOS and two characters for mistakes.
         max_completion_length=most * len(str(highest)) + most - 1 + 2 * (most - 1) + 3,
     )
 
@@ -71,7 +71,7 @@ def countdown(*, numbers: Choices = _NUMBERS, highest: int = 20, target: int = 9
 def solves(
     completions: Sequence[Any], numbers: Sequence[Sequence[int]], target: Sequence[int], **_: Any
 ) -> list[float | None]:
-    """Reward 1 if a completion reaches the target by the rule, else 0."""
+    """Compute the reward of each completion: 1 if it is a correct answer, else 0."""
     rewards: list[float | None] = []
     for completion, given, goal in zip(completions, numbers, target, strict=True):
         found = evaluate(text_of(completion))
@@ -82,7 +82,7 @@ def solves(
 def evaluate(expression: str) -> tuple[Fraction, list[int]] | None:
     """Return the exact value of an expression and its numbers; None if it is invalid or divides by 0.
 
-    It may have integers, `+ - * /`, parentheses and spaces, but no signs before numbers.
+    Expressions consist of integers without signs, `+ - * /`, parentheses and spaces.
     """
     symbols = re.findall(r"[0-9]+|[-+*/()]", expression)
     if len(expression) > LONGEST or re.fullmatch(r"[-+*/() 0-9]+", expression) is None:
@@ -96,7 +96,7 @@ def evaluate(expression: str) -> tuple[Fraction, list[int]] | None:
 
 
 class _Parser:
-    """Recursive descent over the symbols of an expression, which are in `rest` in reverse order."""
+    """Recursive-descent parser of an expression, whose remaining symbols are in `rest` in reverse order."""
 
     def __init__(self, symbols: Sequence[str]) -> None:
         self.rest = [*reversed(symbols)]
@@ -130,7 +130,7 @@ class _Parser:
 
 
 def _combine(generator: np.random.Generator, given: Sequence[int], operators: str) -> tuple[str, int]:
-    """Combine numbers to an expression, two random parts at a time."""
+    """Return a random expression of all numbers, and its value."""
     parts = [(str(number), number, "") for number in given]
     while len(parts) > 1:
         left, right = (parts.pop(generator.integers(len(parts))) for _ in range(2))
@@ -142,7 +142,7 @@ def _combine(generator: np.random.Generator, given: Sequence[int], operators: st
 
 
 def _inside(part: tuple[str, int, str], sign: str, *, first: bool) -> str:
-    """Write a part within a larger expression, with parentheses if needed."""
+    """Return an operand of `sign`, in parentheses if needed."""
     text, _, own = part
     needed = (sign == "*" and own in ("+", "-")) or (sign == "-" and own in ("+", "-") and not first)
     return f"({text})" if own and needed else text

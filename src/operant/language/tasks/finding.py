@@ -22,10 +22,11 @@ TASKS: dict[str, Callable[..., Task]] = {
 
 
 def find(name: str) -> Task:
-    """Return a task by its name, with optional options after it: `arithmetic`, `steps:terms=2-6,limit=40`.
+    """Create a task by its name, with or without options: `arithmetic`, `steps:terms=2-6,limit=40`.
 
     Raises:
-        ValueError: there is no such task or option (the message names the nearest), or a value is out of its range.
+        ValueError: there is no such task or option (the message suggests a similar one), or a value is out of its
+            range.
     """
     return options.build(name, TASKS, "task")
 

@@ -1,4 +1,4 @@
-"""Order in strings: the answer to `reverse abc:` is `cba`, and to `sort 3142:` it is `1234`."""
+"""Tasks on strings: the answer to `reverse abc:` is `cba`, and to `sort 3142:` it is `1234`."""
 
 from collections.abc import Callable
 from string import ascii_lowercase, digits
@@ -17,7 +17,7 @@ def reverse(*, length: Choices = _LENGTHS) -> Task:
     """Create the task of reversing lowercase letters.
 
     Args:
-        length: of a string.
+        length: length of a string.
 
     Raises:
         ValueError: a length is not positive.
@@ -29,8 +29,8 @@ def sort(*, length: Choices = _LENGTHS, of: str = "digits") -> Task:
     """Create the task of sorting the characters of a string.
 
     Args:
-        length: of a string.
-        of: alphabet: `digits` or `letters`.
+        length: length of a string.
+        of: alphabet, `digits` or `letters`.
 
     Raises:
         ValueError: a length is not positive, or there is no such alphabet.

@@ -22,26 +22,27 @@ HELD_OUT = 5
 """One prompt in this many is held out."""
 
 _PATIENCE = 50
-"""Consecutive repeated prompts, per different one so far, that indicate that there are no more."""
+"""Number of consecutive repeated prompts, per distinct prompt so far, after which a task counts as exhausted."""
 
 
 @dataclass(frozen=True)
 class Task:
     """A task with generated prompts, demonstrations and rewards.
 
-    A prompt's own checksum determines its split, so the two splits are disjoint for all seeds. Examples depend only on
-    the task, the split and the seed, and the first n of them do not depend on their number.
+    The checksum of a prompt determines its split, so the two splits are disjoint for all seeds. Examples depend only on
+    the task, the split and the seed; more examples have the same beginning.
 
     Attributes:
-        name: with its options, as on the command line.
-        title: one sentence about the task.
+        name: name with all options, as on the command line.
+        title: description in one sentence.
         make: samples one example, `{"prompt": ..., "completion": ..., ...}`; the completion is a demonstration.
-        rewards: the verifiers, which use the columns of the examples.
-        max_completion_length: maximum tokens of a completion, end of sequence included, with one token per character.
-        reward_weights: one per verifier.
-        step_rewards: rewards of steps, for process supervision; None if completions have no steps.
-        make_steps: samples a stepwise example (`completions`, `labels`) for an example; None if there are no steps.
-        make_pair: samples a preference (`chosen`, `rejected`) for an example; None if there are none.
+        rewards: reward functions, which use the columns of the examples.
+        max_completion_length: maximum number of tokens of a completion, including EOS, with one token per character.
+        reward_weights: weight of each reward function.
+        step_rewards: reward function of steps, for process supervision; None if completions have no steps.
+        make_steps: samples a stepwise example (`completions`, `labels`) for an example; None if completions have no
+            steps.
+        make_pair: samples a preference (`chosen`, `rejected`) for an example; None if there are no preferences.
     """
 
     name: str
@@ -55,11 +56,11 @@ class Task:
     make_pair: Callable[[np.random.Generator, Row], Row] | None = None
 
     def stream(self, split: Split, *, seed: int) -> Iterator[Row]:
-        """Sample examples without end, some of them several times.
+        """Yield random examples without end; prompts may repeat.
 
         Args:
-            split: of the prompts.
-            seed: of the draws; not negative.
+            split: split of the prompts.
+            seed: random seed, at least 0.
 
         Raises:
             ValueError: there is no such split.
@@ -72,16 +73,17 @@ class Task:
         )
 
     def rows(self, split: Split, count: int, *, seed: int, distinct: bool = True) -> list[Row]:
-        """Sample examples of TRL's type prompt-completion, with further columns for the verifiers.
+        """Sample examples of TRL's type prompt-completion, with additional columns for the reward functions.
 
         Args:
-            split: of the prompts.
+            split: split of the prompts.
             count: number of examples.
-            seed: of the draws; not negative.
-            distinct: whether each prompt occurs at most once.
+            seed: random seed, at least 0.
+            distinct: whether each prompt occurs at most once. Prompts of a small part of the task, such as those of one
+                digit, then become rarer with the number of examples.
 
         Raises:
-            ValueError: there is no such split, or there are not as many different prompts.
+            ValueError: there is no such split, or it has fewer distinct prompts.
         """
         stream = self.stream(split, seed=seed)
         if not distinct:
@@ -102,10 +104,10 @@ class Task:
     def stepwise_rows(self, split: Split, count: int, *, seed: int) -> list[Row]:
         """Sample examples of TRL's type stepwise supervision: `{"prompt", "completions": [steps], "labels": [bool]}`.
 
-        Prompts are those of `rows`; about half of the answers have a mistake.
+        The prompts are those of `rows`; about half of the answers have a mistake.
 
         Raises:
-            ValueError: answers of this task have no steps, or as of `rows`.
+            ValueError: answers of this task have no steps, or for the reasons of `rows`.
         """
         return self._varied("stepwise", self.make_steps, split, count, seed)
 
@@ -113,7 +115,7 @@ class Task:
         """Sample examples of TRL's type preference: `{"prompt", "chosen", "rejected"}`, with the prompts of `rows`.
 
         Raises:
-            ValueError: this task has no preferences, or as of `rows`.
+            ValueError: this task has no preferences, or for the reasons of `rows`.
         """
         return self._varied("preference", self.make_pair, split, count, seed)
 

@@ -6,13 +6,13 @@ The prompt gives the topic, `cat likes dog:`. Demonstrations come from a random 
     sentence -> "the " [adjective " "] noun " " verb " the " [adjective " "] noun "."
 
 with the words in `NOUNS`, `VERBS` and `ADJECTIVES`. In the first sentence each noun and the verb are those of the
-prompt four times out of five, otherwise random; in the second sentence they are random. Every second adjective is
-present.
+prompt with probability 0.8, otherwise random; in the second sentence they are random. An adjective is present with
+probability 0.5, and so is the second sentence.
 
-The hidden reward (`hidden_reward`) models human taste: both animals mentioned, a few kind words, the right length, no
-words outside the grammar. Each part has a peak. A reward model of texts from the grammar, where more kind words and
-more text are nearly always better, keeps rewarding them beyond the peak: a policy trained on it without a KL penalty
-overshoots, its hidden reward falls while that of the model still rises.
+The hidden reward (`hidden_reward`) models human taste: both animals, a few kind words, the right length, and no words
+outside the grammar. Each term has a maximum. In texts from the grammar, more kind words and longer texts nearly always
+have a higher reward, so a reward model learns that more is better. A policy that is trained on it without a KL penalty
+exceeds the maximum (over-optimization): its hidden reward falls while the score of the model still rises.
 """
 
 import math
@@ -35,7 +35,7 @@ VERBS = ("likes", "helps", "finds", "feeds", "meets", "sees", "hears", "calls")
 """Verbs."""
 
 KIND = ("good", "kind", "warm", "dear")
-"""Words that the hidden reward likes, in moderation."""
+"""Kind words, of which the hidden reward prefers three."""
 
 ADJECTIVES = (*KIND, "old", "big", "red", "wet", "shy", "odd", "fat", "thin")
 """Adjectives."""
@@ -46,11 +46,11 @@ _BEST_KIND, _BEST_LENGTH = 3, 60
 
 
 def preference(*, noise: float = 1.0) -> Task:
-    """Create the task of writing texts that the hidden reward likes.
+    """Create the task of writing texts with a high hidden reward.
 
     Args:
-        noise: of the choices between two texts, at least 0: the better one is chosen with probability σ(difference of
-            hidden rewards / noise), the model of Bradley and Terry; with 0, always.
+        noise: scale of the noise in preferences, at least 0. The text with the higher hidden reward is preferred with
+            probability σ(difference of hidden rewards / noise), the model of Bradley and Terry; with 0, always.
 
     Raises:
         ValueError: the noise is negative.
@@ -70,10 +70,10 @@ def preference(*, noise: float = 1.0) -> Task:
 
     return Task(
         name=f"preference:noise={noise:g}",
-        title="Write what is liked about two animals, as in cat likes dog:",
+        title="Write about two animals as readers prefer, as in cat likes dog:",
         make=_make,
         rewards=(hidden,),
-        max_completion_length=96,  # a demonstration has 77 at most; the rest is room for overshooting
+        max_completion_length=96,  # demonstrations have at most 77; the rest permits over-optimization
         make_pair=make_pair,
     )
 
@@ -86,21 +86,21 @@ def hidden(prompts: Sequence[str], completions: Sequence[Any], **_: Any) -> list
 def hidden_reward(prompt: str, completion: str) -> float:
     """Return the hidden reward of a text: topic + 2·kindness + length - 3·nonsense.
 
-    With n1, n2 the mentions of the prompt's two animals, k the number of kind words and L that of characters:
+    With n1 and n2 mentions of the prompt's two animals, k kind words and L characters:
 
-    - topic, from 0 to 1: the mean of n·exp(1 - n), which is 1 at one mention and falls with more;
-    - kindness, from 0 to 1: (k/3)·exp(1 - k/3), which is 1 at three kind words and falls with more;
+    - topic, from 0 to 1: the mean of n·exp(1 - n) over both animals, with its maximum at one mention;
+    - kindness, from 0 to 1: (k/3)·exp(1 - k/3), with its maximum at three kind words;
     - length, from 0 to 1: exp(-((L - 60)/20)²);
-    - nonsense, from 0 to 1: the share of words outside the grammar (commas and full stops aside).
+    - nonsense, from 0 to 1: the fraction of words outside the grammar, without commas and periods.
 
-    So the reward is at most 4 and at least -3; an empty text has exp(-9), about 0.
+    So the reward is between -3 and 4; that of an empty text is exp(-9), about 0.
 
     Args:
-        prompt: of this task.
-        completion: the text.
+        prompt: prompt of this task.
+        completion: text.
 
     Raises:
-        ValueError: it is not a prompt of this task.
+        ValueError: the text is not a prompt of this task.
     """
     subject, _, thing = _words(prompt)
     words = re.sub(r"[.,]", " ", completion).split()
@@ -113,10 +113,10 @@ def hidden_reward(prompt: str, completion: str) -> float:
 
 
 def write(generator: np.random.Generator, prompt: str) -> str:
-    """Sample a text about a prompt from the grammar.
+    """Sample a text for a prompt from the grammar.
 
     Raises:
-        ValueError: it is not a prompt of this task.
+        ValueError: the text is not a prompt of this task.
     """
 
     def either(wanted: str, others: Sequence[str]) -> str:
