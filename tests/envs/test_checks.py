@@ -5,7 +5,7 @@ import torch
 from gymnasium import spaces
 
 from operant.envs import EnvError, make
-from operant.envs.checks import blocked_rows, first_problem, needs_check, saying_once
+from operant.envs.checks import RewardCheck, blocked_rows, first_problem, needs_check, saying_once
 
 BOX = spaces.Box(-1.0, 1.0, (2,))
 
@@ -66,6 +66,16 @@ def test_a_reward_that_is_not_finite_is_said_once(reward, said, scripted, caplog
         scripted(BOX, box(0, 1), box(0, 1), box(0, 1))
     (text,) = (record.getMessage() for record in caplog.records)
     assert f"OperantTestScripted-v0: the reward is {said} (environment 0, 1 steps after reset(seed=" in text
+
+
+def test_finite_rewards_whose_sum_overflows_are_left_alone(caplog):
+    check = RewardCheck("Task-v0")
+    check(np.full(2, 1.7e308), str)
+    assert not caplog.records
+    check(np.array([1.7e308, -np.inf]), str)
+    assert [record.getMessage() for record in caplog.records] == [
+        "Task-v0: the reward is -inf (1); this warning appears once"
+    ]
 
 
 def test_observations_that_keep_to_their_space_are_left_alone(scripted, caplog):
