@@ -5,7 +5,7 @@ from dataclasses import fields
 import pytest
 
 from operant import catalog, configure
-from operant.cli.arguments import TrainOptions, parameters, parse_training, whole
+from operant.cli.arguments import TrainOptions, parse_training
 from operant.control.ppo import PPOConfig
 from operant.runtime.settings import Settings
 
@@ -141,25 +141,6 @@ def test_a_missing_file(tmp_path):
         parse_training(["ppo", TASK, "--config", str(tmp_path / "nothing.toml")])
 
 
-@pytest.mark.parametrize(
-    ("word", "number"), [("100000", 100_000), ("1e5", 100_000), ("1.5e6", 1_500_000), ("1_000", 1000)]
-)
-def test_whole_numbers_are_read_as_people_write_them(word, number):
-    assert whole(word) == number
-    options, config = parse_training(["ppo", TASK, "--budget", word, "--num-epochs", word])
-    assert (options.budget, config.num_epochs) == (number, number)
-    assert isinstance(options.budget, int)
-
-
-@pytest.mark.parametrize("word", ["1.5", "1e-3", "inf", "nan", "1e999999999", "many"])
-def test_what_is_no_whole_number_is_refused(word):
-    with pytest.raises(ValueError, match=r"^--budget: expected a whole number") as caught:
-        parse_training(["ppo", TASK, "--budget", word])
-    assert str(caught.value) == (
-        f"--budget: expected a whole number such as 100000 or 1e5, got {word}; see `operant train ppo {TASK} --help`"
-    )
-
-
 @pytest.mark.parametrize("arguments", [[], ["ppo"], ["--gamma", "1", "ppo", TASK]])
 def test_algorithm_and_task_come_first(arguments):
     with pytest.raises(ValueError, match="name an algorithm and a task first"):
@@ -180,6 +161,7 @@ def test_task_and_algorithm_in_the_wrong_order():
         (["--preset"], "--preset"),
         (["--vectorization", "thread"], "invalid choice 'thread' for argument '--vectorization'"),
         (["--hidden-sizes", "64,64"], "--hidden-sizes: expected values separated by spaces, without commas"),
+        (["--hidden-sizes"], "--hidden-sizes: expected at least one size; for no hidden layers"),
         (["--run", ""], "--run: expected a path, got an empty one"),
         (["--run="], "--run: expected a path, got an empty one"),
     ],
@@ -323,23 +305,6 @@ def test_a_run_that_went_on_from_a_pretrained_model_is_not_small(spoken, tmp_pat
         (tmp_path / name / "config.toml").write_text(changed)
     paper = configure("sft", "arithmetic", preset="paper").learning_rate
     assert parse_training(["sft", "arithmetic", "--init", str(tmp_path / "second")])[1].learning_rate == paper
-
-
-def test_parameters_of_an_environment_are_read_from_words(tmp_path):
-    file = tmp_path / "map.txt"
-    file.write_text("S.G\n")
-    words = ["size=30", "slip=0.5", "wet=false", "dry=True", "name=8x8", "sides=[1, 2]", "none=None", f"map=@{file}"]
-    expected = {"size": 30, "slip": 0.5, "wet": False, "dry": True, "name": "8x8", "sides": [1, 2], "none": None}
-    assert parameters(words) == {**expected, "map": "S.G\n"}
-    options, _ = parse_training(["ppo", "FrozenLake-v1", "--env-kwargs", *words[:3], "--budget", "7"])
-    assert options.settings()["env_kwargs"] == {"size": 30, "slip": 0.5, "wet": False}
-    assert options.settings()["budget"] == 7
-
-
-@pytest.mark.parametrize("words", [["size"], ["=3"], ["a b=3"], ["a=1", "a=2"], ["a=@/no/such/file"]])
-def test_words_that_are_no_parameters_are_refused(words):
-    with pytest.raises(ValueError, match=r"expected parameters such as|cannot be read: No such file"):
-        parameters(words)
 
 
 def test_parameters_of_an_environment_come_from_a_file_and_flags_win(tmp_path):

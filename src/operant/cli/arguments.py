@@ -3,16 +3,14 @@
 import argparse
 import contextlib
 import io
-import json
 import re
 import tomllib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, make_dataclass, replace
-from decimal import Decimal
 from inspect import cleandoc
 from itertools import takewhile
 from pathlib import Path
-from typing import Annotated, Any, Literal, TypeVar, cast, get_origin
+from typing import Annotated, Any, Literal, TypeVar, cast
 
 import tyro
 
@@ -20,6 +18,7 @@ from operant import catalog
 from operant.catalog import old_names
 from operant.cli.flags import flags_of, in_a_line, unknown
 from operant.cli.output import wrapped
+from operant.cli.values import REGISTRY
 from operant.runtime.progress import ProgressMode
 from operant.runtime.settings import Settings, counted_seeds
 from operant.runtime.tables import from_table
@@ -165,110 +164,6 @@ class LanguageTrainOptions(TrainOptions):
     """Number of seeds, trained one after another. A single seed is not a reliable result: report 3 or more."""
 
 
-_Primitive = Callable[[tyro.constructors.PrimitiveTypeInfo], tyro.constructors.PrimitiveConstructorSpec[Any] | None]
-_registry = tyro.constructors.ConstructorRegistry()
-_primitive = cast(Callable[[_Primitive], _Primitive], _registry.primitive_rule)  # pyright: ignore[reportUnknownMemberType]
-
-
-def _type_of(info: tyro.constructors.PrimitiveTypeInfo) -> object:
-    return cast(object, info.type)  # pyright: ignore[reportUnknownMemberType] - tyro declares it without its parameter
-
-
-@_primitive
-def _whole_numbers(info: tyro.constructors.PrimitiveTypeInfo) -> tyro.constructors.PrimitiveConstructorSpec[int] | None:
-    """Parse integers, including forms such as 1e6 and 1_000_000."""
-    if _type_of(info) is not int:
-        return None
-    return tyro.constructors.PrimitiveConstructorSpec(
-        nargs=1,
-        metavar="INT",
-        instance_from_str=lambda words: whole(words[0]),
-        is_instance=lambda value: isinstance(value, int),
-        str_from_instance=lambda value: [str(value)],
-    )
-
-
-@_primitive
-def _paths(info: tyro.constructors.PrimitiveTypeInfo) -> tyro.constructors.PrimitiveConstructorSpec[Path] | None:
-    """Parse paths; an empty one, often a variable of a shell that is not set, would be the working folder."""
-    if _type_of(info) is not Path:
-        return None
-    return tyro.constructors.PrimitiveConstructorSpec(
-        nargs=1,
-        metavar="PATH",
-        instance_from_str=lambda words: _path(words[0]),
-        is_instance=lambda value: isinstance(value, Path),
-        str_from_instance=lambda value: [str(value)],
-    )
-
-
-def _path(word: str) -> Path:
-    if not word:
-        raise ValueError("expected a path, got an empty one; '.' is the working folder")
-    return Path(word)
-
-
-@_primitive
-def _parameters(
-    info: tyro.constructors.PrimitiveTypeInfo,
-) -> tyro.constructors.PrimitiveConstructorSpec[Mapping[str, Any]] | None:
-    """Parse keyword arguments of an environment, such as `size=30 slippery=false`."""
-    if get_origin(_type_of(info)) is not Mapping:
-        return None
-    return tyro.constructors.PrimitiveConstructorSpec(
-        nargs="*",
-        metavar="[NAME=VALUE [NAME=VALUE ...]]",
-        instance_from_str=parameters,
-        is_instance=lambda value: isinstance(value, Mapping),
-        str_from_instance=lambda value: [f"{name}={json.dumps(item)}" for name, item in value.items()],
-    )
-
-
-def parameters(arguments: Sequence[str]) -> dict[str, Any]:
-    """Return keyword arguments of an environment from arguments such as `size=30`.
-
-    Values are parsed as JSON if possible (30, 0.5, true, null, [1, 2]); Python's True, False and None are accepted,
-    too. `@FILE` is replaced by the text of the file. All other values are strings.
-
-    Raises:
-        ValueError: an argument has another form, a name occurs twice, or a file is unreadable.
-    """
-    parsed: dict[str, Any] = {}
-    for argument in arguments:
-        name, equals, value = argument.partition("=")
-        if not name.isidentifier() or not equals or name in parsed:
-            raise ValueError(f"expected parameters such as size=30 slippery=false, each once, got {argument}")
-        parsed[name] = _value(value)
-    return parsed
-
-
-def _value(text: str) -> Any:
-    if text.startswith("@"):
-        try:
-            return Path(text[1:]).read_text(encoding="utf-8-sig")
-        except (OSError, ValueError) as error:
-            raise ValueError(f"{text[1:]} cannot be read: {getattr(error, 'strerror', None) or error}") from error
-    try:
-        return json.loads({"True": "true", "False": "false", "None": "null"}.get(text, text))
-    except ValueError:
-        return text
-
-
-def whole(text: str) -> int:
-    """Parse an integer, in digits or with an exponent.
-
-    Raises:
-        ValueError: the text is not an integer.
-    """
-    try:
-        number = Decimal(text)
-        if abs(number) < 2**63 and number == number.to_integral_value():
-            return int(number)
-    except (ArithmeticError, ValueError):
-        pass
-    raise ValueError(f"expected a whole number such as 100000 or 1e5, got {text}")
-
-
 def parse(
     kind: type[T], arguments: Sequence[str], command: str, *, entry: catalog.Algorithm | None = None, **options: Any
 ) -> T:
@@ -296,7 +191,7 @@ def parse(
                 args=list(arguments),
                 prog=f"operant {command}",
                 config=(tyro.conf.OmitArgPrefixes,),
-                registry=_registry,
+                registry=REGISTRY,
                 return_unknown_args=True,
                 **options,
             )

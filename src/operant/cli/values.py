@@ -1,0 +1,141 @@
+"""Values of flags that tyro reads in another way: integers, paths, sizes of layers, keyword arguments."""
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from decimal import Decimal
+from pathlib import Path
+from typing import Any, TypeVar, cast, get_args, get_origin
+
+import tyro
+
+T = TypeVar("T")
+
+_Primitive = Callable[[tyro.constructors.PrimitiveTypeInfo], tyro.constructors.PrimitiveConstructorSpec[Any] | None]
+REGISTRY = tyro.constructors.ConstructorRegistry()
+"""Rules of tyro for these types."""
+_primitive = cast(Callable[[_Primitive], _Primitive], REGISTRY.primitive_rule)  # pyright: ignore[reportUnknownMemberType]
+
+
+def _type_of(info: tyro.constructors.PrimitiveTypeInfo) -> object:
+    return cast(object, info.type)  # pyright: ignore[reportUnknownMemberType] - tyro declares it without its parameter
+
+
+def _read_by(kind: type[T], metavar: str, read: Callable[[str], T]) -> None:
+    """Register the function that reads values of a type."""
+    spec = tyro.constructors.PrimitiveConstructorSpec[T](
+        nargs=1,
+        metavar=metavar,
+        instance_from_str=lambda words: read(words[0]),
+        is_instance=lambda value: isinstance(value, kind),
+        str_from_instance=lambda value: [str(value)],
+    )
+    _primitive(lambda info: spec if _type_of(info) is kind else None)
+
+
+def _path(word: str) -> Path:
+    """Parse a path; an empty one, often a variable of a shell that is not set, would be the working folder."""
+    if not word:
+        raise ValueError("expected a path, got an empty one; '.' is the working folder")
+    return Path(word)
+
+
+@_primitive
+def _sizes(
+    info: tyro.constructors.PrimitiveTypeInfo,
+) -> tyro.constructors.PrimitiveConstructorSpec[tuple[int, ...]] | None:
+    """Parse the sizes of layers; none, often a variable of a shell that is not set, would be a linear network."""
+    if get_origin(_type_of(info)) is not tuple or _item_of(_type_of(info)) is not int:
+        return None
+    return tyro.constructors.PrimitiveConstructorSpec(
+        nargs="*",
+        metavar="INT [INT ...]|none",
+        instance_from_str=sizes,
+        is_instance=lambda value: isinstance(value, tuple),
+        str_from_instance=lambda value: [str(size) for size in value] or ["none"],
+    )
+
+
+def _item_of(sequence: object) -> object:
+    """Return the type of the items of a `tuple[T, ...]`; None for other tuples."""
+    item, *rest = get_args(sequence)
+    return getattr(item, "__origin__", item) if rest == [...] else None
+
+
+def sizes(words: Sequence[str]) -> tuple[int, ...]:
+    """Parse the sizes of layers; `none` alone stands for no layers.
+
+    Raises:
+        ValueError: a word is not an integer, or there is none.
+    """
+    if not words:
+        raise ValueError("expected at least one size; for no hidden layers, such as in a linear policy, write none")
+    if [word.lower() for word in words] == ["none"]:
+        return ()
+    if any("," in word or "[" in word for word in words):
+        raise ValueError(f"expected values separated by spaces, without commas and brackets, got {[*words]}")
+    return tuple(map(whole, words))
+
+
+@_primitive
+def _parameters(
+    info: tyro.constructors.PrimitiveTypeInfo,
+) -> tyro.constructors.PrimitiveConstructorSpec[Mapping[str, Any]] | None:
+    """Parse keyword arguments of an environment, such as `size=30 slippery=false`."""
+    if get_origin(_type_of(info)) is not Mapping:
+        return None
+    return tyro.constructors.PrimitiveConstructorSpec(
+        nargs="*",
+        metavar="[NAME=VALUE [NAME=VALUE ...]]",
+        instance_from_str=parameters,
+        is_instance=lambda value: isinstance(value, Mapping),
+        str_from_instance=lambda value: [f"{name}={json.dumps(item)}" for name, item in value.items()],
+    )
+
+
+def parameters(arguments: Sequence[str]) -> dict[str, Any]:
+    """Return keyword arguments of an environment from arguments such as `size=30`.
+
+    Values are parsed as JSON if possible (30, 0.5, true, null, [1, 2]); Python's True, False and None are accepted,
+    too. `@FILE` is replaced by the text of the file. All other values are strings.
+
+    Raises:
+        ValueError: an argument has another form, a name occurs twice, or a file is unreadable.
+    """
+    parsed: dict[str, Any] = {}
+    for argument in arguments:
+        name, equals, value = argument.partition("=")
+        if not name.isidentifier() or not equals or name in parsed:
+            raise ValueError(f"expected parameters such as size=30 slippery=false, each once, got {argument}")
+        parsed[name] = _value(value)
+    return parsed
+
+
+def _value(text: str) -> Any:
+    if text.startswith("@"):
+        try:
+            return Path(text[1:]).read_text(encoding="utf-8-sig")
+        except (OSError, ValueError) as error:
+            raise ValueError(f"{text[1:]} cannot be read: {getattr(error, 'strerror', None) or error}") from error
+    try:
+        return json.loads({"True": "true", "False": "false", "None": "null"}.get(text, text))
+    except ValueError:
+        return text
+
+
+def whole(text: str) -> int:
+    """Parse an integer, in digits or with an exponent.
+
+    Raises:
+        ValueError: the text is not an integer.
+    """
+    try:
+        number = Decimal(text)
+        if abs(number) < 2**63 and number == number.to_integral_value():
+            return int(number)
+    except (ArithmeticError, ValueError):
+        pass
+    raise ValueError(f"expected a whole number such as 100000 or 1e5, got {text}")
+
+
+_read_by(int, "INT", whole)
+_read_by(Path, "PATH", _path)

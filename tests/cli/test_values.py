@@ -1,0 +1,69 @@
+import re
+
+import pytest
+
+from operant.cli.arguments import parse_training
+from operant.cli.values import parameters, sizes, whole
+
+TASK = "CartPole-v1"
+
+
+@pytest.mark.parametrize(
+    ("word", "number"), [("100000", 100_000), ("1e5", 100_000), ("1.5e6", 1_500_000), ("1_000", 1000)]
+)
+def test_whole_numbers_are_read_as_people_write_them(word, number):
+    assert whole(word) == number
+    options, config = parse_training(["ppo", TASK, "--budget", word, "--num-epochs", word])
+    assert (options.budget, config.num_epochs) == (number, number)
+    assert isinstance(options.budget, int)
+
+
+@pytest.mark.parametrize("word", ["1.5", "1e-3", "inf", "nan", "1e999999999", "many"])
+def test_what_is_no_whole_number_is_refused(word):
+    with pytest.raises(ValueError, match=r"^--budget: expected a whole number") as caught:
+        parse_training(["ppo", TASK, "--budget", word])
+    assert str(caught.value) == (
+        f"--budget: expected a whole number such as 100000 or 1e5, got {word}; see `operant train ppo {TASK} --help`"
+    )
+
+
+def test_sizes_of_layers_are_read_from_words():
+    assert sizes(["64", "1e2"]) == (64, 100)
+    assert parse_training(["ppo", TASK, "--hidden-sizes", "32"])[1].hidden_sizes == (32,)
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ([], "expected at least one size; for no hidden layers, such as in a linear policy, write none"),
+        (["64,64"], "separated by spaces, without commas and brackets, got ['64,64']"),
+        (["64", "x"], "expected a whole number such as 100000 or 1e5, got x"),
+    ],
+)
+def test_words_that_are_no_sizes_are_refused(words, message):
+    with pytest.raises(ValueError, match=re.escape(message)):
+        sizes(words)
+
+
+def test_a_linear_network_is_asked_for_by_a_word_or_in_a_file(tmp_path):
+    assert parse_training(["ppo", TASK, "--hidden-sizes", "none"])[1].hidden_sizes == ()
+    file = tmp_path / "config.toml"
+    file.write_text("[config]\nhidden_sizes = []\n")
+    assert parse_training(["ppo", TASK, "--config", str(file)])[1].hidden_sizes == ()
+
+
+def test_parameters_of_an_environment_are_read_from_words(tmp_path):
+    file = tmp_path / "map.txt"
+    file.write_text("S.G\n")
+    words = ["size=30", "slip=0.5", "wet=false", "dry=True", "name=8x8", "sides=[1, 2]", "none=None", f"map=@{file}"]
+    expected = {"size": 30, "slip": 0.5, "wet": False, "dry": True, "name": "8x8", "sides": [1, 2], "none": None}
+    assert parameters(words) == {**expected, "map": "S.G\n"}
+    options, _ = parse_training(["ppo", "FrozenLake-v1", "--env-kwargs", *words[:3], "--budget", "7"])
+    assert options.settings()["env_kwargs"] == {"size": 30, "slip": 0.5, "wet": False}
+    assert options.settings()["budget"] == 7
+
+
+@pytest.mark.parametrize("words", [["size"], ["=3"], ["a b=3"], ["a=1", "a=2"], ["a=@/no/such/file"]])
+def test_words_that_are_no_parameters_are_refused(words):
+    with pytest.raises(ValueError, match=r"expected parameters such as|cannot be read: No such file"):
+        parameters(words)
