@@ -8,6 +8,8 @@ from typing import Literal, TypeVar
 from jaxtyping import Float
 from torch import Tensor
 
+from operant.ops.checks import require_shape
+
 KLEstimator = Literal["k1", "k2", "k3"]
 Number = TypeVar("Number", float, Tensor)
 
@@ -60,8 +62,8 @@ def kl_estimate(
         ValueError: if `kind` is unknown or shapes differ.
     """
     for name, other in (("ref_log_probs", ref_log_probs), ("old_log_probs", old_log_probs)):
-        if other is not None and other.shape != log_probs.shape:
-            raise ValueError(f"{name} has shape {tuple(other.shape)}, expected {tuple(log_probs.shape)} as log_probs")
+        if other is not None:
+            require_shape(log_probs.shape, "log_probs", **{name: other})
     difference = log_probs - ref_log_probs
     match kind:
         case "k1":

@@ -13,6 +13,7 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.nn.functional import log_softmax, logsigmoid, mse_loss
 
+from operant.ops.checks import require_shape
 from operant.ops.distributions import categorical_sample, gaussian_log_prob, gaussian_sample
 
 
@@ -90,6 +91,5 @@ def latent_prediction_loss(predicted: Float[Tensor, "*B A"], target: Float[Tenso
     Raises:
         ValueError: If the shapes differ.
     """
-    if predicted.shape != target.shape:
-        raise ValueError(f"target has shape {tuple(target.shape)}, expected {tuple(predicted.shape)} as predicted")
+    require_shape(predicted.shape, "predicted", target=target)
     return mse_loss(predicted, target.detach(), reduction="none").mean(-1)

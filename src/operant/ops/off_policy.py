@@ -4,6 +4,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from operant.ops.checks import require_shape
+
 
 def soft_value(
     q: Float[Tensor, "*B A"], log_probs: Float[Tensor, "*B A"], *, alpha: float | Float[Tensor, "..."]
@@ -26,8 +28,7 @@ def soft_value(
     Raises:
         ValueError: if shapes differ.
     """
-    if q.shape != log_probs.shape:
-        raise ValueError(f"log_probs has shape {tuple(log_probs.shape)}, expected {tuple(q.shape)} as q")
+    require_shape(q.shape, "q", log_probs=log_probs)
     allowed = log_probs > -torch.inf
     soft = torch.where(allowed, q, 0.0) - alpha * torch.where(allowed, log_probs, 0.0)
     return (log_probs.exp() * soft).sum(-1)
@@ -74,8 +75,7 @@ def perturbed_action(
     Raises:
         ValueError: if shapes differ, or `clip` is negative.
     """
-    if actions.shape != noise.shape:
-        raise ValueError(f"noise has shape {tuple(noise.shape)}, expected {tuple(actions.shape)} as actions")
+    require_shape(actions.shape, "actions", noise=noise)
     if clip is not None and not clip >= 0.0:
         raise ValueError(f"clip is {clip}, expected a number of at least 0, or None for no clipping")
     shift = std * noise

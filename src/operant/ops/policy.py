@@ -13,6 +13,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from operant.ops.checks import require_shape
 from operant.ops.kl import k3
 from operant.ops.moments import weighted_mean
 from operant.ops.weights import segment_sum
@@ -32,7 +33,7 @@ def policy_gradient(log_probs: Float[Tensor, "*B"], psi: Float[Tensor, "*B"]) ->
     Raises:
         ValueError: if shapes differ.
     """
-    _check_shapes(log_probs, psi=psi)
+    require_shape(log_probs.shape, "log_probs", psi=psi)
     return -log_probs * psi.detach()
 
 
@@ -55,7 +56,7 @@ def surrogate(
     Raises:
         ValueError: if shapes differ.
     """
-    _check_shapes(log_probs, old_log_probs=old_log_probs, advantages=advantages)
+    require_shape(log_probs.shape, "log_probs", old_log_probs=old_log_probs, advantages=advantages)
     return -_ratio(log_probs, old_log_probs) * advantages.detach()
 
 
@@ -98,7 +99,7 @@ def clipped_surrogate(
     Raises:
         ValueError: if shapes differ or a clip range is out of bounds.
     """
-    _check_shapes(log_probs, old_log_probs=old_log_probs, advantages=advantages)
+    require_shape(log_probs.shape, "log_probs", old_log_probs=old_log_probs, advantages=advantages)
     _check_clip(clip_low, clip_high)
     costs = -advantages.detach()
     losses = _ratio(log_probs, old_log_probs) * costs
@@ -135,7 +136,7 @@ def penalized_surrogate(
     Raises:
         ValueError: if shapes differ.
     """
-    _check_shapes(log_probs, kl=kl)
+    require_shape(log_probs.shape, "log_probs", kl=kl)
     return surrogate(log_probs, old_log_probs, advantages) + beta * kl
 
 
@@ -162,7 +163,7 @@ def sequence_log_ratio(
     Raises:
         ValueError: if shapes differ or `count` is negative.
     """
-    _check_shapes(log_probs, old_log_probs=old_log_probs, segments=segments)
+    require_shape(log_probs.shape, "log_probs", old_log_probs=old_log_probs, segments=segments)
     differences = log_probs.detach() - old_log_probs.detach()
     lengths = segment_sum(torch.ones_like(differences), segments, count).clamp(min=1.0)
     means = (segment_sum(differences, segments, count) / lengths).to(log_probs.dtype)
@@ -195,7 +196,7 @@ def cispo(
     Raises:
         ValueError: if shapes differ or `cap` is not positive.
     """
-    _check_shapes(log_probs, old_log_probs=old_log_probs, advantages=advantages)
+    require_shape(log_probs.shape, "log_probs", old_log_probs=old_log_probs, advantages=advantages)
     return policy_gradient(log_probs, truncated_weights(log_probs, old_log_probs, cap=cap) * advantages.detach())
 
 
@@ -220,7 +221,7 @@ def truncated_weights(
     Raises:
         ValueError: if shapes differ or `cap` is not positive.
     """
-    _check_shapes(log_probs, behavior_log_probs=behavior_log_probs)
+    require_shape(log_probs.shape, "log_probs", behavior_log_probs=behavior_log_probs)
     if not cap > 0.0:
         raise ValueError(f"cap is {cap}, expected a positive number")
     return _ratio(log_probs.detach(), behavior_log_probs).clamp(max=cap)
@@ -247,7 +248,7 @@ def mismatch_mask(
     Raises:
         ValueError: if shapes differ or the range is out of bounds.
     """
-    _check_shapes(log_probs, behavior_log_probs=behavior_log_probs)
+    require_shape(log_probs.shape, "log_probs", behavior_log_probs=behavior_log_probs)
     if not 0.0 <= low <= high:
         raise ValueError(f"low is {low} and high is {high}, expected 0 <= low <= high: they bound the ratio itself")
     rho = _ratio(log_probs.detach(), behavior_log_probs)
@@ -285,7 +286,7 @@ def sequence_weights(
     Raises:
         ValueError: if shapes differ, `count` is negative or `cap` is not positive.
     """
-    _check_shapes(log_probs, behavior_log_probs=behavior_log_probs, segments=segments)
+    require_shape(log_probs.shape, "log_probs", behavior_log_probs=behavior_log_probs, segments=segments)
     if not cap > 0.0:
         raise ValueError(f"cap is {cap}, expected a positive number")
     rho = segment_sum(log_probs.detach() - behavior_log_probs.detach(), segments, count).exp()
@@ -318,7 +319,7 @@ def clip_fraction(
     Raises:
         ValueError: if shapes differ or a clip range is out of bounds.
     """
-    _check_shapes(log_probs, old_log_probs=old_log_probs)
+    require_shape(log_probs.shape, "log_probs", old_log_probs=old_log_probs)
     _check_clip(clip_low, clip_high)
     rho = _ratio(log_probs.detach(), old_log_probs)
     return weighted_mean(((rho < 1.0 - clip_low) | (rho > 1.0 + clip_high)).to(rho.dtype), weights)
@@ -345,21 +346,12 @@ def approximate_kl(
     Raises:
         ValueError: if shapes differ.
     """
-    _check_shapes(log_probs, old_log_probs=old_log_probs)
+    require_shape(log_probs.shape, "log_probs", old_log_probs=old_log_probs)
     return weighted_mean(k3(log_probs.detach() - old_log_probs.detach()), weights)
 
 
 def _ratio(log_probs: Tensor, old_log_probs: Tensor) -> Tensor:
     return (log_probs - old_log_probs.detach()).exp()
-
-
-def _check_shapes(log_probs: Tensor, **others: Tensor) -> None:
-    for name, other in others.items():
-        if other.shape != log_probs.shape:
-            raise ValueError(
-                f"{name} has shape {tuple(other.shape)}, expected {tuple(log_probs.shape)} as log_probs: "
-                "reshape or expand it, since broadcasting would pair the wrong elements"
-            )
 
 
 def _check_clip(clip_low: float | Tensor, clip_high: float | Tensor) -> None:

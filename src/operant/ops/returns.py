@@ -22,6 +22,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
+from operant.ops.checks import require_shape
 from operant.ops.policy import truncated_weights
 
 
@@ -336,12 +337,7 @@ def _check(rewards: Tensor, terminated: Tensor, truncated: Tensor, **values: Ten
     """Raise on shapes that torch would broadcast, and on flags that are not bool."""
     if rewards.ndim == 0 or len(rewards) == 0:
         raise ValueError(f"rewards has shape {tuple(rewards.shape)}, expected [T, ...] with at least one step")
-    for name, tensor in {"terminated": terminated, "truncated": truncated, **values}.items():
-        if tensor.shape != rewards.shape:
-            raise ValueError(
-                f"{name} has shape {tuple(tensor.shape)}, expected {tuple(rewards.shape)}, the shape of rewards: "
-                "reshape it, since broadcasting would mix time steps"
-            )
+    require_shape(rewards.shape, "rewards", terminated=terminated, truncated=truncated, **values)
     for name, flag in (("terminated", terminated), ("truncated", truncated)):
         if flag.dtype != torch.bool:
             raise TypeError(f"{name} has dtype {flag.dtype}, expected torch.bool: pass {name}.bool()")

@@ -6,6 +6,8 @@ from torch import Tensor
 from torch.nn.functional import huber_loss as smooth_loss
 from torch.nn.functional import mse_loss
 
+from operant.ops.checks import require_shape
+
 
 def q_target(
     reward: Float[Tensor, "*B"],
@@ -33,7 +35,7 @@ def q_target(
     Raises:
         ValueError: if shapes differ, or a numeric `gamma` lies outside [0, 1].
     """
-    _check_shapes(reward.shape, "reward", next_q=next_q, terminated=terminated)
+    require_shape(reward.shape, "reward", next_q=next_q, terminated=terminated)
     if not isinstance(gamma, Tensor) and not 0.0 <= gamma <= 1.0:
         raise ValueError(f"gamma is {gamma}, expected a number in [0, 1]")
     return (reward + gamma * next_q.masked_fill(terminated, 0.0)).detach()
@@ -141,7 +143,7 @@ def soft_q(
     Raises:
         ValueError: if shapes differ.
     """
-    _check_shapes(next_q.shape, "next_q", next_log_prob=next_log_prob)
+    require_shape(next_q.shape, "next_q", next_log_prob=next_log_prob)
     return next_q - alpha * next_log_prob
 
 
@@ -160,7 +162,7 @@ def dueling(value: Float[Tensor, "*B 1"], advantage: Float[Tensor, "*B A"]) -> F
     Raises:
         ValueError: if the shapes do not match.
     """
-    _check_shapes(torch.Size((*advantage.shape[:-1], 1)), "advantage without its last dimension", value=value)
+    require_shape(torch.Size((*advantage.shape[:-1], 1)), "advantage without its last dimension", value=value)
     return value + advantage - advantage.mean(-1, keepdim=True)
 
 
@@ -179,7 +181,7 @@ def value_loss(values: Float[Tensor, "*B"], targets: Float[Tensor, "*B"]) -> Flo
     Raises:
         ValueError: if shapes differ.
     """
-    _check_shapes(values.shape, "values", targets=targets)
+    require_shape(values.shape, "values", targets=targets)
     return 0.5 * mse_loss(values, targets.detach(), reduction="none")
 
 
@@ -208,7 +210,7 @@ def clipped_value_loss(
     Raises:
         ValueError: if shapes differ, or `clip` is not positive.
     """
-    _check_shapes(values.shape, "values", old_values=old_values)
+    require_shape(values.shape, "values", old_values=old_values)
     if not clip > 0.0:
         raise ValueError(f"clip is {clip}, expected a positive number")
     old_values = old_values.detach()
@@ -233,7 +235,7 @@ def huber_loss(values: Float[Tensor, "*B"], targets: Float[Tensor, "*B"], *, del
     Raises:
         ValueError: if shapes differ, or `delta` is not positive.
     """
-    _check_shapes(values.shape, "values", targets=targets)
+    require_shape(values.shape, "values", targets=targets)
     if not delta > 0.0:
         raise ValueError(f"delta is {delta}, expected a positive number, or math.inf for half the squared error")
     return smooth_loss(values, targets.detach(), reduction="none", delta=delta)
@@ -288,16 +290,7 @@ def potential_shaping(
     Raises:
         ValueError: if shapes differ, or `gamma` lies outside [0, 1].
     """
-    _check_shapes(potential.shape, "potential", next_potential=next_potential, terminated=terminated)
+    require_shape(potential.shape, "potential", next_potential=next_potential, terminated=terminated)
     if not 0.0 <= gamma <= 1.0:
         raise ValueError(f"gamma is {gamma}, expected a number in [0, 1]")
     return gamma * next_potential.masked_fill(terminated, 0.0) - potential
-
-
-def _check_shapes(expected: torch.Size, owner: str, **tensors: Tensor) -> None:
-    for name, tensor in tensors.items():
-        if tensor.shape != expected:
-            raise ValueError(
-                f"{name} has shape {tuple(tensor.shape)}, expected {tuple(expected)} as {owner}: "
-                "reshape it, since broadcasting would pair the wrong elements"
-            )

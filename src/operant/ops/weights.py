@@ -24,6 +24,8 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
+from operant.ops.checks import require_shape
+
 Aggregation = Literal["token_mean", "sequence_mean", "constant"]
 
 
@@ -84,8 +86,7 @@ def aggregate(
         ValueError: as `token_weights`, and if the shapes differ.
         TypeError: if the mask is not a bool tensor.
     """
-    if mask.shape != per_token.shape:
-        raise ValueError(f"mask has shape {tuple(mask.shape)}, expected {tuple(per_token.shape)} as per_token")
+    require_shape(per_token.shape, "per_token", mask=mask)
     if mask.dtype != torch.bool:
         raise TypeError(f"mask has dtype {mask.dtype}, expected torch.bool: pass mask.bool()")
     dtype = torch.promote_types(per_token.dtype, torch.float32)
@@ -110,8 +111,7 @@ def segment_sum(values: Float[Tensor, " m"], segments: Int[Tensor, " m"], count:
     Raises:
         ValueError: if shapes differ or `count` is negative.
     """
-    if segments.shape != values.shape:
-        raise ValueError(f"segments has shape {tuple(segments.shape)}, expected {tuple(values.shape)} as values")
+    require_shape(values.shape, "values", segments=segments)
     if count < 0:
         raise ValueError(f"count is {count}, expected a number of sequences")
     dtype = torch.promote_types(values.dtype, torch.float32)
