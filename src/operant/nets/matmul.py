@@ -7,7 +7,7 @@ products use oneDNN, PyTorch's library for convolutions: up to twice as fast and
 from collections.abc import Mapping, Sequence
 from functools import cache
 from math import prod
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -65,7 +65,8 @@ def product(
     """Return `left @ right`, or `scale * (bias + left @ right)`.
 
     At the precision `medium`, processors that multiply bfloat16 numbers multiply these, rounded from both sides, add in
-    32 bits, and round the sums. PyTorch by itself does so only with matrix units (AMX).
+    32 bits, and round the sums. PyTorch by itself does so only with matrix units (AMX). oneDNN is not used with
+    autograd.
 
     Args:
         left: float32 `[S, M, K]`.
@@ -75,30 +76,21 @@ def product(
         out: buffer for the result.
         like: shape of `left` that decides which library multiplies. None: its own.
     """
-    way = _way(left, right, like)
-    if way == "plain":
+    numbers = left.numel() if like is None else prod(like)
+    large = numbers * right.shape[2] >= LEAST_FOR_ONEDNN and left.device.type == "cpu"
+    rounded = large and rounds(left, right, like)
+    graph = large and torch.is_grad_enabled() and (left.requires_grad or right.requires_grad)
+    if not rounded and (not large or graph or not halves_vectors()):
         if bias is None:
             return torch.bmm(left, right, out=out)
         return torch.baddbmm(bias, left, right, beta=scale, alpha=scale, out=out)
-    if way == "onednn" and not (out is None and tracing()):
+    if not rounded and not (out is None and tracing()):
         return _by_onednn(left, right, out, bias=bias, scale=scale)
     # A compiled program would use MKL for PyTorch's product, and so gets an operator of oneDNN's.
-    rounded = way == "rounded"
     found = torch.bmm(left.bfloat16(), right.bfloat16()) if rounded else torch.ops.operant.product(left, right)
     if bias is not None:
         return torch.add(bias if scale == 1 else bias * scale, found, alpha=scale, out=out)
     return found.to(left.dtype) if out is None else out.copy_(found)
-
-
-def _way(left: Tensor, right: Tensor, like: Sequence[int] | None) -> Literal["plain", "rounded", "onednn"]:
-    """Return how to multiply these; with autograd, as PyTorch does by default."""
-    numbers = left.numel() if like is None else prod(like)
-    if numbers * right.shape[2] < LEAST_FOR_ONEDNN or left.device.type != "cpu":
-        return "plain"
-    if rounds(left, right, like):
-        return "rounded"
-    graph = torch.is_grad_enabled() and (left.requires_grad or right.requires_grad)
-    return "onednn" if not graph and halves_vectors() else "plain"
 
 
 def rounds(left: Tensor, right: Tensor, like: Sequence[int] | None = None) -> bool:
