@@ -114,10 +114,11 @@ def test_actions_of_sac_follow_the_state_within_a_round():
     assert not torch.equal(act(obs, 0), act(obs + 0.5, 0))
     mean, log_std = found.policy(obs)
     hidden = found.actor.trace(obs)[-2]
-    found.action_streams = [torch.Generator().manual_seed(9) for _ in SEEDS]
-    noise = exploration_noise(found.config, found.action_streams, found.shapes["actor"], 1)
+    generators = [torch.Generator().manual_seed(9) for _ in SEEDS]
+    noise = exploration_noise(found.config, generators, found.shapes["actor"], 1)()
     expected = ops.tanh_gaussian_sample(mean, log_std, noise([hidden, mean], 0))
-    found.action_streams = [torch.Generator().manual_seed(9) for _ in SEEDS]
+    for stream in found.action_streams:
+        stream.manual_seed(9)
     assert torch.equal(acting(found)(obs, 0), expected)
 
 

@@ -81,15 +81,19 @@ def explore(learner: TakesTurns) -> Metrics:
     return learner.experience.explore(steps)
 
 
-def alternate(learner: TakesTurns, rounds: int) -> Metrics:
+def alternate(learner: TakesTurns, rounds: int, explored: Sequence[Metrics] = ()) -> Metrics:
     """Collect, then take `gradient_steps` updates on batches from the replay buffer, `rounds` times.
+
+    Args:
+        learner: the learner.
+        rounds: number of rounds.
+        explored: metrics of random actions before, of the same iteration.
 
     Returns:
         Metrics of finished episodes, dropped transitions, and the last update.
     """
-    episodes: list[Metrics] = []
+    episodes, counts = [*explored], learner.counts
     report: Metrics = {}
-    counts = learner.counts
     for _ in range(rounds):
         episodes.append(learner.collect())
         for _ in range(learner.config.gradient_steps):
@@ -360,26 +364,41 @@ class Networks(Resumable, Generic[C]):
         return {**self.parameters, **self.experience.learned}
 
 
+Noise = Callable[[Sequence[Tensor], int], Tensor]
+"""Function of the layers of the actor (`BoundEnsemble.trace`) and the step that returns the noise `[S, N, A]`."""
+
+
 def exploration_noise(
     config: Any, generators: Sequence[torch.Generator], network: Ensemble, actions: int
-) -> Callable[[Sequence[Tensor], int], Tensor]:
-    """Return a function of the actor's last hidden layer and the step that gives the noise `[S, N, A]`.
+) -> Callable[[], Noise]:
+    """Return a function that draws the noise of `train_freq` steps.
 
     Args:
         config: an `OffPolicyConfig` that is also a `StateNoiseConfig`.
         generators: one per seed.
         network: network of the actor.
         actions: A, the number of action dimensions.
+
+    Raises:
+        ValueError: if the network has no hidden layer for state-dependent noise.
     """
-    steps, rows = config.train_freq, config.num_envs
-    if config.sde_every is None:
+    steps, rows, every = config.train_freq, config.num_envs, config.sde_every
+
+    def independent() -> Noise:
         noise = streams.draw(
             generators, lambda s: torch.empty(steps, rows, actions, device=s.device).normal_(generator=s), dim=1
         )
         return lambda trace, t: noise[t]
+
+    if every is None:
+        return independent
     mlp = require_state_noise(network.mlp, continuous=True, algorithm="")
-    smooth = StateNoise(generators, steps=steps, rows=rows, network=mlp, actions=actions, every=config.sde_every)
-    return lambda trace, t: smooth.at(trace[-2], t)
+
+    def of_states() -> Noise:
+        noise = StateNoise(generators, steps=steps, rows=rows, network=mlp, actions=actions, every=every)
+        return lambda trace, t: noise.at(trace[-2], t)
+
+    return of_states
 
 
 def require_shards(config: OffPolicyConfig, shards: Shards) -> None:

@@ -27,7 +27,6 @@ from operant.control.off_policy import (
     alternate,
     exploration_noise,
     explore,
-    merge,
     require_shards,
 )
 from operant.control.presets import REACH
@@ -148,6 +147,7 @@ class SAC(Networks[SACConfig]):
         dimensions = self.bounds.dimensions
         self.target_entropy = -float(dimensions) if config.target_entropy is None else config.target_entropy
         self._make_networks(self.experience.collector.obs.shape[-1], dimensions)
+        self.draw_noise = exploration_noise(config, self.action_streams, self.shapes["actor"], dimensions)
         self.close, self.rollout_steps = self.experience.close, config.rollout_steps
         self.consumed = 0
 
@@ -178,8 +178,7 @@ class SAC(Networks[SACConfig]):
     def iterate(self) -> Metrics:
         """Alternate collection and updates; the first call takes random actions before."""
         explored = [explore(self)] if not self.consumed and self.config.learning_starts else []
-        metrics = alternate(self, self.config.rounds_per_iteration)
-        return {**metrics, **merge([*explored, metrics])}
+        return alternate(self, self.config.rounds_per_iteration, explored)
 
     def policy(self, obs: Tensor) -> tuple[Tensor, Tensor]:
         """Return mean and log standard deviation `[S, M, A]` before squashing, for `[S, M, D]`."""
@@ -193,7 +192,7 @@ class SAC(Networks[SACConfig]):
     @torch.no_grad()
     def collect(self) -> Metrics:
         """Sample actions from the policy for `train_freq` steps, and store the transitions."""
-        noise = exploration_noise(self.config, self.action_streams, self.shapes["actor"], self.bounds.dimensions)
+        noise = self.draw_noise()
 
         def act(obs: Tensor, t: int, envs: slice, actor: BoundEnsemble) -> Tensor:
             trace = actor.trace(obs)

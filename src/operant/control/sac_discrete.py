@@ -19,7 +19,7 @@ from torch import Tensor
 
 from operant import ops, streams
 from operant.control.compatibility import require_suitable
-from operant.control.off_policy import Descent, Networks, OffPolicyConfig, alternate, explore, merge
+from operant.control.off_policy import Descent, Networks, OffPolicyConfig, alternate, explore
 from operant.control.replay_collector import Experience
 from operant.control.sac import CRITICS, LEAST_ALPHA
 from operant.envs import BatchEnv, Tree
@@ -143,8 +143,7 @@ class DiscreteSAC(Networks[DiscreteSACConfig]):
     def iterate(self) -> Metrics:
         """Alternate collection and updates; the first call takes random actions before."""
         explored = [explore(self)] if not self.consumed and self.config.learning_starts else []
-        metrics = alternate(self, self.config.rounds_per_iteration)
-        return {**metrics, **merge([*explored, metrics])}
+        return alternate(self, self.config.rounds_per_iteration, explored)
 
     def policy(self, obs: Tensor) -> Tensor:
         """Return the logits `[S, M, A]` of the actions for `[S, M, D]`."""

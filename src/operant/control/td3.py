@@ -28,7 +28,6 @@ from operant.control.off_policy import (
     alternate,
     exploration_noise,
     explore,
-    merge,
     require_shards,
 )
 from operant.control.presets import REACH
@@ -134,6 +133,7 @@ class TD3(Networks[TD3Config]):
         self.action_streams = streams.of_seeds(seeds, "policy", device=self.device)
         self.update_streams = streams.of_seeds(seeds, "updates", device=self.device)
         self._make_networks(self.experience.collector.obs.shape[-1], self.bounds.dimensions)
+        self.draw_noise = exploration_noise(config, self.action_streams, self.shapes["actor"], self.bounds.dimensions)
         self.close, self.rollout_steps = self.experience.close, config.rollout_steps
         self.consumed = self.updates = 0
         # Metrics of the last policy update; with a delay, some iterations have none.
@@ -168,8 +168,7 @@ class TD3(Networks[TD3Config]):
     def iterate(self) -> Metrics:
         """Alternate collection and updates; the first call takes random actions before."""
         explored = [explore(self)] if not self.consumed and self.config.learning_starts else []
-        metrics = alternate(self, self.config.rounds_per_iteration)
-        return {**metrics, **merge([*explored, metrics])}
+        return alternate(self, self.config.rounds_per_iteration, explored)
 
     def policy(self, obs: Tensor) -> Tensor:
         """Return the actions `[S, M, A]`, in [-1, 1], for `[S, M, D]`."""
@@ -178,7 +177,7 @@ class TD3(Networks[TD3Config]):
     @torch.no_grad()
     def collect(self) -> Metrics:
         """Take `train_freq` noisy actions of the policy, and store the transitions."""
-        noise = exploration_noise(self.config, self.action_streams, self.shapes["actor"], self.bounds.dimensions)
+        noise = self.draw_noise()
         std = self.config.exploration_noise
 
         def act(obs: Tensor, t: int, envs: slice, actor: BoundEnsemble) -> Tensor:

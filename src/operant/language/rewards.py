@@ -113,15 +113,13 @@ class Combined:
         applies = ~table.isnan()
         valid = applies.any(-1)
         total = (table.nan_to_num(nan=0.0) @ torch.tensor(self.weights, dtype=torch.float64)).float()
-        self._warn(valid, prompts)
+        if not (self._warned or bool(valid.all())):
+            self._warn(int(valid.byte().argmin()), prompts)
         return Rewards(table, total.masked_fill(~valid, math.nan), valid, self.names, log.means(), log.columns)
 
-    def _warn(self, valid: Bool[Tensor, " n"], prompts: Sequence[Any]) -> None:
-        """Warn once if no function applies to a completion."""
-        if self._warned or bool(valid.all()):
-            return
+    def _warn(self, row: int, prompts: Sequence[Any]) -> None:
+        """Warn that no function applies to a completion."""
         self._warned = True
-        row = int(valid.byte().argmin())
         warnings.warn(
             f"no reward function applies to row {row} (prompt {prompts[row]!r}): {', '.join(self.names)} returned "
             "None; such rows get advantage 0; this warning appears once",

@@ -207,7 +207,8 @@ class Sampler(DeclaredState):
         parts = [prompts[self.shards.rows(number, count)] for number in range(self.shards.count)]
         chances = self._chances(start, [len(part) * group for part in parts])
         mine = [(parts[k], chances[k]) for k in self.shards.mine]
-        answers = self._ask_shards(mine, group)  # even without prompts, since processes may need to sample together
+        # Even without prompts, since processes may need to sample together.
+        answers = self._ask_shards(mine, group)
         own = [rewarded(each).state_dict() if each.prompts else {} for each in answers]
         found = zip(self.shards.gather(own), parts, strict=True)
         return Rollout.join([Rollout.of(s, [p for p in part for _ in range(group)]) for s, part in found if part])
@@ -289,16 +290,8 @@ def ask(
         tokenizer: tokenizer of the model, to decode completions.
         generator: random generator on the CPU.
     """
-    completions = complete(engine, prompts, count, sampling, generator=generator)
-    return answers_of(prompts, completions, tokenizer=tokenizer)
-
-
-def complete(
-    engine: Engine, prompts: Sequence[Prompt], count: int, sampling: Sampling, *, generator: torch.Generator
-) -> list[Completion]:
-    """Sample `count` completions of each prompt (see `ask`)."""
     found = engine.generate([prompt.prompt for prompt in prompts], count, sampling, generator=generator)
-    return _flat(found)
+    return answers_of(prompts, _flat(found), tokenizer=tokenizer)
 
 
 def _flat(found: Sequence[Sequence[Completion]]) -> list[Completion]:
@@ -308,13 +301,10 @@ def _flat(found: Sequence[Sequence[Completion]]) -> list[Completion]:
 
 def answers_of(prompts: Sequence[Prompt], completions: list[Completion], *, tokenizer: Tokenizer) -> Answers:
     """Return completions, with equal numbers per prompt, as answers."""
-    if not prompts:
-        return Answers([], [], [])
-    count, known = len(completions) // len(prompts), dict[tuple[int, ...], str]()
-    for ids in {tuple(completion.ids) for completion in completions}:
-        known[ids] = decode(tokenizer, ids)
-    texts = [known[tuple(completion.ids)] for completion in completions]
-    return Answers([prompt for prompt in prompts for _ in range(count)], completions, texts)
+    count = len(completions) // max(len(prompts), 1)
+    texts = {ids: decode(tokenizer, ids) for ids in {tuple(completion.ids) for completion in completions}}
+    answered = [prompt for prompt in prompts for _ in range(count)]
+    return Answers(answered, completions, [texts[tuple(completion.ids)] for completion in completions])
 
 
 def judge(rewards: Judge, answers: Answers, state: Mapping[str, float] | None = None) -> Rewards:

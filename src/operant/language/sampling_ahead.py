@@ -16,7 +16,7 @@ from operant.language.engines.protocol import Completion, Engine, Sampling
 from operant.language.examples import Prompt
 from operant.language.huggingface import Tokenizer
 from operant.language.models import LanguageModel
-from operant.language.rollouts import Answers, Judge, Sampler, answers_of, complete
+from operant.language.rollouts import Answers, Judge, Sampler, answers_of
 from operant.state import State
 
 
@@ -32,21 +32,22 @@ class AheadSampler(Sampler):
         if self.shards.count > 1:
             raise ValueError("max_staleness=1 does not support shards: leave out --shards")
         self._waiting: list[Completion] | None = None
-        self._progress: Future[list[Completion]] | None = None
+        self._progress: Future[list[list[Completion]]] | None = None
         self._staleness = 0
 
     def begin(self, count: int, group: int) -> None:
         """Start sampling the answers of the next draw, unless the budget is used up."""
         if self.asked < self.budget:
             pool = ThreadPoolExecutor(1, "sampling")
-            asked = self.engine, self.next_prompts(count), group, self.sampling
-            self._progress = pool.submit(complete, *asked, generator=self._chance)
+            asked = [prompt.prompt for prompt in self.next_prompts(count)], group, self.sampling
+            self._progress = pool.submit(self.engine.generate, *asked, generator=self._chance)
             pool.shutdown(wait=False)
 
     def update(self, model: LanguageModel) -> None:
         """Wait for the answers in progress, then update the weights of the engine."""
         if self._progress is not None:
-            self._waiting, self._progress = self._progress.result(), None
+            found, self._progress = self._progress.result(), None
+            self._waiting = [completion for completions in found for completion in completions]
         super().update(model)
 
     def metrics(self) -> dict[str, float]:

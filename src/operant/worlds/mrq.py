@@ -21,7 +21,7 @@ from torch.nn.functional import elu, relu
 
 from operant import ops, streams
 from operant.control.compatibility import require_suitable
-from operant.control.off_policy import alternate, explore, merge, planned_updates
+from operant.control.off_policy import alternate, explore, planned_updates
 from operant.control.replay_collector import Experience
 from operant.envs import BatchEnv, Tree
 from operant.nets import StackedAdam, StackedNormedMLP, compilable
@@ -185,8 +185,7 @@ class MRQ(Resumable):
         if not self.consumed:
             explored.append(explore(self))
             self._remember(self.experience.replay.added)
-        metrics = alternate(self, self.config.rounds_per_iteration)
-        return {**metrics, **merge([*explored, metrics])}
+        return alternate(self, self.config.rounds_per_iteration, explored)
 
     @torch.no_grad()
     def collect(self) -> Metrics:
