@@ -15,10 +15,10 @@ class _Merged(NamedTuple):
     """A gradient whose rows are distinct.
 
     Attributes:
-        places: `[D]`, of the rows among those of all networks, network after network.
-        networks: `[D]`, the networks of the rows.
-        rows: `[D, W]`, their gradients.
-        rest: `[S, K R]`, the gradient of all other parameters.
+        places: indices of the rows among those of all networks, network after network, `[D]`.
+        networks: indices of the networks of the rows, `[D]`.
+        rows: gradients of the rows, `[D, W]`.
+        rest: gradients of all other parameters, `[S, K R]`.
     """
 
     places: Tensor
@@ -38,13 +38,13 @@ class StackedLookupAdam(StackedOptimizer):
     Args:
         parameters: `[S, K P]` of K networks of each seed, stepped in place.
         lookup: shape of the networks, P parameters each.
-        epsilon: added to the root of the second moment.
+        epsilon: constant added to the root of the second moment.
         betas: decay rates of the two moments.
-        max_grad_norm: largest norm of the gradient of one seed, all of its networks; None: no clipping.
+        max_grad_norm: maximum norm of the gradient of one seed, all of its networks; None: no clipping.
 
     Attributes:
-        row_second: `[S, K E, W]`, second moments of the rows, as of their last gradient.
-        row_steps: `[S, K E]`, the step of that gradient.
+        row_second: second moments of the rows at their last gradient, `[S, K E, W]`.
+        row_steps: numbers of the steps of these gradients, `[S, K E]`.
     """
 
     STATE = ("first", "row_second", "row_steps", *StackedOptimizer.STATE)
@@ -101,7 +101,7 @@ class StackedLookupAdam(StackedOptimizer):
         gradient.rows.mul_(factors[gradient.networks // self.each].unsqueeze(1))
 
     def follow(self, target: Tensor, tau: float) -> None:
-        """Move a target network's parameters `[S, K P]` in place by the share tau of the way to the parameters.
+        """Move a target network's parameters `[S, K P]` in place towards the parameters by the fraction tau.
 
         A whole copy is one of the rows that were stepped since the last, if nothing else has written to either.
         """

@@ -33,15 +33,15 @@ def subnormals_are_zero() -> Generator[None]:
 
 
 class StackedOptimizer(DeclaredState, ABC):
-    """Base of the optimizers: clips and guards the gradient of each seed.
+    """Base of the optimizers: clips the gradient of each seed, and skips steps with NaN or Inf.
 
     A seed whose gradient norm is NaN or Inf, or that is inactive, keeps its parameters, moments and step count, and the
     others step as usual: seeds do not depend on each other.
 
     Args:
         parameters: `[S, P]`, stepped in place.
-        epsilon: keeps the step finite where the second moment is small.
-        max_grad_norm: largest norm of one seed's gradient; None: no clipping.
+        epsilon: constant that keeps the step finite where the second moment is small.
+        max_grad_norm: maximum gradient norm per seed; None: no clipping.
 
     Raises:
         ValueError: if `max_grad_norm` is not positive.
@@ -65,8 +65,8 @@ class StackedOptimizer(DeclaredState, ABC):
 
         Args:
             gradient: gradient of the loss to be minimized; the parameters of a seed may lie in several rows.
-            learning_rate: step size.
-            active: `[S]` bool, the seeds to step. Default: all.
+            learning_rate: learning rate.
+            active: mask of the seeds to step, `[S]`. Default: all.
         """
         gradient = self._by_seed(gradient)
         norm = self._norm(gradient)
@@ -110,7 +110,7 @@ class StackedOptimizer(DeclaredState, ABC):
         """Step the rows of `seeds`, at least one, whose step counts include this step already."""
 
     def follow(self, target: Tensor, tau: float) -> None:
-        """Move a target network's parameters `[S, P]` in place by the share tau of the way to the parameters."""
+        """Move a target network's parameters `[S, P]` in place towards the parameters by the fraction tau."""
         target.lerp_(self.parameters, tau)
 
     @property
@@ -125,16 +125,16 @@ class StackedOptimizer(DeclaredState, ABC):
 
 
 class StackedAdam(StackedOptimizer):
-    """Adam (Kingma & Ba 2015, algorithm 1), with the gradient of each seed clipped and guarded.
+    """Adam (Kingma & Ba 2015, algorithm 1), with the gradient of each seed clipped, and steps with NaN or Inf skipped.
 
     With weight decay it is AdamW (Loshchilov & Hutter 2019, algorithm 2).
 
     Args:
         parameters: `[S, P]`, stepped in place.
-        epsilon: added to the root of the second moment.
+        epsilon: constant added to the root of the second moment.
         betas: decay rates of the two moments.
-        max_grad_norm: largest norm of one seed's gradient; None: no clipping.
-        weight_decay: share of a parameter that is subtracted in each step, times the learning rate.
+        max_grad_norm: maximum gradient norm per seed; None: no clipping.
+        weight_decay: fraction of a parameter that is subtracted in each step, times the learning rate.
     """
 
     STATE = ("first", *StackedOptimizer.STATE)
@@ -171,14 +171,14 @@ class StackedAdam(StackedOptimizer):
 def fused_adam(*, betas: tuple[float, float], epsilon: float, weight_decay: float = 0.0) -> Callable[..., None]:
     """Return a function that steps tensors in place by Adam, which torch.optim.AdamW(fused=True) calls, too.
 
-    It does without the bookkeeping of that class, which takes longer than the step itself. Its arguments are lists with
+    It omits the bookkeeping of that class, which takes longer than the step itself. Its arguments are lists with
     an entry for each tensor, `(parameters, gradients, first, second, [], steps, lr=learning_rate)`: the two moments are
     updated in place, and the numbers of steps include this one.
 
     Args:
         betas: decay rates of the moments.
-        epsilon: added to the root of the second moment.
-        weight_decay: share of a parameter that is taken away, times the step size (AdamW).
+        epsilon: constant added to the root of the second moment.
+        weight_decay: fraction of a parameter that is subtracted, times the learning rate (AdamW).
     """
     return partial(
         torch._fused_adamw_,  # pyright: ignore[reportPrivateImportUsage, reportPrivateUsage, reportUnknownArgumentType]
@@ -200,9 +200,9 @@ class StackedRMSprop(StackedOptimizer):
 
     Args:
         parameters: `[S, P]`, stepped in place.
-        epsilon: added to the second moment, under the root.
+        epsilon: constant added to the second moment, under the root.
         decay: decay rate of the second moment.
-        max_grad_norm: largest norm of one seed's gradient; None: no clipping.
+        max_grad_norm: maximum gradient norm per seed; None: no clipping.
     """
 
     def __init__(
@@ -246,9 +246,9 @@ class StackedLaProp(StackedOptimizer):
 
     Args:
         parameters: `[S, P]`, stepped in place.
-        sizes: numbers of each tensor in a row, P together.
-        clip: largest norm of a gradient in shares of its tensor's; None: no clipping.
-        epsilon: added to the root of the second moment.
+        sizes: number of parameters of each tensor, P in total.
+        clip: maximum norm of a gradient relative to that of its tensor; None: no clipping.
+        epsilon: constant added to the root of the second moment.
         betas: decay rates of the two moments.
     """
 
@@ -286,7 +286,7 @@ class StackedLaProp(StackedOptimizer):
                 tensor[rows] = stepped
 
     def _shares(self, parameters: Tensor, gradient: Tensor, clip: float) -> Tensor:
-        """Return the factor of each number of a gradient, `[n, P]`."""
+        """Return the factors that clip a gradient, `[n, P]`."""
         lengths, norms = (
             torch.stack([linalg.vector_norm(part, dim=1) for part in tensor.split_with_sizes(self.sizes, dim=1)], 1)
             for tensor in (parameters, gradient)

@@ -91,7 +91,7 @@ class Testbed(Bandit):
         """Make the testbed.
 
         Args:
-            arms: k.
+            arms: number of arms, k.
             center: mean of the arms' means.
             spread: standard deviation of the arms' means, not negative.
             noise: standard deviation of the rewards of an arm, not negative.
@@ -121,7 +121,7 @@ class BernoulliBandit(Bandit):
         """Make the bandit.
 
         Args:
-            probabilities: of each arm; None draws them at every reset, uniformly from [0, 1].
+            probabilities: probability of reward 1 of each arm; None draws them at every reset, uniformly from [0, 1].
             arms: number of arms, if drawn.
             render_mode: "ansi" or None.
 

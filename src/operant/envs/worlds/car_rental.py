@@ -35,12 +35,12 @@ class CarRental(FiniteEnv):
         """Make the business.
 
         Args:
-            capacity: cars that each park holds, at least 1.
-            most_moves: cars that can be moved in a night.
+            capacity: number of cars that each park holds, at least 1.
+            most_moves: maximum number of cars moved in a night.
             requests: mean number of customers a day in the two parks.
             returns: mean number of returned cars a day.
-            price: of renting a car for a day.
-            move_cost: of moving a car.
+            price: income from renting a car for a day.
+            move_cost: cost of moving a car.
             render_mode: "ansi" or None.
 
         Raises:

@@ -160,7 +160,7 @@ def _sea(size: int, rights: NDArray[np.int64]) -> _Rows:
 
 
 class KeyMoves(FiniteEnv):
-    """A game whose result comes after the last move, and was decided by a few of them: which ones were they?
+    """A game whose result comes after the last move, and depends only on a few key moves.
 
     Each of `moves` moves is 0 or 1. Move 1 at a key move raises the probability of winning by what that move is worth;
     all other moves change nothing. Winning pays 1 after the last move, and nothing else pays. Moves count from 1. State

@@ -18,7 +18,7 @@ class Gambler(FiniteEnv):
 
         Args:
             heads: probability of winning a stake.
-            goal: at least 2.
+            goal: capital at which the gambler has won, at least 2.
             render_mode: "ansi" or None.
 
         Raises:

@@ -31,9 +31,9 @@ class BoardGameEnv(gymnasium.Env[Observation, np.int64]):
     the game.
 
     Args:
-        game: "tic-tac-toe" or "connect-four".
-        columns: of Connect Four; None: 7.
-        rows: of Connect Four; None: 6.
+        game: name of the game, "tic-tac-toe" or "connect-four".
+        columns: number of columns of Connect Four; None: 7.
+        rows: number of rows of Connect Four; None: 6.
         render_mode: "ansi", "rgb_array" or None.
 
     Raises:

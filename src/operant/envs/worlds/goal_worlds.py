@@ -105,7 +105,7 @@ class Reach(_GoalWorld):
         """Make the space.
 
         Args:
-            dimensions: at least 1.
+            dimensions: number of coordinates, at least 1.
             tolerance: maximum distance at which the goal is reached, positive.
 
         Raises:

@@ -25,7 +25,7 @@ Cell = tuple[int, int]
 
 @dataclass(frozen=True)
 class Layout:
-    """Where things are.
+    """Positions of the wall, the door, the key, the goal and the agent.
 
     Attributes:
         size: rows and columns, the outer walls included.

@@ -19,7 +19,7 @@ class ChangingMaze(GridWorld):
         after: the second grid.
         change_at: the number of steps until the change.
         steps: number of steps so far.
-        models: those of the two grids.
+        models: transition models of the two grids.
     """
 
     def __init__(
@@ -30,9 +30,9 @@ class ChangingMaze(GridWorld):
         Args:
             before: drawing of the first grid.
             after: drawing of the second one.
-            change_at: steps before the change, not negative.
+            change_at: number of steps before the change, not negative.
             render_mode: "ansi", "rgb_array" or None.
-            **settings: of both grids, as in `operant.envs.cells.Rules`.
+            **settings: settings of both grids, as in `operant.envs.cells.Rules`.
 
         Raises:
             DrawingError: a drawing is wrong.

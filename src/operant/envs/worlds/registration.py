@@ -17,7 +17,7 @@ class World(NamedTuple):
 
     Attributes:
         entry_point: the class, as `module:name`.
-        max_steps: after which an episode is truncated; None for never.
+        max_steps: number of steps after which an episode is truncated; None: never.
         options: arguments of the class.
     """
 

@@ -21,10 +21,10 @@ class SelfPlay(DeclaredState):
     good players never reach.
 
     Args:
-        game: the rules.
+        game: rules of the game.
         env: an environment of the game, for name and spaces.
         seeds: one non-negative integer for each of the S runs.
-        rows: N.
+        rows: number of games per seed, N.
         random_openings: share of games that begin with random moves.
     """
 
