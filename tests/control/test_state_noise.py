@@ -149,4 +149,4 @@ def test_noise_of_ppo_is_within_its_distribution():
 )
 def test_where_it_makes_no_sense_it_is_refused(kind, config, task, message):
     with pytest.raises(ValueError, match=message):
-        learner(kind, config, task=task).iterate()
+        learner(kind, config, task=task)
