@@ -62,7 +62,7 @@ def _item_of(sequence: object) -> object:
 
 
 def sizes(words: Sequence[str]) -> tuple[int, ...]:
-    """Parse the sizes of layers; `none` alone stands for no layers.
+    """Parse the sizes of layers; `none` alone means no layers.
 
     Raises:
         ValueError: a word is not an integer, or there is none.
