@@ -55,6 +55,8 @@ def switches():
         ("ppo", "Switches-v0", {}, ON_POLICY),
         ("ppo", "Switches-v0", {"box": True}, {**ON_POLICY, "normalize_obs": True}),
         ("sac", "Pendulum-v1", {}, OFF_POLICY),
+        ("td3", "Pendulum-v1", {}, {**OFF_POLICY, "normalize_obs": True}),
+        ("sac-discrete", "CartPole-v1", {}, {**OFF_POLICY, "normalize_obs": True}),
         ("dueling-dqn", "CartPole-v1", {}, {**OFF_POLICY, "scale_obs": True}),
     ],
 )

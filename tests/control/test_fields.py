@@ -96,7 +96,14 @@ STATE_NOISE = {
 }
 OFF_POLICY_NOISE = {"use_sde": True, "sde_sample_freq": (2, {"use_sde": True, "train_freq": 8})}
 FAR = {"target_kl": 1.0, "task": "Pendulum-v1"}
-OFF_POLICY = {"learning_starts": 48, "train_freq": 2, "gradient_steps": 1, "batch_size": 8, "tau": 0.5}
+OFF_POLICY = {
+    "learning_starts": 48,
+    "train_freq": 2,
+    "gradient_steps": 1,
+    "batch_size": 8,
+    "tau": 0.5,
+    "random_exploration": 0.5,
+}
 
 
 def replay(task):
@@ -192,6 +199,7 @@ OTHERS = {
         "exploration_noise": 0.5,
         "target_policy_noise": 0.5,
         "target_noise_clip": 0.1,
+        "action_penalty": 0.5,
     },
 }
 """Another value of each field, and what else it needs to do anything."""

@@ -104,6 +104,44 @@ SMALL = {
 }
 
 
+@pytest.mark.parametrize(
+    ("name", "task"), [("td3", "Pendulum-v1"), ("sac", "Pendulum-v1"), ("sac-discrete", "CartPole-v1")]
+)
+def test_a_share_of_the_actions_is_random(name, task):
+    """The others are those of the policy, which always takes the same action here."""
+
+    def actions(share):
+        learner = divided(name, 1, task=task, random_exploration=share, train_freq=200, learning_starts=0)
+        learner.parameters["actor"].zero_()
+        learner.parameters["actor"][:, -1] = 20.0 if name == "sac-discrete" else 0.0
+        if name == "sac":
+            learner.parameters["actor"][:, -1] = -20.0  # the logarithm of the standard deviation
+        elif name == "td3":
+            object.__setattr__(learner.config, "exploration_noise", 0.0)
+        learner.collect()
+        return learner.experience.replay.fields["actions"][:200].flatten(2).float()
+
+    usual, mixed, other = actions(0.0), actions(0.3), actions(1.0)
+    own = usual[0, 0, 0]
+    assert (usual - own).abs().max() < 1e-6
+    spread = 0.5 if name == "sac-discrete" else 1.0
+    random = (mixed - own).abs() > 1e-6
+    assert abs(random.float().mean() - 0.3 * spread) < 0.05
+    assert abs((other - own).abs().gt(1e-6).float().mean() - spread) < 0.05
+    for seed in range(2):
+        assert abs(random[:, seed].float().mean() - 0.3 * spread) < 0.08
+
+
+def test_random_actions_of_a_seed_do_not_depend_on_others():
+    def actions(seeds):
+        config = TD3Config(**QUICK, random_exploration=0.5, train_freq=20)
+        learner = build(TD3, config, "Pendulum-v1", seeds)
+        learner.collect()
+        return learner.experience.replay.fields["actions"][:20]
+
+    assert torch.equal(actions((3, 5))[:, 1:], actions((5,)))
+
+
 def divided(name, count, rank=None, task="Pendulum-v1", **config):
     """Return the learner of a run of so many shards, in one of several processes."""
     entry = catalog.find(name)
@@ -133,7 +171,7 @@ def test_shards_learn_what_the_whole_batch_does(name):
     [
         ("sac", {}),
         ("sac", {"ent_coef": 0.1, "learning_starts": 0, "train_freq": 2, "max_grad_norm": 1.0}),
-        ("td3", {"n_critics": 3}),
+        ("td3", {"n_critics": 3, "random_exploration": 0.5}),
         ("sac", {"hidden_sizes": (256, 256), "batch_size": 256}),
         ("td3", {"hidden_sizes": (256, 256), "batch_size": 64, "activation": "tanh"}),
     ],
@@ -170,6 +208,7 @@ def test_a_run_continues_exactly_on_another_number_of_processes(name):
         ("td3", {"batch_size": 30}, "batch_size must be divisible by the number of shards, got 30 and 4"),
         ("sac", {"use_sde": True}, "use_sde uses the same weights in all environments: leave out --shards 4"),
         ("sac", {"hindsight": "future", "task": "operant/Reach-v0"}, "hindsight does not support shards"),
+        ("td3", {"normalize_obs": True}, "normalize_obs on Pendulum-v1 needs all environments of each seed"),
         ("mbpo", {}, "mbpo does not support shards: leave out --shards 4"),
     ],
 )

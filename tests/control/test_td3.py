@@ -54,8 +54,10 @@ def test_an_action_that_depends_on_what_is_seen_is_learned():
 
 @pytest.mark.parametrize("critics", [1, 2, 3])
 @pytest.mark.parametrize("weighted", [False, True])
-def test_targets_and_gradients_are_those_of_the_paper(critics, weighted, monkeypatch):
-    td3 = learner(gamma=0.9, hidden_sizes=(8, 8), n_critics=critics, target_policy_noise=0.4, target_noise_clip=0.3)
+@pytest.mark.parametrize("penalty", [0.0, 0.7])
+def test_targets_and_gradients_are_those_of_the_paper(critics, weighted, penalty, monkeypatch):
+    blur = {"target_policy_noise": 0.4, "target_noise_clip": 0.3}
+    td3 = learner(gamma=0.9, hidden_sizes=(8, 8), n_critics=critics, action_penalty=penalty, **blur)
     td3.iterate()
     batch = a_batch(td3, 12)
     generator = torch.Generator().manual_seed(1)
@@ -83,8 +85,10 @@ def test_targets_and_gradients_are_those_of_the_paper(critics, weighted, monkeyp
             taken = torch.cat((obs, batch.actions[:, i : i + 1]), -1)
             for value in q(taken)[:, s, 0, 0]:
                 losses["critics"] = losses["critics"] + share[i] * (value - target.detach()) ** 2 / 2
-            joint = torch.cat((obs[s, 0], actor(obs)[0, s, 0].tanh())).expand(2, 1, -1)
-            losses["actor"] = losses["actor"] - share[i] * td3.critics(joint)[0, s, 0, 0]
+            action = actor(obs)[0, s, 0].tanh()
+            joint = torch.cat((obs[s, 0], action)).expand(2, 1, -1)
+            worth = td3.critics(joint)[0, s, 0, 0] - penalty * (action**2).mean()
+            losses["actor"] = losses["actor"] - share[i] * worth
     for name, loss in losses.items():
         (expected,) = torch.autograd.grad(loss, leaves[name])
         torch.testing.assert_close(gradients[name], expected, rtol=1e-3, atol=1e-4)
@@ -251,7 +255,7 @@ def test_other_rows_and_no_budget_are_refused():
                 "policy_delay",
             )
         ],
-        *[(name, 1.1) for name in ("gamma", "tau")],
+        *[(name, 1.1) for name in ("gamma", "tau", "random_exploration")],
         *[
             (name, -0.1)
             for name in (
@@ -260,6 +264,8 @@ def test_other_rows_and_no_budget_are_refused():
                 "exploration_noise",
                 "target_policy_noise",
                 "target_noise_clip",
+                "action_penalty",
+                "random_exploration",
                 "learning_starts",
             )
         ],

@@ -149,6 +149,7 @@ def test_it_takes_the_gradient_steps_that_it_says():
         ({"rollout_batch_size": 7}, "rollout_batch_size must be a multiple of ensemble_size, which is 2, got 7"),
         ({"model_buffer_size": 15}, "model_buffer_size must hold all steps of 4 rollouts, 16, got 15"),
         ({"hindsight": "future"}, "hindsight must be 'none'"),
+        ({"normalize_obs": True}, "normalize_obs must be off"),
         ({"learning_starts": 0}, "learning_starts must be at least 1 to fit the model, got 0"),
     ],
 )

@@ -152,6 +152,7 @@ CONTROL: Mapping[str, str] = {
     "prioritized_replay_alpha": "per_alpha",
     "prioritized_replay_beta": "per_beta",
     "q_lr": "learning_rate",
+    "random_eps": "random_exploration",
     "replay_buffer_size": "buffer_size",
     "replay_size": "buffer_size",
     "reward_norm": "normalize_reward",

@@ -6,8 +6,10 @@ from torch import Tensor, nn
 
 from operant.control.agent import Agent
 from operant.control.dqn import DQN
+from operant.control.replay_collector import Experience
 from operant.control.sac import SAC
 from operant.control.sac_discrete import DiscreteSAC
+from operant.control.scaled_experience import CLIP, ScaledExperience
 from operant.control.td3 import TD3
 from operant.nets import module_of
 from operant.nets.action_bounds import Bounded
@@ -66,11 +68,14 @@ def _parts(experiment: Any, index: int) -> Parts:
             _choices([shape.actions], skipped, "advantages" if skipped else "values"),
             affine,
         )
-    if isinstance(learner, DiscreteSAC):
-        return learner.actor.shape.mlp, learner.actor.layers, _choices(list(learner.head.choices), 0, "logits"), {}
-    if isinstance(learner, SAC | TD3):
-        facts = {"kind": "squashed", "outputs": [0, learner.bounds.dimensions]}
-        return learner.actor.shape.mlp, learner.actor.layers, facts, _box(learner.bounds)
+    if isinstance(learner, DiscreteSAC | SAC | TD3):
+        facts, tensors = _scaling(learner.experience, index)
+        if isinstance(learner, DiscreteSAC):
+            facts |= _choices(list(learner.head.choices), 0, "logits")
+        else:
+            facts |= {"kind": "squashed", "outputs": [0, learner.bounds.dimensions]}
+            tensors |= _box(learner.bounds)
+        return learner.actor.shape.mlp, learner.actor.layers, facts, tensors
     agent = learner.agent if isinstance(learner, HasAgent) else None
     if not isinstance(agent, Agent) or agent.networks.shape.masked:
         raise ValueError(_refusal(learner))
@@ -84,6 +89,13 @@ def _parts(experiment: Any, index: int) -> Parts:
     else:
         facts |= _choices(list(agent.head.choices), 0, "logits")
     return agent.networks.shape.mlp, agent.networks.actor, facts, tensors
+
+
+def _scaling(experience: Experience, index: int) -> tuple[dict[str, Any], dict[str, Tensor]]:
+    """Return how observations are scaled; nothing if they are not."""
+    if not isinstance(experience, ScaledExperience):
+        return {}, {}
+    return {"clip": CLIP}, experience.scaling(index)
 
 
 def _choices(choices: list[int], skipped: int, scores: str) -> dict[str, Any]:

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from operant import streams
 from operant.control.replay_collector import Act, Experience, ReplayConfig
+from operant.control.scaled_experience import ScaledExperience
 from operant.control.state_noise import StateNoise, require_state_noise
 from operant.nets import (
     Activation,
@@ -141,6 +142,11 @@ class OffPolicyConfig(ReplayConfig):
     """Capacity of the replay buffer in transitions per seed. A larger buffer has less correlated but older data."""
     learning_rate: PositiveFloat = 3e-4
     """Learning rate of Adam, for all parameters."""
+    random_exploration: Annotated[float, Interval("[0, 1]")] = 0.0
+    """Share of actions in training that are random, as in the first `learning_starts` steps. More visit more states
+    that the policy avoids, at the price of lower returns."""
+    normalize_obs: bool = False
+    """Whether to scale the inputs of the networks by running means and standard deviations."""
     gamma: UnitFloat = 0.99
     """Discount factor. A higher one means a longer horizon and values that are harder to learn."""
     tau: Annotated[float, Interval("(0, 1]")] = 0.005
@@ -182,6 +188,11 @@ class OffPolicyConfig(ReplayConfig):
     def rollout_steps(self) -> int:
         """Environment steps per seed between two training phases."""
         return self.train_freq * self.num_envs
+
+    @property
+    def experience(self) -> type[Experience]:
+        """Class of the environments and their replay buffer."""
+        return ScaledExperience if self.normalize_obs else Experience
 
     def updates(self, budget: int) -> int:
         """Return the number of gradient steps of a run."""
@@ -249,6 +260,7 @@ class Networks(Resumable, Generic[C]):
     seeds: list[int]
     device: torch.device
     experience: Experience
+    action_streams: list[torch.Generator]
     shapes: Mapping[str, Ensemble]
     parameters: Mapping[str, Tensor]
     optimizers: Mapping[str, StackedAdam]
@@ -339,9 +351,10 @@ class Networks(Resumable, Generic[C]):
             act: returns actions `[S, n, A]` for observations `[S, n, D]`, the step, the slice of these n environments
                 among the N of each seed, and the actor; for several shards together `[S * K', N / K, ...]`.
         """
+        mixed = sometimes_random(self.config, self.experience, self.action_streams)
 
         def acting(actor: BoundEnsemble) -> Act:
-            return lambda obs, t, envs: act(obs, t, envs, actor)
+            return mixed(lambda obs, t, envs: act(obs, t, envs, actor))
 
         return self.experience.collect(
             self.config.train_freq, acting(self.actor), lambda: acting(self.of_shards().actor)
@@ -366,6 +379,28 @@ class Networks(Resumable, Generic[C]):
 
 Noise = Callable[[Sequence[Tensor], int], Tensor]
 """Function of the layers of the actor (`BoundEnsemble.trace`) and the step that returns the noise `[S, N, A]`."""
+
+
+def sometimes_random(
+    config: OffPolicyConfig, experience: Experience, generators: Sequence[torch.Generator]
+) -> Callable[[Act], Act]:
+    """Return a function of a policy that returns it with a share `random_exploration` of random actions."""
+    if not config.random_exploration:
+        return lambda act: act
+    shape = config.train_freq, config.num_envs
+    drawn = streams.draw(generators, lambda s: torch.rand(shape, generator=s, device=s.device), dim=1)
+    chosen = drawn < config.random_exploration
+    actions = streams.draw(generators, lambda s: experience.random(shape, s), dim=1)
+
+    def mixed(act: Act) -> Act:
+        def mix(obs: Tensor, t: int, envs: slice) -> Tensor:
+            own = act(obs, t, envs)
+            where = chosen[t][:, envs].reshape(*own.shape[:2], *[1] * (own.dim() - 2))
+            return torch.where(where, actions[t][:, envs].reshape(own.shape), own)
+
+        return mix
+
+    return mixed
 
 
 def exploration_noise(

@@ -188,6 +188,24 @@ REACH: Mapping[str, Any] = {
 }
 """SAC, TD3 and DDPG on `operant/Reach-v0` and FetchReach."""
 
+PUSH: Mapping[str, Any] = {
+    "num_envs": 2,
+    "train_freq": 50,
+    "gradient_steps": 40,
+    "rounds_per_iteration": 5,
+    "learning_rate": 1e-3,
+    "gamma": 0.95,
+    "tau": 0.01,
+    "hidden_sizes": (128, 128),
+    "normalize_obs": True,
+    "random_exploration": 0.3,
+    "exploration_noise": 0.2,
+    "action_penalty": 1.0,
+    "reward_range": (-1.0, 0.0),
+}
+"""TD3 and DDPG on FetchPush: 40 updates after two episodes, exploration, action penalty and scaled observations of
+Andrychowicz et al. (2017, appendix A) and their code, with smaller networks, faster targets and another γ."""
+
 DQN: Mapping[str, Mapping[str, Any]] = {
     "CartPole-v1": {
         "num_envs": 4,

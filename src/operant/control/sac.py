@@ -30,7 +30,6 @@ from operant.control.off_policy import (
     require_shards,
 )
 from operant.control.presets import REACH
-from operant.control.replay_collector import Experience
 from operant.control.state_noise import StateNoiseConfig
 from operant.envs import BatchEnv, Tree
 from operant.nets import Bounded, BoundEnsemble, EnsemblePass, StackedAdam, compilable
@@ -132,7 +131,7 @@ class SAC(Networks[SACConfig]):
         self.config, self.seeds, self.budget, self.device = config, list(seeds), budget, first_env.device
         self.target_range = config.target_range(config.gamma)
         self.bounds = Bounded(first_env.action_space, device=first_env.device)
-        self.experience = Experience(
+        self.experience = config.experience(
             env,
             seeds=seeds,
             rows=config.num_envs,
@@ -276,7 +275,7 @@ class SAC(Networks[SACConfig]):
     @torch.no_grad()
     def describe(self, obs: Tree, memory: None) -> Mapping[str, Tensor]:
         """Return the most likely action, and the minimum of its critics (see `operant.runtime.learner.Describing`)."""
-        inputs = self.experience.collector.features.by_seed(obs)
+        inputs = self.experience.read(obs)
         actions = ops.tanh_gaussian_mode(*self.policy(inputs))
         value = self.critics(torch.cat((inputs, actions), -1)).amin(0).squeeze(-1)
         return {"mean": self.bounds.to_env(actions), "value": value}

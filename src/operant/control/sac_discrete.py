@@ -19,8 +19,7 @@ from torch import Tensor
 
 from operant import ops, streams
 from operant.control.compatibility import require_suitable
-from operant.control.off_policy import Descent, Networks, OffPolicyConfig, alternate, explore
-from operant.control.replay_collector import Experience
+from operant.control.off_policy import Descent, Networks, OffPolicyConfig, alternate, explore, sometimes_random
 from operant.control.sac import CRITICS, LEAST_ALPHA
 from operant.envs import BatchEnv, Tree
 from operant.nets import BoundEnsemble, CategoricalHead, EnsemblePass, StackedAdam, compilable
@@ -98,7 +97,7 @@ class DiscreteSAC(Networks[DiscreteSACConfig]):
         self.target_range = config.target_range(config.gamma)
         self.head = CategoricalHead(env.action_space)  # pyright: ignore[reportArgumentType]
         self.choices = self.head.outputs
-        self.experience = Experience(
+        self.experience = config.experience(
             env,
             seeds=seeds,
             rows=config.num_envs,
@@ -154,7 +153,9 @@ class DiscreteSAC(Networks[DiscreteSACConfig]):
         """Sample actions from the policy for `train_freq` steps, and store the transitions."""
         steps, rows = self.config.train_freq, self.config.num_envs
         noise = streams.draw(self.action_streams, lambda stream: self.head.noise((steps, rows), stream), dim=1)
-        return self.experience.collect(steps, lambda obs, t, _: ops.categorical_sample(self.policy(obs), noise[t]))
+        mixed = sometimes_random(self.config, self.experience, self.action_streams)
+        act = mixed(lambda obs, t, _: ops.categorical_sample(self.policy(obs), noise[t]))
+        return self.experience.collect(steps, act)
 
     def sample(self) -> Transitions:
         """Sample a batch from the replay buffer."""
@@ -222,7 +223,7 @@ class DiscreteSAC(Networks[DiscreteSACConfig]):
     @torch.no_grad()
     def describe(self, obs: Tree, memory: None) -> Mapping[str, Tensor]:
         """Return the policy and the minimum of its critics (see `operant.runtime.learner.Describing`)."""
-        inputs = self.experience.collector.features.by_seed(obs)
+        inputs = self.experience.read(obs)
         probabilities, q = self.policy(inputs).softmax(-1), self.critics(inputs).amin(0)
         return {"probabilities": probabilities, "q": q, "value": (probabilities * q).sum(-1)}
 

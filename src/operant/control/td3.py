@@ -30,8 +30,7 @@ from operant.control.off_policy import (
     explore,
     require_shards,
 )
-from operant.control.presets import REACH
-from operant.control.replay_collector import Experience
+from operant.control.presets import PUSH, REACH
 from operant.control.state_noise import StateNoiseConfig
 from operant.envs import BatchEnv, Tree
 from operant.nets import Bounded, BoundEnsemble, EnsemblePass, StackedAdam, compilable
@@ -53,6 +52,9 @@ class TD3Config(StateNoiseConfig, OffPolicyConfig):
     """Critic updates per update of policy and targets."""
     exploration_noise: NonNegativeFloat = 0.1
     """Standard deviation of the exploration noise, in half action ranges. Higher explores more."""
+    action_penalty: NonNegativeFloat = 0.0
+    """Weight of the mean squared action in the policy loss. More keep actions away from the ends of their range, where
+    the policy has hardly any gradient. Andrychowicz et al. (2017, appendix A) have 1."""
     target_policy_noise: NonNegativeFloat = 0.2
     """Standard deviation of the noise on target actions, in half action ranges. Higher smooths the critics more."""
     target_noise_clip: NonNegativeFloat = 0.5
@@ -67,6 +69,7 @@ PRESETS: Mapping[str, Mapping[str, Any]] = {
     "Pendulum-v1": {"learning_starts": 500, "learning_rate": 1e-3, "buffer_size": 100_000, "hidden_sizes": (64, 64)},
     "operant/Reach-v0": REACH,
     "gymnasium_robotics:FetchReach-v4": REACH,
+    "gymnasium_robotics:FetchPush-v4": PUSH,
     "HalfCheetah-v5": _MUJOCO,
     "Hopper-v5": _MUJOCO,
     "Walker2d-v5": _MUJOCO,
@@ -120,7 +123,7 @@ class TD3(Networks[TD3Config]):
         self.config, self.seeds, self.budget, self.device = config, list(seeds), budget, first_env.device
         self.target_range = config.target_range(config.gamma)
         self.bounds = Bounded(first_env.action_space, device=first_env.device)
-        self.experience = Experience(
+        self.experience = config.experience(
             env,
             seeds=seeds,
             rows=config.num_envs,
@@ -243,7 +246,9 @@ class TD3(Networks[TD3Config]):
         networks = EnsemblePass(self.actor, batch.obs)
         actions = networks.outputs[0].tanh()
         q = self.first_critic.frozen(torch.cat((batch.obs, actions), dim=-1))[0].squeeze(-1)
-        loss = ops.weighted_mean(-q, batch.weights)
+        penalty = self.config.action_penalty
+        losses = penalty * actions.square().mean(-1) - q if penalty else -q
+        loss = ops.weighted_mean(losses, batch.weights)
         return {"actor": networks.gradient(loss.sum())}, {"losses/actor": loss.detach()}
 
     @torch.no_grad()
@@ -257,7 +262,7 @@ class TD3(Networks[TD3Config]):
     @torch.no_grad()
     def describe(self, obs: Tree, memory: None) -> Mapping[str, Tensor]:
         """Return the action, and its value by the first critic (see `operant.runtime.learner.Describing`)."""
-        inputs = self.experience.collector.features.by_seed(obs)
+        inputs = self.experience.read(obs)
         actions = self.policy(inputs)
         value = self.critics(torch.cat((inputs, actions), -1))[0].squeeze(-1)
         return {"mean": self.bounds.to_env(actions), "value": value}

@@ -56,6 +56,22 @@ class Moments(Resumable):
         """Return the population variance `[S, 1, *shape]`; 1 before the first sample."""
         return torch.where(self.count > 0, self.squares / self.count.clamp(min=1), 1.0)
 
+    def standardize(self, x: Tensor, *, clip: float, epsilon: float) -> Tensor:
+        """Return `clip((x - mean) / sqrt(variance + epsilon))` in float64 for `x [S, M, *shape]`; Inf becomes NaN."""
+        scale = (self.variance() + epsilon).rsqrt_()
+        return clipped((x - self.mean).mul_(scale), clip)
+
+    def scaling(self, index: int, *, epsilon: float) -> dict[str, Tensor]:
+        """Return the offset and the factor of `standardize` for observations of the seed at an index, by name."""
+        scale = (self.variance() + epsilon).rsqrt()
+        return {"observations.mean": self.mean[index, 0], "observations.scale": scale[index, 0]}
+
+
+def clipped(x: Tensor, clip: float) -> Tensor:
+    """Clip finite numbers in place to [-clip, clip]; Inf becomes NaN, so that learners drop it."""
+    gone = ~x.isfinite()
+    return x.clamp_(-clip, clip).masked_fill_(gone, torch.nan)
+
 
 class Normalize(Wrapper):
     """Normalizes observations and rewards by running statistics, per seed over its N environments.
@@ -149,8 +165,7 @@ class Normalize(Wrapper):
         """Return offset and factor of the observations of the seed at an index; empty if they are not scaled."""
         if not self._observations:
             return {}
-        scale = (self._obs_moments.variance() + self._epsilon).rsqrt()
-        return {"observations.mean": self._obs_moments.mean[index, 0], "observations.scale": scale[index, 0]}
+        return self._obs_moments.scaling(index, epsilon=self._epsilon)
 
     def reset(self, seeds: Sequence[int] | None = None) -> Tree:
         """Start episode 0 of every environment, and add the first observations to the statistics.
@@ -186,7 +201,7 @@ class Normalize(Wrapper):
             self._return_moments.update(self._returns, counted)
         self._returns.masked_fill_((step.terminated | step.truncated).view_as(self._returns), 0.0)
         scaled = reward / (self._return_moments.variance() + self._epsilon).sqrt_()
-        return self._clipped(scaled).to(step.reward.dtype).view(-1)
+        return clipped(scaled, self._clip).to(step.reward.dtype).view(-1)
 
     def forget(self) -> None:
         """Clear the returns of unfinished episodes."""
@@ -212,16 +227,9 @@ class Normalize(Wrapper):
         if not self._observations:
             return obs
         obs = cast(Tensor, obs)
-        rows = self._by_seed(obs)
-        scale = (self._obs_moments.variance() + self._epsilon).rsqrt_()
-        scaled = self._clipped((rows - self._obs_moments.mean).mul_(scale))
+        scaled = self._obs_moments.standardize(self._by_seed(obs), clip=self._clip, epsilon=self._epsilon)
         dtype = obs.dtype if obs.is_floating_point() else torch.float32
         return scaled.to(dtype).view(obs.shape)
-
-    def _clipped(self, scaled: Tensor) -> Tensor:
-        """Clip finite numbers in place; Inf becomes NaN, so that learners drop it."""
-        gone = ~scaled.isfinite()
-        return scaled.clamp_(-self._clip, self._clip).masked_fill_(gone, torch.nan)
 
     def _by_seed(self, obs: Tensor) -> Tensor:
         """Return `obs` as `[S, M, *shape]`."""

@@ -65,6 +65,10 @@ class MBPOConfig(ModelConfig, SACConfig):
             raise ValueError(
                 f"hindsight must be 'none', because imagined transitions have one goal, got {self.hindsight!r}"
             )
+        if self.normalize_obs:
+            raise ValueError(
+                "normalize_obs must be off: the model scales its own inputs, and imagines raw observations"
+            )
         if self.learning_starts < 1:
             raise ValueError("learning_starts must be at least 1 to fit the model, got 0")
 
