@@ -200,11 +200,11 @@ PUSH: Mapping[str, Any] = {
     "normalize_obs": True,
     "random_exploration": 0.3,
     "exploration_noise": 0.2,
-    "action_penalty": 1.0,
+    "action_penalty": 0.05,
     "reward_range": (-1.0, 0.0),
 }
-"""TD3 and DDPG on FetchPush: 40 updates after two episodes, exploration, action penalty and scaled observations of
-Andrychowicz et al. (2017, appendix A) and their code, with smaller networks, faster targets and another γ."""
+"""TD3 and DDPG on FetchPush: 40 updates after two episodes, exploration and scaled observations of Andrychowicz et al.
+(2017, appendix A) and their code, with smaller networks, faster targets, a smaller γ and a smaller action penalty."""
 
 DQN: Mapping[str, Mapping[str, Any]] = {
     "CartPole-v1": {
