@@ -54,7 +54,7 @@ class TD3Config(StateNoiseConfig, OffPolicyConfig):
     """Standard deviation of the exploration noise, in half action ranges. Higher explores more."""
     action_penalty: NonNegativeFloat = 0.0
     """Weight of the mean squared action in the policy loss. More keep actions away from the ends of their range, where
-    the policy has hardly any gradient. Andrychowicz et al. (2017, appendix A) have 1."""
+    the policy has almost no gradient. Andrychowicz et al. (2017, appendix A) have 1."""
     target_policy_noise: NonNegativeFloat = 0.2
     """Standard deviation of the noise on target actions, in half action ranges. Higher smooths the critics more."""
     target_noise_clip: NonNegativeFloat = 0.5
