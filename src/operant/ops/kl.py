@@ -8,7 +8,7 @@ from typing import Literal, TypeVar
 from jaxtyping import Float
 from torch import Tensor
 
-from operant.ops.checks import require_shape
+from operant.ops.shapes import require_shape
 
 KLEstimator = Literal["k1", "k2", "k3"]
 Number = TypeVar("Number", float, Tensor)

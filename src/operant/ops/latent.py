@@ -13,8 +13,8 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.nn.functional import log_softmax, logsigmoid, mse_loss
 
-from operant.ops.checks import require_shape
 from operant.ops.distributions import categorical_sample, gaussian_log_prob, gaussian_sample
+from operant.ops.shapes import require_shape
 
 
 def bernoulli_log_prob(logits: Float[Tensor, "*B A"], values: Float[Tensor, "*B A"]) -> Float[Tensor, "*B"]:

@@ -4,7 +4,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from operant.ops.checks import require_shape
+from operant.ops.shapes import require_shape
 
 
 def soft_value(

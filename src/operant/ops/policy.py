@@ -13,9 +13,9 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from operant.ops.checks import require_shape
 from operant.ops.kl import k3
 from operant.ops.moments import weighted_mean
+from operant.ops.shapes import require_shape
 from operant.ops.weights import segment_sum
 
 

@@ -22,8 +22,8 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from operant.ops.checks import require_shape
 from operant.ops.policy import truncated_weights
+from operant.ops.shapes import require_shape
 
 
 class Ends(TypedDict):

@@ -6,7 +6,7 @@ from torch import Tensor
 from torch.nn.functional import huber_loss as smooth_loss
 from torch.nn.functional import mse_loss
 
-from operant.ops.checks import require_shape
+from operant.ops.shapes import require_shape
 
 
 def q_target(

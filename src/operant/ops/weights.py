@@ -24,7 +24,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from operant.ops.checks import require_shape
+from operant.ops.shapes import require_shape
 
 Aggregation = Literal["token_mean", "sequence_mean", "constant"]
 

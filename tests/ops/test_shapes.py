@@ -3,7 +3,7 @@ import re
 import pytest
 import torch
 
-from operant.ops.checks import require_shape
+from operant.ops.shapes import require_shape
 
 
 def test_tensors_of_the_shape_pass():
