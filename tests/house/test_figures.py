@@ -88,7 +88,7 @@ def test_the_table_of_rooms_is_that_of_the_file():
         curve = found["curves"][name]
         steps = f"{round(curve['steps'][-1], -4):,}".replace(",", " ")
         cells = [
-            ", ".join(f"{value:.{digits}f}" for value in values) or "not evaluated"
+            ", ".join(f"{value:.{digits}f}" for value in values)
             for values, digits in ((scores, 3), (curve["training"], 2))
         ]
         row = f"| {name} | {steps} | {' | '.join(cells)} |"
