@@ -8,6 +8,7 @@ import threading
 
 import pytest
 import torch
+import transformers
 
 from operant.language import huggingface
 from operant.language.configs import ModelOptions
@@ -73,8 +74,9 @@ def hub(tmp_path, monkeypatch):
     with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Hub) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
         address = f"http://127.0.0.1:{server.server_port}"
+        # The client of transformers is created once, with the address of that time.
+        monkeypatch.setattr(transformers.utils.hub.hf_api(), "endpoint", address)
         monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", address)
-        monkeypatch.setattr("huggingface_hub.hf_api.api.endpoint", address)
         template = address + "/{repo_id}/resolve/{revision}/{filename}"
         monkeypatch.setattr("huggingface_hub.constants.HUGGINGFACE_CO_URL_TEMPLATE", template)
         monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path / "cache"))
