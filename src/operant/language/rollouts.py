@@ -234,7 +234,7 @@ class Sampler(DeclaredState):
             return [self.ask(prompts, group, chance) for prompts, chance in shards]
         ids, chances = [[p.prompt for p in prompts] for prompts, _ in shards], [chance for _, chance in shards]
         found = self.engine.generate_shards(ids, group, self.sampling, generators=chances)
-        answers = zip(shards, map(_flat, found), strict=True)
+        answers = zip(shards, map(flat, found), strict=True)
         return [answers_of(prompts, own, tokenizer=self.tokenizer) for (prompts, _), own in answers]
 
     def answers(self, count: int, group: int) -> Answers:
@@ -291,10 +291,10 @@ def ask(
         generator: random generator on the CPU.
     """
     found = engine.generate([prompt.prompt for prompt in prompts], count, sampling, generator=generator)
-    return answers_of(prompts, _flat(found), tokenizer=tokenizer)
+    return answers_of(prompts, flat(found), tokenizer=tokenizer)
 
 
-def _flat(found: Sequence[Sequence[Completion]]) -> list[Completion]:
+def flat(found: Sequence[Sequence[Completion]]) -> list[Completion]:
     """Return the completions of all prompts in one list."""
     return [completion for completions in found for completion in completions]
 

@@ -16,7 +16,7 @@ from operant.language.engines.protocol import Completion, Engine, Sampling
 from operant.language.examples import Prompt
 from operant.language.huggingface import Tokenizer
 from operant.language.models import LanguageModel
-from operant.language.rollouts import Answers, Judge, Sampler, answers_of
+from operant.language.rollouts import Answers, Judge, Sampler, answers_of, flat
 from operant.state import State
 
 
@@ -47,7 +47,7 @@ class AheadSampler(Sampler):
         """Wait for the answers in progress, then update the weights of the engine."""
         if self._progress is not None:
             found, self._progress = self._progress.result(), None
-            self._waiting = [completion for completions in found for completion in completions]
+            self._waiting = flat(found)
         super().update(model)
 
     def metrics(self) -> dict[str, float]:

@@ -58,14 +58,14 @@ class JointPass:
         """
         for group in self._groups(model, batches):
             layout = _Apart([batch.slots for batch in group])
-            ids = torch.cat([pad(batch.ids, (0, _rest(batch))) for batch in group])
-            positions = torch.cat([pad(batch.slots.begin(), (0, _rest(batch))) for batch in group])
+            ids = torch.cat([pad(batch.ids, (0, _rest(len(batch.ids)))) for batch in group])
+            positions = torch.cat([pad(batch.slots.begin(), (0, _rest(len(batch.ids)))) for batch in group])
             found = model.logits(model.hidden(ids, positions, layout))
             yield from (found[rows] for rows in layout.rows)
 
     def _groups(self, model: LanguageModel, batches: Sequence[NextTokens]) -> Iterator[Sequence[NextTokens]]:
         """Yield consecutive batches that are passed together, as many as possible."""
-        sizes, start = [len(batch.ids) + _rest(batch) for batch in batches], 0
+        sizes, start = [len(batch.ids) + _rest(len(batch.ids)) for batch in batches], 0
         while start < len(batches):
             ends = range(len(batches), start, -1)
             end = next(end for end in ends if end == start + 1 or self._joinable(model, sizes[start:end]))
@@ -92,9 +92,9 @@ class JointPass:
         return test.certain
 
 
-def _rest(batch: NextTokens) -> int:
-    """Return the number of tokens that a batch lacks to a multiple of `TILE`."""
-    return -len(batch.ids) % TILE
+def _rest(count: int) -> int:
+    """Return the number of tokens that `count` tokens lack to a multiple of `TILE`."""
+    return -count % TILE
 
 
 def _numbers(model: LanguageModel, ids: Tensor, positions: Tensor) -> tuple[Tensor, Tensor]:
@@ -117,7 +117,7 @@ class _Apart:
         self.slots, self.rows, start = slots, list[slice](), 0
         for own in slots:
             self.rows.append(slice(start, start + own.used))
-            start += own.used + -own.used % TILE
+            start += own.used + _rest(own.used)
 
     def attend(self, layer: int, queries: Tensor, keys: Tensor, values: Tensor, **options: Any) -> Tensor:
         """Attend batch by batch; see `Layout`. Padding gets zeros."""
