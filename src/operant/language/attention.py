@@ -8,12 +8,14 @@ through the model as a keyword, defines them: `Segments` for whole sequences, wh
 """
 
 from collections.abc import Sequence
+from contextlib import nullcontext
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor
+from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.functional import scaled_dot_product_attention
 
 from operant.language.huggingface import register_attention, sdpa_attention
@@ -158,9 +160,37 @@ class _Block(NamedTuple):
             tokens.index_select(0, index.flatten()).view(*index.shape, *tokens.shape[1:]).transpose(1, 2)
             for tokens, index in ((queries, self.query_index), (keys, self.key_index), (values, self.key_index))
         ]
-        shared = queries.shape[1] != keys.shape[1]
-        found = scaled_dot_product_attention(*padded, attn_mask=mask, scale=scale, enable_gqa=shared)
+        found = dot_product_attention(*padded, mask, scale=scale)
         return found.transpose(1, 2).flatten(0, 1).index_select(0, self.slots)
+
+
+_KERNELS = [SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH]
+"""Kernels of attention on GPUs. cuDNN's are excluded because cuDNN builds a plan for each new shape, which takes 50 ms
+to a second, and the shapes of packed sequences differ from pass to pass: sampling took 70 ms per token on an H200."""
+
+
+def dot_product_attention(
+    queries: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None, *, scale: float
+) -> Tensor:
+    """Compute scaled dot-product attention.
+
+    Args:
+        queries: `[B, H, Q, D]`.
+        keys: `[B, K, L, D]`; H is a multiple of K, and consecutive query heads share a key head.
+        values: as `keys`.
+        mask: whether each query attends to each key, broadcastable to `[B, H, Q, L]`; None: all attend to all.
+        scale: factor of the dot products.
+
+    Returns:
+        `[B, H, Q, D]`.
+    """
+    heads = queries.shape[1] // keys.shape[1]
+    if queries.is_cuda and heads > 1:  # with a mask, no kernel of `_KERNELS` but the slow MATH shares heads
+        keys, values = (tensor.repeat_interleave(heads, 1) for tensor in (keys, values))
+    with sdpa_kernel(_KERNELS) if queries.is_cuda else nullcontext():
+        return scaled_dot_product_attention(
+            queries, keys, values, attn_mask=mask, scale=scale, enable_gqa=queries.shape[1] != keys.shape[1]
+        )
 
 
 def install(network: Any) -> None:

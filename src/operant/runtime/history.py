@@ -23,6 +23,8 @@ PARTS = 20
 """Default number of saved states per budget."""
 MOST_BYTES = 2 << 20
 """Maximum size in bytes of the tensors of a state that is saved by default."""
+MOST_HASHED = 256 << 20
+"""Maximum size in bytes of the tensors of a state that is hashed by default: 1 GiB takes one to three seconds."""
 
 
 class History:
@@ -39,7 +41,7 @@ class History:
         self._writer: RecordWriter | None = None
 
     def note(self, learner: Learner, before: int | None) -> None:
-        """Save the state of a learner and its hash, if due; a failed write causes a warning.
+        """Save the state of a learner and its hash, if due and not too large; a failed write causes a warning.
 
         Args:
             learner: learner after an update, or before the first one.
@@ -57,12 +59,14 @@ class History:
 
     def _write(self, learner: Learner) -> None:
         state, folder = learner.state_dict(), self._run.history.folder
+        size = sum(tensor.nbytes for tensor in flatten(state)[1].values())
+        if size > MOST_HASHED and self._keep == "auto":
+            return
         folder.mkdir(exist_ok=True)
         if self._writer is None:
             self._writer = RecordWriter(self._run.hashes_path)
         self._writer.write({"consumed": learner.consumed, "sha256": digest(state)})
-        small = sum(tensor.nbytes for tensor in flatten(state)[1].values()) <= MOST_BYTES
-        if small or self._keep != "auto":
+        if size <= MOST_BYTES or self._keep != "auto":
             self._run.history.save(state, learner.consumed)
 
     def close(self) -> None:

@@ -4,7 +4,8 @@ from collections.abc import Sequence
 
 import torch
 from torch import Tensor
-from torch.nn.functional import scaled_dot_product_attention
+
+from operant.language.attention import dot_product_attention
 
 STEP = 64
 """Increment of the cache length in tokens."""
@@ -74,7 +75,7 @@ class Slots:
         mask = self._mask if window is None or window >= self._reach else self._windowed(window)
         grouped = queries.view(self.used, keys.shape[1], -1, queries.shape[-1])
         seen_keys, seen_values = (stored[: self.used, :, : self._reach] for stored in (stored_keys, stored_values))
-        found = scaled_dot_product_attention(grouped, seen_keys, seen_values, attn_mask=mask, scale=scale)
+        found = dot_product_attention(grouped, seen_keys, seen_values, mask, scale=scale)
         return found.reshape(queries.shape)
 
     def keep(self, counts: Sequence[int]) -> list[int]:
