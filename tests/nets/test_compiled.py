@@ -10,6 +10,7 @@ from torch import Tensor
 
 from needs import needs_compiler
 from operant.nets import Program, compilable, compiler, missing_tool, programs
+from operant.nets.compiled import MOST_OPERATIONS, _operations
 
 
 @dataclass(frozen=True)
@@ -241,3 +242,31 @@ def test_what_decides_by_values_cannot_be_compiled():
     program.compiled = True
     with pytest.raises(RuntimeError):
         program(torch.ones(2))
+
+
+def test_operations_are_counted():
+    def function(x):
+        for _ in range(5):
+            x = x * 2 + 1
+        return x.sum()
+
+    assert _operations(function, [torch.ones(3)]) == 11
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+def test_a_long_function_is_captured_on_a_gpu_and_not_compiled(monkeypatch):
+    def refuse(*_, **__):
+        raise AssertionError("it was compiled")
+
+    def unrolled(x, rate):
+        for _ in range(MOST_OPERATIONS):
+            x = torch.sin(x) * rate
+        return {"last": x}
+
+    monkeypatch.setattr(torch._inductor, "compile", refuse)
+    program = Program(unrolled)
+    program.compiled = True
+    for seed in range(4):
+        x = torch.randn(5, generator=torch.Generator().manual_seed(seed)).cuda()
+        torch.testing.assert_close(program(x, 1.1)["last"], unrolled(x, 1.1)["last"])

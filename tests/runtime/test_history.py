@@ -4,6 +4,7 @@ import json
 import pytest
 import torch
 
+from operant.runtime import history
 from operant.runtime.checkpoints import load
 from operant.runtime.encoding import digest
 from operant.runtime.history import MOST_BYTES, hashes, interval
@@ -106,6 +107,14 @@ def test_large_states_are_hashed_and_not_kept_unless_asked_for(tmp_path):
         quiet(Regression(size=size), run)
         assert kept(run) == expected
         assert {0, 20, 40} <= set(hashes(run))
+
+
+def test_states_that_take_seconds_are_hashed_only_if_asked_for(tmp_path, monkeypatch):
+    monkeypatch.setattr(history, "MOST_HASHED", MOST_BYTES)
+    for keep, expected in (("auto", set()), (2, {0, 20, 40})):
+        run = make(tmp_path / str(keep), keep, budget=40)
+        quiet(Regression(size=MOST_BYTES // 4), run)
+        assert set(hashes(run)) == set(kept(run)) == expected
 
 
 def test_a_state_that_cannot_be_kept_is_warned_of_and_training_ends_well(tmp_path, caplog):

@@ -156,11 +156,11 @@ class _Block(NamedTuple):
 
     def attend(self, queries: Tensor, keys: Tensor, values: Tensor, mask: Tensor, scale: float) -> Tensor:
         """Return the outputs `[m, H, D]` of the query tokens."""
-        padded = [
+        queries, keys, values = (
             tokens.index_select(0, index.flatten()).view(*index.shape, *tokens.shape[1:]).transpose(1, 2)
             for tokens, index in ((queries, self.query_index), (keys, self.key_index), (values, self.key_index))
-        ]
-        found = dot_product_attention(*padded, mask, scale=scale)
+        )
+        found = dot_product_attention(queries, keys, values, mask, scale=scale)
         return found.transpose(1, 2).flatten(0, 1).index_select(0, self.slots)
 
 

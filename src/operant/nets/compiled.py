@@ -245,7 +245,7 @@ def _build(
     kwargs: Mapping[str, Any],
     binaries: dict[Any, Callable[..., Any]],
 ) -> Callable[..., Any]:
-    """Trace a function at some arguments, and compile it as a function of their tensors, unless it is in `binaries`."""
+    """Return a program of a function at some arguments, as a function of their tensors."""
     shapes: list[Any] = []
 
     def flat(*tensors: Tensor) -> list[Tensor]:
@@ -258,19 +258,10 @@ def _build(
     on_cuda = [tensor.device for tensor in inputs if tensor.device.type == "cuda"]
     if on_cuda:  # a CUDA graph also reads numbers from the device, and has its own input buffers
         inputs = [tensor.to(on_cuda[0]).contiguous() for tensor in inputs]
-        if _operations(flat, inputs) > MOST_OPERATIONS:
-            captured = Graph(flat, on_cuda[0])
-            return lambda tensors: pytree.tree_unflatten(captured(*tensors), shapes[-1])
-    halves_vectors()  # it computes on first use, which would be traced
-    with traced():
-        graph = make_fx(flat)(*inputs)
-    used = _used(graph)
-    inputs = [inputs[place] for place in used]
-    captured = _captured(graph)
-    known = graph.code, *((t.shape, t.stride(), t.dtype, t.device) for t in (*captured, *inputs))
-    if known not in binaries:
-        binaries[known] = _compile(graph, [*captured, *inputs])
-    program = partial(binaries[known], *captured)
+    if on_cuda and _operations(flat, inputs) > MOST_OPERATIONS:
+        program, used = flat, list(range(len(inputs)))
+    else:
+        program, used = _fused(flat, inputs, binaries)
     if on_cuda:
         program = Graph(program, on_cuda[0])
 
@@ -279,6 +270,22 @@ def _build(
         return pytree.tree_unflatten([results] if isinstance(results, Tensor) else list(results), shapes[-1])
 
     return run
+
+
+def _fused(
+    function: Callable[..., Any], inputs: Sequence[Tensor], binaries: dict[Any, Callable[..., Any]]
+) -> tuple[Callable[..., Any], list[int]]:
+    """Compile a function of tensors, unless it is in `binaries`; return it, and the positions of the inputs it uses."""
+    halves_vectors()  # it computes on first use, which would be traced
+    with traced():
+        graph = make_fx(function)(*inputs)
+    used = _used(graph)
+    inputs = [inputs[place] for place in used]
+    captured = _captured(graph)
+    known = graph.code, *((t.shape, t.stride(), t.dtype, t.device) for t in (*captured, *inputs))
+    if known not in binaries:
+        binaries[known] = _compile(graph, [*captured, *inputs])
+    return partial(binaries[known], *captured), used
 
 
 def _operations(function: Callable[..., Any], inputs: Sequence[Tensor]) -> int:
