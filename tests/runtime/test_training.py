@@ -110,6 +110,28 @@ def test_records_keep_their_distance_and_average(make_run, monkeypatch):
     assert records == [(10, 10), (50, 35), (90, 75), (120, 110)]
 
 
+@pytest.mark.parametrize(("seconds", "expected"), [(0.0, [*range(10, 401, 10)]), (2.0, [20, 210, 400]), (30.0, [300])])
+def test_slow_checkpoints_take_a_twentieth_of_the_time_unless_every_update_is_saved(
+    tmp_path, monkeypatch, seconds, expected
+):
+    now, saves = [0.0], []
+    monkeypatch.setattr("operant.runtime.training.time.monotonic", lambda: now[0])
+
+    class Large(Regression):
+        def iterate(self):
+            now[0] += 1.0
+            return super().iterate()
+
+        def state_dict(self):
+            now[0] += 1.0
+            saves.append(self.consumed)
+            return super().state_dict()
+
+    settings = Settings("regression", "line", seeds=(0, 1), budget=400, keep_checkpoints="none")
+    quiet(Large(), Run.create(tmp_path / "run", settings, Config()), checkpoint_seconds=seconds)
+    assert saves == [0, *expected, 400]
+
+
 @pytest.mark.parametrize("every", [0, 10, 35, 1000])
 def test_evaluations_fall_on_multiples_and_the_end(make_run, every):
     run = make_run()

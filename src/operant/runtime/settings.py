@@ -115,7 +115,8 @@ class Settings:
     0: 100000, or 10000 for tabular methods."""
 
     checkpoint_seconds: NonNegativeFloat = 60.0
-    """Interval of checkpoints in seconds, the maximum training time lost in a crash. 0: after every update."""
+    """Interval of checkpoints in seconds, the maximum training time lost in a crash. It is longer if checkpoints would
+    take more than a twentieth of the time. 0: after every update."""
 
     keep_checkpoints: int | Literal["auto", "all", "none"] = "auto"
     """Checkpoints to keep for time travel (`operant watch RUN --at STEP`), in addition to the newest two: this number

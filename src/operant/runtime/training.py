@@ -36,6 +36,9 @@ L = TypeVar("L", bound=Learner)
 RECORD_SECONDS = 0.5
 """Minimum time in seconds between two records of metrics."""
 
+CHECKPOINT_SHARE = 0.05
+"""Maximum share of the time that checkpoints take: those of a large model take minutes, and would always be due."""
+
 EPISODE_RETURNS = ("rollout/episode_return", REWARD)
 """Metrics for the progress display, of which the first available one is shown."""
 
@@ -228,7 +231,8 @@ class _Session(Generic[L]):
                 next_record = now + RECORD_SECONDS
             if save:
                 self._save()
-                next_save = time.monotonic() + checkpoint_seconds
+                end = time.monotonic()
+                next_save = end + _pause(checkpoint_seconds, end - now)
             if learner.consumed < self.budget:
                 self._evaluate_if_due()
         self._record()
@@ -365,6 +369,11 @@ class _Session(Generic[L]):
         if parting is not None:
             self._parted = True
             logger.warning("%s", parting)
+
+
+def _pause(checkpoint_seconds: float, took: float) -> float:
+    """Return the time in seconds until the next checkpoint, after one that took some seconds; 0 stays 0."""
+    return checkpoint_seconds and max(checkpoint_seconds, took / CHECKPOINT_SHARE - took)
 
 
 def _label(metrics: Mapping[str, Any]) -> str:
