@@ -1,4 +1,4 @@
-"""Helpers of experiments that compare arms over a few seeds: results stored one by one, intervals, bands."""
+"""Helpers of experiments that compare arms over a few seeds: results stored one by one, merged, intervals, bands."""
 
 import argparse
 import json
@@ -46,6 +46,34 @@ def gather(
         found[name] = learn(*start, *cases[name])
         path.write_text(json.dumps(found, separators=(",", ":")) + "\n")
     return {name: found[name] for name in cases}
+
+
+def groups(count: int, *, together: bool) -> list[list[int]]:
+    """Return the seeds of each run: all seeds from 0 in one, or each in a run of its own, to be stored sooner."""
+    return [list(range(count))] if together else [[seed] for seed in range(count)]
+
+
+def titled(name: str, seeds: Sequence[int]) -> str:
+    """Return the name under which the result of some seeds of an arm is stored."""
+    return name if len(seeds) > 1 else f"{name}, seed {seeds[0]}"
+
+
+def merged(cells: Mapping[str, Mapping[str, Any]], name: str, runs: Sequence[Sequence[int]]) -> dict[str, Any]:
+    """Return the result of all seeds of an arm.
+
+    Args:
+        cells: results by the names of `titled`: `steps` of the points of curves, arrays whose last axis is that of the
+            seeds, and totals.
+        name: name of the arm.
+        runs: seeds of each run.
+
+    Returns:
+        The steps of the first run, the arrays with all seeds, and the sums of the totals.
+    """
+    parts = [cells[titled(name, seeds)] for seeds in runs]
+    joined = {key: [np.array(part[key], dtype=np.float64) for part in parts] for key in parts[0] if key != "steps"}
+    together = {key: np.concatenate(group, -1) if group[0].ndim else sum(group) for key, group in joined.items()}
+    return {"steps": parts[0]["steps"], **together}
 
 
 def interval(values: ArrayLike) -> tuple[float, float]:

@@ -4,11 +4,11 @@ One of the 2^n states of n bits is the goal, and every step that misses it has a
 goals all rewards are -1 (arXiv:1707.01495). The commands of the documentation with their defaults, and without
 hindsight:
 
-    operant train dqn operant/BitFlip-v0 --env-kwargs bits=15 --hindsight future --seeds 0-9
-    operant train dqn operant/BitFlip-v0 --env-kwargs bits=25 --hindsight future --seeds 0-9
-    operant train sac operant/Reach-v0 --hindsight future --budget 10000 --seeds 0-9
-    operant train sac gymnasium_robotics:FetchReach-v4 --hindsight future --budget 5000 --seeds 0-4
-    operant train ddpg gymnasium_robotics:FetchPush-v4 --hindsight future --budget 300000
+    operant train dqn operant/BitFlip-v0 --env-kwargs bits=15 --hindsight future --seeds 10
+    operant train dqn operant/BitFlip-v0 --env-kwargs bits=25 --hindsight future --seeds 10
+    operant train sac operant/Reach-v0 --hindsight future --budget 10000 --seeds 10
+    operant train sac gymnasium_robotics:FetchReach-v4 --hindsight future --budget 5000 --seeds 5
+    operant train ddpg gymnasium_robotics:FetchPush-v4 --hindsight future --budget 300000 --seeds 1
 
 Success is that of 100 episodes of the greedy policy, of 50 for FetchPush. Presets were chosen on seeds from 1000 up,
 except that of FetchPush, whose numbers are mostly published ones: its action penalty was lowered after a first run of
@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-from arms import band, gather
+from arms import band, gather, groups, merged, titled
 from checks import COLORS, conclude, panels, save
 
 import operant
@@ -43,7 +43,7 @@ class Case(NamedTuple):
         seeds: number of seeds, from 0.
         arms: with hindsight and without.
         episodes: of the greedy policy in each evaluation.
-        together: whether all seeds are trained in one program; else each alone, to be stored sooner.
+        together: whether all seeds are trained in one run; else each alone, to be stored sooner.
     """
 
     algorithm: str
@@ -57,9 +57,9 @@ class Case(NamedTuple):
     together: bool = True
 
     @property
-    def groups(self) -> Sequence[Sequence[int]]:
-        """The seeds of each program."""
-        return [range(self.seeds)] if self.together else [[seed] for seed in range(self.seeds)]
+    def runs(self) -> list[list[int]]:
+        """The seeds of each run."""
+        return groups(self.seeds, together=self.together)
 
 
 TASKS = {
@@ -69,11 +69,6 @@ TASKS = {
     "FetchReach-v4": Case("sac", "gymnasium_robotics:FetchReach-v4", {}, 5_000, 2, 5, ("future",)),
     "FetchPush-v4": Case("ddpg", "gymnasium_robotics:FetchPush-v4", {}, 300_000, 30, 1, ("future",), 50, False),
 }
-
-
-def titled(name: str, arm: str, seeds: Sequence[int]) -> str:
-    """Return the name of the result of some seeds."""
-    return f"{name}, {arm}" if TASKS[name].together else f"{name}, {arm}, seed {seeds[0]}"
 
 
 def learn(name: str, hindsight: str, seeds: Sequence[int]) -> dict[str, Any]:
@@ -98,22 +93,17 @@ def learn(name: str, hindsight: str, seeds: Sequence[int]) -> dict[str, Any]:
     }
 
 
-def merged(cells: dict[str, Any], name: str, arm: str) -> dict[str, Any]:
-    """Return the results of all seeds of an arm."""
-    parts = [cells[titled(name, arm, seeds)] for seeds in TASKS[name].groups]
-    return {"steps": parts[0]["steps"], "success": np.concatenate([part["success"] for part in parts], 1)}
-
-
 def main() -> None:
     """Train, draw; fail if a claim does not hold."""
     cases = {
-        titled(name, arm, seeds): (name, arm, seeds)
+        titled(f"{name}, {arm}", seeds): (name, arm, seeds)
         for name, case in TASKS.items()
         for arm in case.arms
-        for seeds in case.groups
+        for seeds in case.runs
     }
     cells = gather(__file__, __doc__, cases, tuple, learn)
-    found = {f"{name}, {arm}": merged(cells, name, arm) for name, case in TASKS.items() for arm in case.arms}
+    arms = {f"{name}, {arm}": case.runs for name, case in TASKS.items() for arm in case.arms}
+    found = {arm: merged(cells, arm, runs) for arm, runs in arms.items()}
     figure, axes = panels(len(TASKS))
     for axis, (name, case) in zip(axes, TASKS.items(), strict=True):
         for color, arm in zip(COLORS, case.arms, strict=False):

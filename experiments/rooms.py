@@ -6,7 +6,7 @@ bonus, or none; each also with a noisy television, whose screen the action `done
 this task. `DoorKey-8x8-v0`, where a key opens a door to the room of the goal, with and without the bonus:
 
     operant train ppo MiniGrid-MultiRoom-N4-S5-v0 --bonus episodic --seeds 5
-    operant train ppo MiniGrid-MultiRoom-N4-S5-v0 --bonus episodic --wrapper "operant.envs:NoisyTV(action=6)"
+    operant train ppo MiniGrid-MultiRoom-N4-S5-v0 --bonus episodic --seeds 5 --wrapper "operant.envs:NoisyTV(action=6)"
     operant train ppo MiniGrid-DoorKey-8x8-v0 --bonus episodic --budget 250000 --seeds 5
 
 Scores are returns of the greedy policy in 100 episodes; next to them, the mean return of the episodes in the last fifth
@@ -27,7 +27,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-from arms import band, gather
+from arms import band, gather, groups, merged, titled
 from checks import COLORS, conclude, panels, rounded, save
 
 import operant
@@ -49,7 +49,7 @@ class Case(NamedTuple):
         seeds: number of seeds, from 0.
         task: the environment.
         points: of the curve; few enough that episodes end before each.
-        together: whether all seeds are trained in one program, which is faster; else each alone, to be stored sooner.
+        together: whether all seeds are trained in one run, which is faster; else each alone, to be stored sooner.
     """
 
     bonus: str
@@ -61,9 +61,9 @@ class Case(NamedTuple):
     together: bool = False
 
     @property
-    def groups(self) -> Sequence[Sequence[int]]:
-        """The seeds of each program."""
-        return [range(self.seeds)] if self.together else [[seed] for seed in range(self.seeds)]
+    def runs(self) -> list[list[int]]:
+        """The seeds of each run."""
+        return groups(self.seeds, together=self.together)
 
 
 CASES = {
@@ -109,23 +109,10 @@ def earned(records: Sequence[dict[str, Any]], count: int) -> dict[str, Any]:
     }
 
 
-def titled(name: str, seeds: Sequence[int]) -> str:
-    """Return the name of the result of some seeds of a case."""
-    return f"{name}, seed {seeds[0]}" if len(seeds) == 1 else f"{name}, seeds {seeds[0]} to {seeds[-1]}"
-
-
-def merged(cells: dict[str, Any], name: str) -> dict[str, Any]:
-    """Return the results of all seeds of a case: steps, curves, returns at the end of training, scores, seconds."""
-    case = CASES[name]
-    parts = [cells[titled(name, seeds)] for seeds in case.groups]
-    curve = np.concatenate([np.array(part["curve"], dtype=np.float64) for part in parts], 1)
-    return {
-        "steps": parts[0]["steps"],
-        "curve": curve,
-        "training": curve[-(case.points // 5) :].mean(0),
-        "scores": [score for part in parts for score in part["scores"]],
-        "seconds": sum(part["seconds"] for part in parts),
-    }
+def of_all_seeds(cells: dict[str, Any], name: str) -> dict[str, Any]:
+    """Return the results of all seeds of a case, with the mean return of the last fifth of training."""
+    found = merged(cells, name, CASES[name].runs)
+    return found | {"training": found["curve"][-(CASES[name].points // 5) :].mean(0)}
 
 
 def shortest(grid: Any, start: tuple[int, int], heading: int) -> int:
@@ -187,12 +174,12 @@ def main() -> None:
     """Train, draw; fail if a claim does not hold."""
     runs = {
         titled(name, seeds): (name, seeds)
-        for turn in range(max(len(case.groups) for case in CASES.values()))
+        for turn in range(max(len(case.runs) for case in CASES.values()))
         for name, case in CASES.items()
-        for seeds in case.groups[turn : turn + 1]
+        for seeds in case.runs[turn : turn + 1]
     }
     cells = gather(__file__, __doc__, runs, tuple, learn)
-    found = {name: merged(cells, name) for name in CASES}
+    found = {name: of_all_seeds(cells, name) for name in CASES}
     best = optimum()
     draw(found, best)
     last = {name: np.array(cell["scores"]) for name, cell in found.items()}
