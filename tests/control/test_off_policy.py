@@ -72,8 +72,11 @@ def test_steps_and_updates_take_turns(rounds, steps, updates, monkeypatch):
     monkeypatch.setattr(td3, "update", logged_update)
     metrics = alternate(td3, rounds)
     assert log == (["collect"] + ["update"] * updates) * rounds
-    assert td3.experience.replay.size == td3.consumed == rounds * steps * 4
     assert metrics["losses/critic"] == len(log), "the last update is reported"
+    started = QUICK["learning_starts"]  # only the first call takes random actions
+    assert td3.experience.replay.size == td3.consumed == started + rounds * steps * 4
+    alternate(td3, rounds)
+    assert td3.consumed == started + 2 * rounds * steps * 4
     assert metrics[EPISODES].tolist() == [0, 0]
 
 

@@ -4,7 +4,7 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from decimal import Decimal
 from pathlib import Path
-from typing import Any, TypeVar, cast, get_args, get_origin
+from typing import Any, Literal, TypeVar, cast, get_args, get_origin
 
 import tyro
 
@@ -16,20 +16,44 @@ REGISTRY = tyro.constructors.ConstructorRegistry()
 _primitive = cast(Callable[[_Primitive], _Primitive], REGISTRY.primitive_rule)  # pyright: ignore[reportUnknownMemberType]
 
 
-def _type_of(info: tyro.constructors.PrimitiveTypeInfo) -> object:
-    return cast(object, info.type)  # pyright: ignore[reportUnknownMemberType] - tyro declares it without its parameter
+def _read_by(
+    read: Callable[[list[str]], T],
+    kind: type[T],
+    metavar: str,
+    *,
+    item: type | None = None,
+    nargs: Literal[1, "*"] = 1,
+    show: Callable[[T], list[str]] = lambda value: [str(value)],
+) -> None:
+    """Register the function that reads values of a type.
 
-
-def _read_by(kind: type[T], metavar: str, read: Callable[[str], T]) -> None:
-    """Register the function that reads values of a type."""
+    Args:
+        read: returns a value from the words of a flag.
+        kind: type of the values; of a type with parameters, the type without them.
+        metavar: the words in a help text.
+        item: type of the items of a `tuple[T, ...]`.
+        nargs: number of words.
+        show: returns the words of a value.
+    """
     spec = tyro.constructors.PrimitiveConstructorSpec[T](
-        nargs=1,
+        nargs=nargs,
         metavar=metavar,
-        instance_from_str=lambda words: read(words[0]),
+        instance_from_str=read,
         is_instance=lambda value: isinstance(value, kind),
-        str_from_instance=lambda value: [str(value)],
+        str_from_instance=show,
     )
-    _primitive(lambda info: spec if _type_of(info) is kind else None)
+
+    def rule(info: tyro.constructors.PrimitiveTypeInfo) -> tyro.constructors.PrimitiveConstructorSpec[T] | None:
+        found = cast(object, info.type)  # pyright: ignore[reportUnknownMemberType] - tyro declares it without its parameter
+        return spec if (get_origin(found) or found) is kind and _item_of(found) is item else None
+
+    _primitive(rule)
+
+
+def _item_of(kind: object) -> object:
+    """Return the type of the items of a `tuple[T, ...]`; None for other types."""
+    item, *rest = get_args(kind) or (None,)
+    return getattr(item, "__origin__", item) if rest == [...] else None
 
 
 def _path(word: str) -> Path:
@@ -39,30 +63,10 @@ def _path(word: str) -> Path:
     return Path(word)
 
 
-@_primitive
-def _sizes(
-    info: tyro.constructors.PrimitiveTypeInfo,
-) -> tyro.constructors.PrimitiveConstructorSpec[tuple[int, ...]] | None:
-    """Parse the sizes of layers; none, often a variable of a shell that is not set, would be a linear network."""
-    if get_origin(_type_of(info)) is not tuple or _item_of(_type_of(info)) is not int:
-        return None
-    return tyro.constructors.PrimitiveConstructorSpec(
-        nargs="*",
-        metavar="INT [INT ...]|none",
-        instance_from_str=sizes,
-        is_instance=lambda value: isinstance(value, tuple),
-        str_from_instance=lambda value: [str(size) for size in value] or ["none"],
-    )
-
-
-def _item_of(sequence: object) -> object:
-    """Return the type of the items of a `tuple[T, ...]`; None for other tuples."""
-    item, *rest = get_args(sequence)
-    return getattr(item, "__origin__", item) if rest == [...] else None
-
-
 def sizes(words: Sequence[str]) -> tuple[int, ...]:
     """Parse the sizes of layers; `none` alone means no layers.
+
+    No words, often a variable of a shell that is not set, would be a linear network.
 
     Raises:
         ValueError: a word is not an integer, or there is none.
@@ -74,22 +78,6 @@ def sizes(words: Sequence[str]) -> tuple[int, ...]:
     if any("," in word or "[" in word for word in words):
         raise ValueError(f"expected values separated by spaces, without commas and brackets, got {[*words]}")
     return tuple(map(whole, words))
-
-
-@_primitive
-def _parameters(
-    info: tyro.constructors.PrimitiveTypeInfo,
-) -> tyro.constructors.PrimitiveConstructorSpec[Mapping[str, Any]] | None:
-    """Parse keyword arguments of an environment, such as `size=30 slippery=false`."""
-    if get_origin(_type_of(info)) is not Mapping:
-        return None
-    return tyro.constructors.PrimitiveConstructorSpec(
-        nargs="*",
-        metavar="[NAME=VALUE [NAME=VALUE ...]]",
-        instance_from_str=parameters,
-        is_instance=lambda value: isinstance(value, Mapping),
-        str_from_instance=lambda value: [f"{name}={json.dumps(item)}" for name, item in value.items()],
-    )
 
 
 def parameters(arguments: Sequence[str]) -> dict[str, Any]:
@@ -137,5 +125,20 @@ def whole(text: str) -> int:
     raise ValueError(f"expected a whole number such as 100000 or 1e5, got {text}")
 
 
-_read_by(int, "INT", whole)
-_read_by(Path, "PATH", _path)
+_read_by(lambda words: whole(words[0]), int, "INT")
+_read_by(lambda words: _path(words[0]), Path, "PATH")
+_read_by(
+    sizes,
+    tuple,
+    "INT [INT ...]|none",
+    item=int,
+    nargs="*",
+    show=lambda value: [str(size) for size in value] or ["none"],
+)
+_read_by(
+    parameters,
+    Mapping,
+    "[NAME=VALUE [NAME=VALUE ...]]",
+    nargs="*",
+    show=lambda value: [f"{name}={json.dumps(item)}" for name, item in value.items()],
+)

@@ -82,19 +82,23 @@ def explore(learner: TakesTurns) -> Metrics:
     return learner.experience.explore(steps)
 
 
-def alternate(learner: TakesTurns, rounds: int, explored: Sequence[Metrics] = ()) -> Metrics:
+def alternate(learner: TakesTurns, rounds: int, *, begin: Callable[[], Metrics] | None = None) -> Metrics:
     """Collect, then take `gradient_steps` updates on batches from the replay buffer, `rounds` times.
+
+    The first call of a run takes `learning_starts` steps of random actions before.
 
     Args:
         learner: the learner.
         rounds: number of rounds.
-        explored: metrics of random actions before, of the same iteration.
+        begin: takes the random actions. Default: `explore`.
 
     Returns:
         Metrics of finished episodes, dropped transitions, and the last update.
     """
-    episodes, counts = [*explored], learner.counts
+    episodes, counts = list[Metrics](), learner.counts
     report: Metrics = {}
+    if not learner.consumed and learner.config.learning_starts:
+        episodes.append(begin() if begin else explore(learner))
     for _ in range(rounds):
         episodes.append(learner.collect())
         for _ in range(learner.config.gradient_steps):

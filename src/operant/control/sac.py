@@ -26,7 +26,6 @@ from operant.control.off_policy import (
     OffPolicyConfig,
     alternate,
     exploration_noise,
-    explore,
     require_shards,
 )
 from operant.control.presets import REACH
@@ -176,8 +175,7 @@ class SAC(Networks[SACConfig]):
 
     def iterate(self) -> Metrics:
         """Alternate collection and updates; the first call takes random actions before."""
-        explored = [explore(self)] if not self.consumed and self.config.learning_starts else []
-        return alternate(self, self.config.rounds_per_iteration, explored)
+        return alternate(self, self.config.rounds_per_iteration)
 
     def policy(self, obs: Tensor) -> tuple[Tensor, Tensor]:
         """Return mean and log standard deviation `[S, M, A]` before squashing, for `[S, M, D]`."""

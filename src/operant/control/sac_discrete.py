@@ -19,7 +19,7 @@ from torch import Tensor
 
 from operant import ops, streams
 from operant.control.compatibility import require_suitable
-from operant.control.off_policy import Descent, Networks, OffPolicyConfig, alternate, explore, sometimes_random
+from operant.control.off_policy import Descent, Networks, OffPolicyConfig, alternate, sometimes_random
 from operant.control.sac import CRITICS, LEAST_ALPHA
 from operant.envs import BatchEnv, Tree
 from operant.nets import BoundEnsemble, CategoricalHead, EnsemblePass, StackedAdam, compilable
@@ -141,8 +141,7 @@ class DiscreteSAC(Networks[DiscreteSACConfig]):
 
     def iterate(self) -> Metrics:
         """Alternate collection and updates; the first call takes random actions before."""
-        explored = [explore(self)] if not self.consumed and self.config.learning_starts else []
-        return alternate(self, self.config.rounds_per_iteration, explored)
+        return alternate(self, self.config.rounds_per_iteration)
 
     def policy(self, obs: Tensor) -> Tensor:
         """Return the logits `[S, M, A]` of the actions for `[S, M, D]`."""

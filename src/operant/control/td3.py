@@ -27,7 +27,6 @@ from operant.control.off_policy import (
     OffPolicyConfig,
     alternate,
     exploration_noise,
-    explore,
     require_shards,
 )
 from operant.control.presets import PUSH, REACH
@@ -170,8 +169,7 @@ class TD3(Networks[TD3Config]):
 
     def iterate(self) -> Metrics:
         """Alternate collection and updates; the first call takes random actions before."""
-        explored = [explore(self)] if not self.consumed and self.config.learning_starts else []
-        return alternate(self, self.config.rounds_per_iteration, explored)
+        return alternate(self, self.config.rounds_per_iteration)
 
     def policy(self, obs: Tensor) -> Tensor:
         """Return the actions `[S, M, A]`, in [-1, 1], for `[S, M, D]`."""

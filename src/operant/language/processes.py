@@ -6,7 +6,7 @@ from typing import Any
 
 from operant import catalog
 from operant.language import memory_estimate
-from operant.language.configs import LanguageConfig, SamplingConfig
+from operant.language.configs import LanguageConfig, SamplingConfig, is_outside
 from operant.language.in_step import InStep
 from operant.language.models import LanguageModel, load
 from operant.runtime.settings import Settings
@@ -43,7 +43,7 @@ def _of_batches(kind: Any, algorithm: catalog.Algorithm, settings: Settings, con
         raise ValueError(f"{algorithm.name} does not support shards: {leave}")
     if shards.group.size > 1 and device != "cpu":
         raise ValueError(f"several processes need the CPU, got device {device!r}: leave it out, or --processes")
-    if isinstance(config, SamplingConfig) and config.engine != "native":
+    if isinstance(config, SamplingConfig) and config.engine != "native" and not is_outside(config.engine):
         raise ValueError(f"the engine {config.engine} samples all prompts in one batch: {leave}, or --engine")
     _require_enough(config, shards.count, "shards")
     return shards

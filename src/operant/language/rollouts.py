@@ -13,8 +13,8 @@ from torch import Tensor
 
 from operant import streams
 from operant.language.data import Row, compare, order
-from operant.language.engines.native import NativeEngine, chances
-from operant.language.engines.protocol import Completion, Engine, Sampling
+from operant.language.engines.native import chances
+from operant.language.engines.protocol import Completion, Engine, Sampling, generate_shards
 from operant.language.examples import Prompt
 from operant.language.huggingface import Tokenizer
 from operant.language.in_step import InStep
@@ -230,10 +230,8 @@ class Sampler(DeclaredState):
 
     def _ask_shards(self, shards: Sequence[tuple[list[Prompt], torch.Generator]], group: int) -> list[Answers]:
         """Sample answers to the prompts of each shard, `group` each."""
-        if not isinstance(self.engine, NativeEngine):
-            return [self.ask(prompts, group, chance) for prompts, chance in shards]
         ids, chances = [[p.prompt for p in prompts] for prompts, _ in shards], [chance for _, chance in shards]
-        found = self.engine.generate_shards(ids, group, self.sampling, generators=chances)
+        found = generate_shards(self.engine, ids, group, self.sampling, generators=chances)
         answers = zip(shards, map(flat, found), strict=True)
         return [answers_of(prompts, own, tokenizer=self.tokenizer) for (prompts, _), own in answers]
 

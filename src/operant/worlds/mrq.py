@@ -181,11 +181,12 @@ class MRQ(Resumable):
 
     def iterate(self) -> Metrics:
         """Alternate collection and updates; the first call takes random actions before."""
-        explored: list[Metrics] = []
-        if not self.consumed:
-            explored.append(explore(self))
-            self._remember(self.experience.replay.added)
-        return alternate(self, self.config.rounds_per_iteration, explored)
+        return alternate(self, self.config.rounds_per_iteration, begin=self._explore)
+
+    def _explore(self) -> Metrics:
+        metrics = explore(self)
+        self._remember(self.experience.replay.added)
+        return metrics
 
     @torch.no_grad()
     def collect(self) -> Metrics:

@@ -8,7 +8,7 @@ import torch
 from operant import api
 from operant.doors import DoorError
 from operant.language.configs import SamplingConfig
-from operant.language.engines import Sampling
+from operant.language.engines import NativeEngine, Sampling
 from operant.language.engines.outside import CHECKED, OutsideEngine
 from operant.language.factory import engine_for
 from operant.runtime.encoding import digest
@@ -50,6 +50,12 @@ class Mine:
     def close(self):
         self.closed = True
 
+class Sharded(Mine):
+    def generate_shards(self, shards, count, sampling, *, generators):
+        self.calls += 1
+        found = self.sampler.generate_shards(shards, count, sampling, generators=generators)
+        return found[1:] if self.fault == "fewer" else found
+
 class Incomplete:
     def __init__(self, model):
         self.generate = self.update = None
@@ -89,6 +95,34 @@ def test_it_samples_what_the_model_would(mine, make_model, ahead):
     assert ask(engine, answers=1) == ask(engine, answers=1)
     engine.close()
     assert engine.engine.closed
+
+
+def sharded(engine):
+    shards = [PROMPTS, [], [[8, 9]]]
+    chances = [torch.Generator().manual_seed(number) for number in range(3)]
+    return engine.generate_shards(shards, 2, Sampling(5), generators=chances)
+
+
+def test_shards_are_sampled_in_one_call_if_the_engine_can(mine, make_model):
+    model = make_model()
+    plain, joint = OutsideEngine(mine, model), OutsideEngine(mine.replace(":Mine", ":Sharded"), model)
+    assert [[len(answers) for answers in own] for own in sharded(joint)] == [[2, 2], [], [2]]
+    assert sharded(joint) == sharded(NativeEngine(model))
+    assert joint.engine.calls == 2
+    chance = torch.Generator().manual_seed(2)
+    assert sharded(plain)[2] == plain.generate([[8, 9]], 2, Sampling(5), generator=chance)
+    assert plain.engine.calls == 3, "none for a shard without prompts"
+
+
+def test_answers_of_shards_are_checked(mine, make_model):
+    name, model = mine.replace(":Mine", ":Sharded"), make_model()
+    with pytest.raises(ValueError, match=r"returned completions of 2 shards, expected 3"):
+        sharded(OutsideEngine(f"{name}(fault='fewer')", model))
+    engine = OutsideEngine(f"{name}(deaf_from=1)", model)
+    change(model)
+    engine.update(model)
+    with pytest.raises(ValueError, match=r"nats off the trainer's after update 1"):
+        sharded(engine)
 
 
 def test_stale_weights_are_found_before_their_answers_are_learned_from(mine, make_model):
@@ -174,6 +208,13 @@ def test_a_run_samples_by_it_and_continues_with_it(mine, tmp_path, monkeypatch, 
     if not staleness:
         api.train("grpo", "arithmetic", run=tmp_path / "native", **SMALL)
         assert weights(tmp_path / "native") == weights(tmp_path / "whole"), "the same answers"
+
+
+def test_a_run_in_shards_samples_by_it(mine, tmp_path):
+    for name, engine in (("native", "native"), ("joint", mine.replace(":Mine", ":Sharded")), ("plain", mine)):
+        api.train("grpo", "arithmetic", engine=engine, run=tmp_path / name, shards=2, **SMALL)
+        assert learner(tmp_path / name).consumed == SMALL["budget"]
+    assert weights(tmp_path / "joint") == weights(tmp_path / "native"), "the same answers"
 
 
 def test_a_run_whose_engine_is_absent_does_not_begin(mine, tmp_path):

@@ -1,6 +1,6 @@
 import pytest
 
-from operant.language.engines import Completion, NativeEngine, Sampling
+from operant.language.engines import Completion, NativeEngine, Sampling, ShardEngine
 
 
 def test_defaults_sample_from_the_model_itself():
@@ -32,6 +32,7 @@ def test_a_completion_is_what_was_drawn():
 
 def test_the_native_engine_does_what_the_protocol_says(make_model):
     engine = NativeEngine(make_model())
+    assert isinstance(engine, ShardEngine)
     assert all(callable(getattr(engine, name)) for name in ("generate", "update", "close"))
     engine.reach()
     assert engine.version == 0

@@ -71,19 +71,9 @@ class NativeEngine:
         *,
         generators: Sequence[torch.Generator],
     ) -> list[list[list[Completion]]]:
-        """Sample completions of the prompts of several shards.
+        """Sample completions of the prompts of several shards; see `ShardEngine`.
 
-        Those of a shard have the same bits whichever other shards are sampled in the same call. They equal the ones
-        that `generate` returns for the shard up to rounding.
-
-        Args:
-            shards: token ids of each prompt of each shard.
-            count: number of completions per prompt.
-            sampling: sampling options.
-            generators: random generator of each shard, on the CPU.
-
-        Returns:
-            The completions of each prompt of each shard.
+        They equal the ones that `generate` returns for the shard up to rounding.
 
         Raises:
             ValueError: a prompt is empty, or `count` is not positive.

@@ -7,7 +7,7 @@ import torch
 
 from operant import doors
 from operant.language.configs import ENGINES
-from operant.language.engines.protocol import GAPS, Completion, Engine, Sampling
+from operant.language.engines.protocol import GAPS, Completion, Engine, Sampling, generate_shards
 from operant.language.models import LanguageModel
 from operant.language.packing import Sample, pack
 
@@ -59,9 +59,27 @@ class OutsideEngine:
             ValueError: the completions do not match the request, or their log-probabilities are not the model's.
         """
         found = self.engine.generate(prompts, count, sampling, generator=generator)
-        self._require_shape(found, prompts, count, sampling)
-        if not self.ahead or not self.version:
-            self._compare(prompts, found, sampling)
+        self._check(found, prompts, count, sampling)
+        return found
+
+    def generate_shards(
+        self,
+        shards: Sequence[Sequence[Sequence[int]]],
+        count: int,
+        sampling: Sampling,
+        *,
+        generators: Sequence[torch.Generator],
+    ) -> list[list[list[Completion]]]:
+        """Sample completions of several shards, in one call if the engine can; see `ShardEngine`.
+
+        Raises:
+            ValueError: as for `generate`.
+        """
+        found = generate_shards(self.engine, shards, count, sampling, generators=generators)
+        if len(found) != len(shards):
+            raise ValueError(f"{self.name} returned completions of {len(found)} shards, expected {len(shards)}")
+        for prompts, own in zip(shards, found, strict=True):
+            self._check(own, prompts, count, sampling)
         return found
 
     def update(self, model: LanguageModel) -> None:
@@ -82,6 +100,17 @@ class OutsideEngine:
     def close(self) -> None:
         """Release all resources."""
         self.engine.close()
+
+    def _check(
+        self,
+        found: Sequence[Sequence[Completion]],
+        prompts: Sequence[Sequence[int]],
+        count: int,
+        sampling: Sampling,
+    ) -> None:
+        self._require_shape(found, prompts, count, sampling)
+        if not self.ahead or not self.version:
+            self._compare(prompts, found, sampling)
 
     def _require_shape(self, found: Any, prompts: Sequence[Sequence[int]], count: int, sampling: Sampling) -> None:
         sizes = [len(answers) for answers in found]

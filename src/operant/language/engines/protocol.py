@@ -1,8 +1,8 @@
-"""Protocol of sampling engines: `Engine`, `Sampling`, `Completion`."""
+"""Protocols of sampling engines: `Engine`, `ShardEngine`, `Sampling`, `Completion`."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol
+from typing import NamedTuple, Protocol, runtime_checkable
 
 import torch
 
@@ -93,3 +93,49 @@ class Engine(Protocol):
     def close(self) -> None:
         """Release all resources. Repeated calls are safe."""
         ...
+
+
+@runtime_checkable
+class ShardEngine(Protocol):
+    """Optional part of an engine: it samples several shards of a batch in one call."""
+
+    def generate_shards(
+        self,
+        shards: Sequence[Sequence[Sequence[int]]],
+        count: int,
+        sampling: Sampling,
+        *,
+        generators: Sequence[torch.Generator],
+    ) -> list[list[list[Completion]]]:
+        """Sample `count` completions of each prompt of several shards.
+
+        Those of a shard have the same bits whichever other shards are sampled in the same call, since the shards of a
+        call depend on the number of processes.
+
+        Args:
+            shards: token ids of each prompt of each shard. A shard may have no prompts.
+            count: number of completions per prompt.
+            sampling: sampling options.
+            generators: random generator of each shard, on the CPU.
+
+        Returns:
+            The completions of each prompt of each shard.
+        """
+        ...
+
+
+def generate_shards(
+    engine: Engine,
+    shards: Sequence[Sequence[Sequence[int]]],
+    count: int,
+    sampling: Sampling,
+    *,
+    generators: Sequence[torch.Generator],
+) -> list[list[list[Completion]]]:
+    """Sample completions of several shards, in one call if the engine can (see `ShardEngine`), else one per shard."""
+    if isinstance(engine, ShardEngine):
+        return engine.generate_shards(shards, count, sampling, generators=generators)
+    return [
+        engine.generate(prompts, count, sampling, generator=generator) if prompts else []
+        for prompts, generator in zip(shards, generators, strict=True)
+    ]
