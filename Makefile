@@ -24,9 +24,9 @@ QUICK_TESTS := tests/catalog tests/ops tests/runtime tests/mdp tests/tabular tes
 	tests/envs/test_grid.py tests/control/test_fields.py tests/control/test_presets.py tests/control/test_agent.py \
 	tests/test_state.py tests/test_streams.py tests/test___main__.py
 QUICK_TOOLS := pytest pytest-timeout pytest-xdist execnet hypothesis beartype
-# Processes that share the tests, a file at a time; each needs up to 2 GB.
+# Processes that share the tests, a file at a time in the order of tests/conftest.py; each needs up to 2 GB.
 JOBS ?= 2
-IN_PROCESSES = --numprocesses $(JOBS) --dist loadfile
+IN_PROCESSES = --numprocesses $(JOBS) --dist loadfile --no-loadscope-reorder
 RUN_QUICK = OMP_NUM_THREADS=1 $(1)/bin/python -m pytest $(IN_PROCESSES) -m "not slow and not gpu and not vllm" \
 	$(QUICK_TESTS) $(PYTEST_ARGS)
 
@@ -44,7 +44,7 @@ export PYRIGHT_PYTHON_IGNORE_WARNINGS := 1
 # Neither contributors nor the continuous integration need this banner.
 export NO_MKDOCS_2_WARNING := true
 
-.PHONY: help demo test test-quick test-lowest test-vllm test-envpool check bench docs format clean
+.PHONY: help demo test test-quick test-lowest test-vllm test-envpool lint check bench docs format clean
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
@@ -68,12 +68,14 @@ test-vllm: $(INSTALLED)-dev $(VLLM_INSTALLED) ## the tests against a real vLLM s
 test-envpool: $(INSTALLED)-envpool ## the tests of the environments of EnvPool (installs 0.8 GB)
 	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest tests/envs/test_envpool.py $(PYTEST_ARGS)
 
-check: $(INSTALLED)-dev $(INSTALLED)-docs ## formatting, lint, types, layers, documentation and house rules
+lint: $(INSTALLED)-dev $(INSTALLED)-docs ## formatting, lint, types, layers and documentation: `make check` without tests
 	@$(BIN)/ruff format --check .
 	@$(BIN)/ruff check .
 	@$(BIN)/pyright
 	@$(BIN)/lint-imports --no-logo
 	@$(BIN)/mkdocs build --strict --quiet
+
+check: lint ## the same and the house rules, which are a part of `make test`
 	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest tests/house --quiet
 
 bench: $(INSTALLED)-bench ## speed beside the peers, measured in one run; BENCH=benchmarks/envs.py picks one
@@ -95,6 +97,8 @@ clean: ## remove .venv, caches and built pages; runs/ stays
 	@find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # The stamp of an environment is written last. Until then .incomplete says that .venv is not to be trusted.
+# pip would compile some 20 000 modules on one core, which takes a minute and a half; compileall uses all cores. Packages
+# contain templates that are no Python, and an interpreter compiles what is missing: errors are of no interest.
 ifneq ($(filter-out help clean test-quick test-lowest .venv-%,$(MAKECMDGOALS)),)
 ifneq ($(shell [ -d $(VENV) ] && { [ -e $(VENV)/.incomplete ] || [ ! -x $(BIN)/python ]; } && echo broken),)
 $(info operant: $(VENV) is incomplete, starting over)
@@ -106,8 +110,9 @@ $(INSTALLED)-%: pyproject.toml constraints.txt $(BIN)/python
 	@touch $(VENV)/.incomplete
 	@echo "operant: installing $* into $(VENV) (once; a minute or more, depending on the network)"
 	@$(BIN)/python -m pip install --quiet --constraint constraints.txt pip
-	@$(BIN)/python -m pip install --progress-bar off --constraint constraints.txt $($*) \
+	@$(BIN)/python -m pip install --progress-bar off --no-compile --constraint constraints.txt $($*) \
 		| sed -n 's/^ *Downloading \(.* [MG]B)\)$$/  \1/p'
+	@$(BIN)/python -m compileall -qq -j 0 $(VENV)/lib > /dev/null 2>&1 || true
 	@touch $@
 	@rm $(VENV)/.incomplete
 

@@ -3,6 +3,7 @@
 import os
 import signal
 from functools import partial
+from pathlib import Path
 
 import pytest
 import torch
@@ -16,6 +17,29 @@ torch.set_num_threads(1)
 signal.signal(signal.SIGINT, signal.default_int_handler)
 # Films and workers are made by processes that are forked, of which tokenizers that were used before would say so.
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+
+# Files that take a minute or more, the longest first: Ray, torchrun and browsers start, programs are compiled.
+LONGEST = (
+    "control/test_compiled.py",
+    "browser/test_accessibility.py",
+    "scale/test_ray_nodes.py",
+    "scale/test_ray_cluster.py",
+    "language/test_presets.py",
+    "scale/test_processes.py",
+    "scale/test_recipes.py",
+    "control/test_fields.py",
+    "faults/test_web.py",
+    "faults/test_languages.py",
+    "scale/test_sharded_states.py",
+    "browser/test_explorables.py",
+)
+
+
+def pytest_collection_modifyitems(config, items):
+    """Begin with the longest files where processes share the tests, so that none is left alone with one at the end."""
+    if hasattr(config, "workerinput"):
+        places = {Path(__file__).parent / name: place for place, name in enumerate(LONGEST)}
+        items.sort(key=lambda item: places.get(item.path, len(LONGEST)))
 
 
 @pytest.fixture
