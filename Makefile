@@ -44,7 +44,7 @@ export PYRIGHT_PYTHON_IGNORE_WARNINGS := 1
 # Neither contributors nor the continuous integration need this banner.
 export NO_MKDOCS_2_WARNING := true
 
-.PHONY: help demo test test-quick test-lowest test-vllm test-envpool lint check bench docs format clean
+.PHONY: help demo test test-quick test-lowest test-vllm test-envpool check bench docs format clean
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
@@ -68,14 +68,12 @@ test-vllm: $(INSTALLED)-dev $(VLLM_INSTALLED) ## the tests against a real vLLM s
 test-envpool: $(INSTALLED)-envpool ## the tests of the environments of EnvPool (installs 0.8 GB)
 	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest tests/envs/test_envpool.py $(PYTEST_ARGS)
 
-lint: $(INSTALLED)-dev $(INSTALLED)-docs ## formatting, lint, types, layers and documentation: `make check` without tests
+check: $(INSTALLED)-dev $(INSTALLED)-docs ## formatting, lint, types, layers, documentation and house rules
 	@$(BIN)/ruff format --check .
 	@$(BIN)/ruff check .
 	@$(BIN)/pyright
 	@$(BIN)/lint-imports --no-logo
 	@$(BIN)/mkdocs build --strict --quiet
-
-check: lint ## the same and the house rules, which are a part of `make test`
 	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest tests/house --quiet
 
 bench: $(INSTALLED)-bench ## speed beside the peers, measured in one run; BENCH=benchmarks/envs.py picks one
