@@ -10,7 +10,7 @@ from operant import api
 from operant.language import memory_estimate
 from operant.language.configs import LanguageConfig, ModelOptions, SamplingConfig
 from operant.language.engines import NativeEngine, Sampling
-from operant.language.memory_estimate import Memory, describe, estimate, report
+from operant.language.memory_estimate import Memory, describe, estimate, report, require_memory_of_seeds
 from operant.language.models import Reference, finish, load
 from operant.language.optimizer import OptimizerStep
 from operant.language.packing import Sample
@@ -48,6 +48,19 @@ def test_parameters_gradients_and_moments_by_hand(make_model):
     assert found.optimizer == 8 * count(model)
     assert found.cache == 0
     assert found.peak == sum(found)
+
+
+def test_too_many_seeds_are_refused_with_the_number_that_fits(make_model, monkeypatch):
+    first, second = learner(make_model()), learner(make_model())
+    one, two = estimate([first], tokens=1), estimate([first, second], tokens=1)
+    assert (two.weights, two.optimizer) == (2 * one.weights, 2 * one.optimizer), "seeds share nothing"
+    each = one.weights + one.optimizer
+    monkeypatch.setattr("operant.runtime.available_memory.available", lambda device: 10 * each - one.weights)
+    require_memory_of_seeds(first, range(10))
+    with pytest.raises(
+        ValueError, match=r"optimizer states of 11 seeds need at least .* train at most 10 seeds together"
+    ):
+        require_memory_of_seeds(first, range(11))
 
 
 def test_tied_embeddings_count_once(make_model):

@@ -3,7 +3,7 @@ import sys
 import pytest
 import torch
 
-from operant.runtime.available_memory import available, left_to_group, require_memory
+from operant.runtime.available_memory import available, left_to_group, require_memory, resident
 
 
 def test_what_is_free():
@@ -12,6 +12,12 @@ def test_what_is_free():
     assert available(torch.device("meta")) is None
     if sys.platform == "linux":
         assert free is not None
+
+
+def test_the_memory_of_this_process_grows_by_what_it_holds():
+    before = resident()
+    held = torch.ones(2**25)
+    assert resident() - before >= 0.9 * held.nbytes or sys.platform != "linux"
 
 
 def test_what_does_not_fit_is_refused_with_what_can_be_done():

@@ -1,5 +1,6 @@
 import io
 import math
+import time
 
 import pytest
 from rich.console import Console
@@ -27,7 +28,8 @@ FULL = Line(100, rate=1234567.0, seconds_left=75.0, episode_return=(312.4, 20.0)
 def test_a_report_in_words():
     assert FULL.text() == "1.23 M/s  return 312.4 ± 20  eval 345  1:15 left"
     assert Line(0).text() == ""
-    assert Line(0, evaluation=3.0, evaluating=True).text() == "eval 3  evaluating"
+    assert Line(0, evaluation=3.0, evaluating=0.0).text() == "eval 3  evaluating"
+    assert Line(0, evaluating=75.2).text() == "evaluating for 1:15"
     assert Line(0, evaluation=0.46, start=0.675).text() == "eval 0.46 (start 0.675)"
     assert Line(0, start=0.675).text() == ""
     assert Line(0, episode_return=(5.0, 0.0)).text() == "return 5"
@@ -51,6 +53,23 @@ def test_plain_lines_keep_their_distance():
     clock = iter(range(100))
     text = shown("plain", reports=[Line(n) for n in range(0, 80, 2)], now=lambda: float(next(clock)))
     assert 5 <= len(text.splitlines()) <= 8
+
+
+@pytest.mark.parametrize("mode", ["plain", "silent"])
+def test_a_long_evaluation_is_shown_again_and_again(mode):
+    stream = io.StringIO()
+    console = Console(file=stream, width=120)
+    with Progress(mode, title="ppo", budget=200, every=0.02, console=console) as progress:
+        begin = time.monotonic()
+        with progress.evaluating(Line(100)):
+            while stream.getvalue().count("evaluating") < 3 and time.monotonic() - begin < (
+                5 if mode == "plain" else 0.1
+            ):
+                time.sleep(0.01)
+        count = stream.getvalue().count("ppo  50 %  evaluating")
+        time.sleep(0.1)
+        assert stream.getvalue().count("evaluating") == count, "not after its end"
+    assert count >= 3 if mode == "plain" else count == 0
 
 
 def test_a_terminal_shows_one_live_line():

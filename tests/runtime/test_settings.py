@@ -5,7 +5,7 @@ import pytest
 
 import operant
 from operant.cli.arguments import parse
-from operant.runtime.settings import Settings, counted_seeds
+from operant.runtime.settings import Settings, counted_seeds, seeds_in_words, too_many_seeds
 from operant.runtime.tables import from_table, to_table
 
 
@@ -98,6 +98,20 @@ def test_parameters_of_the_environment_are_what_a_file_gives_back():
         Settings("ppo", "X-v0", env_kwargs={"a": object()})
     with pytest.raises(ValueError, match="env_kwargs must be a dictionary with names as keys, got 3"):
         Settings("ppo", "X-v0", env_kwargs=3)
+
+
+def test_seeds_in_words():
+    assert seeds_in_words((7,)) == "seed 7"
+    assert seeds_in_words(range(1000)) == "1000 seeds, 0 to 999"
+    assert seeds_in_words((1, 5, 4)) == "3 seeds: 1, 5, 4"
+    assert seeds_in_words(range(0, 24, 2)) == "12 seeds: 0, 2, 4, 6, 8, 10, 12, 14, 16, 18, ..."
+
+
+def test_the_fix_for_too_many_seeds():
+    assert too_many_seeds((5, 6), 0) == "use a machine with more memory; --seeds is their number"
+    assert too_many_seeds(range(50), 3).endswith(
+        "3 seeds together; --seeds is their number, and --seed 50 --seeds 1 trains seed 50 alone"
+    )
 
 
 def test_more_seeds_than_anybody_means_are_refused_before_they_fill_the_memory():

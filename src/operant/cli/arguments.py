@@ -18,6 +18,7 @@ from operant import catalog
 from operant.catalog import old_names
 from operant.cli.flags import flags_of, in_a_line, unknown
 from operant.cli.output import wrapped
+from operant.cli.seeds import require_number_of_seeds
 from operant.cli.values import REGISTRY
 from operant.runtime.progress import ProgressMode
 from operant.runtime.settings import Settings, counted_seeds
@@ -224,6 +225,7 @@ def parse_training(
     positional = list(takewhile(lambda word: not word.startswith("-"), arguments[:2]))
     flags = list(arguments[len(positional) :])
     asks_for_help = "-h" in flags or "--help" in flags
+    require_number_of_seeds(flags)
     first_look = _first_look(flags)
     if len(positional) == 1 and first_look.dataset and catalog.find(positional[0]).package == "language":
         positional.append(Path(first_look.dataset).stem)

@@ -1,7 +1,8 @@
 """Factory of learners and their environments, shared by all algorithms of this package."""
 
+import contextlib
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from inspect import signature
 from typing import Any, Protocol, runtime_checkable
 
@@ -9,6 +10,7 @@ import torch
 
 from operant import catalog
 from operant.control.agent import Agent
+from operant.control.seed_memory import require_memory_of_seeds, size_of
 from operant.envs import BatchEnv, WorkerPool, for_evaluation, make, resolve_backend, start, wrapped
 from operant.nets import missing_tool, programs
 from operant.runtime.available_memory import require_memory
@@ -121,10 +123,9 @@ class Experiment:
         """
         settings = self.settings
         episodes = settings.evaluate_episodes if episodes is None else episodes
-        rows = max((n for n in range(1, min(episodes, EVALUATION_ROWS) + 1) if episodes % n == 0), default=1)
         env = _make(
             settings,
-            rows,
+            _evaluation_rows(episodes),
             backend=backend or settings.env_backend,
             purpose="evaluation",
             device=self.learner.device,
@@ -161,6 +162,11 @@ class Experiment:
         self.learner.close()
         if self.pool is not None:
             self.pool.close()
+
+
+def _evaluation_rows(episodes: int) -> int:
+    """Return the number of parallel environments per seed in an evaluation."""
+    return max((n for n in range(1, min(episodes, EVALUATION_ROWS) + 1) if episodes % n == 0), default=1)
 
 
 def assemble(algorithm: catalog.Algorithm, settings: Settings, config: Any, *, device: str) -> Experiment:
@@ -208,22 +214,12 @@ def _assemble(
     if shards.count > 1:
         _require_sharding(learner_class, algorithm, config, shards, device)
         options["shards"] = shards
+    _require_memory_of_seeds(learner_class, algorithm, settings, config, torch.device(device))
     envs: list[BatchEnv] = []
     try:
         for number in shards.mine:
             rows = shards.rows(number, config.num_envs)
-            envs.append(
-                _make(
-                    settings,
-                    rows.stop - rows.start,
-                    first_row=rows.start,
-                    backend=settings.env_backend,
-                    device=torch.device(device),
-                    pool=pool,
-                    clip_rewards=settings.clip_rewards,
-                    episodic_life=settings.episodic_life,
-                )
-            )
+            envs.append(_training_envs(settings, rows, torch.device(device), pool))
             envs[-1] = wrapped(envs[-1], settings.wrappers)
         env = envs[0] if shards.count == 1 else envs
         learner: ControlLearner = learner_class(config, env, seeds=settings.seeds, budget=settings.budget, **options)
@@ -277,6 +273,36 @@ def _require_memory(settings: Settings, config: Any, device: torch.device) -> No
     )
 
 
+def _require_memory_of_seeds(
+    learner_class: Any, algorithm: catalog.Algorithm, settings: Settings, config: Any, device: torch.device
+) -> None:
+    """Check that the environments and networks of all seeds fit into memory (see `require_memory_of_seeds`).
+
+    Raises:
+        ValueError: if they do not.
+    """
+    own = {"vectorization": "sync", "num_workers": 0, "lost_workers": "end"}
+    one = replace(settings, seeds=settings.seeds[:1], **own)
+
+    def size_of_one() -> int:
+        env = wrapped(_training_envs(one, slice(0, config.num_envs), device, None), settings.wrappers)
+        options = {"algorithm": algorithm.name} if _takes(learner_class, "algorithm") else {}
+        with contextlib.closing(env):
+            learner: ControlLearner = learner_class(config, env, seeds=one.seeds, budget=settings.budget, **options)
+            with contextlib.closing(learner):
+                num_steps = config.num_steps if isinstance(config, RolloutConfig) else 0
+                return size_of(learner.state_dict(), env, num_steps=num_steps)
+
+    require_memory_of_seeds(
+        settings.seeds,
+        size_of_one,
+        lambda rows: _training_envs(one, slice(0, rows), device, None),
+        envs=config.num_envs,
+        evaluation_envs=_evaluation_rows(settings.evaluate_episodes),
+        device=device,
+    )
+
+
 def _require_vectorization(settings: Settings) -> None:
     backend = resolve_backend(settings.task, settings.env_backend, settings.env_kwargs)
     if settings.vectorization == "async" and backend != "gymnasium":
@@ -289,6 +315,20 @@ def _require_vectorization(settings: Settings) -> None:
             f"num_workers={settings.num_workers} and lost_workers={settings.lost_workers!r} are for environments in "
             "worker processes: leave them out, or use vectorization='async'"
         )
+
+
+def _training_envs(settings: Settings, rows: slice, device: torch.device, pool: WorkerPool | None) -> BatchEnv:
+    """Create the training environments of a run with the numbers `rows` among those of each seed."""
+    return _make(
+        settings,
+        rows.stop - rows.start,
+        first_row=rows.start,
+        backend=settings.env_backend,
+        device=device,
+        pool=pool,
+        clip_rewards=settings.clip_rewards,
+        episodic_life=settings.episodic_life,
+    )
 
 
 def _make(settings: Settings, rows: int, **options: Any) -> BatchEnv:

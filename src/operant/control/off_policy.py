@@ -85,12 +85,7 @@ def explore(learner: TakesTurns) -> Metrics:
 def alternate(learner: TakesTurns, rounds: int, *, begin: Callable[[], Metrics] | None = None) -> Metrics:
     """Collect, then take `gradient_steps` updates on batches from the replay buffer, `rounds` times.
 
-    The first call of a run takes `learning_starts` steps of random actions before.
-
-    Args:
-        learner: the learner.
-        rounds: number of rounds.
-        begin: takes the random actions. Default: `explore`.
+    The first call of a run takes `learning_starts` steps of random actions before, by `begin` (default: `explore`).
 
     Returns:
         Metrics of finished episodes, dropped transitions, and the last update.

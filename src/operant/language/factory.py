@@ -181,7 +181,10 @@ def assemble(algorithm: catalog.Algorithm, settings: Settings, config: Any, *, d
     if settings.shards > 1 or group().sharded:
         learner = partial(learner, shards=shards_of(learner, algorithm, settings, config, device))
     build = BUILDERS[catalog.find(algorithm.root).learner]
-    members = [build(learner, settings, config, seed, device) for seed in settings.seeds]
+    first, *others = settings.seeds
+    members = [build(learner, settings, config, first, device)]
+    memory_estimate.require_memory_of_seeds(members[0].learner, settings.seeds)
+    members += [build(learner, settings, config, seed, device) for seed in others]
     return Experiment(members, settings, config.held_out, notes=(_memory_note(members, settings, config),))
 
 

@@ -31,7 +31,8 @@ from operant.language.models import LanguageModel
 from operant.language.optimizer import OptimizerStep
 from operant.language.packing import Sample, pack
 from operant.ops.vocabulary import CPU_TILE, DEVICE_TILE, KEPT
-from operant.runtime.available_memory import available
+from operant.runtime.available_memory import available, require_memory
+from operant.runtime.settings import too_many_seeds
 from operant.runtime.sizes import readable
 
 logger = logging.getLogger(__name__)
@@ -84,6 +85,24 @@ def estimate(learners: Sequence[Any], *, tokens: int, cached: int = 0) -> Memory
         activations=round(tokens * each),
         head=_head(model, tokens),
         cache=cached * stored,
+    )
+
+
+def require_memory_of_seeds(learner: Any, seeds: Sequence[int]) -> None:
+    """Check that the models and optimizer states of all seeds fit into memory, from the learner of the first one.
+
+    Raises:
+        ValueError: less memory is available.
+    """
+    if len(seeds) == 1:
+        return
+    memory = estimate([learner], tokens=1)
+    each = memory.weights + memory.optimizer
+    require_memory(
+        (len(seeds) - 1) * each + memory.optimizer,  # the first weights are already allocated
+        learner.model.device,
+        what=f"models and optimizer states of {len(seeds)} seeds need at least",
+        remedy=lambda free: too_many_seeds(seeds, (free + memory.weights) // each),
     )
 
 

@@ -1,5 +1,6 @@
-"""Available memory: `available`, `require_memory`."""
+"""Available memory, and that of this process: `available`, `resident`, `require_memory`."""
 
+import os
 from collections.abc import Callable
 from pathlib import Path
 
@@ -21,6 +22,12 @@ def available(device: torch.device) -> int | None:
     if (table := Path("/proc/meminfo")).exists():
         found.append(_counts(table, ":")["MemAvailable"] * 1024)
     return max(0, min(found)) if found else None
+
+
+def resident() -> int:
+    """Return the memory of this process that is not swapped out, in bytes; 0 if unknown."""
+    table = Path("/proc/self/statm")
+    return int(table.read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE") if table.exists() else 0
 
 
 def left_to_group(folder: Path) -> int | None:

@@ -2,9 +2,10 @@
 
 import contextlib
 import math
+import threading
 import time
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from collections.abc import Callable, Generator, Iterable
+from dataclasses import dataclass, replace
 from types import TracebackType
 from typing import Literal, Self
 
@@ -35,7 +36,7 @@ class Line:
         evaluation: latest score.
         start: score before the first update, or None.
         label: label of `episode_return`.
-        evaluating: whether an evaluation is running.
+        evaluating: duration of the running evaluation so far in seconds, or None.
     """
 
     consumed: int
@@ -45,7 +46,7 @@ class Line:
     evaluation: float | None = None
     start: float | None = None
     label: str = "return"
-    evaluating: bool = False
+    evaluating: float | None = None
 
     def text(self) -> str:
         """Return the line as text."""
@@ -58,8 +59,8 @@ class Line:
             parts.append(f"eval {self.evaluation:.4g}{start}")
         if math.isfinite(self.seconds_left):
             parts.append(f"{clock(self.seconds_left)} left")
-        if self.evaluating:
-            parts.append("evaluating")
+        if self.evaluating is not None:
+            parts.append("evaluating" + (f" for {clock(self.evaluating)}" if self.evaluating >= 1 else ""))
         return "  ".join(parts)
 
 
@@ -137,6 +138,27 @@ class Progress:
             share = 100 * min(line.consumed, self._budget) / self._budget
             whole = f"{self._title}  {share:.0f} %  {text}"
             self._attempt(lambda: self._console.print(whole, markup=False, highlight=False, soft_wrap=True))
+
+    @contextlib.contextmanager
+    def evaluating(self, line: Line) -> Generator[None]:
+        """Display a line while an evaluation runs in the block, repeatedly, with the time it has taken."""
+        self.show(replace(line, evaluating=0.0))
+        if self._silent:
+            yield
+            return
+        begin, ended = self._now(), threading.Event()
+
+        def repeat() -> None:
+            while not ended.wait(self._every if self._bar is None else 1.0):
+                self.show(replace(line, evaluating=self._now() - begin))
+
+        thread = threading.Thread(target=repeat, name="progress", daemon=True)
+        thread.start()
+        try:
+            yield
+        finally:
+            ended.set()
+            thread.join()
 
     def _attempt(self, write: Callable[[], object]) -> None:
         if not self._silent:

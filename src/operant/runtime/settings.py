@@ -202,6 +202,24 @@ def counted_seeds(first: int, count: int) -> tuple[int, ...]:
     return tuple(range(first, first + count))
 
 
+def seeds_in_words(seeds: Sequence[int]) -> str:
+    """Return the number of seeds and which they are, such as `8 seeds, 0 to 7`."""
+    first, count = seeds[0], len(seeds)
+    if count == 1:
+        return f"seed {first}"
+    if tuple(seeds) == tuple(range(first, first + count)):
+        return f"{count} seeds, {first} to {seeds[-1]}"
+    rest = ", ..." if count > 10 else ""
+    return f"{count} seeds: {', '.join(map(str, seeds[:10]))}{rest}"
+
+
+def too_many_seeds(seeds: Sequence[int], most: int) -> str:
+    """Return the fix of an error: these seeds do not fit into memory, of which there is enough for `most`."""
+    fix = f"train at most {most} seeds together" if most else "use a machine with more memory"
+    alone = f", and --seed {len(seeds)} --seeds 1 trains seed {len(seeds)} alone" if not seeds[0] else ""
+    return f"{fix}; --seeds is their number{alone}"
+
+
 def _plain(value: Any, where: str) -> Any:
     """Convert a keyword argument to the form that is read from a file: tuples to lists, NumPy numbers to Python's.
 

@@ -346,9 +346,9 @@ class _Session(Generic[L]):
         if self.evaluate is None:
             return True
         self._record()  # one record of metrics per evaluation, so that short runs have curves, too
-        self.shown.show(replace(self._line(), evaluating=True))
         try:
-            self._evaluation = self.evaluate(self.learner)
+            with self.shown.evaluating(self._line()):
+                self._evaluation = self.evaluate(self.learner)
         except StoppedError:
             return False
         seconds = self.files.seconds_before + self._seconds
