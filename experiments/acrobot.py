@@ -10,7 +10,7 @@ BAR = -90.0
 
 
 def main() -> None:
-    """Train, score, write down, draw; fail if the mean over the seeds is below the bar."""
+    """Train, evaluate, store and plot the results; fail if the mean over the seeds is below the bar."""
     block = learn("Acrobot-v1", SEEDS, 500_000)
     write(block, __file__)
     draw([block], __file__, title="PPO on Acrobot-v1, 5 seeds", bar=BAR)

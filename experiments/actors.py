@@ -31,7 +31,7 @@ FILE = Path(__file__).with_suffix(".json")
 
 
 def train(options: dict[str, Any]) -> dict[str, Any]:
-    """Train all seeds as one program; return scores along the way and at the end, and the staleness of all updates."""
+    """Train all seeds as one program; return scores during training and at the end, and the staleness of updates."""
     config = operant.configure("impala", TASK, **options)
     settings = Settings("impala", TASK, seeds=SEEDS, budget=BUDGET)
     experiment, began = assemble(find("impala"), settings, config, device="cpu"), time.monotonic()
@@ -74,7 +74,7 @@ def draw(cells: dict[str, Any]) -> None:
 
 
 def main() -> None:
-    """Train what was not trained yet, print, draw."""
+    """Train missing cases; print and plot the results."""
     results = json.loads(FILE.read_text()) if FILE.exists() else {"task": TASK, "budget": BUDGET, "cells": {}}
     for name, options in CELLS.items():
         if name not in results["cells"]:

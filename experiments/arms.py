@@ -29,8 +29,8 @@ def gather(
         file: file of the experiment; the results are next to it.
         description: description of the experiment, for `--help`.
         cases: specific options of each case, by the name of its result.
-        begin: makes what all cases begin with; called if there is something to be done.
-        learn: makes a result of what all begin with and what is particular.
+        begin: makes the first arguments of all cases; called if a case is missing.
+        learn: makes a result from these arguments and the options of a case.
     """
     parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--draw", action="store_true", help="draw again from the results, without training")
@@ -49,7 +49,7 @@ def gather(
 
 
 def groups(count: int, *, together: bool) -> list[list[int]]:
-    """Return the seeds of each run: all seeds from 0 in one, or each in a run of its own, to be stored sooner."""
+    """Return the seeds of each run: all seeds from 0 in one, or each in a separate run, to be stored sooner."""
     return [list(range(count))] if together else [[seed] for seed in range(count)]
 
 
@@ -82,7 +82,7 @@ def interval(values: ArrayLike) -> tuple[float, float]:
 
 
 def over_seeds(values: np.ndarray) -> dict[str, Any]:
-    """Return mean, interval and the numbers themselves, one per seed."""
+    """Return the mean, the interval and the numbers of the seeds."""
     return {"mean": values.mean(), "interval": interval(values), "seeds": values}
 
 

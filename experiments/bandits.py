@@ -86,7 +86,7 @@ STRATEGIES: dict[str, tuple[Make, int]] = {
     "KL-UCB": (kl_ucb, 300),
     "Thompson sampling": (thompson, 1000),
 }
-"""Strategies for arms that pay 1 or 0, and the number of runs."""
+"""Strategies for arms with rewards of 1 or 0, and the number of runs."""
 ARMS: dict[str, tuple[tuple[float, ...], str, tuple[tuple[str, str], ...]]] = {
     "0.9, 0.8": ((0.9, 0.8), "2.2521", (("10.4", "55.5"), ("25.0", "87.8"), ("7.7", "15.3"), ("6.7", "10.3"))),
     "0.6, 0.5": ((0.6, 0.5), "4.8993", (("14.5", "61.0"), ("25.2", "88.0"), ("13.4", "30.1"), ("12.1", "20.3"))),
@@ -125,7 +125,7 @@ def regret(make: Make, probabilities: tuple[float, ...], runs: int) -> NDArray[n
 
 
 def ordered_ties(probabilities: tuple[float, ...], runs: int) -> NDArray[np.float64]:
-    """Return the regret `[blocks, runs]` of ε-greedy as the reference has it.
+    """Return the regret `[blocks, runs]` of ε-greedy with the settings of the reference.
 
     It pulls every arm once and then breaks ties by the order of the arms, of which the best one is the first.
     """

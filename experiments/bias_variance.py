@@ -103,7 +103,7 @@ def draw(points: dict[str, dict[str, float]]) -> None:
 
 
 def main() -> None:
-    """Sample, solve, compare, draw; fail if the samples contradict the equations or the spectrum is not one."""
+    """Sample, solve, compare and plot; fail if the samples contradict the equations or a claim does not hold."""
     batches = [targets(*walk(batch)) for batch in range(BATCHES)]
     truth, moments = exact()
     checks, points = [], {}

@@ -11,7 +11,7 @@ SOLVED = 475.0
 
 
 def main() -> None:
-    """Train, score, write down, draw; fail if a seed has not solved the task."""
+    """Train, evaluate, store and plot the results; fail if a seed does not solve the task."""
     blocks = [learn("CartPole-v1", block, 100_000) for block in BLOCKS]
     write(blocks, __file__)
     draw(blocks, __file__, title="PPO on CartPole-v1, 24 seeds", bar=SOLVED)

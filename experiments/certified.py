@@ -65,7 +65,7 @@ def learn(name: str) -> dict[str, Any]:
 
 
 def main() -> None:
-    """Train, count, draw; fail if a claim does not hold."""
+    """Train, count the mistakes and plot; fail if a claim does not hold."""
     found = gather(__file__, __doc__, {name: (name,) for name in GAMES}, tuple, learn)
     figure, axes = panels(len(GAMES))
     for axis, name in zip(axes, GAMES, strict=True):

@@ -28,7 +28,7 @@ CLIFF = MDP.from_gymnasium("operant/Cliff-v0")
 
 
 def way(policy: NDArray[np.float64]) -> list[tuple[int, int]]:
-    """Return the cells that a deterministic policy walks through, at most 50."""
+    """Return the cells on the path of a deterministic policy, at most 50."""
     cells = [(3, 0)]
     while cells[-1] != (3, 11) and len(cells) < 50:
         row, column = cells[-1]
@@ -38,7 +38,7 @@ def way(policy: NDArray[np.float64]) -> list[tuple[int, int]]:
 
 
 def usual_way(learner: TabularLearner) -> tuple[list[tuple[int, int]], float]:
-    """Return the way that most greedy policies take, and how many of them do."""
+    """Return the most frequent path of the greedy policies, and its number."""
     ways = Counter(tuple(way(policy)) for policy in learner.policy())
     cells, count = ways.most_common(1)[0]
     return list(cells), count / len(learner.seeds)

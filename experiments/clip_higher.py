@@ -39,7 +39,7 @@ KEPT = ("entropy", "reward", "clip_ratio/high_mean", "clip_ratio/low_mean")
 
 
 def make(generator: np.random.Generator) -> Row:
-    """Draw a number of two digits, and one that demonstrates."""
+    """Draw a number of two digits, and a demonstration."""
     number, other = generator.integers(10, 99), generator.integers(10, 100)
     shown = number + 1 if generator.random() < 0.5 else other
     return {"prompt": f"{number}<", "completion": f"{shown}", "answer": f"{number}"}
@@ -57,13 +57,13 @@ TASK = Task("larger", "Name a larger number, as in 47<", make, (larger,), max_co
 
 
 def begin() -> tuple[LanguageModel, State]:
-    """Return a model that says the next number half of the time."""
+    """Return a model that answers with the next number half of the time."""
     model = small()
     return model, demonstrate(model, TASK.rows("train", 8000, seed=0, distinct=False), epochs=4, learning_rate=4e-3)
 
 
 def learn(model: LanguageModel, start: State, high: float, seed: int) -> dict[str, list[float]]:
-    """Train with an upper clip, and keep what is compared."""
+    """Train with an upper clip range, and return the compared metrics."""
     model.load_state_dict(start)
     config = GRPOConfig(**COMMON, epsilon=0.2, epsilon_high=high)
     records = reinforce(learner_of(model, TASK, config, seed=seed, batches=BATCHES, train_rows=60), BATCHES)
@@ -71,7 +71,7 @@ def learn(model: LanguageModel, start: State, high: float, seed: int) -> dict[st
 
 
 def draw(curves: dict[str, np.ndarray]) -> None:
-    """Draw what is compared, smoothed over five batches: the mean of the seeds and its interval."""
+    """Plot the compared metrics, smoothed over five batches: the mean of the seeds and its interval."""
     figure, axes = panels(3)
     titles = ("entropy, nats per token", "reward", "tokens above the upper clip")
     for axis, name, title in zip(axes, KEPT[:3], titles, strict=True):

@@ -49,7 +49,7 @@ def estimates(rewards: Tensor, values: Tensor) -> dict[str, Tensor]:
 
 
 def play() -> tuple[Tensor, Tensor, Tensor]:
-    """Return states, actions and rewards `[T, S, N]` of games that are played at random."""
+    """Return states, actions and rewards `[T, S, N]` of games with random actions."""
     env = make(TASK, GAMES, list(SEEDS))
     obs = env.reset()
     chance = [torch_generator(seed, "moves") for seed in SEEDS]
@@ -166,7 +166,7 @@ def claims(found: dict[str, Any], shifts: dict[str, Any]) -> dict[str, bool]:
 
 
 def main() -> None:
-    """Assign credit, follow the drift, write down, draw; fail if a claim does not hold."""
+    """Assign credit, measure the drift, store and plot the results; fail if a claim does not hold."""
     torch.set_num_threads(1)
     found, shifts = assign(), drift()
     for name, by_critic in found.items():

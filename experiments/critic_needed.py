@@ -72,7 +72,7 @@ WORDS = {"the", *NOUNS, *VERBS, *ADJECTIVES}
 
 
 def word_rewards(prompt: str, completion: str) -> list[tuple[int, float]]:
-    """Return where each word of an answer ends, in characters, and what it is worth."""
+    """Return the end of each word of an answer, in characters, and its reward."""
     return [
         (word.end(), 1.0 if word[0] in KIND else 0.0 if word[0] in WORDS else -1.0)
         for word in re.finditer(r"[^ .]+", completion)
@@ -88,7 +88,7 @@ TASK = replace(find("preference"), rewards=(worth,), step_rewards=word_rewards, 
 
 
 def payments(steps: StepRewards, rollout: Rollout) -> list[Tensor]:
-    """Return the reward of every token of the answers, `[l]` each: what a word is worth, at its end."""
+    """Return the rewards of all tokens of the answers, `[l]` each: that of a word is at its last token."""
     answers, rows = rollout.answers, list[Tensor]()
     for completion, *table in zip(answers.completions, *steps(answers.prompts, answers.completions), strict=True):
         rewards, ends, exists = table
@@ -115,18 +115,18 @@ class ToGo(GRPO):
 
 
 class Soon(ToGo):
-    """The same, where rewards count less the later they come."""
+    """The same with discounted rewards."""
 
     lam = 0.95
 
 
 class Paying(RLHF):
-    """PPO whose tokens are paid at once."""
+    """PPO with rewards of single tokens."""
 
     steps: StepRewards
 
     def estimate_advantages(self, rollout: Rollout) -> Any:
-        """Return the advantage of every token and the target of its value, and how good the answers are."""
+        """Return the advantage of every token and the target of its value, and the scores of the answers."""
         batch, metrics = super().estimate_advantages(rollout)
         config, rewards = self.config, payments(self.steps, rollout)
         after = torch.zeros(len(rewards))
@@ -183,7 +183,7 @@ COMPARED = [
 
 @cache
 def start(seed: int) -> tuple[LanguageModel, State]:
-    """Return a model that has learned to write of a few thousand demonstrations, and its weights."""
+    """Return a model trained on a few thousand demonstrations, and its weights."""
     model = small(seed=seed)
     return model, demonstrate(
         model, TASK.rows("train", DEMONSTRATIONS, seed=seed), epochs=2, seed=seed, learning_rate=3e-3
@@ -191,7 +191,7 @@ def start(seed: int) -> tuple[LanguageModel, State]:
 
 
 def follow(arm: str, seed: int) -> dict[str, list[float]]:
-    """Train an arm, and return tokens sampled before, worth and what the critic explains, of each batch."""
+    """Train an arm, and return sampled tokens, rewards and the critic's explained variance by batch."""
     model, weights = start(seed)
     model.load_state_dict(weights)
     prompts = examples.prompts(model.tokenizer, TASK.rows("train", 1000, seed=seed), max_prompt_length=PROMPT)
@@ -221,7 +221,7 @@ def last(run: dict[str, list[float]]) -> float:
 
 
 def draw(runs: dict[str, list[dict[str, list[float]]]]) -> None:
-    """Draw what answers are worth against tokens sampled, and what critics explain: means of seeds and intervals."""
+    """Plot rewards and explained variances over sampled tokens: means of the seeds and intervals."""
     figure, axes = panels(3)
     for axis, paid in zip(axes, (END, ONCE), strict=False):
         for arm in (arm for arm in ARMS if arm.endswith(paid)):
@@ -250,7 +250,7 @@ SHADES = dict(
 
 
 def main() -> None:
-    """Train, write down, draw; fail if an arm does not learn."""
+    """Train, store and plot the results; fail if an arm does not learn."""
     cases = {f"{arm}, seed {seed}": (arm, seed) for seed in SEEDS for arm in ARMS}
     found = gather(__file__, __doc__, cases, tuple, follow)
     runs = {arm: [found[f"{arm}, seed {seed}"] for seed in SEEDS] for arm in ARMS}

@@ -49,7 +49,7 @@ RUNGS: dict[str, dict[str, Any]] = {
 }
 """What each rung changes, in addition to the rungs before it."""
 ASIDE = "all but soft overlong"
-"""A further arm: the last rung without the punishment."""
+"""A further arm: the last rung without the penalty."""
 PAPER = {
     "naive GRPO": 30,
     "+ overlong filtering": 36,
@@ -119,7 +119,7 @@ def reached(run: list[dict[str, float]], unit: str) -> float:
 
 
 def summarize(runs: list[list[dict[str, float]]]) -> dict[str, Any]:
-    """Return scores, what the target took, and what the answers are like at the end, of the seeds of a rung."""
+    """Return the scores of the seeds of a rung, the cost of the target, and statistics of the last answers."""
     late = 3
     scores = np.array([[point["score"] for point in run] for run in runs])
     finals = scores[:, -late:].mean(1)
@@ -167,7 +167,7 @@ def draw(rungs: dict[str, dict[str, Any]], runs: dict[str, list[list[dict[str, f
 
 
 def main() -> None:
-    """Climb, write down, draw; fail if the ladder as a whole adds nothing."""
+    """Train all rungs, store and plot the results; fail if all parts together add nothing."""
     cases = {f"{rung}, seed {seed}": (rung, seed) for seed in SEEDS for rung in (*RUNGS, ASIDE)}
     found = gather(__file__, __doc__, cases, begin, climb)
     runs = {rung: [found[f"{rung}, seed {seed}"] for seed in SEEDS] for rung in (*RUNGS, ASIDE)}

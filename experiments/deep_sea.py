@@ -46,7 +46,7 @@ GREEDY_SIZES = (10, 12, 20)
 
 
 def learner_of(kind: str, env: BatchEnv, budget: int) -> DQN:
-    """Return the heads, or one network that explores by ε."""
+    """Return a learner with several heads, or one network with ε-greedy exploration."""
     preset = PRESETS[TASK]
     config = BootstrappedDQNConfig(**preset)
     if kind == HEADS:
@@ -91,7 +91,7 @@ def dive(kind: str, size: int) -> dict[str, Any]:
 
 
 def plan(size: int) -> dict[str, Any]:
-    """Return the regret of R-max by episode, and the number of episodes until none failed any more."""
+    """Return the regret of R-max by episode, and the number of episodes until none failed."""
     sea, best = best_of(size)
     dives = 3 * size
     returns = learner_for("r-max", sea, seeds=[0], gamma=0.99, known=1).run_episodes(dives).returns[0]

@@ -35,7 +35,7 @@ ARMS: dict[str, tuple[dict[str, Any], int]] = {
     "dream, τ = 0.5": ({**DREAM, "dream_temperature": 0.5}, 200),
     "dream, τ = 1.5": ({**DREAM, "dream_temperature": 1.5}, 200),
 }
-"""What is particular to each arm, and its generations."""
+"""Settings of each arm, and its number of generations."""
 
 
 def learner(values: dict[str, Any]) -> WorldModels:
@@ -62,7 +62,7 @@ def begin() -> tuple[State]:
 
 
 def learn(state: State, values: dict[str, Any], generations: int) -> dict[str, Any]:
-    """Train the controller, and return its curve in the game, its return in the model, and the steps it took."""
+    """Train the controller, and return its curve in the game, its return in the model, and the number of steps."""
     found = learner(values)
     found.load_state_dict(clone(state))
     curve, fitness = [score(found)], []

@@ -42,7 +42,7 @@ def plain() -> dict[int, NDArray[np.int64]]:
 
 
 def changing(name: str) -> dict[str, NDArray[np.int64]]:
-    """Return the reward earned so far, `[points, runs]`, in a maze whose walls move."""
+    """Return the cumulative reward, `[points, runs]`, in a maze whose walls move."""
     settings = MAZES[name]
     env = gymnasium.make(f"operant/{name}-v0")
     before = MDP.from_gymnasium(env)
@@ -74,7 +74,7 @@ def changing(name: str) -> dict[str, NDArray[np.int64]]:
 
 
 def main() -> None:
-    """Learn, compare, draw; fail if a number or a claim does not hold."""
+    """Train, compare and plot; fail if a number or a claim does not hold."""
     lengths, mazes = plain(), {name: changing(name) for name in MAZES}
     checks = [
         Check.of(f"{planning} planning steps: steps of episode {episode}", lengths[planning][:, episode - 1], printed)

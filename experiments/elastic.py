@@ -33,9 +33,9 @@ from matplotlib.axes import Axes
 KILLS = 20
 SIZES = (1, 2, 4)
 WAIT = 2
-"""Most seconds between the first checkpoint of a start and a kill."""
+"""Maximum seconds between the first checkpoint of a start and a kill."""
 PATIENCE, END = 5400, 600
-"""Most seconds of a whole run, and of the end of a launcher whose process was killed, on a busy machine."""
+"""Maximum seconds of a whole run, and of the end of a launcher whose process was killed, on a busy machine."""
 COMMON = ("--shards", "4", "--checkpoint-seconds", "0", "--progress", "silent")
 COMMANDS = {
     "PPO": (
@@ -53,7 +53,7 @@ COMMANDS = {
         *("--learning-rate", "1e-3"),
     ),
 }
-"""What is trained, by the name of its result; long enough for all kills."""
+"""Trained algorithms by the name of the result, with budgets long enough for all kills."""
 UNITS = {"PPO": "environment steps", "SAC": "environment steps", "GRPO": "prompts"}
 
 
@@ -69,7 +69,7 @@ def newest(run: Path) -> tuple[int, dict[str, str]]:
 
 
 def start(words: Sequence[str]) -> subprocess.Popen[bytes]:
-    """Start a command in a process group of its own."""
+    """Start a command in a separate process group."""
     command = [sys.executable, "-m", "operant", *words]
     return subprocess.Popen(command, start_new_session=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
 
@@ -141,7 +141,7 @@ def draw(axis: Axes, name: str, events: Sequence[dict[str, Any]]) -> None:
 
 
 def main() -> None:
-    """Train, kill, compare, draw; fail if a byte differs."""
+    """Train, kill, compare and plot; fail if a byte differs."""
     found = gather(__file__, __doc__, {name: (name, 0) for name in COMMANDS}, tuple, learn)
     figure, axes = panels(len(found))
     claims = dict[str, bool]()

@@ -47,14 +47,14 @@ def rewards(task: str) -> dict[str, NDArray[np.float64]]:
 
 
 def failures(size: int, episodes: int, name: str, **values: Any) -> NDArray[np.int64]:
-    """Return how many of the first episodes miss the treasure, `[seas]`."""
+    """Return the number of episodes before the first treasure, `[seas]`."""
     sea = MDP.from_gymnasium(gymnasium.make("operant/DeepSea-v0", size=size, mapping_seed=size))
     history = learner_for(name, sea, seeds=range(SEAS), gamma=0.99, **values).run_episodes(episodes)
     return (history.returns < 0.9).sum(axis=1)
 
 
 def main() -> None:
-    """Learn, compare, draw; fail if a number or a claim does not hold."""
+    """Train, compare and plot; fail if a number or a claim does not hold."""
     worlds = {name: f"operant/{name}-v0" for name in ("RiverSwim", "SixArms")}
     earned = {name: rewards(task) for name, task in worlds.items()}
     best = {}

@@ -53,7 +53,7 @@ def learn(lake: MDP, steps: int, **settings: Any) -> tuple[NDArray[np.int64], ND
 
 
 def main() -> None:
-    """Solve, learn, evaluate and plot; fail if a number or a claim does not hold."""
+    """Solve, train, evaluate and plot; fail if a number or a claim does not hold."""
     slippery = MDP.from_gymnasium(gymnasium.make("FrozenLake-v1"))
     firm = MDP.from_gymnasium(gymnasium.make("FrozenLake-v1", is_slippery=False))
     best = value_iteration(slippery, gamma=0.99, tolerance=1e-10)

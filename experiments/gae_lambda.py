@@ -63,7 +63,7 @@ def claims(results: dict[str, Any]) -> dict[str, bool]:
 
 
 def main() -> None:
-    """Train, write down, draw; fail if a claim does not hold."""
+    """Train, store and plot the results; fail if a claim does not hold."""
     torch.set_num_threads(1)
     results = learn()
     draw(results)

@@ -29,7 +29,7 @@ def arrows(policy: NDArray[np.float64]) -> list[str]:
 
 
 def draw_policy(axis: Axes, policy: NDArray[np.float64]) -> None:
-    """Draw the arrows of a policy and the values that it has."""
+    """Plot the arrows of a policy and its values."""
     values = policy_evaluation(GRID, policy, gamma=0.99).values
     axis.imshow(values.reshape(4, 4), cmap="Blues", vmin=0.0, vmax=2.0)
     for state, symbol in enumerate(" ".join(arrows(policy)).split()):
@@ -40,7 +40,7 @@ def draw_policy(axis: Axes, policy: NDArray[np.float64]) -> None:
 
 
 def main() -> None:
-    """Walk at random, learn, evaluate and plot; fail if a number or a claim does not hold."""
+    """Take random actions, train, evaluate and plot; fail if a number or a claim does not hold."""
     endless = dataclasses.replace(GRID, max_steps=None)
     walks = {
         limit: RandomAgent(RandomConfig(), mdp, seeds=range(RANDOM_SEEDS)).run_episodes(RANDOM_EPISODES)

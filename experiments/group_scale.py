@@ -81,7 +81,7 @@ def apart(table: Tensor) -> dict[str, float]:
 
 
 def measure(model: LanguageModel, start: State, seed: int) -> dict[str, Any]:
-    """Measure all sizes, scales and ways with the prompts and the chance of one seed."""
+    """Measure all sizes, scales and optimizers with the prompts and random numbers of one seed."""
     found: dict[str, Any] = {way: {} for way in WAYS}
     policy = prepared(model, start, seed)
     for size in SIZES:

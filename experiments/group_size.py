@@ -36,7 +36,7 @@ GROUPS: dict[str, dict[str, int]] = {
     **{f"{size}": {"num_generations": size} for size in SIZES[:-1]},
     "4 of 32": {"num_generations": 4, "statistics": 28},
 }
-"""The last: 4 answers are learned from, 32 are in the statistics."""
+"""The last: training on 4 answers, with statistics of 32."""
 
 
 def groups(rate: float, size: int) -> dict[str, float]:
@@ -65,7 +65,7 @@ def rooted(chance: Tensor, squares: Tensor) -> float:
 
 
 def gradients(model: LanguageModel, *, seed: int, prompts: int, train_rows: int, **values: Any) -> dict[str, float]:
-    """Return signal and noise of GRPO's gradients under a policy that stands still."""
+    """Return signal and noise of GRPO's gradients under a fixed policy."""
     config = GRPOConfig(prompts_per_batch=prompts, loss_aggregation="sequence_mean", **values)
     learner = learner_of(model, TASK, config, seed=seed, batches=BATCHES, train_rows=train_rows)
     learner.stepper = recorder = Recorder(learner)
@@ -78,7 +78,7 @@ def gradients(model: LanguageModel, *, seed: int, prompts: int, train_rows: int,
 
 
 def measure(model: LanguageModel, start: State, seed: int) -> dict[str, Any]:
-    """Measure all sizes with the prompts and the chance of one seed."""
+    """Measure all sizes with the prompts and random numbers of one seed."""
     model.load_state_dict(start)
     same = {
         name: gradients(model, seed=seed, prompts=PROMPTS, train_rows=PROMPTS, **values)

@@ -40,7 +40,7 @@ CONTEXT, AHEAD = 50, 100
 
 
 def learn(seed: int) -> dict[str, Any]:
-    """Train a seed, and return its scores and how what it imagines compares with what happens."""
+    """Train a seed, and return its scores and the errors of its imagined trajectories."""
     with tempfile.TemporaryDirectory() as folder:
         began = time.process_time()
         trained = operant.train("dreamer", TASK, seeds=[seed], run=Path(folder) / "run")

@@ -48,7 +48,7 @@ RLHF_PRESETS = ("", "ziegler", "instructgpt", "huang", "vpg", "trpo")
 
 @dataclass(frozen=True)
 class Row:
-    """A command, and what its score is compared with.
+    """A command, and the reference of its score.
 
     Attributes:
         name: name of the row.
@@ -110,7 +110,7 @@ def trained(name: str, seed: int) -> bool:
 
 
 def run(row: Row, seed: int) -> None:
-    """Run a command, or continue it, and write its result unless it has one; what it needs is run before."""
+    """Run or resume a command and write its result, unless it exists; commands that it depends on run before."""
     for name in row.needs:
         run(ROWS[name], seed)
     RUNS.mkdir(parents=True, exist_ok=True)
@@ -202,7 +202,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rows", nargs="+", default=list(ROWS), metavar="NAME", help="some rows")
     parser.add_argument("--seeds", nargs="+", type=int, default=list(SEEDS), help="some seeds")
-    parser.add_argument("--hours", type=float, default=np.inf, help="start nothing after this many hours")
+    parser.add_argument("--hours", type=float, default=np.inf, help="start no further row after this many hours")
     parser.add_argument("--table", action="store_true", help="print and plot the results so far")
     given = parser.parse_args(arguments)
     if unknown := set(given.rows) - set(ROWS):

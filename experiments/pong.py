@@ -50,7 +50,7 @@ def training_curve(run: Run) -> list[dict[str, Any]]:
 
 
 def summarize(trained: operant.Trained) -> dict[str, Any]:
-    """Score the latest policy over 20 games and return all there is to say."""
+    """Evaluate the latest policy over 20 games and return all results."""
     run = trained.run
     results = describe(trained, "ppo", TASK, episodes=20)
     seconds = {r["consumed"]: r["time/seconds"] for r in read_records(run.metrics_path)}

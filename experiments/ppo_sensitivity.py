@@ -88,7 +88,7 @@ TASKS: dict[str, tuple[range, int, dict[str, Any]]] = {
 
 
 def sweep(base: dict[str, Any], before: dict[str, Any]) -> dict[str, dict[str, Any]]:
-    """Train with every value of every hyperparameter that was not tried before; the base is trained once."""
+    """Train with all values of all hyperparameters that have no result; the base is trained once."""
     cells = {name: {str(value): {name: value} for value in values} for name, (_, values) in SWEEPS.items()}
     found: dict[str, dict[str, Any]] = {}
     for name, changes in (cells | {"rollouts of 4096": LARGE}).items():
@@ -105,7 +105,7 @@ def sweep(base: dict[str, Any], before: dict[str, Any]) -> dict[str, dict[str, A
 
 
 def ablate(before: dict[str, Any]) -> dict[str, dict[str, Any]]:
-    """Leave out the details, where that was not tried before with as many seeds."""
+    """Train without the details, unless there is a result with as many seeds."""
     found: dict[str, dict[str, Any]] = {}
     for task, (seeds, budget, parameters) in TASKS.items():
         found[task] = {}
@@ -190,7 +190,7 @@ def claims(results: dict[str, Any]) -> dict[str, bool]:
 
 
 def main() -> None:
-    """Train what was not, write down, draw; fail if a claim does not hold."""
+    """Train missing cases, store and plot the results; fail if a claim does not hold."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--afresh", action="store_true", help="train everything again")
     afresh, file = parser.parse_args().afresh, Path(__file__).with_suffix(".json")

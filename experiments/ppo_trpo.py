@@ -23,7 +23,7 @@ TASK, SEEDS, BUDGET, EVERY, EPISODES, AIM = "Pendulum-v1", tuple(range(5)), 300_
 
 
 def race(algorithm: str) -> dict[str, Any]:
-    """Train all seeds with the preset, and look at them along the way."""
+    """Train all seeds with the preset, and evaluate them during training."""
     settings = Settings(algorithm, TASK, seeds=SEEDS, budget=BUDGET)
     experiment = assemble(find(algorithm), settings, operant.configure(algorithm, TASK), device="cpu")
     learner, points, spent = experiment.learner, [], 0.0
@@ -65,7 +65,7 @@ def picture(results: dict[str, Any]) -> None:
 
 
 def main() -> None:
-    """Train both, write down, draw; fail if a claim does not hold."""
+    """Train both, store and plot the results; fail if a claim does not hold."""
     torch.set_num_threads(1)
     results = {algorithm: race(algorithm) for algorithm in ("trpo", "ppo")}
     for name, result in results.items():

@@ -18,7 +18,7 @@ ALGORITHMS, PRECISIONS = ("sac", "td3"), ("highest", "medium")
 
 
 def picture(results: dict[str, dict[str, Any]]) -> None:
-    """Draw the curves of all seeds and their mean, one panel an algorithm."""
+    """Plot the curves of all seeds and their mean, one panel per algorithm."""
     figure, axes = panels(len(ALGORITHMS))
     for axis, algorithm in zip(axes, ALGORITHMS, strict=True):
         for precision, color in zip(PRECISIONS, COLORS, strict=False):
@@ -33,7 +33,7 @@ def picture(results: dict[str, dict[str, Any]]) -> None:
 
 
 def main() -> None:
-    """Train, write down, draw; fail if a median seed is below the aim."""
+    """Train, store and plot the results; fail if a median seed is below the target."""
     results = {
         f"{algorithm}, {precision}": learn(
             TASK, SEEDS, BUDGET, algorithm=algorithm, precision=precision, hidden_sizes=(256, 256), compile="on"

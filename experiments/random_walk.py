@@ -129,7 +129,7 @@ LAMBDA_REFERENCE = {
 
 
 def best(curve: Sequence[Errors]) -> tuple[float, Errors]:
-    """Return the step size with the least mean error, and its errors."""
+    """Return the step size with the lowest mean error, and its errors."""
     chosen = int(np.nanargmin([values.mean() for values in curve]))
     return STEP_SIZES[chosen], curve[chosen]
 
@@ -170,7 +170,7 @@ def draw(
 
 
 def main() -> None:
-    """Run all walks, compare with the reference, draw; fail if a number or a claim does not hold."""
+    """Run all walks, compare with the reference and plot; fail if a number or a claim does not hold."""
     small = small_walk()
     steps = large_walk({f"n={n}": n_step(n) for n in STEP_COUNTS})
     makers = {"λ-return": lambda_return, "TD(λ)": traces("accumulating"), "true online": traces("true_online")}

@@ -69,7 +69,7 @@ def _panel(axis: Any, block: Mapping[str, Any], bar: float | None) -> None:
 
 
 def reach(runs: Mapping[str, Reach], file: str, words: str | None) -> None:
-    """Train what the command line names, by default all; score, write down and draw; fail if a bar is not reached.
+    """Train the runs of the command line, by default all; evaluate, store and plot them; fail if a target is missed.
 
     Args:
         runs: runs by name.

@@ -21,7 +21,7 @@ TASK = "operant/HiddenCartPole-v0"
 SEEDS = range(5)
 BUDGET = 150_000
 REMEMBERS, FORGETS = 400.0, 100.0
-"""The mean score that a policy with a memory must reach, and that one without must stay below."""
+"""Mean score that a recurrent policy must reach, and that one without a hidden state must stay below."""
 
 
 def draw(blocks: dict[str, Any]) -> None:
@@ -45,7 +45,7 @@ def draw(blocks: dict[str, Any]) -> None:
 
 
 def main() -> None:
-    """Train both, write down, draw; fail if either is not as claimed."""
+    """Train both, store and plot the results; fail if a claim does not hold."""
     preset = PRESETS[TASK]
     plain = {name: value for name, value in preset.items() if name != "rnn_hidden_size"}
     blocks = {

@@ -81,7 +81,7 @@ def autocorrelation(samples: Tensor) -> list[float]:
 
 
 def learn(way: dict[str, Any]) -> dict[str, Any]:
-    """Train all seeds one way."""
+    """Train all seeds with one variant."""
     config = DQNConfig(**{**COMMON, **way})
     learner = DQN(config, make(TASK, 1, SEEDS), seeds=SEEDS, budget=BUDGET)
     own = [streams.torch_generator(seed, "what is drawn") for seed in SEEDS]
@@ -97,7 +97,7 @@ def learn(way: dict[str, Any]) -> dict[str, Any]:
 
 
 def table(results: dict[str, Any], way: str, column: str) -> np.ndarray:
-    """Return one column `[points, seeds]` of a way to learn."""
+    """Return one column `[points, seeds]` of a variant."""
     return np.array([point[column] for point in results[way]["curve"]])
 
 
@@ -162,9 +162,9 @@ def claims(results: dict[str, Any]) -> dict[str, bool]:
 
 
 def main() -> None:
-    """Train what was not, compare, draw; fail if a claim does not hold."""
+    """Train missing variants, compare and plot; fail if a claim does not hold."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--afresh", action="store_true", help="train every way again")
+    parser.add_argument("--afresh", action="store_true", help="train all variants again")
     before = kept(parser.parse_args().afresh)
     torch.set_num_threads(1)
     results: dict[str, Any] = {}

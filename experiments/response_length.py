@@ -39,13 +39,13 @@ COMMON: dict[str, Any] = {"prompts_per_batch": 16, "num_generations": 16, "learn
 
 
 def make(generator: np.random.Generator) -> Row:
-    """Draw a sum."""
+    """Draw an addition task."""
     first, second = generator.integers(10, size=2)
     return {"prompt": f"{first}+{second}=", "completion": f"{first + second} ", "answer": f"{first + second}"}
 
 
 def first_word(completions: list[str], answer: list[str], **_: object) -> list[float | None]:
-    """Reward 1 where the result is right, whatever comes behind it, else 0."""
+    """Reward 1 if the result is right, whatever follows, else 0."""
     return [float(text.split(" ")[0] == right) for text, right in zip(completions, answer, strict=True)]
 
 
@@ -53,7 +53,7 @@ TASK = Task("sums with tails", "Add two digits, as in 3+4=", make, (first_word,)
 
 
 def begin() -> tuple[LanguageModel, State]:
-    """Return a model that has seen results, right or wrong, with a tail behind them."""
+    """Return a model trained on right and wrong results with additional text."""
     generator = np.random.default_rng(streams.seed_sequence(0, "demonstrations"))
     rows = TASK.rows("train", 6000, seed=0, distinct=False)
     for row in rows:
@@ -82,7 +82,7 @@ def ways_to_end(right: np.ndarray) -> list[tuple[str, np.ndarray]]:
 
 
 def learn(model: LanguageModel, start: State, way: str, seed: int) -> list[dict[str, float]]:
-    """Train one way, and look every few batches, before the first one too."""
+    """Train one variant, and measure every few batches and before the first."""
     model.load_state_dict(start)
     config = GRPOConfig(**{**COMMON, **WAYS[way]})
     seen = [{"batches": 0.0, **look(model, seed)}]

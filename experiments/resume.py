@@ -54,7 +54,7 @@ def digest(folder: Path) -> dict[str, str]:
 
 
 def killed(backend: str, budget: int, folder: Path, moments: list[float]) -> list[float]:
-    """Train with a SIGKILL at each of the moments, in seconds of running; return those that hit a running process."""
+    """Train with a SIGKILL at each of these times, in seconds of running; return those that hit a running process."""
     begin, landed, ran = training(backend, budget, folder), [], 0.0
     for moment in moments:
         process = subprocess.Popen(begin, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
@@ -94,7 +94,7 @@ def experiment(backend: str, seconds: float, root: Path) -> dict[str, Any]:
 
 
 def draw(results: list[dict[str, Any]], file: str) -> None:
-    """Draw when the runs were killed."""
+    """Plot the times of the kills."""
     figure, axis = plt.subplots(figsize=(8, 1.1 + 0.7 * len(results)), constrained_layout=True)
     for row, result in enumerate(results):
         axis.barh(row, result["wall_seconds"], height=0.5, color="#cfe3f1")

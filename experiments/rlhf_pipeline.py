@@ -130,7 +130,7 @@ def imitate(run: Path, seed: int) -> dict[str, Any]:
 
 
 def label(folder: Path, seed: int) -> dict[str, Any]:
-    """Have two answers to each prompt compared, and export the choices as pairs."""
+    """Compare two answers to each prompt, and export the choices as pairs."""
     folder.mkdir(parents=True)
     model = load(ModelOptions(init=str(folder.with_name("sft"))), seed=seed)
     answers = answered(model, questions(model, "train", LABELS, seed=seed), 2, seed=seed)
@@ -166,7 +166,7 @@ def scored(scorer: Any, answers: Answers) -> np.ndarray:
 
 
 def improve(run: Path, seed: int, batches: int, change: dict[str, Any]) -> dict[str, Any]:
-    """Train the policy on the reward model by PPO, measuring it along the way."""
+    """Train the policy by PPO with the reward model, and measure it during training."""
     entry, sft, reward = find("rlhf"), str(run.with_name("sft")), str(run.with_name("reward-model"))
     config = configuration(entry, TASK, init=sft, reward_model=reward, **PPO, **change)
     budget = batches * config.prompts_per_batch
@@ -203,7 +203,7 @@ def improve(run: Path, seed: int, batches: int, change: dict[str, Any]) -> dict[
 
 
 def pipeline(seed: int, arm: str) -> None:
-    """Go through the stages of one seed that are missing, up to an arm of PPO."""
+    """Run the missing stages of one seed, up to an arm of PPO."""
     folder, (name, batches, change) = RUNS / f"seed-{seed}", ARMS[arm]
     stages: dict[str, Callable[[], Any]] = {
         "sft": lambda: imitate(folder / "sft", seed),
@@ -216,7 +216,7 @@ def pipeline(seed: int, arm: str) -> None:
 
 
 def draw(found: dict[int, dict[str, Any]]) -> None:
-    """Draw the seeds that there are: each as a thin line, their mean as a thick one."""
+    """Plot the available seeds as thin lines, and their mean as a thick one."""
     figure, axes = panels(2, 2)
     titles = {"hidden": "hidden reward", "proxy": "score of the reward model", "KL": "KL(policy‖SFT), nats per answer"}
     for color, (arm, (file, _, _)) in zip(COLORS, ARMS.items(), strict=False):
@@ -242,7 +242,7 @@ def draw(found: dict[int, dict[str, Any]]) -> None:
 
 
 def concluded(found: dict[int, dict[str, Any]]) -> None:
-    """Write down what came out, and whether the claims hold."""
+    """Store the results and the claims."""
     with_kl, without = (
         {name: np.array([stages[file][name] for stages in found.values()]) for name in ("hidden", "proxy", "KL")}
         for file, _, _ in ARMS.values()

@@ -73,7 +73,7 @@ CASES = {
 
 
 def learn(name: str, seeds: Sequence[int]) -> dict[str, Any]:
-    """Train, and return the curves of what the episodes of training earned, the final scores, and the seconds it took.
+    """Train, and return the curves of returns in training, the final scores, and the seconds of training.
 
     Each point of a curve is the mean of the episodes that ended since the last one; None if there was none.
     """
@@ -116,7 +116,7 @@ def of_all_seeds(cells: dict[str, Any], name: str) -> dict[str, Any]:
 
 
 def shortest(grid: Any, start: tuple[int, int], heading: int) -> int:
-    """Return the least number of actions to the goal for one who sees all rooms: turns, steps, and opened doors."""
+    """Return the minimum number of actions to the goal with all rooms in view: turns, steps and opened doors."""
     moves = ((1, 0), (0, 1), (-1, 0), (0, -1))
     first = (start, heading, frozenset[tuple[int, int]]())
     reached, line = {first: 0}, deque([first])
@@ -151,7 +151,7 @@ def optimum(episodes: int = 200) -> float:
 
 
 def draw(found: dict[str, Any], best: float) -> None:
-    """Draw what all cases earned in training over the steps."""
+    """Plot the returns in training of all cases."""
     figure, axes = panels(3)
     ends = ("", ", television", "DoorKey, ")
     for axis, end in zip(axes, ends, strict=True):

@@ -54,7 +54,7 @@ LONG = {**ON_POLICY, "CartPole-v1": 500_000}
 REPLAYED: dict[str, int] = dict(zip(DISCRETE, (100_000, 100_000, 120_000, 100_000), strict=True))
 ACTOR_CRITIC: dict[str, int] = dict(zip(CONTINUOUS, (20_000, 100_000, 100_000), strict=True))
 WIDE = ("sac", "td3", "ddpg")
-"""Actor-critics whose hours are in products of wide matrices."""
+"""Actor-critics that spend most time in products of large matrices."""
 
 BUDGETS: dict[str, dict[str, int]] = {
     **dict.fromkeys(("ppo", "ppo-penalty", "trpo", "npg"), ON_POLICY),
@@ -72,7 +72,7 @@ MEDIUM = {(name, task) for name in WIDE for task in ("HalfCheetah-v5", "Hopper-v
 """Cells whose matrix products are taken at medium precision (see `precision.py`)."""
 
 ELSEWHERE = ("acrobot", "cartpole", "dqn", "off_policy", "pendulum", "policy_gradient", "trpo")
-"""Experiments that hold some of these runs already."""
+"""Experiments that contain some of these runs."""
 
 ZOO: dict[str, dict[str, tuple[float, str]]] = {
     "a2c": {
@@ -113,11 +113,11 @@ ZOO: dict[str, dict[str, tuple[float, str]]] = {
     },
 }
 """Published by RL Baselines3 Zoo (benchmark.md) with the environment steps of training: one run each, the mean of
-150 000 deterministic evaluation steps; LunarLander-v2, HalfCheetah-v3 and Hopper-v3 in place of their successors."""
+150 000 deterministic evaluation steps; LunarLander-v2, HalfCheetah-v3 and Hopper-v3 instead of their successors."""
 
 
 def random_agent(task: str) -> dict[str, Any]:
-    """Score random actions."""
+    """Evaluate random actions."""
     table = []
     for seed in SEEDS:
         env = gymnasium.make(task)
@@ -189,7 +189,7 @@ def applicable(task: str) -> list[str]:
 
 
 def _cells(tree: Any) -> Iterator[dict[str, Any]]:
-    """Find the results of runs in what an experiment has written."""
+    """Find results of runs in the file of an experiment."""
     if isinstance(tree, list):
         for part in tree:
             yield from _cells(part)
@@ -242,7 +242,7 @@ def _configuration(result: dict[str, Any]) -> str:
 
 
 def _not_run() -> list[str]:
-    """Name the cells that were not run, a line a task."""
+    """List the cells that were not run, one line per task."""
     cells = missing()
     total = sum(len(applicable(task)) + 1 for task in TASKS)
     lines = [f"Not run, {len(cells)} of {total} cells:", ""]
@@ -280,9 +280,9 @@ def draw() -> None:
 
 
 def main() -> None:
-    """Fill the table as far as the time goes, print it and draw it."""
+    """Run cells until the time is over, then print and plot the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--hours", type=float, default=0.0, help="begin no further cell after this many hours")
+    parser.add_argument("--hours", type=float, default=0.0, help="start no further cell after this many hours")
     parser.add_argument("--cells", nargs="*", default=[], metavar="ALGORITHM/TASK", help="run these")
     parser.add_argument("--table", action="store_true", help="print the table and draw the plot")
     arguments = parser.parse_args()

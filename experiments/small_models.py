@@ -20,7 +20,7 @@ from operant.language.tokenizer import character_tokenizer, stop_ids
 from operant.state import State, clone
 
 PROMPT = 64
-"""Tokens that a prompt may have."""
+"""Maximum number of tokens of a prompt."""
 
 
 def small(*, width: int = 64, layers: int = 2, heads: int = 4, seed: int = 0) -> LanguageModel:
@@ -61,7 +61,7 @@ def demonstrate(
 
 
 def erring(task: Task, *, rows: int, epochs: float, seed: int = 0, **values: Any) -> tuple[LanguageModel, State]:
-    """Return a small model, and its weights, after demonstrations of which half have a mistake and what follows of it.
+    """Return a small model, and its weights, after demonstrations of which half have a mistake and its consequences.
 
     So the policy knows what is right and is not sure of it, as one that has read much: there is something to explore.
 
@@ -81,7 +81,7 @@ def erring(task: Task, *, rows: int, epochs: float, seed: int = 0, **values: Any
 
 
 class Examination:
-    """Held-out prompts of a task, and how well a model answers them.
+    """Held-out prompts of a task, and the evaluation of a model on them.
 
     Args:
         model: whose tokenizer reads them.
@@ -103,7 +103,7 @@ class Examination:
 
 
 class Recorder(OptimizerStep):
-    """A stepper that writes gradients down and changes nothing, so that every batch is sampled from one policy.
+    """Optimizer step that stores gradients without updates, so that every batch is sampled from the same policy.
 
     Attributes:
         gradients: `[D]` of each optimizer step.
@@ -115,7 +115,7 @@ class Recorder(OptimizerStep):
         self.steps = 1  # nothing is checked as at a start
 
     def step(self, progress: float) -> tuple[torch.Tensor, float]:
-        """Remember the gradient, and forget it where it was gathered."""
+        """Store the gradient, and clear the accumulated one."""
         flat = torch.cat([value.grad.flatten() for value in self.parameters.values() if value.grad is not None])
         for value in self.parameters.values():
             value.grad = None

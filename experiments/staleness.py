@@ -68,7 +68,7 @@ def draw(cells: dict[str, Any]) -> None:
 
 
 def main() -> None:
-    """Train what was not trained yet, print, draw."""
+    """Train missing cases; print and plot the results."""
     results = json.loads(FILE.read_text()) if FILE.exists() else {"task": TASK, "budget": BUDGET, "cells": {}}
     results["cores"] = len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count()
     for slice_steps in SLICES:

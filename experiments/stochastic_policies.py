@@ -25,7 +25,7 @@ from operant.envs import make
 from operant.mdp import MDP, policy_evaluation
 
 PAYOFF = torch.tensor([[0.0, -1.0, 1.0], [1.0, 0.0, -1.0], [-1.0, 1.0, 0.0]], dtype=torch.float64)
-"""What rock, paper and scissors (rows) earn against rock, paper and scissors."""
+"""Rewards of rock, paper and scissors (rows) against rock, paper and scissors."""
 GAME_STEPS = 2000
 BEST = 2.0 - np.sqrt(2.0)
 EPSILON = 0.1
@@ -100,7 +100,7 @@ def walk() -> tuple[Floats, Floats]:
 
 
 def draw_game(axis: Axes, path: Floats) -> None:
-    """Draw what every policy earns at worst, and the way of the gradient."""
+    """Plot the worst-case return of all policies, and the path of the gradient."""
     corners = np.array([[0.0, 0.0], [1.0, 0.0], [0.5, np.sqrt(0.75)]])
     weights = np.array([(i, j, 60 - i - j) for i in range(61) for j in range(61 - i)]) / 60.0
     earned = worst_case(torch.from_numpy(weights)).numpy()
@@ -115,7 +115,7 @@ def draw_game(axis: Axes, path: Floats) -> None:
 
 
 def draw_corridor(values: Axes, learning: Axes, steps: Floats, chances: Floats) -> None:
-    """Draw the return over the probability of going right, and how PPO comes to the best."""
+    """Plot the return over the probability of going right, and the path of PPO."""
     line = np.linspace(0.03, 0.97, 95)
     values.plot(line, [corridor_return(right) for right in line], color=COLORS[0])
     for right, name in ((EPSILON / 2, "left"), (1 - EPSILON / 2, "right")):
@@ -133,7 +133,7 @@ def draw_corridor(values: Axes, learning: Axes, steps: Floats, chances: Floats) 
 
 
 def main() -> None:
-    """Play, walk, compare, draw; fail if a number or a claim does not hold."""
+    """Compute, train, compare and plot; fail if a number or a claim does not hold."""
     torch.set_num_threads(1)
     path = play()
     steps, chances = walk()

@@ -45,7 +45,7 @@ GAIN, REACHED = 0.25, 0.85
 
 
 def main() -> None:
-    """Train, write down, draw; fail if a claim does not hold."""
+    """Train, store and plot the results; fail if a claim does not hold."""
     figure, (axis,) = panels(1, 1)
     found = {}
     with tempfile.TemporaryDirectory() as place:

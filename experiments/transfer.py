@@ -30,11 +30,11 @@ from operant.explore import Posterior, Trajectories, identify
 SEEDS = range(10)
 TRIALS = 200
 NOISE = 0.01
-"""Standard deviation of the noise of the sensors that recordings are made with."""
+"""Standard deviation of the sensor noise in recordings."""
 
 
 class System(NamedTuple):
-    """A task, and what may be otherwise.
+    """A task, and its possible changes.
 
     Attributes:
         shifted: parameters of the real system.
@@ -69,7 +69,7 @@ TESTED = ("nominal", "shifted", "delayed")
 
 
 def record(task: str, seed: int) -> Trajectories:
-    """Return 20 trajectories of the shifted system with random actions, seen through noisy sensors."""
+    """Return 20 trajectories of the shifted system with random actions and noisy sensors."""
     system, rows = SYSTEMS[task], 20
     env, draw = make(task, rows, [seed], purpose="recording"), torch.Generator().manual_seed(seed)
     env.set_parameters(**system.shifted)  # pyright: ignore[reportAttributeAccessIssue]
@@ -117,7 +117,7 @@ def learn(task: str, trained: str) -> dict[str, Any]:
 
 
 def trials(task: str) -> dict[str, Any]:
-    """Identify again and again, and return whether each region covered the truth, and how far each estimate was off."""
+    """Identify many times, and return whether each region covered the truth, and the error of each estimate."""
     truth = SYSTEMS[task].shifted
     covered, errors = [], []
     for seed in range(TRIALS):

@@ -25,7 +25,7 @@ CASES = {
     "trpo Acrobot-v1": (500_000, -90.0),
     "npg CartPole-v1": (100_000, None),
 }
-"""Budget and the mean to reach, None if it is only reported."""
+"""Budget and target of the mean, None if it is only reported."""
 
 
 def results() -> dict[str, Any]:
@@ -59,7 +59,7 @@ def picture(blocks: dict[str, Any]) -> None:
 
 
 def main() -> None:
-    """Train, score, write down, draw; fail if a mean over the seeds is below its bar."""
+    """Train, evaluate, store and plot the results; fail if a mean over the seeds is below its target."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("cases", nargs="*", default=list(CASES), metavar="case", help=", ".join(CASES))
     failed = False

@@ -79,7 +79,7 @@ def softmax_trpo(model: mdp.MDP, features: Tensor, delta: float, *, theory: bool
 
 
 def exact(curves: Axes, drops: Axes, claims: Claims) -> dict[str, Any]:
-    """Follow the theory and the practice on random models, with tables and with states that share parameters."""
+    """Compare theory and practice on random models, with tables and with states that share parameters."""
     models = [mdp.random_model(20, 4, 3, seed=seed) for seed in range(MODELS)]
     generator = torch.Generator().manual_seed(0)
     shared = torch.randn(20, 5, generator=generator, dtype=torch.float64)
@@ -126,7 +126,7 @@ def learner(algorithm: str, task: str, budget: int, **parameters: Any) -> Any:
 
 
 def discounted_returns(trpo: TRPO, episodes: int = 64) -> Tensor:
-    """Return the discounted returns `[S, episodes]` of the policies, sampled with the same luck at every call."""
+    """Return discounted returns `[S, episodes]` of the policies, with the same random numbers at every call."""
     env = make("CartPole-v1", episodes, SEEDS, backend="tensor", purpose="evaluation")
     obs = env.reset()
     generator = torch.Generator().manual_seed(0)
@@ -143,7 +143,7 @@ def discounted_returns(trpo: TRPO, episodes: int = 64) -> Tensor:
 
 
 def measured(axis: Axes, claims: Claims) -> dict[str, Any]:
-    """Score every policy of TRPO on CartPole with common random numbers."""
+    """Evaluate all policies of TRPO on CartPole with common random numbers."""
     trpo = learner("trpo", "CartPole-v1", BUDGETS["measured"])
     scores = [discounted_returns(trpo)]
     while trpo.consumed < BUDGETS["measured"]:
@@ -380,7 +380,7 @@ def forward_filled(curve: np.ndarray) -> np.ndarray:
 
 
 def main() -> None:
-    """Measure, write down, draw; fail if a claim does not hold."""
+    """Measure, store and plot the results; fail if a claim does not hold."""
     torch.set_num_threads(1)
     figure, axes = panels(4, 2)
     claims: Claims = {}

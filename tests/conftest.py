@@ -1,4 +1,4 @@
-"""Checks every call of ``operant.ops`` against its annotated shapes, and keeps small networks on one thread."""
+"""Check the shapes of all calls of `operant.ops`, use one thread, and provide fixtures for several packages."""
 
 import os
 import signal
@@ -13,9 +13,9 @@ import graphs
 
 install_import_hook("operant.ops", "beartype.beartype")
 torch.set_num_threads(1)
-# A shell starts what it runs in the background with SIGINT ignored, which tests of Ctrl-C would inherit.
+# Shells ignore SIGINT in background processes, which tests of Ctrl-C would inherit.
 signal.signal(signal.SIGINT, signal.default_int_handler)
-# Films and workers are made by processes that are forked, of which tokenizers that were used before would say so.
+# Tokenizers that were used before a fork warn about it, and videos and workers use forked processes.
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 
 # Files that take a minute or more, the longest first: Ray, torchrun and browsers start, programs are compiled.
@@ -44,7 +44,7 @@ def pytest_collection_modifyitems(config, items):
 
 @pytest.fixture
 def torch_library(monkeypatch):
-    """Let the environments made on the CPU compute as on other devices."""
+    """Return a function that creates environments which compute on the CPU as on other devices."""
     from operant.envs.tensor import core
 
     class Device(core.Library):
@@ -62,7 +62,7 @@ def torch_library(monkeypatch):
 
 @pytest.fixture(params=["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
 def graph_device(request, monkeypatch):
-    """The CPU, where recording is emulated, and a CUDA device."""
+    """Return the CPU, where the recording of CUDA graphs is emulated, and a CUDA device."""
     if request.param == "cpu":
         graphs.emulate(monkeypatch)
     elif not torch.cuda.is_available():

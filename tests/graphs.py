@@ -1,4 +1,4 @@
-"""CUDA graphs on the CPU: what `torch.cuda.graph` records is recorded and replayed operation by operation."""
+"""Emulation of CUDA graphs on the CPU, which records and replays single operations: `emulate`."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
@@ -12,7 +12,7 @@ from operant.nets import cuda_graphs
 
 
 class Recorder(TorchDispatchMode):
-    """Stands for `torch.cuda.CUDAGraph`: replaying reads and writes the memory that recording did."""
+    """Replacement of `torch.cuda.CUDAGraph`: replaying reads and writes the same memory as recording."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -20,7 +20,7 @@ class Recorder(TorchDispatchMode):
         self.before: list[tuple[torch.Tensor, torch.Tensor]] = []
 
     def __torch_dispatch__(self, function, types, args=(), kwargs=None):
-        """Run an operation, and remember it with those of its results that are new memory."""
+        """Run an operation, and store it with its results that are newly allocated."""
         kwargs = kwargs or {}
         given = tensors((args, kwargs))
         if function._schema.is_mutable:
@@ -32,7 +32,7 @@ class Recorder(TorchDispatchMode):
         return results
 
     def replay(self) -> None:
-        """Run the operations again on what is in memory now."""
+        """Run the operations again on the current contents of the memory."""
         for function, args, kwargs, new in self.operations:
             results = function(*args, **kwargs)
             for held, result in zip(new, tensors(results) if new else (), strict=True):
@@ -46,7 +46,7 @@ def tensors(tree: Any) -> list[torch.Tensor]:
 
 @contextmanager
 def record(recorder: Recorder, stream: Any) -> Iterator[None]:
-    """Stand for `torch.cuda.graph`: what is recorded has not happened."""
+    """Replace `torch.cuda.graph`: recorded operations have no effect until they are replayed."""
     with recorder:
         yield
     for tensor, held in reversed(recorder.before):
@@ -54,7 +54,7 @@ def record(recorder: Recorder, stream: Any) -> Iterator[None]:
 
 
 def emulate(monkeypatch: Any) -> None:
-    """Let `operant.nets.Graph` record on the CPU, which has no streams."""
+    """Make `operant.nets.Graph` record on the CPU, which has no streams."""
     monkeypatch.setattr(cuda_graphs, "beside", nullcontext)
     monkeypatch.setattr(torch.cuda, "CUDAGraph", Recorder)
     monkeypatch.setattr(torch.cuda, "graph", record)

@@ -1,4 +1,4 @@
-"""A host whose actors are objects of this process, each with threads of its own, and can be lost like others."""
+"""Host whose actors are objects in this process, each with its own threads; they can be lost as remote ones can."""
 
 import threading
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -56,7 +56,11 @@ class ActorHere:
 
 
 class HostHere:
-    """Its attribute `actors` are all that it has made."""
+    """Host that creates actors in this process.
+
+    Attributes:
+        actors: all actors created so far.
+    """
 
     def __init__(self):
         self.actors = []
@@ -67,7 +71,7 @@ class HostHere:
 
 
 class Uneven(HostHere):
-    """The calls of its first actor wait until they are released."""
+    """Host whose first actor waits with all calls until `release` is set."""
 
     def __init__(self):
         super().__init__()

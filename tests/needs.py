@@ -1,4 +1,4 @@
-"""Marks for tests that need what a machine may lack."""
+"""Marks of tests that need optional software."""
 
 from importlib.util import find_spec
 

@@ -1,4 +1,4 @@
-"""What tests of parts from outside share."""
+"""Helpers of the tests of extensions."""
 
 import torch
 
@@ -8,7 +8,7 @@ SMALL = {"num_envs": 4, "num_steps": 16, "num_minibatches": 2, "num_epochs": 2, 
 
 
 def same(one, other):
-    """Tell whether two runs have learned the same, bit for bit."""
+    """Return whether the learners of two runs have equal states, bit for bit."""
     (first, first_tensors), (second, second_tensors) = (
         flatten(t.experiment.learner.state_dict()) for t in (one, other)
     )

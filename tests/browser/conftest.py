@@ -1,4 +1,4 @@
-"""The pages in a real browser, served by the installed wheel; skipped where there is no Chromium."""
+"""Fixtures for tests of the web app in Chromium, served by the installed wheel; skipped without Chromium."""
 
 import json
 import shutil
@@ -19,7 +19,7 @@ PROMPTS = 5
 
 @pytest.fixture(scope="module")
 def browser():
-    """Give Chromium, for no longer than needed: its event loop would run in all other tests, too."""
+    """Return Chromium, only for these tests, since its event loop would otherwise run in all others."""
     if CHROMIUM is None:
         pytest.skip("needs Chromium")
     with sync_api.sync_playwright() as playwright:
@@ -30,7 +30,7 @@ def browser():
 
 @pytest.fixture(scope="session")
 def runs(tmp_path_factory):
-    """Give a folder with two short trainings, one with answers to label, a language model and a reward model."""
+    """Return a folder with two short runs, one with answers to label, a language model and a reward model."""
     from operant import api
 
     path = tmp_path_factory.mktemp("browser") / "runs"
@@ -50,19 +50,19 @@ def runs(tmp_path_factory):
 
 @pytest.fixture(scope="session")
 def built(tmp_path_factory):
-    """Give the wheel of the sources."""
+    """Return the wheel built from the sources."""
     return build(tmp_path_factory.mktemp("wheel"))
 
 
 @pytest.fixture(scope="session")
 def installed(built, tmp_path_factory):
-    """Give the environment variables of processes that use the installed wheel."""
+    """Return the environment variables of processes that use the installed wheel."""
     return install(built, tmp_path_factory.mktemp("installed"))
 
 
 @pytest.fixture(scope="module")
 def server(runs, installed):
-    """Give a server of the runs, which are those of the file if it has its own."""
+    """Return a server of the runs; a test module may define its own `runs`."""
     found = Server(runs, installed)
     yield found
     found.kill()
@@ -70,7 +70,7 @@ def server(runs, installed):
 
 @pytest.fixture
 def page(browser, server):
-    """Give a page that fails the test if it asks another server or has an error."""
+    """Return a page that fails the test if it has an error or sends a request to another server."""
     context = browser.new_context(viewport={"width": 1440, "height": 900}, base_url=server.address)
     context.set_default_timeout(SECONDS * 1000)
     found, faults = context.new_page(), []

@@ -1,4 +1,4 @@
-"""The wheel as users install it, both without a network: built, installed into a folder of its own, and served."""
+"""Build the wheel, install it into a separate folder and serve it, all without a network."""
 
 import os
 import shutil
@@ -35,15 +35,15 @@ def install(wheel, target):
 
 
 def _others():
-    """Return the folders that this process itself was given, but for the sources."""
+    """Return the folders in PYTHONPATH of this process, except the sources."""
     given = os.environ.get("PYTHONPATH", "").split(os.pathsep)
     return [path for path in given if path and Path(path).resolve() != SOURCES]
 
 
 def _take_machine_code(target):
-    """Give the kernels the machine code that is cached next to their sources: compiling them takes half a minute.
+    """Copy the cached machine code of the kernels, since compiling them takes half a minute.
 
-    numba takes it only for a file of the same time and size, and operant only for sources of the same digest.
+    numba uses it only for files with the same time and size, and operant only for sources with the same digest.
     """
     for marker in SOURCES.rglob("__pycache__/kernels.sha256"):
         cached = marker.parent
@@ -57,10 +57,10 @@ def _take_machine_code(target):
 
 
 class Server:
-    """`operant serve` of the installed wheel, which can be killed and started again at the same address.
+    """A process of `operant serve` from the installed wheel, which can be killed and restarted at the same address.
 
     Args:
-        runs: the folder of runs, with the name that the command expects where it is not told another.
+        runs: the folder of runs, with the default name.
         environment: variables of the process.
         flags: of the command.
     """

@@ -1,4 +1,4 @@
-"""A run that was trained by the command line itself, and ways to call it."""
+"""Fixtures for tests of the command line: trained runs, and functions that call commands."""
 
 import json
 import subprocess
@@ -14,7 +14,7 @@ TINY += ["--evaluate-episodes", "4", "--progress", "silent"]
 
 @pytest.fixture(scope="session")
 def run(tmp_path_factory):
-    """Give the folder of a run; tests must not change it but for what evaluate and watch add."""
+    """Return the folder of a run; tests must not change it, except by the files that evaluate and watch add."""
     path = tmp_path_factory.mktemp("runs") / "trained"
     assert main(["train", "ppo", "CartPole-v1", *TINY, "--budget", "1024", "--run", str(path)]) == 0
     return path
@@ -36,7 +36,7 @@ SPEAKING = [
 
 @pytest.fixture(scope="session")
 def spoken(tmp_path_factory):
-    """Give the folder of a run that has trained a language model; tests must not change it but as those of `run`."""
+    """Return the folder of a run of a language model; tests must not change it, as that of `run`."""
     path = tmp_path_factory.mktemp("runs") / "spoken"
     flags = [*SPEAKING, "--budget", "64", "--evaluate-every", "32", "--run", str(path)]
     assert main(["train", "sft", "arithmetic", *flags]) == 0
@@ -45,7 +45,7 @@ def spoken(tmp_path_factory):
 
 @pytest.fixture
 def cli(capfd):
-    """Give a function that runs a command in this process and returns exit status, output and errors."""
+    """Return a function that runs a command in this process and returns exit status, output and errors."""
 
     def call(*arguments):
         capfd.readouterr()
@@ -57,7 +57,7 @@ def cli(capfd):
 
 @pytest.fixture
 def answer(cli):
-    """Give a function that runs a command with --json and returns the only line of its output, decoded."""
+    """Return a function that runs a command with --json and returns its result."""
 
     def call(*arguments):
         status, out, _ = cli(*arguments, "--json")
@@ -70,7 +70,7 @@ def answer(cli):
 
 @pytest.fixture
 def start():
-    """Give a function that starts a command in a process of its own, which ends with the test."""
+    """Return a function that starts a command in a separate process, which is killed after the test."""
     processes = []
 
     def call(*arguments):

@@ -1,4 +1,4 @@
-"""What several test files of this package need: a small learner, and environments that misbehave."""
+"""Helpers of the tests of this package: small learners, faulty environments, and checks of seeds and resume."""
 
 import gymnasium
 import pytest
@@ -24,7 +24,7 @@ SMALL = {
 
 
 def learner(task="CartPole-v1", seeds=(3, 5), *, budget=10_000, backend="auto", wrap=None, **config):
-    """Return a small learner; a probe or a task of Gymnasium, ``wrap`` changes the environment."""
+    """Return a small learner of a probe or a task of Gymnasium; `wrap` changes the environment."""
     config = PPOConfig(**{**SMALL, **config})
     if isinstance(task, type):
         env = task(row_seeds(seeds, config.num_envs, "environment"))
@@ -34,13 +34,13 @@ def learner(task="CartPole-v1", seeds=(3, 5), *, budget=10_000, backend="auto", 
 
 
 def same(left, right):
-    """Whether two states are equal bit for bit."""
+    """Return whether two states are equal, bit for bit."""
     (structure, tensors), (other_structure, others) = flatten(left), flatten(right)
     return structure == other_structure and all(torch.equal(tensors[name], others[name]) for name in tensors | others)
 
 
 class Changed:
-    """An environment whose steps are changed by a function of the step and the number of steps before it."""
+    """Environment whose steps are changed by a function of the step and the number of earlier steps."""
 
     def __init__(self, env, change):
         self.env, self.change, self.time = env, change, 0
@@ -54,7 +54,7 @@ class Changed:
 
 
 def build(kind, config, task="CartPole-v1", seeds=(3, 5), *, budget=10_000, backend="auto", wrap=None):
-    """Return a learner of any kind; a probe or a task of Gymnasium, ``wrap`` changes the environment."""
+    """Return a learner of any class, of a probe or a task of Gymnasium; `wrap` changes the environment."""
     if isinstance(task, type):
         env = task(row_seeds(seeds, config.num_envs, "environment"))
     else:
@@ -63,7 +63,7 @@ def build(kind, config, task="CartPole-v1", seeds=(3, 5), *, budget=10_000, back
 
 
 def poison(row, when):
-    """Return a wrapper that makes the reward and the score of a row NaN at a time."""
+    """Return a wrapper that makes the reward and the score of one environment NaN at one step."""
 
     def change(step, time):
         bad = step.reward.clone()
@@ -74,7 +74,7 @@ def poison(row, when):
 
 
 def next_step(junk, *, rows=4, seeds=(3, 5)):
-    """Return a wrapper that gives CartPole with NEXT_STEP autoreset, whose invalid transitions are filled with junk."""
+    """Return a wrapper for CartPole with NEXT_STEP autoreset, whose invalid transitions have arbitrary numbers."""
 
     def change(step, _):
         over = (step.terminated | step.truncated).unsqueeze(1)  # the next transition is invalid
@@ -97,14 +97,14 @@ def next_step(junk, *, rows=4, seeds=(3, 5)):
 
 
 def assert_equal_metrics(expected, got):
-    """Compare what two iterations report, bit for bit."""
+    """Check that the metrics of two iterations are equal, bit for bit."""
     assert expected.keys() == got.keys()
     for name, value in expected.items():
         torch.testing.assert_close(torch.as_tensor(got[name]), torch.as_tensor(value), rtol=0, atol=0, equal_nan=True)
 
 
 def assert_reports_alike(block, alone, *, place):
-    """Check that an iteration of several seeds reports of the one in a place what an iteration of it alone does."""
+    """Check that the metrics of one seed among several are those of an iteration with this seed alone."""
     assert block.keys() == alone.keys()
     for name, value in block.items():
         each = value[place] if isinstance(value, torch.Tensor) and value.dim() else value
@@ -120,7 +120,7 @@ def assert_reports_alike(block, alone, *, place):
 
 
 def assert_resumes_exactly(fresh, tmp_path, iterations=3):
-    """Check that a learner of ``fresh()`` goes on bit for bit from a checkpoint of another."""
+    """Check that a learner of `fresh()` resumes bit for bit from a checkpoint of another."""
     whole, first, second = fresh(), fresh(), fresh()
     for _ in range(iterations):
         whole.iterate()
@@ -128,7 +128,7 @@ def assert_resumes_exactly(fresh, tmp_path, iterations=3):
     saved = first.state_dict()
     folder = Checkpoints(tmp_path / "checkpoints").save(saved, first.consumed)
     consumed = first.consumed
-    first.iterate()  # must not reach into what was saved
+    first.iterate()  # must not change the saved state
     second.load_state_dict(load_checkpoint(folder))
     assert second.consumed == consumed > 0
     assert same(second.state_dict(), saved)
@@ -138,7 +138,7 @@ def assert_resumes_exactly(fresh, tmp_path, iterations=3):
 
 
 def assert_a_refused_state_changes_nothing(fresh):
-    """Check that a state that lacks a part, whichever, is refused, and leaves a learner of ``fresh()`` as it was."""
+    """Check that a state without any of its parts raises an error, and leaves a learner of `fresh()` unchanged."""
     hit, twin, other = fresh(), fresh(), fresh()
     for _ in range(2):
         other.iterate()
@@ -155,7 +155,7 @@ def assert_a_refused_state_changes_nothing(fresh):
 
 
 def assert_solved(learner, value, solution, *, atol=0.1):
-    """Check what a learner knows of a probe: ``value(obs)`` its values (None: it has none), and its greedy actions."""
+    """Check the solution of a probe: values `value(obs)` (None: there are none), and greedy actions."""
     seeds = len(learner.seeds)
     obs = solution.obs.expand(seeds, *solution.obs.shape)
     if value is not None:

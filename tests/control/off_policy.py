@@ -1,4 +1,4 @@
-"""What the tests of SAC, discrete SAC and TD3 share: probes with continuous actions, and checks of every seed."""
+"""Helpers of the tests of SAC, discrete SAC and TD3: probes with continuous actions, and checks of all seeds."""
 
 import gymnasium
 import numpy as np
@@ -22,7 +22,7 @@ QUICK = {
 
 
 def continuous(probe):
-    """Return a probe whose actions, which do not matter, are two numbers in [-2, 2]."""
+    """Return a probe with actions of two numbers in [-2, 2], which have no effect."""
     space = gymnasium.spaces.Box(np.float32(-2), np.float32(2), (2,))
     return type(f"Continuous{probe.__name__}", (probe,), {"action_space": space})
 
@@ -31,13 +31,13 @@ VALUE_PROBES = [continuous(probe) for probe in (Constant, Observed, Delayed, Las
 
 
 def replay_index(learner, samples, seed=0):
-    """Return random places `[S, M]` in the memory of a learner."""
+    """Return random indices `[S, M]` of the replay buffer of a learner."""
     generator = torch.Generator().manual_seed(seed)
     return torch.randint(learner.experience.replay.size, (len(learner.seeds), samples), generator=generator)
 
 
 def a_batch(learner, samples=32, seed=0):
-    """Return transitions from the memory of a learner."""
+    """Return transitions from the replay buffer of a learner."""
     return learner.experience.replay.take(replay_index(learner, samples, seed), gamma=learner.config.gamma)
 
 
@@ -48,7 +48,7 @@ def only(batch, k):
 
 
 def transplant(block, alone, k):
-    """Give a learner of one seed the networks, optimizers and streams that seed k has in a block."""
+    """Copy the networks, optimizers and random streams of seed k among several to a learner of one seed."""
     for name, parameters in alone.parameters.items():
         parameters.copy_(block.parameters[name][k : k + 1])
     for name, optimizer in alone.optimizers.items():
@@ -60,7 +60,7 @@ def transplant(block, alone, k):
 
 
 def assert_one_update_is_the_same_alone(block, alone):
-    """Check that one update of the middle seed of a block of three is that of a learner of this seed alone."""
+    """Check that one update of the middle one of three seeds equals that of a learner with this seed alone."""
     for _ in range(2):
         block.iterate()
     batch = a_batch(block)
@@ -75,7 +75,7 @@ def assert_one_update_is_the_same_alone(block, alone):
 
 
 def assert_seeds_learn_the_same_in_any_company(fresh):
-    """Check that a seed of `fresh(seeds)` does not depend on its neighbors."""
+    """Check that a seed of `fresh(seeds)` does not depend on the others."""
     block, alone, pair = (fresh(seeds) for seeds in [(3, 5, 8), (5,), (5, 3)])
     for _ in range(4):
         reports = [learner.iterate() for learner in (block, alone, pair)]
@@ -88,7 +88,7 @@ def assert_seeds_learn_the_same_in_any_company(fresh):
 
 
 def assert_bad_targets_stop_their_own_seed_alone(fresh):
-    """Check that a batch with a target that is not a number leaves its seed's critics as they were."""
+    """Check that a batch with a NaN target leaves the critics of its seed unchanged."""
     clean, hit = fresh(), fresh()
     clean.iterate()
     hit.iterate()
@@ -106,7 +106,7 @@ def assert_bad_targets_stop_their_own_seed_alone(fresh):
 
 
 def assert_one_bad_reward_harms_nobody_else(fresh):
-    """Check that a reward that is not a number is not learned from and does not end a training of `fresh(wrap)`."""
+    """Check that a reward of NaN is not used and does not end training of `fresh(wrap)`."""
     clean, hit = fresh(None), fresh(poison(row=5, when=20))
     train(clean, budget=200, seeds=2, progress="silent")
     train(hit, budget=200, seeds=2, progress="silent")
@@ -116,7 +116,7 @@ def assert_one_bad_reward_harms_nobody_else(fresh):
 
 
 def assert_pictures_and_masks_are_refused(fresh, actions, name):
-    """Check that `fresh(probe)` refuses what its networks cannot look at, and names algorithms that can."""
+    """Check that `fresh(probe)` raises an error for images and masks, which names algorithms that support them."""
     picture = gymnasium.spaces.Box(0, 255, (9, 9, 3), np.uint8)
     with pytest.raises(
         ValueError, match=f"{name} needs vectors, .*Odd are images, .*FlattenObservation; these support .* ppo,"
@@ -129,7 +129,7 @@ def assert_pictures_and_masks_are_refused(fresh, actions, name):
 
 
 class Named(Observed):
-    """What is seen is in a dictionary, as a number and as a member of a finite space."""
+    """Probe with observations in a dictionary, as a number and as an element of a discrete space."""
 
     observation_space = gymnasium.spaces.Dict(number=Probe.observation_space, name=gymnasium.spaces.Discrete(2))
 
@@ -145,7 +145,7 @@ class Named(Observed):
 
 
 def assert_dictionaries_are_learned_from(fresh, actions):
-    """Check that `fresh(probe)` sees the parts of a dictionary as one vector, when it learns and when it acts."""
+    """Check that `fresh(probe)` concatenates the parts of a dictionary in training and in evaluation."""
     learner = fresh(type("Named", (Named,), {"action_space": actions}))
     metrics = learner.iterate()
     assert metrics["losses/critic"].isfinite().all()

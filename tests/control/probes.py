@@ -1,7 +1,7 @@
-"""Tasks so small that their values and best policies are known in closed form, each of which isolates one ability.
+"""Probes: small tasks with known values and optimal policies, each of which tests one ability of a learner.
 
-They follow Jones 2021, "Debugging reinforcement learning systems without the agonizing pain": what a learner gets wrong
-is told by the first probe that it fails. Everything is computed from ``(seed, episode, step)`` of each row.
+They follow Jones 2021, "Debugging reinforcement learning systems without the agonizing pain": the first probe that a
+learner fails shows its error. Everything is computed from `(seed, episode, step)` of each environment.
 """
 
 from collections.abc import Sequence
@@ -17,7 +17,7 @@ from operant.state import State, copy_into
 
 
 class Solution(NamedTuple):
-    """What a learner should know of K observations.
+    """Values and optimal actions of K observations.
 
     Attributes:
         obs: ``[K, D]``.
@@ -31,7 +31,7 @@ class Solution(NamedTuple):
 
 
 class Probe:
-    """``B`` rows of a task that is told by :meth:`lengths`, :meth:`observe` and :meth:`reward`; satisfies ``BatchEnv``.
+    """`B` environments (a `BatchEnv`) of a task that is defined by `lengths`, `observe` and `reward`.
 
     Attributes:
         sign: alternates between 1 and -1 from one episode to the next, ``[B]``.
@@ -42,7 +42,7 @@ class Probe:
     device = torch.device("cpu")
     always_valid = True
     truncates: ClassVar[bool] = False
-    """Whether episodes are cut and not over when they end."""
+    """Whether episodes are truncated, not terminated."""
 
     def __init__(self, seeds: Sequence[int]) -> None:
         self.task, self.rows = type(self).__name__, len(seeds)
@@ -51,15 +51,15 @@ class Probe:
         self.reset(seeds)
 
     def lengths(self) -> Tensor | int:
-        """Return the length of each row's current episode."""
+        """Return the length of the current episode of each environment."""
         return 1
 
     def observe(self) -> Tensor:
-        """Return what is seen in each row, ``[B]``."""
+        """Return the observations `[B]`."""
         return torch.zeros(self.rows)
 
     def reward(self, actions: Tensor) -> Tensor:
-        """Return the rewards ``[B]`` of ``actions`` before time goes on."""
+        """Return the rewards `[B]` of `actions` at the current step."""
         return torch.ones(self.rows)
 
     @classmethod
@@ -100,7 +100,7 @@ class Probe:
 
 
 class Constant(Probe):
-    """Reward 1 for anything: does the critic learn a number at all?"""
+    """Reward 1 for every action: does the critic learn a constant?"""
 
     @classmethod
     def solution(cls, gamma: float) -> Solution:
@@ -108,7 +108,7 @@ class Constant(Probe):
 
 
 class Observed(Probe):
-    """The reward is what is seen: does the critic look at the observation?"""
+    """The reward is the observation: does the critic use the observation?"""
 
     def observe(self) -> Tensor:
         return self.sign
@@ -122,7 +122,7 @@ class Observed(Probe):
 
 
 class Delayed(Probe):
-    """The reward comes one step late: is it discounted and carried back?"""
+    """The reward is one step late: is it discounted, and propagated back?"""
 
     def lengths(self) -> int:
         return 2
@@ -150,7 +150,7 @@ class Chosen(Probe):
 
 
 class Matched(Probe):
-    """The better action depends on what is seen: does the policy look at it, and do samples stay together?"""
+    """The better action depends on the observation: does the policy use it, and do the fields of samples match?"""
 
     def observe(self) -> Tensor:
         return self.sign
@@ -164,7 +164,7 @@ class Matched(Probe):
 
 
 class Several(Probe):
-    """Two choices make an action, and what is best of each depends on what is seen: is each of them learned?"""
+    """Actions have two parts, whose best values depend on the observation: are both learned?"""
 
     action_space = gymnasium.spaces.MultiDiscrete([2, 3])
 
@@ -185,7 +185,7 @@ class Several(Probe):
 
 
 class Aimed(Probe):
-    """The best action is a number that depends on what is seen; the action space is not [-1, 1]."""
+    """The best action is a number that depends on the observation; the action space is not [-1, 1]."""
 
     action_space = gymnasium.spaces.Box(np.float32(-1), np.float32(3), (1,))
 
@@ -206,7 +206,7 @@ class Aimed(Probe):
 
 
 class Lasting(Probe):
-    """Reward 1 a step, and the episode terminates after three: is the last value not bootstrapped?"""
+    """Reward 1 per step, and the episode terminates after three: is the last value not bootstrapped?"""
 
     STEPS = 3
 
@@ -224,7 +224,7 @@ class Lasting(Probe):
 
 
 class Endless(Probe):
-    """Reward 1 a step for ever, but cut after one to three steps: is the last value bootstrapped?"""
+    """Reward 1 per step without end, but truncated after one to three steps: is the last value bootstrapped?"""
 
     truncates = True
 
@@ -237,9 +237,9 @@ class Endless(Probe):
 
 
 class Pendular(Endless):
-    """Two states take turns for ever, and only the first gives reward; every episode begins in the first.
+    """Two states alternate without end, and only the first gives reward; every episode begins in the first.
 
-    Cut after one to three steps: is the last value that of the final observation, and not of the reset?
+    Truncated after one to three steps: is the last value that of the final observation, and not of the reset?
     """
 
     def observe(self) -> Tensor:

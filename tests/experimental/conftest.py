@@ -1,4 +1,4 @@
-"""Models of language, as the tests of that package make them."""
+"""Fixtures for language models, from the tests of that package."""
 
 from language.conftest import characters, make_model, make_network
 

@@ -10,7 +10,7 @@ TESTS = Path(__file__).parents[1]
 
 @pytest.fixture
 def start():
-    """Start a module of the tests as a process; what still runs at the end of the test is killed."""
+    """Return a function that starts a module of the tests in a process, which is killed after the test."""
     processes = []
 
     def begin(module, *arguments, **options):

@@ -1,6 +1,6 @@
-"""Kills forked trainers with SIGKILL and checks what is left: ``python -m faults.kills (save|resume|rewind) FOLDER``.
+"""Kill forked trainers with SIGKILL and check the files: `python -m faults.kills (save|resume|rewind) FOLDER`.
 
-Forks are cheap where fresh processes, which import torch, are not; and a process of its own keeps them out of pytest.
+Forks are cheap, new processes import torch; a separate process avoids forks of pytest.
 """
 
 import os
@@ -24,7 +24,7 @@ EVENTS = {"open", "os.mkdir", "os.rename", "os.remove", "os.rmdir", "shutil.rmtr
 
 
 def killed_at(n, action):
-    """Run ``action`` in a fork that kills itself at its ``n``-th file operation; return whether it was killed."""
+    """Run `action` in a fork that kills itself at its `n`-th file operation; return whether it was killed."""
     pid = os.fork()
     if pid == 0:
         arm(n)
@@ -48,7 +48,7 @@ def arm(n):
                 os.kill(os.getpid(), signal.SIGKILL)
 
     def torn(real):
-        """Return a function that leaves its file at half length for a moment before it is complete."""
+        """Return a function that writes half of its file before the rest."""
 
         def write(*arguments):
             real(*arguments)
@@ -68,7 +68,7 @@ def arm(n):
 
 
 def sweep(folder, prepare, action, check):
-    """Kill ``action`` at its first, second, ... operation until it gets through, and ``check`` after each."""
+    """Kill `action` at its first, second, ... operation until it completes, and call `check` after each."""
     n = 0
     while True:
         n += 1
@@ -86,7 +86,7 @@ def state(number):
 
 
 def sweep_save(folder):
-    """A save with two checkpoints there, a damaged one of the same step in the way and an old one to be removed."""
+    """Check a save next to two checkpoints: a damaged one of the same step, and an old one to be removed."""
 
     def prepare(place):
         for n in (1, 2):
@@ -114,7 +114,7 @@ def sweep_save(folder):
 
 
 def sweep_rewind(folder):
-    """Moving late records aside loses none, whenever it is cut short."""
+    """Check that no record is lost if moving late ones is interrupted."""
     lines = [f'{{"consumed": {n}}}' for n in (1, 2, 3, 4)]
 
     def prepare(place):
@@ -132,7 +132,7 @@ def sweep_rewind(folder):
 
 
 def kill_and_resume(folder):
-    """A run killed at random moments, over and over, ends as one that was left in peace."""
+    """Check that a run killed repeatedly at random times ends as an uninterrupted one."""
     whole, broken = make(folder / "whole"), make(folder / "broken")
     go_on(whole)
     chance = random.Random(0)  # noqa: S311  not for secrets

@@ -1,7 +1,7 @@
-"""Kills forked command lines that train language models, and checks that they end as if left in peace.
+"""Kill forked command lines that train language models, and check that they end as uninterrupted ones.
 
-``python -m faults.languages ALGORITHM FOLDER [OPTION ...]``. Forks, since a fresh process imports torch and
-transformers first; a process of its own, so that pytest is not forked.
+`python -m faults.languages ALGORITHM FOLDER [OPTION ...]`. A fork need not import torch and transformers again; a
+separate process avoids forks of pytest.
 """
 
 import os
@@ -42,7 +42,7 @@ def forked(arguments):
 
 
 def finished(pid):
-    """Return whether a fork ended by itself, which it must have done well."""
+    """Return whether a fork ended by itself, and check that it succeeded."""
     status = os.waitpid(pid, 0)[1]
     assert os.WIFSIGNALED(status) or os.WEXITSTATUS(status) == 0, status
     return os.WIFEXITED(status)
@@ -53,7 +53,7 @@ def checkpoints(folder):
 
 
 def kill_after(pid, folder, before, chance):
-    """Kill a fork a moment after its next checkpoint; return whether it was still there to be killed."""
+    """Kill a fork shortly after its next checkpoint; return whether it was still running."""
     while checkpoints(folder) <= before:
         if os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None:
             return not finished(pid)

@@ -1,4 +1,4 @@
-"""A training process to be killed, stopped and starved: ``python -m faults.trainer RUN [--pause SECONDS]``."""
+"""A training process to be killed or stopped: `python -m faults.trainer RUN [--pause SECONDS]`."""
 
 import argparse
 import sys
@@ -26,7 +26,7 @@ def make(path):
 
 
 def go_on(run, *, learner=None, interrupted=lambda: False, progress="silent"):
-    """Train ``run`` from its last checkpoint to the end, with a checkpoint after every iteration."""
+    """Train `run` from its last checkpoint to the end, with a checkpoint after every iteration."""
     learner = learner or Regression()
     with run.lock():
         resume_from(run, learner)
@@ -34,7 +34,7 @@ def go_on(run, *, learner=None, interrupted=lambda: False, progress="silent"):
 
 
 class Announcing(Regression):
-    """Says when it is in the middle of an iteration, and stays there for a while."""
+    """Learner that prints a line in the middle of each iteration, and then waits."""
 
     pause = 0.0
 

@@ -1,4 +1,4 @@
-"""The source of the package, parsed once for all house rules."""
+"""Fixtures for the house rules: the sources of the package, parsed once."""
 
 import ast
 from pathlib import Path

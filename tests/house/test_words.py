@@ -238,7 +238,9 @@ def test_prose_is_the_plain_english_of_the_field(root):
     found = {}
     pages = [root / "CONTRIBUTING.md", root / "README.md", root / "experiments" / "README.md"]
     pages += sorted((root / "docs").rglob("*.md"))
-    for path in [*pages, *sorted((root / "experiments").glob("*.py")), *sorted((root / "src").rglob("*.py"))]:
+    helpers = [path for path in sorted((root / "tests").rglob("*.py")) if not path.name.startswith("test_")]
+    scripts = sorted((root / "experiments").glob("*.py"))
+    for path in [*pages, *scripts, *helpers, *sorted((root / "src").rglob("*.py"))]:
         if hits := dialect(path.name, path.read_text(encoding="utf-8")):
             found[str(path.relative_to(root))] = hits
     assert found == {}, f"replace by: {DIALECT}"

@@ -1,4 +1,4 @@
-"""Tokenizers: the one of the built-in tasks, and small trained ones whose tokens are words, with chat templates."""
+"""Fixtures for language models: tokenizers of characters and of words, with chat templates, and small networks."""
 
 import copy
 
@@ -30,7 +30,7 @@ def trained_words():
 
 @pytest.fixture
 def make_words(trained_words):
-    """Return what makes a tokenizer of words, with or without a BOS of its own, and with a chat template."""
+    """Return a function that creates a tokenizer of words with a chat template, with or without a BOS token."""
 
     def make(*, bos=False, eos="<|im_end|>", template=CHATML):
         words = copy.deepcopy(trained_words)
@@ -45,7 +45,7 @@ def make_words(trained_words):
 
 @pytest.fixture
 def words(make_words):
-    """A tokenizer of words, without BOS, that pads with its EOS."""
+    """Return a tokenizer of words without a BOS token, which pads with its EOS token."""
     return make_words()
 
 
@@ -85,7 +85,7 @@ KINDS = {
 
 @pytest.fixture(scope="session")
 def make_network():
-    """Return what builds a small network of transformers, whose weights are large enough to tell tokens apart."""
+    """Return a function that creates a small network of transformers, with weights that make tokens distinguishable."""
     import torch
     import transformers
 
@@ -106,7 +106,7 @@ def make_network():
 
 @pytest.fixture
 def make_model(make_network, characters):
-    """Return what builds a small language model of characters."""
+    """Return a function that creates a small language model of characters."""
     from operant.language.models import LanguageModel
 
     def make(kind="llama", *, seed=0, dtype=None, **changes):
@@ -118,7 +118,7 @@ def make_model(make_network, characters):
 
 @pytest.fixture
 def model_folder(make_network, characters, tmp_path):
-    """A small model of characters, as transformers saves it."""
+    """Return the folder of a small model of characters, saved by transformers."""
     make_network().save_pretrained(tmp_path / "model")
     characters.save_pretrained(tmp_path / "model")
     return str(tmp_path / "model")

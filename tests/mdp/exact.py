@@ -1,4 +1,4 @@
-"""Small models and their exact optimum, by trying every policy."""
+"""Small models and their exact optimum, by enumeration of all policies."""
 
 import itertools
 from fractions import Fraction
@@ -9,7 +9,7 @@ from operant.mdp import MDP
 
 
 def dense(mdp):
-    """Return the transitions that go on `[S, A, S]` and the expected rewards `[S, A]`."""
+    """Return the transitions that continue the episode `[S, A, S]` and the expected rewards `[S, A]`."""
     indptr, successors, probabilities = mdp.continuation
     table = np.zeros((mdp.states * mdp.actions, mdp.states))
     rows = np.repeat(np.arange(len(indptr) - 1), np.diff(indptr))
@@ -46,7 +46,7 @@ def random_models(count, *, seed=0):
 
 
 def assert_solved(solution, truth, tolerance=1e-5):
-    """Check values, bounds and flag against the truth."""
+    """Check values, bounds and flag against the exact solution."""
     slack = 1e-9 * max(1.0, np.abs(truth).max())
     assert solution.converged
     np.testing.assert_allclose(solution.values, truth, rtol=0, atol=tolerance + slack)
@@ -77,7 +77,7 @@ def rational_value(mdp, policy, gamma):
 
 
 def rational_optimum(mdp, gamma):
-    """Return the optimal values in fractions, by trying every policy."""
+    """Return the optimal values in fractions, by enumeration of all policies."""
     choices = [np.flatnonzero(row) if row.any() else [0] for row in mdp.feasible]
     tried = [rational_value(mdp, policy, gamma) for policy in itertools.product(*choices)]
     return [max(values) for values in zip(*tried, strict=True)]

@@ -1,4 +1,4 @@
-"""Several ranks in the threads of one process, for tests of what shards compute: `team`."""
+"""Several ranks in threads of one process, for tests of shards: `team`."""
 
 import threading
 from concurrent.futures import ThreadPoolExecutor
@@ -9,7 +9,7 @@ from operant.state import clone
 
 
 class Rank:
-    """One member of a team; exchanges go through a list that all of them see."""
+    """Member of a team; members exchange data by a shared list."""
 
     sharded = False
 
@@ -37,7 +37,7 @@ def ranks(size):
 
 
 def team(size, work, members=None):
-    """Return what ``work(rank)`` returns for each of ``size`` ranks."""
+    """Return the results of `work(rank)` for each of `size` ranks."""
 
     def member(rank):
         try:

@@ -1,4 +1,4 @@
-"""A learner and an environment small enough to know everything about them."""
+"""A learner and an environment with known results."""
 
 from collections.abc import Sequence
 

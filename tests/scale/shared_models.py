@@ -1,4 +1,4 @@
-"""Learners of language models after some iterations, in this process or, as a program, in several that share them."""
+"""Learners of language models after some iterations, in this process, or as a program in several that share models."""
 
 import sys
 from pathlib import Path
@@ -35,7 +35,7 @@ CASES = {
 
 
 def trained(name, iterations=2):
-    """Return everything that a case computes, by name: losses, gradients and the state at the end."""
+    """Return the losses, gradients and final state of a case, by name."""
     algorithm, task, values = CASES[name]
     entry = catalog.find(algorithm)
     settings = Settings(entry.name, task, seeds=(1000,), budget=10**4, threads=1)
@@ -60,7 +60,7 @@ def trained(name, iterations=2):
 
 
 def main(folder, run):
-    """Write what the leading process has found of each case, and continue a run."""
+    """Write the results of all cases in the leading process, and continue a run."""
     torch.set_num_threads(1)
     with joined(sharded=True) as processes:
         for number, name in enumerate(CASES):

@@ -1,6 +1,6 @@
-"""Programs that use a service of the Tinker API, run by test_tinker_server in a process of its own.
+"""Programs that use a service of the Tinker API, run by test_tinker_server in a separate process.
 
-The SDK leaves sockets to the garbage collector, which pytest would take for faults of other tests.
+The SDK leaves sockets to the garbage collector, which pytest would report as faults of other tests.
 """
 
 import sys
@@ -29,7 +29,7 @@ def step(trainer):
 
 
 def a_loop_gives_the_same_here_and_there(remote, folder):
-    """The same functions are called on both; nothing but the address differs."""
+    """Call the same functions on both; only the address differs."""
     with connect(model="tiny", lora_r=4, states=folder) as local:
         for _ in range(3):
             (_, mine, report), (_, theirs, other) = step(local), step(remote)
@@ -41,7 +41,7 @@ def a_loop_gives_the_same_here_and_there(remote, folder):
 
 
 def samples_come_from_the_present_weights(remote):
-    """After steps towards one completion it is the likeliest."""
+    """Check that one completion is the most probable after training on it."""
     for _ in range(30):
         remote.forward_backward([datum(weights=[1.0] * 7)], "cross_entropy")
         remote.optim_step(Adam(learning_rate=1e-2))
@@ -61,7 +61,7 @@ def a_saved_state_continues(remote):
 
 
 def a_loop_for_the_service_runs_as_it_is(address):
-    """Written against the SDK alone, as its documentation has it."""
+    """Run the loop of the documentation, which uses only the SDK."""
     service = tinker.ServiceClient(base_url=address)
     client = service.create_lora_training_client(base_model="tiny", rank=4).result()
     tokens = client.get_tokenizer().encode("7*8=56")

@@ -1,4 +1,4 @@
-"""What every learner of the package must do, called by the tests of each."""
+"""Checks of all learners of the package, called by the tests of each."""
 
 import numpy as np
 
@@ -22,7 +22,7 @@ def same(left, right):
 
 
 def contract(algorithm, **values):
-    """Chunks, neighbors, resuming and stepping make no difference."""
+    """Check that chunks, other seeds, resume and single steps do not change results."""
     mdp = forest(seed=3)
     learner = learner_for(algorithm, mdp, seeds=(4, 0, 9), steps_per_iteration=60, **values)
     reports = [learner.iterate() for _ in range(5)]
@@ -51,7 +51,7 @@ def contract(algorithm, **values):
 
 
 def stepping_is_simulating(algorithm, task="CliffWalking-v1", steps=150, **values):
-    """Nothing is random in the task, so its steps are the same in a Python loop over Gymnasium's environment."""
+    """Check a deterministic task against a Python loop over Gymnasium's environment."""
     simulated = learner_for(algorithm, MDP.from_gymnasium(task), seeds=(1, 2), steps_per_iteration=steps, **values)
     stepped = learner_for(algorithm, enumerated(task, (1, 2)), seeds=(1, 2), steps_per_iteration=steps, **values)
     for learner in (simulated, stepped):
@@ -62,7 +62,7 @@ def stepping_is_simulating(algorithm, task="CliffWalking-v1", steps=150, **value
 
 
 def bandit_contract(algorithm, **values):
-    """Chunks, neighbors and resuming make no difference, and what is reported adds up."""
+    """Check that chunks, other seeds and resume do not change results, and that metrics are consistent."""
     arms = Arms.paying_one([[0.1, 0.5, 0.4], [0.7, 0.2, 0.3], [0.6, 0.6, 0.1]])
     learner = learner_for(algorithm, arms, seeds=(4, 0, 9), steps_per_iteration=60, **values)
     reports = [learner.iterate() for _ in range(5)]

@@ -1,4 +1,4 @@
-"""Small models that the tests know everything about."""
+"""Small models with known solutions."""
 
 import numpy as np
 
@@ -29,7 +29,7 @@ def build(states, actions, entries, start=0, max_steps=None):
 
 
 def random_walk(states=5, left=0.0, right=1.0):
-    """Return the walk of Sutton and Barto 2018, examples 6.2 and 7.1: one action, steps left and right by chance."""
+    """Return the walk of Sutton and Barto 2018, examples 6.2 and 7.1: one action, random steps left and right."""
     entries = []
     for s in range(states):
         for successor, reward in ((s - 1, left), (s + 1, right)):
@@ -59,12 +59,12 @@ def forest(seed=0, states=6, actions=3, max_steps=20):
 
 
 def self_loop():
-    """Return a state that is left with probability 1/2 a step, at a cost of 1 for each step that stays; V = -1."""
+    """Return a state that is left with probability 1/2 per step, at a cost of 1 for each step that stays; V = -1."""
     return build(1, 1, [(0, 0, 0, 0.5, -1.0, False), (0, 0, 0, 0.5, 0.0, True)])
 
 
 def corridor(length=4, max_steps=None):
-    """Return a corridor with the goal, worth 1, at its end; action 0 stays, action 1 goes on. Nothing is random."""
+    """Return a corridor with the goal, worth 1, at its end; action 0 stays, action 1 moves. Nothing is random."""
     entries = []
     for s in range(length):
         last = s == length - 1

@@ -1,4 +1,4 @@
-"""The simulator and the policies once more, in plain Python and with the same random numbers."""
+"""The simulator and the policies in plain Python, with the same random numbers."""
 
 import math
 
@@ -9,7 +9,7 @@ MASK = (1 << 64) - 1
 
 
 class Stream:
-    """splitmix64."""
+    """Generator of random numbers, splitmix64."""
 
     def __init__(self, seed, purpose):
         self.state = int(seed_sequence(seed, purpose).generate_state(1, "u8")[0])
@@ -28,7 +28,7 @@ class Stream:
         return ((self.word() >> 32) * n) >> 32
 
     def choose(self, weights):
-        """Draw an index by inversion; a single one needs no number."""
+        """Draw an index by inversion; a single one needs no random number."""
         if len(weights) == 1:
             return 0
         u, total = self.uniform(), 0.0
@@ -66,7 +66,7 @@ class TwinWorld:
 
 
 class TwinAgent:
-    """What the twins of all control methods share; subclasses learn."""
+    """Base class of the twins of control methods; subclasses learn."""
 
     def __init__(self, mdp, seed, *, gamma, alpha=0.1, epsilon=0.1, initial=0.0):
         self.options = [[a for a in range(mdp.actions) if mdp.feasible[s, a]] for s in range(mdp.states)]
@@ -109,7 +109,7 @@ class TwinAgent:
 
 
 class TwinPrediction(TwinAgent):
-    """Follows the uniform policy; values are those of action 0."""
+    """Twin of prediction, which follows the uniform policy; values are those of action 0."""
 
     def choose(self, state):
         weights = [1 / len(self.options[state]) if a in self.options[state] else 0.0 for a in range(len(self.q[0]))]
@@ -120,7 +120,7 @@ class TwinPrediction(TwinAgent):
 
 
 def play(mdp, agent, seed, steps):
-    """Let a twin act and learn; return its world."""
+    """Run a twin that acts and learns; return its environment."""
     world = TwinWorld(mdp, seed)
     for _ in range(steps):
         agent.learn(world.advance(agent.choose(world.state)))

@@ -1,4 +1,4 @@
-"""The app without a socket, and what a page of it sends."""
+"""Fixtures for tests of the web app: a client without a socket, and requests as its pages send them."""
 
 import json
 
@@ -17,20 +17,20 @@ PAGE = {"content-type": "application/json", "x-operant": "1", "origin": ADDRESS,
 
 @pytest.fixture(scope="session")
 def runs(tmp_path_factory):
-    """Give a folder of runs that has none."""
+    """Return a folder without runs."""
     return tmp_path_factory.mktemp("web") / "runs"
 
 
 @pytest.fixture(scope="session")
 def client(runs):
-    """Give a client of the app, whose workers live as long as the session."""
+    """Return a client of the app, whose workers run until the session ends."""
     with TestClient(make_app(runs, Hosts("127.0.0.1", 8421)), base_url=ADDRESS) as found:
         yield found
 
 
 @pytest.fixture(scope="session")
 def ask(client):
-    """Give what a page does: ask(name, **arguments) returns status and answer."""
+    """Return a function that sends a request as a page does: `ask(name, **arguments)` returns status and answer."""
 
     def ask(name, **arguments):
         response = client.post(f"/api/{name}", content=json.dumps(arguments), headers=PAGE)

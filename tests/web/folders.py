@@ -1,4 +1,4 @@
-"""Runs on disk, as training leaves them."""
+"""Folders of runs, as training writes them."""
 
 from operant.runtime.evaluation import Evaluation
 from operant.runtime.metrics import RecordWriter

@@ -1,10 +1,10 @@
-"""A small dense solver, which shares no code with the package."""
+"""Dense solver of small models, without code of the package."""
 
 import numpy as np
 
 
 def dense(model):
-    """Return the probabilities of going on [S, A, S], the mean rewards [S, A] and which actions are feasible [S, A]."""
+    """Return transition probabilities [S, A, S] without ends, mean rewards [S, A] and the mask of actions [S, A]."""
     going_on = np.zeros((model.states, model.actions, model.states))
     rewards = np.zeros((model.states, model.actions))
     feasible = np.zeros((model.states, model.actions), bool)

@@ -107,9 +107,9 @@ class Server:
 
 @pytest.fixture
 def listen():
-    """Return what lets a function answer HTTP requests: `(path, body, headers) -> (status, answer)`, and its address.
+    """Return a function that serves HTTP by `(path, body, headers) -> (status, answer)` and returns the address.
 
-    An answer of bytes is sent as it is, None hangs up.
+    An answer of bytes is sent unchanged; None closes the connection.
     """
     servers = []
 
@@ -152,7 +152,7 @@ def listen():
 
 @pytest.fixture
 def make_server(listen):
-    """Return what starts a server with a model of its own; its address is `server.address`."""
+    """Return a function that starts a server with its own model; the address is `server.address`."""
 
     def make(model):
         server = Server(model)
