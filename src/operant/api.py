@@ -164,7 +164,7 @@ def train(
         settings, config, inputs = pin(entry, *_with_bonuses(entry, settings, config, bonus), source)
         resolved = resolve(entry, settings, config)
         source_learner = None if source is None else _load_source(source, entry)
-        experiment = _assemble(entry, settings, config, resolved, progress)
+        experiment = assemble(entry, settings, config, resolved)
         stopping = stack.enter_context(saving_first(interrupted))
         stack.enter_context(closing(experiment))
         _check_servers(experiment)
@@ -180,14 +180,6 @@ def train(
         if source is not None:
             folder.checkpoints.save(experiment.learner.state_dict(), experiment.learner.consumed)
         return _train(Trained(folder, experiment), progress, stopping, report, all_callbacks)
-
-
-def _assemble(
-    entry: catalog.Algorithm, settings: Settings, config: Any, resolved: Any, progress: ProgressMode
-) -> Experiment:
-    """Display the seeds, and create the environments and the learner."""
-    announce(progress, [seeds_in_words(settings.seeds)])
-    return assemble(entry, settings, config, resolved)
 
 
 def _facts(experiment: Experiment, config: Any, source: Path | None) -> dict[str, Any]:
@@ -274,7 +266,6 @@ def resume(
             folder.set_budget(budget)
         all_callbacks = recorded(folder, callbacks, accept_changes=accept_changes) + callbacks_of(callbacks)
         all_callbacks += trackers_of(folder.settings.track if track is None else track)
-        announce(progress, [seeds_in_words(folder.settings.seeds)])
         experiment = reassemble(folder, remote_code, accept_changes)
         with saving_first(interrupted) as stopping, closing(experiment):
             _check_servers(experiment)
@@ -412,7 +403,8 @@ def _train(
             settings.budget,
             rollout - settings.budget,
         )
-    announce(progress, trained.experiment.notes if isinstance(trained.experiment, Answering) else ())
+    notes = trained.experiment.notes if isinstance(trained.experiment, Answering) else ()
+    announce(progress, [seeds_in_words(settings.seeds), *notes])
     hints = hints_of(trained.run, kept=bool(best_weights_of(trained.run, trained.experiment)))
     outcome = run_training(
         trained.experiment.learner,
