@@ -19,9 +19,9 @@ def answers(page, count):
 def test_a_conversation_by_keys_is_that_of_the_command(page, runs, capfd, monkeypatch):
     monkeypatch.chdir(runs.parent)  # where the server was started: the command names runs from there
     page.goto("/runs#runs=words")
-    page.get_by_role("link", name="Talk to it here").press("Enter")
+    page.get_by_role("link", name="Chat with it here").press("Enter")
     page.locator("main[data-ready]").wait_for()
-    page.get_by_label("Next to it").select_option("words")
+    page.get_by_label("Second model").select_option("words")
     page.get_by_label("Scored by").select_option("judge")
     page.get_by_label("Longest answer").fill("8")
     page.get_by_label("Longest answer").press("Enter")

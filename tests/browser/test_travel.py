@@ -96,7 +96,7 @@ def test_a_point_of_the_curve_is_clicked_and_dragged(page, runs):
     page.mouse.click(*at(0.5))
     expect(page.locator("canvas[data-step]")).to_be_visible()
     expect(page.locator(".arrival")).to_contain_text(re.compile(r"Update at 1,\d{3}[,.]"))
-    expect(page.get_by_label("What the policy makes of the state").locator("tbody tr")).to_have_count(2)
+    expect(page.get_by_label("The policy in this state").locator("tbody tr")).to_have_count(2)
     first = int(state(page)["at"])
     assert first % UPDATE == 0
     page.mouse.move(*at(0.5))
@@ -127,7 +127,7 @@ def test_the_table_of_a_grid_stands_next_to_the_exact_values(page):
     arrived(page, 1000)
     cells = page.locator(".tables .world .cell")
     expect(cells).to_have_count(16)
-    expect(page.locator(".tables .facts").first).to_contain_text("Greatest |V − V*|")
+    expect(page.locator(".tables .facts").first).to_contain_text("Maximum |V − V*|")
     value = cells.first.get_attribute("data-value")
     error = page.locator(".tables .facts dd").first.text_content()
     page.keyboard.press("Shift+ArrowRight")

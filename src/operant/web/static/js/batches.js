@@ -25,7 +25,7 @@ export class BatchPicker {
     } }, choices.map(([value, text]) => h("option", { value, selected: value === this.run }, text)));
     this.element = runs.length
       ? h("div", { className: "bar batch" }, h("label", { className: "picker" }, h("span", {}, "Batch of a run"), select), this.choosers, this.place, this.status)
-      : h("p", { className: "hint" }, "Runs of PPO and of GRPO in the folder would show their batches here.");
+      : h("p", { className: "hint" }, "Batches of PPO and GRPO runs in the folder appear here.");
   }
 
   /** What differs from the beginning. */
@@ -47,7 +47,7 @@ export class BatchPicker {
       while (!answer.done) {
         answer = await call("travel/batch", { run: this.run, at: answer.at, seed: this.seed, environment: this.environment ?? 0 });
         if (turn !== this.turn) return;
-        if (!answer.done) this.status.textContent = "computing the update again…";
+        if (!answer.done) this.status.textContent = "recomputing the update…";
       }
       this.slide(answer);
       this.choose(answer);

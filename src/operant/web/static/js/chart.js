@@ -66,7 +66,7 @@ export class Chart {
     const xs = this.extent ?? this.series.flatMap((one) => (one.dots ? [] : [one.x[0], one.x[one.x.length - 1]]));
     if (!ys.length) {
       this.scale = null;
-      this.svg.replaceChildren(s("text", { class: "empty", x: width / 2, y: height / 2 }, this.options.empty ?? "nothing to show yet"));
+      this.svg.replaceChildren(s("text", { class: "empty", x: width / 2, y: height / 2 }, this.options.empty ?? "no data yet"));
       this.legend.replaceChildren();
       return;
     }

@@ -11,7 +11,7 @@ const KNOBS = [
   { name: "max_tokens", label: "Longest answer, in tokens", usual: 64, min: 1, max: 1024, step: 1 },
   { name: "seed", label: "Seed", usual: 0, min: 0, max: 1e9, step: 1 },
 ];
-const KEYS = [["/", "to the prompt"], ["Enter", "ask"], ["Shift Enter", "a new line"], ["Esc", "stop the answers, leave the prompt"], ["u", "take the last prompt back"], ["n", "a new conversation"]];
+const KEYS = [["/", "to the prompt"], ["Enter", "ask"], ["Shift Enter", "a new line"], ["Esc", "stop the answers; leave the prompt field"], ["u", "edit the last prompt"], ["n", "a new conversation"]];
 
 class Chat {
   constructor(root, { policies, rewards }) {
@@ -53,7 +53,7 @@ class Chat {
     for (const prompt of this.prompts) whole.append("say", prompt);
     const fits = whole.toString().length <= LONGEST_LINK;
     setFragment(fits ? whole : found, push);
-    this.note.textContent = fits ? "" : "The conversation is too long for a link: the address has the settings alone. ";
+    this.note.textContent = fits ? "" : "The conversation is too long for a link: the address contains only the settings. ";
     this.command.show(this.prompts.length ? this.asCommand() : "");
   }
 
@@ -70,7 +70,7 @@ class Chat {
     const choice = (id, label, options, chosen, onchange) => h("div", { className: "knob pair" }, h("label", { htmlFor: id }, label), h("select", { id, onchange: (event) => onchange(event.target.value) }, options.map(([value, text]) => h("option", { value, selected: value === String(chosen) }, text))));
     const names = this.policies.map((one) => [one.name, `${one.name} (${one.about})`]);
     const sides = SIDES.flatMap((side) => [
-      choice(`model-${side}`, side === "a" ? "Who answers" : "Next to it", side === "a" ? names : [["", "nobody"], ...names], this.models[side], (name) => this.change(() => {
+      choice(`model-${side}`, side === "a" ? "First model" : "Second model", side === "a" ? names : [["", "none"], ...names], this.models[side], (name) => this.change(() => {
         this.models[side] = name;
         this.places[side] = 0;
       })),
@@ -92,9 +92,9 @@ class Chat {
     this.columns = SIDES.filter((side) => this.models[side]).map((side) => new Column(this, side));
     put(this.root, h("div", { className: "chat" },
       h("section", { className: "card chat-settings", "aria-label": "Settings" }, h("h2", { className: "title" }, "Chat"),
-        sides, choice("judge", "Scored by", [["", "nobody"], ...this.rewards.map((one) => [one.name, one.name])], this.judge, (name) => this.change(() => (this.judge = name))),
+        sides, choice("judge", "Scored by", [["", "none"], ...this.rewards.map((one) => [one.name, one.name])], this.judge, (name) => this.change(() => (this.judge = name))),
         h("div", { className: "chat-knobs" }, knobs),
-        h("p", { className: "hint" }, "Changing a setting answers all prompts again, with the same random numbers.")),
+        h("p", { className: "hint" }, "If a setting changes, all prompts are answered again with the same random numbers.")),
       h("div", { className: "chat-main" },
         h("div", { className: `steps ${this.columns.length > 1 ? "two" : ""}` }, this.columns.map((column) => column.element)),
         h("form", { className: "card composer", onsubmit: (event) => {
@@ -104,7 +104,7 @@ class Chat {
           h("div", { className: "bar" }, this.asker, this.stopper,
             h("button", { type: "button", className: "quiet", onclick: () => this.back() }, "Take back ", h("kbd", {}, "u")),
             h("button", { type: "button", className: "quiet", onclick: () => this.begin() }, "New ", h("kbd", {}, "n")),
-            h("span", { className: "hint", id: "prompt-hint" }, "Enter asks, Shift and Enter begin a new line"))),
+            h("span", { className: "hint", id: "prompt-hint" }, "Enter sends, Shift+Enter adds a line"))),
         h("p", { className: "hint" }, this.note), this.command)));
     this.remember();
   }
@@ -198,7 +198,7 @@ class Column {
   }
 
   empty() {
-    put(this.log, h("p", { className: "hint" }, "Nothing has been asked yet."));
+    put(this.log, h("p", { className: "hint" }, "No prompts yet."));
   }
 
   /** Keep the first turns alone. */
@@ -212,7 +212,7 @@ class Column {
     if (!last || last.complete) return;
     last.complete = true;
     last.cut = true;
-    last.note.textContent = "stopped; the command below writes it to its end";
+    last.note.textContent = "stopped; the command below completes it";
   }
 
   /** Answer the prompts without an answer, one after another. */
@@ -238,7 +238,7 @@ class Column {
       if (!goes()) return;
       turn.text = found.text;
       turn.shown.textContent = found.text;
-      this.kind.textContent = found.in_turns ? "each prompt is a turn of one conversation" : "each prompt is a text of its own to continue";
+      this.kind.textContent = found.in_turns ? "prompts are turns of one conversation" : "each prompt is a separate text to continue";
       this.log.scrollTop = this.log.scrollHeight;
       if (!found.complete) continue;
       if (scoresNext(this.page, body)) {
@@ -290,7 +290,7 @@ export async function show(root) {
   if (!found.policies.length) {
     const line = commandLine("");
     line.show("operant train sft arithmetic");
-    put(root, h("div", { className: "card empty-page" }, h("h2", { className: "title" }, "No language models yet"), h("p", {}, "Runs that train one can be talked to as soon as they have a checkpoint. To begin with:"), line));
+    put(root, h("div", { className: "card empty-page" }, h("h2", { className: "title" }, "No language models yet"), h("p", {}, "You can chat with the model of a run as soon as it has a checkpoint. To start:"), line));
     root.dataset.ready = "0";
     return KEYS;
   }

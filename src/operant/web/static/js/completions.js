@@ -6,7 +6,7 @@ import { COLORS, describe, ledgerTable, tokens } from "./ledger.js";
 const MOST_TOKENS = 12000;
 const SOURCES = [["training", "Training batches"], ["held-out", "Held-out answers"]];
 const FILTERS = [["q", "Contains", "search"], ["least", "Reward from", "number"], ["most", "Reward to", "number"], ["short", "Length from", "number"], ["long", "Length to", "number"]];
-const KEYS = [[". ,", "next, previous step"], ["c", "two steps side by side"], ["j k", "next, previous answer"], ["Enter", "its ledger"], ["/", "filter"], ["Esc", "leave the filter"]];
+const KEYS = [[". ,", "next, previous step"], ["c", "compare two steps"], ["j k", "next, previous answer"], ["Enter", "its ledger"], ["/", "filter"], ["Esc", "clear the filter"]];
 
 class Completions {
   constructor(root, runs) {
@@ -53,7 +53,7 @@ class Completions {
     this.stage = h("div", { className: "steps" });
     this.command = commandLine();
     put(this.root, h("div", { className: "completions" },
-      h("section", { className: "card", "aria-label": "What is shown" },
+      h("section", { className: "card", "aria-label": "Filter" },
         h("div", { className: "bar" }, picker("Run", this.runs.map((name) => [name, name]), this.run, (name) => this.open(name)), this.sources, this.seeds,
           picker("Color", Object.entries(COLORS).map(([name, { title }]) => [name, title]), this.color, (name) => {
             this.color = name;
@@ -81,7 +81,7 @@ class Completions {
     this.note.hidden = !answer.note;
     const found = places.map((at) => this.steps.findIndex((step) => step.consumed === at)).filter((i) => i >= 0);
     this.panels = (found.length ? found : [this.steps.length - 1]).filter((i) => i >= 0).map((i) => new Panel(this, i));
-    if (!this.panels.length) put(this.stage, h("p", { className: "notice" }, "This run has kept no answers yet: they come with its next evaluation."));
+    if (!this.panels.length) put(this.stage, h("p", { className: "notice" }, "This run has no answers yet; they are saved at its next evaluation."));
     await this.arrange();
   }
 
@@ -196,7 +196,7 @@ class Panel {
     const visit = batch.visit(answer);
     const place = h("div", {});
     const head = h("span", { className: "reward", "data-sign": Math.sign(answer.reward ?? 0) }, answer.reward === null || answer.reward === undefined ? "no reward" : short(answer.reward, 3));
-    const note = answer.truncated ? "cut off" : answer.temperature === 0 ? "greedy" : answer.counts === false ? "not learned from" : "";
+    const note = answer.truncated ? "cut off" : answer.temperature === 0 ? "greedy" : answer.counts === false ? "not trained on" : "";
     const text = h("span", { className: "tokens" }, visit ? tokens(batch, visit, this.page.color) : said(answer.text));
     const row = h("div", { className: "answer" }, head, text, note ? h("span", { className: "tag" }, note) : null);
     if (visit) {
@@ -260,7 +260,7 @@ export async function show(root) {
   if (!runs.length) {
     const line = commandLine("");
     line.show("operant train grpo arithmetic");
-    put(root, h("div", { className: "card empty-page" }, h("h2", { className: "title" }, "No completions yet"), h("p", {}, "Language models keep their answers at every evaluation. To begin with:"), line));
+    put(root, h("div", { className: "card empty-page" }, h("h2", { className: "title" }, "No completions yet"), h("p", {}, "Language models save answers at every evaluation. To start:"), line));
     root.dataset.ready = "1";
     return KEYS;
   }

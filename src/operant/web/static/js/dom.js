@@ -43,7 +43,7 @@ export async function call(name, body = {}, signal = undefined) {
     });
   } catch (error) {
     if (error.name === "AbortError") throw error;
-    throw new ServerError("the server does not answer: is `operant serve` still running?", 0);
+    throw new ServerError("the server does not respond: is `operant serve` still running?", 0);
   }
   const text = await response.text();
   let answer;

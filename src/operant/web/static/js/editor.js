@@ -4,12 +4,12 @@ import { h } from "./dom.js";
 import { resized, signed } from "./world.js";
 
 const TOOLS = [
-  ["move", "Move", "Pick up a reward, a trap or a wall, and put it down elsewhere"],
-  ["wall", "Wall", "Paint walls; on a wall, paint floor"],
-  ["start", "Start", "Where episodes begin; with none, anywhere"],
+  ["move", "Move", "Move a reward, a trap or a wall"],
+  ["wall", "Wall", "Paint walls; on walls, paint floor"],
+  ["start", "Start", "Episodes start here; without a start, anywhere"],
   ["end", "End", "The episode ends here, with the reward below"],
-  ["bonus", "Pays", "Floor that pays the reward below whenever it is entered"],
-  ["cliff", "Cliff", "Costs what the rules say and leads back to the start"],
+  ["bonus", "Pays", "Floor with the reward below at every visit"],
+  ["cliff", "Cliff", "Costs the reward of a cliff and leads back to the start"],
   ["floor", "Erase", "Paint floor"],
 ];
 
@@ -65,9 +65,9 @@ export function editor(page) {
     rule("Reward of a cliff", "cliff", number),
     rule("Reward of a bump", "bump", { ...number, placeholder: "as a step" }, (text) => (text === "" ? null : Number(text))),
     rule("Slip", "slip", { type: "number", min: 0, max: 1, step: "any", title: "Probability of moving sideways" }),
-    rule("Wind of the columns", "wind", { type: "text", placeholder: "0 0 1 2 …", title: "Cells upwards, one number a column" }, wind, (value) => value.join(" ")),
+    rule("Wind of the columns", "wind", { type: "text", placeholder: "0 0 1 2 …", title: "Cells upwards, one number per column" }, wind, (value) => value.join(" ")),
     rule("Gusty wind", "gusts", { type: "checkbox" }),
-    rule("Actions", "actions", { type: "number", min: 4, max: 9, title: "4, 8 with the diagonals, 9 to stay as well" }),
+    rule("Actions", "actions", { type: "number", min: 4, max: 9, title: "4, or 8 with diagonals, or 9 with staying" }),
   ];
   const file = h("input", { type: "file", accept: ".txt,text/plain", className: "unseen", tabIndex: -1, "aria-label": "Drawing", onchange: async () => {
     try {

@@ -38,7 +38,7 @@ export class Overview {
       const table = (columns, rows) => h("div", { className: "scroll", tabIndex: 0 }, h("table", {}, h("thead", {}, h("tr", {}, columns.map((name) => h("th", { scope: "col" }, name)))), h("tbody", {}, rows)));
       const value = (one) => (one === null ? "undefined" : short(one));
       put(this.body,
-        annotators.length ? table(["Annotator", "Labels"], annotators.map(({ name, labels }) => row(name, `${whole(labels)} of ${whole(items)}`))) : h("p", { className: "hint" }, "Nobody has labeled anything yet."),
+        annotators.length ? table(["Annotator", "Labels"], annotators.map(({ name, labels }) => row(name, `${whole(labels)} of ${whole(items)}`))) : h("p", { className: "hint" }, "There are no labels yet."),
         annotators.length ? table(["Agreement", "Value", "95 % interval", "Comparisons"], statistics.map((one) => row(one.name, value(one.value), one.low === null ? "–" : `[${short(one.low)}, ${short(one.high)}]`, whole(one.count)))) : null);
     } catch (error) {
       put(this.body, h("p", { className: "notice bad", role: "alert" }, error.message));
@@ -49,7 +49,7 @@ export class Overview {
     try {
       const { text, rows, left_out: left, held_out: held } = await call("labels/exported", { run: this.run, form: this.form.value, held_out: this.heldOut.value });
       const missing = Object.entries(left).map(([outcome, count]) => `${whole(count)} ${outcome}`).join(", ");
-      const warning = held && this.heldOut.value !== "only" && this.form.value !== "events" ? `; ${whole(held)} are on held-out prompts: do not score on them what trains on them` : "";
+      const warning = held && this.heldOut.value !== "only" && this.form.value !== "events" ? `; ${whole(held)} are on held-out prompts: do not evaluate on prompts that are trained on` : "";
       this.status.textContent = `${whole(rows)} lines${missing ? `; left out: ${missing}` : ""}${warning}`;
       if (rows) save(`${this.run.replaceAll("/", "-")}-${this.form.value}.jsonl`, text, "application/jsonl");
     } catch (error) {

@@ -7,7 +7,7 @@ const RETRY_SECONDS = 2;
 const MANY = { tie: "All equal", "both-bad": "All bad" };
 const OUTCOMES = [["A", "A is better", "A"], ["B", "B is better", "B"], ["tie", "Tie", "T"], ["both-bad", "Both bad", "N"], ["skip", "Skip", "S"]];
 const KEYS = [["A 1 ←", "A is better"], ["B 2 →", "B is better"], ["T 3", "tie"], ["N 4", "both bad"], ["S", "skip"], ["U Ctrl z", "undo the last answer"]];
-const RANKING_KEYS = [["1 2 3 …", "the next best answer"], ["T", "all equal"], ["N", "all bad"], ["S", "skip"], ["Backspace", "take the last place back"], ["U Ctrl z", "undo the last answer"]];
+const RANKING_KEYS = [["1 2 3 …", "the next best answer"], ["T", "all equal"], ["N", "all bad"], ["S", "skip"], ["Backspace", "undo the last place"], ["U Ctrl z", "undo the last answer"]];
 const LETTERS = "ABCDEFGHI";
 const MOST_ANNOTATORS = 20;
 
@@ -37,7 +37,7 @@ class Labels {
     const overlap = h("input", { id: "overlap", type: "number", min: 1, max: MOST_ANNOTATORS, step: 1, value: this.overlap, required: true });
     const name = h("input", { id: "annotator", type: "text", value: this.annotator, required: true, maxLength: 60, autocomplete: "off" });
     put(this.root, h("section", { className: "card empty-page" }, h("h2", { className: "title" }, "Which answer is better?"),
-      h("p", { className: "hint" }, "Compare what a language model has answered. Sides are shuffled, and what wrote them stays hidden."),
+      h("p", { className: "hint" }, "Compare answers of language models. Their order is shuffled, and their sources are hidden."),
       problem ? h("p", { className: "notice bad", role: "alert" }, problem) : null,
       this.runs.length
         ? h("form", { onsubmit: (event) => {
@@ -49,7 +49,7 @@ class Labels {
         } }, h("div", { className: "knob pair" }, h("label", { htmlFor: "run" }, "Run"), run), h("div", { className: "knob pair" }, h("label", { htmlFor: "annotator" }, "Your name"), name),
           h("div", { className: "knob pair" }, h("label", { htmlFor: "overlap" }, "Annotators of each prompt"), overlap),
           h("button", { className: "main", type: "submit" }, "Begin"))
-        : h("div", {}, h("p", {}, "No run has answers to compare yet. Language models keep theirs when they are scored; to begin with:"), line("operant train sft arithmetic"))));
+        : h("div", {}, h("p", {}, "No run has answers to compare yet. Language models save answers at every evaluation. To start:"), line("operant train sft arithmetic"))));
     this.root.dataset.ready = "1";
   }
 
@@ -96,9 +96,9 @@ class Labels {
     this.ranked = [];
     this.overview.refresh();
     if (!this.item) {
-      put(this.prompt, h("p", {}, answer.waiting ? `What is left (${answer.waiting}) is shown to you in another window.` : "Nothing is left to label here. Thank you."));
+      put(this.prompt, h("p", {}, answer.waiting ? `The remaining ${answer.waiting} are open in another window.` : "Nothing is left to label here. Thank you."));
       put(this.sides);
-      put(this.buttons, this.repeat || !answer.answered ? null : h("button", { type: "button", onclick: () => this.again() }, "Answer again, to measure how steady you are"), this.undoButton);
+      put(this.buttons, this.repeat || !answer.answered ? null : h("button", { type: "button", onclick: () => this.again() }, "Answer again, to measure your consistency"), this.undoButton);
       this.root.dataset.ready = "end";
       return;
     }
@@ -180,7 +180,7 @@ class Labels {
             if (error.status === 409) this.show(await call("labels/following", this.who()));
             return null;
           }
-          this.say("Not saved yet: the server does not answer. Trying again…", "bad");
+          this.say("Not saved yet: the server does not respond. Trying again…", "bad");
           await new Promise((resolve) => setTimeout(resolve, RETRY_SECONDS * 1000));
         }
       }

@@ -11,7 +11,7 @@ export const COLORS = {
   entropy: { title: "Entropy", middle: 0, span: null },
   clipped: { title: "Clipped", middle: 0, span: 1 },
   reward: { title: "Reward of the token", middle: 0, span: null },
-  value: { title: "Value by the critic", middle: 0, span: null },
+  value: { title: "Value of the critic", middle: 0, span: null },
 };
 const COLUMNS = [
   ["reward", "Reward"], ["value", "Value"], ["advantage", "Advantage"], ["weight", "Weight"], ["importance", "Importance"], ["log_prob", "Log-prob."], ["ratio", "Ratio"], ["clipped", "Clipped"],
@@ -71,7 +71,7 @@ export function describe(batch, kept) {
   for (const [name, title, metric] of parts) facts.push([`${title}, as logged`, exact(batch.loss[metric], metric)], [`Sum of ${whole(batch.columns.piece.length + batch.rest.tokens)} terms`, exact(batch.sums[name], `sum-${name}`)]);
   const count = batch.columns.clipped.reduce((total, one) => total + one, 0);
   facts.push(["Clipped", `${whole(count)} of ${whole(batch.columns.clipped.length)} tokens`]);
-  return h("div", {}, list(facts), batch.rest.tokens ? h("p", { className: "hint" }, `${whole(batch.rest.tokens)} tokens of later groups are kept as a sum alone.`) : null);
+  return h("div", {}, list(facts), batch.rest.tokens ? h("p", { className: "hint" }, `${whole(batch.rest.tokens)} tokens of later groups are saved only as a sum.`) : null);
 }
 
 const exact = (value, name) => h("span", { "data-name": name, "data-value": String(value) }, short(value, 6));

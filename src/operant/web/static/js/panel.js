@@ -50,7 +50,7 @@ export class Panel {
     }
     this.busy = true;
     this.element.setAttribute("aria-busy", "true");
-    const slow = setTimeout(() => (this.line.textContent = "Computing… the first time on a machine, kernels are compiled; later it takes a moment."), 1500);
+    const slow = setTimeout(() => (this.line.textContent = "Computing… The first time on a machine, kernels are compiled; later it is fast."), 1500);
     const { state } = this.page;
     const knobs = this.knobs();
     const body = { drawing, algorithm: this.algorithm, gamma: state.gamma };
@@ -116,9 +116,9 @@ export class Panel {
     this.line.textContent = this.sentence(i);
     const last = data.frames - 1;
     this.facts.replaceChildren(...[
-      [data.predicts ? "Distance to Vπ" : "Distance to V*", short(data.errors[i]), "The greatest difference of a value from the exact solution"],
-      ["Certified", data.bounds[i] === null ? "no bound" : `≤ ${short(data.bounds[i])}`, data.bounds[i] === null ? "At γ = 1 one backup proves nothing" : "What one Bellman backup proves about that distance, without the solution"],
-      data.residuals ? ["Last change", short(data.residuals[i]), "The greatest change of a value in this step"] : ["Return", short(lastReturn(data.returns, i)), "Mean undiscounted return of the episodes that ended last"],
+      [data.predicts ? "Distance to Vπ" : "Distance to V*", short(data.errors[i]), "Maximum difference of a value from the exact solution"],
+      ["Certified", data.bounds[i] === null ? "no bound" : `≤ ${short(data.bounds[i])}`, data.bounds[i] === null ? "At γ = 1 one backup gives no bound" : "Bound of this distance from one Bellman backup, without the solution"],
+      data.residuals ? ["Last change", short(data.residuals[i]), "Maximum change of a value in this step"] : ["Return", short(lastReturn(data.returns, i)), "Mean undiscounted return of the latest episodes"],
       [data.unit[0].toUpperCase() + data.unit.slice(1), `${whole(data.ticks[i])}${i === last && !data.complete && data.residuals ? " (cut off)" : ""}`, ""],
     ].map(([term, text, title]) => h("div", { title }, h("dt", {}, term), h("dd", { "data-fact": term }, text))));
   }

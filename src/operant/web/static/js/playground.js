@@ -10,9 +10,9 @@ import { copyOf, decoded, drawingOf, encoded, kindOf, rewardOf, worldOf } from "
 const SPEEDS = [1, 2, 5, 10, 20, 40, 80];
 const VIEWS = [["values", "Values"], ["q", "Q"], ["visits", "Visits"], ["error", "Error"]];
 const KEYS = [
-  ["Space", "play or pause"], [". ,", "one frame on, one back"], ["Shift > <", "ten frames on, ten back"], ["Home End", "first, last frame"],
+  ["Space", "play or pause"], [". ,", "next, previous frame"], ["Shift > <", "ten frames forward, back"], ["Home End", "first, last frame"],
   ["[ ]", "slower, faster"], ["v", "next view"], ["o", "exact values on or off"], ["Ctrl z", "undo an edit"], ["Ctrl Shift z", "redo"],
-  ["← ↑ ↓ →", "from cell to cell"], ["Enter", "use the tool on the cell"],
+  ["← ↑ ↓ →", "move between cells"], ["Enter", "use the tool on the cell"],
 ];
 
 class Playground {
@@ -156,7 +156,7 @@ class Playground {
       this.remember();
       if (this.playing) this.play();
     } }, SPEEDS.map((n) => h("option", { value: n, selected: n === state.speed }, `${n} / s`)));
-    this.views = h("div", { className: "segments", role: "radiogroup", "aria-label": "What cells show" }, VIEWS.map(([name, title]) =>
+    this.views = h("div", { className: "segments", role: "radiogroup", "aria-label": "Shown in cells" }, VIEWS.map(([name, title]) =>
       h("button", { type: "button", role: "radio", "aria-checked": String(state.view === name), "data-view": name, onclick: () => this.see(name) }, title)));
     this.overlay = h("input", { type: "checkbox", checked: state.overlay, onchange: () => {
       state.overlay = this.overlay.checked;
@@ -236,7 +236,7 @@ class Playground {
     if (this.held === null) {
       if (kindOf(token) === "floor") return;
       this.held = cell;
-      announce("picked up; choose the cell to put it down");
+      announce("picked up; choose a cell to put it down");
       this.drawWorld();
       this.refresh();
       return;

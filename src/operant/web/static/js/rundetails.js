@@ -16,7 +16,7 @@ export function details(run) {
     return h("figure", { className: "medium" }, shown, h("figcaption", {}, medium.name, h("span", { className: "hint" }, ` ${whole(Math.ceil(medium.bytes / 1000))} kB`)));
   });
   const commands = Object.entries(run.commands).map(([name, command]) => {
-    const line = commandLine({ show: "All of it", evaluate: "Score it again", resume: "Go on with it", chat: "Talk to it", watch: "Film it" }[name]);
+    const line = commandLine({ show: "All results", evaluate: "Evaluate it again", resume: "Resume it", chat: "Chat with it", watch: "Record a video" }[name]);
     line.show(command);
     return line;
   });
@@ -24,10 +24,10 @@ export function details(run) {
     h("h2", { className: "title" }, run.name), h("p", { className: "hint" }, `${run.algorithm} on ${run.task}, ${count(run.seeds, "seed")}, ${whole(run.consumed)} of ${whole(run.budget)} used by each; ${run.outcome}${run.reason ? `: ${run.reason}` : ""}`),
     run.page ? h("p", {}, documentation(run.page, `Documentation of ${run.algorithm}`, { how: true })) : null,
     run.has_answers ? h("p", {}, h("a", { href: `/completions#${new URLSearchParams({ run: run.name })}` }, "Completions at every step")) : null,
-    run.commands.chat ? h("p", {}, h("a", { href: `/chat#${new URLSearchParams({ a: run.name })}` }, "Talk to it here")) : null,
+    run.commands.chat ? h("p", {}, h("a", { href: `/chat#${new URLSearchParams({ a: run.name })}` }, "Chat with it here")) : null,
     media.length ? h("div", { className: "media" }, media) : null,
     h("details", { open: true }, h("summary", {}, "Configuration"), h("div", { className: "scroll", tabIndex: 0 }, table(run.config))),
-    h("details", {}, h("summary", {}, "Settings, and what was decided"), h("div", { className: "scroll", tabIndex: 0 }, table({ ...run.settings, ...run.resolved }))),
+    h("details", {}, h("summary", {}, "Settings and resolved values"), h("div", { className: "scroll", tabIndex: 0 }, table({ ...run.settings, ...run.resolved }))),
     h("details", {}, h("summary", {}, "Sessions"), h("div", { className: "scroll", tabIndex: 0 }, h("table", {}, h("thead", {}, h("tr", {}, ["Started", "Ended", "Outcome", "Host", "Command"].map((name) => h("th", { scope: "col" }, name)))), h("tbody", {}, sessions)))),
     commands);
 }

@@ -57,7 +57,7 @@ class Runs {
     this.count = h("span", { className: "hint" });
     this.body = h("tbody", {});
     this.table = h("table", { className: "runs" }, h("thead", {}, h("tr", {}, h("th", { scope: "col" }, h("span", { className: "unseen" }, "Selected")), ["Run", "Algorithm", "Task", "Score", "State"].map((name) => h("th", { scope: "col" }, name)))), this.body);
-    this.chart = new Chart({ title: "Score", xLabel: "budget used by a seed", height: 330, sparse: true, empty: "select runs that have been scored", onpick: (x) => this.travel.pick(x), onpicked: () => this.travel.release() });
+    this.chart = new Chart({ title: "Score", xLabel: "budget used by a seed", height: 330, sparse: true, empty: "select runs with evaluations", onpick: (x) => this.travel.pick(x), onpicked: () => this.travel.release() });
     this.metrics = h("select", { "aria-label": "Metric", onchange: () => {
       this.metric = this.metrics.value;
       this.remember();
@@ -102,7 +102,7 @@ class Runs {
     source.addEventListener("open", () => (this.problem.hidden = true));
     source.addEventListener("error", () => {
       if (source !== this.source) return;
-      if (source.readyState !== EventSource.CLOSED) this.fail(new Error("the server does not answer: is `operant serve` still running?"));
+      if (source.readyState !== EventSource.CLOSED) this.fail(new Error("the server does not respond: is `operant serve` still running?"));
       else {
         this.followed = "";
         setTimeout(() => this.listen(), SLOW_SECONDS * 1000);
@@ -145,7 +145,7 @@ class Runs {
     this.problem.hidden = true;
     if (!answer.runs.length) {
       this.root.replaceChildren(h("div", { className: "card empty-page" }, h("h2", { className: "title" }, answer.found ? "No runs yet" : "There is no folder of runs yet"),
-        h("p", {}, `Runs appear here as soon as there are some in ${answer.folder}. To begin with:`), (() => {
+        h("p", {}, `Runs appear here as soon as there are some in ${answer.folder}. To start:`), (() => {
           const line = commandLine("");
           line.show("operant train ppo CartPole-v1");
           return line;
@@ -258,7 +258,7 @@ class Runs {
     });
     this.chart.options.title = this.metric || "Score";
     this.chart.element.querySelector("strong").textContent = this.metric || "Score of greedy evaluations: IQM and 95 % interval";
-    if (this.metric) this.chart.element.querySelector("strong").textContent = `${this.metric}: mean of the seeds, least and greatest`;
+    if (this.metric) this.chart.element.querySelector("strong").textContent = `${this.metric}: mean, minimum and maximum of the seeds`;
     this.chart.show(series);
   }
 
@@ -287,8 +287,8 @@ class Runs {
     const differ = Object.entries(answer.differ);
     const value = (one) => (one === null ? "–" : typeof one === "string" ? one : JSON.stringify(one));
     put(this.comparison, h("h2", {}, "Comparison"), pins,
-      answer.problem ? h("p", { className: "notice" }, `No scores side by side: ${answer.problem}`) : null, standings,
-      h("h2", { className: "later" }, differ.length ? "What differs" : "Nothing differs but the seeds"),
+      answer.problem ? h("p", { className: "notice" }, `Scores cannot be compared: ${answer.problem}`) : null, standings,
+      h("h2", { className: "later" }, differ.length ? "What differs" : "Only the seeds differ"),
       differ.length ? h("div", { className: "scroll", tabIndex: 0 }, h("table", { className: "differ" }, h("thead", {}, h("tr", {}, h("th", { scope: "col" }, "Setting"), names.map((name) => h("th", { scope: "col" }, name)))),
         h("tbody", {}, differ.map(([name, values]) => h("tr", {}, h("th", { scope: "row" }, h("code", {}, name)), values.map((one, i) => h("td", { className: value(one) === value(values[0]) && i ? "same" : "" }, value(one)))))))) : null,
       line);

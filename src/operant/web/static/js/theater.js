@@ -32,12 +32,12 @@ export class Theater {
     const step = (by, label, text) => h("button", { type: "button", "aria-label": label, title: label, onclick: () => this.step(by) }, text);
     this.facts = h("dl", { className: "facts" });
     this.numbers = h("div", { className: "numbers" });
-    this.chart = new Chart({ title: "Along the episode", xLabel: "step", height: 190, empty: "no values are known", onpick: (x) => this.show(Math.round(x)) });
+    this.chart = new Chart({ title: "Along the episode", xLabel: "step", height: 190, empty: "there are no values", onpick: (x) => this.show(Math.round(x)) });
     this.remember = debounced(() => page.changed(false), 250);
     this.element = h("div", { className: "theater" },
       h("div", { className: "screen" }, this.canvas, this.blind,
         h("div", { className: "transport" },
-          h("div", { className: "buttons" }, step(-Infinity, "First step", "|◀"), step(-1, "One step back", "◀"), this.play, step(1, "One step on", "▶|"), this.speeds),
+          h("div", { className: "buttons" }, step(-Infinity, "First step", "|◀"), step(-1, "Previous step", "◀"), this.play, step(1, "Next step", "▶|"), this.speeds),
           h("div", { className: "track" }, this.scrub, this.where),
           h("div", { className: "looks" }, h("label", { className: "picker" }, "Seed", this.seeds), this.modes))),
       h("div", { className: "minds" }, this.facts, this.numbers, this.chart.element));
@@ -171,8 +171,8 @@ export class Theater {
     this.canvas.hidden = scene.frame === null;
     this.blind.hidden = scene.frame !== null;
     if (scene.frame === null) {
-      put(this.blind, h("p", { className: "hint" }, "This task shows no frames; its observation:"),
-        scene.obs.length ? h("code", {}, scene.obs.map((number) => short(number, 4)).join("  ")) : h("p", {}, "too long to be shown"));
+      put(this.blind, h("p", { className: "hint" }, "This task has no frames; its observation:"),
+        scene.obs.length ? h("code", {}, scene.obs.map((number) => short(number, 4)).join("  ")) : h("p", {}, "too long to show"));
       return;
     }
     const key = this.key;
@@ -191,7 +191,7 @@ export class Theater {
   }
 
   describe(scene) {
-    const verdict = scene.ended ? (scene.terminated ? "over: the task has ended it" : "over: cut by a step limit") : "";
+    const verdict = scene.ended ? (scene.terminated ? "terminated by the task" : "truncated by a step limit") : "";
     this.canvas.setAttribute("aria-label", `The episode, step ${scene.step}, return ${short(scene.score, 5)} ${verdict}`);
     put(this.facts, [["Step", whole(scene.step)], ["Return", short(scene.score, 5)], ["Reward", scene.step ? short(scene.reward, 4) : "–"], ["Value", scene.value === null ? "–" : short(scene.value, 4)], ...(verdict ? [["Episode", verdict]] : [])]
       .map(([name, value]) => h("div", {}, h("dt", {}, name), h("dd", {}, value))));
@@ -210,7 +210,7 @@ export class Theater {
     const high = q ? Math.max(...q.filter((value) => value !== null)) : 1;
     const bar = (share, title) => s("svg", { class: "share", viewBox: "0 0 100 10", preserveAspectRatio: "none", "aria-hidden": "true" }, s("title", {}, title), s("rect", { class: "trough", width: 100, height: 10, rx: 2 }), s("rect", { class: "fill", width: Math.max(0, 100 * share), height: 10, rx: 2 }));
     const cell = (value) => h("td", { className: "number" }, value === null ? "–" : short(value, 4));
-    return h("table", { "aria-label": "What the policy makes of the state" },
+    return h("table", { "aria-label": "The policy in this state" },
       h("thead", {}, h("tr", {}, head.map((name) => h("th", { scope: "col" }, name)), h("td", {}))),
       h("tbody", {}, Array.from({ length: count }, (_, a) => h("tr", { className: taken === a ? "taken" : "", "aria-current": taken === a ? "true" : null },
         h("th", { scope: "row" }, `${a}${taken === a ? " ●" : ""}`),

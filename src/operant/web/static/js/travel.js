@@ -4,10 +4,10 @@ import { announce, call, commandLine, count, h, put, whole } from "./dom.js";
 import { Theater } from "./theater.js";
 import { TravelTable } from "./traveltable.js";
 
-export const TRAVEL_KEYS = [["→ ←", "time travel: next update, the one before; with Shift ten"], ["space", "play, pause"], [". ,", "next step of the episode, the one before; with Shift ten"], ["] [", "faster, slower"], ["v", "confirm the hash"], ["t", "to the slider of updates"]];
+export const TRAVEL_KEYS = [["→ ←", "time travel: next, previous update; with Shift ten"], ["space", "play, pause"], [". ,", "next, previous step of the episode; with Shift ten"], ["] [", "faster, slower"], ["v", "confirm the hash"], ["t", "to the slider of updates"]];
 
 const MOST_QUEUED = 20;
-const ORIGINS = { checkpoint: "the checkpoint at", memory: "the state kept in memory at", start: "the start of training", here: "where it stood, at" };
+const ORIGINS = { checkpoint: "the checkpoint at", memory: "the state kept in memory at", start: "the start of training", here: "the previous state, at" };
 
 export class Travel {
   /** page offers: cursor(at or null), remember(push). */
@@ -23,12 +23,12 @@ export class Travel {
     this.ticks = h("datalist", { id: "kept-states" });
     this.where = h("output", { className: "position" });
     this.status = h("p", { className: "arrival" });
-    this.progress = h("progress", { max: 1, value: 0, hidden: true, "aria-label": "Updates computed again" });
+    this.progress = h("progress", { max: 1, value: 0, hidden: true, "aria-label": "Updates recomputed" });
     this.cancel = h("button", { type: "button", className: "quiet small", hidden: true, onclick: () => this.stop() }, "Give up");
     this.verify = h("button", { type: "button", className: "quiet small", hidden: true, onclick: () => this.confirm() }, "Confirm");
     this.problem = h("div", { className: "notice bad", role: "alert", hidden: true });
     this.watch = commandLine("The same on the command line");
-    this.evaluate = commandLine("Score the policies of this update");
+    this.evaluate = commandLine("Evaluate the policies of this update");
     this.body = h("div", { hidden: true },
       h("div", { className: "bar journey" }, this.status, this.progress, this.cancel, this.verify),
       this.theater.element, this.table.element, this.watch, this.evaluate);
@@ -56,9 +56,9 @@ export class Travel {
     this.about = about;
     this.element.hidden = false;
     this.slider.disabled = Boolean(about.problem);
-    put(this.hint, about.problem ? `This run cannot be gone through here: ${about.problem}` : [
-      "Click the curve, or drag along it: the policy of that update acts. ",
-      about.kept.length > 2 ? `${whole(about.kept.length)} states were kept; updates between them are computed again, bit for bit.` : "No states were kept along the training, so updates are computed again from the start, bit for bit. Train with ", about.kept.length > 2 ? null : h("code", {}, "--keep-checkpoints"), about.kept.length > 2 ? null : " to go faster."]);
+    put(this.hint, about.problem ? `Time travel is not available for this run: ${about.problem}` : [
+      "Click the curve, or drag along it, to see the policy of that update. ",
+      about.kept.length > 2 ? `${whole(about.kept.length)} states were saved; updates between them are recomputed, bit for bit.` : "No states were saved during training, so updates are recomputed from the start, bit for bit. Train with ", about.kept.length > 2 ? null : h("code", {}, "--keep-checkpoints"), about.kept.length > 2 ? null : " for faster access."]);
     put(this.ticks, (about.kept ?? []).map((value) => h("option", { value })));
     this.theater.name(about.seeds);
     if (about.problem) return;
@@ -215,14 +215,14 @@ export class Travel {
 
   tell(arrival) {
     const from = arrival.origin === "start" ? ORIGINS.start : `${ORIGINS[arrival.origin]} ${whole(arrival.began)}`;
-    const how = arrival.updates ? `, ${count(arrival.updates, "update")} computed again from ${from}` : arrival.origin === "start" ? ", the start of training" : arrival.origin === "checkpoint" ? ", loaded from its checkpoint" : "";
-    const sure = arrival.verified ? ["good", "verified", "The training has recorded the same hash here"]
-      : arrival.confirmed !== null ? ["good", `confirmed at ${whole(arrival.confirmed)}`, "Computed on from here, the state has the hash that the training has recorded there"]
-        : ["", "not compared", "The training has recorded no hash here"];
+    const how = arrival.updates ? `, ${count(arrival.updates, "update")} recomputed from ${from}` : arrival.origin === "start" ? ", the start of training" : arrival.origin === "checkpoint" ? ", loaded from its checkpoint" : "";
+    const sure = arrival.verified ? ["good", "verified", "Training recorded the same hash"]
+      : arrival.confirmed !== null ? ["good", `confirmed at ${whole(arrival.confirmed)}`, "Continued from here, the state has the hash that training recorded there"]
+        : ["", "not compared", "Training recorded no hash at this update"];
     put(this.status, `Update at ${whole(arrival.consumed)}${how}. SHA-256 `, h("code", { className: "hash", title: arrival.sha256 }, arrival.sha256.slice(0, 16)), " ",
       h("span", { className: `badge ${sure[0]}`, title: sure[2] }, sure[1]));
     this.verify.hidden = arrival.verified || arrival.confirmed !== null || arrival.next_recorded === null;
-    this.verify.title = arrival.next_recorded === null ? "" : `Compute on to ${whole(arrival.next_recorded)}, where the training has recorded a hash`;
+    this.verify.title = arrival.next_recorded === null ? "" : `Continue to ${whole(arrival.next_recorded)}, where training recorded a hash`;
   }
 
   command(text) {

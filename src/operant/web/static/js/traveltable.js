@@ -16,7 +16,7 @@ export class TravelTable {
       h("button", { type: "button", role: "radio", "data-view": name, onclick: () => this.look(name) }, title)));
     this.facts = h("dl", { className: "facts" });
     this.profile = new Chart({ title: "Values of the states", xLabel: "state", height: 190 });
-    this.distance = new Chart({ title: "Distance from the exact values, at the updates you have been to", xLabel: "budget used by a seed", height: 170, log: true, onpick: (x) => page.pick(x), onpicked: () => page.release() });
+    this.distance = new Chart({ title: "Distance from the exact values, at the updates you visited", xLabel: "budget used by a seed", height: 170, log: true, onpick: (x) => page.pick(x), onpicked: () => page.release() });
     this.world = h("div", {}, this.views, this.grid.element);
     this.element = h("section", { className: "tables", hidden: true, "aria-label": "Table" },
       this.world, h("div", { className: "minds" }, this.facts, this.distance.element, this.profile.element));
@@ -68,13 +68,13 @@ export class TravelTable {
     }
     if (data.world) this.paint(true);
     const symbol = data.symbol ?? "V*";
-    put(this.facts, (data.exact ? [[`Greatest |V − ${symbol}|`, short(data.error, 4)], [`Mean |V − ${symbol}|`, short(data.mean_error, 4)], ...(data.loss === undefined ? [] : [["The greedy policy loses", data.loss === null ? "has no value at γ = 1" : short(Math.abs(data.loss) < 1e-9 ? 0 : data.loss, 4)]])] : [["Exact values", "the model is not known"]])
+    put(this.facts, (data.exact ? [[`Maximum |V − ${symbol}|`, short(data.error, 4)], [`Mean |V − ${symbol}|`, short(data.mean_error, 4)], ...(data.loss === undefined ? [] : [["The greedy policy loses", data.loss === null ? "has no value at γ = 1" : short(Math.abs(data.loss) < 1e-9 ? 0 : data.loss, 4)]])] : [["Exact values", "the model is unknown"]])
       .map(([name, value]) => h("div", {}, h("dt", {}, name), h("dd", {}, value))));
     const x = Array.from(data.values, (_, i) => i);
     this.profile.show([{ name: "learned", color: 1, x, y: [...data.values] }, ...(data.exact ? [{ name: symbol, color: 3, dashed: true, x, y: [...data.exact] }] : [])]);
     const visited = [...this.errors].sort(([a], [b]) => a - b);
     this.distance.element.hidden = !data.exact;
-    this.distance.show([{ name: `greatest |V − ${symbol}|`, color: 2, x: visited.map(([at]) => at), y: visited.map(([, error]) => error) }]);
+    this.distance.show([{ name: `maximum |V − ${symbol}|`, color: 2, x: visited.map(([at]) => at), y: visited.map(([, error]) => error) }]);
   }
 
   paint(everything = false) {
