@@ -117,7 +117,7 @@ def test_the_commands_are_valid(path, tmp_path, monkeypatch):
     "command", ["train ppo CartPole-v1 --seeds 0-9", "train sac Pendulum-v1 --clip-range 1", "evaluate", "list --jsn"]
 )
 def test_invalid_commands_are_found(command):
-    with pytest.raises(ValueError, match=r"see `operant|unknown flag|missing"):
+    with pytest.raises(ValueError, match=r"see `operant|unknown flag|missing|number of seeds"):
         parse(tuple(command.split()))
 
 
