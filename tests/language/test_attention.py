@@ -144,21 +144,24 @@ def test_without_a_layout_a_model_attends_as_before(make_network):
     torch.testing.assert_close(logits[:, 3:], expected, atol=1e-5, rtol=1e-4)
 
 
-@pytest.mark.gpu
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
 @pytest.mark.parametrize("key_heads", [1, 2, 4])
-def test_attention_on_a_gpu_is_that_of_the_cpu_without_a_plan_for_each_shape(key_heads):
+def test_attention_of_any_shape_is_the_softmax_without_a_plan_for_each_shape(key_heads, device):
+    if device == "cuda" and not torch.cuda.is_available():
+        pytest.skip("needs a CUDA device")
     torch.manual_seed(0)
     for length in (5, 8, 33):
         queries = torch.randn(3, 4, 6, 16, requires_grad=True)
         keys, values = torch.randn(2, 3, key_heads, length, 16).unbind()
         mask = torch.rand(3, 1, 6, length) < 0.7
         mask[..., 0] = True
-        expected = dot_product_attention(queries, keys, values, mask, scale=0.3)
+        repeated, seen = (tensor.repeat_interleave(4 // key_heads, 1) for tensor in (keys, values))
+        scores = (0.3 * queries @ repeated.transpose(2, 3)).masked_fill(~mask, -torch.inf)
+        expected = scores.softmax(-1) @ seen
         (gradient,) = torch.autograd.grad(expected.square().sum(), queries)
-        queries_there = queries.detach().cuda().requires_grad_()
+        queries_there = queries.detach().to(device).requires_grad_()
         with torch.profiler.profile() as profile:
-            found = dot_product_attention(queries_there, keys.cuda(), values.cuda(), mask.cuda(), scale=0.3)
+            found = dot_product_attention(queries_there, keys.to(device), values.to(device), mask.to(device), scale=0.3)
         (gradient_there,) = torch.autograd.grad(found.square().sum(), queries_there)
         torch.testing.assert_close(found.cpu(), expected, rtol=1e-4, atol=1e-4)
         torch.testing.assert_close(gradient_there.cpu(), gradient, rtol=1e-3, atol=1e-3)

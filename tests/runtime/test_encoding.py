@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from operant.runtime.checkpoints import Checkpoints, load
-from operant.runtime.encoding import flatten, unflatten
+from operant.runtime.encoding import flatten, size_in_bytes, unflatten
 
 DTYPES = [
     torch.float64, torch.float32, torch.float16, torch.bfloat16, torch.complex64, torch.bool,
@@ -79,6 +79,10 @@ def test_round_trip_through_a_checkpoint(tmp_path_factory, state):
 
 def test_tuples_become_lists():
     assert unflatten(*flatten({"a": (1, (2.0,))})) == {"a": [1, [2.0]]}
+
+
+def test_the_bytes_of_all_tensors_are_added_up():
+    assert size_in_bytes({"a": torch.zeros(3), "b": [{"c": torch.zeros(2, 5, dtype=torch.uint8)}, 1.0]}) == 3 * 4 + 10
 
 
 class Color(enum.IntEnum):

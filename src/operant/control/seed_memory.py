@@ -10,7 +10,7 @@ import torch
 
 from operant.envs import BatchEnv, Features
 from operant.runtime.available_memory import available, require_memory, resident
-from operant.runtime.encoding import flatten
+from operant.runtime.encoding import size_in_bytes
 from operant.runtime.settings import too_many_seeds
 from operant.state import State
 
@@ -49,7 +49,7 @@ def require_memory_of_seeds(
     if len(seeds) <= MANY_SEEDS or available(device) is None:
         return
     environments = round(_size_of_envs(make_env, evaluation_envs) / evaluation_envs * (envs + evaluation_envs))
-    for place, size, what in _by_device(device, torch.device("cpu"), size_of_one(), environments):
+    for place, size, what in _by_device(device, size_of_one(), environments):
         require_memory(
             len(seeds) * size,
             place,
@@ -66,7 +66,7 @@ def size_of(state: State, env: BatchEnv, *, num_steps: int) -> int:
         env: its environments.
         num_steps: steps of each environment in a rollout; 0 if there are no rollouts.
     """
-    networks = sum(tensor.nbytes for tensor in flatten(state)[1].values())
+    networks = size_in_bytes(state)
     if not num_steps:
         return networks
     shape = Features.of(env.observation_space, env.action_space).shape
@@ -74,9 +74,8 @@ def size_of(state: State, env: BatchEnv, *, num_steps: int) -> int:
     return networks + num_steps * env.rows * transition
 
 
-def _by_device(
-    device: torch.device, host: torch.device, learner: int, environments: int
-) -> list[tuple[torch.device, int, str]]:
+def _by_device(device: torch.device, learner: int, environments: int) -> list[tuple[torch.device, int, str]]:
+    host = torch.device("cpu")
     if device.type == "cpu":
         return [(host, learner + environments, "environments, networks and rollouts")]
     return [(device, learner, "networks and rollouts"), (host, environments, "environments")]

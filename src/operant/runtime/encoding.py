@@ -37,6 +37,15 @@ def unflatten(structure: Any, tensors: Mapping[str, Tensor]) -> State:
     return _decode(structure, tensors)
 
 
+def size_in_bytes(state: State) -> int:
+    """Return the bytes of the tensors of a state.
+
+    Raises:
+        TypeError: as for `flatten`.
+    """
+    return sum(tensor.nbytes for tensor in flatten(state)[1].values())
+
+
 def digest(state: State) -> str:
     """Return the SHA-256 of a state: its JSON, then name, type, shape and bytes of each tensor in the order of names.
 

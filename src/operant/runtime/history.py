@@ -9,7 +9,7 @@ import shutil
 from typing import Literal
 
 from operant.runtime.checkpoints import CheckpointError, NonFiniteError
-from operant.runtime.encoding import digest, flatten
+from operant.runtime.encoding import digest, size_in_bytes
 from operant.runtime.learner import Learner
 from operant.runtime.metrics import RecordWriter, read_records, rewind
 from operant.runtime.run import Run
@@ -59,7 +59,7 @@ class History:
 
     def _write(self, learner: Learner) -> None:
         state, folder = learner.state_dict(), self._run.history.folder
-        size = sum(tensor.nbytes for tensor in flatten(state)[1].values())
+        size = size_in_bytes(state)
         if size > MOST_HASHED and self._keep == "auto":
             return
         folder.mkdir(exist_ok=True)

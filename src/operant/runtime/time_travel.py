@@ -17,7 +17,7 @@ from typing import Any, Literal, NamedTuple, cast
 from torch import Tensor
 
 from operant.runtime.checkpoints import CheckpointError, load, verify
-from operant.runtime.encoding import digest, flatten, unflatten
+from operant.runtime.encoding import digest, flatten, size_in_bytes, unflatten
 from operant.runtime.history import hashes
 from operant.runtime.learner import Learner
 from operant.runtime.metrics import read_records
@@ -95,7 +95,7 @@ class _Snapshots:
         return consumed in self._kept
 
     def keep(self, consumed: int, state: State) -> None:
-        if consumed in self._kept or sum(tensor.nbytes for tensor in flatten(state)[1].values()) > self._most:
+        if consumed in self._kept or size_in_bytes(state) > self._most:
             return
         self._kept[consumed] = snapshot = _Snapshot.of(state)
         self._bytes += snapshot.bytes
