@@ -1,3 +1,4 @@
+import signal
 import sys
 
 import pytest
@@ -27,6 +28,14 @@ def test_an_error_of_the_first_process_ends_the_others(monkeypatch, tmp_path):
     code = "import os, sys, time\nsys.exit(2) if os.environ['RANK'] == '0' else time.sleep(60)"
     (tmp_path / "leads.py").write_text(code)
     assert launch([], 2, module="leads") == 2
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="signals are of POSIX")
+def test_the_handlers_of_signals_are_restored():
+    numbers = signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1
+    former = [signal.getsignal(number) for number in numbers]
+    assert launch(["0"], 1, module="ends") == 0
+    assert [signal.getsignal(number) for number in numbers] == former
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="signals are of POSIX")

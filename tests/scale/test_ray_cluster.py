@@ -164,6 +164,7 @@ def test_a_killed_driver_leaves_nothing():
 
 
 OWN = """
+import contextlib
 import os
 from pathlib import Path
 
@@ -186,9 +187,10 @@ class Noise(gymnasium.Env):
 
     def step(self, action):
         self.steps += 1
-        if self.steps == 40 and os.environ.get("RAY_RAYLET_PID") and not (self.folder / "killed").exists():
-            (self.folder / "killed").touch()
-            os._exit(9)
+        if self.steps == 40 and os.environ.get("RAY_RAYLET_PID"):
+            with contextlib.suppress(FileExistsError):
+                (self.folder / "killed").touch(exist_ok=False)  # one actor alone
+                os._exit(9)
         return self.np_random.normal(size=2).astype(np.float32), float(action), self.np_random.random() < 0.1, False, {}
 
 

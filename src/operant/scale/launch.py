@@ -1,12 +1,14 @@
 """Launch of a run's processes on this machine, by torchrun's own launcher: `launch`."""
 
+import contextlib
 import logging
 import os
 import signal
 import sys
 import tempfile
+import threading
 import uuid
-from collections.abc import Sequence
+from collections.abc import Generator, Sequence
 
 from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs, SignalException
 from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
@@ -17,6 +19,8 @@ from operant.scale.processes import LAUNCHED, LostError
 
 GRACE = 300
 """Seconds for the processes to save their state after a request to stop."""
+
+_SIGNALS = ("SIGTERM", "SIGINT", "SIGHUP", "SIGQUIT", "SIGUSR1")
 
 
 def launch(arguments: Sequence[str], processes: int, *, module: str = "operant") -> int:
@@ -33,11 +37,25 @@ def launch(arguments: Sequence[str], processes: int, *, module: str = "operant")
         LostError: a process has died.
     """
     logging.getLogger("torch.distributed.elastic").setLevel(logging.CRITICAL)  # the error below says it
-    with tempfile.TemporaryDirectory(prefix="operant-launch-") as folder:  # torchrun would leave one of its own behind
+    # torchrun would leave a folder and its signal handlers behind
+    with tempfile.TemporaryDirectory(prefix="operant-launch-") as folder, _restored_handlers():
         return _launch(arguments, processes, module=module, folder=folder)
 
 
+@contextlib.contextmanager
+def _restored_handlers() -> Generator[None]:
+    """Restore the signal handlers at the end of the block."""
+    former = {number: signal.getsignal(number) for number in map(signal.Signals.__getitem__, _SIGNALS)}
+    try:
+        yield
+    finally:
+        if threading.current_thread() is threading.main_thread():  # only there are they replaced, and can be set
+            for number, handler in former.items():
+                signal.signal(number, signal.SIG_DFL if handler is None else handler)
+
+
 def _launch(arguments: Sequence[str], processes: int, *, module: str, folder: str) -> int:
+    signals = [name for name in _SIGNALS if signal.getsignal(signal.Signals[name]) is not signal.SIG_IGN]  # nohup
     config = LaunchConfig(
         min_nodes=1,
         max_nodes=1,
@@ -49,7 +67,7 @@ def _launch(arguments: Sequence[str], processes: int, *, module: str, folder: st
         monitor_interval=0.2,
         logs_specs=DefaultLogsSpecs(log_dir=folder),
         shutdown_timeout=GRACE,
-        signals_to_handle="SIGTERM,SIGINT,SIGHUP,SIGQUIT,SIGUSR1",
+        signals_to_handle=",".join(signals),
     )
     try:
         elastic_launch(config, sys.executable)("-m", module, *arguments)
