@@ -1,4 +1,4 @@
-"""No findings of axe-core on any page, in both themes and four widths; no page is wider than its window."""
+"""axe-core has no findings on any page, in both themes and four widths, and no page is wider than its window."""
 
 import json
 import shutil
@@ -41,7 +41,7 @@ COLORS = ["color-contrast", "link-in-text-block"]
 
 @pytest.fixture(scope="module")
 def runs(runs, tmp_path_factory):
-    """Give the folder of runs with one of PPO, and one with answers to be ranked."""
+    """Return the folder of runs with a run of PPO and a run with answers to rank."""
     path = tmp_path_factory.mktemp("axe") / "runs"
     shutil.copytree(runs, path, ignore=shutil.ignore_patterns("preferences*"))
     small = {"num_envs": 4, "num_steps": 32, "num_minibatches": 2, "hidden_sizes": (8,)}
@@ -58,7 +58,7 @@ def runs(runs, tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def clean():
-    """Give the sections without findings, with their address, theme and width.
+    """Return the set of sections without findings, with their addresses, themes and widths.
 
     Most sections of the explorables are the same whichever batch is shown. axe-core takes a second for each of them.
     """
@@ -66,13 +66,13 @@ def clean():
 
 
 def findings(page, *, but=(), rules=None):
-    """Return the findings of axe-core, which is a part of the page, except in some sections, by all rules or a few."""
+    """Return the findings of axe-core, which is loaded into the page, by some rules or all, outside the sections `but`."""
     context = {"include": [["html"]], "exclude": [[f"#{section}"] for section in but]}
     return page.evaluate(RUN, [context, rules])
 
 
 def prepare(page, name):
-    """Bring a page into the state that its name says."""
+    """Bring a page into the named state."""
     for summary in page.locator("main summary").all():
         summary.evaluate("(one) => (one.parentElement.open = true)")
     if name == "ledger":
@@ -121,7 +121,7 @@ def test_axe_finds_nothing(page, name, clean):
             clean.update(() if violations else sections.values())
             assert page.evaluate("document.documentElement.scrollWidth - innerWidth") <= 0, f"{width} overflows"
     assert found == {}
-    page.faults[:] = [fault for fault in page.faults if "400" not in fault]  # what the chat cannot tokenize
+    page.faults[:] = [fault for fault in page.faults if "400" not in fault]  # text that the tokenizer does not support
 
 
 def test_axe_finds_what_is_wrong(page):

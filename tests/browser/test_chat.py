@@ -10,7 +10,7 @@ pytestmark = pytest.mark.slow
 
 
 def answers(page, count):
-    """Wait until so many answers are complete and scored."""
+    """Wait until `count` answers are complete and scored."""
     expect(page.locator("main[data-ready]")).to_be_visible()
     expect(page.locator(".turn")).to_have_count(count)
     return page.locator(".said").all_inner_texts()
@@ -43,7 +43,7 @@ def test_a_conversation_by_keys_is_that_of_the_command(page, runs, capfd, monkey
     assert main(command[1:]) == 0
     label = "[runs/words] "
     lines = [line.removeprefix(label) for line in capfd.readouterr().out.splitlines()]
-    # a page shows the answers of one model after the other, the command those to one prompt
+    # a page groups the answers by model, the command by prompt
     order = (0, 2, 1, 3)
     assert lines[::2] == [said[i] for i in order]
     assert [float(line.removeprefix("reward: ")) for line in lines[1::2]] == pytest.approx(
@@ -78,7 +78,7 @@ def test_an_answer_is_stopped(page):
 
     def hold_the_second(route):
         asked.append(route)
-        if len(asked) != 2:  # the first call samples for a moment, a part of the longest answer
+        if len(asked) != 2:  # the first call returns a part of the longest answer
             route.continue_()
 
     page.route("**/api/chat/answer", hold_the_second)
@@ -87,7 +87,7 @@ def test_an_answer_is_stopped(page):
     page.keyboard.press("/")
     page.keyboard.type("1+1=")
     with page.expect_request(lambda request: request.url.endswith("/chat/answer") and len(asked) == 1):
-        page.keyboard.press("Enter")  # until the second call, which comes after the answer so far is shown
+        page.keyboard.press("Enter")  # up to the second call, which comes after the first part of the answer is shown
     text = page.locator(".said").inner_text()
     assert text
     page.keyboard.press("Escape")

@@ -13,7 +13,7 @@ def number(page, name):
 
 
 def steps(page, *labels):
-    """Wait until these steps are shown, with their answers: the label comes first."""
+    """Wait until these steps and their answers are shown; the label comes first."""
     expect(page.locator(".step[aria-busy=false] .at")).to_have_text(list(labels))
 
 
@@ -63,7 +63,7 @@ def test_answers_are_filtered_and_colored(page, runs):
 
 
 def test_a_letter_goes_to_a_page_after_g_alone(page):
-    """A page may be pressed keys at once: no letter counts as the second one of `g c` before a `g`."""
+    """Press keys at the same time: no letter counts as the second key of `g c` before a `g`."""
     page.add_init_script("performance.now = () => 100")
     page.goto("/explorables")
     page.locator("main[data-ready]").wait_for()

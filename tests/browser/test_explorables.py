@@ -9,7 +9,7 @@ pytestmark = pytest.mark.slow
 
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory):
-    """Give a folder with a run of PPO."""
+    """Return a folder with a run of PPO."""
     from operant import api
 
     path = tmp_path_factory.mktemp("explorables") / "runs"

@@ -1,4 +1,4 @@
-"""What runs hold is shown as text, whatever it says (row F26)."""
+"""Contents of runs are shown as text, never run as HTML or scripts (row F26)."""
 
 import json
 
@@ -24,7 +24,7 @@ CORPUS = (
 
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory):
-    """Give a folder with a run whose metrics, settings, answers and reasons are hostile."""
+    """Return a folder with a run whose metrics, settings, answers and reasons are hostile."""
     path = tmp_path_factory.mktemp("hostile") / "runs"
     run = make_run(path / "hostile", [[0.1, 0.2], [0.3, 0.4]], ended=False)
     run.end_session("failed", 2000, CORPUS[0])
@@ -46,7 +46,7 @@ def runs(tmp_path_factory):
 
 @pytest.fixture
 def watched(page):
-    """Give a page that counts what must not happen: a dialog, or a violation of the Content-Security-Policy."""
+    """Return a page that counts forbidden events: dialogs and violations of the Content-Security-Policy."""
     bad = []
     page.on("dialog", lambda dialog: (bad.append(dialog.message), dialog.dismiss()))
     page.add_init_script(
@@ -100,4 +100,4 @@ def test_f26_addresses_are_shown_as_text(watched):
         watched.locator("main > *").first.wait_for()
         watched.wait_for_timeout(300)
         inert(watched)
-    watched.faults[:] = [fault for fault in watched.faults if "40" not in fault]  # what is not there was asked for
+    watched.faults[:] = [fault for fault in watched.faults if "40" not in fault]  # paths that do not exist

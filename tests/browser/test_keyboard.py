@@ -1,4 +1,4 @@
-"""Journeys with the keyboard alone, on pages whose other tests use a mouse; those of others are in their files."""
+"""Journeys with the keyboard alone on the pages whose other tests use a mouse."""
 
 import re
 
@@ -48,13 +48,13 @@ def test_the_shell(page):
 
 def test_runs_are_chosen_and_compared(page):
     opened(page, "/runs#runs=high")
-    for name, count in (("high", 0), ("low", 1)):  # time travel, which Space plays, is there with the first one
+    for name, count in (("high", 0), ("low", 1)):  # time travel, which Space plays, exists for the first run
         reach(page, label=f"Select {name}")
         page.keyboard.press("Space")
         expect(page.locator(".figure .band")).to_have_count(count)
         expect(page.get_by_label(f"Select {name}")).to_be_focused()
     order = page.locator("tr[data-run]").evaluate_all("rows => rows.map((row) => row.dataset.run)")
-    steps = order.index("low") - order.index("high")  # runs that began in the same second have no order
+    steps = order.index("low") - order.index("high")  # runs that began in the same second are in any order
     for _ in range(abs(steps)):
         page.keyboard.press("k" if steps > 0 else "j")
     expect(page.get_by_label("Select high")).to_be_focused()

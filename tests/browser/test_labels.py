@@ -11,7 +11,7 @@ pytestmark = pytest.mark.slow
 
 @pytest.fixture(scope="module")
 def runs(runs, tmp_path_factory):
-    """Give a folder in which nobody has labeled or reserved an answer."""
+    """Return a folder in which no answer is labeled or reserved."""
     path = tmp_path_factory.mktemp("labels") / "runs"
     shutil.copytree(runs, path, ignore=shutil.ignore_patterns("preferences*"))
     (path / "many" / "eval").mkdir(parents=True)

@@ -16,7 +16,7 @@ def open_at(page, fragment):
 
 
 def values(page, slot="a", kind="value"):
-    """Read the numbers of the cells out of the page."""
+    """Read the numbers of the cells from the page."""
     cells = page.locator(f".panel.{slot} [data-state]")
     return [float(text) for text in cells.evaluate_all(f"cells => cells.map((cell) => cell.dataset.{kind})")]
 
@@ -61,7 +61,7 @@ def test_the_address_holds_all_of_it(page):
     open_at(page, "world=trap&a=policy-iteration")
     page.get_by_role("radio", name="Wall").click()
     page.locator('[data-state="20"]').click()
-    expect(page.locator("main")).to_have_attribute("data-ready", "2")  # edits that follow at once are one
+    expect(page.locator("main")).to_have_attribute("data-ready", "2")  # edits in quick succession become one
     page.get_by_label("Discount γ", exact=True).fill("0.8")
     expect(page.locator("main")).to_have_attribute("data-ready", "3")
     page.get_by_role("radio", name="Q", exact=True).click()
@@ -104,7 +104,7 @@ def test_frames_are_stepped_played_and_scrubbed_by_keys(page):
 
 
 def test_a_large_grid_has_the_colors_of_a_small_one(page):
-    """A pixel a cell, blended like the style of an element in both themes; cells are clicked where they are seen."""
+    """Blend one pixel per cell like the style of an element in both themes, and map clicks to the visible cells."""
     rows = "/".join(["40."] * 39 + ["39.G"])
     open_at(page, f"world=trap&grid={rows}&a=value-iteration&gamma=0.9")
     page.get_by_role("button", name="Last frame").click()
@@ -164,7 +164,7 @@ def test_what_makes_no_sense_is_said_and_goes_away(page):
     page.get_by_label("Slip").fill("0.1")
     page.get_by_label("Slip").press("Enter")
     expect(alert).to_be_hidden()
-    page.faults[:] = [fault for fault in page.faults if "400" not in fault]  # the browser reports the refusal
+    page.faults[:] = [fault for fault in page.faults if "400" not in fault]  # the browser reports the rejected request
 
 
 def test_the_model_that_is_saved_is_solved_alike(page, tmp_path, capsys):

@@ -1,4 +1,4 @@
-"""Time travel on the page of a run, by keys and by pointer."""
+"""Time travel on the page of a run, with keys and pointer."""
 
 import re
 from urllib.parse import parse_qs, urlsplit
@@ -13,7 +13,7 @@ UPDATE = 128
 
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory):
-    """Give a folder with a run of networks and one of tables."""
+    """Return a folder with a run of networks and a run of tables."""
     from operant import api
 
     path = tmp_path_factory.mktemp("travel") / "runs"
@@ -39,11 +39,11 @@ def arrived(page, at):
 
 
 def test_one_goes_through_a_run_by_keys_alone(page):
-    page.emulate_media(reduced_motion="reduce")  # nothing plays by itself
+    page.emulate_media(reduced_motion="reduce")  # nothing plays without a request
     opened(page, "/runs#runs=pole")
     page.keyboard.press("t")
     expect(page.get_by_label("Update, by the budget used")).to_be_focused()
-    page.keyboard.press("ArrowLeft")  # where the run has ended
+    page.keyboard.press("ArrowLeft")  # the end of the run
     arrived(page, 2048)
     expect(page.locator(".badge")).to_have_text("verified")
     page.keyboard.press("ArrowLeft")
@@ -76,7 +76,7 @@ def test_one_goes_through_a_run_by_keys_alone(page):
     expect(page.get_by_role("button", name="Pause")).to_be_visible()
     page.keyboard.press("Space")
     expect(page.get_by_role("button", name="Play")).to_be_visible()
-    page.wait_for_timeout(600)  # the address follows
+    page.wait_for_timeout(600)  # the address is updated
     step = canvas.get_attribute("data-step")
     assert state(page).get("step", "0") == step
     hash_before = page.locator(".hash").get_attribute("title")
@@ -152,7 +152,7 @@ def test_two_runs_have_no_updates_to_go_to_and_a_run_is_left(page):
 def test_an_update_that_is_not_there_is_named(page):
     opened(page, "/runs#runs=pole&at=999999")
     expect(page.locator(".travel [role=alert]")).to_contain_text("at must be between 0 and 2048")
-    page.faults[:] = [fault for fault in page.faults if "400" not in fault]  # the console tells of the answer
+    page.faults[:] = [fault for fault in page.faults if "400" not in fault]  # the console reports the response
 
 
 def test_nothing_is_wider_than_a_phone(page):

@@ -1,4 +1,4 @@
-"""The wheel: what is in it, how much it weighs, and what it shows where there are no runs."""
+"""The wheel: its contents, its size, and the app without runs."""
 
 import importlib.metadata
 import re
@@ -36,13 +36,13 @@ def test_every_file_of_the_app_is_in_the_wheel(built):
 
 
 def needed(name, found):
-    """Add a distribution and what it needs, without extras."""
+    """Add a distribution and its requirements, without extras."""
     name = re.split(r"[^A-Za-z0-9._-]", name)[0]
     if name in found:
         return
     try:
         distribution = importlib.metadata.distribution(name)
-    except importlib.metadata.PackageNotFoundError:  # for another Python or system
+    except importlib.metadata.PackageNotFoundError:  # a requirement of another Python or system
         return
     found[name] = sum(file.locate().stat().st_size for file in distribution.files or [] if file.locate().exists())
     for line in distribution.requires or []:
@@ -110,12 +110,12 @@ print("hello")
 
 @pytest.fixture(scope="module")
 def site(tmp_path_factory):
-    """Give a small site, built as `make docs` builds the documentation: with the same theme and settings."""
+    """Return a small site, built as `make docs` builds the documentation: with the same theme and settings."""
     pytest.importorskip("material")
     yaml = pytest.importorskip("yaml")
 
     class Loader(yaml.SafeLoader):
-        """Reads the settings without their functions."""
+        """Loader of the settings without their functions."""
 
     Loader.add_multi_constructor("tag:yaml.org,2002:python/name:", lambda *_: None)
     folder = tmp_path_factory.mktemp("small")
@@ -145,7 +145,7 @@ def test_the_app_serves_the_documentation(browser, installed, site, tmp_path):
         expect(read).to_have_url(f"{server.address}/docs/algorithms/ppo/")
         expect(read.get_by_role("heading", name="A page")).to_be_visible()
         read.get_by_role("textbox", name="Search").click()
-        expect(read.get_by_text("Type to start searching")).to_be_attached()  # its index is there
+        expect(read.get_by_text("Type to start searching")).to_be_attached()  # the search index is loaded
         read.keyboard.type("highlighted")
         expect(read.locator(".md-search-result__item").first).to_be_visible()
         read.goto("/explorables")
@@ -153,8 +153,8 @@ def test_the_app_serves_the_documentation(browser, installed, site, tmp_path):
         read.keyboard.press("g")
         read.keyboard.press("d")
         expect(read).to_have_url(f"{server.address}/docs/")
-        read.evaluate("fetch('/api/about', { method: 'POST' }).catch(() => document.body.dataset.refused = 1)")
-        expect(read.locator("body[data-refused]")).to_be_attached()  # what the site runs cannot ask the app
+        read.evaluate("fetch('/api/about', { method: 'POST' }).catch(() => document.body.dataset.rejected = 1)")
+        expect(read.locator("body[data-rejected]")).to_be_attached()  # scripts of the site cannot call the app
         assert [text for text in said if "/api/about" not in text] == []
     finally:
         context.close()

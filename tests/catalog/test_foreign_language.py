@@ -23,7 +23,7 @@ def test_names_of_others_lead_to_options_that_exist(name):
     assert name.isidentifier()
     first = re.match(r"\w+", answer)
     assert answer.startswith(WITHOUT) or (first and first[0] in OURS), answer
-    assert answer != name, "it would be no answer"
+    assert answer != name, "the default is not a valid answer"
 
 
 @pytest.mark.parametrize(

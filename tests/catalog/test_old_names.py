@@ -116,7 +116,7 @@ def test_a_table_without_old_names_is_copied():
     [
         ({"num_envs": 4, "train_freq": 64, "target_update_interval": 100}, 16),
         ({"environments": 4, "train_every": 64, "sync": 100}, 16),
-        ({"num_envs": 4, "train_freq": 2, "rounds_per_iteration": 50}, 2),  # of another learner
+        ({"num_envs": 4, "train_freq": 2, "rounds_per_iteration": 50}, 2),  # a name of another learner
     ],
 )
 def test_a_file_of_an_earlier_version_counts_the_steps_of_all_environments_in_dqn(older, rounds):

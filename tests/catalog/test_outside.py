@@ -31,7 +31,7 @@ class Surprised(PPO):
 
 
 class Alone:
-    """Learns by itself."""
+    """Learner without a base class."""
 
     def __init__(self, config: "AloneConfig", env, *, seeds, budget):
         pass
@@ -49,79 +49,79 @@ class AloneConfig:
 
 
 class Copied(Alone):
-    """Is no subclass of what it is like."""
+    """Learner that is `like` an algorithm but not a subclass of it."""
 
     CATALOG: ClassVar = {"like": "double-dqn"}
 
 
 class Speaking(Alone):
-    """Of no built-in kind."""
+    """Learner of a package without support for outside learners."""
 
     CATALOG: ClassVar = {"package": "language"}
 
 
 class Misspelled(Alone):
-    """Says what is no fact."""
+    """Learner with an unknown key."""
 
     CATALOG: ClassVar = {"seed": 3}
 
 
 class Unlike(Alone):
-    """Is like nothing."""
+    """Learner that is `like` an unknown algorithm."""
 
     CATALOG: ClassVar = {"like": "pppo"}
 
 
 class Elsewhere(Alone):
-    """Is of no package."""
+    """Learner of an unknown package."""
 
     CATALOG: ClassVar = {"package": "web"}
 
 
 class Unconfigured:
-    """Tells of no configuration."""
+    """Learner without a configuration."""
 
     iterate = state_dict = load_state_dict = Alone.iterate
 
 
 @dataclass
 class Loose:
-    """Can be changed."""
+    """Configuration that is not frozen."""
 
 
 @dataclass(frozen=True)
 class Demanding:
-    """Has no default."""
+    """Configuration without defaults."""
 
     needed: int
 
 
 class OfLoose(Alone):
-    """Its configuration can be changed."""
+    """Learner with a configuration that is not frozen."""
 
     config: Loose
 
 
 class OfDemanding(Alone):
-    """Its configuration has no defaults."""
+    """Learner with a configuration without defaults."""
 
     config: Demanding
 
 
 class Table(TabularLearner):
-    """A table."""
+    """Tabular learner."""
 
     config: AloneConfig
 
 
 class Arm(BanditLearner):
-    """A bandit."""
+    """Bandit learner."""
 
     config: UCBConfig
 
 
 class Answers(GRPO):
-    """A language model."""
+    """Language model learner."""
 
 
 class Episodes(Reinforce):
@@ -215,7 +215,7 @@ def test_what_is_said_survives_a_file():
 def test_a_configuration_is_that_of_the_class_itself_before_that_of_its_base():
     assert outside.config_of(Surprised) is SurprisedConfig
     assert outside.config_of(PPO) is PPOConfig
-    assert outside.config_of(Copied) is AloneConfig, "by the text of an annotation"
+    assert outside.config_of(Copied) is AloneConfig, "the annotation is a string"
     assert outside.config_of(int) is None
 
 
@@ -237,6 +237,6 @@ def test_an_entry_point_is_found_by_its_name(tmp_path, monkeypatch):
     monkeypatch.syspath_prepend(tmp_path)
     found = catalog.find("its-ppo")
     assert (found.name, found.label, found.learner, found.base) == ("its-ppo", "its-ppo", "It", "ppo")
-    assert catalog.find("ppo") in catalog.ALGORITHMS, "a package takes no name of ours"
+    assert catalog.find("ppo") in catalog.ALGORITHMS, "packages use none of our names"
     with pytest.raises(ValueError, match="no algorithm is called 'its-pp'; did you mean 'its-ppo'"):
         catalog.find("its-pp")

@@ -124,7 +124,7 @@ def test_a_wrong_file(text, message, file):
 
 
 def test_settings_in_a_file_leave_the_rest_to_the_algorithm(file):
-    """Algorithm and task come from the command line, and seeds and budget from the algorithm, not from `Settings`."""
+    """Take algorithm and task from the command line, and seeds and budget from the algorithm, not from `Settings`."""
     options, _ = parse_training(["ppo", TASK, "--config", file("[settings]\nevaluate_episodes = 3\n")])
     plain, _ = parse_training(["ppo", TASK])
     assert options.evaluate_episodes == 3
@@ -201,7 +201,7 @@ def test_no_parameter_of_an_algorithm_is_called_like_an_option(algorithm):
     _, config = parse_training([algorithm.name, TASK])
     options = {field.name for field in fields(TrainOptions)} | {"seeds", "seed"}
     if algorithm.package == "language":
-        options.remove("init")  # which stands in their own configurations
+        options.remove("init")  # a field of their own configurations
     assert {field.name for field in fields(config)}.isdisjoint(options)
 
 

@@ -22,7 +22,7 @@ def test_the_strip_is_below_the_frame():
     picture = captioned(frame, Moment(0, 0.0, None))
     assert picture.shape == (400 + STRIP, 600, 3)
     np.testing.assert_array_equal(picture[:400], frame)
-    assert (picture[400:] == 255).any(), "white letters"
+    assert (picture[400:] == 255).any(), "the letters are white"
     narrow = captioned(np.full((640, 8, 3), 200, np.uint8), Moment(0, 0.0, 1.0))
     assert narrow.shape == (640 + STRIP, SMALLEST, 3)
     assert (narrow[:640] == 200).all(axis=2).sum() == 640 * 8

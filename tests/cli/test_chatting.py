@@ -15,7 +15,7 @@ from operant.runtime.run import Run
 
 @pytest.fixture(scope="module")
 def judge(tmp_path_factory):
-    """Give the folder of a run of a reward model."""
+    """Return the folder of a run of a reward model."""
     path = tmp_path_factory.mktemp("runs") / "judge"
     sizes = {"train_examples": 32, "held_out": 4, "batch_size": 8, "budget": 16, "evaluate_every": 16}
     operant.train("reward-model", "preference", seeds=1, run=path, progress="silent", **sizes)
@@ -24,7 +24,7 @@ def judge(tmp_path_factory):
 
 @pytest.fixture
 def typed(monkeypatch, cli):
-    """Give a function that runs `operant chat` on some lines from a pipe."""
+    """Return a function that runs `operant chat` on lines from a pipe."""
 
     def call(text, *arguments):
         monkeypatch.setattr(sys, "stdin", io.StringIO(text))
@@ -108,7 +108,7 @@ def test_two_models_answer_next_to_each_other_and_are_scored(typed, spoken, judg
     assert lines[::4] == [f"[{spoken}] {text}" for text in own[0]]
     assert lines[2::4] == [f"[tiny] {text}" for text in own[1]]
     scores = [float(line.rpartition("reward: ")[2]) for line in lines[1::2]]
-    assert len({*scores}) == 4, "every answer has its own"
+    assert len({*scores}) == 4, "every answer has its own score"
     assert typed("", spoken, *flags, "--reward-model", judge)[1].splitlines()[1::2] == [
         line.partition("] ")[2] for line in lines[1::4]
     ]
@@ -129,7 +129,7 @@ sys.exit(main(sys.argv[1:]))
 
 
 def read_until(master, text, seconds=90):
-    """Return what a terminal has shown, up to a text."""
+    """Read the output of a terminal up to a text, and return it."""
     shown, end = b"", time.monotonic() + seconds
     while text not in shown:
         assert time.monotonic() < end, shown
@@ -147,7 +147,7 @@ def test_a_conversation_in_a_terminal():
         assert b"Ctrl-C stops an answer" in read_until(master, b"> ")
         os.write(master, b"1+1=\n")
         read_until(master, b"1+1=\r\n")
-        os.read(master, 1)  # the answer has begun, and is long
+        os.read(master, 1)  # the answer has started, and is long
         os.write(master, b"\x03")
         read_until(master, b"> ", 20)
         os.write(master, b"\x04")

@@ -7,7 +7,7 @@ from operant.cli import output
 
 @pytest.fixture(scope="module")
 def other(tmp_path_factory):
-    """Give a run of the same protocol as `run`, with another configuration and another number of seeds."""
+    """Return a run with the protocol of `run`, another configuration and another number of seeds."""
     from operant.cli import main
 
     path = tmp_path_factory.mktemp("runs") / "other"

@@ -26,7 +26,7 @@ def test_the_file_of_every_algorithm_can_be_copied_and_is_found_as_it(entry, tmp
     found = catalog.find(f"{path}:{entry.learner}")
     assert found.base == entry.name
     assert found.learner_class is not entry.learner_class
-    if entry.config_class.__module__ == entry.module:  # else the copy imports it
+    if entry.config_class.__module__ == entry.module:  # otherwise the copy imports it
         assert found.config_class is not entry.config_class
     for fact in outside.INHERITED:
         assert getattr(found, fact) == getattr(entry, fact), fact

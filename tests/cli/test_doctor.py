@@ -17,7 +17,7 @@ def test_what_is_found(answer, tmp_path, monkeypatch):
     assert 1 <= report["threads"]["allowed"] <= report["threads"]["cores"]
     assert report["runs"] == {"path": str(tmp_path / "runs"), "writable": True}
     assert {"plots", "render", "language", "track"} <= report["extras"].keys()
-    assert not {"scale", "tune"} & report["extras"].keys(), "nothing would use them"
+    assert not {"scale", "tune"} & report["extras"].keys(), "no command would use them"
 
 
 def test_the_report_in_words(cli):

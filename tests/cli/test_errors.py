@@ -10,7 +10,7 @@ from operant.runtime.settings import Settings
 
 
 def raised(function, *arguments):
-    """Return what a call raises."""
+    """Return the exception that a call raises."""
     with pytest.raises(BaseException) as caught:  # noqa: PT011 - any
         function(*arguments)
     return caught.value

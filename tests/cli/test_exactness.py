@@ -1,4 +1,4 @@
-"""`operant evaluate --exact` in finite worlds: what greedy policies lose, by seed, and what cannot be said exactly."""
+"""`operant evaluate --exact` in finite worlds: the suboptimality of greedy policies by seed, and unsupported runs."""
 
 import numpy as np
 import pytest

@@ -17,7 +17,7 @@ def test_what_is_written(answer, spoken, tmp_path):
     assert (written["folder"], written["seed"]) == (str(folder), 0)
     assert written["files"] == sorted(path.name for path in folder.iterdir())
     assert {"config.json", "model.safetensors", "tokenizer.json", "operant.json"} <= set(written["files"])
-    assert list(folder.parent.iterdir()) == [folder], "nothing else is left there"
+    assert list(folder.parent.iterdir()) == [folder], "the folder contains no other file"
     ours = load(spoken).experiment.learner.learners[0].model.state_dict()
     theirs = load_model(ModelOptions(model=str(folder)), seed=1).state_dict()
     assert ours.keys() == theirs.keys()

@@ -14,7 +14,7 @@ TRUE = {"m": 1.4, "l": 0.8}
 
 @pytest.fixture
 def recorded():
-    """Twenty episodes of another pendulum, seen through noisy sensors."""
+    """Return twenty episodes of a pendulum with other parameters, observed through noisy sensors."""
     env, draw = make("Pendulum-v1", 20, [7]), torch.Generator().manual_seed(7)
     env.set_parameters(**TRUE)
     seen, done = [env.reset()], []

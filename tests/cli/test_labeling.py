@@ -26,7 +26,7 @@ def write_samples(run, prompts, completions):
 
 @pytest.fixture
 def labeled(tmp_path):
-    """Give the folder of a run with samples of four prompts."""
+    """Return the folder of a run with samples of four prompts."""
     path = tmp_path / "run"
     write_samples(path, 4, ["one", "two"])
     return path
@@ -34,7 +34,7 @@ def labeled(tmp_path):
 
 @pytest.fixture
 def start():
-    """Give a function that starts `operant label` with pipes in place of a terminal; it ends with the test."""
+    """Return a function that starts `operant label` with pipes instead of a terminal; the test ends the process."""
     processes = []
 
     def call(*arguments, stdin=subprocess.PIPE):
@@ -54,7 +54,7 @@ def start():
 
 @pytest.fixture
 def session(cli, monkeypatch):
-    """Give a function that labels in this process, with the given text as standard input."""
+    """Return a function that labels in this process, with the given text as standard input."""
 
     def call(text, *arguments):
         monkeypatch.setattr(sys, "stdin", io.StringIO(text))
@@ -218,7 +218,7 @@ def test_texts_cannot_steer_the_terminal():
 
 @pytest.fixture
 def judged(labeled):
-    """Give a run with labels of two simulated annotators."""
+    """Return a run with labels of two simulated annotators."""
 
     def reward(prompts, completions, completion_ids):
         return [float(text == "two") for text in completions]
@@ -256,7 +256,7 @@ def test_agreement(cli, answer, judged):
     assert "percent agreement" in out
     report = answer("label", judged, "--agreement")["agreement"]
     assert report["percent"] == {"value": 1.0, "low": 1.0, "high": 1.0, "count": 3}
-    assert report["alpha"]["value"] is None  # all agree on one value: it is not defined
+    assert report["alpha"]["value"] is None  # undefined, since all labels are equal
     assert report["kappas"][0]["annotators"] == ["ann", "bob"]
     assert sum(report["labels"].values()) == 7
     assert "Cohen's kappa, ann and bob  " in out
@@ -308,7 +308,7 @@ def test_a_second_window_of_one_annotator_goes_on(labeled, cli, monkeypatch):
 
     class Typed(io.StringIO):
         def readline(self, *_):
-            if not other:  # while the first question stands here, another window answers it
+            if not other:  # while the first question is shown here, another window answers it
                 with PreferenceStore(labeled / "preferences.sqlite") as store:
                     shown = store.next_item("ann")
                     assert shown is not None
@@ -330,7 +330,7 @@ def test_labels_of_held_out_prompts_are_told_apart(labeled, cli, tmp_path):
         return [float(text == "two") for text in completions]
 
     rows = [{"prompt": f"mine {i}", "chosen": "yes", "rejected": "no"} for i in range(3)]
-    rows.append({"prompt": "p0", "chosen": "long", "rejected": "short"})  # the same prompt as one that is scored
+    rows.append({"prompt": "p0", "chosen": "long", "rejected": "short"})  # a prompt that is scored, too
     own = tmp_path / "own.jsonl"
     own.write_text("\n".join(map(json.dumps, rows)))
     assert cli("label", labeled, "--import", own)[0] == 0
@@ -378,7 +378,7 @@ def test_the_policy_of_a_run_answers_prompts_to_train_on_apart_from_those_it_is_
         assert len(store.labels()) == len(store.items())
     out, err = session(answers, run, "--annotator", "ann", "--prompts", "training", "--count", 4)
     assert "nothing is left to label" in out
-    assert err == "", "the same prompts are not answered again"
+    assert err == "", "no prompt is answered twice"
     _, err = session(answers, run, "--annotator", "ann", "--prompts", "held-out", "--count", 3)
     assert "to 3 of 3 prompts" in err
     with PreferenceStore(run / "preferences.sqlite") as store:

@@ -67,7 +67,7 @@ def test_a_known_error_is_one_line(error, status, cli, monkeypatch):
 def test_an_unknown_error_is_one_line_and_raised_with_debug(cli, monkeypatch):
     def fail(arguments):
         assert arguments == []
-        tomllib.loads(arguments)  # raises TypeError where neither the user nor this file is
+        tomllib.loads(arguments)  # raises TypeError in neither the user's code nor this file
 
     monkeypatch.setattr("operant.cli.listing.list_algorithms", fail)
     status, out, err = cli("list")

@@ -63,7 +63,7 @@ def test_skipped_updates_have_a_column_where_there_are_some():
     [
         (Updates(1000.0, 4.0), "4 (< 1 %)"),
         (Updates(10.0, 10.0), "10 (100 %)"),
-        (Updates(math.nan, 3.0), "3"),  # of an older version
+        (Updates(math.nan, 3.0), "3"),  # a file of an older version
         (Updates(math.nan, 0.0), "0"),
     ],
 )

@@ -9,7 +9,7 @@ from operant.tabular.view import View
 
 @pytest.fixture
 def drawn(monkeypatch, tmp_path):
-    """Give a function that draws a view and returns the axes of its panels."""
+    """Return a function that draws a view and returns the axes of its panels."""
     figures = []
 
     class BestPolicy(Figure):
@@ -27,7 +27,7 @@ def drawn(monkeypatch, tmp_path):
 
 
 def grid(rows=2, columns=3, **parts):
-    """Return a view whose last cell is an end and whose second one is a wall."""
+    """Return a view whose last cell is terminal and whose second cell is a wall."""
     states = rows * columns
     q = np.arange(4.0 * states).reshape(states, 4)
     symbols = np.full((rows, columns), ".")

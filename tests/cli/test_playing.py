@@ -1,4 +1,4 @@
-"""`operant play`, and `operant evaluate --exact`: a board game against what was learned, and its mistakes."""
+"""`operant play` and `operant evaluate --exact`: a board game against a policy, and the mistakes of the policy."""
 
 import json
 
@@ -31,7 +31,7 @@ def typed(monkeypatch, *words):
 
 
 def test_a_person_plays_to_the_end(cli, run, monkeypatch):
-    """Whoever types every cell in turn, and again those that are taken, comes to an end."""
+    """Type every cell in turn, including taken ones, until the game ends."""
     typed(monkeypatch, *map(str, list(range(1, 10)) * 3))
     status, out, _ = cli("play", run)
     assert status == 0
@@ -55,7 +55,7 @@ def test_it_may_move_first(cli, run, monkeypatch):
     assert status == 0
     assert out.index("The policy plays") < out.index("Legal moves")
     assert "got 'nonsense'" in out
-    assert out.count("x") == out.count("x", 0, out.index("The policy plays")), "the person has not moved"
+    assert out.count("x") == out.count("x", 0, out.index("The policy plays")), "the user has not moved"
 
 
 def test_the_input_may_end(cli, run, monkeypatch):

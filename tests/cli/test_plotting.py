@@ -12,7 +12,7 @@ from operant.runtime.run import Run
 
 @pytest.fixture
 def drawn(monkeypatch, tmp_path, run):
-    """Give a function that draws the run under several names and returns the figure."""
+    """Return a function that draws the run under several names and returns the figure."""
     figures = []
 
     class BestPolicy(Figure):

@@ -62,7 +62,7 @@ NAMED = "s;a;s';p;r\nhome;go;work;1;0\nwork;rest;home;0.33333334;1\nwork;rest;wo
 
 @pytest.fixture
 def named(tmp_path):
-    """Give a table with names, other separators, and probabilities as float32 has them."""
+    """Return a table with names, other separators, and probabilities rounded to float32."""
     path = tmp_path / "named.csv"
     path.write_text(NAMED)
     return path
@@ -84,7 +84,7 @@ def test_a_table_with_names_is_listed_by_them(named, cli, caplog):
 
 def test_the_average_reward(named, answer, cli, tmp_path):
     found = answer("solve", "--mdp", named, "--criterion", "average")
-    assert found["gain"] == pytest.approx(1.25, abs=2e-6)  # 5/3 a step in work, where it is 3/4 of the time
+    assert found["gain"] == pytest.approx(1.25, abs=2e-6)  # 5/3 per step in work, where it is 3/4 of the time
     assert found["state_names"] == ["home", "work"]
     path = tmp_path / "two.csv"
     path.write_text("s,a,s',p,r\n0,0,0,1,1\n1,0,1,1,2\n")

@@ -1,4 +1,4 @@
-"""`operant sweep`: every cell is the run of one command, whatever runs it, and none is repeated."""
+"""`operant sweep`: every cell is the run of one command on any launcher, and no cell runs twice."""
 
 import json
 import os
@@ -63,7 +63,7 @@ def test_inline_processes_and_single_commands_give_the_same_bytes(cli, grid, tmp
 def test_what_has_finished_is_not_repeated_and_single_cells_run_alone(cli, grid, tmp_path):
     out = tmp_path / "sweep"
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("operant.scale.sweep.Sweep.run", lambda self, **_: True)  # only written
+        patch.setattr("operant.scale.sweep.Sweep.run", lambda self, **_: True)  # written, but not run
         status, text, _ = cli("sweep", grid, "--out", out)
     assert status == 1
     assert text.count("  not begun") == 2

@@ -7,7 +7,7 @@ FLAGS = ["--seeds", "3", "--progress", "silent"]
 
 @pytest.fixture(scope="module")
 def circling(tmp_path_factory):
-    """Give a run whose greedy policies never end: after 600 steps of SARSA they still run against walls."""
+    """Return a run whose greedy policies never end: after 600 steps of SARSA they still run against walls."""
     path = tmp_path_factory.mktemp("runs") / "circling"
     assert main(["train", "sarsa", "CliffWalking-v1", *FLAGS, "--budget", "600", "--run", str(path)]) == 0
     return path

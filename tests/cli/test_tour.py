@@ -24,7 +24,7 @@ def test_what_is_learned_on_the_lake_is_judged_exactly(tmp_path, capsys):
     rows = [line.split() for line in out.splitlines() if line.split()[:1] in (["0"], ["1"], ["2"])]
     scores = [float(success) for _, success in rows]
     assert len(scores) == 3
-    assert all(score <= 0.7442 for score in scores), "the ceiling"
+    assert all(score <= 0.7442 for score in scores), "no policy scores above the optimum"
     solved = sum(score >= 0.7 for score in scores)
     assert status == (0 if solved == 3 else 1)
     assert f"{solved} of 3 seeds solve it: 0.7 or more." in out
@@ -108,7 +108,7 @@ def test_a_model_learns_to_add_on_a_small_scale(tmp_path, capsys):
     rows = [line.split() for line in out.splitlines() if line.split()[:1] in (["0"], ["1"]) and "%" in line]
     gained = [float(after[:-1]) - float(before[:-1]) for _, before, after in rows]
     assert len(gained) == 2
-    assert status == 1  # so few answers say nothing
+    assert status == 1  # this few answers are not informative
     assert "prompt" in out
     assert load(tmp_path / "grpo-arithmetic-1").experiment.members[0].learner.config.init == str(
         tmp_path / "sft-arithmetic-1"

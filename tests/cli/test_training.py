@@ -24,7 +24,7 @@ JSON_KEYS = (
     "wall_seconds"
 )
 
-# Many short iterations, so that there is time to send a signal in the middle.
+# Many short iterations, so that there is time to send a signal during training.
 SLOW = ["train", "ppo", "CartPole-v1", "--seeds", 2, "--num-envs", 1, "--num-steps", 8, "--num-minibatches", 1]
 SLOW += ["--num-epochs", 1, "--budget", 3_000, "--evaluate-every", 3_000, "--evaluate-episodes", 2]
 SLOW += ["--progress", "silent"]
@@ -198,7 +198,7 @@ def test_a_second_interrupt_stops_at_once(start, tmp_path):
     with pytest.raises(subprocess.TimeoutExpired):
         process.wait(timeout=2)
     err = None
-    while err is None:  # all signals that come during one call of torch count as one
+    while err is None:  # all signals during one call of torch count as one
         process.send_signal(signal.SIGINT)
         with contextlib.suppress(subprocess.TimeoutExpired):
             _, err = process.communicate(timeout=20)
@@ -231,7 +231,7 @@ def test_the_report_of_a_language_model(cli, answer, tmp_path):
     again = answer("resume", path, "--progress", "silent")
     assert (again["unit"], again["units_per_second"], again["seeds"]) == ("demonstrations", None, [0, 1])
     again = " ".join(cli("resume", path, "--progress", "silent")[1].split())
-    assert again.count("prompt completion reward") == 1, "read from the run"
+    assert again.count("prompt completion reward") == 1, "the value is read from the run"
 
 
 def test_a_data_set_without_rewards(cli, tmp_path, monkeypatch):
@@ -249,7 +249,7 @@ def test_a_data_set_without_rewards(cli, tmp_path, monkeypatch):
 
 
 class BadEnd(gymnasium.Env):
-    """Rewards the last of 20 steps with no number."""
+    """Environment whose reward in the last of 20 steps is NaN."""
 
     observation_space = gymnasium.spaces.Box(-1.0, 1.0, (2,))
     action_space = gymnasium.spaces.Discrete(2)
@@ -295,11 +295,11 @@ def test_skipped_updates_are_counted_over_the_whole_run(run, tmp_path):
     assert [new.skipped - old.skipped for new, old in zip(after, before, strict=True)] == [3.0, 3.0]
     assert [new.due - old.due for new, old in zip(after, before, strict=True)] == [8.0, 8.0]
     with contextlib.closing(RecordWriter(copied.metrics_path)) as writer:
-        writer.write({"consumed": 9999, "health/skipped_updates": [1.0, 0.0]})  # by an older version
+        writer.write({"consumed": 9999, "health/skipped_updates": [1.0, 0.0]})  # written by an older version
     assert [seed.cell() for seed in updates_of(copied)] == ["4", "3"]
 
 
-# What a run tells of its start
+# Output at the start of a run
 
 
 def course(*shares, metrics=()):

@@ -15,7 +15,7 @@ def test_a_search_its_continuation_and_the_winner(cli, answer, tmp_path):
     assert "trial 2 of 2: complete" in err
     assert "On the 2 seeds of the search, 1000 to 1001:" in out
     assert "On 3 new seeds:" in out
-    assert "gamma" not in out  # what is said on the command line is not tuned
+    assert "gamma" not in out  # values on the command line are not tuned
     assert iio.imread(path / "study.png").shape[1] == 1425
     found = answer("tune", path, "--trials", 3)
     assert sum(found["trials"].values()) == 3

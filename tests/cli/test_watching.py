@@ -21,7 +21,7 @@ def test_a_film_of_the_first_seed(cli, run):
     assert (status, err) == (0, "")
     assert out.splitlines()[0] == f"filmed: {path}"
     frames = iio.imread(path)
-    # CartPole scores 1 a step and has 50 frames a second; the film has 25, beginning before the first step.
+    # CartPole scores 1 per step and has 50 frames per second; the video has 25, beginning before the first step.
     assert frames.shape == (math.ceil((score(out) + 1) / 2), 424, 600, 3)
     assert iio.immeta(path)["duration"] == 40
     assert (frames[0] == 255).mean() > 0.9, "the background of CartPole is white"
