@@ -29,7 +29,7 @@ def learner(task="CartPole-v1", seeds=(3, 5), *, budget=10_000, backend="auto", 
     return build(A2C, A2CConfig(**{**SMALL, **config}), task, seeds, budget=budget, backend=backend, wrap=wrap)
 
 
-# What it learns
+# Learning
 
 
 def solve(probe, **variant):
@@ -74,7 +74,7 @@ def test_the_optimizer_of_the_paper_solves_a_probe():
     solve(Matched, optimizer="rmsprop", learning_rate=0.1)
 
 
-# How it judges
+# Advantage estimates
 
 
 def slow_returns(a2c, rollout, n, lam):
@@ -131,7 +131,7 @@ def test_advantages_are_standardized_if_told():
     assert not torch.allclose(raw.estimate_advantages(raw.agent.collect(8)).advantages.std(1), torch.ones(2), atol=1e-2)
 
 
-# What it optimizes
+# Loss and gradient
 
 
 def slow_loss(a2c, parameters, batch):
@@ -213,7 +213,7 @@ def test_there_is_one_policy_gradient(monkeypatch):
     actor, critic = (p.clone() for p in a2c.agent.parameters.view(2, 2, -1).unbind(1))
     a2c.iterate()
     after = a2c.agent.parameters.view(2, 2, -1)
-    assert torch.equal(after[:, 0], actor), "the policy must learn from nothing else"
+    assert torch.equal(after[:, 0], actor), "the policy must have no other loss to learn from"
     assert not torch.equal(after[:, 1], critic)
 
 
@@ -226,7 +226,7 @@ def test_the_learning_rate_falls_linearly_over_the_budget(schedule):
     assert rates[4] > 0
 
 
-# What a seed owns
+# Independence of seeds
 
 
 @TASKS
@@ -260,7 +260,7 @@ def test_a_seed_learns_the_same_in_any_company(task):
     torch.testing.assert_close(block.agent.parameters[[1, 0]], pair.agent.parameters, rtol=1e-3, atol=1e-5)
 
 
-# What it resumes and survives
+# Resume and invalid numbers
 
 
 @TASKS
@@ -326,7 +326,7 @@ def test_invalid_transitions_take_no_part(critics):
     assert sum(int(metrics["rollout/episodes"].sum()) for metrics in expected) > 8
 
 
-# What it refuses
+# Errors
 
 
 def test_action_spaces_without_a_head_are_refused():

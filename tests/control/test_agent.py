@@ -82,7 +82,7 @@ def test_acting_for_others_is_greedy_without_noise_and_changes_nothing():
 
 
 def numbered():
-    """Return samples each of which is told by its number, two seeds with twelve each."""
+    """Return samples that are identified by their numbers: two seeds with twelve samples each."""
     number = torch.arange(12.0).expand(2, 12) + torch.tensor([[0.0], [100.0]])
     names = ("actions", "old_log_probs", "advantages", "targets", "old_values")
     return Samples(obs=number.unsqueeze(-1), outputs=number.unsqueeze(-1), weights=None, **dict.fromkeys(names, number))
@@ -139,7 +139,7 @@ def test_a_recorded_rollout_goes_on_as_one_that_is_played(task, torch_library, m
     graphs.emulate(monkeypatch)
     played, recorded = (agent(task, make_env=torch_library) for _ in range(2))
     recorded.capture()
-    assert recorded.graph is None  # which is for CUDA devices
+    assert recorded.graph is None  # an option of CUDA devices
     recorded.graph = Graph(recorded._play, recorded.device)
     for turn in range(8):
         steps = 40 if turn % 2 else 25
@@ -169,7 +169,7 @@ def test_a_recorded_rollout_has_the_extra_tensors_of_its_steps(torch_library, mo
 
 
 class Largest(Wrapper):
-    """Scales rewards by the largest of each seed so far, and remembers where each row has begun."""
+    """Wrapper that scales rewards by the largest of each seed so far, and counts the steps of each environment."""
 
     STATE = ("largest", "begun")
     LEARNED = ("largest",)

@@ -88,7 +88,7 @@ from operant.explore import Bonus
 
 
 class Speed(Bonus):
-    """Pays for the speed of the cart."""
+    """Bonus for the speed of the cart."""
 
     def novelty(self, seen, actions, valid):
         return seen[..., 1].abs()

@@ -1,4 +1,4 @@
-"""What is advised is true: every algorithm is constructed in every pair of spaces, and advised where that went well."""
+"""Advice is correct: every algorithm is constructed with every pair of spaces, and advised only if that succeeds."""
 
 import importlib
 
@@ -17,7 +17,7 @@ SEEN = {
     "vector": spaces.Box(-1, 1, (2,)),
     "number": spaces.Box(-1, 1, ()),
     "matrix": spaces.Box(-np.inf, np.inf, (2, 3)),
-    "picture": BYTES,
+    "image": BYTES,
     "finite": spaces.Discrete(3),
     "counted from 2": spaces.Discrete(3, start=2),
     "several": spaces.MultiDiscrete([2, 3]),
@@ -30,7 +30,7 @@ SEEN = {
     "wrongly masked": spaces.Dict(name=spaces.Discrete(2), action_mask=spaces.MultiBinary(5)),
     "four masked": spaces.Dict(seen=spaces.Box(-1, 1, (2,)), action_mask=spaces.MultiBinary(4)),
     "mask alone": spaces.Dict(action_mask=spaces.MultiBinary(2)),
-    "dictionary with picture": spaces.Dict(seen=BYTES, name=spaces.Discrete(2)),
+    "dictionary with image": spaces.Dict(seen=BYTES, name=spaces.Discrete(2)),
 }
 ACTIONS = {
     "discrete": spaces.Discrete(2),
@@ -64,7 +64,7 @@ NOTHING_ELSE = (
 
 
 class Spaces(gymnasium.Env):
-    """An environment with any two spaces."""
+    """Environment with any pair of spaces."""
 
     def __init__(self, seen, actions):
         self.observation_space, self.action_space = seen, actions
@@ -88,15 +88,15 @@ class Spaces(gymnasium.Env):
 
 @pytest.fixture
 def task(request):
-    """The name of a task with the spaces of the names that a test is given."""
+    """Return the name of a task with the spaces that the parameters of a test name."""
     seen, actions = (request.getfixturevalue(name) for name in ("seen", "actions"))
     gymnasium.register(TASK, Spaces, kwargs={"seen": SEEN[seen], "actions": ACTIONS[actions]})
     yield TASK
     gymnasium.registry.pop(TASK)
 
 
-def refusal(entry, task):
-    """Return why an algorithm of the catalog cannot be constructed for a task, None if it can."""
+def construction_error(entry, task):
+    """Return the error of an algorithm of the catalog in a task, or None if it can be constructed."""
     known = getattr(importlib.import_module(entry.module), entry.config).__dataclass_fields__
     values = {name: value for name, value in QUICK.items() if name in known and name not in dict(entry.values)}
     package = importlib.import_module(f"operant.{entry.package}")
@@ -115,9 +115,9 @@ def test_what_is_advised_can_be_constructed_and_what_refuses_is_not_advised(task
     advised = suitable(env)
     for entry in LEARNERS:
         if entry.package == "tabular" and (seen == "too many" or "mask" in seen):
-            assert entry.name not in advised, "a table would hold it but badly"
+            assert entry.name not in advised, "the table would be too large or too sparse"
             continue
-        found = refusal(entry, task)
+        found = construction_error(entry, task)
         assert (found is None) == (entry.name in advised), f"{entry.name}: {found}"
         if found is not None and entry.package == "control":
             assert found.startswith(f"{entry.name} "), found
@@ -145,7 +145,7 @@ def test_what_is_advised_can_be_constructed_and_what_refuses_is_not_advised(task
         ("dqn", "vector", "bits", r"needs actions of Discrete, but those of .* MultiDiscrete\(\[2 2\]\); .* ppo,"),
         (
             "dqn",
-            "dictionary with picture",
+            "dictionary with image",
             "discrete",
             "does not support an image in a dictionary, .*FilterObservation; .* ppo,",
         ),
@@ -156,7 +156,7 @@ def test_what_is_advised_can_be_constructed_and_what_refuses_is_not_advised(task
             "half bounded",
             "needs actions with finite bounds, .*TransformAction; these support .* ppo,",
         ),
-        ("recurrent-ppo", "picture", "bounded", "needs vectors, .* are images, .*FlattenObservation; .* ppo,"),
+        ("recurrent-ppo", "image", "bounded", "needs vectors, .* are images, .*FlattenObservation; .* ppo,"),
         ("sac-discrete", "masked", "discrete", "does not support action masks, .*FilterObservation; .* ppo,"),
         ("a2c", "wrongly masked", "discrete", "does not support the observations of .*: 'action_mask' must be"),
         ("dqn", "finite", "bounded", "needs actions of Discrete, .*; these support its actions and observations: pets"),

@@ -1,4 +1,4 @@
-"""Updates that are compiled are those that are not, but for rounding; and resume exactly."""
+"""Compiled updates equal uncompiled ones up to rounding, and resume exactly."""
 
 import pytest
 import torch
@@ -117,7 +117,7 @@ def test_seeds_of_ppo_are_improved_one_by_one_where_their_layers_are_large(value
     for seed, row in enumerate(rows):
         alone = batch.map(lambda part, seed=seed: part[seed : seed + 1])
         free = row.agent.networks.free
-        method = vars(type(row))["gradient"].method  # what a program of the row computes
+        method = vars(type(row))["gradient"].method  # the function that the program of this row compiles
         torch.testing.assert_close(method(row, alone, free, 1.0, False)[0][0], gradient[seed])
         assert row.agent.parameters.data_ptr() == made.agent.parameters[seed].data_ptr()
 
@@ -125,7 +125,7 @@ def test_seeds_of_ppo_are_improved_one_by_one_where_their_layers_are_large(value
 def test_long_runs_are_compiled_if_there_is_a_compiler(monkeypatch):
     config = configure("dqn", "CartPole-v1", preset="paper", **DQN)
     short, long = (
-        # the first training ends the warmup
+        # the first call of `iterate` ends the warmup
         config.learning_starts + (steps // config.gradient_steps - 1) * config.train_freq * config.num_envs
         for steps in (GRADIENT_STEPS_TO_REPAY - config.gradient_steps, GRADIENT_STEPS_TO_REPAY)
     )

@@ -1,4 +1,4 @@
-"""What policies say of observations agrees with what they do, whatever the algorithm."""
+"""Descriptions of a policy's outputs agree with its actions, in all algorithms."""
 
 import numpy as np
 import pytest
@@ -30,7 +30,7 @@ def experiment(algorithm, task, values):
 def observations(learner, task):
     generator = torch.Generator().manual_seed(1)
     if learner.device.type == "cpu" and task in ("FrozenLake-v1", "operant/TenArms-v0"):
-        states = [0, 1, 2, 3, 4, 6, 8, 9, 10, 13, 14] if task == "FrozenLake-v1" else [0]  # where it is not over
+        states = [0, 1, 2, 3, 4, 6, 8, 9, 10, 13, 14] if task == "FrozenLake-v1" else [0]  # non-terminal states
         return torch.tensor(states)[torch.randint(len(states), (2, 7), generator=generator)]
     size = 3 if task == "Pendulum-v1" else 4
     return torch.randn(2, 7, size, generator=generator) * 0.5
@@ -50,7 +50,7 @@ def test_what_is_said_agrees_with_what_is_done(algorithm, task, values):
         torch.testing.assert_close(told["probabilities"].sum(-1), torch.ones(2, 7, dtype=told["probabilities"].dtype))
         likeliest = told["probabilities"].amax(-1)
         assert torch.equal(told["probabilities"].gather(-1, actions.unsqueeze(-1)).squeeze(-1), likeliest)
-    elif "q" in told and algorithm != "bootstrapped-dqn":  # which votes
+    elif "q" in told and algorithm != "bootstrapped-dqn":  # whose ensemble votes
         assert torch.equal(told["q"].argmax(-1), actions)
     if "mean" in told:
         env = made.env

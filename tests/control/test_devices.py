@@ -1,4 +1,4 @@
-"""Whether learners compute on one device: tensors without numbers refuse to meet those of the CPU."""
+"""Learners compute on one device: operations on meta tensors and CPU tensors together raise an error."""
 
 import sys
 
@@ -27,14 +27,14 @@ CASES = [
 
 
 class Generator(torch.Generator):
-    """Says that it is on the device without numbers, where there is none."""
+    """Generator whose device is `meta`, where no generator exists."""
 
     device = torch.device("meta")
 
 
 @pytest.fixture
 def meta(monkeypatch):
-    """Answers the questions for numbers that there are none of."""
+    """Make operations that read numbers return constants for meta tensors."""
     made = streams.torch_generator
     monkeypatch.setattr(
         streams, "torch_generator", lambda *a, device="cpu": made(*a) if str(device) == "cpu" else Generator()
@@ -49,9 +49,9 @@ def meta(monkeypatch):
 
     monkeypatch.setattr(torch.Tensor, "tolist", listed)
     for module in [module for name, module in sys.modules.items() if name.startswith("operant.")]:
-        for name in [name for name, value in vars(module).items() if value is tolist]:  # those of operant.tensors
+        for name in [name for name, value in vars(module).items() if value is tolist]:  # the one of operant.tensors
             monkeypatch.setattr(module, name, listed)
-    # Without numbers it takes no generator.
+    # A meta tensor takes no generator.
     monkeypatch.setattr(
         torch.Tensor, "exponential_", lambda x, generator: x if x.is_meta else exponential_(x, generator=generator)
     )

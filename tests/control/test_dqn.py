@@ -45,7 +45,7 @@ def learner(task="CartPole-v1", seeds=(3, 5), *, budget=10_000, backend="auto", 
     return build(DQN, config, task, seeds, budget=budget, backend=backend, wrap=wrap)
 
 
-# What it learns
+# Learning
 
 
 @pytest.mark.parametrize(
@@ -84,11 +84,11 @@ def test_probes_are_solved(probe, variant):
         assert torch.equal(actions, solution.actions.expand_as(actions))
 
 
-# How it judges and improves
+# Targets, losses and updates
 
 
 def transitions(seeds=2, samples=7, *, weighted=False, seed=0):
-    """Return a minibatch drawn at random, of observations of CartPole."""
+    """Return a random minibatch of observations of CartPole."""
     generator = torch.Generator().manual_seed(seed)
     return Transitions(
         obs=torch.randn(seeds, samples, 4, generator=generator),
@@ -103,7 +103,7 @@ def transitions(seeds=2, samples=7, *, weighted=False, seed=0):
 
 
 def shaken(**config):
-    """Return a learner whose two networks have parameters drawn at random, and differ."""
+    """Return a learner whose two networks have different random parameters."""
     dqn = learner(**config)
     generator = torch.Generator().manual_seed(2)
     for parameters in (dqn.parameters, dqn.target_parameters):
@@ -193,7 +193,7 @@ def test_the_target_network_is_copied_every_so_many_gradient_steps():
     original = dqn.update
 
     def improve(*args):
-        after.append(dqn.parameters.clone())  # of 4, 5, 6 and 7 steps
+        after.append(dqn.parameters.clone())  # before gradient steps 5, 6, 7 and 8
         return original(*args)
 
     dqn.update = improve
@@ -231,7 +231,7 @@ def test_only_who_explores_acts_otherwise_than_greedily():
     obs = dqn.experience.collector.obs
     rows = obs.shape[1]
     greedy = dqn.online(obs).argmax(-1)
-    exploring = torch.zeros(3, 2, rows, dtype=torch.bool)  # nobody, one row, everybody
+    exploring = torch.zeros(3, 2, rows, dtype=torch.bool)  # no row, one row, all rows
     exploring[1, 1, 0], exploring[2] = True, True
     act = dqn._greedy_except(exploring, (1 - greedy).expand(3, 2, rows))
     for t in range(3):
@@ -274,7 +274,7 @@ def test_beta_rises_to_one_over_the_budget(monkeypatch):
     assert seen == pytest.approx([0.55, 0.7, 0.85, 1.0], abs=1e-5)
 
 
-# How it acts
+# Actions
 
 
 def test_epsilon_falls_over_its_fraction_of_the_budget():
@@ -338,7 +338,7 @@ def test_tasks_of_pictures_have_presets_of_their_own(task, preset):
     assert configure("double-dqn", task).double
 
 
-# What it refuses
+# Errors
 
 
 def test_action_masks_are_refused_and_bounds_needed_for_scaling():

@@ -1,4 +1,4 @@
-"""What DQN promises of every seed: independence of its neighbors, exact resumption, and survival of bad numbers."""
+"""Guarantees of DQN for each seed: independence of other seeds, exact resume, and NaN in one seed alone."""
 
 import pytest
 import torch

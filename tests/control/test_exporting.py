@@ -17,7 +17,7 @@ OFF_POLICY = {"hidden_sizes": (8, 8), "learning_starts": 20, "batch_size": 8}
 
 
 class Switches(gymnasium.Env):
-    """Two choices counted from 3 and -1, seen as numbers of discrete spaces; or a box with another shape."""
+    """Environment with two choices that start at 3 and -1, and discrete observations; or with boxes of other shapes."""
 
     def __init__(self, box=False):
         self.observation_space = spaces.MultiDiscrete([4, 3])
@@ -86,7 +86,7 @@ def test_an_exported_policy_acts_as_predict(algorithm, task, env_kwargs, options
 
 
 class Doubled(Wrapper):
-    """Observations times two."""
+    """Wrapper that doubles observations."""
 
     def observation(self, obs):
         return 2 * obs

@@ -32,7 +32,7 @@ def presets(monkeypatch):
 
 @pytest.fixture
 def closed():
-    """Tasks called OperantTest<kind of action>-v0; every environment made of them is listed here once it is closed."""
+    """Register tasks named OperantTest<kind of action>-v0; return the list of their environments that were closed."""
     listed = []
 
     class Recorded(gymnasium.Env):
@@ -168,7 +168,7 @@ def test_closing_an_experiment_closes_its_environments_once(normalize, closed):
     made = experiment("OperantTestDiscrete-v0", dataclasses.replace(SMALL, normalize_obs=normalize))
     made.learner.iterate()
     made.evaluate(2)
-    assert len(closed) == 2 * 2, "those of the evaluation"
+    assert len(closed) == 2 * 2, "the environments of the evaluation are closed"
     made.close()
     made.close()
     assert len(closed) == 2 * 2 + 4
@@ -201,7 +201,7 @@ def test_evaluation_gives_the_same_numbers_twice_and_changes_nothing(backend, no
 
 
 class Slow(gymnasium.Env):
-    """Hangs at the end of its first episode."""
+    """Environment that hangs at the end of its first episode."""
 
     observation_space = gymnasium.spaces.Box(-1, 1, (1,))
     action_space = gymnasium.spaces.Discrete(2)
@@ -315,7 +315,7 @@ def test_evaluations_are_played_in_the_wrappers_that_hold_there():
     played = []
 
     class Mirrored(Wrapper):
-        """Shows the world turned around."""
+        """Wrapper that negates observations."""
 
         def step(self, actions):
             played.append(self.training)
@@ -340,7 +340,7 @@ def test_evaluations_are_played_in_the_wrappers_that_hold_there():
     act = plain.learner.act
 
     class Same:
-        """A policy that turns what it sees around again."""
+        """Policy that negates observations again."""
 
         device = plain.learner.device
 
@@ -352,7 +352,7 @@ def test_evaluations_are_played_in_the_wrappers_that_hold_there():
 
 @pytest.fixture
 def net(tmp_path, monkeypatch):
-    """The module that the documentation shows, in a file of the working folder."""
+    """Write the module of the documentation into a file of the working folder."""
     page = (Path(__file__).parents[2] / "docs" / "control.md").read_text(encoding="utf-8")
     section = page[page.index("## A network of your own") :]
     (tmp_path / "net.py").write_text(re.search(r"^```python\n(.*?)^```$", section, re.DOTALL | re.MULTILINE)[1])

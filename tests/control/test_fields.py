@@ -1,4 +1,4 @@
-"""Every hyperparameter does what it says it does, as far as it does anything: another value teaches something else."""
+"""Every hyperparameter has an effect: another value leads to other parameters."""
 
 import dataclasses
 import importlib
@@ -46,16 +46,16 @@ BASES = {
 
 BUDGETS = {"reinforce": 1000}
 IDLE = {
-    "encoder": "for pictures alone",
+    "encoder": "for images alone",
     **dict.fromkeys(("network", "actor_network", "critic_network"), "see test_whole_networks"),
     "rounds_per_iteration": "changes how often metrics are reported, no more",
     "max_episode_steps": "an error where it is too low",
-    "buffer_size": "of a memory that does not get full",
+    "buffer_size": "of a replay buffer that does not get full",
     "share_features": "recurrent networks are",
 }
-"""Fields that need change nothing here, and why."""
+"""Fields that change no parameters here, with the reason."""
 REFUSED = {"recurrent-ppo": {"use_sde", "sde_sample_freq"}}
-"""Fields that an algorithm has from what it derives from, and refuses."""
+"""Inherited fields that an algorithm does not support."""
 
 SHARED = {
     "num_envs": 2,
@@ -202,7 +202,7 @@ OTHERS = {
         "action_penalty": 0.5,
     },
 }
-"""Another value of each field, and what else it needs to do anything."""
+"""Another value of each field, and the other settings that it requires."""
 
 
 def fields(algorithm):
@@ -214,8 +214,8 @@ def others(algorithm):
     return {name: value for name, value in SHARED.items() if name in fields(algorithm)} | OTHERS[algorithm]
 
 
-def taught(algorithm, **values):
-    """Return what is learned with a configuration."""
+def trained(algorithm, **values):
+    """Return the parameters after training with a configuration."""
     entry = catalog.find(algorithm)
     module = importlib.import_module(entry.module)
     continuous = algorithm in ("sac", "td3") or "log_std_init" in values or "use_sde" in values
@@ -230,7 +230,7 @@ def taught(algorithm, **values):
 
 @cache
 def baseline(algorithm, needs):
-    return taught(algorithm, **dict(needs))
+    return trained(algorithm, **dict(needs))
 
 
 @pytest.mark.parametrize("algorithm", BASES)
@@ -251,7 +251,7 @@ def test_another_value_teaches_something_else(algorithm, field):
     if field == "log_std_init":
         needs = {"log_std_init": 0.0}
     before = baseline(algorithm, tuple(needs.items()))
-    after = taught(algorithm, **{**needs, field: value})
+    after = trained(algorithm, **{**needs, field: value})
     assert before.keys() != after.keys() or any(
         before[name].shape != after[name].shape or not torch.equal(before[name], after[name]) for name in before
     )
@@ -259,14 +259,14 @@ def test_another_value_teaches_something_else(algorithm, field):
 
 @pytest.mark.parametrize("algorithm", ["a2c", "ppo", "recurrent-ppo", "trpo"])
 def test_rewards_are_normalized_with_the_discount_of_the_returns(algorithm):
-    near, far = (taught(algorithm, normalize_reward=True, gamma=gamma) for gamma in (0.1, 0.9))
+    near, far = (trained(algorithm, normalize_reward=True, gamma=gamma) for gamma in (0.1, 0.9))
     assert float(near["rewards.mean"]) < 1.2
     assert float(far["rewards.mean"]) > 2.0
 
 
 @pytest.mark.parametrize("algorithm", [name for name in BASES if "max_grad_norm" in fields(name)])
 def test_the_largest_gradient_norm_bounds_each_step(algorithm, monkeypatch):
-    """With it far below what gradients have, Adam or RMSProp see gradients of that very norm."""
+    """Use a limit far below the norms of gradients, so that Adam or RMSProp receive gradients of exactly that norm."""
     seen = []
 
     def watched(step):
@@ -280,7 +280,7 @@ def test_the_largest_gradient_norm_bounds_each_step(algorithm, monkeypatch):
     optim = importlib.import_module("operant.nets.optim")
     for kind in (optim.StackedAdam, optim.StackedRMSprop):
         monkeypatch.setattr(kind, "step", watched(kind.step))
-    taught(algorithm, max_grad_norm=1e-4, **({"optimizer": "adam"} if algorithm == "a2c" else {}))
+    trained(algorithm, max_grad_norm=1e-4, **({"optimizer": "adam"} if algorithm == "a2c" else {}))
     clipped = [second for second, norm in seen if norm > 1e-3]
     assert len(clipped) > len(seen) / 2
     # Adam's second moment is an average of squared gradients, whose sum is the squared norm.

@@ -39,7 +39,7 @@ SMALL = {
 
 
 def rows_of(probe, rows, *seeds, first_row=0):
-    """Return the environments of an actor; found by name in another process."""
+    """Return the environments of an actor; other processes import it by name."""
     return probe(row_seeds(seeds, rows, "environment", first_row))
 
 
@@ -53,7 +53,7 @@ def learner(task="CartPole-v1", seeds=(3, 5), *, host=None, budget=10_000, backe
 
 @pytest.fixture
 def started():
-    """Make learners that are closed at the end."""
+    """Return the list of learners to close after the test."""
     made = []
 
     def start(*arguments, **options):
@@ -65,7 +65,7 @@ def started():
         impala.close()
 
 
-# What it learns
+# Learning
 
 
 def probe_config(**variant):
@@ -103,10 +103,10 @@ def test_probes_are_solved_by_actors_that_do_not_wait(probe, started):
     impala = started(probe, host=HostHere(), **probe_config(**config, budget=200 * 64))
     reports = [impala.iterate() for _ in range(200)]
     assert_solved(impala, impala.agent.networks.value, probe.solution(0.5), atol=0.2)
-    assert max(report["staleness/most"] for report in reports) >= 1, "it is really off-policy"
+    assert max(report["staleness/most"] for report in reports) >= 1, "the data must be off-policy"
 
 
-# How it estimates
+# Targets and advantages
 
 
 def slow_vtrace(impala, rollout, parameters):
@@ -155,7 +155,7 @@ def test_targets_and_advantages_are_those_of_vtrace(task, config):
 @TASKS
 @pytest.mark.parametrize("share", [False, True])
 def test_the_first_update_is_that_of_a2c_summed_over_samples(task, share):
-    """On-policy V-trace is generalized advantage estimation; the actor is the same, with other random numbers."""
+    """On-policy V-trace is generalized advantage estimation; the actor loss is the same, with other random numbers."""
     impala = learner(task, ent_coef=0.02, td_lambda=0.9, share_features=share)
     config = A2CConfig(num_envs=8, num_steps=8, hidden_sizes=(8, 8), ent_coef=0.02, estimator="gae", gae_lambda=0.9)
     a2c = build(A2C, A2CConfig(**{**vars(config), "share_features": share}), task)
@@ -181,7 +181,7 @@ def test_there_is_one_policy_gradient(monkeypatch):
     actor, critic = (p.clone() for p in impala.agent.parameters.view(2, 2, -1).unbind(1))
     impala.iterate()
     after = impala.agent.parameters.view(2, 2, -1)
-    assert torch.equal(after[:, 0], actor), "the policy must learn from nothing else"
+    assert torch.equal(after[:, 0], actor), "the policy must have no other loss to learn from"
     assert not torch.equal(after[:, 1], critic)
 
 
@@ -282,14 +282,14 @@ def test_what_is_too_stale_is_dropped_and_counted(started):
         before = impala.consumed
         reports.append(impala.iterate())
         taken += 1 + int(reports[-1][DROPPED])
-        assert impala.consumed - before == 32 * (1 + int(reports[-1][DROPPED])), "dropped steps are used up, too"
+        assert impala.consumed - before == 32 * (1 + int(reports[-1][DROPPED])), "dropped steps count, too"
         assert 0 <= reports[-1]["staleness/mean"] <= reports[-1]["staleness/most"] <= 3
     assert reports[-1][DROPPED] >= 1
     assert impala.updates == len(reports)
     assert impala.consumed == 32 * taken
 
 
-# What a seed owns
+# Independence of seeds
 
 
 @TASKS
@@ -317,7 +317,7 @@ def test_one_update_is_the_same_alone_and_beside_other_seeds(task):
     torch.testing.assert_close(block.agent.parameters[1:2], alone.agent.parameters, rtol=1e-5, atol=1e-7)
 
 
-# What it resumes and survives
+# Resume and invalid numbers
 
 
 @TASKS
@@ -349,12 +349,12 @@ def test_a_run_that_does_not_wait_continues_from_the_same_parameters(started):
     for _ in range(3):
         first.iterate()
     saved = first.state_dict()
-    first.iterate()  # must not reach into what was saved
+    first.iterate()  # must not change the saved state
     second.iterate()
     second.load_state_dict(saved)
     assert (second.consumed, second.updates) == (saved["consumed"], 3)
     assert torch.equal(second.agent.parameters, saved["parameters"])
-    assert second.iterate()["staleness/most"] == 0, "what was in progress is collected again"
+    assert second.iterate()["staleness/most"] == 0, "rollouts in progress are collected again"
 
 
 def test_a_reward_that_is_not_a_number_harms_its_own_seed_alone_and_for_one_update():
@@ -377,7 +377,7 @@ def test_invalid_transitions_take_no_part():
     def run(junk):
         def made(*_, **__):
             env = next_step(junk)(None)
-            env.state_dict = dict  # it has none
+            env.state_dict = dict  # it has no state
             return env
 
         impala = learner(make_env=made)
@@ -390,7 +390,7 @@ def test_invalid_transitions_take_no_part():
     assert sum(int(metrics["rollout/episodes"].sum()) for metrics in expected) > 8
 
 
-# What it refuses
+# Errors
 
 
 @pytest.mark.parametrize(

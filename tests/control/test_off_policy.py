@@ -111,7 +111,7 @@ SMALL = {
     ("name", "task"), [("td3", "Pendulum-v1"), ("sac", "Pendulum-v1"), ("sac-discrete", "CartPole-v1")]
 )
 def test_a_share_of_the_actions_is_random(name, task):
-    """The others are those of the policy, which always takes the same action here."""
+    """Compare with the policy, which always takes the same action here."""
 
     def actions(share):
         learner = divided(name, 1, task=task, random_exploration=share, train_freq=200, learning_starts=0)
@@ -146,7 +146,7 @@ def test_random_actions_of_a_seed_do_not_depend_on_others():
 
 
 def divided(name, count, rank=None, task="Pendulum-v1", **config):
-    """Return the learner of a run of so many shards, in one of several processes."""
+    """Return the learner of shard `rank` of `count` in a run of several processes."""
     entry = catalog.find(name)
     settings = Settings(name, task, seeds=(3, 5), budget=1000, shards=count)
     with within(rank or Alone()):

@@ -1,4 +1,4 @@
-"""Learners that look at pictures, dictionaries and masks: the same files, with another network."""
+"""Learners with images, dictionaries and action masks: the same code with another network."""
 
 from dataclasses import replace
 
@@ -53,7 +53,7 @@ def test_pictures_are_kept_as_bytes_and_learned_from_by_every_seed_alone(shared)
     assert rollout.obs.shape == rollout.final_obs.shape == (9, 2, 2, 1, 10, 10)
     assert rollout.obs.dtype is torch.uint8
     assert rollout.terminated[-1].all()
-    assert not torch.equal(rollout.final_obs[-1], rollout.last_obs), "the final picture is not that of the reset"
+    assert not torch.equal(rollout.final_obs[-1], rollout.last_obs), "the final frame is not that of the reset"
     block = build(PPO, config, TASK, (3, 5))
     for _ in range(2):
         block.iterate()
@@ -106,7 +106,7 @@ def test_training_on_pictures_goes_on_bit_for_bit_from_a_checkpoint(tmp_path):
 
 
 class Dictionary(Probe):
-    """The better action is that which a part of a dictionary names."""
+    """Probe with a dictionary, one part of which gives the better action."""
 
     observation_space = spaces.Dict(noise=spaces.Box(-1, 1, (2,)), name=spaces.Discrete(2))
 
@@ -128,7 +128,7 @@ class Dictionary(Probe):
 
 
 class Masked(Dictionary):
-    """Of three actions one is not allowed, which would pay most; which one depends on the sign."""
+    """Probe with a mask: one of three actions is forbidden and would give the most reward; the sign decides which."""
 
     observation_space = spaces.Dict(seen=spaces.Box(-np.inf, np.inf, (1,)), action_mask=spaces.Box(0, 1, (3,), np.int8))
     action_space = spaces.Discrete(3)
@@ -142,12 +142,12 @@ class Masked(Dictionary):
         return {"seen": torch.zeros(self.rows, 1), "action_mask": self._mask()}
 
     def reward(self, actions):
-        assert self._mask().gather(1, actions.unsqueeze(1)).all(), "an action was chosen that is not allowed"
+        assert self._mask().gather(1, actions.unsqueeze(1)).all(), "a forbidden action was chosen"
         return torch.tensor([1.0, 0.0, 1.0])[actions]
 
 
 class Mixed(Dictionary):
-    """The better action is shown by a picture in some episodes, by a number in the others."""
+    """Probe whose better action is given by an image in some episodes and by a number in the others."""
 
     observation_space = spaces.Dict(
         aim=spaces.Box(-1, 1, (1,)), screen=spaces.Box(0, 255, (1, 6, 6), np.uint8), noise=spaces.Box(-1, 1, (1,))
@@ -243,7 +243,7 @@ def test_masks_and_dictionaries_go_through_gymnasium_too():
             return self._seen(), {}
 
         def step(self, action):
-            assert self.mask[action], "an action was chosen that is not allowed"
+            assert self.mask[action], "a forbidden action was chosen"
             self.age += 1
             return self._seen(), 1.0, self.age == 5, False, {}
 

@@ -17,7 +17,7 @@ from runtime.teams import team
 
 @pytest.fixture
 def surrogate_calls(monkeypatch):
-    """Record what every call of the clipped surrogate is given."""
+    """Record the arguments of every call of the clipped surrogate."""
     calls, original = [], ops.clipped_surrogate
 
     def recording(log_probs, old_log_probs, advantages, **clip):
@@ -28,7 +28,7 @@ def surrogate_calls(monkeypatch):
     return calls
 
 
-# What it learns
+# Learning
 
 
 @pytest.mark.parametrize("shared", [False, True], ids=["separate", "shared"])
@@ -64,7 +64,7 @@ def test_probes_are_solved(probe, shared):
             assert (ppo.agent.head.log_prob(networks.policy(obs), networks.free, actions).exp() > 0.95).all()
 
 
-# How it judges
+# Advantage estimates
 
 
 @pytest.mark.parametrize("minibatches", [1, 4])
@@ -88,7 +88,7 @@ def test_advantages_are_generalized_and_targets_are_returns(minibatches):
     torch.testing.assert_close(batch.advantages, expected, rtol=1e-3, atol=1e-4)
 
 
-# What it optimizes
+# Loss and gradient
 
 
 def slow_loss(ppo, parameters, batch):
@@ -128,7 +128,7 @@ def test_loss_and_gradient_are_those_of_the_paper(task, shared, weighted):
     ppo.agent.parameters += 0.6 * torch.randn(ppo.agent.parameters.shape, generator=generator)
     networks = Pass(ppo.agent.networks, batch.obs)
     loss, diagnose = ppo.loss(networks, batch, ppo.agent.networks.free.clone(), 1.0)
-    assert diagnose()[4].min() > 0, "ratios must be clipped for the case to say anything"
+    assert diagnose()[4].min() > 0, "the test must clip some ratios"
     gradient = networks.gradient(loss)
 
     leaf = ppo.agent.parameters.clone().requires_grad_()
@@ -164,7 +164,7 @@ def test_there_is_one_clipped_surrogate(monkeypatch):
     ppo.iterate()
     assert len(calls) == 2 * 4
     after = ppo.agent.parameters.view(2, 2, -1)
-    assert torch.equal(after[:, 0], actor), "the policy must learn from nothing else"
+    assert torch.equal(after[:, 0], actor), "the policy must have no other loss to learn from"
     assert not torch.equal(after[:, 1], critic)
 
 
@@ -195,7 +195,7 @@ def test_minibatches_are_a_partition_that_keeps_samples_together():
     first, second = (torch.cat([part.targets for part in ppo.minibatches(batch)], 1) for _ in range(2))
     assert torch.equal(first.sort().values, number)
     assert not torch.equal(first, second)
-    assert not torch.equal(first[0], first[1]), "each seed has an order of its own"
+    assert not torch.equal(first[0], first[1]), "each seed has its own order"
     for part in ppo.minibatches(batch):
         assert part.obs.shape == (2, 16, 1)
         assert all(torch.equal(getattr(part, name), part.targets) for name in names)
@@ -230,7 +230,7 @@ def test_training_beyond_the_budget_is_harmless():
     assert ppo.agent.parameters.isfinite().all()
 
 
-# How it acts
+# Actions
 
 
 @TASKS
@@ -265,7 +265,7 @@ def test_observations_of_integers_are_learned_from():
     assert ppo.act(torch.zeros(2, 4, 1, dtype=torch.uint8), None, None)[0].shape == (2, 4)
 
 
-# What it refuses
+# Errors
 
 
 def test_another_number_of_rows_is_refused():
@@ -330,7 +330,7 @@ def test_minibatches_must_divide_the_rollout():
 
 @pytest.mark.parametrize(("scope", "environments"), [("minibatch", 2), ("batch", 1)])
 def test_a_single_sample_cannot_be_standardized(scope, environments):
-    """Its advantage would be 0 whatever happened, and nothing would be learned."""
+    """Its advantage would always be 0, and nothing would be learned."""
     config = {"num_envs": environments, "num_steps": 1, "num_minibatches": environments}
     assert PPOConfig(**config, normalize_advantage="none").num_steps == 1
     with pytest.raises(ValueError, match=f"normalize_advantage='{scope}' makes the advantage"):
@@ -347,7 +347,7 @@ def test_what_the_networks_and_the_optimizer_refuse_is_refused_before_the_first_
 
 
 def divided(count, rank=None, **config):
-    """Return the experiment of a run of so many shards, in one of several processes."""
+    """Return the experiment of shard `rank` of `count` in a run of several processes."""
     small = {"num_envs": 8, "num_steps": 8, "num_epochs": 2, "num_minibatches": 2, "hidden_sizes": (8,)}
     settings = Settings("ppo", "CartPole-v1", seeds=(3, 5), budget=1000, shards=count)
     with within(rank or Alone()):

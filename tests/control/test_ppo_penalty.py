@@ -1,4 +1,4 @@
-"""PPO with a KL penalty: what it optimizes, how β follows its target, and that each seed has its own."""
+"""PPO with a KL penalty: its loss, the adaptation of β to the target, and one β per seed."""
 
 from dataclasses import replace
 
@@ -18,7 +18,7 @@ from operant.runtime.checkpoints import load as load_checkpoint
 PENALIZED = pytest.mark.parametrize("objective", ["penalty", "clip-and-penalty"])
 TARGET = 0.01
 
-# What it optimizes
+# Loss and gradient
 
 
 def policy_of(head, outputs, free):
@@ -102,7 +102,7 @@ def test_the_clipped_objective_computes_no_divergence(monkeypatch):
     assert torch.equal(ppo.beta, torch.ones(2))
 
 
-# How β follows its target
+# Adaptation of β
 
 
 @TASKS
@@ -122,7 +122,7 @@ def test_the_divergence_is_that_from_the_policy_of_the_rollout(task):
 
 
 def penalized_update(**config):
-    """Improve three seeds on a rollout each; the first has nothing to learn, the last much more than the second."""
+    """Update three seeds with one rollout each; the first has nothing to learn, the last much more than the second."""
     config = {"objective": "penalty", "normalize_advantage": "none", "max_grad_norm": None, "num_epochs": 5} | config
     ppo = learner(Matched, (1, 3, 5), learning_rate=3e-3, **config)
     batch = ppo.estimate_advantages(ppo.agent.collect(16))
@@ -136,7 +136,7 @@ def test_beta_is_halved_kept_and_doubled_in_single_seeds_for_the_next_update(obj
     divergence = reference["losses/kl"]
     assert divergence[0] < 1e-4 < divergence[1] < divergence[2] / 2
     ppo, metrics = penalized_update(objective=objective, kl_coef=0.5, kl_coef_target=divergence[1].item())
-    assert torch.equal(metrics["losses/kl"], divergence), "the update itself has the β of before"
+    assert torch.equal(metrics["losses/kl"], divergence), "the update uses the β from before"
     assert metrics["schedule/beta"].tolist() == [0.5, 0.5, 0.5]
     assert ppo.beta.tolist() == [0.25, 0.5, 1.0]
 
@@ -144,7 +144,7 @@ def test_beta_is_halved_kept_and_doubled_in_single_seeds_for_the_next_update(obj
 def test_beta_stays_without_a_target():
     ppo, metrics = penalized_update(kl_coef=0.5, kl_coef_target=None, kl_coef_rounds=3)
     assert ppo.beta.tolist() == metrics["schedule/beta"].tolist() == [0.5, 0.5, 0.5]
-    assert ppo.optimizer.steps.tolist() == [20.0, 20.0, 20.0], "there is nothing to repeat the epochs for"
+    assert ppo.optimizer.steps.tolist() == [20.0, 20.0, 20.0], "without a target no epochs are repeated"
 
 
 def test_beta_keeps_out_of_the_reach_of_zero_and_infinity():
@@ -195,7 +195,7 @@ def test_dual_descent_gives_up_at_its_bound_and_stops_single_seeds():
     assert torch.equal(metrics["losses/kl"][1], reference["losses/kl"][1])
 
 
-# What a seed owns, and what is resumed
+# Independence of seeds, and resume
 
 DUAL = pytest.mark.parametrize("rounds", [1, 4])
 
@@ -229,7 +229,7 @@ def test_training_goes_on_bit_for_bit_from_a_checkpoint(task, rounds, tmp_path):
     assert same(whole.state_dict(), second.state_dict())
 
 
-# What it learns
+# Learning
 
 
 @PENALIZED
@@ -274,7 +274,7 @@ def test_a_divergence_that_is_not_a_number_leaves_beta_alone_and_the_neighbor_to
     assert torch.equal(hit.agent.parameters[0], clean.agent.parameters[0])
 
 
-# What is refused, and what the catalog says
+# Errors and the catalog
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""What PPO promises of every seed: independence of its neighbors, exact resumption, and survival of bad numbers."""
+"""Guarantees of PPO for each seed: independence of other seeds, exact resume, and NaN in one seed alone."""
 
 import gymnasium
 import pytest
@@ -13,11 +13,11 @@ from operant.runtime.checkpoints import load as load_checkpoint
 from operant.runtime.training import train
 from operant.streams import row_seeds
 
-# What a seed owns
+# Independence of seeds
 
 
 def transplant(block, alone, k):
-    """Give a learner of one seed the state that seed k has in a block, but for the environments."""
+    """Copy the state of seed k among several to a learner of one seed, except the environments."""
     for name in ("first", "second", "steps", "skipped"):
         getattr(alone.optimizer, name).copy_(getattr(block.optimizer, name)[k : k + 1])
     alone.agent.parameters.copy_(block.agent.parameters[k : k + 1])
@@ -52,10 +52,10 @@ def test_a_seed_learns_the_same_in_any_company(task, target_kl):
     torch.testing.assert_close(block.agent.parameters[1], alone.agent.parameters[0], rtol=1e-3, atol=1e-5)
     torch.testing.assert_close(block.agent.parameters[[1, 0]], pair.agent.parameters, rtol=1e-3, atol=1e-5)
     steps = block.optimizer.steps.unique()
-    assert len(steps) == 1 if target_kl is None else len(steps) > 1, "the case must stop seeds at different times"
+    assert len(steps) == 1 if target_kl is None else len(steps) > 1, "the test must stop seeds at different times"
 
 
-# What it resumes
+# Resume
 
 
 @TASKS
@@ -75,7 +75,7 @@ def test_training_goes_on_bit_for_bit_from_a_checkpoint(task, backend, normalize
         first.iterate()
     saved = first.state_dict()
     folder = Checkpoints(tmp_path / "checkpoints").save(saved, first.consumed)
-    first.iterate()  # must not reach into what was saved
+    first.iterate()  # must not change the saved state
     second.load_state_dict(load_checkpoint(folder))
     assert second.consumed == 3 * 64
     assert same(second.state_dict(), saved)
@@ -130,20 +130,20 @@ def test_a_refused_state_leaves_the_learner_as_it_was(backend, part):
     assert same(ppo.state_dict(), twin.state_dict())
 
 
-# What it survives
+# Early stopping and invalid numbers
 
 
 def test_target_kl_stops_single_seeds():
     ppo = learner(normalize_advantage="none", target_kl=1e-3, learning_rate=1e-2, num_epochs=5)
     batch = ppo.estimate_advantages(ppo.agent.collect(16))
-    batch.advantages[0] = 0.0  # nothing to learn for the policy of this seed
+    batch.advantages[0] = 0.0  # no policy gradient for this seed
     ppo.update(batch, 1.0)
     assert ppo.optimizer.steps[0] == 5 * 4
     assert 0 < ppo.optimizer.steps[1] < 5 * 4
 
 
 def poison(row, when):
-    """Return a wrapper that makes the reward and the score of a row NaN at a time."""
+    """Return a wrapper that makes the reward and the score of one environment NaN at one step."""
 
     def change(step, time):
         bad = step.reward.clone()

@@ -39,7 +39,7 @@ DEFINED = {
     "npg": {"line_search": False, "sampling": "single-path"},
     "ddpg": {"n_critics": 1, "policy_delay": 1, "target_policy_noise": 0.0},
 }
-"""What makes a variant what its paper says, whatever the task."""
+"""Fields that define a variant in its paper, in every task."""
 
 
 def test_every_variant_says_what_defines_it():

@@ -40,7 +40,7 @@ def learner(task="CartPole-v1", seeds=(3, 5), *, budget=10_000, backend="auto", 
 
 
 class Remembered(Probe):
-    """A cue is seen at the first step alone, and the action at the last one must match it."""
+    """Probe whose cue is visible at the first step only, and whose last action must match it."""
 
     DELAY = 5
 
@@ -59,7 +59,7 @@ class Remembered(Probe):
 
 
 class Masked(Probe):
-    """The second of three actions is the best of those that are allowed; the first would pay more, but is not."""
+    """Probe with a mask: the second of three actions is the best allowed one; the first gives more, but is forbidden."""
 
     observation_space = gymnasium.spaces.Dict(
         obs=gymnasium.spaces.Box(-np.inf, np.inf, (1,)), action_mask=gymnasium.spaces.MultiBinary(3)
@@ -70,7 +70,7 @@ class Masked(Probe):
         return {"obs": obs, "action_mask": torch.tensor([[0, 1, 1]], dtype=torch.int8).expand(self.rows, 3)}
 
     def reward(self, actions):
-        assert (actions > 0).all(), "an action was chosen that is not allowed"
+        assert (actions > 0).all(), "a forbidden action was chosen"
         return torch.tensor([5.0, 1.0, 0.0])[actions]
 
     def reset(self, seeds=None):
@@ -84,7 +84,7 @@ class Masked(Probe):
         return self._seen(super().load_state_dict(state))
 
 
-# What it learns
+# Learning
 
 
 def train(probe, iterations, **config):
@@ -133,11 +133,11 @@ def test_masked_actions_are_never_chosen_and_the_best_of_the_others_is_learned()
     assert ppo.agent.parameters.isfinite().all()
 
 
-# What it remembers
+# Hidden states
 
 
 def follow(ppo, packed, memory):
-    """Go through a column of packed steps ``[T, ...]`` of one seed; return what the network gives, and its memory."""
+    """Process a column of packed steps ``[T, ...]`` of one seed; return the outputs and the hidden state."""
     network, parameters = ppo.agent.network, ppo.agent.parameters
     layers, out = network.layers(parameters[:, : network.size]), []
     for row in packed:
@@ -208,7 +208,7 @@ def test_acting_hands_the_memory_on():
     assert torch.equal(forgetful[:, 0], expected[:, 0])
 
 
-# What it optimizes
+# Loss and gradient
 
 
 def slow_loss(ppo, parameters, part, sequences):
@@ -262,7 +262,7 @@ def test_before_the_first_update_every_part_has_ratio_one():
     ppo = learner(num_steps=24, num_envs=6, num_minibatches=3)
     ppo.iterate()
     batch = ppo.estimate_advantages(ppo.agent.collect(24))
-    assert (batch.obs[..., 4] > 0).any(), "the case must have episodes that begin within a row"
+    assert (batch.obs[..., 4] > 0).any(), "the test must have episodes that begin within a row"
     for part in ppo.minibatches(batch):
         networks = Pass(ppo.agent.networks, part.obs)
         torch.testing.assert_close(networks.outputs.detach(), part.outputs)
@@ -275,11 +275,11 @@ def test_minibatches_are_made_of_whole_rows():
     assert torch.equal(order.sort().values, torch.arange(48))
     for part in order.view(3, 8, 2):
         assert torch.equal(part // 6, torch.arange(8).unsqueeze(1).expand(8, 2)), "ordered by time"
-        assert (part % 6 == part[0] % 6).all(), "of the same rows at all times"
+        assert (part % 6 == part[0] % 6).all(), "the same environments at all times"
     assert not torch.equal(order, ppo.agent.order(48, 3, torch.Generator().manual_seed(1)))
 
 
-# What a seed owns, what it resumes, what it survives
+# Independence of seeds, resume and invalid numbers
 
 
 @TASKS
@@ -316,7 +316,7 @@ def test_a_seed_that_is_stopped_reports_the_same_in_any_company():
         together = block.iterate()
         for place, each in enumerate(alone):
             assert_reports_alike(together, each.iterate(), place=place)
-    assert len(set(block.optimizer.steps.tolist())) > 1, "the case must stop seeds at different times"
+    assert len(set(block.optimizer.steps.tolist())) > 1, "the test must stop seeds at different times"
 
 
 @pytest.mark.parametrize("task", ["CartPole-v1", "operant/HiddenCartPole-v0"])
@@ -356,7 +356,7 @@ def test_invalid_transitions_take_no_part():
     assert sum(int(m["rollout/episodes"].sum()) for m in metrics) > 8
 
 
-# What it refuses
+# Errors
 
 
 def test_separate_networks_are_refused():

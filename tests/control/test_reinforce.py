@@ -35,7 +35,7 @@ def learner(task="CartPole-v1", seeds=(3, 5), *, budget=100_000, backend="auto",
     )
 
 
-# What Ψ is, on a model small enough to list every episode
+# Ψ by its definition, on a model small enough to enumerate every episode
 
 
 @pytest.fixture(scope="module")
@@ -123,7 +123,7 @@ def test_variance_falls_from_the_total_to_the_rest_to_the_rest_less_a_baseline(m
     assert baseline > residual > exact
 
 
-# How it judges
+# Advantage estimates
 
 
 def slow_psi(psi, values, chosen, gamma, lam):
@@ -206,10 +206,10 @@ def test_whitening_is_over_the_batch_and_never_within_an_episode():
         live = batch.psi[s][batch.weights[s] == 1]
         torch.testing.assert_close(live.mean(), torch.tensor(0.0), atol=1e-4, rtol=0)
         torch.testing.assert_close(live.std(correction=0), torch.tensor(1.0), atol=1e-4, rtol=0)
-    assert it.policy_gradient(batch)[0].norm() > 1e-3, "of equal numbers within an episode nothing may be taken away"
+    assert it.policy_gradient(batch)[0].norm() > 1e-3, "equal numbers within an episode are not centered"
 
 
-# What it optimizes
+# Loss and gradient
 
 
 @TASKS
@@ -275,11 +275,11 @@ def test_there_is_one_policy_gradient(monkeypatch):
     actor, critic = (p.clone() for p in it.agent.parameters.view(2, 2, -1).unbind(1))
     it.iterate()
     after = it.agent.parameters.view(2, 2, -1)
-    assert torch.equal(after[:, 0], actor), "the policy must learn from nothing else"
+    assert torch.equal(after[:, 0], actor), "the policy must have no other loss to learn from"
     assert not torch.equal(after[:, 1], critic)
 
 
-# What it learns
+# Learning
 
 
 def solve(probe, iterations=150, **config):
@@ -316,7 +316,7 @@ def test_values_are_learned(probe, target):
     solve(probe, advantage_kind="gae", target=target)
 
 
-# What a seed owns
+# Independence of seeds
 
 
 @pytest.mark.parametrize("psi", ["total", "baseline", "q"])
@@ -343,7 +343,7 @@ def test_a_seed_learns_the_same_in_any_company_though_it_waits(backend):
     block, alone = learner(seeds=(3, 5, 8), **config), learner(seeds=(5,), **config)
     for _ in range(8):
         block.iterate()
-    assert block.batches.max() < 8, "the case must make every seed wait"
+    assert block.batches.max() < 8, "the test must make every seed wait"
     for _ in range(int(block.batches[1])):
         alone.iterate()
     assert int(block.used[1]) == int(alone.used[0])
@@ -368,7 +368,7 @@ def test_no_seed_runs_ahead_and_none_goes_on_when_it_has_used_its_budget():
     assert it.turn().tolist() == [False, True], "close to each other, but one has used its budget"
 
 
-# What it resumes and survives
+# Resume and invalid numbers
 
 
 @pytest.mark.parametrize(
@@ -406,7 +406,7 @@ def test_a_reward_that_is_not_a_number_harms_its_own_seed_alone_and_for_one_upda
 
 def test_a_seed_that_skips_all_its_updates_ends_a_training_though_it_waits_between_them():
     def spoil(step, time):
-        """Give the first seed rewards that are no numbers, and the second episodes of three steps."""
+        """Make the rewards of the first seed NaN, and end the episodes of the second after three steps."""
         reward, terminated = step.reward.clone(), step.terminated.clone()
         reward[:4] = torch.nan
         terminated[4:] = time % 3 == 2
@@ -434,7 +434,7 @@ def test_invalid_transitions_take_no_part():
         assert one["rollout/episode_length"].max() <= 9
 
 
-# What it refuses
+# Errors
 
 
 def test_action_spaces_without_a_head_are_refused():

@@ -52,7 +52,7 @@ def test_successors_at_a_truncation_are_the_final_observations():
     memory = experience(env=Pendular(row_seeds((3, 5), 4, "environment")), capacity=400)
     memory.collect(20, lambda obs, t, _: torch.zeros(obs.shape[:2], dtype=torch.int64))
     batch = memory.replay.take(torch.arange(80).expand(2, -1), gamma=0.9)
-    assert torch.equal(batch.next_obs, 1.0 - batch.obs), "the two states take turns, also where an episode is cut"
+    assert torch.equal(batch.next_obs, 1.0 - batch.obs), "the two states alternate, also where an episode is truncated"
     assert not batch.terminated.any()
 
 
@@ -117,7 +117,7 @@ def test_another_number_of_rows_is_refused():
 
 
 class Reach(Wrapper):
-    """The place of a cart has to become one that was drawn for the episode: 0 there, -1 elsewhere."""
+    """Task in which a cart must reach the position drawn for the episode: reward 0 there, -1 elsewhere."""
 
     STATE = ("goal", "turn")
 
@@ -146,7 +146,7 @@ class Reach(Wrapper):
 
 
 def hindsight(env, slices, strategy):
-    """Return a relabeling that takes what was achieved later for the goal (Andrychowicz et al. 2017)."""
+    """Return a relabeling that replaces goals with goals achieved later (Andrychowicz et al. 2017)."""
     achieved, desired = slices["achieved_goal"], slices["desired_goal"]
 
     def relabel(batch, episodes, streams):

@@ -26,7 +26,7 @@ def with_bonus(bonus):
 
 
 def random_rollout(seed, valid=None):
-    """Return a rollout whose observations are numbers of their own, and rewards and ends are random."""
+    """Return a rollout with a different number as each observation, and with random rewards and ends."""
     generator = torch.Generator().manual_seed(seed)
     numbers = torch.rand(2 * T + 1, S, N, 1, generator=generator)
     rewards, bonus = torch.randn(2, T, S, N, generator=generator)
@@ -51,7 +51,7 @@ def two_values(obs):
 
 
 def slow_advantage(rollout, rewards, value, channel, place):
-    """Sum `(γλ)^l δ_{t+l}` by hand, to the end of the episode, or over all ends where a channel is not episodic."""
+    """Sum `(γλ)^l δ_{t+l}` by hand, to the end of the episode, or beyond all ends if a channel is not episodic."""
     (t, s, n), total, weight = place, 0.0, 1.0
     for k in range(t, T):
         ends = bool(rollout.terminated[k, s, n] | rollout.truncated[k, s, n])
@@ -108,7 +108,7 @@ def test_a_bonus_of_steps_that_are_not_valid_counts_nothing():
 
 
 class TwoStates(Probe):
-    """Episodes of one step, in turn in the states 1 and -1, with reward 1 and a bonus of 1 in state 1."""
+    """Task of one-step episodes, which alternate between states 1 and -1, with reward 1 and a bonus of 1 in state 1."""
 
     def observe(self):
         return self.sign
@@ -122,7 +122,7 @@ class TwoStates(Probe):
 @pytest.mark.parametrize("shared", [False, True])
 @pytest.mark.parametrize("episodic", [True, False])
 def test_the_critic_learns_the_return_of_every_channel(kind, config, shared, episodic):
-    """Where the bonus is not episodic its return goes on in the other state: V = r + γ P V, solved exactly."""
+    """If the bonus is not episodic, its return continues in the other state: V = r + γ P V, solved exactly."""
     gamma = 0.5
     channel = {"gamma": gamma, "gae_lambda": 0.9, "episodic": episodic}
     options = {"num_steps": 8, "num_envs": 8, "hidden_sizes": (16,), "max_grad_norm": None, "learning_rate": 1e-2}
@@ -151,7 +151,7 @@ def test_the_critic_learns_the_return_of_every_channel(kind, config, shared, epi
 @pytest.mark.parametrize(("weight", "best"), [(0.3, 0), (3.0, 1)])
 def test_the_weights_say_which_reward_the_policy_follows(weight, best):
     class Torn(Probe):
-        """Action 0 earns a reward, action 1 a bonus."""
+        """Task whose action 0 gives a reward and action 1 a bonus."""
 
         def reward(self, actions):
             return (actions == 0).float()

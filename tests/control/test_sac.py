@@ -38,7 +38,7 @@ def values(sac):
     return lambda obs: sac.critics(torch.cat((obs, sac.policy(obs)[0].tanh()), -1)).mean(0).squeeze(-1)
 
 
-# What it learns
+# Learning
 
 
 @pytest.mark.parametrize("probe", VALUE_PROBES, ids=lambda probe: probe.__name__)
@@ -63,7 +63,7 @@ def test_entropy_is_worth_the_temperature():
     for _ in range(120):
         metrics = sac.iterate()
     entropy = metrics["policy/entropy"]
-    assert (entropy > 0.6).all(), "as close as it gets to log 2, the entropy of uniform actions in [-1, 1]"
+    assert (entropy > 0.6).all(), "close to the largest entropy of actions in [-1, 1], log 2"
     torch.testing.assert_close(metrics["value/q"], (1 + gamma * alpha * entropy) / (1 - gamma), atol=0.05, rtol=0)
 
 
@@ -93,7 +93,7 @@ def test_the_default_target_is_minus_the_number_of_action_dimensions():
     assert learner(VALUE_PROBES[0]).target_entropy == -2.0
 
 
-# What it optimizes
+# Loss and gradient
 
 
 def squashed(mean, log_std):
@@ -165,7 +165,7 @@ def test_a_fixed_temperature_stays():
     assert torch.stack([sac.iterate()["policy/alpha"] for _ in range(3)]).sub(0.3).abs().max() < 1e-6
 
 
-# How it collects and acts
+# Collection and actions
 
 
 def test_it_begins_with_random_actions_and_counts_steps():
@@ -175,7 +175,7 @@ def test_it_begins_with_random_actions_and_counts_steps():
     assert sac.optimizers["critics"].steps.tolist() == [15, 15]
     first = sac.experience.replay.fields["actions"][:16]
     assert first.abs().max() <= 1
-    assert first.std().sub(3**-0.5).abs() < 0.1, "uniform"
+    assert first.std().sub(3**-0.5).abs() < 0.1, "the actions are uniform"
     sac.iterate()
     assert sac.consumed == 64 + 2 * 40
 
@@ -196,7 +196,7 @@ def test_acting_is_greedy_without_noise_and_sampled_with_it():
     assert same(sac.state_dict(), before)
 
 
-# What it promises of every seed
+# Independence of seeds, resume and invalid numbers
 
 
 def test_one_update_is_the_same_alone_and_beside_other_seeds():
@@ -229,7 +229,7 @@ def test_one_bad_reward_harms_nobody_else():
     assert_one_bad_reward_harms_nobody_else(lambda wrap: learner(wrap=wrap))
 
 
-# What it refuses
+# Errors
 
 
 def test_discrete_actions_are_refused_with_what_supports_them():

@@ -28,12 +28,12 @@ def learner(task="CartPole-v1", seeds=(3, 5), *, budget=10_000, backend="auto", 
     return build(DiscreteSAC, config, task, seeds, budget=budget, backend=backend, wrap=wrap)
 
 
-# What it learns
+# Learning
 
 
 @pytest.mark.parametrize("probe", DISCRETE_PROBES, ids=lambda probe: probe.__name__)
 def test_probes_are_solved(probe):
-    # Where all that is seen is 0, only the last bias learns, by no more than the learning rate a step.
+    # If all observations are 0, only the last bias learns, by at most the learning rate per step.
     learning_rate = 3e-2 if probe is Endless else 1e-2
     sac = learner(probe, ent_coef=0.0, gamma=0.5, learning_rate=learning_rate, num_envs=8)
     for _ in range(60):
@@ -58,7 +58,7 @@ def test_the_temperature_makes_the_entropy_meet_its_target():
     torch.testing.assert_close(torch.stack(entropies[-40:]).mean(0), torch.full((2,), 0.5 * log(2)), atol=0.1, rtol=0)
 
 
-# What it optimizes
+# Loss and gradient
 
 
 @pytest.mark.parametrize("weighted", [False, True])
@@ -113,7 +113,7 @@ def test_the_target_is_a_share_of_the_entropy_of_uniform_actions():
     assert learner("Acrobot-v1", target_entropy_scale=0.5).target_entropy == pytest.approx(0.5 * log(3))
 
 
-# How it collects and acts
+# Collection and actions
 
 
 def test_it_begins_with_random_actions_and_counts_steps():
@@ -143,7 +143,7 @@ def test_acting_is_greedy_without_noise_and_sampled_with_it():
     assert same(sac.state_dict(), before)
 
 
-# What it promises of every seed
+# Independence of seeds, resume and invalid numbers
 
 
 def test_one_update_is_the_same_alone_and_beside_other_seeds():
@@ -178,10 +178,10 @@ def test_invalid_transitions_take_no_part():
         wild.iterate()
     for name, parameters in calm.parameters.items():
         assert torch.equal(parameters, wild.parameters[name])
-    assert not calm.experience.replay.fields["valid"][:20].all(), "the case must have some"
+    assert not calm.experience.replay.fields["valid"][:20].all(), "the test must have some"
 
 
-# What it refuses
+# Errors
 
 
 def test_continuous_actions_are_refused_with_what_supports_them():

@@ -1,4 +1,4 @@
-"""Scaled inputs of off-policy methods, against statistics computed from all that is stored."""
+"""Scaled inputs of off-policy methods, against statistics of the whole buffer."""
 
 import numpy as np
 import pytest
@@ -29,7 +29,7 @@ def stored(experience):
 
 
 def expected(experience, obs):
-    """Scale observations by the mean and the standard deviation of all that is stored."""
+    """Scale observations by the mean and the standard deviation of the whole buffer."""
     seen = stored(experience)
     mean, variance = seen.mean(1, keepdims=True), seen.var(1, keepdims=True)
     return np.clip((obs.double().numpy() - mean) / np.sqrt(variance + VARIANCE), -CLIP, CLIP)

@@ -16,7 +16,7 @@ SMALL = PPOConfig(num_envs=2, num_steps=8, num_minibatches=2, num_epochs=1, hidd
 
 
 class Large(gymnasium.Env):
-    """An environment that holds some megabytes from its first episode on."""
+    """Environment that holds some megabytes from its first episode on."""
 
     observation_space = gymnasium.spaces.Box(-1, 1, (3,))
     action_space = gymnasium.spaces.Discrete(2)
@@ -37,8 +37,8 @@ def large():
 
 
 @pytest.fixture
-def asked(monkeypatch):
-    """What is required of the memory, in bytes."""
+def required(monkeypatch):
+    """Record the bytes of memory that are required."""
     sizes = []
     monkeypatch.setattr(seed_memory, "require_memory", lambda size, device, **texts: sizes.append(size))
     return sizes
@@ -51,9 +51,9 @@ def assembled(name, config, task, count, **settings):
     made.close()
 
 
-def test_few_seeds_are_not_checked(asked):
+def test_few_seeds_are_not_checked(required):
     assembled("ppo", SMALL, "CartPole-v1", MANY_SEEDS)
-    assert asked == []
+    assert required == []
 
 
 def test_the_size_of_a_learner_by_hand():
@@ -63,17 +63,17 @@ def test_the_size_of_a_learner_by_hand():
     assert size_of(state, env, num_steps=8) == 4 * 30 + 8 * 2 * 2 * 4 * 4, "8 steps of 2 environments, 2 observations"
 
 
-def test_networks_and_environments_of_all_seeds_are_counted(asked, large):
+def test_networks_and_environments_of_all_seeds_are_counted(required, large):
     assembled("ppo", SMALL, large, MANY_SEEDS + 1, evaluate_episodes=5)
     held = (MANY_SEEDS + 1) * (2 + 5) * MEGABYTES * 2**20
-    assert held <= asked[0] < 1.2 * held
+    assert held <= required[0] < 1.2 * held
 
 
-def test_networks_alone_are_counted(asked):
+def test_networks_alone_are_counted(required):
     assembled("sac", SACConfig(hidden_sizes=(64,)), "Pendulum-v1", MANY_SEEDS + 1)
     one = assemble(catalog.find("sac"), Settings("sac", "Pendulum-v1"), SACConfig(hidden_sizes=(64,)), device="cpu")
     parameters = sum(part.nbytes for part in one.learner.parameters.values())
-    assert (MANY_SEEDS + 1) * parameters * 2 < asked[0] < (MANY_SEEDS + 1) * (parameters * 3 + UNCERTAIN)
+    assert (MANY_SEEDS + 1) * parameters * 2 < required[0] < (MANY_SEEDS + 1) * (parameters * 3 + UNCERTAIN)
 
 
 def test_too_many_seeds_are_refused_before_a_folder_is_created(large, tmp_path, monkeypatch):

@@ -38,7 +38,7 @@ def learner(kind, config, seeds=SEEDS, task="Pendulum-v1"):
 
 
 def acting(found):
-    """Return what chooses the actions of the next round."""
+    """Return the function that chooses the actions of the next round."""
     chosen = []
     found.experience.collect = lambda steps, act, stacked=None: chosen.append(act)
     found.collect()
@@ -97,7 +97,7 @@ def test_runs_resume_bit_for_bit(kind, config):
 
 @pytest.mark.parametrize(("kind", "config"), CASES, ids=lambda case: getattr(case, "__name__", ""))
 def test_noise_is_the_one_that_acts(kind, config):
-    """With it, other actions are taken than without; and what is learned differs."""
+    """Compare with a learner without the noise: its actions and what is learned differ."""
     with_it, without = learner(kind, config), learner(kind, replace(config, use_sde=False))
     assert torch.equal(with_it.learned[next(iter(with_it.learned))], without.learned[next(iter(without.learned))])
     for each in (with_it, without):
@@ -123,7 +123,7 @@ def test_actions_of_sac_follow_the_state_within_a_round():
 
 
 def test_noise_of_ppo_is_within_its_distribution():
-    """(action - mean) / std of a rollout is what the weights make of the hidden layer: over seeds, standard normal."""
+    """(action - mean) / std of a rollout is the noise computed from the hidden layer: standard normal over seeds."""
     seeds = tuple(range(200))
     found = learner(PPO, CASES[0][1], seeds=seeds)
     rollout = found.agent.collect(16)

@@ -31,7 +31,7 @@ def values(td3):
     return lambda obs: td3.critics(torch.cat((obs, td3.policy(obs)), -1)).mean(0).squeeze(-1)
 
 
-# What it learns
+# Learning
 
 
 @pytest.mark.parametrize("probe", VALUE_PROBES, ids=lambda probe: probe.__name__)
@@ -49,7 +49,7 @@ def test_an_action_that_depends_on_what_is_seen_is_learned():
     assert_solved(td3, values(td3), Aimed.solution(0.5), atol=0.2)
 
 
-# What it optimizes
+# Loss and gradient
 
 
 @pytest.mark.parametrize("critics", [1, 2, 3])
@@ -138,7 +138,7 @@ def test_targets_follow_by_tau():
         torch.testing.assert_close(td3.parameters[f"target_{name}"], expected)
 
 
-# How it collects and acts
+# Collection and actions
 
 
 def test_it_begins_with_random_actions_and_counts_steps():
@@ -148,7 +148,7 @@ def test_it_begins_with_random_actions_and_counts_steps():
     assert td3.optimizers["critics"].steps.tolist() == [15, 15]
     first = td3.experience.replay.fields["actions"][:16]
     assert first.abs().max() <= 1
-    assert first.std().sub(3**-0.5).abs() < 0.1, "uniform"
+    assert first.std().sub(3**-0.5).abs() < 0.1, "the actions are uniform"
     td3.iterate()
     assert td3.consumed == 64 + 2 * 40
 
@@ -168,7 +168,7 @@ def test_acting_is_greedy_without_noise_and_sampled_with_it():
     assert same(td3.state_dict(), before)
 
 
-# What it promises of every seed
+# Independence of seeds, resume and invalid numbers
 
 
 def test_one_update_is_the_same_alone_and_beside_other_seeds():
@@ -197,7 +197,7 @@ def test_one_bad_reward_harms_nobody_else():
     assert_one_bad_reward_harms_nobody_else(lambda wrap: learner(wrap=wrap))
 
 
-# What it refuses
+# Errors
 
 
 def test_discrete_actions_are_refused_with_what_supports_them():

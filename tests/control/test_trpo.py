@@ -47,7 +47,7 @@ def some(task, **config):
 
 
 def bound(trpo, actor):
-    """Return the networks with other policies, through which automatic differentiation can see."""
+    """Return the networks with other policies, with gradients by automatic differentiation."""
     return trpo.agent.networks.shape.bind(torch.stack((actor, trpo.critic), dim=1).flatten(1))
 
 
@@ -63,7 +63,7 @@ def weighted(batch):
     return replace(batch, weights=weights)
 
 
-# What it learns
+# Learning
 
 
 @pytest.mark.parametrize(
@@ -98,7 +98,7 @@ def test_probes_are_solved(probe, variant):
     assert_solved(trpo, trpo.agent.networks.value, probe.solution(gamma))
 
 
-# How it judges
+# Advantage estimates
 
 
 def test_advantages_are_generalized_and_targets_are_returns():
@@ -127,7 +127,7 @@ def test_only_the_mean_of_the_advantages_matters_to_the_policy():
     torch.testing.assert_close(scaled.actor, raw.actor, rtol=1e-4, atol=1e-6)
 
 
-# What it optimizes
+# Loss and gradient
 
 
 @TASKS
@@ -195,9 +195,9 @@ def test_the_fisher_matrix_can_be_that_of_some_of_the_samples():
 
 
 def test_a_vines_fisher_matrix_weighs_its_states_alike_whichever_samples_are_chosen():
-    """In each of them the policy is the same for all samples of a state, of which every second is its action 0."""
+    """All samples of a state have the same policy, and every second one is its action 0."""
     trpo, batch = some("CartPole-v1", num_envs=1, critic_minibatches=1, sampling="vine", sub_sampling_factor=2)
-    assert batch.weights.std() > 0.1, "the case must have actions of unequal probabilities"
+    assert batch.weights.std() > 0.1, "the test must have actions of unequal probabilities"
     vector = torch.randn(trpo.actor.shape, generator=torch.Generator().manual_seed(2))
     found = trpo.fisher(batch)(vector)
     trpo.config = replace(trpo.config, sub_sampling_factor=1)
@@ -205,7 +205,7 @@ def test_a_vines_fisher_matrix_weighs_its_states_alike_whichever_samples_are_cho
     torch.testing.assert_close(found, trpo.fisher(replace(batch, weights=None))(vector))
 
 
-# How it steps
+# Steps and line search
 
 
 @TASKS
@@ -225,7 +225,7 @@ def test_an_update_improves_the_surrogate_within_the_trust_region(task, sampling
     torch.testing.assert_close(metrics["losses/improvement"], before[0] - loss)
     torch.testing.assert_close(metrics["losses/kl"], kl)
     torch.testing.assert_close(metrics["losses/entropy"], ops.weighted_mean(entropy, batch.weights))
-    assert ((metrics["losses/kl"] > 1e-3) & (metrics["losses/kl"] <= 0.02)).all(), "it uses what it is allowed"
+    assert ((metrics["losses/kl"] > 1e-3) & (metrics["losses/kl"] <= 0.02)).all(), "the step is as long as allowed"
     assert torch.equal(trpo.critic, critic)
 
 
@@ -249,14 +249,14 @@ def test_the_natural_policy_gradient_takes_the_whole_step(task):
 
 def test_the_line_search_shrinks_the_steps_of_single_seeds():
     trpo, batch = some("CartPole-v1", target_kl=0.05, cg_damping=0.0, seeds=(3, 5, 8, 9))
-    batch.advantages[0] = 0.0  # nothing to gain
+    batch.advantages[0] = 0.0  # no gain is possible
     before = trpo.actor.clone()
     metrics = trpo.update(batch)
     moved = (trpo.actor != before).any(1)
     assert moved.tolist() == [False, True, True, True]
     scale = metrics["losses/step_scale"]
     assert scale[0] == 0
-    assert len(scale[1:].unique()) > 1, "the case must shrink steps by different factors"
+    assert len(scale[1:].unique()) > 1, "the test must shrink steps by different factors"
     powers = torch.tensor([0.8**k for k in range(11)])
     assert torch.isclose(scale[1:, None], powers).any(1).all()
     assert metrics["losses/kl"][0] == metrics["losses/improvement"][0] == 0
@@ -274,7 +274,7 @@ def test_a_step_that_cannot_be_made_small_enough_is_given_up():
     assert shrunk.any()
     assert torch.equal(scales[1], (~shrunk).float())
     assert torch.equal((trpo.actor == before).all(1), shrunk)
-    assert not trpo.rejected.any(), "a step that is too long is no fault"
+    assert not trpo.rejected.any(), "a step that is too long is no error"
 
 
 def test_the_critic_descends_its_loss_and_leaves_the_policy_alone():
@@ -299,15 +299,15 @@ def test_minibatches_of_the_critic_are_a_partition():
     first, second = (torch.cat([part.targets for part in trpo.minibatches(batch)], 1) for _ in range(2))
     assert torch.equal(first.sort().values, number)
     assert not torch.equal(first, second)
-    assert not torch.equal(first[0], first[1]), "each seed has an order of its own"
+    assert not torch.equal(first[0], first[1]), "each seed has its own order"
     assert all(torch.equal(part.targets, part.obs.squeeze(-1)) for part in trpo.minibatches(batch))
 
 
-# What a seed owns
+# Independence of seeds
 
 
 def transplant(block, alone, k):
-    """Give a learner of one seed the state that seed k has in a block, but for the environments."""
+    """Copy the state of seed k among several to a learner of one seed, except the environments."""
     for name in ("first", "second", "steps", "skipped"):
         getattr(alone.optimizer, name).copy_(getattr(block.optimizer, name)[k : k + 1])
     alone.agent.parameters.copy_(block.agent.parameters[k : k + 1])
@@ -341,7 +341,7 @@ def test_a_seed_learns_the_same_in_any_company(task, sampling):
     torch.testing.assert_close(block.agent.parameters[1], alone.agent.parameters[0], rtol=1e-3, atol=1e-4)
 
 
-# What it resumes and survives
+# Resume and invalid numbers
 
 
 @TASKS
@@ -433,7 +433,7 @@ def test_actions_that_a_mask_forbids_are_never_taken():
         learner(Masked, sampling="vine")
 
 
-# What it refuses
+# Errors
 
 
 def test_action_spaces_without_a_head_are_refused():

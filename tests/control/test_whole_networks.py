@@ -1,4 +1,4 @@
-"""Whole networks of a user's own learn, resume, hand on what they have learned, and are named where they do not fit."""
+"""Whole networks from users learn, resume and initialize other runs, and errors name those that do not fit."""
 
 import gymnasium
 import numpy as np
@@ -106,7 +106,7 @@ def test_a_whole_network_keeps_the_contract_of_learners(name):
 
 
 def test_a_whole_network_learns():
-    """Episodes of CartPole end up several times longer than at random (22 steps)."""
+    """Check that episodes of CartPole become several times longer than at random (22 steps)."""
     trained = operant.train("ppo", DISCRETE, seeds=3, budget=16384, progress="silent", **BOTH)
     assert min(trained.evaluate(20).scores) > 100
 

@@ -261,7 +261,7 @@ def test_workers_end_with_their_parent(tmp_path):
     assert not any(alive(pid) for pid in workers)
 
 
-# What it refuses
+# Errors
 
 
 def test_several_seeds_are_refused():

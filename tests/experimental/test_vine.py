@@ -210,7 +210,7 @@ def test_common_random_numbers_are_shared_by_the_branches_of_a_state():
     torch.testing.assert_close(batch.advantages, torch.zeros_like(batch.advantages), atol=1e-5, rtol=0)
 
 
-# What it refuses
+# Errors
 
 
 def test_environments_of_gymnasium_are_refused():

@@ -310,7 +310,7 @@ def test_f24_requests_that_no_page_sends_get_a_4xx(request_line, headers, idle_s
 
 @pytest.fixture(scope="module")
 def idle_server(tmp_path_factory):
-    """Give a server without runs."""
+    """Return a server without runs."""
     server = Server(tmp_path_factory.mktemp("idle"))
     yield server
     server.kill()

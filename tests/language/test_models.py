@@ -149,7 +149,7 @@ def test_a_model_of_16_bits_computes_and_learns(folder):
     assert log_probs(model).mean() > before + 0.1
 
 
-# What it refuses
+# Errors
 
 
 class Leaky(nn.Module):

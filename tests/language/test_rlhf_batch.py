@@ -10,7 +10,7 @@ from operant.language.rlhf_batch import RLHFBatch
 
 @pytest.fixture
 def batch():
-    """Give two answers of two tokens and one, to different prompts."""
+    """Return two answers of two tokens and one, to different prompts."""
     samples = [Sample([1], [5, 2]), Sample([1, 3], [6])]
 
     def rows(*numbers):

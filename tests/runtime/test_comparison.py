@@ -26,7 +26,7 @@ class Config:
 
 @pytest.fixture
 def make(tmp_path):
-    """Give a function that makes a run with evaluations: by the budget consumed, the scores [seeds, episodes]."""
+    """Return a function that makes a run with evaluations: by the budget consumed, the scores [seeds, episodes]."""
 
     def call(name, scores, **settings):
         settings = {"task": "CartPole-v1", "budget": 100, "seeds": (0, 1)} | settings

@@ -30,7 +30,7 @@ def facts(study):
 
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory):
-    """Give a study that ran to its end, and its result."""
+    """Return a study that ran to its end, and its result."""
     study = make(tmp_path_factory.mktemp("studies") / "whole")
     told = []
     result = study.run(report=told.append)

@@ -19,7 +19,7 @@ WORDS = {"train_examples": 24, "held_out": 2, "prompts_per_batch": 4, "num_gener
 
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory):
-    """Give a folder with a run of PPO, one of GRPO, and one without batches."""
+    """Return a folder with a run of PPO, one of GRPO, and one without batches."""
     path = tmp_path_factory.mktemp("batches") / "runs"
     silent = {"progress": "silent"}
     api.train("ppo", "CartPole-v1", seeds=2, budget=1024, run=path / "ppo", keep_checkpoints=4, **SMALL, **silent)

@@ -14,7 +14,7 @@ SMALL = {"train_examples": 24, "held_out": 2, "batch_size": 8, "budget": 16, "ev
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    """Give two seeds of a policy, the same saved, a reward model, and a run of a table."""
+    """Return two seeds of a policy, the same saved, a reward model, and a run of a table."""
     path = tmp_path_factory.mktemp("web") / "runs"
     operant.train("sft", "preference", seeds=2, run=path / "words", **SMALL)
     operant.train("reward-model", "preference", seeds=1, run=path / "judge", **SMALL)

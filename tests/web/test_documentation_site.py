@@ -17,7 +17,7 @@ METHODS = ["POST", "PUT", "DELETE", "PATCH", "OPTIONS", "TRACE", "CONNECT", "PRO
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    """Give a folder with a site, next to a file that is none of its business, and a link to that."""
+    """Return a folder with a site, next to a file that is none of its business, and a link to that."""
     found = tmp_path_factory.mktemp("built") / "site"
     (found / "algorithms" / "ppo").mkdir(parents=True)
     (found / "index.html").write_text(FIRST, encoding="utf-8", newline="")
@@ -33,7 +33,7 @@ def folder(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def site(folder, runs):
-    """Give a client of an app that serves the site."""
+    """Return a client of an app that serves the site."""
     app = make_app(runs, Hosts("127.0.0.1", 8421), None, Documentation(PREFIX, folder))
     with TestClient(app, base_url=ADDRESS, follow_redirects=False) as found:
         yield found

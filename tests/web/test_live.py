@@ -39,7 +39,7 @@ async def news(response, count):
 
 @pytest.fixture
 def run(tmp_path):
-    """Give a run with records."""
+    """Return a run with records."""
     return make_run(tmp_path / "runs" / "one", [[0.1, 0.2]] * 3, metrics=5)
 
 

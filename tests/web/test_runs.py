@@ -15,7 +15,7 @@ from web.folders import make_run  # type: ignore[import-not-found]
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    """Give two runs, one of them in a folder of its own, a film, and things that are no runs."""
+    """Return two runs, one of them in a folder of its own, a film, and things that are no runs."""
     path = tmp_path_factory.mktemp("web") / "runs"
     first = make_run(path / "first", [[0.1, 0.2, 0.3], [0.4, 0.5, 0.9]], metrics=30)
     make_run(path / "set" / "second", [[0.2, 0.2, 0.2], [0.7, 0.8, 0.9]], gamma=0.9)

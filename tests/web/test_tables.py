@@ -6,7 +6,7 @@ from operant.web.tables import Tables
 
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory):
-    """Give what makes a short run of a table."""
+    """Return what makes a short run of a table."""
     path = tmp_path_factory.mktemp("tables")
 
     def make(algorithm, task, **options):

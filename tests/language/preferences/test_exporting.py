@@ -9,7 +9,7 @@ from operant.language.preferences.exporting import manifest_path, pseudonym
 
 @pytest.fixture
 def store(tmp_path):
-    """Give a store with one label of each kind, by two annotators."""
+    """Return a store with one label of each kind, by two annotators."""
     with PreferenceStore(tmp_path / "preferences.sqlite") as store:
         for n in range(5):
             completions = [Completion("bad", {"reward": n, "seed": 1}), Completion("good", {"reward": n + 0.5})]
