@@ -59,7 +59,7 @@ class Remembered(Probe):
 
 
 class Masked(Probe):
-    """Probe with a mask: the second of three actions is the best allowed one; the first gives more, but is forbidden."""
+    """Probe with a mask: the second of three actions is the best allowed one; the first gives more but is forbidden."""
 
     observation_space = gymnasium.spaces.Dict(
         obs=gymnasium.spaces.Box(-np.inf, np.inf, (1,)), action_mask=gymnasium.spaces.MultiBinary(3)

@@ -9,7 +9,7 @@ from operant.doors import importing
 
 @pytest.fixture
 def folder(tmp_path):
-    """A folder with a dot in its name, whose file is called like a module of Python's."""
+    """Return a folder with a dot in its name, whose file is named like a module of Python."""
     folder = tmp_path / "my.files"
     folder.mkdir()
     (folder / "random.py").write_text(
@@ -40,7 +40,7 @@ def test_a_file_is_imported_once_under_a_name_that_hides_no_module(folder):
 def test_another_process_can_read_what_a_file_defines(folder):
     point = importing.imported(folder / "random.py").Point(5)
     code = "import sys, pickle; print(pickle.load(sys.stdin.buffer).x, sys.modules['random'].__file__ is None)"
-    (folder / "beside.py").unlink()  # the other process looks for modules where it is told to
+    (folder / "beside.py").unlink()  # the other process searches the path that it is given
     environment = folder.parent / "path"
     environment.mkdir()
     (environment / "beside.py").write_text("X = 4\n")
@@ -59,7 +59,7 @@ def test_a_file_that_has_changed_is_imported_anew_when_that_is_asked_for(folder)
     first = importing.imported(path)
     importing.refresh()
     assert importing.imported(path) is first
-    path.write_text("X = 4\n")  # as long as before, and within the same second
+    path.write_text("X = 4\n")  # the same length as before, and within the same second
     assert importing.imported(path).X == 3
     importing.refresh()
     assert importing.imported(path).X == 4

@@ -28,7 +28,7 @@ def file(tmp_path):
 
 @pytest.fixture
 def package(tmp_path, monkeypatch):
-    """An installed package with an entry point of the group `operant.tests`."""
+    """Return an installed package with an entry point of the group `operant.tests`."""
     (tmp_path / "its_parts.py").write_text(FILE)
     info = tmp_path / "its_parts-2.0.dist-info"
     info.mkdir()
@@ -149,7 +149,7 @@ def test_a_part_is_one_of_a_table_or_from_outside(file):
 
 
 class Here:
-    """Stands in a file that is imported by its own name."""
+    """Class in a file that is imported by its own name."""
 
 
 def test_an_object_is_named_by_its_file_and_found_again_without_a_second_import(file):

@@ -16,9 +16,9 @@ SEEDS = [11, 22, 33, 44]
 
 
 class Ledger(gymnasium.Env):
-    """Tells in its observation which row, episode and step it is at, and in its reward which action it got.
+    """Environment whose observation is its row, episode and step, and whose reward shows the action that it received.
 
-    Row b terminates after b + 2 steps and is truncated after 4: row 0 and 1 terminate, row 2 does both, row 3 is cut.
+    Row b terminates after b + 2 steps and is truncated after 4: rows 0 and 1 terminate, row 2 does both, row 3 is cut.
     """
 
     def __init__(self, row, nested=False):
@@ -44,7 +44,7 @@ class Ledger(gymnasium.Env):
 
 
 class Walk(gymnasium.Env):
-    """A seeded random walk whose whole past is in its observation; ends at random."""
+    """Random walk from a seed whose observation contains its whole past, and which ends at random."""
 
     observation_space = spaces.Box(-np.inf, np.inf, (2,), np.float64)
     action_space = spaces.Box(-1, 1, (1,), np.float32)
@@ -67,7 +67,7 @@ def ledgers(mode, nested=False):
 
 
 def expected_ledger(steps, mode):
-    """Return, by a loop over rows, what each step must give: (obs, final_obs, reward, terminated, truncated, valid)."""
+    """Compute in a loop over rows the content of each step: (obs, final_obs, reward, terminated, truncated, valid)."""
     at = [[row, 0, 0] for row in range(4)]
     ended, rows_of_steps = [False] * 4, []
     for _ in range(steps):
@@ -118,7 +118,7 @@ def test_every_field_of_every_step_is_as_predicted(mode, nested):
 @pytest.mark.parametrize("asynchronous", [False, True])
 @pytest.mark.parametrize("mode", MODES)
 def test_real_environments_equal_a_loop_over_single_ones(mode, asynchronous):
-    """The oracle resets each row by its own rules; episodes end by the pole's fall and by a time limit of 12."""
+    """The reference resets each row by its own rules; episodes end when the pole falls or at a limit of 12 steps."""
     vector = AsyncVectorEnv if asynchronous else SyncVectorEnv
     make_one = partial(gymnasium.make, "CartPole-v1", max_episode_steps=12)
     rows, steps = 3, 50
@@ -193,7 +193,7 @@ def test_only_the_actions_of_current_episodes_are_kept():
 
 
 def test_a_row_resumes_although_another_ends_while_it_waits():
-    """Row 0 begins its second episode late, so that it plays old actions, and ends, while row 3 catches up."""
+    """Row 0 starts its second episode late, so it plays recorded actions and ends while row 3 catches up."""
     make_one = partial(gymnasium.make, "CartPole-v1", max_episode_steps=40)
 
     def fresh():
@@ -216,7 +216,7 @@ def test_a_row_resumes_although_another_ends_while_it_waits():
 
 
 class Masked(gymnasium.Env):
-    """Allows one action at a time and suffers no other; its episodes have 2 to 6 steps."""
+    """Environment that allows one action at a time and asserts it; its episodes have 2 to 6 steps."""
 
     observation_space = spaces.Dict(left=spaces.Box(0, 9, (1,), np.float64), action_mask=spaces.MultiBinary(3))
     action_space = spaces.Discrete(3, start=4)
@@ -250,7 +250,7 @@ def test_a_row_plays_by_the_rules_while_it_waits():
 
 
 class Particular(gymnasium.Env):
-    """Takes nothing but members of its action space, and shows the last one."""
+    """Environment that accepts only members of its action space, and observes the last one."""
 
     def __init__(self, actions):
         self.action_space = actions
@@ -295,7 +295,7 @@ def test_actions_of_any_shape_are_written_and_played_again(space, actions):
 
 
 class Scaling(Particular):
-    """Writes into the actions that it is given."""
+    """Environment that writes into the actions that it receives."""
 
     def step(self, action):
         action *= 0.5
@@ -368,7 +368,7 @@ def test_an_environment_with_one_stream_for_all_rows_is_seeded_by_all_of_them():
 
 
 class Batched(gymnasium.vector.VectorEnv):
-    """Resets in the same step and hands over its final observations as one batch."""
+    """Vector environment that resets in the same step and returns its final observations as one batch."""
 
     metadata: ClassVar = {"autoreset_mode": AutoresetMode.SAME_STEP}
     num_envs = 2

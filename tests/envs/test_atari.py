@@ -19,7 +19,7 @@ def actions(env, steps, seed=0):
 
 
 def short(task="ALE/Breakout-v5", *, frames=160, **options):
-    """Return two rows of a game that is cut after so many frames."""
+    """Return two rows of a game that is truncated after `frames` frames."""
     spec = copy.deepcopy(gymnasium.spec(task))
     spec.kwargs["max_num_frames_per_episode"] = frames
     return Atari(spec, [3, 5], **options)
@@ -27,7 +27,7 @@ def short(task="ALE/Breakout-v5", *, frames=160, **options):
 
 @pytest.fixture(scope="module")
 def played():
-    """Play Breakout until every row has ended an episode; return what happened."""
+    """Play Breakout until every row has ended an episode; return the first observation and the steps."""
     env = make("ALE/Breakout-v5", 2, [7])
     first = env.reset()
     steps = []
@@ -60,7 +60,7 @@ def test_pictures_are_stacked_bytes(played):
     assert first.dtype is steps[0].obs.dtype is torch.uint8
     assert first.float().std() > 0
     for before, after in pairwise(steps[:20]):
-        assert torch.equal(before.obs[:, 1:], after.obs[:, :-1]), "three of four pictures were seen before"
+        assert torch.equal(before.obs[:, 1:], after.obs[:, :-1]), "three of four frames were seen before"
 
 
 def test_ends_restart_in_the_same_step(played):

@@ -10,7 +10,7 @@ from operant.envs.checking import check_users_environment, is_users
 
 
 class Broken(gymnasium.Env):
-    """Returns a state that its space does not have."""
+    """Environment that returns a state outside its space."""
 
     observation_space, action_space = spaces.Discrete(3), spaces.Discrete(2)
 
@@ -23,7 +23,7 @@ class Broken(gymnasium.Env):
 
 
 class Vague(gymnasium.Env):
-    """Its rewards are arrays, which Gymnasium warns of."""
+    """Environment whose rewards are arrays, about which Gymnasium warns."""
 
     observation_space, action_space = spaces.Discrete(3), spaces.Discrete(2)
 

@@ -11,7 +11,7 @@ BOX = spaces.Box(-1.0, 1.0, (2,))
 
 
 class Scripted(gymnasium.Env):
-    """Observes what it is told to, one thing after the other."""
+    """Environment that returns the observations of a script, one after the other."""
 
     action_space = spaces.Discrete(2)
 
@@ -30,7 +30,7 @@ class Scripted(gymnasium.Env):
 
 @pytest.fixture
 def scripted():
-    """Return what makes two copies of an environment with a script, resets them and steps them to its end."""
+    """Return a function that plays two copies of an environment with a script from reset to the end."""
 
     def play(space, *script):
         gymnasium.registry.pop("OperantTestScripted-v0", None)
@@ -61,7 +61,7 @@ def test_numbers_outside_the_box_and_nan_are_said_once_each(scripted, caplog):
 def test_a_reward_that_is_not_finite_is_said_once(reward, said, scripted, caplog, monkeypatch):
     step = Scripted.step
     monkeypatch.setattr(Scripted, "step", lambda self, action: (step(self, action)[0], reward, False, False, {}))
-    with saying_once():  # of training and an evaluation
+    with saying_once():  # once in training and once in an evaluation
         scripted(BOX, box(0, 1), box(0, 1), box(0, 1))
         scripted(BOX, box(0, 1), box(0, 1), box(0, 1))
     (text,) = (record.getMessage() for record in caplog.records)

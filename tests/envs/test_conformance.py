@@ -1,4 +1,4 @@
-"""The check of environments passes ours, and names what is wrong with others."""
+"""The check of environments passes ours, and reports the faults of others."""
 
 import pytest
 import torch
@@ -24,7 +24,7 @@ def test_our_environments_keep_the_contract(task, backend):
 
 
 def broken(**changes):
-    """Return environments whose steps are changed."""
+    """Return environments with faults in their steps."""
 
     class Broken(Wrapper):
         def step(self, actions):
@@ -41,7 +41,7 @@ class Random(Wrapper):
 
 
 class Written(Wrapper):
-    """Hands out the same tensor at every step."""
+    """Wrapper that returns the same tensor at every step."""
 
     def __init__(self, env):
         super().__init__(env)
@@ -54,7 +54,7 @@ class Written(Wrapper):
 
 
 class Forgetful(Wrapper):
-    """Keeps a number that it does not name."""
+    """Wrapper with a counter that is missing from its state."""
 
     def start(self, seeds):
         self.steps = 0
@@ -66,7 +66,7 @@ class Forgetful(Wrapper):
 
 
 class Shared(Forgetful):
-    """Hands out its own tensor as the state."""
+    """Wrapper that returns its own tensor as the state."""
 
     def start(self, seeds):
         self.steps = torch.zeros(1)
@@ -76,7 +76,7 @@ class Shared(Forgetful):
 
 
 class Learning(Wrapper):
-    """Learns in evaluations, too."""
+    """Wrapper that changes its learned state in evaluations, too."""
 
     STATE = LEARNED = ("count",)
 

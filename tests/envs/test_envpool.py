@@ -28,7 +28,7 @@ def actions(env, generator):
 
 
 def of_gymnasium(env, obs, action):
-    """Return where Gymnasium's own environment gets from an observation, and whether that is terminal."""
+    """Return the successor of an observation in Gymnasium's own environment, and whether it is terminal."""
     if env.spec.id == "CartPole-v1":
         env.unwrapped.state = obs.double().numpy()
         env.unwrapped.steps_beyond_terminated = None
@@ -121,7 +121,7 @@ def test_a_reset_begins_the_same_episodes_again_unless_it_gets_other_seeds():
     env.close()
 
 
-# What happens to unfinished episodes
+# Unfinished episodes
 
 
 def test_a_state_leads_to_new_episodes_which_are_the_same_for_all_who_load_it():
@@ -156,7 +156,7 @@ def test_returns_of_unfinished_episodes_are_forgotten_with_them(normalized):
     state = first.state_dict()
     second.load_state_dict(state)
     metrics = second.collect(20, act).metrics
-    assert (metrics["rollout/episode_length"] <= 11).all(), "of no step before"
+    assert (metrics["rollout/episode_length"] <= 11).all(), "no step comes before"
     if normalized:
         assert state["env"]["returns"].all()
         again = fresh()
@@ -206,7 +206,7 @@ def test_a_learner_goes_on_with_what_it_has_learned_and_with_new_episodes(name, 
 def test_ppo_learns_in_it_what_counts_in_gymnasium(tmp_path):
     options = {"seeds": 2, "budget": 20_000, "env_backend": "envpool", "progress": "silent"}
     trained = operant.train("ppo", "CartPole-v1", run=tmp_path / "run", **options)
-    assert min(trained.evaluate(20, backend="gymnasium").scores) > 150, "random actions get 22"
+    assert min(trained.evaluate(20, backend="gymnasium").scores) > 150, "random actions score 22"
 
 
 # What it refuses, and what it makes of bounds

@@ -5,7 +5,7 @@ from gymnasium.utils.env_checker import check_env
 
 from operant.envs.finite import FiniteEnv, Transitions, uniform
 
-# State 0 goes to 1 or back to itself; its second action and state 2 are special: only state 1 can take action 1.
+# State 0 leads to 1 or back to itself; its second action and state 2 are special: only state 1 can take action 1.
 OUTCOMES = [
     (1, 1, (1.0, 2, 5.0, True)),
     (0, 0, (0.25, 0, -1.0, False)),

@@ -1,4 +1,4 @@
-"""What another goal would have earned is computed by the environment, for many goals at once."""
+"""Environments compute the rewards of other goals, for a batch of goals."""
 
 import gymnasium
 import numpy as np
@@ -12,7 +12,7 @@ BOX = spaces.Box(-10.0, 10.0, (2,))
 
 
 class Reach(gymnasium.Env):
-    """Moves a point; each step earns 0 at the goal and -1 elsewhere."""
+    """Environment that moves a point; each step gives 0 at the goal and -1 elsewhere."""
 
     observation_space = spaces.Dict(observation=BOX, achieved_goal=BOX, desired_goal=BOX)
     action_space = spaces.Box(-1.0, 1.0, (2,))

@@ -54,7 +54,7 @@ def test_cliff_walking_is_a_grid(slip):
 
 
 def brute_force(grid, state, action):
-    """Return the outcomes of an action, one way after another."""
+    """Return the outcomes of an action, one direction after another."""
     rules, (rows, columns) = grid.rules, grid.shape
     row, column = divmod(state, columns)
     ways = [(action, 1.0 - rules.slip), ((action - 1) % 4, rules.slip / 2), ((action + 1) % 4, rules.slip / 2)]
@@ -107,7 +107,7 @@ def test_the_model_equals_one_written_way_by_way(grid):
                 assert got == []
                 continue
             expected = brute_force(grid, state, action)
-            assert len(got) == len(expected), "like outcomes are one"
+            assert len(got) == len(expected), "equal outcomes are merged"
             assert {key: pytest.approx(p, abs=1e-12) for key, p in merged(got).items()} == expected
 
 

@@ -114,7 +114,7 @@ def test_what_a_module_fails_to_import_is_named_instead_of_it(tmp_path, monkeypa
 
 
 class Peculiar(gymnasium.Env):
-    """Tells things that no vector environment could merge, and takes offense at options that nobody gave."""
+    """Environment with infos that no vector environment can merge; it asserts that options are None."""
 
     observation_space = gymnasium.spaces.Box(-1.0, 1.0, (1,))
     action_space = gymnasium.spaces.Discrete(2)
@@ -209,7 +209,7 @@ def test_wrong_arguments_are_named(arguments, message):
 
 
 def test_envpool_that_is_not_installed_is_named_with_its_extra(monkeypatch):
-    monkeypatch.setitem(sys.modules, "envpool", None)  # as if it were not there
+    monkeypatch.setitem(sys.modules, "envpool", None)  # the same as without it
     with pytest.raises(
         ModuleNotFoundError, match=r"'envpool', which is not installed: pip install .operant\[envpool\]"
     ):

@@ -47,7 +47,7 @@ def test_moments_of_batches_are_those_of_all_numbers(steps, seed, masked):
 
 
 def test_steps_equal_a_plain_reckoning():
-    """Recompute everything from the raw environment with NumPy, keeping all numbers ever seen."""
+    """Recompute everything from the raw environment with NumPy, keeping all numbers so far."""
     seeds, rows, clip = 2, 3, 1.5
     env = pendulums([1, 2], rows, clip=clip)
     raw = Pendulum([10, 11, 12, 20, 21, 22], max_episode_steps=7)
@@ -85,7 +85,7 @@ def test_steps_equal_a_plain_reckoning():
 
 
 def parts(step):
-    """Return what a step holds of every row; no environment here says more of its episodes."""
+    """Return the tensors of a step without `infos`, which these environments do not have."""
     assert step.infos is None
     return step[: step._fields.index("infos")]
 
@@ -151,7 +151,7 @@ def test_parts_can_be_left_out():
 
 def test_rewards_can_be_scaled_whatever_the_observations():
     class Named(Pendulum):
-        """Pendulum whose observations are a dictionary."""
+        """Wrapper of Pendulum with observations in a dictionary."""
 
         def __init__(self, *arguments, **options):
             super().__init__(*arguments, **options)

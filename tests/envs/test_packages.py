@@ -1,4 +1,4 @@
-"""Packages with environments are found by the ids that they register, and their symbols become inputs of their own."""
+"""Packages with environments are found by the ids that they register, and symbols become separate inputs."""
 
 import sys
 

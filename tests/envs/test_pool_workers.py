@@ -1,4 +1,4 @@
-"""Workers elsewhere: the same environments, whether they share memory with this process or send what they observe."""
+"""Workers in other processes: the same environments with and without memory that is shared with this process."""
 
 import time
 
@@ -16,7 +16,7 @@ from operant.envs.worker_pool import WorkerPool
 
 
 class Nested(gymnasium.Env):
-    """Observes dictionaries, which depend on its seed and its actions."""
+    """Environment with observations in dictionaries that depend on its seed and its actions."""
 
     observation_space = spaces.Dict({"a": spaces.Box(-np.inf, np.inf, (2,), np.float64), "b": spaces.Discrete(2000)})
     action_space = spaces.Discrete(3)
@@ -43,7 +43,7 @@ class Slow(Nested):
 
 
 class Changing(Nested):
-    """Another one wherever it is made."""
+    """Environment that differs each time it is made."""
 
     def reset(self, *, seed=None, options=None):
         super().reset()

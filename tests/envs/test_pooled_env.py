@@ -26,7 +26,7 @@ def test_environments_in_workers_are_those_that_share_a_process(task, workers):
 
 
 class Mixed(gymnasium.Env):
-    """Observes a dictionary of what it is told to do."""
+    """Environment whose observations contain its actions in a dictionary."""
 
     observation_space = spaces.Dict({"box": spaces.Box(-9, 9, (2, 3), np.float64), "count": spaces.Discrete(9)})
     action_space = spaces.MultiDiscrete([3, 4])

@@ -1,4 +1,4 @@
-"""Physics, delays and sensors that differ from episode to episode."""
+"""Physics, delays and sensors that vary from episode to episode."""
 
 import math
 
@@ -30,7 +30,7 @@ def randomized(task="CartPole-v1", rows=2, seeds=SEEDS, backend="auto", **given)
     ],
 )
 def test_draws_follow_their_distributions(given, law):
-    """Quantiles are SciPy's; and what 400 rows draw is not told apart from it."""
+    """Quantiles equal SciPy's, and the draws of 400 rows pass a test against the distribution."""
     unit = torch.linspace(0.01, 0.99, 25, dtype=torch.float64)
     np.testing.assert_allclose(Distribution.of("m", given).quantile(unit), law.ppf(unit), rtol=1e-6)
     env = randomized("Pendulum-v1", rows=200, parameters={"m": given})
@@ -68,7 +68,7 @@ def test_each_episode_has_its_own_physics_and_no_row_depends_on_others():
 
 
 def test_late_actions_are_those_of_before():
-    """With two steps of delay the plain environment is where it would be if it were given the actions of then."""
+    """With a delay of two steps, the plain environment reaches the same state from the actions of two steps before."""
     late, plain = randomized("Pendulum-v1", delay=2), make("Pendulum-v1", 2, SEEDS)
     plain.reset()
     actions = torch.linspace(-2, 2, 4 * 12).view(12, 4, 1)

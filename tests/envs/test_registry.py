@@ -14,7 +14,7 @@ DRAWING = "step: -1\n\nS..\n.#.\n..G\n"
 
 
 class Field(gymnasium.Env):
-    """As large as it is told to be."""
+    """Environment of any size."""
 
     action_space = spaces.Discrete(2)
 

@@ -21,7 +21,7 @@ LAST = "-1$"
 
 
 class Counting(gymnasium.Env):
-    """Observes how many steps its episode has, and in which process it lives."""
+    """Environment that observes its step in the episode and its process id."""
 
     observation_space = spaces.Box(-np.inf, np.inf, (2,), np.float64)
     action_space = spaces.Box(-2, 2, (1,), np.float32)
@@ -37,21 +37,21 @@ class Counting(gymnasium.Env):
 
 
 class Broken(Counting):
-    """A mistake of whoever wrote the environment."""
+    """Environment whose step raises an error."""
 
     def step(self, action):
         raise ZeroDivisionError("one by nought")
 
 
 class Locked(Counting):
-    """Its mistake cannot be pickled."""
+    """Environment whose error cannot be pickled."""
 
     def step(self, action):
         raise ValueError(threading.Lock())
 
 
 class Begun(Counting):
-    """Something happens when it is made in some processes."""
+    """Environment that calls a function when it is made in a matching process."""
 
     def __init__(self, happening, where=""):
         if re.search(where, multiprocessing.current_process().name):
@@ -59,7 +59,7 @@ class Begun(Counting):
 
 
 class TwoWordsError(Exception):
-    """Cannot be made again from what it says."""
+    """Error that cannot be constructed again from its message."""
 
     def __init__(self, one, two):
         super().__init__(f"{one} {two}")
@@ -74,7 +74,7 @@ def die(_):
 
 
 def die_slowly(env):
-    """Close every pipe, and end when whoever listened has long heard of it."""
+    """Close every pipe, and exit after the reader has noticed it."""
     os.closerange(3, os.sysconf("SC_OPEN_MAX"))
     time.sleep(0.5)
     os._exit(7)
@@ -90,7 +90,7 @@ def complain(_):
 
 def whisper(_):
     class LocalError(Exception):
-        """Cannot be found by its name."""
+        """Error that cannot be found by its name."""
 
     raise LocalError("no light")
 
@@ -101,7 +101,7 @@ def widen(env):
 
 @pytest.fixture
 def pool():
-    """Return what makes a pool, of two workers, and closes it at the end of the test."""
+    """Return a function that makes a pool of two workers; the pool is closed after the test."""
     pools = []
 
     def make_pool(workers=2, **options):
@@ -219,7 +219,7 @@ def test_a_lost_worker_is_replaced_where_that_is_asked_for(sign, pool, caplog):
     assert step.valid.tolist() == [True, True, False]
     assert step.truncated.tolist() == [False, False, True]
     assert step.obs[:, 0].tolist() == [3.0, 3.0, 0.0]
-    assert step.final_obs[:, 0].tolist() == [3.0, 3.0, 2.0], "where it was seen last"
+    assert step.final_obs[:, 0].tolist() == [3.0, 3.0, 2.0], "the last observation before the loss"
     step = env.step(ACTIONS)
     assert step.valid.all()
     assert step.obs[:, 0].tolist() == [0.0, 0.0, 1.0]
@@ -250,12 +250,12 @@ def test_a_replaced_worker_is_saved_and_restored_like_others(pool):
         env.step(ACTIONS)
     other = wrapped(pool(lost_workers="restart"))
     state = env.state_dict()
-    state["obs"][:, 1] = other.load_state_dict(state | {"obs": None})[:, 1]  # the processes are others
+    state["obs"][:, 1] = other.load_state_dict(state | {"obs": None})[:, 1]  # the processes are new
     assert torch.equal(other.load_state_dict(state), state["obs"])
 
 
 class Drifting(Counting):
-    """Draws from its seed at every step; or, if it is not deterministic, from its process."""
+    """Environment that draws from its seed at every step; or, if it is not deterministic, from its process."""
 
     honest = True
 
@@ -272,7 +272,7 @@ class Drifting(Counting):
 
 
 class Dishonest(Drifting):
-    """Ends its episode at once, where it has not begun."""
+    """Environment that ends its episode immediately in another process."""
 
     honest = False
     first = os.getpid()
@@ -302,7 +302,7 @@ def test_a_replaced_worker_that_replays_its_episodes_leaves_no_trace(sign, pool,
     assert all(torch.equal(*pair) for pair in zip(found, expected, strict=True))
     assert made.restarts == len(wrong)
     assert "replayed their episodes (replacement 1 in" in caplog.text
-    assert all(torch.equal(*pair) for pair in zip(course(other), expected, strict=True)), "other environments there"
+    assert all(torch.equal(*pair) for pair in zip(course(other), expected, strict=True)), "different environments there"
 
 
 def test_a_replaced_worker_may_be_lost_in_a_reset_as_well(pool):
@@ -317,7 +317,7 @@ def test_a_replaced_worker_may_be_lost_in_a_reset_as_well(pool):
 
 @pytest.mark.parametrize("lost_workers", ["replay", "restart"])
 def test_a_worker_that_was_lost_is_replaced_where_more_environments_are_made(lost_workers, pool):
-    """As at the first evaluation of a run."""
+    """The loss is found when more environments are made, as at the first evaluation of a run."""
     made = pool(lost_workers=lost_workers)
     env = wrapped(made, Drifting, rows=5)
     course(env, steps=7)
@@ -348,13 +348,13 @@ def test_environments_that_take_another_course_are_no_replay(pool, monkeypatch):
     for _ in range(2):
         env.step(torch.zeros(5, 1))
     os.kill(made.processes[0].pid, signal.SIGKILL)
-    monkeypatch.setenv("OPERANT_TEST_FIRST", "1")  # the new process did not begin it
+    monkeypatch.setenv("OPERANT_TEST_FIRST", "1")  # the new process did not start the episode
     with pytest.raises(WorkerError, match=r"Still: environments 0, 1, 2, 3, 4 .*not deterministic"):
         env.step(torch.zeros(5, 1))
 
 
 class Fatal(Counting):
-    """Kills its process at every step."""
+    """Environment that kills its process at every step."""
 
     def step(self, action):
         os._exit(3)
@@ -369,7 +369,7 @@ def test_a_worker_that_is_lost_again_and_again_ends_training(pool):
 
 
 def assert_fails(pool, error, message, happening, *, where="", deadline=30.0):
-    """Check that the environments cannot be made."""
+    """Check that making the environments fails."""
     with pytest.raises(error, match=message) as caught:
         pool(deadline=deadline).make(partial(Begun, happening, where), 3, task="Begun")
     return caught.value

@@ -15,7 +15,7 @@ from operant.envs import EnvError, GymnasiumEnv
 
 
 class Still(gymnasium.Env):
-    """Nothing happens."""
+    """Environment in which nothing happens."""
 
     observation_space = spaces.Box(-np.inf, np.inf, (2,), np.float32)
     action_space = spaces.Box(-2, 2, (1,), np.float32)
@@ -29,14 +29,14 @@ class Still(gymnasium.Env):
 
 
 class Broken(Still):
-    """A mistake of whoever wrote the environment."""
+    """Environment whose step raises an error."""
 
     def step(self, action):
         raise ZeroDivisionError("one by nought")
 
 
 class Locked(Still):
-    """Its mistake cannot be pickled."""
+    """Environment whose error cannot be pickled."""
 
     def step(self, action):
         raise ValueError(threading.Lock())
@@ -98,7 +98,7 @@ def test_workers_that_hang_are_not_waited_for_when_closing(pending):
     assert [process.exitcode for process in vector.processes] == [0, -9, 0]
 
 
-@pytest.mark.filterwarnings("ignore:.*ERROR")  # which is how Gymnasium logs it
+@pytest.mark.filterwarnings("ignore:.*ERROR")  # the form in which Gymnasium logs it
 def test_a_mistake_in_the_environment_names_task_call_and_rows():
     vector, env = workers(Broken)
     with pytest.raises(
@@ -123,28 +123,28 @@ def test_a_mistake_in_this_process_is_told_from_wrong_use(error):
 
 
 class Exits(Still):
-    """Ends the program, as some simulators do."""
+    """Environment that exits the program, as some simulators do."""
 
     def step(self, action):
         raise SystemExit(0)
 
 
 class OldReset(Still):
-    """The interface before Gymnasium 0.26."""
+    """Environment with the `reset` of Gymnasium before 0.26."""
 
     def reset(self, *, seed=None, options=None):
         return np.zeros(2, np.float32)
 
 
 class OldStep(Still):
-    """The interface before Gymnasium 0.26."""
+    """Environment with the `step` of Gymnasium before 0.26."""
 
     def step(self, action):
         return np.zeros(2, np.float32), 0.0, False, {}
 
 
 class ListReward(Still):
-    """A reward in an array."""
+    """Environment whose reward is an array."""
 
     def step(self, action):
         return np.zeros(2, np.float32), np.zeros(1), False, False, {}

@@ -1,4 +1,4 @@
-"""Wrappers belong to a run: they report, are saved and kept with the weights, and may hold in evaluations."""
+"""Wrappers belong to a run: they report metrics, are saved and stored with the weights, and may apply in evaluation."""
 
 import numpy as np
 import pytest
@@ -26,7 +26,7 @@ SEEDS = (3, 5)
 
 
 class Bonus(Wrapper):
-    """Counts visits to the left and to the right half of CartPole's track, and gives a bonus for rare ones."""
+    """Wrapper that counts visits to the left and right half of CartPole's track, and gives a bonus for rare ones."""
 
     STATE = LEARNED = ("counts",)
     in_evaluation = False
@@ -46,7 +46,7 @@ class Bonus(Wrapper):
 
 
 class Scaled(Wrapper):
-    """Scales observations by their largest absolute value so far, of each seed."""
+    """Wrapper that scales observations by the largest absolute value of each seed so far."""
 
     STATE = LEARNED = ("largest",)
 
@@ -71,7 +71,7 @@ class Scaled(Wrapper):
 
 
 class Noisy(Wrapper):
-    """Adds noise of each seed's own stream to rewards, and remembers the last one."""
+    """Wrapper that adds noise from the stream of each seed to rewards, and stores the last one."""
 
     STATE = ("streams", "last", "steps")
     in_evaluation = False
@@ -150,7 +150,7 @@ def test_an_evaluation_is_played_in_the_wrappers_that_hold_there_and_changes_not
     assert step.obs.abs().max() <= 1
     assert all(torch.equal(tensor, before[name]) for name, tensor in learned(env).items())
     env.step(actions)
-    assert played.largest is env.env.largest  # what is learned later holds there, too
+    assert played.largest is env.env.largest  # later updates apply there, too
 
 
 def test_unfinished_episodes_are_forgotten_where_new_ones_begin():

@@ -29,12 +29,12 @@ SMALL = {"workers": 2, "num_envs": 4, "num_steps": 8, "steps_per_iteration": 256
 
 
 def matched(seed):
-    """Return a worker's environments; found by name in the worker's process."""
+    """Return a worker's environments; the process of the worker imports it by name."""
     return Matched(row_seeds([seed], 8, "environment"))
 
 
 class Broken(Matched):
-    """An environment that fails in its first step."""
+    """Environment that fails in its first step."""
 
     def step(self, actions):
         raise ArithmeticError("the world ends here")
@@ -51,7 +51,7 @@ def learner(task=Matched, seeds=(3,), *, budget=100_000, make_env=None, **config
 
 @pytest.fixture
 def started():
-    """Make learners that are closed at the end, whatever happens."""
+    """Return a function that makes learners, which are closed after the test."""
     made = []
 
     def start(**config):
@@ -72,7 +72,7 @@ def alive(pid):
     return not stat.exists() or stat.read_text(encoding="utf-8").rpartition(")")[2].split()[0] != "Z"
 
 
-# One worker is an actor-critic
+# A single worker is an actor-critic
 
 
 @pytest.mark.parametrize("optimizer", ["rmsprop", "adam"])
@@ -92,7 +92,7 @@ def test_a_worker_without_others_is_an_actor_critic(optimizer):
     torch.testing.assert_close(shared.parameters, a2c.agent.parameters, rtol=1e-5, atol=1e-7)
     assert shared.counts.tolist() == [[10, 320]]
     assert reports[0] == pytest.approx([float(metrics["losses/policy"]) for metrics in expected], rel=1e-4, abs=1e-5)
-    assert reports[-2:] == [[0.0] * 10, [0.0] * 10], "nobody else writes, and nothing is skipped"
+    assert reports[-2:] == [[0.0] * 10, [0.0] * 10], "no other worker writes, and no step is skipped"
 
 
 def test_staleness_counts_the_updates_of_others_between_reading_and_writing():
@@ -105,7 +105,7 @@ def test_staleness_counts_the_updates_of_others_between_reading_and_writing():
     original = worker.local.estimate_advantages
 
     def slow(rollout):
-        counts[1, UPDATES] += 3  # what the other worker does meanwhile
+        counts[1, UPDATES] += 3  # the work of the other worker meanwhile
         return original(rollout)
 
     worker.local.estimate_advantages = slow
@@ -114,7 +114,7 @@ def test_staleness_counts_the_updates_of_others_between_reading_and_writing():
 
 @needs_compiler
 def test_a_compiled_worker_does_what_the_others_do(started):
-    """The workers are those of two learners of one seed, which here take their turns alone."""
+    """Use workers of two learners of one seed, which run here one at a time."""
     learners = [started(workers=1, learning_rate=3e-3) for _ in range(2)]
     learners[1].gradient.compiled = True
     before = learners[0].agent.parameters.clone()
@@ -133,7 +133,7 @@ def test_a_worker_takes_its_share_of_the_gradient_steps():
     assert learner(workers=4, budget=3200).gradient_steps == 3200 // (4 * 8) // 4
 
 
-# Many workers
+# Several workers
 
 
 def test_workers_learn_together_survive_an_interruption_and_a_dead_one_is_named(started):
@@ -149,7 +149,7 @@ def test_workers_learn_together_survive_an_interruption_and_a_dead_one_is_named(
         assert all(value.shape == (1,) for value in metrics.values())
     assert_solved(a3c, a3c.agent.networks.value, Matched.solution(0.5), atol=0.2)
     victim, other = (process.pid for process in a3c.crew.processes)
-    os.kill(victim, signal.SIGINT)  # as Ctrl-C in a terminal does to the whole group
+    os.kill(victim, signal.SIGINT)  # as Ctrl-C in a terminal sends it to the whole group
     a3c.iterate()
     os.kill(victim, signal.SIGKILL)
     with pytest.raises(RuntimeError, match=rf"a3c: worker 0 \(process {victim}\) died with exit code -9"):
@@ -177,7 +177,7 @@ def test_an_error_of_a_worker_is_told_in_full():
 
 
 def test_a_task_that_only_the_parent_has_registered_is_made_by_the_workers():
-    """As one of `module:Name-v0` is, whose module nothing else imports."""
+    """`module:Name-v0` is such a task: nothing else imports its module."""
     entry_point = "gymnasium.envs.classic_control:CartPoleEnv"
     gymnasium.register("parent/Pole-v0", entry_point=entry_point, max_episode_steps=5)
     a3c = learner("parent/Pole-v0", workers=1)
@@ -205,7 +205,7 @@ def test_a_resumed_run_goes_on_from_the_same_parameters(started, tmp_path):
     saved = first.state_dict()
     folder = Checkpoints(tmp_path / "checkpoints").save(saved, first.consumed)
     consumed = first.consumed
-    first.iterate()  # must not reach into what was saved
+    first.iterate()  # must not change the saved state
     second = started(optimizer="adam")
     second.load_state_dict(load_checkpoint(folder))
     assert second.consumed == consumed

@@ -44,7 +44,7 @@ def logits_of(model, temperature=1.0):
 
 
 def jacobian(model, temperature):
-    """The derivative `[m, V, D]` of all logits, one backward pass each."""
+    """Return the derivative `[m, V, D]` of all logits, with one backward pass each."""
     logits, values = logits_of(model, temperature), list(model.trained().values())
     rows = [
         torch.cat([g.flatten() for g in torch.autograd.grad(z, values, retain_graph=True, materialize_grads=True)])
@@ -97,7 +97,9 @@ def test_micro_batches_make_the_same_step(make_model):
         natural_step(model, parts_of(model, each=each), Region(0.01))
         steps.append(flat(model) - before)
     whole, split = steps
-    assert float((whole - split).norm() / whole.norm()) < 1e-2  # logits have 32 bits, and conjugate gradients amplify
+    assert (
+        float((whole - split).norm() / whole.norm()) < 1e-2
+    )  # logits have 32 bits, and conjugate gradients amplify rounding errors
 
 
 def test_without_a_gradient_nothing_moves(make_model):

@@ -43,7 +43,7 @@ def stacked(tensor, count, rows=4):
 
 @TASKS
 def test_every_action_of_a_state_is_judged_by_what_follows_it(task):
-    """Against branches played one at a time, each in an environment of its own."""
+    """Compare with branches played one at a time, each in a separate environment."""
     agent, shadow = agent_in(task), agent_in(task)
     plan = vine(common=False, lam=0.7, points=1)
     batch, _ = collect_vine(agent, plan)
@@ -177,7 +177,7 @@ def test_cost_counts_every_step():
 
 
 def variances(repeats=50, rows=25):
-    """Return the variance of the advantage of one of two actions: on a path, of a vine, of one with common numbers.
+    """Return the variance of the advantage of one of two actions: on a path, in a vine, in one with common numbers.
 
     Each has as many samples of Q as advantages. A path has a baseline that does not vary: a perfect critic.
     """
@@ -203,7 +203,7 @@ def test_advantages_of_a_vine_vary_less_than_those_of_a_path_and_least_with_comm
 
 
 def test_common_random_numbers_are_shared_by_the_branches_of_a_state():
-    """In Pendulum one action decides nothing if it is the same: the branches of equal actions are equal."""
+    """In Pendulum one action has no effect if it is the same: the branches of equal actions are equal."""
     agent = agent_in("Pendulum-v1")
     agent.head.sample = lambda outputs, free, noise: 0.3 * torch.ones_like(outputs)
     batch, _ = collect_vine(agent, vine())

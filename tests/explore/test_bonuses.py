@@ -1,4 +1,4 @@
-"""Bonuses pay for what is new, by counts that a hand can check, and go on bit for bit."""
+"""Bonuses reward novel states, by counts that are checked by hand, and resume bit for bit."""
 
 import gymnasium
 import pytest
@@ -46,7 +46,7 @@ def test_bonuses_keep_the_contract_on_vectors(kind, backend):
 @pytest.mark.parametrize("kind", [*KINDS, Counts])
 @pytest.mark.parametrize("mode", [AutoresetMode.SAME_STEP, AutoresetMode.NEXT_STEP])
 def test_bonuses_of_many_steps_together_are_those_of_step_by_step(kind, mode):
-    """Over several rollouts of 10 steps, between which every 4th step trains; with dummy transitions in one mode."""
+    """Use several rollouts of 10 steps, between which every 4th step trains; one mode has dummy transitions."""
 
     def made():
         task, options = ("operant/DeepSea-v0", {"size": 3}) if kind is Counts else ("CartPole-v1", {})
@@ -125,7 +125,7 @@ def test_hashed_counts_with_many_bits_are_exact_counts():
 
 
 class Walk(gymnasium.Env):
-    """A walk on five places, 0 or 1 to the left or right, that begins in the middle and terminates at the right."""
+    """Environment with five positions, 0 or 1 to the left or right; starts in the middle and terminates at the right."""
 
     observation_space, action_space = gymnasium.spaces.Discrete(5), gymnasium.spaces.Discrete(2)
 
@@ -162,7 +162,7 @@ def test_the_memory_of_an_episode_is_as_long_as_it_is_said_to_be(walk):
     start(env, (0,))
     env.reset()
     bonuses = [env.step(torch.tensor([action])).extras["intrinsic"].item() for action in (0, 1, 0)]
-    assert bonuses == [1.0, 1.0, 1.0]  # each step makes it forget the place before
+    assert bonuses == [1.0, 1.0, 1.0]  # each step makes it forget the position before
 
 
 def test_bonuses_are_divided_by_the_deviation_of_their_returns():

@@ -105,7 +105,7 @@ def test_heads_change_where_dives_end_within_a_rollout():
     for _ in range(3):
         made.collect()
     for (_, before), (begins, after) in pairwise(seen):
-        assert torch.equal(before != after, begins == 0)  # cell 0 is where dives begin; 1000 heads hardly repeat
+        assert torch.equal(before != after, begins == 0)  # dives start in cell 0; 1000 heads almost never coincide
 
 
 def test_the_followed_head_acts_greedily():

@@ -1,4 +1,4 @@
-"""Hindsight: every relabeled transition is that of a naive twin, which walks through the episodes one by one."""
+"""Hindsight: every relabeled transition equals that of a naive twin, which loops over the episodes."""
 
 import gymnasium
 import pytest
@@ -18,7 +18,7 @@ TASKS = {"operant/BitFlip-v0": {"bits": 3}, "operant/Reach-v0": {"tolerance": 0.
 
 
 class Diary(Wrapper):
-    """Writes down what happens in each row."""
+    """Wrapper that records the steps of each row."""
 
     def reset(self, seeds=None):
         self.seen = super().reset(seeds)
@@ -57,7 +57,7 @@ def experience(task, *, backend="auto", capacity=2 * 40, **hindsight):
 
 
 def episode_of(story, oldest, step):
-    """Return the first and the last step of the episode around a step, as far as it is held."""
+    """Return the first and the last stored step of the episode around a step."""
     first = last = step
     while first > oldest and not story[first - 1][4]:
         first -= 1
@@ -127,7 +127,7 @@ def test_so_many_are_relabeled_as_the_ratio_says(ratio):
 
 
 class Endless(Wrapper):
-    """Tells rewards of goals but not what ends episodes."""
+    """Wrapper with rewards of goals, but without the terminations."""
 
     def compute_reward(self, achieved_goal, desired_goal):
         return self.env.compute_reward(achieved_goal, desired_goal)
@@ -255,7 +255,7 @@ def test_names_are_those_of_the_strategies():
 
 
 class Half(Wrapper):
-    """Achieves less than is desired."""
+    """Wrapper whose achieved goal is shorter than the desired goal."""
 
     def __init__(self, env):
         super().__init__(env)
@@ -267,7 +267,7 @@ class Half(Wrapper):
 
 
 class Column(Wrapper):
-    """Pays a row too much of axes."""
+    """Wrapper whose rewards have an axis too many."""
 
     def compute_reward(self, achieved_goal, desired_goal):
         return self.env.compute_reward(achieved_goal, desired_goal).unsqueeze(1)

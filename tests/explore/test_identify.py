@@ -1,4 +1,4 @@
-"""What trajectories tell of parameters, and how sure one may be of it."""
+"""Estimates of parameters from trajectories, and their confidence regions."""
 
 import numpy as np
 import pytest
@@ -12,7 +12,7 @@ PENDULUM = {"m": 1.4, "l": 0.8}
 
 
 def record(task, seed, *, episodes=20, steps=40, noise=0.01, **parameters):
-    """Play at random, and see it through noisy sensors."""
+    """Play at random, and observe through noisy sensors."""
     env = make(task, episodes, [seed])
     env.set_parameters(**parameters)
     draw = torch.Generator().manual_seed(seed)
@@ -46,7 +46,7 @@ def test_twenty_trajectories_are_enough(task, true):
 
 @pytest.mark.parametrize(("task", "true"), [("CartPole-v1", CART), ("Pendulum-v1", PENDULUM)])
 def test_the_region_covers_the_truth_as_often_as_it_says(task, true):
-    """Of 40 regions of 80 %, 32 should: fewer than 24 or all of them have a probability below one in a thousand."""
+    """Of 40 regions of 80 %, 32 should cover: fewer than 24 or all of them have a probability below 1 in 1000."""
     hits = sum(identify(task, record(task, seed, **true), list(true)).contains(true, 0.8) for seed in range(40))
     assert 24 <= hits < 40
 
@@ -54,11 +54,11 @@ def test_the_region_covers_the_truth_as_often_as_it_says(task, true):
 def test_without_noise_the_parameters_are_exact():
     found = identify("Pendulum-v1", record("Pendulum-v1", 3, episodes=3, noise=0.0, **PENDULUM), list(PENDULUM))
     for name, value in PENDULUM.items():
-        assert found.estimate[name] == pytest.approx(value, rel=1e-5)  # observations are of float32
+        assert found.estimate[name] == pytest.approx(value, rel=1e-5)  # observations are in float32
 
 
 def test_the_covariance_is_that_of_the_linear_problem():
-    """By hand: what pushes a car on flat ground is linear in the force, so the variance is σ² over a sum of squares.
+    """By hand: the force on a car on flat ground acts linearly, so the variance is σ² over a sum of squares.
 
     Positions and velocities of a window are s + F c_t with known c_t; the two numbers of the start are eliminated.
     """

@@ -1,4 +1,4 @@
-"""Prediction errors fall where one has been, and noise is never predicted."""
+"""Prediction errors fall in states that were visited, and noise is never predicted."""
 
 import pytest
 import torch
@@ -36,7 +36,7 @@ def test_prediction_errors_fall_where_one_has_been(kind):
 
 
 class Television(Wrapper):
-    """Shows a new picture of noise beside the pole at every step, or always the same."""
+    """Wrapper that observes a random image next to the pole, a new one at every step or always the same."""
 
     noisy = True
 
@@ -64,7 +64,7 @@ def test_a_forward_model_keeps_being_paid_for_noise():
 
 
 def naive(parameters, sizes, inputs):
-    """Return what a network `[P]` of one hidden layer makes of inputs `[M, D]`."""
+    """Return the outputs of a network `[P]` of one hidden layer for inputs `[M, D]`."""
     width, hidden, outputs = sizes
     first, bias, last, shift = parameters.split([width * hidden, hidden, hidden * outputs, outputs])
     return (inputs @ first.view(width, hidden) + bias).relu() @ last.view(hidden, outputs) + shift

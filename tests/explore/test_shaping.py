@@ -1,4 +1,4 @@
-"""Shaping: optimal actions stay on exact models, rewards are those of the equation, runs resume."""
+"""Shaping: optimal actions stay optimal on exact models, rewards follow the equation, runs resume."""
 
 import numpy as np
 import pytest
@@ -15,14 +15,14 @@ QUICK = {"num_envs": 4, "num_steps": 32, "num_minibatches": 1, "num_epochs": 1, 
 
 
 class Height(Shaping):
-    """The height of MountainCar's road."""
+    """Potential that is the height of MountainCar's road."""
 
     def potential(self, obs):
         return torch.sin(3 * obs[:, 0])
 
 
 def optimal(mdp, gamma):
-    """Return the action values of a model, and which actions are optimal, up to rounding."""
+    """Return the action values of a model, and the actions that are optimal up to rounding."""
     q = action_values(mdp, solve(mdp, gamma=gamma, tolerance=1e-11).values, gamma=gamma)
     best = q.max(axis=1, keepdims=True)
     return q, mdp.feasible & (q > best - 1e-8)
@@ -37,14 +37,14 @@ def models(count):
 
 
 def test_no_optimal_action_of_a_thousand_models_changes():
-    """Every value of a state's actions changes by its potential; so their order stays."""
+    """Every action value of a state changes by the potential of that state, so their order stays."""
     changed = 0
     for mdp, potential, gamma in models(1000):
         before, best = optimal(mdp, gamma)
         after, still = optimal(shaped(mdp, potential, gamma=gamma), gamma)
         np.testing.assert_allclose(after[mdp.feasible], (before - potential[:, None])[mdp.feasible], atol=1e-7)
         np.testing.assert_array_equal(still, best)
-        # The same numbers paid for arriving, and not for the difference, are no potential.
+        # The same numbers as a bonus for arriving, and not for the difference, are no potential.
         bonus = mdp.__class__(**{**vars_of(mdp), "rewards": mdp.rewards + potential[mdp.successors]})
         changed += not np.array_equal(optimal(bonus, gamma)[1], best)
     assert changed > 300
@@ -56,7 +56,7 @@ def vars_of(mdp):
 
 
 def walk(bonus):
-    """Start, middle, goal: the first action goes on, the second back; the goal pays 1, the middle `bonus`."""
+    """Return start, middle, goal: the first action moves forward, the second back; the goal gives 1, the middle `bonus`."""
     transitions = np.zeros((3, 2, 3))
     transitions[0, 0, 1] = transitions[0, 1, 0] = transitions[1, 0, 2] = transitions[1, 1, 0] = 1.0
     rewards = np.zeros((3, 2, 3))
@@ -65,14 +65,14 @@ def walk(bonus):
 
 
 def test_a_bonus_that_is_no_potential_makes_circles_pay():
-    """By hand, in the middle: 1 for the goal, or 0.9 * 0.5 / (1 - 0.81) = 2.37 for going to and fro for ever."""
+    """By hand, in the middle: 1 for the goal, or 0.9 * 0.5 / (1 - 0.81) = 2.37 for going to and fro without end."""
     assert optimal(walk(0.0), 0.9)[1][1].tolist() == [True, False]
     assert optimal(walk(0.5), 0.9)[1][1].tolist() == [False, True]
     assert optimal(shaped(walk(0.0), [0.0, 0.5, 9.0], gamma=0.9), 0.9)[1][1].tolist() == [True, False]
 
 
 def test_rewards_are_those_of_the_equation_and_scores_stay():
-    """Against a loop over rows; episodes of 7 steps are cut, and their last observation keeps its potential."""
+    """Compare with a loop over rows; episodes of 7 steps are truncated, and the last observation keeps its potential."""
     plain = make("MountainCar-v0", 3, [0, 1], env_kwargs={"max_episode_steps": 7})
     own = Height(make("MountainCar-v0", 3, [0, 1], env_kwargs={"max_episode_steps": 7}), gamma=0.9, scale=2.0)
     before, same = plain.reset(range(6)), own.reset(range(6))

@@ -43,7 +43,7 @@ def surroundings():
 
 
 def tiny(seed, scale=0.1, **options):
-    """A model whose distributions are far from uniform, and that ends a sequence now and then."""
+    """Return a model whose distributions are far from uniform, and which sometimes ends a sequence."""
     model = load(ModelOptions(model="tiny", **options), seed=seed)
     change(model, scale)
     return LanguageModel(
@@ -197,7 +197,7 @@ def test_training_goes_through_the_server(address, tmp_path):
     records = [record for record in records if "reward" in record]
     assert len(records) >= 3
     rewards = torch.tensor([record["reward"] for record in records])
-    assert (rewards.sum(0) > 0).all()  # so that the weights have changed
+    assert (rewards.sum(0) > 0).all()  # to change the weights
     for record in records:
         assert max(record["sampling/sampling_logp_difference/mean"]) < 1e-4
         assert max(record["sampling/sampling_logp_difference/max"]) < 1e-2
@@ -205,7 +205,7 @@ def test_training_goes_through_the_server(address, tmp_path):
 
 
 def test_weights_that_are_not_the_trainers_end_a_run_within_one_update(address, tmp_path):
-    """Another process gives the server the weights of the start again, after two updates."""
+    """Another process gives the server the initial weights again, after two updates."""
     api.train("sft", "arithmetic", budget=4000, train_examples=400, run=tmp_path / "sft", progress="silent")
     start, batches = load_trained(ModelOptions(init=str(tmp_path / "sft")), seed=0), []
 

@@ -151,7 +151,7 @@ def kill_and_resume(folder):
             assert os.WEXITSTATUS(status) == 0
             break
         kills += 1
-    else:  # so slow a machine gets no further between two kills: it may end in peace
+    else:  # a slow machine makes no progress between two kills: train to the end without
         go_on(Run.open(broken.path), learner=Regression())
     assert kills >= 5, kills
     (one, _), (two, _) = (run.checkpoints.latest() for run in (whole, broken))

@@ -17,7 +17,7 @@ LIMIT = 20_000
 
 @contextlib.contextmanager
 def full_disk(limit=LIMIT):
-    """Let no file grow beyond ``limit`` bytes; the kernel then refuses writes half-way through."""
+    """Set a limit of ``limit`` bytes to the size of files; the kernel then truncates writes and returns an error."""
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (limit, hard))
     try:
@@ -41,7 +41,7 @@ def test_a_checkpoint_that_does_not_fit_leaves_the_old_ones(tmp_path, big):
 
 def test_training_goes_on_and_catches_up(tmp_path, caplog):
     class Starved(Regression):
-        """Has a full disk in iterations 3 and 4."""
+        """Learner with a full disk in iterations 3 and 4."""
 
         def iterate(self):
             soft = LIMIT if self.consumed in (20, 30) else hard

@@ -1,4 +1,4 @@
-"""The web app when processes die, several people write at once, and requests mean harm."""
+"""The web app when processes die, several users write concurrently, and requests are malicious."""
 
 import importlib
 import inspect
@@ -40,7 +40,7 @@ def spoken(runs, prompts=PROMPTS):
 
 
 class Server:
-    """`operant serve` in a process group of its own."""
+    """Process of `operant serve` in a separate process group."""
 
     def __init__(self, runs, port=0):
         command = [sys.executable, "-m", "operant", "serve", "--no-browser", "--port", str(port), "--runs", str(runs)]
@@ -60,7 +60,7 @@ class Server:
             return error.code, error.read().decode()
 
     def send(self, data, *, wait=True):
-        """Send bytes as they are, and return the first line of the answer."""
+        """Send raw bytes, and return the first line of the response."""
         with socket.create_connection(("127.0.0.1", self.port), timeout=SECONDS) as connection:
             connection.sendall(data)
             return connection.recv(4096).split(b"\r\n", 1)[0] if wait else b""
@@ -83,7 +83,7 @@ class Server:
 
 @pytest.fixture
 def serve():
-    """Start servers; what still runs at the end of the test is killed."""
+    """Return a function that starts servers; those that still run after the test are killed."""
     started = []
 
     def begin(runs, port=0):
@@ -191,7 +191,7 @@ def test_f22_eight_annotators_at_once_and_undo_in_between(tmp_path, serve):
 
 
 class Annotator(threading.Thread):
-    """A page that labels everything, and sends a label again, with its id, until it is acknowledged."""
+    """Client that labels everything, and sends a label again, with its id, until it is acknowledged."""
 
     def __init__(self, server, name, acknowledged):
         super().__init__(daemon=True)
@@ -347,7 +347,7 @@ def test_f25_no_name_leads_out_of_the_folder_of_runs(tmp_path):
     sys.addaudithook(audit)
     for function in FUNCTIONS:
         package, _, word = function.partition(".")
-        if package in ("playground", "explorables") or word in ("index", "models", "batches"):  # which take no name
+        if package in ("playground", "explorables") or word in ("index", "models", "batches"):  # which have no name
             continue
         for name in NAMES:
             arguments = {

@@ -59,7 +59,7 @@ def test_a_full_board_without_a_row_is_a_draw():
     ],
 )
 def test_a_game_on_a_reflected_or_rotated_board_is_the_same_game(game: BoardGame, count: int):
-    """Random games: the image of a position after a move is the position after the image of the move."""
+    """Check random games: the image of a position after a move is the position after the image of the move."""
     cells, actions, inputs = game.symmetries
     assert len(cells.unique(dim=0)) == len(cells) == count
     assert cells[0].tolist() == list(range(game.rows * game.columns)), "the first is the identity"

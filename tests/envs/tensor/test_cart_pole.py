@@ -34,7 +34,7 @@ def balanced(state, action, p):
 
 
 def tolerance(value, margin):
-    """DeepMind Control's Gaussian tolerance around 0, a tenth at the margin."""
+    """Return DeepMind Control's Gaussian tolerance around 0, which is a tenth at the margin."""
     return math.exp(-0.5 * (abs(value) / margin * math.sqrt(-2 * math.log(0.1))) ** 2)
 
 

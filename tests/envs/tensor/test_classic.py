@@ -22,7 +22,7 @@ def gymnasium_in_double(monkeypatch):
 
 
 def spread(task, rng):
-    """Return a state [D] that visits corners which random actions rarely reach: walls, goals, wraps, speed limits."""
+    """Return a state [D] in corners that random actions rarely reach: walls, goals, wraps, speed limits."""
     scale = {
         "CartPole-v1": [3.0, 3.0, 0.25, 3.0],
         "Pendulum-v1": [9.0, 8.0],

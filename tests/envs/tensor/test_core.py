@@ -21,7 +21,7 @@ def play(env, actions):
 
 
 def parts(step):
-    """Return what a step holds of every row; no environment here says more of its episodes."""
+    """Return the tensors of a step without `infos`, which these environments do not have."""
     assert step.infos is None
     return step[: step._fields.index("infos")]
 
@@ -141,7 +141,7 @@ def test_other_devices_give_the_same_numbers(kind, torch_library):
 
 @pytest.mark.parametrize("kind", TASKS)
 def test_other_devices_look_at_no_result_and_keep_their_memory(kind, torch_library):
-    """So that a graph can capture the step; a fake tensor has no numbers to look at."""
+    """A graph can capture the step; a fake tensor has no values to read."""
     env = torch_library(kind, range(4))
     action = actions_of(env, 1)[0]
     memory = env._state, env._elapsed, env._episode

@@ -91,7 +91,7 @@ def test_every_step_of_the_rooms_is_that_of_the_finite_environment(size, layout_
             assert (step.terminated[row], step.truncated[row]) == (terminated, truncated)
             ends, successes = ends + truncated, successes + terminated
             assert step.obs[row] == (single.reset()[0] if terminated or truncated else seen)
-    assert successes > 0 if size == 5 else ends + successes > 0, "goals are found, or episodes are cut"
+    assert successes > 0 if size == 5 else ends + successes > 0, "goals are reached, or episodes are truncated"
 
 
 def test_the_rooms_keep_the_contract_and_compute_the_same_on_other_devices(torch_library):

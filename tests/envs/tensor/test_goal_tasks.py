@@ -1,4 +1,4 @@
-"""The tensor worlds with goals are the same as those of Gymnasium, step by step, and tell success."""
+"""The tensor environments with goals equal those of Gymnasium, step by step, and report success."""
 
 import gymnasium
 import numpy as np

@@ -1,4 +1,4 @@
-"""Dense solver of small models, without code of the package."""
+"""Dense solver of small models, independent of the package."""
 
 import numpy as np
 

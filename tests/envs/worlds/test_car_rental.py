@@ -11,7 +11,7 @@ def poisson(count, mean):
 
 
 def brute_force(cars, requests, returns, capacity):
-    """Return {evening: (probability, mean of cars rented times probability)} of a day in one park."""
+    """Return {evening: (probability, mean of cars rented times probability)} of one day at one location."""
     table = np.zeros((capacity + 1, 2))
     for asked in range(60):
         for back in range(60):
@@ -60,7 +60,7 @@ def test_best_values_and_policy():
     assert values.min() == pytest.approx(421.414, abs=1e-3)
     assert values.max() == pytest.approx(636.990, abs=1e-3)
     policy = backups.argmax(axis=1).reshape(21, 21) - 5
-    assert policy[20, 0] == 5, "many cars in the first park, none in the second"
+    assert policy[20, 0] == 5, "many cars at the first location, none at the second"
     assert policy[0, 20] == -4
     assert policy[20, 20] == 0
     assert policy[0, 0] == 0

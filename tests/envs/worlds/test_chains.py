@@ -97,7 +97,7 @@ def test_the_rooms_of_the_six_arms():
 
 @pytest.mark.parametrize("gamma", [0.9, 0.95, 0.99])
 def test_best_values_of_the_six_arms(gamma):
-    """To open room a + 1 takes a geometric time; a room is worth staying in or leaving for the best arm."""
+    """Opening room a + 1 takes a geometric time; a room is worth staying in, or leaving for the best arm."""
     opens, rooms = np.array(SixArms.OPENS), np.array(SixArms.PAYS) / (1 - gamma)
     start = (gamma * opens * rooms / (1 - gamma * (1 - opens))).max()
     expected = [start, *np.maximum(rooms, gamma * start)]
@@ -107,7 +107,7 @@ def test_best_values_of_the_six_arms(gamma):
 
 
 def test_the_six_arms_within_5000_steps():
-    """The best policy pulls the rarest arm until its room is open: 6000 a step from then on."""
+    """The best policy pulls the rarest arm until its room is open: 6000 per step from then on."""
     going_on, rewards, _ = dense(SixArms().transitions)
     values = np.zeros(7)
     for _ in range(5000):
@@ -152,7 +152,7 @@ def test_too_small_a_bias_is_refused(wrong):
 
 
 def test_advantages_of_key_moves_are_what_they_are_worth():
-    """Under a policy that plays 1 with probability p, move 1 gains worth (1 - p) and move 0 loses worth p."""
+    """If a policy plays 1 with probability p, move 1 adds worth (1 - p) and move 0 loses worth p."""
     p = 0.3
     mdp = MDP.from_gymnasium(KeyMoves(6, keys=(2, 5), worth=(0.3, 0.5), luck=0.1))
     policy = np.tile([1 - p, p], (mdp.states, 1))

@@ -1,4 +1,4 @@
-"""The drawn worlds have the values that are known of them."""
+"""The drawn worlds have their known values."""
 
 import gymnasium
 import numpy as np
@@ -77,7 +77,7 @@ def test_best_values_of_the_cliff(gamma, value):
 
 
 def along(row, epsilon, off_path=RIGHT):
-    """Return the epsilon-soft policy of the cliff that goes along a row."""
+    """Return the epsilon-soft policy that follows a row of the cliff."""
     policy = np.full((48, 4), epsilon / 4)
     for state in range(48):
         r, c = divmod(state, 12)
@@ -128,4 +128,4 @@ def test_the_shortest_way_through_a_maze(name, steps):
 
 
 def test_the_dyna_maze_has_47_cells():
-    assert model("DynaMaze").feasible().any(axis=1).sum() == 46  # and the goal
+    assert model("DynaMaze").feasible().any(axis=1).sum() == 46  # with the goal

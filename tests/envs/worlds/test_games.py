@@ -19,7 +19,7 @@ def test_the_contracts_hold(task, options):
 
 @pytest.mark.parametrize("task", ["operant/TicTacToe-v0", "operant/ConnectFour-v0"])
 def test_games_are_those_of_the_rules(task):
-    """Random games, followed on the board: rewards at the end alone, and those of who won."""
+    """Follow random games on a board: rewards are given at the end only, and follow from the winner."""
     env, chance = gymnasium.make(task), np.random.default_rng(0)
     game, results, begun = env.unwrapped.game, [], set()
     for episode in range(60):

@@ -1,4 +1,4 @@
-"""Worlds with goals: numbers by hand; the tensor environments are compared with them step by step."""
+"""Environments with goals: numbers by hand; the tensor environments are compared with them step by step."""
 
 import gymnasium
 import numpy as np

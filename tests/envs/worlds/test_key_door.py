@@ -11,7 +11,7 @@ from operant.mdp import MDP, solve
 
 
 class Drawn:
-    """The same task, played on the characters of its first picture."""
+    """Simulator of the task on the characters of its first drawing."""
 
     STEPS = "^>v<"
 
@@ -29,7 +29,7 @@ class Drawn:
         return self.row + down, self.column + right
 
     def play(self, action):
-        """Return `(reward, terminated)`."""
+        """Take an action and return `(reward, terminated)`."""
         if action == 4:
             if self.cells[self.row][self.column] == "K":
                 self.cells[self.row][self.column], self.has_key = ".", True
@@ -102,7 +102,7 @@ def test_the_exact_solution_takes_the_shortest_way(size, layout_seed):
 
 
 def test_layouts_by_hand():
-    """Seed 0 of size 5: start below the key, door beside the start, goal behind the door."""
+    """Seed 0 of size 5: start below the key, door next to the start, goal behind the door."""
     assert Layout.draw(5, 0) == Layout(5, start=(3, 1), key=(2, 1), door=(3, 2), goal=(3, 3))
     env = gymnasium.make("operant/KeyDoor-v0", size=5)
     env.reset()

@@ -13,7 +13,7 @@ UP, RIGHT, DOWN, LEFT = range(4)
 
 
 def maze(change_at=3, **settings):
-    """Return a maze whose left column closes while its right one opens."""
+    """Return a maze whose left column closes while its right column opens."""
     return ChangingMaze("..G\n.##\nS..", "..G\n##.\nS..", change_at=change_at, **settings)
 
 

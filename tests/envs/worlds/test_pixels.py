@@ -85,7 +85,7 @@ def test_rendering_without_a_mode_warns():
 
 
 def test_wide_balls_and_paddles():
-    """Of three cells: what is beyond the field is not seen, and a paddle beside the ball catches it."""
+    """Use a width of three cells: cells outside the field are not visible, and a paddle next to the ball catches it."""
     env = PixelCatch(width=3)
     obs, _ = env.reset(seed=0)
     assert obs[0, 0].nonzero()[0].tolist() == [c for c in (env.ball - 1, env.ball, env.ball + 1) if 0 <= c < CELLS]

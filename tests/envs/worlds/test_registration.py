@@ -39,7 +39,7 @@ def test_every_finite_world_shows_its_model(name):
         return
     model = env.transitions
     assert model.start.sum() == pytest.approx(1.0)
-    assert model.feasible()[model.start > 0].any(axis=1).all(), "an episode starts where something can be done"
+    assert model.feasible()[model.start > 0].any(axis=1).all(), "every initial state has a feasible action"
     assert len(model.successors) == model.indptr[-1] == len(model.probabilities) == len(model.rewards)
     assert (model.probabilities > 0).all()
     assert model.successors.max() < model.states
@@ -47,7 +47,7 @@ def test_every_finite_world_shows_its_model(name):
     sums = np.bincount(rows, model.probabilities, minlength=model.states * model.actions)
     assert sums == pytest.approx(model.feasible().ravel().astype(float), abs=1e-12)
     followed = model.successors[~model.terminates]
-    assert model.feasible().any(axis=1)[followed].all(), "an episode that goes on can go on"
+    assert model.feasible().any(axis=1)[followed].all(), "every state of an episode has a feasible action"
 
 
 def test_a_drawing_of_ones_own():

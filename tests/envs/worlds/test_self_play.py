@@ -1,4 +1,4 @@
-"""Both seats of a game on tensors: turns, rewards of who moved, openings, and states."""
+"""Both players of a game on tensors: turns, rewards of the player who moved, openings, and states."""
 
 import torch
 
@@ -17,7 +17,7 @@ def games(share=0.0, seeds=SEEDS, rows=4, task="operant/TicTacToe-v0"):
 
 
 def chosen(obs, chance):
-    """Return random actions that are allowed."""
+    """Return random legal actions."""
     return (torch.rand(obs["action_mask"].shape, generator=chance) * obs["action_mask"]).argmax(1)
 
 
@@ -26,7 +26,7 @@ def test_the_contract_holds():
 
 
 def test_who_completes_a_row_gets_the_reward_and_the_other_is_seen_next():
-    """x takes 0, 1, 2; o takes 3, 4: the fifth move wins."""
+    """x takes 0, 1, 2; o takes 3, 4: the fifth move wins, and the next observation is that of the opponent."""
     found = games(rows=1, seeds=(3,))
     for i, action in enumerate((0, 3, 1, 4, 2)):
         before = Positions(found.own, found.opponent)
