@@ -97,9 +97,7 @@ def test_micro_batches_make_the_same_step(make_model):
         natural_step(model, parts_of(model, each=each), Region(0.01))
         steps.append(flat(model) - before)
     whole, split = steps
-    assert (
-        float((whole - split).norm() / whole.norm()) < 1e-2
-    )  # logits have 32 bits, and conjugate gradients amplify rounding errors
+    assert float((whole - split).norm() / whole.norm()) < 1e-2  # logits have 32 bits, and conjugate gradients amplify
 
 
 def test_without_a_gradient_nothing_moves(make_model):

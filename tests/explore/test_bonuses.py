@@ -125,7 +125,7 @@ def test_hashed_counts_with_many_bits_are_exact_counts():
 
 
 class Walk(gymnasium.Env):
-    """Environment with five positions, 0 or 1 to the left or right; starts in the middle and terminates at the right."""
+    """Environment with five positions, 0 or 1 to the left or right; it starts in the middle and ends at the right."""
 
     observation_space, action_space = gymnasium.spaces.Discrete(5), gymnasium.spaces.Discrete(2)
 

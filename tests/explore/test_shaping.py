@@ -56,7 +56,7 @@ def vars_of(mdp):
 
 
 def walk(bonus):
-    """Return start, middle, goal: the first action moves forward, the second back; the goal gives 1, the middle `bonus`."""
+    """Return start, middle, goal: action 0 moves forward, action 1 back; the goal gives 1, the middle `bonus`."""
     transitions = np.zeros((3, 2, 3))
     transitions[0, 0, 1] = transitions[0, 1, 0] = transitions[1, 0, 2] = transitions[1, 1, 0] = 1.0
     rewards = np.zeros((3, 2, 3))
@@ -72,7 +72,7 @@ def test_a_bonus_that_is_no_potential_makes_circles_pay():
 
 
 def test_rewards_are_those_of_the_equation_and_scores_stay():
-    """Compare with a loop over rows; episodes of 7 steps are truncated, and the last observation keeps its potential."""
+    """Compare with a loop over rows; episodes of 7 steps are truncated, and the last observation has its potential."""
     plain = make("MountainCar-v0", 3, [0, 1], env_kwargs={"max_episode_steps": 7})
     own = Height(make("MountainCar-v0", 3, [0, 1], env_kwargs={"max_episode_steps": 7}), gamma=0.9, scale=2.0)
     before, same = plain.reset(range(6)), own.reset(range(6))

@@ -96,7 +96,7 @@ def check(words: tuple[str, ...]) -> None:
         return
     try:
         parse(words)
-    except RunError:  # `--init RUN` decides defaults, and there is no such run
+    except RunError:  # `--init RUN` determines defaults, and there is no such run
         at = words.index("--init")
         parse(words[:at] + words[at + 2 :])
 

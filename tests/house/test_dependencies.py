@@ -1,4 +1,4 @@
-"""What is installed: everything that the continuous integration runs is pinned, and every dependency has its reason."""
+"""Dependencies: everything that continuous integration runs is pinned, and every dependency has a reason."""
 
 import tomllib
 

@@ -1,4 +1,4 @@
-"""The examples of the documentation run, and print what the pages say."""
+"""The examples of the documentation run, and print the output on the pages."""
 
 import doctest
 import re
@@ -19,7 +19,7 @@ DOCTEST_OPTIONS = doctest.NORMALIZE_WHITESPACE | doctest.ELLIPSIS
 
 
 def blocks(page: Path, language: str) -> str:
-    """Return the code of one language on a page, with blank lines in the place of the rest."""
+    """Return the code of one language on a page, with blank lines instead of the rest."""
     text = page.read_text(encoding="utf-8")
     lines = [""] * len(text.splitlines())
     for match in BLOCK.finditer(text):
@@ -34,7 +34,7 @@ def blocks(page: Path, language: str) -> str:
 def test_the_examples_of_a_page_run(page, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     for match in BLOCK.finditer(page.read_text(encoding="utf-8")):
-        if named := re.match(r"# (\w+\.py)\n", match[2]):  # a file that the page shows is there
+        if named := re.match(r"# (\w+\.py)\n", match[2]):  # a file that the page shows exists
             (tmp_path / named[1]).write_text(match[2], encoding="utf-8")
     script = tmp_path / f"{page.stem}.py"
     script.write_text(blocks(page, "python"), encoding="utf-8")

@@ -1,4 +1,4 @@
-"""The tables of the page on deep control say what the catalog and the raw results say."""
+"""The tables of the page on deep control agree with the catalog and the raw results."""
 
 import json
 import re
@@ -21,7 +21,7 @@ ROWS = [
 
 
 def records(block: Any) -> Iterator[dict[str, Any]]:
-    """Find everything in raw results that has the final scores of an algorithm on a task."""
+    """Find all parts of raw results that have the final scores of an algorithm on a task."""
     if isinstance(block, dict) and {"algorithm", "task", "final"} <= block.keys():
         yield block
     elif isinstance(block, dict | list):

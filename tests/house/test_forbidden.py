@@ -1,4 +1,4 @@
-"""What the package never does: run code from files, draw from a global generator, leave things half done."""
+"""Forbidden code: running code from files, drawing from a global generator, unfinished code."""
 
 import ast
 import re
@@ -17,7 +17,7 @@ FORBIDDEN_CALLS = {
 }
 UNFINISHED = re.compile(r"\b(?:TODO|FIXME|XXX|NotImplementedError)\b")
 
-# These draw from the global generator of torch unless they are given one.
+# These functions draw from the global generator of torch unless they get a generator.
 TORCH_DRAWS = {
     *("bernoulli", "multinomial", "normal", "poisson", "rand", "rand_like", "randint", "randint_like"),
     *("randn", "randn_like", "randperm"),
@@ -44,7 +44,7 @@ def imported_names(tree: ast.Module) -> dict[str, str]:
 
 
 def dotted_name(node: ast.expr, names: dict[str, str]) -> str:
-    """Return the full name of ``a.b.c``, "" for what starts with anything but an imported name or a builtin."""
+    """Return the full name of ``a.b.c``, or "" if it starts with anything but an imported name or a builtin."""
     if isinstance(node, ast.Name):
         return names.get(node.id, "")
     if isinstance(node, ast.Attribute):
@@ -59,7 +59,7 @@ def calls(tree: ast.Module) -> list[tuple[ast.Call, str]]:
 
 
 def code_loading(tree: ast.Module) -> list[str]:
-    """List what could run the content of a file as code."""
+    """List the calls and imports that could run the content of a file as code."""
     found = [
         name
         for name in imported_names(tree).values()
@@ -74,10 +74,10 @@ def code_loading(tree: ast.Module) -> list[str]:
 
 
 def draws_globally(call: ast.Call, name: str) -> bool:
-    """Tell whether ``call`` reads or seeds a generator that the whole process shares."""
+    """Return whether ``call`` reads or seeds a generator that the whole process shares."""
     given = any(keyword.arg == "generator" for keyword in call.keywords)
     module, _, function = name.rpartition(".")
-    if name == "torch.random.fork_rng":  # what others draw inside it leaves the global generator as it was
+    if name == "torch.random.fork_rng":  # draws inside it leave the global generator unchanged
         return False
     if name.startswith(TORCH_SEEDS):
         return True
@@ -95,7 +95,7 @@ def global_draws(tree: ast.Module) -> list[str]:
 
 
 def names_called_done(tree: ast.Module) -> list[int]:
-    """Return the lines where a variable, an argument or an attribute is called ``done``."""
+    """Return the lines in which a variable, an argument or an attribute is named ``done``."""
     wrong = {"done", "dones"}
     lines = []
     for node in ast.walk(tree):

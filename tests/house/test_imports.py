@@ -1,4 +1,4 @@
-"""Every module imports cleanly, and the light ones stay light."""
+"""Every module imports without errors, and the light modules stay light."""
 
 import json
 import subprocess

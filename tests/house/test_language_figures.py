@@ -1,4 +1,4 @@
-"""The tables of the page on experiments with language models say what the raw results say."""
+"""The tables of the page on experiments with language models agree with the raw results."""
 
 import json
 import statistics
@@ -53,9 +53,9 @@ def ladder() -> list[str]:
         "all but soft overlong": "the last without soft punishment",
     }
     for name, rung in found["rungs"].items():
-        beside = found["added"].get(f"{name}, against naive GRPO")
+        to_grpo = found["added"].get(f"{name}, against naive GRPO")
         added = found["added"].get(name)
-        text = f"{gain(beside, '+.1f', 100)} to naive GRPO" if beside else gain(added, "+.1f", 100) if added else ""
+        text = f"{gain(to_grpo, '+.1f', 100)} to naive GRPO" if to_grpo else gain(added, "+.1f", 100) if added else ""
         reached = [[x for x in rung[f"{unit} to the target"] if x is not None] for unit in ("steps", "rollouts")]
         cut = rung["at the end"]["completions/clipped_ratio"]
         table.append(

@@ -1,4 +1,4 @@
-"""Files are short, functions are short, and tests stand where a reader looks for them."""
+"""Files are short, functions are short, and the tests mirror the package."""
 
 import ast
 import re
@@ -9,7 +9,7 @@ import pytest
 MAX_FILE_LINES = 450
 MAX_FUNCTION_LINES = 60
 
-# Modules without a test file of their own, and why.
+# Modules without a test file, with the reason.
 UNTESTED = {
     "src/operant/catalog/control.py": "data: tests/catalog/test_algorithm.py looks at every entry",
     "src/operant/catalog/foreign_names.py": "data: tests/catalog/test_names.py looks at every entry",
@@ -19,7 +19,7 @@ UNTESTED = {
     "src/operant/runtime/learner.py": "protocols: no code runs in them",
     "src/operant/scale/remote.py": "tests/scale/test_tinker_server.py runs it against a service",
 }
-# Functions over the limit, and why.
+# Functions over the limit, with the reason.
 LONG_FUNCTIONS: dict[str, str] = {}
 
 TEXT_FOLDERS = (".ci", ".github", "benchmarks", "docs", "experiments", "src", "tests")
@@ -59,7 +59,7 @@ def test_functions_are_short(sources):
         if function_lines(function) > MAX_FUNCTION_LINES
     }
     assert {name: lines for name, lines in found.items() if name not in LONG_FUNCTIONS} == {}
-    assert set(LONG_FUNCTIONS) <= set(found), "remove the names that are short by now"
+    assert set(LONG_FUNCTIONS) <= set(found), "remove the functions that are short now"
 
 
 def mirror(path: Path) -> Path:
@@ -77,7 +77,7 @@ def test_the_tests_mirror_the_package(root, sources):
 
 @pytest.mark.parametrize("path", UNTESTED)
 def test_the_list_of_untested_modules_is_true(root, path):
-    assert (root / path).exists(), f"{path} is gone: remove it from UNTESTED"
+    assert (root / path).exists(), f"{path} does not exist: remove it from UNTESTED"
     assert not (root / mirror(Path(path))).exists(), f"{path} has a test: remove it from UNTESTED"
 
 

@@ -1,4 +1,4 @@
-"""What a package offers: it exists, it is documented, and the pages of docs/ name it."""
+"""Public names exist, have docstrings, and appear on the pages of docs/."""
 
 import ast
 import importlib
@@ -31,7 +31,7 @@ def documented_assignments(tree: ast.Module) -> set[str]:
 
 
 def has_docstring(value: object) -> bool:
-    """Tell whether ``value`` has a docstring of its own: a dataclass is given its signature as one by Python."""
+    """Return whether ``value`` has its own docstring: Python gives a dataclass its signature as a docstring."""
     return bool(value.__doc__) and not value.__doc__.startswith(f"{value.__name__}(")
 
 
@@ -46,7 +46,7 @@ def test_all_resolves_and_is_sorted(package):
 @pytest.mark.parametrize("package", PACKAGES)
 def test_a_package_that_re_exports_says_so(package, sources):
     (source,) = (s for s in sources if s.module == package)
-    blocks = [source.tree, *(node for node in source.tree.body if isinstance(node, ast.If))]  # TYPE_CHECKING: lazy ones
+    blocks = [source.tree, *(node for node in source.tree.body if isinstance(node, ast.If))]  # if TYPE_CHECKING
     imports = [node for block in blocks for node in block.body if isinstance(node, ast.ImportFrom)]
     own = [node for node in imports if (node.module or "").startswith("operant")]
     re_exported = {alias.asname or alias.name for node in own for alias in node.names}

@@ -1,4 +1,4 @@
-"""What the pages show beyond their text: diagrams, the gallery, equations."""
+"""Diagrams, gallery and equations of the pages."""
 
 import importlib.util
 import json
@@ -17,11 +17,11 @@ SITE = Path(__file__).resolve().parents[2] / "docs" / "site"
 
 
 def hook(name: str) -> ModuleType:
-    """Import a file of the site, which is no package."""
+    """Import a file of the site, which is not a package."""
     spec = importlib.util.spec_from_file_location(f"site_{name}", SITE / f"{name}.py")
     module = importlib.util.module_from_spec(spec)
     with pytest.MonkeyPatch.context() as patch:
-        patch.syspath_prepend(SITE)  # as mkdocs has it while it loads a hook
+        patch.syspath_prepend(SITE)  # as mkdocs does while it loads a hook
         spec.loader.exec_module(module)
     return module
 
@@ -130,7 +130,7 @@ def test_every_algorithm_has_a_picture_high_on_its_page(path):
     pictures = re.findall(r"!\[(.+?)\]\((.+?)\)", high)
     assert pictures or diagrams.MARK.search(high)
     for words, place in pictures:
-        assert len(words.split()) >= 8, "the alternative text says what the picture shows"
+        assert len(words.split()) >= 8, "the alternative text describes the image"
         assert (path.parent / place).is_file()
 
 

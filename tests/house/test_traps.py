@@ -1,4 +1,4 @@
-"""The page on traps has all of them, and the tests that it names exist."""
+"""The page on traps lists all of them, and the tests that it names exist."""
 
 import re
 from pathlib import Path
@@ -32,7 +32,7 @@ def test_every_trap_has_a_row(page):
 
 def test_every_trap_has_a_test_or_a_reason(page):
     bare = [number for number, _, guard in ROW.findall(page) if not NAMED.search(guard) and "apply" not in guard]
-    assert bare == [], "name a test, or say why the trap does not apply"
+    assert bare == [], "name a test, or give the reason why the trap does not apply"
 
 
 def test_the_tests_that_are_named_exist(page):

@@ -121,7 +121,7 @@ MEANT = {
     "Paid at once": "a name in recorded results",
 }
 
-# Old names that something else is rightly called, and what.
+# Old names that have another meaning now, and the meaning.
 KEPT = {
     "target_entropy": "an entropy in SAC; the factor that discrete SAC called so has another name now",
     "temperature": "of sampling from a language model; those of plans and dreams have other names now",
@@ -134,7 +134,7 @@ def configurations():
 
 
 def kind_of(hint):
-    """Return what sort of value a field holds; a field that may be None holds the same sort as one that may not."""
+    """Return the type of a field; a field that may be None has the same type as one that may not."""
     origin = typing.get_origin(hint)
     if origin is typing.Literal:
         return "choice"

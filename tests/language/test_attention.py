@@ -22,7 +22,7 @@ SEGMENTS = [
 
 
 def seen(segments, n, window):
-    """Which tokens each token sees, written as a list for each."""
+    """List the tokens that each token attends to."""
     rows = {}
     for segment in segments:
         before = []
@@ -37,7 +37,7 @@ def seen(segments, n, window):
 
 
 def brute_force(queries, keys, values, segments, *, scale, window):
-    """Attention token by token and head by head."""
+    """Compute attention token by token and head by head."""
     share = queries.shape[1] // keys.shape[1]
     found = torch.zeros_like(queries)
     for token, others in enumerate(seen(segments, len(queries), window)):

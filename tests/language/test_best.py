@@ -1,4 +1,4 @@
-"""The best weights of runs of language models, kept in training and taken by all that goes on from a run."""
+"""The best weights of runs of language models are kept in training and used by everything that continues from a run."""
 
 import pytest
 import torch
@@ -19,7 +19,7 @@ SCORES = {0: (0.1, 0.9), 8: (0.5, 0.2), 16: (0.8, 0.3), 24: (0.8, 0.9), 32: (0.4
 
 @pytest.fixture
 def course(monkeypatch):
-    """Let evaluations have the scores above, and remember the weights at each of them."""
+    """Replace the scores of evaluations by those above, and record the weights at each evaluation."""
     seen = {}
 
     def evaluate(experiment, *_, **__):

@@ -61,7 +61,7 @@ def test_an_answer_comes_piece_by_piece_and_is_that_of_the_engine(tiny):
     assert len(pieces) > 2
     assert "".join(pieces) == expected(tiny, encode_prompt(tiny.tokenizer, "12+34="), Sampling(20), chance(0))
     second = expected(tiny, encode_prompt(tiny.tokenizer, "x"), Sampling(20), chance(1))
-    assert "".join(conversation.answer("x")) == second, "plain prompts stand alone"
+    assert "".join(conversation.answer("x")) == second, "plain prompts have no turns"
 
 
 def test_turns_are_remembered(tiny):
@@ -73,7 +73,7 @@ def test_turns_are_remembered(tiny):
     ids = encode_prompt(tiny.tokenizer, conversation.messages[:3])
     assert second == expected(tiny, ids, Sampling(12), chance(1))
     later = Conversation(ChatModel(tiny, in_turns=True), Sampling(12), seed=0, messages=conversation.messages[:2])
-    assert "".join(later.answer("And?")) == second, "a turn depends on its place, not on the object"
+    assert "".join(later.answer("And?")) == second, "a turn is identified by its position, not by the object"
 
 
 def test_the_most_likely_tokens_alone_are_sampled(tiny):
@@ -145,7 +145,7 @@ def test_characters_of_several_tokens_appear_whole(words):
     )
     network = AutoModelForCausalLM.from_config(config)
     ids = words.encode("é字", add_special_tokens=False)
-    assert len(ids) == 5, "bytes are tokens"
+    assert len(ids) == 5, "every byte is a token"
     model = LanguageModel(network, words, stop=frozenset({2}))
     conversation = Conversation(ChatModel(model, in_turns=False), Sampling(5), seed=0)
     conversation._engine.stream = lambda *args, **options: iter([[i] for i in ids])
@@ -176,7 +176,7 @@ def test_a_written_model_is_one_of_transformers(run, tmp_path):
     assert facts == {"run": "run", "algorithm": "sft", "task": "arithmetic", "seed": 4, "in_turns": False}
     speaker = find_chat_model(str(tmp_path / "model"))
     assert same(weights(speaker.model), weights(own))
-    assert not speaker.in_turns, "it has a template, but has never seen it"
+    assert not speaker.in_turns, "it has a template, but was not trained with it"
     assert find_chat_model(str(tmp_path / "model"), in_turns=True).in_turns
 
 
@@ -211,7 +211,7 @@ def test_a_run_on_conversations_is_spoken_to_in_turns(tmp_path):
     write_model(run, tmp_path / "model", seed=0)
     assert find_chat_model(str(tmp_path / "model")).in_turns
     data.unlink()
-    assert not converses(run), "nothing is left to tell"
+    assert not converses(run), "the data are missing"
 
 
 @pytest.mark.parametrize("name", ["./nothing", "runs/nothing"])

@@ -1,4 +1,4 @@
-"""The critic: where it begins, what it trains, and which states it looks at."""
+"""The critic: its initial weights, its loss, and the states that it evaluates."""
 
 import pytest
 import torch
@@ -114,7 +114,7 @@ def test_the_configuration_says_what_it_begins_as(reward_run, make_model):
     assert start("shared").trunk is None
     assert start("copy", reward_run).trunk.width == model.width
     assert start("auto").trunk.width == model.width
-    assert start("auto", reward_run).trunk.width == 128  # that of the reward model
+    assert start("auto", reward_run).trunk.width == 128  # the width of the reward model
     assert start("reward-model", reward_run).trunk.width == 128
     config = CriticConfig(critic="reward-model", reward_model=reward_run)
     with pytest.raises(ValueError, match="scores steps: use --critic copy"):

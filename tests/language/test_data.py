@@ -254,7 +254,7 @@ def test_something_must_be_left_to_train_on(count, held_out):
 
 
 def test_orders_never_change():
-    # Whoever changes these numbers breaks the resuming of every run.
+    # Changing these numbers breaks resume of every run.
     assert order(8, 0, 0).tolist() == [6, 4, 3, 5, 2, 7, 0, 1]
     assert order(8, 1, 0).tolist() == [2, 5, 3, 0, 7, 6, 1, 4]
     assert order(8, 0, 1).tolist() == [1, 7, 6, 5, 3, 0, 2, 4]

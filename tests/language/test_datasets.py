@@ -1,4 +1,4 @@
-"""Rows of tasks and data sets, and what rewards answers to them."""
+"""Rows of tasks and data sets, and the rewards of answers to them."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""DPO: its derivation on a finite set, its gradient, its invariances, its closed form, resume, and what it learns."""
+"""DPO: its derivation on a finite set, its gradient, its invariances, its closed form, resume, and learning."""
 
 import json
 import math
@@ -43,7 +43,7 @@ def learner(rows=PAIRS, held_out=(), *, budget=100, model=None, seed=0, **values
 
 
 def log_prob(model, prompt, completion):
-    """The log-probability of a completion by the plain forward pass of transformers: the dense twin."""
+    """Compute the log-probability of a completion by the plain forward pass of transformers: the dense twin."""
     ids = torch.tensor([[*prompt, *completion]])
     log_probs = model.network(input_ids=ids).logits[0].log_softmax(-1)
     start = len(prompt)
@@ -57,7 +57,7 @@ def gradients(model, function):
 
 
 def recorded(learner_, batch):
-    """The gradient that an optimizer step of a learner would use, before it is clipped."""
+    """Return the gradient that an optimizer step of a learner would use, before it is clipped."""
     found = {}
 
     def step(progress):
@@ -67,7 +67,7 @@ def recorded(learner_, batch):
         return torch.zeros(()), 0.0
 
     learner_.stepper.step = step
-    learner_.stepper.steps = 1  # the check of the first loss is another test
+    learner_.stepper.steps = 1  # another test covers the check of the first loss
     return learner_.update(batch), found
 
 
@@ -223,7 +223,7 @@ def test_a_live_reference_is_the_same_as_a_precomputed_one():
     assert live.precomputed is None
 
 
-@pytest.mark.filterwarnings("ignore:.*is_gradient_checkpointing:FutureWarning")  # peft asks transformers for it
+@pytest.mark.filterwarnings("ignore:.*is_gradient_checkpointing:FutureWarning")  # peft reads it from transformers
 def test_the_reference_of_a_new_adapter_is_the_model_without_it():
     own = learner(model=model_of(lora_r=4), precompute_ref_log_probs=False)
     assert own.iterate()["losses/dpo"] == pytest.approx(math.log(2), abs=1e-5)
@@ -237,7 +237,7 @@ def test_the_reference_of_a_new_adapter_is_the_model_without_it():
 
 
 def test_on_full_support_data_it_approaches_the_gibbs_policy():
-    """Pairs drawn as Bradley and Terry would, in exact proportion: π -> ref·exp(r/β)/Z among the answers."""
+    """With pairs from Bradley and Terry in exact proportion: π -> ref·exp(r/β)/Z among the answers."""
     reward, beta, copies = torch.tensor([1.0, 0.0, -0.7, 0.4]), 0.5, 25
     answers = [[40], [41], [42], [43]]
     rows = []
@@ -261,7 +261,7 @@ def test_on_full_support_data_it_approaches_the_gibbs_policy():
     target, found = (ref + reward / beta).log_softmax(0), among()
     divergence = float((found.exp() * (found - target)).sum())
     assert divergence < 0.01
-    assert float((ref.exp() * (ref - target)).sum()) > 0.3  # where it came from
+    assert float((ref.exp() * (ref - target)).sum()) > 0.3  # the divergence before training
 
 
 # --- resume
@@ -336,7 +336,7 @@ def test_a_task_without_preferences_is_refused(tmp_path):
 
 
 def labeled(path: Path, count: int) -> Path:
-    """Preferences of a simulated annotator, by way of the store, as a file in TRL's format."""
+    """Label preferences with a simulated annotator, by the store, and write them in TRL's format."""
     letters = "bcdfgh"
     with PreferenceStore(path / "store.sqlite") as store:
         items = [
@@ -362,7 +362,7 @@ def test_labels_of_the_store_train_a_policy(tmp_path):
 
 
 def test_it_raises_the_hidden_reward():
-    """A model that writes any of six texts learns from pairs of them to write the ones that are liked."""
+    """A model that writes any of six texts learns from pairs of them to write the preferred ones."""
     prompt, generator = "cat likes dog:", np.random.default_rng(3)
     texts = list(dict.fromkeys(write(generator, prompt) for _ in range(7)))[:6]
     liked = torch.tensor(hidden([prompt] * 6, texts))
@@ -385,5 +385,5 @@ def test_it_raises_the_hidden_reward():
     while own.consumed < own.budget:
         own.iterate()
     after, _ = expected()
-    assert known > 0.1  # the texts are a good part of what it wrote
+    assert known > 0.1  # the texts are a good part of its samples
     assert after > before + 0.5 * (float(liked.max()) - before)

@@ -37,7 +37,7 @@ def test_the_likeliest_answers_are_scored(make_model, prompts):
     assert [sample["completion"] for sample in first] == found.texts
     assert [sample["reward"] for sample in first] == scores
     assert [sample["truncated"] for sample in first] == [c.truncated for c in found.completions]
-    assert greedy(model, prompts, combine([even]), max_tokens=9)[:2] == (scores, shown), "nothing is left to chance"
+    assert greedy(model, prompts, combine([even]), max_tokens=9)[:2] == (scores, shown), "greedy is deterministic"
 
 
 def test_only_some_answers_are_shown(make_model, prompts, monkeypatch):

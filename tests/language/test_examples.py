@@ -19,7 +19,7 @@ def _warnings_are_given_again():
 
 @pytest.fixture
 def text(characters):
-    """Return what turns ids of characters into text, special tokens and all."""
+    """Return a function that turns ids of characters into text, including special tokens."""
     return characters.decode
 
 
@@ -286,7 +286,7 @@ def test_limits_that_leave_nothing_are_refused(characters, limits):
         demonstrations(characters, [{"prompt": "p", "completion": "c"}], eos_ids=ENDS, **limits)
 
 
-# Prompts of conversations that are cut
+# Truncated prompts of conversations
 
 
 def test_a_cut_conversation_keeps_its_system_message(words, caplog):

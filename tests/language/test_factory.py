@@ -21,7 +21,7 @@ SMALL = {"train_examples": 24, "held_out": 6, "learning_rate": 0.01, "batch_size
 
 @pytest.fixture
 def train(model_folder, tmp_path):
-    """Return what trains a small model."""
+    """Return a function that trains a small model."""
 
     def train(name, *, algorithm="sft", task="reverse", budget=32, seeds=1, interrupted=lambda: False, **values):
         values = ({"model": model_folder} | SMALL if algorithm == "sft" else {"model": model_folder}) | values
@@ -47,7 +47,7 @@ def parameters(trained):
 
 
 def after(count, run=None):
-    """Return what asks for a stop after so many questions; of a run, counted from the evaluation of its start."""
+    """Return an ``interrupted`` that is true from call `count` on, counted after the first evaluation of `run`."""
     calls = iter(range(1, 10_000))
     path = run and run / "eval" / "evaluations.jsonl"
     return lambda: (not path or (path.exists() and path.stat().st_size > 0)) and next(calls) >= count
@@ -174,7 +174,7 @@ def test_the_engine_that_is_asked_for(make_model):
 
 @pytest.fixture
 def closed():
-    """Return the address of a port that nobody listens at."""
+    """Return the address of a port without a listener."""
     with socket.socket() as bound:
         bound.bind(("127.0.0.1", 0))
         yield f"http://127.0.0.1:{bound.getsockname()[1]}"
@@ -202,7 +202,7 @@ def test_without_its_server_a_run_does_not_go_on(train, tmp_path, closed):
     with pytest.raises(OSError, match=f"{closed} cannot be reached"):
         api.resume(tmp_path / "parts", progress="silent")
     assert (tmp_path / "parts" / "run.json").read_bytes() == before
-    assert len(api.load(tmp_path / "parts").evaluate().scores) == 1, "to look at it takes no server"
+    assert len(api.load(tmp_path / "parts").evaluate().scores) == 1, "loading a run does not need the server"
 
 
 def test_every_learner_of_the_catalog_has_a_builder():
@@ -234,7 +234,7 @@ SHARDED = {
 
 @pytest.fixture
 def make_sharded(model_folder):
-    """Return what builds the learner of a run of several shards, in one of several processes."""
+    """Return a function that builds the learner of one process of a run in several shards."""
 
     def make(case, group, *, shards=4, **more):
         name, task, values = SHARDED[case]

@@ -1,4 +1,4 @@
-"""GRPO and its presets: closed forms, a dense twin, invariances, filters, resume, and what it learns."""
+"""GRPO and its presets: closed forms, a dense twin, invariances, filters, resume, and learning."""
 
 import logging
 import math
@@ -27,18 +27,18 @@ PROMPTS = [Prompt([1, *ids], {"prompt": str(ids)}) for ids in ([3], [4, 5], [6, 
 
 
 def varied(completion_ids, **_):
-    """A reward that is seldom the same twice."""
+    """Return rewards that rarely coincide."""
     return [sum((i + 1) * (token == 5) - 0.3 * (token == 6) for i, token in enumerate(ids)) for ids in completion_ids]
 
 
 def first(completion_ids, **_):
-    """1 for an answer that begins with one of half the tokens."""
+    """Return reward 1 for answers whose first token is in one half of the vocabulary."""
     return [float(ids[0] >= 4) for ids in completion_ids]
 
 
 @pytest.fixture(autouse=True)
 def same_networks():
-    """Transformers draws first weights from the global generator: let them not depend on other tests."""
+    """Seed the global generator, from which transformers draws initial weights, so that tests are independent."""
     with torch.random.fork_rng():
         torch.manual_seed(0)
         yield
@@ -68,7 +68,7 @@ def make_learner(make_model):
 
 
 def rollout_of(learner, groups):
-    """A rollout of chosen completions, with the log-probabilities that the model gives them; ids for each prompt."""
+    """Return a rollout of given completions, with their log-probabilities under the model; ids for each prompt."""
     size = len(groups[0][1])
     prompts = [prompt for prompt, completions in groups for _ in completions]
     ids = [list(c) for _, completions in groups for c in completions]
@@ -81,7 +81,7 @@ def rollout_of(learner, groups):
 
 
 def record(learner, *, move=True):
-    """Note the gradient and the parameters of every optimizer step; without `move` nothing is changed by them."""
+    """Record the gradient and the parameters of every optimizer step; without `move` the parameters stay unchanged."""
     notes, step = [], learner.stepper.step
 
     def noted(progress):
@@ -99,7 +99,7 @@ def record(learner, *, move=True):
 
 
 def gradient(learner, batch):
-    """The gradient of the only step of a batch, flat."""
+    """Return the gradient of the only step of a batch, flat."""
     notes = record(learner, move=False)
     learner.stepper.steps = 1  # without the check of a run's first step
     learner.update(batch, began=0)
@@ -123,13 +123,13 @@ def close(found, expected, tolerance=2e-4):
 
 
 def dense(model, prompt, completion, temperature=1.0):
-    """Log-probabilities of a completion by transformers' own forward pass."""
+    """Compute log-probabilities of a completion by transformers' own forward pass."""
     ids = torch.tensor([[*prompt, *completion]])
     logits = model.network(input_ids=ids, use_cache=False).logits[0].float() / temperature
     return logits.log_softmax(-1)[len(prompt) - 1 : -1].gather(1, ids[0, len(prompt) :, None]).squeeze(1)
 
 
-# --- expected gradients: all groups of one-token and two-token answers, each weighed by its probability
+# --- expected gradients: all groups of one-token and two-token answers, weighted by their probability
 
 
 def enumerate_groups(answers, group):
@@ -137,7 +137,7 @@ def enumerate_groups(answers, group):
 
 
 def expected_gradient(learner, answers, group):
-    """Σ over all groups of their probability times the gradient that a batch of that group alone would have."""
+    """Sum over all groups their probability times the gradient of a batch of that group alone."""
     prompt = PROMPTS[0]
     sets = enumerate_groups(answers, group)
     with torch.no_grad():
@@ -222,7 +222,7 @@ def test_the_bandit_view_is_the_token_view_at_equal_lengths(make_learner, weight
 @pytest.fixture
 def divergence(make_learner, make_model):
     def make(estimator, weighted, *, old=None):
-        """The expected gradients of an estimate on all one-token answers, and of KL(policy‖ref) and KL(ref‖policy)."""
+        """Return expected gradients of an estimate on all one-token answers, and of KL(policy‖ref) and KL(ref‖policy)."""
         learner = make_learner(beta=1.0, kl_estimator=estimator, kl_weighted=weighted)
         other = make_model(vocab_size=8, seed=1)
         learner.model.load_state_dict({n: p.detach().clone() for n, p in other.trained().items()})
@@ -290,7 +290,7 @@ def twin_advantages(rewards, config, lengths, max_tokens):
 
 
 def twin_loss(config, max_tokens, *, new, old, ref, advantages, mask):
-    """The loss of one optimizer step from `[B, L]` log-probabilities."""
+    """Compute the loss of one optimizer step from `[B, L]` log-probabilities."""
     live = mask.float()
     lengths = live.sum(1)
     gap = torch.where(mask, new - old, 0.0)
@@ -330,7 +330,7 @@ def padded(model, batch, step, width, temperature):
 
 @pytest.mark.parametrize("preset", [*PRESETS, None])
 def test_every_preset_against_a_dense_twin(make_learner, make_model, preset):
-    """Two epochs of two steps: only the very first is on-policy, and large steps make the clips bite."""
+    """Use two epochs of two steps: only the first step is on-policy, and large steps make the clips effective."""
     values = dict(PRESETS.get(preset, {})) | {
         "num_generations": 4,
         "num_minibatches": 2,
@@ -374,7 +374,7 @@ def test_every_preset_against_a_dense_twin(make_learner, make_model, preset):
             close(own, expected, 1e-3)
         losses.append(float(loss.detach()))
     own = float(metrics["losses/policy"]) + float(metrics.get("losses/kl", 0.0))
-    if config.objective != "cispo":  # whose loss has a gradient, and no meaning
+    if config.objective != "cispo":  # whose loss has a gradient, but no meaningful value
         assert own == pytest.approx(sum(losses) / len(losses), abs=1e-4)
     assert float(metrics["clip_ratio/region_mean"]) > 0
 
@@ -387,7 +387,7 @@ def test_the_square_root_of_g_scales_the_policy_term_alone(make_learner):
     )
 
 
-# --- what counts, and what does not
+# --- what counts and what does not
 
 
 def test_process_advantages_of_real_answers(make_model, characters):
@@ -411,7 +411,7 @@ def test_process_advantages_of_real_answers(make_model, characters):
     spread = math.sqrt(2 / 7) + 1e-4
     right, wrong = 1 / 2 / spread, -1 / 2 / spread
     lines = [[3 * right] * 8 + [2 * right] * 8 + [right] * 3, [right + 2 * wrong] * 8 + [2 * wrong] * 8 + [wrong] * 3]
-    assert len(batch.samples) == 3  # the fourth answer is there for the statistics alone
+    assert len(batch.samples) == 3  # the fourth answer is only part of the statistics
     for found, expected in zip(batch.advantages, [*lines, [wrong] * 3], strict=True):
         torch.testing.assert_close(found, torch.tensor(expected))
     assert [row[-1] == EOS for row in ids] == [True, True, True, False]  # each EOS has the advantage of its last step
@@ -438,7 +438,7 @@ def test_process_supervision_keeps_groups_whose_steps_differ(make_model, charact
     assert metrics["sampling/rounds"] == 1
     assert metrics["sampling/groups"] == 2
     assert metrics["frac_reward_zero_std"] == 1
-    assert calls == [4], "a process reward model may be large: every answer goes through it once"
+    assert calls == [4], "a process reward model may be large: it evaluates each answer once"
 
 
 def test_extra_answers_sharpen_the_statistics_and_are_not_learned_from(make_learner):
@@ -503,7 +503,7 @@ def test_tokens_that_the_correction_drops_stay_in_the_denominator(make_learner):
     batch = learner.estimate_advantages(rollout_of(learner, CUT))
     whole = gradient(learner, batch)
     behavior = [row.clone() for row in batch.behavior]
-    behavior[1][2] -= 5.0  # the engine thought this token far less likely
+    behavior[1][2] -= 5.0  # the engine gives this token a far lower probability
     rest = gradient(learner, batch._replace(behavior=behavior))
     token = batch.advantages[1][2] * dense(learner.model, *batch.samples[1][:2])[2]
     tokens = sum(len(s.completion) for s in batch.samples)
@@ -516,7 +516,7 @@ def test_the_correction_weighs_the_policy_loss_and_not_the_divergence(make_learn
 
     learner = make_learner(reward=alike, beta=0.3, importance_sampling_correction="mask", max_tokens=4)
     noise = torch.Generator().manual_seed(0)
-    for value in learner.model.trained().values():  # away from the reference
+    for value in learner.model.trained().values():  # move away from the reference
         value.data += 0.1 * torch.randn(value.shape, generator=noise)
     batch = learner.estimate_advantages(rollout_of(learner, CUT))
     whole = gradient(learner, batch)
@@ -556,13 +556,13 @@ def test_punishing_lengths_moves_rewards_and_hides_from_the_filter(make_learner,
     assert metrics["health/empty_batches"] == 1
     assert metrics["sampling/rounds"] == 2
     assert metrics["sampling/groups"] == 0
-    assert not [name for name in metrics if name.startswith("losses/")]  # nothing that looks like a loss of 0
+    assert not [name for name in metrics if name.startswith("losses/")]  # no misleading loss of 0
     assert learner.consumed == 8
     for name, value in learner.model.state_dict().items():
         assert torch.equal(value, before[name])
     caplog.clear()
     assert learner.iterate()["health/empty_batches"] == 1
-    assert not caplog.text, "it is said once"
+    assert not caplog.text, "the message is logged once"
 
 
 @pytest.mark.parametrize(
@@ -599,7 +599,7 @@ def test_refilled_batches_are_full_of_signal(make_learner):
         assert ops.has_signal(rollout.rewards()).all()
         asked = rollout.answers.prompts
         assert all(asked[i] is asked[i - i % 4] for i in range(16))
-    assert learner.consumed > 12  # more than were learned from
+    assert learner.consumed > 12  # more than the prompts in the batches
     short = make_learner(reward=rare, filter="refill", max_rounds=1)
     found = [short.collect() for _ in range(5)]
     assert all(len(rollout) == metrics["sampling/groups"] for rollout, metrics in found)
@@ -610,7 +610,7 @@ def test_refilled_batches_are_full_of_signal(make_learner):
 @pytest.mark.parametrize("weights", ["sequence_mean", "constant"])
 def test_dropping_groups_is_upweighting_the_others(make_learner, weights):
     groups = [(p, [[5, 3, EOS], [4, EOS], [5, EOS], [3, EOS]]) for p in PROMPTS[:3]]
-    groups.append((PROMPTS[3], [[3, EOS], [4, EOS], [7, EOS], [3, 4, EOS]]))  # all are worth 0
+    groups.append((PROMPTS[3], [[3, EOS], [4, EOS], [7, EOS], [3, 4, EOS]]))  # all rewards are 0
     learner = make_learner(loss_aggregation=weights, filter="drop")
     rollout = rollout_of(learner, groups)
     assert learner.signal(rollout).tolist() == [True, True, True, False]

@@ -1,4 +1,4 @@
-"""Plans of optimizer steps, weights of tokens, and what is measured."""
+"""Plans of optimizer steps, weights of tokens, and metrics."""
 
 import pytest
 import torch
@@ -42,7 +42,7 @@ def test_a_plan_has_every_answer_once_and_parts_no_group(prompts, group, count, 
 def test_answers_that_do_not_count_are_in_no_step():
     found = planned(batch_of([2] * 6, [True, False, True, True, False, False]), group=2, steps=3)
     assert sorted(i for step in found for part in step.parts for i in part) == [0, 2, 3]
-    assert [step.answers for step in found] == [2, 2]  # with the one that does not count
+    assert [step.answers for step in found] == [2, 2]  # including the one that does not count
     assert planned(batch_of([2] * 4, [False] * 4), group=2, steps=2) == []
 
 

@@ -40,7 +40,7 @@ def test_an_adapter_gets_other_values():
 
 @pytest.fixture
 def hub(tmp_path, monkeypatch):
-    """A hub on this machine that holds the files of `tmp_path / "hub"` as the model owner/name, and its requests."""
+    """Serve the files of `tmp_path / "hub"` as the model owner/name on a local hub, and return its requests."""
     asked, files = [], tmp_path / "hub"
     files.mkdir()
 
@@ -74,7 +74,7 @@ def hub(tmp_path, monkeypatch):
     with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Hub) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
         address = f"http://127.0.0.1:{server.server_port}"
-        # The client of transformers is created once, with the address of that time.
+        # The client of transformers is created once, with the address at that time.
         monkeypatch.setattr(transformers.utils.hub.hf_api(), "endpoint", address)
         monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", address)
         template = address + "/{repo_id}/resolve/{revision}/{filename}"

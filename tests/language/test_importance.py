@@ -19,7 +19,7 @@ TRAINER = BEHAVIOR + RATIOS.log()
     ],
 )
 def test_weights_by_hand(how, expected):
-    # A little room, so that rounding does not decide on which side of a bound a ratio falls.
+    # A margin, so that rounding does not decide on which side of a bound a ratio falls.
     weights = corrections(TRAINER, BEHAVIOR, how, torch.tensor([2, 4]), cap=2.00001, low=0.49999)
     torch.testing.assert_close(weights, torch.tensor(expected, dtype=torch.float32), atol=2e-5, rtol=0)
 

@@ -1,4 +1,4 @@
-"""Iterative GRPO: comparisons of the newest answers, replay, new references, resume, and what it is for."""
+"""Iterative GRPO: comparisons of the newest answers, replay, new references, resume, and learning."""
 
 import json
 
@@ -24,13 +24,13 @@ OLD = [Pair([1, 50 + i], [60, 2], [61, 62, 2]) for i in range(8)]
 
 
 def early(prompts, completions, completion_ids, **_):
-    """The share of characters in the first half of the alphabet."""
+    """Return the share of characters in the first half of the alphabet."""
     return [sum(c < "O" for c in text) / max(len(text), 1) for text in completions]
 
 
 @pytest.fixture(autouse=True)
 def same_networks():
-    """Transformers draws first weights from the global generator: let them not depend on other tests."""
+    """Seed the global generator, from which transformers draws initial weights, so that tests are independent."""
     with torch.random.fork_rng():
         torch.manual_seed(0)
         yield
@@ -63,12 +63,12 @@ def test_an_iteration_renews_the_reference_and_trains_the_reward_model(make_lear
     learner = make_learner(replay=0.2)
     start = clone(learner.reward.state_dict())
     learner.iterate()
-    assert len(learner.newest) == 4  # one comparison a prompt
+    assert len(learner.newest) == 4  # one comparison per prompt
     assert torch.equal(learner.reward.state_dict()["head"]["weight"], start["head"]["weight"])
     metrics = learner.iterate()
     assert metrics["reward_model/comparisons"] == 8
     assert metrics["reward_model/replayed"] == 2  # 2 of 10 are old
-    assert metrics["reward_model/accuracy_before"] == 0.5  # it said 0 to everything
+    assert metrics["reward_model/accuracy_before"] == 0.5  # all scores were 0
     assert metrics["reward_model/accuracy"] > 0.5
     assert (len(learner.newest), len(learner.labeled)) == (0, 8)
     assert not torch.equal(learner.reward.state_dict()["head"]["weight"], start["head"]["weight"])
@@ -81,7 +81,7 @@ def test_an_iteration_renews_the_reference_and_trains_the_reward_model(make_lear
 def test_the_share_of_older_comparisons(make_learner, replay, count):
     learner = make_learner(replay=replay)
     learner.newest = [Pair([1, 70], [70 + i, 2], [80 + i, 2]) for i in range(8)]
-    assert learner.retrain()["reward_model/replayed"] == count  # there are 8 older ones at most
+    assert learner.retrain()["reward_model/replayed"] == count  # there are at most 8 older ones
 
 
 def test_what_is_replayed_grows_by_what_was_labeled(make_learner):

@@ -12,7 +12,7 @@ ENDS = {2}
 
 
 def rated(response, overall, rating="3", **more):
-    """A completion as openbmb/UltraFeedback has it."""
+    """Return a completion in the format of openbmb/UltraFeedback."""
     aspects = ("instruction_following", "honesty", "truthfulness", "helpfulness")
     return {
         "annotations": {aspect: {"Rating": rating, "Rationale": "because"} for aspect in aspects},
@@ -123,7 +123,7 @@ def test_systems_of_orca():
     assert (standard(INTEL) or {})["prompt"] == [USER]
     assert (standard({"input": "2", "chosen": "a", "rejected": "b"}) or {})["prompt"] == "2"
     held = {"question": "2?", "chosen": "2? yes", "rejected": "2? no"}
-    assert standard(held) is held, "both sides hold the prompt"
+    assert standard(held) is held, "both sides contain the prompt"
 
 
 def test_a_comparison_of_summaries():

@@ -1,4 +1,4 @@
-"""What policy, reference and critic say of tokens, and how a batch is divided."""
+"""Log-probabilities and values of tokens under policy, reference and critic, and the division of a batch."""
 
 import pytest
 import torch

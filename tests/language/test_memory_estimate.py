@@ -26,7 +26,7 @@ def learner(model):
 
 
 class WithReference:
-    """What an algorithm with a reference, a critic and something that rewards holds."""
+    """Algorithm with a reference, a critic and a reward model."""
 
     __module__ = "operant.language.tests"
 
@@ -53,7 +53,7 @@ def test_parameters_gradients_and_moments_by_hand(make_model):
 def test_too_many_seeds_are_refused_with_the_number_that_fits(make_model, monkeypatch):
     first, second = learner(make_model()), learner(make_model())
     one, two = estimate([first], tokens=1), estimate([first, second], tokens=1)
-    assert (two.weights, two.optimizer) == (2 * one.weights, 2 * one.optimizer), "seeds share nothing"
+    assert (two.weights, two.optimizer) == (2 * one.weights, 2 * one.optimizer), "seeds share no memory"
     each = one.weights + one.optimizer
     monkeypatch.setattr("operant.runtime.available_memory.available", lambda device: 10 * each - one.weights)
     require_memory_of_seeds(first, range(10))
@@ -90,7 +90,7 @@ def test_reward_models_behind_reward_functions_are_weights(make_model):
     found = estimate([WithReference(model, judge=combine([len, *functions]))], tokens=1)
     heads = 2 * (model.width + 1)
     assert found.weights == 4 * (4 * count(model) + heads)
-    assert found.gradients == 4 * count(model), "they are not trained"
+    assert found.gradients == 4 * count(model), "reward models are not trained"
 
 
 def test_the_model_behind_a_judge_of_steps_is_weights(make_model, tmp_path):

@@ -16,7 +16,7 @@ BATCH = pack(SAMPLES)
 
 
 def train(model, steps=3, rate=0.05):
-    """A few steps of plain gradient descent."""
+    """Take a few steps of plain gradient descent."""
     for _ in range(steps):
         model.network.zero_grad()
         (-model.log_probs(BATCH)[0].mean()).backward()
@@ -37,7 +37,7 @@ def log_probs(model):
 
 @pytest.fixture
 def folder(make_network, characters, tmp_path):
-    """A model as transformers saves it."""
+    """Return the folder of a model that transformers saved."""
     make_network().save_pretrained(tmp_path / "model")
     characters.save_pretrained(tmp_path / "model")
     return tmp_path / "model"
@@ -47,14 +47,14 @@ def adapted(folder, *, seed=0, **options):
     return load(ModelOptions(model=str(folder), lora_r=2, **options), seed=seed)
 
 
-# What is built here
+# Built-in models
 
 
 @pytest.mark.parametrize("name", ["tiny", "tiny-qwen3"])
 def test_a_built_in_model_belongs_to_its_seed(name):
     state = torch.random.get_rng_state()
     one, twin, other = (load(ModelOptions(model=name), seed=seed) for seed in (0, 0, 1))
-    assert torch.equal(torch.random.get_rng_state(), state), "the global generator is left alone"
+    assert torch.equal(torch.random.get_rng_state(), state), "the global generator is unchanged"
     assert torch.equal(log_probs(one), log_probs(twin))
     assert not torch.equal(log_probs(one), log_probs(other))
     assert one.stop == {2}
@@ -67,10 +67,10 @@ def test_logits_of_a_built_in_model_begin_with_unit_deviation():
     model = load(ModelOptions(), seed=0)
     assert float(model.logits(model.read(BATCH)).detach().std()) == pytest.approx(1, rel=0.15)
     _, entropies = model.log_probs(BATCH)
-    assert (entropies > 3.8).all(), "log 99 is 4.6, and logits of unit deviation take half a nat from it"
+    assert (entropies > 3.8).all(), "log 99 is 4.6, and logits of unit deviation reduce it by half a nat"
 
 
-# What it computes
+# Log-probabilities
 
 
 def test_entropies_and_temperature_are_those_of_the_logits(make_model):
@@ -153,7 +153,7 @@ def test_a_model_of_16_bits_computes_and_learns(folder):
 
 
 class Leaky(nn.Module):
-    """A layer that lets every token see the mean of all tokens."""
+    """Layer that adds the mean of all tokens to every token."""
 
     def __init__(self, inner):
         super().__init__()
@@ -195,7 +195,7 @@ def test_a_tokenizer_of_another_model_is_refused(make_network, characters):
 
 def test_added_tokens_without_an_embedding_are_no_mistake(make_network, characters):
     characters = copy.deepcopy(characters)
-    characters.add_special_tokens({"pad_token": "[PAD]"})  # as one does for other libraries, without a new embedding
+    characters.add_special_tokens({"pad_token": "[PAD]"})  # as users do for other libraries, without a new embedding
     assert finish(make_network(), characters, ModelOptions(), seed=0).stop == {2}
 
 
@@ -217,7 +217,7 @@ def test_gpt2_without_a_tokenizer_is_refused(tmp_path):
     from transformers import GPT2Config, GPT2LMHeadModel
 
     config = GPT2Config(vocab_size=99, n_positions=64, n_embd=8, n_layer=1, n_head=1, bos_token_id=0, eos_token_id=0)
-    GPT2LMHeadModel(config).save_pretrained(tmp_path)  # for which transformers makes up an empty tokenizer
+    GPT2LMHeadModel(config).save_pretrained(tmp_path)  # for which transformers creates an empty tokenizer
     with pytest.raises(ValueError, match="cannot be loaded: the files of its tokenizer are missing"):
         load(ModelOptions(model=str(tmp_path)), seed=0)
 
@@ -263,7 +263,7 @@ def test_an_adapter_on_the_last_layer_is_refused():
         load(ModelOptions(lora_r=2, lora_target_modules=("lm_head",)), seed=0)
 
 
-# What it keeps
+# Saved models
 
 
 def test_a_saved_model_comes_back(folder, tmp_path):
@@ -302,7 +302,7 @@ def test_tied_embeddings_are_kept_once(make_model):
     inside, outside = other.network.get_input_embeddings(), other.network.get_output_embeddings()
     assert inside.weight is outside.weight
     (-other.log_probs(BATCH)[0].mean()).backward()
-    assert inside.weight.grad[3].abs().max() > 0, "the head's share: 3 is no token of the batch"
+    assert inside.weight.grad[3].abs().max() > 0, "the gradient of the output layer: 3 is not in the batch"
 
 
 def test_a_state_of_another_model_is_refused(make_model, folder):
@@ -364,7 +364,7 @@ def test_an_adapter_is_saved_as_one(folder, tmp_path):
 
     base = AutoModelForCausalLM.from_pretrained(folder)
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", FutureWarning)  # peft asks transformers under names of old
+        warnings.simplefilter("ignore", FutureWarning)  # peft looks up old names in transformers
         network = PeftModel.from_pretrained(base, tmp_path / "adapter")
     again = LanguageModel(network, model.tokenizer, stop=model.stop)
     torch.testing.assert_close(log_probs(again), log_probs(model), atol=1e-6, rtol=0)
@@ -390,7 +390,7 @@ def test_a_reference_stays_where_training_began(folder, lora):
     model = adapted(folder) if lora else load(ModelOptions(model=str(folder)), seed=0)
     reference, before = Reference(model), log_probs(model)
     torch.testing.assert_close(reference.log_probs(BATCH), before, atol=1e-6, rtol=0)
-    assert (reference._copy is None) is lora, "an adapter that began at zero is switched off, nothing is copied"
+    assert (reference._copy is None) is lora, "an adapter that began at zero is switched off, and no weights are copied"
     train(model)
     torch.testing.assert_close(reference.log_probs(BATCH), before, atol=1e-6, rtol=0)
     assert not torch.allclose(log_probs(model), before, atol=1e-3)
@@ -484,7 +484,7 @@ def test_random_weights_belong_to_the_seed(kind):
     def draw(seed):
         before = torch.get_rng_state()
         network = random_network(kind, 32, 2, 4, inner=40, seed=seed)
-        assert torch.equal(torch.get_rng_state(), before), "nobody else's chance is used"
+        assert torch.equal(torch.get_rng_state(), before), "the global generator is unchanged"
         return network
 
     first, again, other = draw(1), draw(1), draw(2)

@@ -1,4 +1,4 @@
-"""Numbers in every dress that answers come in, right and wrong ones."""
+"""Numbers in all notations of answers, right and wrong ones."""
 
 import importlib.util
 import json
@@ -17,7 +17,7 @@ GOLDS += [-1, -5, -12, -70000]
 
 
 def golds(share: int) -> list[int]:
-    """Every so manieth right answer of GSM8K, and the numbers above, which stand alone where the file is missing."""
+    """Return every `share`-th right answer of GSM8K and the numbers above, or only these if the file is missing."""
     if not GSM8K.is_file():
         return GOLDS
     lines = GSM8K.read_text(encoding="utf-8").splitlines()[::share]
@@ -83,7 +83,7 @@ TEXTS: dict[str, Dress] = {
     "boxed mark": lambda n: rf"#### \boxed{{{n}}}",
     "display box": lambda n: rf"$$\boxed{{{n}}}$$",
 }
-# The value stands beside each: where it happens to be the right one (18/1, -0), it is no wrong answer.
+# Each has its value: if that equals the right answer (18/1, -0), it is not a wrong answer.
 WRONG: dict[str, Callable[[int], tuple[str, Fraction | None]]] = {
     "denominator": lambda n: (rf"\frac{{1}}{{{n}}}", Fraction(1, n) if n else None),
     "numerator": lambda n: (rf"\frac{{{n}}}{{7}}", Fraction(n, 7)),
@@ -122,7 +122,7 @@ WRONG_TEXTS: dict[str, Dress] = {
 
 
 def cases() -> tuple[dict[str, list[Dress]], dict[str, list[Callable[[int], str | None]]]]:
-    """Right and wrong completions by verifier."""
+    """Return right and wrong completions by verifier."""
 
     def boxed(dress):
         return lambda n: rf"The answer is \boxed{{{dress(n)}}}."

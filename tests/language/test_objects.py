@@ -1,4 +1,4 @@
-"""Python objects where the command line takes names: environments, rows, rewards, models."""
+"""Python objects instead of the names on the command line: environments, rows, rewards, models."""
 
 import functools
 import json
@@ -21,7 +21,7 @@ TINY = {"budget": 4, "prompts_per_batch": 2, "num_generations": 2, "held_out": 3
 
 
 class Count(gymnasium.Env):
-    """Says how many steps were taken; the second action is rewarded."""
+    """Environment that observes the number of steps and rewards the second action."""
 
     observation_space = gymnasium.spaces.Box(0, 100, (1,))
     action_space = gymnasium.spaces.Discrete(2)

@@ -8,7 +8,7 @@ KINDS = ["llama", "llama-tied", "qwen3", "mistral", "gpt2", "gemma2", "gemma3", 
 
 
 def draw(lengths, *, seed=0, vocabulary=99):
-    """Samples with prompts and completions of the given lengths, in groups that share a prompt."""
+    """Return samples with prompts and completions of the given lengths, in groups that share a prompt."""
     generator = torch.Generator().manual_seed(seed)
 
     def ids(count):
@@ -21,7 +21,7 @@ SAMPLES = draw([(7, (5, 1, 11)), (1, (3,)), (2, (9, 9)), (0, (6,)), (12, (2, 4))
 
 
 def alone(model, samples):
-    """Log-probabilities of each sample by a plain forward pass of its own, without anything of ours."""
+    """Compute log-probabilities of each sample by a plain forward pass, without code of the package."""
     found = []
     for prompt, completion, mask in samples:
         ids = torch.tensor([[*prompt, *completion]])
@@ -38,7 +38,7 @@ def gradients(model):
 
 
 def sft_loss(model, samples, **options):
-    """The mean over tokens of the negative log-probability, backward included."""
+    """Return the mean over tokens of the negative log-probability, and run its backward pass."""
     model.network.zero_grad()
     batch = pack(samples, **options)
     weights = ops.token_weights(batch.lengths, how="token_mean")
@@ -77,7 +77,7 @@ ALIKE = [
     *(Sample([], completion) for completion in ([1, 8, 9], [1, 8], [4, 8, 9])),
     Sample([1, 5, 6], [20, 21, 22, 2], [False, True, False, True]),
 ]
-"""Answers that begin in the same way, or are the same; tokens that paths share in all:"""
+"""Answers with common beginnings, or equal answers; the number of tokens with and without sharing:"""
 TOKENS = {
     "prefixes": 3 + 7 + 3 + 8 + 6 + 7,
     "prompts": 3 + 14 + 3 + 11 + 8 + 7,
@@ -111,7 +111,7 @@ def test_a_batch_has_one_copy_of_what_is_shared():
 def test_tokens_that_predict_nothing_can_be_left_out():
     batch = pack(ALIKE, ends=False)
     ended = pack(ALIKE)
-    assert len(batch.ids) == TOKENS["prefixes"] - (3 + 2 + 2 + 1)  # ends that no other answer goes on from
+    assert len(batch.ids) == TOKENS["prefixes"] - (3 + 2 + 2 + 1)  # tokens at the ends, which no other answer shares
     assert len(batch.last) == 0
     for name in ("targets", "owner", "lengths"):
         assert torch.equal(getattr(batch, name), getattr(ended, name))
@@ -209,7 +209,7 @@ def test_micro_batches_count_a_shared_prompt_once():
     assert micro_batches(SAMPLES[:3], tokens=24) == [[0, 1, 2]]
     assert micro_batches(SAMPLES[:3], tokens=23) == [[0, 1], [2]]
     assert micro_batches(SAMPLES[:3], tokens=12) == [[0], [1], [2]]
-    assert micro_batches(SAMPLES[:3], tokens=1) == [[0], [1], [2]], "a longer sample makes a part of its own"
+    assert micro_batches(SAMPLES[:3], tokens=1) == [[0], [1], [2]], "a longer sample forms a separate part"
     assert micro_batches([], tokens=5) == []
 
 

@@ -75,7 +75,7 @@ def test_policies_see_prompts_that_were_not_imitated(name):
 def test_a_reward_that_was_not_learned_has_none():
     assert configuration(GRPO, "arithmetic").beta == 0
     assert configuration(GRPO, "arithmetic", reward_model="").beta == 0
-    assert configuration(GRPO, "arithmetic", "prorl", reward_model="runs/rm").beta == 1e-4  # the preset's
+    assert configuration(GRPO, "arithmetic", "prorl", reward_model="runs/rm").beta == 1e-4  # the value of the preset
 
 
 @pytest.mark.parametrize("name", sorted(SMALL))
@@ -120,12 +120,12 @@ def test_what_there_is_not_is_refused(preset, values, message):
         configuration(GRPO, "arithmetic", preset, **values)
 
 
-# --- whole runs: the first twentieth of the default budget, as typed
+# --- whole runs: the first twentieth of the default budget, as a user would start them
 
 
 @pytest.fixture(scope="module")
 def imitated(tmp_path_factory):
-    """The model that the commands of the README begin with."""
+    """Return the model from which the commands of the README start."""
     run = tmp_path_factory.mktemp("imitated") / "run"
     api.train("sft", "arithmetic", seeds=[1000], run=run, threads=1, evaluate_every=20_000, progress="silent")
     return run

@@ -30,7 +30,7 @@ def changed(path, **values):
 
 @pytest.fixture
 def adapter(model_folder, tmp_path):
-    """The folder of a trained adapter, as peft saves it, and what it says."""
+    """Return the folder of a trained adapter, as peft saves it, and its log-probabilities."""
     model = load(ModelOptions(model=model_folder, lora_r=2), seed=0)
     generator = torch.Generator().manual_seed(1)
     for value in model.trained().values():
@@ -204,7 +204,7 @@ def test_weights_of_another_shape_are_refused(model_folder):
         load(ModelOptions(model=model_folder), seed=0)
 
 
-# What a stranger's files may not do
+# Untrusted files
 
 
 @pytest.mark.parametrize("key", ["attn_implementation", "_attn_implementation"])

@@ -1,4 +1,4 @@
-"""Reward functions elsewhere give the same rewards, whatever happens to the actors, and fail in the same ways."""
+"""Reward functions in other processes give the same rewards, also if actors are lost, and fail in the same ways."""
 
 import pytest
 
@@ -72,7 +72,7 @@ def test_a_lost_actor_is_replaced_and_its_call_repeated(file, caplog):
 
 
 class Cursed(HostHere):
-    """Its actors are lost at once."""
+    """Host whose actors are lost immediately."""
 
     def actor(self, kind, *args, threads=1):
         made = super().actor(kind, *args, threads=threads)

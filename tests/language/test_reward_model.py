@@ -1,4 +1,4 @@
-"""Reward models: losses by hand, what they cannot see, what they recover, resume, and what they learn."""
+"""Reward models: losses by hand, invariances, recovered rewards, resume, and learning."""
 
 import math
 
@@ -42,14 +42,14 @@ def learner(rows=PAIRS, *, budget=100, model=None, head=None, **values):
 
 
 def opinionated(seed=1):
-    """A head that says something."""
+    """Return a head with random weights."""
     head = ScalarHead(128)
     head.weight.data.normal_(std=0.1, generator=torch.Generator().manual_seed(seed))
     return head
 
 
 def recorded(own, rows):
-    """The metrics of an update, and the gradient that its optimizer step would use, before it is clipped."""
+    """Return the metrics of an update, and the gradient that its optimizer step would use, before it is clipped."""
     found = {}
 
     def step(progress):
@@ -63,7 +63,7 @@ def recorded(own, rows):
 
 
 def score(own, prompt, completion):
-    """The score by the plain forward pass of transformers, at the last token: the dense twin."""
+    """Compute the score by the plain forward pass of transformers, at the last token: the dense twin."""
     ids = torch.tensor([[*prompt, *completion]])
     hidden = own.model.network.base_model(input_ids=ids).last_hidden_state[0, -1]
     return hidden @ own.scorer.head.weight + own.scorer.head.bias
@@ -108,7 +108,7 @@ def test_a_ranking_is_all_its_pairs_and_each_weighs_the_same():
     assert sorted(zip(pairs.better.tolist(), pairs.worse.tolist(), strict=True)) == [(0, 1), (0, 2), (1, 2)]
     assert pairs.weights.tolist() == pytest.approx([1 / 3] * 3)
     tied = pairs_of([example(RANKINGS[1])], torch.device("cpu"))
-    assert len(tied.better) == 5  # of six, those of equal rank are none
+    assert len(tied.better) == 5  # of six pairs, those of equal rank are left out
     own, scores = learner(), torch.tensor([1.0, 0.5, -0.2])
     own.scorer.read = lambda *_: scores
     expected = sum(math.log1p(math.exp(-d)) for d in (0.5, 1.2, 0.7)) / 3
@@ -158,12 +158,12 @@ def test_the_loss_of_steps_is_a_cross_entropy_at_their_last_tokens():
     assert own.accuracies(STEPS) == pytest.approx([sum(right[:3]) / 3, float(right[3]), sum(right[4:]) / 2])
 
 
-# --- what a comparison cannot see
+# --- invariances of comparisons
 
 
 @pytest.mark.parametrize(("rows", "how"), [(PAIRS, "pairs"), (RANKINGS, "pairs"), (RANKINGS[::2], "plackett-luce")])
 def test_a_constant_of_the_prompt_changes_neither_loss_nor_gradient(rows, how):
-    """r(x, y) + c(x): every prompt with a constant of its own."""
+    """Check r(x, y) + c(x), with another constant for each prompt."""
     own = learner(rows, head=opinionated(), ranking_loss=how)
     metrics, gradient = recorded(own, rows)
     read = own.scorer.read
@@ -212,11 +212,11 @@ def test_micro_batches_and_order_change_nothing(rows, values):
             torch.testing.assert_close(other[name], gradient[name], atol=2e-5, rtol=1e-3)
 
 
-# --- what it recovers
+# --- recovered rewards
 
 
 def test_it_recovers_known_differences_of_reward():
-    """On pairs in the proportions of Bradley and Terry the likeliest scores are the rewards, but for a constant."""
+    """On pairs in the proportions of Bradley and Terry the likeliest scores are the rewards, up to a constant."""
     reward, copies = torch.tensor([1.0, 0.0, -0.7, 0.4]), 50
     answers, rows = [[40, EOS], [41, EOS], [42, EOS], [43, EOS]], []
     for i in range(4):
@@ -326,7 +326,7 @@ def test_an_example_is_what_its_row_says():
     assert ops.bradley_terry(torch.zeros(1), torch.zeros(1)).item() == pytest.approx(math.log(2))
 
 
-# --- imitation beside judgment
+# --- imitation as a second loss
 
 
 @pytest.mark.parametrize(("rows", "supervision"), [(PAIRS, "outcome"), (STEPS, "process")])
@@ -364,7 +364,7 @@ def test_the_gradient_of_imitation_is_that_of_its_loss_added():
 
 
 def test_it_learns_what_is_preferred_and_rewards_with_it(tmp_path):
-    """`preference` without noise: which of two texts the hidden reward prefers, on prompts that it has not seen."""
+    """Use `preference` without noise: which of two texts has the higher hidden reward, on held-out prompts."""
     run = tmp_path / "run"
     values = {
         "budget": 640,
@@ -375,7 +375,7 @@ def test_it_learns_what_is_preferred_and_rewards_with_it(tmp_path):
         "batch_size": 16,
     }
     result = api.train("reward-model", "preference:noise=0", run=run, progress="silent", **values)
-    assert result.outcome.evaluation.mean > 0.7  # 0.5 is chance, whose standard deviation is 0.035
+    assert result.outcome.evaluation.mean > 0.7  # random guessing gives 0.5, with a standard deviation of 0.035
     reward = load_scorer(str(run))
     assert name_of(reward) == "reward_model"
     rows = tasks.find("preference:noise=0").pairs("held-out", 50, seed=0)
@@ -389,14 +389,14 @@ def test_it_learns_what_is_preferred_and_rewards_with_it(tmp_path):
 
 
 def planted(task, count, *, seed):
-    """Solutions to four prompts of a task, about half of which have a mistake."""
+    """Return solutions to four prompts of a task, about half of which have a mistake."""
     generator = np.random.default_rng(seed)
     rows = task.rows("train", 4, seed=0)
     return [task.make_steps(generator, rows[i]) for i in generator.integers(4, size=count)]
 
 
 def test_it_finds_planted_mistakes():
-    """Sums of two digits, and a last line that repeats the result: a wrong sum, or a wrong copy."""
+    """Use sums of two digits, and a last line that repeats the result: a wrong sum, or a wrong copy."""
     task = tasks.find("steps:terms=2,digits=1,operators=+")
     model = load(ModelOptions(), seed=0)
     train, test = (
@@ -415,6 +415,6 @@ def test_it_finds_planted_mistakes():
     )
     while own.consumed < own.budget:
         own.iterate()
-    always = np.mean([np.mean(row.labels) for row in test])  # what calling every step right gets
+    always = np.mean([np.mean(row.labels) for row in test])  # the accuracy of calling every step right
     assert always < 0.7
     assert np.mean(own.accuracies(test)) > 0.8

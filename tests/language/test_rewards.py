@@ -171,7 +171,7 @@ def test_names_of_functions_and_objects():
     assert (name_of(lengths), name_of(Judge())) == ("lengths", "Judge")
 
 
-# What TRL's functions ask for beside the columns
+# Arguments of TRL's functions besides the columns
 
 
 def test_functions_see_the_trainer_and_log():
@@ -189,7 +189,7 @@ def test_functions_see_the_trainer_and_log():
     assert found.metrics == {"kept": 2.0}
     assert found.extra == {"length": list(map(len, COMPLETIONS))}
     judge(PROMPTS, COMPLETIONS, IDS)
-    assert steps == [(3, 9), (3, 9)], "what is not said again stays"
+    assert steps == [(3, 9), (3, 9)], "omitted values stay the same"
 
 
 def test_a_function_is_given_what_its_signature_names():
@@ -217,5 +217,5 @@ def test_a_missing_column_is_found_by_the_signature():
     with pytest.raises(
         ValueError, match="exact needs the column 'completion', but the data has no columns except prompt"
     ):
-        check_columns([find("exact:column=completion")], [{"prompt": "p", "completion": "c"}])  # which is not passed on
+        check_columns([find("exact:column=completion")], [{"prompt": "p", "completion": "c"}])  # it is not passed on
     assert required(max) == ()

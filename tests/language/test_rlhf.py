@@ -39,7 +39,7 @@ def learner(model, *, own=None, rewards=count_letter, asked=PROMPTS, max_tokens=
 
 
 def rollout(order=range(4), scores=SCORES):
-    """Four answers to four prompts, as if they had been sampled; the log-probabilities are nobody's."""
+    """Return four answers to four prompts as sampled ones; their log-probabilities are arbitrary."""
     table = torch.tensor([scores[i] for i in order]).unsqueeze(1)
     completions = [Completion(ids, [-1.0] * len(ids), cut) for ids, cut in (ANSWERS[i] for i in order)]
     answers = Answers([PROMPTS[i] for i in order], completions, [""] * 4)
@@ -53,12 +53,12 @@ def disturb(module, scale=0.02, seed=5):
 
 
 def gradients(stepper):
-    """What the first step of an optimizer was taken along: Adam's first moment is 1 - 0.9 of it."""
+    """Recover the gradient of an optimizer's first step: Adam's first moment is 1 - 0.9 of it."""
     return {name: moments["exp_avg"] / (1 - 0.9) for name, moments in stepper.state_dict()["moments"].items()}
 
 
 def one_step(model, *, order=range(4), scores=SCORES, moved=True, **values):
-    """One optimizer step on the four answers, from a policy that has left both reference and old policy."""
+    """Take one optimizer step on the four answers, from a policy that differs from both reference and old policy."""
     critic = Critic.sharing(model) if values.get("critic") == "shared" else Critic.copy_of(model)
     quiet = {"importance_sampling_correction": "none", "num_iterations": 1, "max_grad_norm": 1e9, "critic_warmup": 0}
     found = learner(model, own=critic, **(quiet | values))
@@ -76,7 +76,7 @@ def one_step(model, *, order=range(4), scores=SCORES, moved=True, **values):
 
 
 def dense(model, sample, temperature=1.0):
-    """Log-probabilities of a completion and the hidden states of the whole sequence, by plain transformers."""
+    """Return log-probabilities of a completion and the hidden states of the whole sequence, by plain transformers."""
     ids = torch.tensor([[*sample.prompt, *sample.completion]])
     answer = model.network(input_ids=ids, output_hidden_states=True)
     start = len(sample.prompt)
@@ -93,7 +93,7 @@ def values_of(critic, model, sample):
 
 
 def padded_gae(rewards, values, last_values, lengths, *, lam):
-    """Advantages by the sum of residuals, on a padded table whose dead slots hold rubbish."""
+    """Compute advantages by the sum of residuals, on a padded table whose padding holds arbitrary numbers."""
     longest = max(lengths)
     table = torch.full((len(lengths), longest), 1e9)
     for b, n in enumerate(lengths):
@@ -105,7 +105,7 @@ def padded_gae(rewards, values, last_values, lengths, *, lam):
 
 
 def twin(make_model, config, *, bootstrap):
-    """The loss and its gradients with respect to policy and critic, from scratch."""
+    """Compute the loss and its gradients with respect to policy and critic, from scratch."""
     model = make_model()
     reference = make_model()
     critic = Critic.sharing(model) if config.critic == "shared" else Critic.copy_of(model)
@@ -225,7 +225,7 @@ def test_an_answer_without_an_end_gets_its_penalty(make_model):
 
 
 def test_the_value_after_the_end_is_never_used(make_model):
-    """An answer's advantages do not change if the state after its end, and no other, is worth another number."""
+    """An answer's advantages do not change with the value of the state after its end, and of no other state."""
     model = make_model()
     for bootstrap in (False, True):
         found = learner(model, bootstrap_truncated=bootstrap, normalize_advantage="none", gamma=0.9)
@@ -317,7 +317,7 @@ TWO_TOKENS = [[EOS], *([a, b] for a, b in itertools.product(range(6), repeat=2) 
 
 
 def test_it_approaches_the_reference_times_the_exponential_of_the_score(make_model):
-    """Answers of at most two tokens of a vocabulary of six: policy and optimum can be written down."""
+    """Use answers of at most two tokens from a vocabulary of six: policy and optimum can be enumerated."""
     model, beta = make_model(vocab_size=6, hidden_size=16), 0.5
     generator = torch.Generator().manual_seed(5)
     score = dict(zip(map(tuple, TWO_TOKENS), torch.randn(len(TWO_TOKENS), generator=generator).tolist(), strict=True))
@@ -410,7 +410,7 @@ def test_an_adapted_policy_has_itself_without_the_adapter_for_a_reference(make_n
 
 @pytest.mark.parametrize("step", ["ppo", "vpg", "trpo"])
 def test_it_learns_to_write_what_is_rewarded(make_model, step):
-    """40 of 99 tokens are rewarded: chance is 0.40 a token, 0.5 an answer of 5."""
+    """40 of 99 tokens are rewarded: random answers get 0.40 per token, 0.5 per answer of 5."""
     values = {"prompts_per_batch": 32, "beta": 0.01, "target_kl": 0.02, "gae_lambda": 0.95}
     values |= {"learning_rate": 0.02 if step == "vpg" else 3e-3, "critic_learning_rate": 3e-3, "step": step}
     found = learner(make_model(), budget=32 * 12, asked=PROMPTS * 6, **values)

@@ -47,7 +47,7 @@ def make_sampler(make_model, characters):
     return make
 
 
-# The walk through the prompts
+# Prompts in order
 
 
 @pytest.mark.parametrize("steps", [[5] * 4, [3, 3, 7, 1, 6], [20], [1] * 20])
@@ -64,7 +64,7 @@ def test_the_walk_belongs_to_its_seed():
     assert shuffled(50, 7, 0, seed=0) == []
 
 
-# Asking
+# Requests
 
 
 def test_answers_to_a_prompt_lie_side_by_side(make_sampler, characters):
@@ -153,7 +153,7 @@ def test_steps_go_with_their_answers(make_sampler):
         sampler.draw(1, 2).step_rewards()
 
 
-# Judging
+# Scoring
 
 
 USER = {"role": "user", "content": "hi"}
@@ -217,7 +217,7 @@ def test_reward_functions_are_given_what_the_rows_have():
         "truncated": [False, True],
         "answer": [5, None],
         "level": [None, "hard"],
-    }, "the demonstrated completion is not handed over"
+    }, "the demonstrated completion is not passed on"
 
 
 # Metrics

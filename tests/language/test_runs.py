@@ -32,7 +32,7 @@ def log_probs(model):
 
 @pytest.fixture
 def train(model_folder, tmp_path):
-    """Return what trains a small model for two steps."""
+    """Return a function that trains a small model for two steps."""
 
     def train(name, *, algorithm="sft", task="reverse", seeds=1, **values):
         values = {
@@ -125,7 +125,7 @@ def test_where_training_began(train, model_folder):
     assert model_options(Run.open(second)) == ModelOptions(init=first)
     assert built_in(ModelOptions())
     assert not built_in(ModelOptions(init=second))
-    assert built_in(object()), "no language model at all"
+    assert built_in(object()), "it is not a language model"
 
 
 def test_parts_of_a_state(train):
@@ -148,12 +148,12 @@ def test_what_is_no_run_of_a_language_model(tmp_path):
         base_model("", str(folder))
 
 
-# Code that came with a model
+# Remote code of a model
 
 
 @pytest.fixture
 def disguised(train, model_folder, tmp_path, monkeypatch):
-    """Return a run whose files say that code of its model is to be run, and the file that this code writes."""
+    """Return a run whose files enable remote code of its model, and the file that this code would write."""
     monkeypatch.setattr("transformers.dynamic_module_utils.HF_MODULES_CACHE", str(tmp_path / "modules"))
 
     def disguise(**values):
@@ -207,7 +207,7 @@ def test_code_is_allowed_by_those_who_ask_for_it():
         check_code(SFTConfig(model="org/theirs", remote_code=True), "run", allowed=False)
 
 
-# What does not belong together
+# Combinations that raise errors
 
 
 def test_a_reward_model_is_no_policy_to_start_from(reward_run):

@@ -12,7 +12,7 @@ BUDGET = 12
 
 
 class Engine:
-    """Completes a prompt with the version of its weights; a gate can hold it up."""
+    """Engine that completes a prompt with the version of its weights; a gate can block it."""
 
     def __init__(self):
         self.version, self.calls, self.gate = 0, [], threading.Event()
@@ -62,7 +62,7 @@ def test_a_batch_is_sampled_by_weights_that_are_one_update_older(make):
         sampler.begin(3, 2)
         sampler.update(None)
     assert found == [({0}, 0.0), ({0}, 1.0), ({1}, 1.0), ({2}, 1.0)]
-    assert [name.startswith("sampling") for name, _ in engine.calls] == [False, True, True, True]  # none for nothing
+    assert [name.startswith("sampling") for name, _ in engine.calls] == [False, True, True, True]  # none beyond the budget
 
 
 def test_learning_does_not_wait_and_the_update_does(make):
@@ -70,7 +70,7 @@ def test_learning_does_not_wait_and_the_update_does(make):
     sampler = make(engine)
     sampler.draw(3, 2)
     engine.gate.clear()
-    sampler.begin(3, 2)  # returns although the engine is held up
+    sampler.begin(3, 2)  # returns although the engine is blocked
     assert len(engine.calls) == 1
     threading.Timer(0.2, engine.gate.set).start()
     sampler.update(None)
@@ -114,7 +114,7 @@ def test_a_state_with_nothing_waiting(make):
 def test_an_error_of_the_server_is_that_of_the_update(make):
     sampler = make(Engine())
     sampler.draw(3, 2)
-    sampler.engine.generate = lambda *_, **__: (_ for _ in ()).throw(OSError("it hung up"))
+    sampler.engine.generate = lambda *_, **__: (_ for _ in ()).throw(OSError("connection closed"))
     sampler.begin(3, 2)
-    with pytest.raises(OSError, match="it hung up"):
+    with pytest.raises(OSError, match="connection closed"):
         sampler.update(None)

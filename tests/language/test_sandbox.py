@@ -185,7 +185,7 @@ def test_the_late_answer_of_another_call_is_not_taken_for_this_one(sandbox):
     double = sandbox("double")
     assert double.call(1) == 2
     (slot,) = double._idle.queue
-    slot._process.stdin.write('{"id": -5, "args": [50], "kwargs": {}, "seconds": 9}\n')  # its answer comes first
+    slot._process.stdin.write('{"id": -5, "args": [50], "kwargs": {}, "seconds": 9}\n')  # its response comes first
     assert double.call(2) == 4
 
 

@@ -1,4 +1,4 @@
-"""What reward models are used for: scores of answers as sampled, steps found again, runs loaded and refused."""
+"""Uses of reward models: scores of sampled answers, steps in token ids, loading of runs, and errors."""
 
 import pytest
 import torch
@@ -63,11 +63,12 @@ def test_scores_do_not_depend_on_the_company(scorer):
 
 
 def test_the_lowest_log_probs_of_steps_are_those_of_their_tokens():
-    """Against a loop over answers, steps and tokens; the second answer shares its prompt, the third has none."""
+    """Compare with a loop over answers, steps and tokens; the second answer shares its prompt, the third has none."""
     samples = [Sample([1, 9], [20, 21, 22, 23]), Sample([1, 9], [30, 31]), Sample([], [50, 51, 52])]
     ends = [[1, 2, 3], [1], [0, 2]]
     packed = pack(samples)
-    log_probs = -torch.rand(8, generator=torch.Generator().manual_seed(3))  # the first token of the third has none
+    # 8 of 9 tokens: the first token of the third answer has no log-probability
+    log_probs = -torch.rand(8, generator=torch.Generator().manual_seed(3))
     rows = [row.tolist() for row in log_probs.split(packed.lengths.tolist())]
     rows[2] = [0.0, *rows[2]]
     expected = []

@@ -23,7 +23,7 @@ def make(make_model):
 
 
 def alone(model, sample):
-    """Negative log-probabilities of a completion by transformers."""
+    """Compute negative log-probabilities of a completion by transformers."""
     ids = torch.tensor([[*sample.prompt, *sample.completion]])
     log_probs = model.network(input_ids=ids, use_cache=False).logits[0].log_softmax(-1)
     return torch.stack([-log_probs[i - 1, ids[0, i]] for i in range(len(sample.prompt), ids.shape[1])])
@@ -33,7 +33,7 @@ def parameters(learner):
     return torch.cat([value.detach().flatten() for value in learner.model.trained().values()])
 
 
-# The loss
+# Loss
 
 
 @pytest.mark.parametrize("weights", ["token_mean", "sequence_mean"])
@@ -83,7 +83,7 @@ def test_what_is_masked_is_not_learned(make):
     assert metrics["num_tokens"] == len(DATA)
 
 
-# The training
+# Training
 
 
 def test_five_examples_are_learned_by_heart(make):
@@ -117,7 +117,7 @@ def test_a_batch_is_no_larger_than_the_data(make):
 
 
 def test_the_best_weights_are_kept(make):
-    # Held-out demonstrations that contradict the training set: learning more makes them worse.
+    # Held-out demonstrations that contradict the training set: further training increases their loss.
     against = [Sample(sample.prompt, [90, 2]) for sample in DATA]
     learner = make(held_out=against, budget=400, validations=20, learning_rate=3e-2)
     losses, states = [], []
@@ -162,7 +162,7 @@ def test_a_gradient_that_is_not_finite_is_skipped(make):
     assert not torch.equal(parameters(learner), before)
 
 
-# The state
+# State
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])

@@ -1,4 +1,4 @@
-"""What a single process can show; `tests/scale/test_sharded_states.py` has real processes."""
+"""Sharded learners in a single process; `tests/scale/test_sharded_states.py` has several processes."""
 
 import pytest
 import torch

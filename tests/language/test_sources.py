@@ -23,7 +23,7 @@ def places_of(source, split="train"):
 
 @pytest.fixture
 def written(tmp_path):
-    """Return what writes rows as a file of a format."""
+    """Return a function that writes rows as a file of a format."""
 
     def write(suffix, rows=ROWS):
         path = tmp_path / f"rows{suffix}"
@@ -178,7 +178,7 @@ def test_a_dataset_of_the_hub_that_cannot_be_had_is_named(monkeypatch):
 
 @pytest.fixture
 def no_hub(monkeypatch, tmp_path):
-    """A hub that refuses connections, and an empty cache."""
+    """Set a hub without a server, and an empty cache."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         address = f"http://127.0.0.1:{free.getsockname()[1]}"

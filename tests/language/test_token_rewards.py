@@ -1,4 +1,4 @@
-"""Rewards and advantages of single tokens: hand numbers, a brute-force twin, and what must not matter."""
+"""Rewards and advantages of single tokens: numbers by hand, a brute-force twin, and invariances."""
 
 import math
 

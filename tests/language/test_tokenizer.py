@@ -79,7 +79,7 @@ def test_a_saved_tokenizer_is_the_same(characters, tmp_path, cls):
         encode_prompt(loaded, "é")
 
 
-# What ends a completion
+# Ends of completions
 
 
 def test_all_ends_are_found(words):

@@ -176,7 +176,7 @@ def test_accuracy_compares_mathematics_in_another_process():
     verifier = find("accuracy")
     completions = [r"\boxed{\frac{2}{6}}", r"\boxed{\frac{1}{2}}", "no", "1/3"]
     assert rate(verifier, completions, solution=[r"\frac{1}{3}"] * 3 + [None]) == [1, 0, 0, None]
-    assert rate(verifier, ["$(1,2)$"], answer=["$1<x<2$"]) == [1]  # the other way round it would be 0
+    assert rate(verifier, ["$(1,2)$"], answer=["$1<x<2$"]) == [1]  # in the other order it would be 0
     with pytest.raises(ValueError, match="reads the column 'answer', which the examples lack; their columns: gold"):
         rate(verifier, ["1"], gold=["1"])
 

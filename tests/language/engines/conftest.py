@@ -1,4 +1,4 @@
-"""A small server that speaks vLLM's protocol, with a model of its own whose weights it takes from folders."""
+"""A small server with vLLM's protocol and a model whose weights it loads from folders."""
 
 import json
 import threading
@@ -17,21 +17,21 @@ from operant.language.packing import Sample, pack
 NOT_FOUND = 404, {"detail": "Not Found"}
 
 
-def refusal(status, message):
+def error_response(status, message):
     return status, {"error": {"message": message, "type": "Error", "param": None, "code": status}}
 
 
 class Server:
-    """What it does is data, so that a test can make it behave badly."""
+    """Server whose behavior is data, so that a test can change it."""
 
     def __init__(self, model):
         self.model = model
         self.cards = [{"id": "served", "root": "/models/served", "parent": None, "max_model_len": 64}]
-        self.processed = True  # log-probabilities after temperature and cuts, or those of the model
+        self.processed = True  # log-probabilities after temperature and truncation, or those of the model
         self.takes_weights = True  # VLLM_SERVER_DEV_MODE
-        self.deaf = False  # answers to reload_weights, but keeps its weights
-        self.busy = 0  # how often it will not drop its cache
-        self.faults = []  # (status, answer) or a function that changes the answer, for the next completions
+        self.deaf = False  # responds to reload_weights, but keeps its weights
+        self.busy = 0  # how many requests to drop its cache fail
+        self.faults = []  # (status, response) or a function that changes the response, for the next completions
         self.requests = []
         self.lock = threading.Lock()
 
@@ -56,14 +56,14 @@ class Server:
     def reload(self, body):
         folder = Path(body["kwargs"]["weights_path"])
         if not folder.is_dir():
-            return refusal(500, f"Call to collective_rpc method failed: no such folder: {folder}")
+            return error_response(500, f"Call to collective_rpc method failed: no such folder: {folder}")
         weights = {name: value for file in folder.glob("*.safetensors") for name, value in load_file(file).items()}
         if self.deaf:
             return 200, {"results": [None]}
         try:
             self.model.network.load_state_dict(weights)
         except RuntimeError as error:
-            return refusal(500, f"Call to collective_rpc method failed: {error}")
+            return error_response(500, f"Call to collective_rpc method failed: {error}")
         return 200, {"results": [None]}
 
     def complete(self, body):
@@ -73,7 +73,7 @@ class Server:
         prompts = body["prompt"] if isinstance(body["prompt"][0], list) else [body["prompt"]]
         choices = [choice for prompt in prompts for choice in self.choices(prompt, body)]
         answer = {"object": "text_completion", "choices": [c | {"index": i} for i, c in enumerate(choices)]}
-        answer["choices"].reverse()  # their order is in `index` alone
+        answer["choices"].reverse()  # their order is in `index` only
         return 200, fault(answer) or answer if fault else answer
 
     def choices(self, prompt, body):

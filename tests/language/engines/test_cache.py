@@ -5,13 +5,13 @@ from operant.language.engines.cache import STEP, Slots
 
 
 class Twin:
-    """Sequences with their keys and values in lists, attended to one by one."""
+    """Reference with lists of keys and values, which attends to one token after another."""
 
     def __init__(self, slots):
         self.slots, self.rows = slots, []
 
     def fill(self, prompts, which):
-        """Add sequences that begin with some of the prompts, whose keys and values are given."""
+        """Add sequences that begin with some of the prompts, with given keys and values."""
         stored = [(torch.cat([p[0] for p in prompts]), torch.cat([p[1] for p in prompts]))]
         starts = [sum(len(p[0]) for p in prompts[:i]) for i in which]
         self.slots.fill(stored, starts, [len(prompts[i][0]) for i in which])

@@ -50,13 +50,13 @@ def change(model, scale=0.1):
             parameter.add_(scale * torch.randn(parameter.shape, generator=torch.Generator().manual_seed(5)))
 
 
-def asked(server):
-    """Return the prompts that a server completed: each request for two completions is of one of `PROMPTS`."""
+def completed(server):
+    """Return the prompts that a server completed: each request for two completions has one of `PROMPTS`."""
     return [body["prompt"] for body in server.bodies("/v1/completions") if body.get("n") == 2]
 
 
 def down(server):
-    server.answer = lambda path, body: None  # it hangs up
+    server.answer = lambda path, body: None  # it closes the connection
 
 
 def test_completions_are_those_of_one_server(fleet, make_server, make_model, model):
@@ -71,7 +71,7 @@ def test_completions_are_those_of_one_server(fleet, make_server, make_model, mod
 
 def test_every_prompt_is_asked_once(fleet, servers):
     ask(fleet)
-    assert sorted(prompt for server in servers for prompt in asked(server)) == sorted(PROMPTS)
+    assert sorted(prompt for server in servers for prompt in completed(server)) == sorted(PROMPTS)
 
 
 def test_a_slow_server_takes_fewer_prompts(servers, model):
@@ -85,7 +85,7 @@ def test_a_slow_server_takes_fewer_prompts(servers, model):
     slow.answer = late
     fleet = Fleet([server.address for server in servers], model, connections=1)
     ask(fleet)
-    assert len(asked(slow)) < min(len(asked(server)) for server in servers[1:])
+    assert len(completed(slow)) < min(len(completed(server)) for server in servers[1:])
     fleet.close()
 
 
@@ -116,16 +116,16 @@ def test_a_server_that_is_back_gets_the_weights_of_the_next_update(fleet, server
     with pytest.warns(RuntimeWarning, match="is skipped until the next update"):
         assert ask(fleet) == expected
     with pytest.warns(RuntimeWarning, match="is skipped until the next update"):
-        fleet.update(model)  # it is tried again, and still away
+        fleet.update(model)  # it is tried again, and is still down
     servers[1].answer = answer
-    change(servers[1].model)  # started again, with other weights
+    change(servers[1].model)  # restarted, with other weights
     change(model)
     fleet.update(model)
     assert len(fleet.running) == 3
     assert {engine.version for engine in fleet.engines} == {fleet.version} == {2}
-    before = len(asked(servers[1]))
+    before = len(completed(servers[1]))
     ask(fleet)
-    assert len(asked(servers[1])) > before
+    assert len(completed(servers[1])) > before
 
 
 def test_a_sampler_with_other_weights_ends_it(fleet, servers, model):

@@ -8,7 +8,7 @@ from operant.language.engines.gate import KEY, Gate
 
 @pytest.fixture
 def serve(monkeypatch):
-    """Return what sends a request through a gate, and says what it answered and whether it was passed on."""
+    """Return a function that sends a request through a gate, and returns its response and whether it was forwarded."""
     monkeypatch.setenv(KEY, "secret")
     passed, sent = [], []
 

@@ -13,15 +13,15 @@ KINDS = ["llama", "llama-tied", "qwen3", "mistral", "gpt2", "gemma2", "gemma3", 
 
 
 class Watched(LanguageModel):
-    """A model that notes the number of tokens of each pass with a cache, and adds an error to some passes.
+    """Model that records the number of tokens of each pass with a cache, and adds an error to some passes.
 
     Args:
         model: the model.
-        error: from the number of tokens of a pass to the number that is added to its hidden states.
+        error: maps the number of tokens of a pass to the number that is added to its hidden states.
     """
 
     def __init__(self, model, error=lambda size: 0.0):
-        super().__init__(model.network, model.tokenizer, stop=frozenset(range(2, 12)))  # a random model draws these
+        super().__init__(model.network, model.tokenizer, stop=frozenset(range(2, 12)))  # a random model samples these
         self.error, self.sizes = error, []
 
     def hidden(self, ids, positions, layout):
@@ -141,7 +141,7 @@ def test_the_proof_takes_enough_numbers_and_is_taken_once(make_model, monkeypatc
     shards = [[[1, 20]], [[1, 21]]]
     for _ in range(3):
         engine.generate_shards(shards, 12, Sampling(max_tokens=9), generators=generators(shards))
-        assert 2 * 10_000 <= sum(compared) < 2 * 10_000 + 2 * max(compared), "of 16 and 32 tokens"
+        assert 2 * 10_000 <= sum(compared) < 2 * 10_000 + 2 * max(compared), "passes of 16 and 32 tokens"
 
 
 def test_shards_without_prompts_have_no_answers(make_model):

@@ -31,7 +31,7 @@ def endless(model):
 
 
 def eager_stop(model):
-    """Ids that a random model draws now and then, so that sequences end at different times."""
+    """Return a model whose stop tokens are sampled now and then, so that sequences end at different times."""
     return with_stop(model, *range(2, 12))
 
 
@@ -100,7 +100,7 @@ def test_the_tokens_of_prompts_at_once_change_nothing(make_model, monkeypatch):
     monkeypatch.setattr(native.Prefill, "of", watched)
     monkeypatch.setattr(native, "PREFILL_TOKENS", 5)
     assert texts(ask(model, PROMPTS, 4, max_tokens=25)) == expected
-    assert max(sizes) == 7, "a longer prompt goes alone"
+    assert max(sizes) == 7, "a longer prompt is processed alone"
     assert all(size <= 5 or size == 7 for size in sizes)
 
 
@@ -220,7 +220,7 @@ def test_sampling_leaves_no_graph(make_model):
 
 
 def exact(model, prompt, length, temperature):
-    """The probability of every completion of `length` tokens, by a forward pass of transformers."""
+    """Return the probability of every completion of `length` tokens, by a forward pass of transformers."""
     found = {(): 1.0}
     for _ in range(length):
         longer = {}
@@ -256,7 +256,7 @@ def test_completions_have_the_probabilities_of_the_model(make_model):
 
 
 def cut(logits, *, temperature, top_k, top_p):
-    """Which tokens may be drawn, and with what probability: one row, in plain Python."""
+    """Return the allowed tokens and their probabilities: one row, in plain Python."""
     weights = [math.exp(x / temperature) for x in logits]
     order = sorted(range(len(weights)), key=lambda i: -weights[i])
     if top_k:

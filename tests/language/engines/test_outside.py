@@ -111,7 +111,7 @@ def test_shards_are_sampled_in_one_call_if_the_engine_can(mine, make_model):
     assert joint.engine.calls == 2
     chance = torch.Generator().manual_seed(2)
     assert sharded(plain)[2] == plain.generate([[8, 9]], 2, Sampling(5), generator=chance)
-    assert plain.engine.calls == 3, "none for a shard without prompts"
+    assert plain.engine.calls == 3, "no call for a shard without prompts"
 
 
 def test_answers_of_shards_are_checked(mine, make_model):
@@ -145,7 +145,7 @@ def test_an_engine_that_samples_ahead_is_checked_after_each_update(mine, make_mo
     with pytest.raises(ValueError, match=r"nats off the trainer's after update 1 .*it samples from other weights"):
         engine.update(model)
     assert engine.engine.calls == 2
-    change(model)  # in the middle of an update: what runs next to it is not compared
+    change(model)  # during an update: samples of that time are not compared
     assert len(ask(engine, answers=CHECKED)) == 2
 
 
@@ -201,8 +201,8 @@ def test_a_run_samples_by_it_and_continues_with_it(mine, tmp_path, monkeypatch, 
     stop = {"interrupted": lambda: started.exists() and started.stat().st_size > 0 and next(calls) > 0}
     api.train("grpo", "arithmetic", run=tmp_path / "parts", **options, **stop)
     assert 0 < learner(tmp_path / "parts").consumed < SMALL["budget"]
-    assert f'engine = "{mine}"' in (tmp_path / "parts" / "config.toml").read_text(), "from every working folder"
-    assert "mine.py" in (tmp_path / "parts" / "run.json").read_text(), "with its hash"
+    assert f'engine = "{mine}"' in (tmp_path / "parts" / "config.toml").read_text(), "valid in every working folder"
+    assert "mine.py" in (tmp_path / "parts" / "run.json").read_text(), "the file is recorded with its hash"
     api.resume(tmp_path / "parts", progress="silent")
     assert weights(tmp_path / "parts") == weights(tmp_path / "whole")
     if not staleness:

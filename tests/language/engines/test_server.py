@@ -10,7 +10,7 @@ import pytest
 from operant.language.engines.connection import KEY, Connection, ServerError
 from operant.language.engines.server import PYTHON, serving
 
-# What is started in the place of vLLM: the same arguments, and a process of its own beside it.
+# Replacement of vLLM: the same arguments, and a child process.
 PROGRAM = """#!{python}
 import json, os, subprocess, sys
 from http.server import BaseHTTPRequestHandler, HTTPServer
@@ -50,7 +50,7 @@ def ask(address):
 
 
 def alive(pid):
-    """Tell whether a process still runs; one that has ended but was not waited for does not."""
+    """Return whether a process is still running; one that has ended but was not waited for is not."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     except FileNotFoundError:
@@ -60,7 +60,7 @@ def alive(pid):
 def assert_gone(pids):
     deadline = time.monotonic() + 10
     while any(map(alive, pids)):
-        assert time.monotonic() < deadline, "it still runs"
+        assert time.monotonic() < deadline, "it is still running"
         time.sleep(0.02)
 
 
@@ -90,7 +90,7 @@ def test_it_has_a_key_of_its_own_on_every_path(make_program, monkeypatch):
     assert KEY not in os.environ
     place = facts["arguments"].index("--middleware")
     assert facts["arguments"][place + 1] == "operant_gate.Gate"
-    assert key not in " ".join(facts["arguments"]), "other users see arguments"
+    assert key not in " ".join(facts["arguments"]), "other users can read arguments"
     with serving("folder", python=make_program(action)) as address:
         assert os.environ[KEY] != key
 

@@ -30,7 +30,7 @@ def server(make_server, make_model):
 
 @pytest.fixture
 def connect():
-    """Return what makes engines that have given the server their weights."""
+    """Return a function that makes engines which have sent their weights to the server."""
     engines = []
 
     def make(address, model, **options):
@@ -131,7 +131,7 @@ def test_weights_are_handed_over(engine, server, model):
     assert_log_probs_are_those_of(model, found)
     paths = [path for path, _ in server.requests]
     last = len(paths) - 1 - paths[::-1].index("/collective_rpc")
-    assert paths[last + 1] == "/reset_prefix_cache"  # nothing is computed in between
+    assert paths[last + 1] == "/reset_prefix_cache"  # without any computation in between
 
 
 def test_the_weights_are_those_of_the_last_update(engine, model):
@@ -187,7 +187,7 @@ def test_learners_share_a_server(connect, engine, server, model, make_model):
 def test_log_probs_of_the_model_itself(connect, server, model):
     server.processed = False
     engine = connect(server.address, model)
-    assert_log_probs_are_those_of(model, ask(engine, top_k=5, top_p=0.9))  # those before the cut
+    assert_log_probs_are_those_of(model, ask(engine, top_k=5, top_p=0.9))  # those before truncation
     assert_log_probs_are_those_of(model, ask(engine, temperature=0))
     with pytest.raises(ValueError, match=r"at temperature 1, but those at 0\.5 are needed.*processed_logprobs"):
         ask(engine, temperature=0.5)
@@ -197,7 +197,7 @@ def test_log_probs_of_the_model_itself(connect, server, model):
 def test_log_probs_after_a_cut_are_refused(engine, cut):
     with pytest.raises(ValueError, match=r"after the cut by top_k and top_p.*raw_logprobs"):
         ask(engine, **cut)
-    ask(engine, temperature=0, **cut)  # greedy: there is nothing to cut
+    ask(engine, temperature=0, **cut)  # greedy: nothing is truncated
 
 
 def test_other_numbers_than_log_probs_are_refused(connect, server, model, tmp_path):
@@ -282,7 +282,7 @@ def test_too_long_sequences_are_refused_before_anything_is_drawn(engine, server)
         ValueError, match=r"prompt of 7 tokens and a completion of 58 are more than the 64.*max-model-len"
     ):
         ask(engine, max_tokens=58)
-    assert len(server.bodies("/v1/completions")) == before + 1  # of the probes
+    assert len(server.bodies("/v1/completions")) == before + 1  # the requests of the checks
 
 
 def test_a_server_without_a_limit(connect, server, model):
@@ -331,7 +331,7 @@ def test_weights_are_written_where_it_is_asked_for(connect, server, model, tmp_p
     engine = connect(server.address, model, folder=tmp_path)
     (body,) = server.bodies("/collective_rpc")
     assert body["kwargs"]["weights_path"].startswith(str(tmp_path))
-    assert [list(path.iterdir()) for path in tmp_path.iterdir()] == [[]]  # read, so removed
+    assert [list(path.iterdir()) for path in tmp_path.iterdir()] == [[]]  # removed after reading
     engine.close()
     engine.close()
     assert list(tmp_path.iterdir()) == []

@@ -19,7 +19,7 @@ from operant.language.preferences.items import Event
 
 
 def codes(*rows):
-    """Turn rows of ratings into codes, `.` into a missing one."""
+    """Turn rows of ratings into codes, and `.` into a missing one."""
     letters = sorted({c for row in rows for c in row.split()} - {"."})
     return np.array([[MISSING if c == "." else letters.index(c) for c in row.split()] for row in rows])
 
@@ -70,7 +70,7 @@ tables = st.integers(2, 4).flatmap(
 
 @given(tables)
 def test_alpha_and_percent_against_counting_pairs(units):
-    """The definition in words: pairs within units against pairs within the whole of the pairable values."""
+    """Compare with the definition: pairs within units against pairs within all pairable values."""
     rated = [[v for v in unit if v != MISSING] for unit in units]
     rated = [unit for unit in rated if len(unit) > 1]
     pairs = [pair for unit in rated for pair in combinations(unit, 2)]
@@ -127,7 +127,7 @@ def test_wrong_tables_are_refused():
 
 
 def test_the_interval_covers_the_truth():
-    """Binary raters who agree by chance or by a common truth: α is known, and 95 % intervals hold it about as often."""
+    """Binary raters who agree at random or by a common truth: α is known, and 95 % intervals cover it as often."""
     generator = np.random.Generator(np.random.PCG64(0))
     truth, hits = 0.36, 0  # each rater copies a fair common coin with probability 0.6: P(agree) = ½ + 0.36 / 2
     for n in range(100):

@@ -30,7 +30,7 @@ def share(found, wanted):
 
 
 def close(p):
-    """Four standard deviations of a share."""
+    """Return four standard deviations of a share."""
     return pytest.approx(p, abs=4 * math.sqrt(max(p * (1 - p), 1e-3) / DRAWS))
 
 

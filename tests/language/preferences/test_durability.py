@@ -1,4 +1,4 @@
-"""Processes that write at once, that are killed, and that run out of disk."""
+"""Processes that write concurrently, that are killed, and that run out of disk space."""
 
 import contextlib
 import json
@@ -43,7 +43,7 @@ def path(tmp_path):
 
 
 def check(path):
-    """Check what must always hold, and return the log of events."""
+    """Check the invariants, and return the log of events."""
     with PreferenceStore(path) as store:
         events, labels, log = store.events(), store.labels(), store.log()
     assert [r for _, r in read_lines(journal_path(path))][1:] == json.loads(json.dumps(log))
@@ -95,12 +95,12 @@ def test_several_processes_label_at_once(path):
     with PreferenceStore(path) as store:
         labels, items = store.labels(), store.items()
     judged = [sum(e.item_id == item.item_id for e in labels) for item in items]
-    assert judged == [2] * ITEMS  # never more than the overlap, although all of them asked at once
+    assert judged == [2] * ITEMS  # never more than the overlap, although all of them asked at the same time
     assert agreement(items, labels).labels == {"A": 2 * ITEMS}
 
 
 def in_threads(*functions):
-    """Call functions at the same moment, and return what each gave or raised."""
+    """Call functions at the same moment, and return their results or errors."""
     barrier, results = threading.Barrier(len(functions)), [None] * len(functions)
 
     def call(i):
@@ -119,7 +119,7 @@ def in_threads(*functions):
 
 
 def test_two_windows_of_one_annotator(path):
-    """Both show the same item and both are answered: one answer holds, the other is told."""
+    """Both windows show the same item and answer it: one answer is stored, the other window gets an error."""
     with PreferenceStore(path) as first, PreferenceStore(path) as second:
         for _ in range(10):
             at = first.next_item("ann")
@@ -149,7 +149,7 @@ def test_the_same_post_from_eight_threads_is_one_label(path):
 
 
 def test_undo_races_with_an_answer(path):
-    """Whichever comes first, the log is one after the other, and nothing is undone twice."""
+    """In either order, the log is sequential, and nothing is undone twice."""
     with PreferenceStore(path) as first, PreferenceStore(path) as second:
         for _ in range(10):
             before = answer(first, first.next_item("ann"))
@@ -179,7 +179,7 @@ def test_what_was_acknowledged_survives_a_kill(path, after):
     stored = [event.event_id for event in check(path)]
     assert stored[: len(acknowledged)] == acknowledged
     assert len(stored) <= len(acknowledged) + 1  # one may have been stored and not yet acknowledged
-    with PreferenceStore(path) as store:  # a client that got no answer sends the same once more: one label
+    with PreferenceStore(path) as store:  # a client without a response sends the same again: one label
         at = store.present(store.items()[len(acknowledged) - 1].item_id, "ann")
         answer(store, at, event_id=acknowledged[-1])
     assert [event.event_id for event in check(path)] == stored
@@ -197,7 +197,7 @@ def test_a_kill_before_the_commit_stores_nothing(path):
 
 @contextlib.contextmanager
 def full_disk(limit):
-    """Let no file grow beyond ``limit`` bytes; the kernel then refuses writes half-way through."""
+    """Set a limit of ``limit`` bytes to the size of files; the kernel then truncates writes and returns an error."""
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (limit, hard))
     try:
@@ -220,7 +220,7 @@ def test_a_full_disk_stores_nothing_and_says_so(path):
 
 
 def test_a_lost_write_ahead_log_is_noticed(path, tmp_path):
-    """Someone copies the database without its WAL: the copy of the log knows more."""
+    """If a user copies the database without its WAL, the copy of the log has more events."""
     with PreferenceStore(path) as store:
         store._connection.execute("PRAGMA wal_autocheckpoint=0")
         answer(store, store.next_item("ann"))

@@ -53,7 +53,7 @@ def test_opposite_opinions_are_of_one_item(path, store):
     assert vars(import_file(store, path)) == {"items": 1, "events": 2, "rows": 2}
     report = agreement(store.items(), store.labels())
     assert report.percent.value == 0
-    assert report.first_shown.count == 0  # nobody knows in what order they saw them
+    assert report.first_shown.count == 0  # the order in which they saw them is unknown
 
 
 @pytest.mark.parametrize(
@@ -115,7 +115,7 @@ def full(tmp_path, sizes=(2, 3)):
 
 @pytest.mark.parametrize("form", ["pairs", "rankings", "events"])
 def test_round_trip(tmp_path, store, form):
-    """What is exported, imported and exported again is the same but for the ids that belong to a store."""
+    """Export, import and export again: the files are equal except for the ids that belong to a store."""
     full(tmp_path, sizes=(2,) if form == "pairs" else (2, 3))
     before = tmp_path / f"{form}.jsonl"
     first = import_file(store, before)

@@ -36,7 +36,7 @@ def store(tmp_path):
 
 @pytest.fixture
 def window(store):
-    """Return what opens another window of the same annotator, in a process of its own, and tells it something."""
+    """Return a function that opens another window of the same annotator, in a process with a pipe for commands."""
     processes = []
 
     def opened():
@@ -67,17 +67,17 @@ def test_two_windows_never_show_the_same_question(store, window):
     first = store.next_item("ann")
     process, tell = window()
     assert (first.prompt, tell("show")) == ("p0", "p1")
-    assert store.next_item("ann") == first, "in its own window a question stays"
-    assert store.next_item("bob", overlap=2).prompt == "p0", "other annotators are not concerned"
+    assert store.next_item("ann") == first, "a question stays in its own window"
+    assert store.next_item("bob", overlap=2).prompt == "p0", "other annotators are not affected"
     assert tell("answer") == "p2"
     answer(store, first)
     assert store.next_item("ann").prompt == "p3"
     assert (store.waiting("ann"), store.waiting("bob")) == (1, 0)
     answer(store, store.next_item("ann"))
-    assert store.next_item("ann") is None, "what is left stands in the other window"
+    assert store.next_item("ann") is None, "the remaining question is shown in the other window"
     process.kill()
     process.wait()
-    assert store.waiting("ann") == 0, "it has died"
+    assert store.waiting("ann") == 0, "the process of the window has died"
     assert store.next_item("ann").prompt == "p2"
 
 
@@ -115,4 +115,4 @@ def test_only_items_that_are_asked_for_are_shown(store):
     assert store.next_item("ann", among=ids[2:]).prompt == "p2"
     assert store.next_item("ann", among=ids[:2]).prompt == "p0"
     assert store.next_item("ann", among=[]) is None
-    assert store.next_item("ann").prompt == "p2", "what was shown and not answered comes first"
+    assert store.next_item("ann").prompt == "p2", "questions that were shown and not answered come first"

@@ -19,7 +19,7 @@ def store(tmp_path):
 
 
 def write(path, completions, *, consumed=0):
-    """Append one sample a pair of prompt and completion."""
+    """Append one sample per pair of prompt and completion."""
     with path.open("a") as file:
         for prompt, completion in completions:
             record = {"consumed": consumed, "seed": 3, "prompt": prompt, "completion": completion, "reward": None}

@@ -12,7 +12,7 @@ from operant.runtime.settings import Settings
 
 @pytest.fixture
 def make(tmp_path):
-    """Return what makes the folder of a run that was not trained."""
+    """Return a function that makes the folder of a run that was not trained."""
 
     def make(task, **values):
         settings = Settings("sft", task, seeds=(3, 4))
@@ -25,7 +25,7 @@ def test_prompts_of_a_task_come_from_the_part_that_is_asked_for(make):
     run = make("arithmetic")
     for which, expected in (("training", False), ("held-out", True)):
         rows = prompts_of(run, which, 30)
-        assert len({row["prompt"] for row in rows}) == 30, "more than a learner took"
+        assert len({row["prompt"] for row in rows}) == 30, "more than the learner used"
         assert {held_out(row["prompt"]) for row in rows} == {expected}
         assert prompts_of(run, which, 5) == rows[:5], "the same at each call"
     assert held_out_prompts(run) == {encode(row["prompt"]) for row in prompts_of(run, "held-out", 4)}

@@ -26,7 +26,7 @@ def answer(store, presentation, outcome="A", **more):
 
 
 def prompts(store, annotator, **options):
-    """Label everything that is left for an annotator and return the prompts in order."""
+    """Label all items left for an annotator and return the prompts in order."""
     seen = []
     while (at := store.next_item(annotator, **options)) is not None:
         seen.append(at.prompt)
@@ -236,7 +236,7 @@ def test_closing_twice(tmp_path):
 
 
 class Model(RuleBasedStateMachine):
-    """The store beside a dictionary: label, correct, undo, retry, reopen."""
+    """Compare the store with a dictionary: label, correct, undo, retry, reopen."""
 
     def __init__(self):
         super().__init__()

@@ -48,7 +48,7 @@ def test_what_is_no_expression(text):
     [
         ("(8+5)*3", 1),
         ("3*(5+8)", 1),
-        ("38+1", 0),  # neither is given
+        ("38+1", 0),  # 38 and 1 are not given
         ("39", 0),
         ("(8+5)*3+8-8", 0),  # 8 is given once
         ("8*5-1", 0),  # 1 is not given

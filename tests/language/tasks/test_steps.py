@@ -93,7 +93,7 @@ def test_stepwise_rows_have_a_mistake_in_half_of_the_answers():
             assert all(same)
             same[-1] = False  # it ends too early
         assert row["labels"] == same
-        assert row["labels"] == sorted(row["labels"], reverse=True)  # what follows from a mistake is wrong
+        assert row["labels"] == sorted(row["labels"], reverse=True)  # steps after a mistake are wrong
     assert abs(np.mean([all(row["labels"]) for row in rows]) - 0.5) < 0.08
     assert abs(early / len(rows) - EARLY) < 0.05
     assert {row["labels"].index(False) for row in rows if not all(row["labels"])} == {0, 1, 2, 3}
@@ -119,7 +119,7 @@ def test_what_follows_a_planted_mistake_is_calculated_rightly_from_it():
             assert total == before
             wrong += int(total) + int(term) != int(after)
         if len(lines) < 4:
-            assert lines == solution(row["prompt"])[: len(lines)]  # it stops early, with no other mistake
+            assert lines == solution(row["prompt"])[: len(lines)]  # it stops early, without another mistake
         else:
             assert wrong + (totals[-1] != totals[-2]) <= 1
 

@@ -69,7 +69,7 @@ def test_demonstrations_differ_in_what_they_are_worth_and_leave_room_above():
 
 
 def test_what_demonstrations_show_invites_too_much_of_it():
-    """Among demonstrations kind words and length only pay; beyond them they cost."""
+    """Kind words and length give reward only up to the amounts in the demonstrations; beyond them they cost."""
     rows = preference().rows("train", 1000, seed=0)
     scores = [hidden_reward(row["prompt"], row["completion"]) for row in rows]
     kind = [sum(word.strip(".") in KIND for word in row["completion"].split()) for row in rows]
