@@ -222,7 +222,7 @@ def test_the_bandit_view_is_the_token_view_at_equal_lengths(make_learner, weight
 @pytest.fixture
 def divergence(make_learner, make_model):
     def make(estimator, weighted, *, old=None):
-        """Return expected gradients of an estimate on all one-token answers, and of KL(policy‖ref) and KL(ref‖policy)."""
+        """Return expected gradients of an estimate on all one-token answers, KL(policy‖ref) and KL(ref‖policy)."""
         learner = make_learner(beta=1.0, kl_estimator=estimator, kl_weighted=weighted)
         other = make_model(vocab_size=8, seed=1)
         learner.model.load_state_dict({n: p.detach().clone() for n, p in other.trained().items()})

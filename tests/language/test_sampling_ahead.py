@@ -62,7 +62,7 @@ def test_a_batch_is_sampled_by_weights_that_are_one_update_older(make):
         sampler.begin(3, 2)
         sampler.update(None)
     assert found == [({0}, 0.0), ({0}, 1.0), ({1}, 1.0), ({2}, 1.0)]
-    assert [name.startswith("sampling") for name, _ in engine.calls] == [False, True, True, True]  # none beyond the budget
+    assert [name.startswith("sampling") for name, _ in engine.calls] == [False, True, True, True]  # none at the end
 
 
 def test_learning_does_not_wait_and_the_update_does(make):

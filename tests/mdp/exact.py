@@ -46,7 +46,7 @@ def random_models(count, *, seed=0):
 
 
 def assert_solved(solution, truth, tolerance=1e-5):
-    """Check values, bounds and flag against the exact solution."""
+    """Compare values, bounds and flag with the exact solution."""
     slack = 1e-9 * max(1.0, np.abs(truth).max())
     assert solution.converged
     np.testing.assert_allclose(solution.values, truth, rtol=0, atol=tolerance + slack)

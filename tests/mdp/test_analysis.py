@@ -1,4 +1,4 @@
-"""The theory holds on random models: identities to rounding, bounds without a violation, gradients by differences."""
+"""Theory on random models: identities up to rounding, bounds without a violation, gradients by finite differences."""
 
 import itertools
 
@@ -88,7 +88,7 @@ class TestPolicies:
 
 
 def state_values(mdp, policy, gamma):
-    """Return V by a dense solve of `V = R + γ P V`, written out from the sparse rows."""
+    """Return V by a dense solve of `V = R + γ P V`, computed from the sparse rows."""
     probabilities = check_policy(mdp, policy)
     system, rewards = np.eye(mdp.states), np.zeros(mdp.states)
     for row, (s, a) in enumerate(itertools.product(range(mdp.states), range(mdp.actions))):
@@ -149,7 +149,7 @@ class TestChains:
             assert (shares >= 0).all()
 
     def test_a_discount_of_1_needs_a_policy_that_ends(self):
-        # State 0 stays or goes to 1, which ends; staying never ends.
+        # State 0 stays or goes to 1, which is terminal; staying never ends.
         mdp = MDP.from_function(2, 2, lambda s, a: ([1.0], [s if a == 0 else 1], 1.0, s == 1))
         assert expected_return(mdp, [1, 0], gamma=1.0) == pytest.approx(1.5)  # 2 from state 0, 1 from state 1
         with pytest.raises(ValueError, match="gamma is 1, but from state 0 the policy never ends an episode"):

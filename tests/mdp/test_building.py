@@ -1,4 +1,4 @@
-"""What people have becomes the model that they mean: Gymnasium's tables, arrays, tables, functions."""
+"""Models from user input: Gymnasium's tables, arrays, tables, functions."""
 
 import gymnasium
 import numpy as np
@@ -36,7 +36,7 @@ def optimal_values(mdp, gamma, sweeps):
 
 
 class Table(gymnasium.Env):
-    """An environment that shows a table."""
+    """Environment with a given table."""
 
     def __init__(self, table, *, actions=2, start=None):
         self.P = table
@@ -94,12 +94,12 @@ class TestGymnasium:
     @pytest.mark.parametrize(
         ("table", "start", "terminal"),
         [
-            # Stopping where one is makes no end of a state that one can also leave.
+            # Staying with termination does not make a state terminal that can also be left.
             ([[[(1.0, 0, 5.0, True)], [(1.0, 1, 0.0, False)]], [[(1.0, 1, 1.0, True)]]], None, [False, False]),
             ([[[(1.0, 0, 5.0, True)], [(1.0, 1, 0.0, True)]], [[(1.0, 0, 0.0, False)]]], None, [False, True]),
-            # What is entered with and without ending is no end.
+            # A state that is entered with and without termination is not terminal.
             ([[[(1.0, 1, 5.0, False)], [(1.0, 1, 0.0, True)]], [[(1.0, 0, 0.0, False)]]], [1, 0], [False, False]),
-            # Both states end in the other: where episodes begin in 0, only 1 is an end; else nothing is known.
+            # Both states end in the other: if episodes start in 0, only 1 is terminal; otherwise it is undecided.
             ([[[(1.0, 1, 1.0, True)]], [[(1.0, 0, 1.0, True)]]], [1, 0], [False, True]),
             ([[[(1.0, 1, 1.0, True)]], [[(1.0, 0, 1.0, True)]]], None, [False, False]),
         ],

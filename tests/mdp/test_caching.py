@@ -31,8 +31,8 @@ def load(name, folder, **names):
 
 
 @pytest.fixture
-def answer(tmp_path, monkeypatch):
-    """Answer what a kernel does in a process that begins now, and how much of it came from the cache."""
+def call_kernel(tmp_path, monkeypatch):
+    """Return a function that calls a kernel as in a new process, and returns its result and its cache hits."""
     monkeypatch.setattr(sys, "dont_write_bytecode", True)
 
     def ask():
@@ -46,23 +46,23 @@ def answer(tmp_path, monkeypatch):
         sys.modules.pop(name, None)
 
 
-def test_a_kernel_is_compiled_again_after_an_edit_of_what_it_calls(tmp_path, answer):
+def test_a_kernel_is_compiled_again_after_an_edit_of_what_it_calls(tmp_path, call_kernel):
     (tmp_path / "kernel.py").write_text(KERNEL)
     (tmp_path / "helper.py").write_text(HELPER.format(1))
-    assert answer() == (2, 0)
-    assert answer() == (2, 1)
+    assert call_kernel() == (2, 0)
+    assert call_kernel() == (2, 1)
     (tmp_path / "helper.py").write_text(HELPER.format(5))
-    assert answer() == (6, 0)
-    assert answer() == (6, 1)
+    assert call_kernel() == (6, 0)
+    assert call_kernel() == (6, 1)
 
 
-def test_machine_code_of_other_sources_is_removed(tmp_path, answer):
+def test_machine_code_of_other_sources_is_removed(tmp_path, call_kernel):
     (tmp_path / "helper.py").write_text(HELPER.format(1))
     (tmp_path / "kernel.py").write_text(KERNEL)
-    answer()
+    call_kernel()
     before = set((tmp_path / "__pycache__").glob("*.nb?"))
     (tmp_path / "kernel.py").write_text(f"# a line more\n{KERNEL}")
-    answer()
+    call_kernel()
     after = set((tmp_path / "__pycache__").glob("*.nb?"))
     assert before
     assert len(after) == len(before)
@@ -91,13 +91,13 @@ def kernel(pair):
 """
 
 
-def test_types_of_a_file_that_is_gone_leave_the_cache_readable(tmp_path):
-    """A copy of an algorithm hands its own named tuples to our functions; then its file is removed."""
+def test_types_of_a_removed_file_leave_the_cache_readable(tmp_path):
+    """A copy of an algorithm passes its own named tuples to our functions; then its file is removed."""
     (tmp_path / "kernel.py").write_text(PAIRS)
     decorator = keyed_by_sources(numba.njit(cache=True), tmp_path)
     (tmp_path / "outside").mkdir()
     (tmp_path / "outside" / "mine.py").write_text(OUTSIDE)
-    for name in ("operant.doors.mine", "mine"):  # one that is known to come from outside, and one that is not
+    for name in ("operant.doors.mine", "mine"):  # one that is registered as an outside module, and one that is not
         spec = importlib.util.spec_from_file_location(name, tmp_path / "outside" / "mine.py")
         module = sys.modules[name] = importlib.util.module_from_spec(spec)
         spec.loader.exec_module(module)
@@ -112,8 +112,8 @@ def test_types_of_a_file_that_is_gone_leave_the_cache_readable(tmp_path):
     assert index._load_index() == {}
 
 
-def test_without_a_folder_for_machine_code_a_temporary_one_is_used(tmp_path, answer, monkeypatch, caplog):
-    """As in a container whose installation and home folder belong to someone else."""
+def test_without_a_folder_for_machine_code_a_temporary_one_is_used(tmp_path, call_kernel, monkeypatch, caplog):
+    """As in a container whose installation and home folder belong to another user."""
     from numba.core import caching
 
     monkeypatch.setattr(numba.config, "CACHE_DIR", "")
@@ -122,7 +122,7 @@ def test_without_a_folder_for_machine_code_a_temporary_one_is_used(tmp_path, ans
         monkeypatch.setattr(locator, "from_function", lambda function, file: None)
     (tmp_path / "kernel.py").write_text(KERNEL)
     (tmp_path / "helper.py").write_text(HELPER.format(1))
-    assert answer() == (2, 0)
-    assert answer() == (2, 1), "the same process finds it again"
+    assert call_kernel() == (2, 0)
+    assert call_kernel() == (2, 1), "the same process finds it again"
     assert Path(numba.config.CACHE_DIR).stat().st_mode & 0o777 == 0o700
     assert [record.getMessage() for record in caplog.records if "NUMBA_CACHE_DIR" in record.getMessage()] != []

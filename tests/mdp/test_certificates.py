@@ -13,7 +13,7 @@ from operant.mdp.undiscounted import proper_policy
 
 
 def best_proper(mdp):
-    """Return the values of the best policy that ends every episode, by dense policy iteration; ties change nothing."""
+    """Return the values of the best policy that ends every episode, by dense policy iteration; ties have no effect."""
     transitions, rewards = dense(mdp)
     states, live = np.arange(mdp.states), ~mdp.terminal
     policy = np.maximum(proper_policy(mdp), 0)
@@ -28,7 +28,7 @@ def best_proper(mdp):
 
 
 def endings(count, kind):
-    """Yield random models in which episodes end from everywhere: every step costs, or only ends pay."""
+    """Yield random models in which episodes can end from every state: every step costs, or only ends give reward."""
     seed = 0
     while count:
         seed += 1
@@ -46,7 +46,7 @@ def endings(count, kind):
 
 
 def with_exit(mdp):
-    """Return a model whose every action ends the episode one time in four, by a fourth state."""
+    """Return a model in which every action ends the episode with probability 1/4, by a fourth state."""
     transitions, rewards = dense(mdp)
     following = np.concatenate([transitions * 0.75, 1 - 0.75 * transitions.sum(axis=2, keepdims=True)], axis=2)
     last = np.zeros((1, mdp.actions, mdp.states + 1))

@@ -1,4 +1,4 @@
-"""Strong components of graphs whose edges may be there several times."""
+"""Strongly connected components of graphs with repeated edges."""
 
 import numpy as np
 

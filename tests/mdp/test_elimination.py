@@ -20,7 +20,7 @@ def some_models():
 
 
 def test_every_improvement_is_that_of_a_look_at_all_actions():
-    """Between improvements values move by sweeps of the chain, and by a constant where that is allowed."""
+    """Between improvements values change by sweeps of the chain, and by a constant if that is allowed."""
     for mdp, gamma in some_models():
         solver = begin(mdp, gamma)
         improver, out, greedy = Improver(solver), np.empty(mdp.states), np.full(mdp.states, -1)

@@ -49,7 +49,7 @@ def test_the_random_walk_on_the_grid_of_example_4_1(method):
 
 
 def test_the_grid_with_two_jumps_of_examples_3_5_and_3_8():
-    """Sutton and Barto (2018): from A to A' for 10, from B to B' for 5, and -1 for running into a wall."""
+    """Sutton and Barto (2018): reward 10 from A to A', 5 from B to B', and -1 for running into a wall."""
     rows = []
     for s in range(25):
         for a, (down, right) in enumerate([(-1, 0), (1, 0), (0, 1), (0, -1)]):

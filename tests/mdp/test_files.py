@@ -1,4 +1,4 @@
-"""What is written is read back bit for bit; what is no model is refused, never run, never believed."""
+"""Models are read back bit for bit; other files raise an error, and none of their content is run."""
 
 import dataclasses
 import io
@@ -210,7 +210,7 @@ def test_a_damaged_file_is_refused_or_reads_the_same(tmp_path_factory, data):
         read = load(path)
     except ValueError:
         return
-    if path.suffix == ".npz":  # each array carries a checksum; a changed digit of JSON is another model
+    if path.suffix == ".npz":  # each array has a checksum; a changed digit of JSON is another model
         assert_equal(read, mdp)
 
 

@@ -1,4 +1,4 @@
-"""A model that exists is a valid one; its derived arrays; the constructors."""
+"""Constructors, their checks, and derived arrays."""
 
 import dataclasses
 
@@ -11,7 +11,7 @@ from operant.mdp import MDP
 
 
 def parts(**changes):
-    """State 0: action 0 stays or ends in state 1; action 1 goes to state 2, from which one comes back."""
+    """Return columns: in state 0, action 0 stays or ends in state 1, and action 1 goes to state 2, which leads back."""
     return {
         "states": 3,
         "actions": 2,
@@ -110,7 +110,7 @@ WRONG = {
 @settings(deadline=None, max_examples=150)
 @given(st.sampled_from(list(WRONG)), st.integers(0, 2**32 - 1), st.floats(-5.9, 300))
 def test_one_wrong_number_never_passes(kind, seed, exponent):
-    """Errors beyond those of float32, which rows of six probabilities may have up to 8.4e-7 of, and are told about."""
+    """Try errors above those of float32, which may be up to 8.4e-7 in rows of six probabilities and are reported."""
     rng = np.random.default_rng(seed)
     states, actions = (int(n) for n in rng.integers(1, 6, 2))
     table = full_table(rng, states, actions)

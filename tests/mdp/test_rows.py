@@ -8,7 +8,7 @@ from operant.mdp.rows import examine, rows_of
 
 
 def exact_endings(mdp):
-    """Return with what probability nothing follows each row, in fractions."""
+    """Return the probability that nothing follows each row, in fractions."""
     indptr, _, probabilities = mdp.continuation
     return [1 - sum(map(Fraction, probabilities[indptr[k] : indptr[k + 1]].tolist())) for k in range(indptr.size - 1)]
 

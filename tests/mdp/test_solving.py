@@ -68,7 +68,7 @@ def test_published_values(task, options, gamma, value):
 
 
 def test_a_discount_of_almost_one_is_answered_honestly():
-    """Values of about 1e12 cannot be had to 1e-6 in double precision; the bounds say how far they can."""
+    """Values of about 1e12 cannot be accurate to 1e-6 in double precision; the bounds show the accuracy."""
     mdp = random_model(20, 2, 3, seed=0)
     for method in ("auto", "modified-policy-iteration", "inexact-policy-iteration"):
         solution = solve(mdp, gamma=1 - 1e-12, method=method, tolerance=1e-6)
@@ -100,7 +100,7 @@ WEIGHTS = st.sampled_from([1.0, 1.0, 2.0, 3.0, 1e-6])
 
 @st.composite
 def tables(draw):
-    """Draw the transitions of a small model that is right: rows of (s, a, s', p, r, terminates)."""
+    """Draw the transitions of a small valid model: rows of (s, a, s', p, r, terminates)."""
     states, actions, scale = draw(st.integers(1, 4)), draw(st.integers(1, 2)), draw(st.sampled_from([1, 1, 1e3, 1e140]))
     rows = []
     for s, a in itertools.product(range(states), range(actions)):
@@ -116,7 +116,7 @@ def tables(draw):
 
 
 def best_values(mdp, gamma):
-    """Return the optimal values in fractions, at gamma = 1 those of the best proper policy; None without a bound."""
+    """Return the optimal values in fractions, at gamma = 1 those of the best proper policy; None if unbounded."""
     if gamma < 1:
         return rational_optimum(mdp, gamma)
     choices = [np.flatnonzero(row) if row.any() else [-1] for row in mdp.feasible]
@@ -126,20 +126,20 @@ def best_values(mdp, gamma):
         return None
     best = [max(values) for values in zip(*tried, strict=True)]
     lived = [policy for policy in policies if not ends(mdp, policy).all()]
-    return None if any(_pays_for_ever(mdp, policy) for policy in lived) else best
+    return None if any(_gains_without_bound(mdp, policy) for policy in lived) else best
 
 
-def _pays_for_ever(mdp, policy):
-    """Tell whether a policy that need not end gains on average somewhere, as a discount close to 1 shows."""
-    gamma = 1 - Fraction(1, 2**44)  # far above what the rows of doubles leave out of 1
+def _gains_without_bound(mdp, policy):
+    """Return whether a policy that need not end has a positive average reward somewhere, from discounts close to 1."""
+    gamma = 1 - Fraction(1, 2**44)  # far above the rounding errors of 1 in rows of doubles
     near, nearer = (rational_value(mdp, policy, g) for g in (gamma, (1 + gamma) / 2))
     return any(two > Fraction(3, 2) * one > 0 for one, two in zip(near, nearer, strict=True))
 
 
 def check(solution, mdp, gamma, tolerance):
-    """Check what a solution says of itself against the truth in fractions."""
+    """Compare a solution's values, bounds and flags with the exact ones in fractions."""
     truth = best_values(mdp, gamma)
-    if truth is None:  # a gain that drowns in rounding errors cannot be seen, but nothing may be certified then
+    if truth is None:  # a gain below rounding errors cannot be detected, but nothing may be certified then
         assert solution.upper is None
         return
     size = max(1.0, *(float(abs(value)) for value in truth))

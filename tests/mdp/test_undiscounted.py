@@ -7,7 +7,7 @@ from operant.mdp.undiscounted import check_bounded, ends, proper_policy
 
 
 def loop(reward):
-    """Return two states: in the first one action stays and pays, the other ends."""
+    """Return two states: in the first one action stays with a reward, the other ends."""
     return MDP.from_table([[0, 0, 0, 1.0, reward], [0, 1, 1, 1.0, 0.0]])
 
 

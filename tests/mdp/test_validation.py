@@ -1,4 +1,4 @@
-"""Every check, with what it says: the place, what was found, what was expected, and how many more."""
+"""Every check and its message: the place, the value, what was expected, and the number of further errors."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""What policies lose against the optimum: by hand, by enumeration, and what cannot be said."""
+"""Suboptimality of policies: by hand, by enumeration, and errors."""
 
 import numpy as np
 import pytest
@@ -7,7 +7,7 @@ from operant import mdp
 
 
 def fork():
-    """From state 0, left pays 1 and ends; right leads to state 1, where up pays 4 and down 0, both ending."""
+    """Return a model: in state 0, left gives 1 and ends; right leads to state 1, where up gives 4, down 0, and both end."""
     outcomes = [(0, 0, 2, 1.0, 1.0, True), (0, 1, 1, 1.0, 0.0, False), (1, 0, 2, 1.0, 4.0, True)]
     outcomes.append((1, 1, 2, 1.0, 0.0, True))
     return mdp.MDP.from_table(outcomes, start=[1, 0, 0], terminal=[2])
@@ -18,7 +18,7 @@ def fork():
     [([1, 0, -1], 0, 0, 0, 0), ([0, 0, -1], 1, 1, 0, 1), ([1, 1, -1], 2, 4, 1, 2), ([0, 1, -1], 1, 4, 1, 2)],
 )
 def test_by_hand(policy, start, largest, state, suboptimal):
-    """With γ = 1/2 the best is right and up, worth 2 at the start and 4 after it."""
+    """With γ = 1/2 the optimal policy is right and up, worth 2 at the start and 4 after it."""
     lost = mdp.value_lost(fork(), policy, gamma=0.5)
     assert (lost.start, lost.largest, lost.state) == pytest.approx((start, largest, state))
     assert (lost.suboptimal, lost.states, lost.optimal, lost.gamma) == (suboptimal, 2, pytest.approx(2), 0.5)

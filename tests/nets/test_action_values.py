@@ -5,7 +5,7 @@ from operant.nets.action_values import ActionValues, ValuePass
 
 
 def networks(*, seeds=2, seed=0, bounds=None, **shape):
-    """Return action values for observations of 3 numbers and 4 actions, with parameters drawn at random."""
+    """Return action values for observations of 3 numbers and 4 actions, with random parameters."""
     values = ActionValues(3, 4, **{"hidden": (8, 6), "activation": "tanh", **shape}, bounds=bounds)
     generator = torch.Generator().manual_seed(seed)
     parameters = torch.randn(seeds, values.size, generator=generator)
@@ -15,7 +15,7 @@ def networks(*, seeds=2, seed=0, bounds=None, **shape):
 
 
 def slow(values, parameters, obs, hidden):
-    """Compute the values of one seed layer by layer, with the streams of a dueling network apart."""
+    """Compute the values of one seed layer by layer, with separate streams of a dueling network."""
     at = 0
 
     def layer(x, width):

@@ -35,7 +35,7 @@ def observations(seeds, dtype=torch.float32):
 
 
 def objective(outputs, free, values):
-    """Return a scalar with an asymmetric gradient in all that a pass offers, different for each seed and sample."""
+    """Return a scalar with an asymmetric gradient in all outputs, different for each seed and sample."""
     weights = torch.arange(1.0, values.numel() + 1, dtype=values.dtype).view_as(values)
     return (
         (weights.unsqueeze(-1) * outputs.sin()).sum()

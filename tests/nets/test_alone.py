@@ -1,4 +1,4 @@
-"""One network of a stack as a module of torch computes what the stack does."""
+"""One network of a stack computes the same as a module of torch."""
 
 import pytest
 import torch
@@ -8,7 +8,7 @@ from operant.nets import Memory, StackedNetwork, module_of, network_for
 
 
 class Both(nn.Module):
-    """Policy and value, with a constant in a buffer."""
+    """Module with policy and value, and a constant in a buffer."""
 
     def __init__(self, inputs, outputs):
         super().__init__()

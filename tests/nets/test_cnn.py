@@ -23,7 +23,7 @@ def make(torso="small", activation="tanh", sizes=SIZES):
 
 
 def parameters_of(cnn, seeds, dtype=torch.float64):
-    """Return parameters of the size that they have in use, since random ones explode over many layers."""
+    """Return parameters of realistic size, since random ones explode over many layers."""
     rows = [cnn.initial(rng(seed), [(cnn.dense.shapes[-1][1], 1.0)]) for seed in range(seeds)]
     parameters = torch.stack(rows).to(dtype)
     return parameters + 0.05 * torch.randn(parameters.shape, generator=rng(9), dtype=dtype)
@@ -45,7 +45,7 @@ class Residual(nn.Module):
 
 
 def torso_of(name, channels):
-    """Return the torso as the paper draws it."""
+    """Return the torso as shown in the paper."""
     if name == "nature":
         sizes = [nn.Conv2d(channels, 32, 8, 4), nn.Conv2d(32, 64, 4, 2), nn.Conv2d(64, 64, 3)]
         return nn.Sequential(*(module for conv in sizes for module in (conv, nn.ReLU())))

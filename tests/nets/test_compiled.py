@@ -26,7 +26,7 @@ class Model:
 
     @compilable
     def gradient(self, batch: Batch, scale: float, squared: bool) -> tuple[Tensor, dict[str, Tensor]]:
-        """Return the gradient of something by the weight."""
+        """Return the gradient of a loss with respect to the weight."""
         self.calls += 1
         weight = self.weight.detach().requires_grad_()
         loss = (batch.inputs @ weight).exp() * scale
@@ -85,7 +85,7 @@ def test_a_program_gives_the_same_numbers_at_every_call():
 
 
 class Stack:
-    """One model a row."""
+    """One model per row."""
 
     def __init__(self, weight):
         self.weight = weight
@@ -167,7 +167,7 @@ def test_what_interrupts_a_compiler_waits_until_it_is_done(monkeypatch):
 
     def interrupted(*args, **kwargs):
         os.kill(os.getpid(), signal.SIGINT)
-        subprocess.run(["kill", "-INT", "0"], check=True, process_group=0)  # a child that is not to be ended, too
+        subprocess.run(["kill", "-INT", "0"], check=True, process_group=0)  # a child that must not end either
         assert not heard
         return real(*args, **kwargs)
 

@@ -17,7 +17,7 @@ def made(members, seeds=2, dtype=torch.float32):
 
 
 def separate(members, parameters, inputs):
-    """Compute every member of every seed by itself, `[K, S, M, out]`."""
+    """Compute every member of every seed separately, `[K, S, M, out]`."""
     mlp = StackedMLP(SIZES, activation="relu")
     rows = parameters.view(len(parameters), members, mlp.size)
     return torch.stack(

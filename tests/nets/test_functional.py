@@ -1,4 +1,4 @@
-"""Buffers of modules from outside are constants, and seeds share nothing else."""
+"""Buffers of modules from users are constants, and seeds share nothing else."""
 
 import pytest
 import torch
@@ -8,14 +8,14 @@ from operant.nets import FunctionalModule, ModuleError
 
 
 class Plain(FunctionalModule):
-    """Takes what `forward` returns as it is."""
+    """Functional module without a check of the output."""
 
     def check(self, found, samples):
         return found
 
 
 class Scaled(nn.Module):
-    """Multiplies by a constant, and by what it learns."""
+    """Module that multiplies by a constant and by a parameter."""
 
     def __init__(self, inputs, *, random=False, counting=False):
         super().__init__()

@@ -21,7 +21,7 @@ def parameters_of(gru, seeds):
 
 
 def seen(seeds, sequences, steps=L):
-    """Return packed steps of which some begin an episode."""
+    """Return packed steps, some of which begin an episode."""
     obs, memory = (torch.randn(seeds, steps * sequences, n, generator=rng(n), dtype=torch.float64) for n in (D, H))
     starts = (torch.rand(seeds, steps * sequences, 1, generator=rng(7), dtype=torch.float64) < 0.3).double()
     return torch.cat((obs, starts, memory), dim=-1)
@@ -46,7 +46,7 @@ def separate(gru, row):
 
 
 def play(modules, inputs, sequences):
-    """Go through the sequences of one seed, step by step and one after another."""
+    """Process the sequences of one seed, step by step and one after another."""
     encoder, cell, head = modules
     table = inputs.view(-1, sequences, D + 1 + H)
     outputs = []

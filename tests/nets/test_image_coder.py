@@ -1,4 +1,4 @@
-"""Encoders and decoders of images: sizes there and back, seeds apart, and images that can be learned."""
+"""Encoders and decoders of images: sizes in both directions, independent seeds, and learning."""
 
 import pytest
 import torch

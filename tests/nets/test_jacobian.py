@@ -13,7 +13,7 @@ def normal(*shape, seed=0):
 
 
 def outputs_of(mlp, parameters, inputs):
-    """Compute the outputs with functions that automatic differentiation follows."""
+    """Compute the outputs with automatic differentiation."""
     activation = {"tanh": torch.tanh, "relu": torch.relu}[mlp.activation]
     for index, (weight, bias) in enumerate(mlp.layers(parameters)):
         inputs = (activation(inputs) if index else inputs) @ weight + bias
@@ -21,7 +21,7 @@ def outputs_of(mlp, parameters, inputs):
 
 
 def dense(mlp, parameters, inputs):
-    """Return the Jacobians `[S, M, out, P]`, an entry at a time by automatic differentiation."""
+    """Return the Jacobians `[S, M, out, P]`, one entry at a time by automatic differentiation."""
     leaf = parameters.clone().requires_grad_()
     outputs = outputs_of(mlp, leaf, inputs)
     rows = [torch.autograd.grad(entry, leaf, retain_graph=True)[0] for entry in outputs.sum(0).flatten()]

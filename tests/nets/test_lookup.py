@@ -1,4 +1,4 @@
-"""A lookup is a product with a one-hot vector, there and back."""
+"""A lookup equals a product with a one-hot vector, forward and backward."""
 
 import pytest
 import torch
@@ -40,7 +40,7 @@ def test_values_and_gradients_are_those_of_one_hot_vectors(activation, sizes):
 
 @needs_compiler
 def test_a_compiled_pass_gives_the_same():
-    """Weights lie between other parameters, apart for each seed, and so they do in the program."""
+    """Weights are stored between other parameters, separately for each seed, also in the compiled program."""
     shape = ActionValues(ENTRIES, 2, hidden=(5,), activation="relu", one_hot=True)
     bound = shape.bind(shape.initial([torch.Generator().manual_seed(seed) for seed in range(3)]))
     numbers = torch.randint(ENTRIES, (3, 9, 1), generator=torch.Generator().manual_seed(5))
@@ -65,7 +65,7 @@ def test_the_parameters_of_all_networks_are_rows_of_one_matrix():
 
 
 def test_values_of_actions_begin_as_different_for_different_entries():
-    """One input is active, so that the rows of the first weights are as wide as the biases of a layer of one input."""
+    """One input is active, so the rows of the first weights are as wide as the biases of a layer of one input."""
     shape = ActionValues(400, 2, hidden=(50,), activation="relu", one_hot=True)
     parameters = shape.initial([torch.Generator().manual_seed(0)])
     weight, bias = shape.mlp.layers(parameters)[0]

@@ -1,4 +1,4 @@
-"""Steps on the rows that were looked up are those of Adam on all rows."""
+"""Steps on the rows that were looked up equal those of Adam on all rows."""
 
 import pytest
 import torch
@@ -18,7 +18,7 @@ def made(*, seeds=SEEDS, **options):
 
 
 def drawn(step, lookup, seeds=SEEDS):
-    """Return a gradient, which looks some rows up several times and others not at all."""
+    """Return a gradient which looks up some rows several times and others not at all."""
     generator = torch.Generator().manual_seed(step)
     networks, rest = SEEDS * HEADS, lookup.rest.stop - lookup.rest.start
     gradient = RowGradient(
@@ -40,7 +40,7 @@ def dense(gradient, lookup):
 
 
 def test_steps_are_those_of_adam_on_every_row_without_its_first_moment():
-    """A slow Adam in 64 bits, for all parameters of all rows at every step."""
+    """Use Adam without momentum in 64 bits, for all parameters of all rows at every step."""
     lookup, parameters, optimizer = made()
     slow = parameters.double()
     first, second = torch.zeros_like(slow), torch.zeros_like(slow)

@@ -16,14 +16,14 @@ def medium():
 
 
 @pytest.fixture
-def able(medium, monkeypatch):
-    """A processor that multiplies bfloat16 numbers, fast or not."""
+def bfloat16_processor(medium, monkeypatch):
+    """Simulate a processor with products of bfloat16 numbers, fast or not."""
     monkeypatch.setattr(matmul, "multiplies_bfloat16", lambda: True)
 
 
 @pytest.fixture
 def half(monkeypatch):
-    """A processor of which MKL takes half, so that oneDNN gets large products, whether that is true or not."""
+    """Simulate a processor on which MKL uses half of the vectors, so that oneDNN gets large products."""
     if not matmul._onednn_is_exact():
         pytest.skip("oneDNN rounds on this processor what it may round")
     monkeypatch.setattr(matmul, "halves_vectors", lambda: True)
@@ -41,7 +41,7 @@ def counted(function):
 
 
 @pytest.fixture
-def unable(medium, monkeypatch):
+def no_bfloat16_processor(medium, monkeypatch):
     monkeypatch.setattr(matmul, "multiplies_bfloat16", lambda: False)
 
 
@@ -52,13 +52,13 @@ def operands(seeds=2, rows=64, inner=256, columns=256):
 
 
 def rounded(tensor):
-    """Return the numbers as bfloat16 has them, in 64 bits, where their products are exact."""
+    """Return the numbers rounded to bfloat16, in 64 bits, in which their products are exact."""
     return tensor.bfloat16().double()
 
 
 @pytest.fixture
 def whole(monkeypatch):
-    """A processor that MKL takes the whole of, so that it gets all products of 32-bit numbers."""
+    """Simulate a processor on which MKL uses whole vectors, so that it gets all products of 32-bit numbers."""
     monkeypatch.setattr(matmul, "halves_vectors", lambda: False)
 
 
@@ -72,7 +72,7 @@ def test_a_product_is_exact_to_rounding_unless_it_may_be_less(whole):
 
 @pytest.mark.parametrize("scale", [1, 2])
 @pytest.mark.parametrize("given", [False, True])
-def test_at_medium_precision_products_are_those_of_rounded_numbers(able, scale, given):
+def test_at_medium_precision_products_are_those_of_rounded_numbers(bfloat16_processor, scale, given):
     bias, left, right = operands()
     exact = rounded(left) @ rounded(right)
     out = torch.full_like(exact, torch.nan, dtype=torch.float32) if given else None
@@ -88,7 +88,7 @@ def test_at_medium_precision_products_are_those_of_rounded_numbers(able, scale, 
     assert (error <= scale * (BFLOAT16 * exact.abs() + 1e-3)).all()
 
 
-def test_a_sum_can_take_the_place_of_its_bias(able):
+def test_a_sum_can_take_the_place_of_its_bias(bfloat16_processor):
     _, left, right = operands()
     total = torch.ones(2, 64, 256)
     expected = matmul.product(left, right, bias=total.clone())
@@ -97,18 +97,18 @@ def test_a_sum_can_take_the_place_of_its_bias(able):
 
 
 @pytest.mark.parametrize("sizes", [(63, 512, 256), (512, 3, 256), (512, 256, 2), (64, 64, 64)])
-def test_small_products_stay_exact(able, sizes):
+def test_small_products_stay_exact(bfloat16_processor, sizes):
     _, left, right = operands(1, *sizes)
     assert not matmul.rounds(left, right)
     assert torch.equal(matmul.product(left, right), torch.bmm(left, right))
 
 
-def test_a_processor_that_cannot_multiply_them_rounds_nothing(unable):
+def test_a_processor_that_cannot_multiply_them_rounds_nothing(no_bfloat16_processor):
     _, left, right = operands()
     assert not matmul.rounds(left, right)
 
 
-def test_other_devices_choose_by_themselves(able):
+def test_other_devices_choose_by_themselves(bfloat16_processor):
     left, right = (tensor.to("meta") for tensor in operands()[1:])
     assert not matmul.rounds(left, right)
 
@@ -120,7 +120,7 @@ def test_whether_a_processor_multiplies_bfloat16_is_what_its_flags_say():
 
 @pytest.mark.parametrize("activation", ["relu", "tanh"])
 @pytest.mark.parametrize("outputs", [1, 2, 64])
-def test_gradients_at_medium_precision_point_where_exact_ones_do(able, activation, outputs):
+def test_gradients_at_medium_precision_point_where_exact_ones_do(bfloat16_processor, activation, outputs):
     mlp = StackedMLP((3, 256, 256, outputs), activation=activation)
     rng = torch.Generator().manual_seed(0)
     parameters = mlp.initial(rng, [(outputs, 1.0)]).unsqueeze(0)
@@ -137,7 +137,7 @@ def test_gradients_at_medium_precision_point_where_exact_ones_do(able, activatio
     torch.set_float32_matmul_precision("highest")
     for got, exact in zip(rough, everything(), strict=True):
         error = (got - exact).norm() / exact.norm()
-        assert 1e-5 < error < 0.05  # rectifiers near their kink go the other way
+        assert 1e-5 < error < 0.05  # rectifiers near 0 switch
 
 
 @pytest.mark.parametrize(
@@ -151,7 +151,7 @@ def test_gradients_at_medium_precision_point_where_exact_ones_do(able, activatio
     ],
     ids=str,
 )
-def test_torch_takes_part_in_medium_only_where_that_helps(able, monkeypatch, case):
+def test_torch_takes_part_in_medium_only_where_that_helps(bfloat16_processor, monkeypatch, case):
     precision, device, units, torch_s = case
     _, left, right = operands()
     monkeypatch.setattr(matmul, "_has_matrix_units", lambda: units)
@@ -166,7 +166,7 @@ def test_torch_takes_part_in_medium_only_where_that_helps(able, monkeypatch, cas
     assert not matmul.rounds(left, right)
 
 
-def test_modules_of_torch_take_its_own_medium(able, monkeypatch):
+def test_modules_of_torch_take_its_own_medium(bfloat16_processor, monkeypatch):
     _, left, right = operands()
     monkeypatch.setattr(matmul, "_has_matrix_units", lambda: False)
     set_precision("medium", torch.device("cpu"))
@@ -177,12 +177,12 @@ def test_modules_of_torch_take_its_own_medium(able, monkeypatch):
     assert not matmul.rounds(left, right)
 
 
-def test_without_numbers_to_multiply_medium_is_torch_s_own(unable):
+def test_without_numbers_to_multiply_medium_is_torch_s_own(no_bfloat16_processor):
     set_precision("medium", torch.device("cpu"))
     assert torch.get_float32_matmul_precision() == "medium"
 
 
-def test_a_program_follows_the_precision(able, whole):
+def test_a_program_follows_the_precision(bfloat16_processor, whole):
     _, left, right = operands()
     program = Program(matmul.product)
     program.compiled = True
@@ -192,15 +192,14 @@ def test_a_program_follows_the_precision(able, whole):
 
 
 EXACT = 2e-6
-"""Largest error of a product of 32-bit numbers beside its largest element; to round to bfloat16 costs a thousand times
-that."""
+"""Largest error of a product of 32-bit numbers relative to its largest element; bfloat16 has a thousand times that."""
 
 LARGE = (128, 256, 64)
 """Rows, inner size and columns of a product that oneDNN gets."""
 
 
 def apart(matrices):
-    """Return the same numbers with others between the matrices, as weights lie between other parameters."""
+    """Return the same numbers with others between the matrices, as weights are stored between other parameters."""
     if matrices.mT.is_contiguous():
         return apart(matrices.mT).mT
     between = torch.ones(len(matrices), 3)
@@ -333,7 +332,7 @@ def test_the_shape_that_decides_may_be_that_of_a_part(half):
         assert half.calls == calls
 
 
-def test_a_part_is_rounded_where_it_would_be_alone(able):
+def test_a_part_is_rounded_where_it_would_be_alone(bfloat16_processor):
     _, left, right = operands(rows=256)
     assert matmul.rounds(left, right)
     assert not matmul.rounds(left, right, (2, matmul.LEAST_SIDE - 1, 256))

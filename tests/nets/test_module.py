@@ -1,4 +1,4 @@
-"""Modules from outside learn stacked as they would alone, and those that cannot are refused."""
+"""Modules from users learn in a stack as they would alone, and errors name those that cannot."""
 
 import pytest
 import torch
@@ -50,14 +50,14 @@ class Attentive(nn.Module):
 
 
 class Deciding(Normed):
-    """Looks at numbers, so that several networks cannot be computed at once."""
+    """Module that branches on numbers, so that several networks cannot be computed together."""
 
     def forward(self, obs):
         return super().forward(obs) if float(obs.detach().sum()) > -1e9 else obs
 
 
 class Bare(nn.Module):
-    """Has no parameters."""
+    """Module without parameters."""
 
     def __init__(self, inputs):
         super().__init__()
@@ -79,7 +79,7 @@ def actor_critic(make, *, shared=False, hidden=(7,)):
 
 
 def alone(stack, parameters, obs):
-    """Return what a module of its own makes of observations `[M, D]`, and the dense layers after it."""
+    """Return the outputs of a single module and the dense layers after it, for observations `[M, D]`."""
     module = stack.make(D)
     named = {name: part[0] for name, part in stack.by_name(parameters[None]).items()}
     features = torch.func.functional_call(module, named, (obs,)).flatten(1)
@@ -138,7 +138,7 @@ def test_the_gradient_of_actor_and_critic_is_that_of_autograd(make, shared, hidd
 
 @pytest.mark.parametrize("make", MODULES)
 def test_what_follows_an_observation_reaches_the_dense_layers_alone(make):
-    """Actions reach two critics of each of three seeds so, and autograd agrees on all gradients."""
+    """Actions reach the dense layers of two critics for each of three seeds, and autograd agrees on all gradients."""
     stack = network_of_vectors(D, [7, 1], activation="relu", encoder=make, beside=2)
     ensemble = Ensemble(stack, members=2)
     parameters = ensemble.initial([rng(seed) for seed in range(3)], [(1, 1.0)])
@@ -177,7 +177,7 @@ def test_initial_parameters_are_drawn_from_each_seeds_stream_and_no_other():
     assert torch.equal(torch.get_rng_state(), before)
     stack = shape.mlp
     norm = stack.by_name(together.view(4, -1)[:, : stack.size])["layers.1.weight"]
-    assert torch.equal(norm, torch.ones(4, 8)), "modules begin as they like"
+    assert torch.equal(norm, torch.ones(4, 8)), "modules are initialized by their constructors"
 
 
 def test_images_come_as_numbers_from_0_to_1():

@@ -1,4 +1,4 @@
-"""Whole networks from outside compute and learn stacked as they would alone, and those that cannot are named."""
+"""Whole networks from users compute and learn in a stack as they would alone, and errors name those that cannot."""
 
 import pytest
 import torch
@@ -22,7 +22,7 @@ D, M, A = 4, 6, 3
 
 
 class Both(nn.Module):
-    """Policy and value on one body with layer normalization and SiLU."""
+    """Module with policy and value on one body with layer normalization and SiLU."""
 
     def __init__(self, inputs, outputs, width=8):
         super().__init__()
@@ -35,7 +35,7 @@ class Both(nn.Module):
 
 
 class Decoder(nn.Module):
-    """Attention, a decoder with a causal mask in a buffer, and a value."""
+    """Module with attention, a decoder with a causal mask in a buffer, and a value."""
 
     def __init__(self, inputs, outputs):
         super().__init__()
@@ -52,7 +52,7 @@ class Decoder(nn.Module):
 
 
 class Deciding(Both):
-    """Looks at numbers, so that several networks cannot be computed at once."""
+    """Module that branches on numbers, so that several networks cannot be computed together."""
 
     def forward(self, obs):
         return super().forward(obs) if float(obs.detach().sum()) > -1e9 else None
@@ -81,7 +81,7 @@ def rng(seed=0):
 
 
 def alone(network, parameters, *inputs):
-    """Return what a module of its own returns, with the parameters `[P]`."""
+    """Return the outputs of a single module with the parameters `[P]`."""
     module = network.make(*network._arguments)
     named = {name: part[0] for name, part in network.by_name(parameters[None]).items()}
     return torch.func.functional_call(module, named, inputs)

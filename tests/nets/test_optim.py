@@ -21,7 +21,7 @@ def start():
 
 
 class Separate:
-    """``torch.optim.Adam`` and ``clip_grad_norm_`` for each seed by itself."""
+    """``torch.optim.Adam`` and ``clip_grad_norm_`` for each seed separately."""
 
     def __init__(self, parameters, max_grad_norm, epsilon):
         self.rows = [torch.nn.Parameter(row.clone()) for row in parameters]
@@ -86,7 +86,7 @@ def test_an_inactive_seed_waits_is_not_counted_and_the_others_do_not_notice():
     for t, gradient in enumerate(gradients(20)):
         active = torch.tensor([True, t % 3 == 0, True])
         if not active[1]:
-            gradient[1, 0] = float("nan")  # what an inactive seed would do is of no interest
+            gradient[1, 0] = float("nan")  # the gradient of an inactive seed is ignored
         before = [tensor[1].clone() for tensor in (parameters, optimizer.first, optimizer.second)]
         optimizer.step(gradient.clone(), learning_rate=1e-2, active=active)
         for seed in active.nonzero().flatten().tolist():
@@ -120,7 +120,7 @@ def test_moments_of_what_has_no_gradient_any_more_become_zero(kind):
     optimizer = kind(parameters, epsilon=1e-5)
     for gradient in gradients(3):
         optimizer.step(gradient, learning_rate=1e-3)
-    for _ in range(10_000):  # 0.9 to the power of 1000 is less than any number of 32 bits, 0.99 to that of 10 000
+    for _ in range(10_000):  # 0.9 to the power of 1000 underflows in 32 bits, 0.99 to the power of 10 000
         optimizer.step(torch.zeros(S, P), learning_rate=1e-3)
     moments = optimizer.state_dict()
     assert not moments["first" if "first" in moments else "second"].any()
@@ -191,7 +191,7 @@ def test_a_norm_that_stops_everything_is_refused(norm):
 
 
 def slow_rmsprop(start, batches, max_grad_norm, *, learning_rate=1e-2, decay=0.99, epsilon=1e-5):
-    """Follow equations 8 and 9 of the supplement of Mnih et al. 2016 in float64, one seed at a time."""
+    """Compute equations 8 and 9 of the supplement of Mnih et al. 2016 in float64, one seed at a time."""
     rows = []
     for seed in range(S):
         theta, second = start[seed].double(), torch.ones(P, dtype=torch.float64)
@@ -272,7 +272,7 @@ def test_the_state_of_every_optimizer_goes_on_where_it_was_saved(name):
 
 
 def laprop(parameters, gradients, *, sizes, clip, learning_rate, epsilon, betas):
-    """LaProp and adaptive clipping in loops over seeds and tensors, in float64."""
+    """Compute LaProp and adaptive clipping in loops over seeds and tensors, in float64."""
     result = []
     for row, steps in zip(parameters.double(), gradients.double().unbind(1), strict=True):
         theta, first, second = row.clone(), torch.zeros(P).double(), torch.zeros(P).double()
@@ -303,7 +303,7 @@ def test_laprop_against_loops():
 
 
 def test_a_first_step_of_laprop_by_hand():
-    """Corrected for their bias, both moments are those of the one gradient: the step is the sign of it."""
+    """After bias correction both moments are those of the one gradient: the step is its sign."""
     parameters = torch.tensor([[1.0, -2.0, 3.0]])
     StackedLaProp(parameters, sizes=[3], clip=None).step(torch.tensor([[0.5, -4.0, 1e-3]]), learning_rate=0.1)
     torch.testing.assert_close(parameters, torch.tensor([[0.9, -1.9, 2.9]]))

@@ -13,7 +13,7 @@ def randn(seed, *shape):
 
 
 def networks(sizes, members=1, seeds=1, activation="relu"):
-    """Return networks for the samples of one part, and for those of all, with equal parameters."""
+    """Return networks for the samples of one part, and for those of all parts, with equal parameters."""
     alone = Ensemble(StackedMLP(sizes, activation=activation), members=members)
     together = Ensemble(PartedMLP(alone.mlp, PARTS), members=members)
     parameters = 0.1 * randn(0, seeds, members * alone.mlp.size)
@@ -39,8 +39,8 @@ def each(bound, inputs, seeds):
 
 
 @pytest.fixture
-def soon(monkeypatch):
-    """After some equal numbers the parts count as equal, so that both ways are tried."""
+def early_agreement(monkeypatch):
+    """Let parts count as equal after a few equal results, so that both ways are tested."""
     monkeypatch.setattr(agreement, "ENOUGH", 1)
 
 
@@ -69,7 +69,7 @@ def test_equal_products_are_computed_together(members, monkeypatch):
         torch.testing.assert_close(found, expected)
 
 
-def test_products_that_round_in_another_way_are_not_used(soon, monkeypatch):
+def test_products_that_round_in_another_way_are_not_used(early_agreement, monkeypatch):
     alone, together = networks((20, 32, 32, 2), members=2)
     inputs = randn(1, PARTS, 16, 20)
     exact = each(alone, inputs, 1)
@@ -83,7 +83,7 @@ def test_products_that_round_in_another_way_are_not_used(soon, monkeypatch):
     for _ in range(3):
         for found, expected in zip(results(together, inputs), exact, strict=True):
             assert torch.equal(found, expected)
-    assert len(calls) == len(together.shape.mlp._ways), "each was tried once"
+    assert len(calls) == len(together.shape.mlp._ways), "each way was tried once"
 
 
 def test_the_library_is_chosen_by_the_shape_of_a_part(monkeypatch):

@@ -97,7 +97,7 @@ def test_masked_choices_have_finite_entropy_and_gradients(dtype: torch.dtype) ->
     log_prob, entropy = categorical_log_prob_entropy(logits, torch.tensor([2, 1]))
     (log_prob.sum() + entropy.sum()).backward()
     assert logits.grad is not None
-    # The allowed choices see what they would see without the others.
+    # The allowed choices have the same distribution as without the others.
     allowed = torch.tensor([0.5, 1.0], dtype=dtype, requires_grad=True)
     log_prob_allowed, entropy_allowed = categorical_log_prob_entropy(allowed, torch.tensor(1))
     (log_prob_allowed + entropy_allowed).backward()
@@ -220,7 +220,7 @@ def test_leading_dimensions_are_independent_and_dtypes_kept(dtype: torch.dtype) 
 
 
 def test_unimix_by_hand():
-    """A tenth of the uniform distribution over two: (0.9, 0.1) becomes (0.86, 0.14), and a ruled out choice 0.05."""
+    """A tenth of the uniform distribution over two: (0.9, 0.1) becomes (0.86, 0.14), and a forbidden choice 0.05."""
     found = unimix(torch.tensor([0.9, 0.1], dtype=torch.float64).log(), 0.1).exp()
     torch.testing.assert_close(found, torch.tensor([0.86, 0.14], dtype=torch.float64))
     found = unimix(torch.tensor([0.0, -torch.inf], dtype=torch.float64), 0.1).exp()

@@ -157,7 +157,7 @@ def test_baseline_replaces_the_mean() -> None:
     holes = torch.tensor([[math.nan, 0, 0, 0], [1, 1, 1, 1]], dtype=torch.float64)
     partly = group_advantages(holes, scale="none", valid=~holes.isnan(), baseline=baseline)
     assert torch.equal(partly, f64([[0, -0.5, -0.5, -0.5], [0.25] * 4]))
-    # The spread stays the group's own; a group of equals has none.
+    # The spread is that of the group; a group of equal rewards has none.
     group = group_advantages(rewards, eps=0.0, baseline=baseline)
     torch.testing.assert_close(group, f64([[1, -1, -1, -1], [0] * 4]))
     torch.testing.assert_close(group_advantages(rewards, baseline=rewards.mean(-1)), group_advantages(rewards))

@@ -28,7 +28,7 @@ def logits(seed: int, count: int, *shape: int) -> Tensor:
 
 
 def expected_gradient(policy: Tensor, ref: Tensor, kind: str, old: Tensor | None) -> Tensor:
-    """Gradient in the policy's logits of the estimate, averaged exactly over what the sampling policy draws."""
+    """Return the policy's gradient in the logits of an estimate, averaged exactly over the sampling distribution."""
     log_probs, ref_log_probs = policy.log_softmax(-1), ref.log_softmax(-1)
     old_log_probs = None if old is None else old.log_softmax(-1)
     sampling = (policy if old is None else old).softmax(-1).detach()

@@ -94,7 +94,7 @@ def test_standardized_values_have_mean_zero_and_deviation_one_in_every_row():
 def test_standardizing_a_single_sample_or_equal_samples_gives_zero():
     assert standardize(torch.tensor([[5.0]])).tolist() == [[0]]
     assert standardize(torch.tensor([2.0, 2.0, 2.0])).tolist() == [0, 0, 0]
-    assert standardize(torch.full((2048,), -7.3)).count_nonzero() == 0, "rounding errors of the mean are not blown up"
+    assert standardize(torch.full((2048,), -7.3)).count_nonzero() == 0, "rounding errors of the mean are not amplified"
     assert standardize(torch.tensor([2.0, 9.0]), torch.tensor([1.0, 0.0]))[0] == 0
 
 
@@ -155,7 +155,7 @@ def test_whitening_one_sample_or_equal_samples_divides_by_nothing():
 def test_explained_variance_by_hand():
     targets = torch.tensor([0.0, 2.0, 4.0])  # variance 8/3
     assert explained_variance(targets, targets) == 1
-    assert explained_variance(targets + 5, targets) == 1, "a constant error is not seen"
+    assert explained_variance(targets + 5, targets) == 1, "a constant error has no effect"
     assert explained_variance(torch.zeros(3), targets) == 0
     assert explained_variance(-targets, targets) == -3
     assert explained_variance(targets / 2, targets) == pytest.approx(0.75)

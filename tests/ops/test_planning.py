@@ -1,4 +1,4 @@
-"""Planning by sampling: hand-worked numbers and what has to hold."""
+"""Planning by sampling: hand-worked numbers and invariants."""
 
 import math
 

@@ -28,7 +28,7 @@ CLIP = {"clip_low": 0.2, "clip_high": 0.3}
 
 
 def batch(seed: int, *shape: int, dtype: torch.dtype = torch.float64) -> tuple[Tensor, Tensor, Tensor]:
-    """New and old log-probabilities, some ratios far outside any range, and advantages of both signs."""
+    """Return new and old log-probabilities, some ratios far outside any range, and advantages of both signs."""
     generator = torch.Generator().manual_seed(seed)
     steps, old, advantages = torch.randn(3, *shape, generator=generator, dtype=dtype)
     return old + 0.7 * steps, old, advantages
@@ -193,7 +193,7 @@ def test_sequence_log_ratio_has_the_gradient_of_the_sequence_ratio(seed: int):
     segments = torch.randint(4, (10,), generator=generator)
     of_sequence = torch.randn(4, generator=generator, dtype=torch.float64)
     weights, expected = torch.zeros(10, dtype=torch.float64), torch.zeros((), dtype=torch.float64)
-    for i in range(4):  # the objective of GSPO, equation 5: one ratio a sequence, with its gradient
+    for i in range(4):  # the objective of GSPO, equation 5: one ratio per sequence, with its gradient
         here = segments == i
         if here.any():
             ratio = (new - old)[here].mean().exp()

@@ -43,7 +43,7 @@ def test_bradley_terry_sees_differences_alone(chosen: float, rejected: float, sh
     here = bradley_terry(f64(chosen), f64(rejected))
     torch.testing.assert_close(here, f64(math.log1p(math.exp(rejected - chosen))))
     torch.testing.assert_close(bradley_terry(f64(chosen + shift), f64(rejected + shift)), here)
-    # The two outcomes of one comparison are all there is.
+    # The two outcomes of a comparison have total probability 1.
     total = (-here).exp() + (-bradley_terry(f64(rejected), f64(chosen))).exp()
     torch.testing.assert_close(total, f64(1))
 
@@ -140,7 +140,7 @@ def test_label_smoothing_expects_flipped_labels(logs: list[float], rate: float) 
 
 
 def test_label_smoothing_keeps_the_optimum_finite() -> None:
-    # The smoothed loss is least where σ(βh) is the rate of right labels.
+    # The smoothed loss is minimal where σ(βh) is the rate of right labels.
     h = f64(math.log(0.9 / 0.1) / 0.2).requires_grad_()
     zero = f64(0)
     dpo(h, zero, zero, zero, beta=0.2, label_smoothing=0.1).sum().backward()
@@ -158,7 +158,7 @@ def test_dpo_keeps_leading_dimensions_and_order() -> None:
 
 
 def minimize(loss_of: Callable[[Tensor], Tensor], size: int) -> Tensor:
-    """Log-probabilities that minimize a loss over all distributions of `size` answers."""
+    """Return log-probabilities that minimize a loss over all distributions of `size` answers."""
     logits = torch.zeros(size, dtype=torch.float64, requires_grad=True)
     optimizer = torch.optim.LBFGS(
         [logits], max_iter=500, tolerance_grad=1e-12, tolerance_change=0, line_search_fn="strong_wolfe"

@@ -25,7 +25,7 @@ UNIT = st.floats(0.0, 1.0)
 
 
 def rollout(seed: int, *shape: int, dtype: torch.dtype = torch.float64) -> tuple[dict[str, Tensor], Tensor, Tensor]:
-    """Flags, rewards and successor values; one step in sixteen is terminated and truncated at once."""
+    """Return flags, rewards and successor values; one step in sixteen is both terminated and truncated."""
     generator = torch.Generator().manual_seed(seed)
     rewards, next_values = torch.randn(2, *shape, generator=generator, dtype=dtype)
     terminated, truncated = torch.rand(2, *shape, generator=generator) < 0.25
@@ -51,7 +51,7 @@ def brute_n_step(
 
 
 def brute_steps_left(flags: dict[str, Tensor], t: int) -> int:
-    """Rewards from step t to the end of its episode or of the data."""
+    """List the rewards from step t to the end of its episode or of the data."""
     stops = (flags["terminated"] | flags["truncated"])[t:].tolist()
     return stops.index(True) + 1 if True in stops else len(stops)
 
@@ -59,7 +59,7 @@ def brute_steps_left(flags: dict[str, Tensor], t: int) -> int:
 def brute_lambda(
     flags: dict[str, Tensor], rewards: Tensor, next_values: Tensor, t: int, *, gamma: float, lam: float
 ) -> float:
-    """The geometric mixture written out, its tail weight on the longest return."""
+    """Compute the geometric mixture term by term, with its tail weight on the longest return."""
     longest = brute_steps_left(flags, t)
     returns = [brute_n_step(flags, rewards, next_values, t, gamma=gamma, n=n) for n in range(1, longest + 1)]
     mixed = sum((1 - lam) * lam**k * value for k, value in enumerate(returns[:-1]))
@@ -297,14 +297,14 @@ def test_bad_input_is_named():
 
 
 def actions(seed: int, *shape: int, dtype: torch.dtype = torch.float64) -> tuple[Tensor, Tensor, Tensor]:
-    """Values, and log-probabilities of actions under π and μ."""
+    """Return values, and log-probabilities of actions under π and μ."""
     generator = torch.Generator().manual_seed(seed + 1)
     values, log_probs, behavior = torch.randn(3, *shape, generator=generator, dtype=dtype)
     return values, -log_probs.abs(), -behavior.abs()
 
 
 def brute_vtrace(flags, rewards, values, next_values, ratios, *, t, gamma, lam, rho_bar, c_bar) -> float:
-    """The target of step t by equation 1, written out."""
+    """Compute the target of step t by equation 1, term by term."""
     total = float(values[t])
     for k in range(t, t + brute_steps_left(flags, t)):
         bootstrap = 0.0 if flags["terminated"][k] else float(next_values[k])

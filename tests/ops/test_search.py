@@ -1,4 +1,4 @@
-"""Action selection in a search tree: hand-worked numbers, loops, and what has to hold."""
+"""Action selection in a search tree: hand-worked numbers, loops, and invariants."""
 
 import math
 
@@ -83,7 +83,7 @@ def test_sequential_halving_by_hand():
 def test_every_simulation_finds_an_action_that_was_tried_so_often(considered, simulations):
     visits = [0] * considered
     for wanted in ops.sequential_halving(considered, simulations):
-        assert wanted in visits, "some action must have been tried so often"
+        assert wanted in visits, "some action must have this number of visits"
         visits[visits.index(wanted)] += 1
     assert sum(visits) == simulations
 
@@ -95,7 +95,7 @@ def test_nothing_to_halve_is_refused(considered, simulations):
 
 
 def test_visits_follow_a_policy():
-    """After n choices, every share of visits is within 1 / n of the policy or so."""
+    """After n choices, every share of visits differs from the policy by at most about 1 / n."""
     policy = torch.tensor([0.5, 0.3, 0.15, 0.05])
     visits = torch.zeros(4)
     for _ in range(200):

@@ -1,4 +1,4 @@
-"""Trust-region steps against dense linear algebra, with every leading dimension its own problem."""
+"""Trust-region steps against dense linear algebra; every leading dimension is an independent problem."""
 
 import math
 
@@ -28,7 +28,7 @@ def f64(values: object) -> Tensor:
 
 
 def random_problem(seed: int, shape: tuple[int, ...], size: int) -> tuple[Tensor, Tensor]:
-    """Symmetric matrices with eigenvalues of 0.5 and above, and right-hand sides."""
+    """Return symmetric matrices with eigenvalues of 0.5 and above, and right-hand sides."""
     generator = torch.Generator().manual_seed(seed)
     root = torch.randn(*shape, size, size, generator=generator, dtype=torch.float64)
     matrix = root @ root.mT + 0.5 * torch.eye(size, dtype=torch.float64)
@@ -101,7 +101,7 @@ def test_problems_that_cannot_be_solved_stop_and_stay_alone() -> None:
 
 
 def categorical_kl_from(old: Tensor) -> Operator:
-    """KL(old‖new) of softmax policies whose parameters are the logits."""
+    """Return KL(old‖new) of softmax policies whose parameters are the logits."""
     log_old = old.detach().log_softmax(-1)
     return lambda logits: (log_old.exp() * (log_old - logits.log_softmax(-1))).sum(-1)
 
@@ -176,7 +176,7 @@ def test_natural_step_spends_the_radius(
     torch.testing.assert_close(0.5 * quadratic(damped, step), torch.full(shape, 0.02, dtype=torch.float64))
     gain = (gradient * step).sum(-1)
     assert (gain > 0).all()
-    # No step of this size gains more than sqrt(2δ gᵀF⁻¹g), and the exact natural step gains that.
+    # No step of this size gains more than sqrt(2δ gᵀF⁻¹g), and the exact natural step gains that much.
     best = (0.04 * (gradient * torch.linalg.solve(damped, gradient)).sum(-1)).sqrt()
     assert (gain <= best * (1 + 1e-9)).all()
     exact = natural_step(product_with(matrix), gradient, delta=0.02, iterations=4 * size, damping=damping)
@@ -203,7 +203,7 @@ def test_natural_step_of_nothing_is_nothing_and_nan_stays_with_its_problem() -> 
 
 
 def test_natural_step_reaches_the_true_kl_of_a_softmax() -> None:
-    # The Fisher matrix of a softmax is singular along (1, ..., 1), where the gradient has no part.
+    # The Fisher matrix of a softmax is singular along (1, ..., 1), and the gradient has no component in that direction.
     generator = torch.Generator().manual_seed(7)
     logits, advantages = torch.randn(2, 6, 5, generator=generator, dtype=torch.float64)
     p = logits.softmax(-1)
@@ -250,7 +250,7 @@ def test_backtrack_keeps_the_first_scale_that_passes(
     torch.testing.assert_close(found.scale, torch.tensor(scale, dtype=dtype))
     torch.testing.assert_close(found.step, found.scale.unsqueeze(-1) * step)
     assert found.accepted.tolist() == [any(row) for row in verdicts]
-    # It stops asking once everybody has accepted.
+    # The search ends once all problems are accepted.
     questions = max(row.index(True) + 1 if any(row) else 4 for row in verdicts)
     assert next(asked, 4) == questions
 
@@ -328,6 +328,6 @@ def test_fisher_products_do_not_depend_on_what_changes_no_policy(seed: int, dtyp
     torch.testing.assert_close(categorical_fisher(logits + shift, vector + shift), found, rtol=1e-4, atol=1e-5)
     order = torch.tensor([2, 0, 1])
     torch.testing.assert_close(categorical_fisher(logits[:, order], vector[:, order]), found[:, order])
-    # Symmetric, and never a negative divergence.
+    # The matrix is symmetric, and the divergence is never negative.
     torch.testing.assert_close((other * found).sum(-1), (vector * categorical_fisher(logits, other)).sum(-1))
     assert ((vector * found).sum(-1) >= -1e-6).all()

@@ -42,7 +42,7 @@ def test_squashing_against_the_formulas_as_printed(x):
 
 
 def test_small_numbers_survive_single_precision():
-    """The inverse as printed returns 0.0001 and worse here, since it subtracts 1 from its like."""
+    """The inverse as printed has errors of 0.0001 and more here, since it subtracts 1 from a number close to 1."""
     x = torch.tensor([1e-6, -3e-5, 2e-3])
     assert_close(ops.signed_parabolic(ops.signed_hyperbolic(x)), x, rtol=1e-5, atol=0)
 
@@ -56,7 +56,7 @@ def test_gradients_pass_zero():
 
 
 def test_two_hot_by_hand():
-    """3 lies a quarter of the way from 2 to 6; an atom has all of its own weight; -9 and 7 lie outside."""
+    """3 lies a quarter of the way from 2 to 6; an atom has its full weight; -9 and 7 lie outside."""
     found = ops.two_hot(torch.tensor([3.0, -1.0, -9.0, 7.0, -0.25], dtype=torch.float64), SUPPORT)
     expected = [
         [0, 0, 0, 0.75, 0.25],
@@ -116,7 +116,7 @@ def test_the_gradient_of_the_loss():
 
 
 def test_the_least_loss_predicts_the_mean_of_random_targets():
-    """Half of the targets are 5, half are -1: least cross-entropy is the mixture, whose mean is 2."""
+    """Half of the targets are 5, half are -1: the cross-entropy is minimal at the mixture, whose mean is 2."""
     weights = ops.two_hot(torch.tensor([5.0, -1.0], dtype=torch.float64), SUPPORT).mean(0)
     assert_close(ops.two_hot_mean(weights.log(), SUPPORT), torch.tensor(2.0, dtype=torch.float64))
     mixture = weights.log().clamp(min=-50).expand(2, -1).clone().requires_grad_()
@@ -147,7 +147,7 @@ def test_a_support_has_two_atoms():
 
 
 def test_symlog_by_hand():
-    """log(e² - 1 + 1) = 2, and its opposite; 0 stays."""
+    """log(e² - 1 + 1) = 2; the function is odd, and 0 at 0."""
     x = torch.tensor([math.e**2 - 1, 1 - math.e, 0.0], dtype=torch.float64)
     assert_close(ops.symlog(x), torch.tensor([2.0, -1.0, 0.0], dtype=torch.float64))
 
@@ -167,7 +167,7 @@ def test_small_numbers_survive_symlog_in_single_precision():
 
 
 def test_the_support_of_symexp_by_hand():
-    """symexp of -2, -1, 0, 1, 2; the atoms are exact opposites."""
+    """symexp of -2, -1, 0, 1, 2; the atoms are symmetric around 0."""
     found = ops.symexp_support(5, bound=2.0)
     e = math.e
     assert_close(found, torch.tensor([1 - e**2, 1 - e, 0.0, e - 1, e**2 - 1]))
@@ -195,6 +195,6 @@ def test_the_symmetric_mean_is_the_mean(seed):
 
 
 def test_equal_logits_mean_0_exactly():
-    """The sum over all atoms misses 0 by much in single precision: the last ones are 5e8."""
+    """The naive sum over all atoms differs from 0 by a lot in single precision: the last ones are 5e8."""
     support = ops.symexp_support(255)
     assert torch.equal(ops.symmetric_mean(torch.zeros(3, 255), support), torch.zeros(3))

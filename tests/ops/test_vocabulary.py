@@ -26,7 +26,7 @@ FORMS = st.fixed_dictionaries(
 def batch(
     seed: int, *, tokens: int = 9, choices: int = 17, width: int = 5, dtype: torch.dtype = torch.float64
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Hidden states, an embedding, targets and a bias, all but the targets with a gradient."""
+    """Return hidden states, an embedding, targets and a bias, all but the targets with a gradient."""
     generator = torch.Generator().manual_seed(seed)
     shapes = ((tokens, width), (choices, width), (choices,))
     hidden, weight, bias = (
@@ -45,7 +45,7 @@ def plain(
     softcap: float | None = None,
     scale: float = 1.0,
 ) -> tuple[Tensor, Tensor]:
-    """The same with all logits at once."""
+    """Compute the same from the matrix of all logits."""
     logits = scale * torch.nn.functional.linear(hidden, weight, bias)
     if softcap is not None:
         logits = softcap * torch.tanh(logits / softcap)

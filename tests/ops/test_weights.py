@@ -18,7 +18,7 @@ def budget(how: str) -> dict[str, int]:
 
 
 def padded(seed: int, *, sequences: int = 5, width: int = 6) -> tuple[Tensor, Tensor]:
-    """Per-token losses and a mask with holes; the first sequence is empty."""
+    """Return per-token losses and a mask with holes; the first sequence is empty."""
     generator = torch.Generator().manual_seed(seed)
     per_token = torch.randn(sequences, width, generator=generator, dtype=torch.float64)
     mask = torch.rand(sequences, width, generator=generator) < 0.6
