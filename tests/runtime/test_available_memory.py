@@ -35,4 +35,4 @@ def test_a_control_group_leaves_less(tmp_path):
     (tmp_path / "memory.max").write_text("1000\n")
     (tmp_path / "memory.current").write_text("900\n")
     (tmp_path / "memory.stat").write_text("anon 500\nshmem 100\nactive_file 30\ninactive_file 70\n")
-    assert left_to_group(tmp_path) == 200, "what is only a copy of files can be given up"
+    assert left_to_group(tmp_path) == 200, "the page cache can be freed"

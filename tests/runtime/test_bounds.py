@@ -21,7 +21,7 @@ from operant.runtime.bounds import (
 
 @dataclass
 class Config:
-    """Of every kind of field."""
+    """Configuration with every kind of field."""
 
     steps: int = 4
     most: int | None = None
@@ -83,7 +83,7 @@ def test_words():
 
 @dataclass
 class Typed:
-    """Of every kind of type that says what a value may be."""
+    """Configuration with every kind of type that limits the values."""
 
     many: PositiveInt = 1
     few: NonNegativeInt | None = None

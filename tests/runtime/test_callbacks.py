@@ -32,7 +32,7 @@ def quiet(run, *callbacks, learner=None, **options):
 
 
 class Listener(Callback):
-    """Keeps everything that it is told, and the thread that did so."""
+    """Callback that records its events and their threads."""
 
     def __init__(self):
         self.heard, self.threads = [], set()
@@ -61,7 +61,7 @@ class Listener(Callback):
 
 
 class Patient(Listener):
-    """Stops after so many evaluations."""
+    """Callback that stops after `evaluations` evaluations."""
 
     def __init__(self, evaluations):
         super().__init__()
@@ -208,7 +208,7 @@ def test_one_that_blocks_does_not_stall_training(make_run, monkeypatch, caplog):
         release.set()
     assert outcome.consumed == 400
     assert listener.told("end")
-    # On a busy machine the other one may fall four events behind too, and say so in between.
+    # On a busy machine the other one may be four events late, too, and report it meanwhile.
     texts = [record.getMessage() for record in caplog.records if "callback Slow" in record.getMessage()]
     assert texts[0].startswith("callback Slow has 4 queued events: further events are dropped")
     assert texts[1].startswith("callback Slow is still busy 0.1 seconds after the end of training")

@@ -11,14 +11,14 @@ from operant.runtime.settings import Settings
 
 @dataclass(frozen=True)
 class TinyConfig:
-    """Two numbers."""
+    """Configuration with two numbers."""
 
     gamma: float = 0.99
     lam: float | None = 0.5
 
 
 class Tiny:
-    """A learner in name."""
+    """Learner without any methods."""
 
 
 @pytest.fixture

@@ -19,7 +19,7 @@ DTYPES = [
 
 @st.composite
 def tensors(draw):
-    """Any dtype, any shape of up to 3 dimensions with empty ones, contiguous or not, finite."""
+    """Draw finite tensors of any dtype and any shape of up to 3 dimensions, also empty and non-contiguous ones."""
     shape = draw(st.lists(st.integers(0, 3), max_size=3))
     values = torch.arange(math.prod(shape)).reshape(shape) % 100
     tensor = values.to(draw(st.sampled_from(DTYPES)))
@@ -45,7 +45,7 @@ states = st.dictionaries(keys, trees, max_size=4)
 
 
 def same(a, b):
-    """Whether two states are equal to the last bit and of the same types."""
+    """Return whether two states are equal to the last bit and of the same types."""
     if isinstance(a, torch.Tensor):
         return a.dtype == b.dtype and a.shape == b.shape and torch.equal(bits(a), bits(b))
     if isinstance(a, dict):

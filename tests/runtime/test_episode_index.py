@@ -1,4 +1,4 @@
-"""The index knows the episode of every transition, as a walk along the steps does."""
+"""The index finds the episode of every transition, in agreement with a loop over the steps."""
 
 import pytest
 import torch

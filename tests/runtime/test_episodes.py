@@ -9,7 +9,7 @@ LENGTHS = torch.tensor([[2, 5, 1], [4, 3, 1]])  # of the first and of all later 
 
 
 class Scripted:
-    """Three rows of episodes of known lengths; observations are ``(row, episode, step)``, rewards ``10 row + step``.
+    """Three rows of episodes of given lengths, with observations ``(row, episode, step)`` and rewards ``10 row + step``.
 
     The odd row is truncated, the others terminate. With ``next_step`` an invalid transition follows each episode.
     """
@@ -75,7 +75,7 @@ def test_every_row_plays_one_episode_and_nothing_after_it_is_valid(next_step):
 
 def test_seeds_that_wait_have_no_valid_step_and_nothing_to_report():
     rollout = Episodes(Scripted(), seeds=3, max_steps=9).collect([0, 0, 0], act, torch.tensor([True, False, True]))
-    assert len(rollout.rewards) == 2, "the long episode of the seed that waits is not waited for"
+    assert len(rollout.rewards) == 2, "the long episode of the waiting seed is not awaited"
     assert rollout.valid[:, :, 0].any(0).tolist() == [True, False, True]
     assert rollout.rewards[:, 1].eq(0).all()
     assert rollout.metrics["rollout/episodes"].tolist() == [1, 0, 1]

@@ -11,7 +11,7 @@ from runtime.tiny import Corridor
 
 
 class Constant:
-    """Plays 1, so that the return of an episode is its length; checks what it is given."""
+    """Policy that always takes action 1, so that the return of an episode is its length; checks its arguments."""
 
     def act(self, obs, memory, noise):
         assert noise is None
@@ -22,7 +22,7 @@ class Constant:
 
 
 class Recurrent:
-    """Remembers how many steps of the episode it has seen, and plays that number."""
+    """Policy that counts the steps of the episode and takes that number as its action."""
 
     def act(self, obs, memory, noise):
         count = torch.zeros(*obs.shape[:2], 2) if memory is None else memory["count"]
@@ -115,7 +115,7 @@ def test_scores_must_be_a_table(bad):
 
 
 class Telling(Corridor):
-    """Says at the end of an episode whether it was an even one of its row, and in odd rows how long it was."""
+    """Environment that reports at the end of episodes whether their number is even, and in odd rows their length."""
 
     def reset(self, seeds=None):
         self.ended = torch.zeros(self.rows, dtype=torch.int64)
@@ -142,7 +142,7 @@ def test_what_environments_say_of_their_episodes_is_averaged_over_those_that_cou
 
 
 class Losing(Corridor):
-    """Loses its row in the third step of its first lives."""
+    """Environment that loses its rows in the third step of its first lives."""
 
     lives = 0
 

@@ -18,7 +18,7 @@ SIDE = 3
 
 
 class Screen:
-    """Draws pictures at random, which go on by one plane a step (`stacked`) or are new as a whole."""
+    """Screen of random frames that advance by one plane per step (`stacked`) or are entirely new."""
 
     def __init__(self, seeds, rows, channels, *, stacked, seed=0, ends=0.15):
         self.shape, self.stacked, self.ends = (seeds, rows, channels, SIDE, SIDE), stacked, ends
@@ -60,19 +60,19 @@ def cases(draw):
 
 
 def head(replay):
-    """Return how many planes a memory has ever held."""
+    """Return the number of planes that a replay buffer has stored so far."""
     assert replay.pictures is not None
     return replay.pictures.head
 
 
 def ring(replay):
-    """Return how many planes a memory has room for."""
+    """Return the number of planes that a replay buffer can store."""
     assert replay.pictures is not None
     return len(replay.pictures.planes)
 
 
 def remembered(replay, stories):
-    """Say whether a memory gives back the last pictures of all stories, in every place."""
+    """Return whether a replay buffer returns the last frames of all rollouts, in every place."""
     seen, final = (
         torch.cat([getattr(story, name) for story in stories])[-replay.length :] for name in ("obs", "final_obs")
     )
@@ -177,7 +177,7 @@ def test_short_episodes_make_the_ring_grow_until_nothing_is_left(monkeypatch):
 
 @pytest.mark.parametrize("dummy", [False, True])
 def test_what_is_nothing_to_learn_from_is_seen_like_anything_else(dummy):
-    """A dummy step of NEXT_STEP autoreset shows the final picture, and leads to the first of the next episode."""
+    """A dummy step of NEXT_STEP autoreset shows the final frame, and leads to the first frame of the next episode."""
     screen = Screen(1, 1, 2, stacked=True, ends=0.0)
     replay = Replay(seeds=1, rows=1, capacity=20)
     story, actions = screen.play(6)

@@ -1,4 +1,4 @@
-"""Policies that are written as graphs act as they do in operant, and those that cannot be are named."""
+"""Policies that are exported as graphs act as in operant, and errors name those that cannot be exported."""
 
 import json
 from contextlib import closing
@@ -132,7 +132,7 @@ def test_a_graph_acts_as_predict(trained, form, tmp_path):
     expected = trained.predict(observations, seed_index=1)[0]
     assert (action.shape, action.dtype) == (expected.shape, expected.dtype)
     differ = ~np.isclose(action, expected, rtol=1e-4, atol=1e-4).reshape(50, -1).all(1)
-    assert differ.mean() < 0.05, "choices that score the same may differ"
+    assert differ.mean() < 0.05, "ties may be broken in another way"
     assert len(about["outputs"]) == 1 + len(scores)
     if about["outputs"][1:] == ["probabilities"]:
         assert np.allclose(scores[0].sum(1), 2 if "Images" in trained.run.settings.task else 1, atol=1e-5)

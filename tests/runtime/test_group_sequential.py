@@ -1,4 +1,4 @@
-"""The test errs as rarely as it says, over all looks; and it decides what there is to decide."""
+"""The sequential test: its error rate over all looks, and its decisions."""
 
 import math
 from itertools import combinations
@@ -12,7 +12,7 @@ from operant.runtime.group_sequential import enough_seeds
 
 
 def test_five_seeds_that_are_apart_decide_and_four_cannot():
-    """2 of the 252 ways to exchange ten seeds are as far apart: p = 0.0079 in exact numbers, below 0.025."""
+    """2 of the 252 ways to exchange ten seeds are as far apart: p = 0.0079 exactly, below 0.025."""
     found = enough_seeds([5, 6, 7, 8, 9], [0, 1, 2, 3, 4], permutations=20_000)
     assert (found.better, found.next_look, found.needed) == ("first", None, None)
     assert found.looks[0].p_value == pytest.approx(2 / 252, abs=0.002)
@@ -23,7 +23,7 @@ def test_five_seeds_that_are_apart_decide_and_four_cannot():
 
 
 def test_the_first_look_is_the_exact_permutation_test():
-    """All 252 exchanges, by brute force: the same p-value and the same boundary, to what drawing them leaves open."""
+    """Enumerate all 252 exchanges: the same p-value and boundary, up to the error of random permutations."""
     rng = np.random.default_rng(3)
     one, other = rng.normal(0.8, 1, 5).round(1), rng.normal(0, 1, 5).round(1)
     both = np.concatenate([one, other])
@@ -56,16 +56,16 @@ def test_one_large_look_is_the_test_of_mann_and_whitney():
     ids=["heavy tails", "many ties", "a ceiling"],
 )
 def test_equally_good_runs_are_told_apart_in_five_percent_of_cases_over_all_looks(draw):
-    """1500 comparisons of equal runs, each tested at 5, 10, 20 and 40 seeds: at most α 4/5 errors are spent."""
+    """Use 1500 comparisons of equal runs, each tested at 5, 10, 20 and 40 seeds: at most α 4/5 errors are spent."""
     rng = np.random.default_rng(1)
     verdicts = [enough_seeds(draw(rng), draw(rng), permutations=500) for _ in range(1500)]
     errors = sum(verdict.better is not None for verdict in verdicts)
     assert errors <= stats.binom.ppf(0.999, 1500, 0.05 * 4 / 5)
-    assert errors >= 10, "the test decides nothing at all"
+    assert errors >= 10, "the test never decides"
 
 
 def test_a_repeated_test_without_a_sequence_errs_more_often():
-    """What goes wrong otherwise: 5 % at every one of four looks makes 11 % or more."""
+    """Without a correction, 5 % at every one of four looks makes 11 % or more."""
     rng, errors = np.random.default_rng(1), 0
     for _ in range(400):
         one, other = rng.normal(size=40), rng.normal(size=40)
@@ -98,7 +98,7 @@ def test_a_clear_difference_is_decided_soon(shift, most):
 
 
 def test_the_number_of_seeds_that_is_estimated_suffices_four_times_in_five():
-    """By hand: P = 0.76 asks the third look, at 5 % / 4, for (2.498 + 0.842)² / (6 · 0.26²) = 27.5 seeds."""
+    """By hand: P = 0.76 needs, at the third look with 5 % / 4, (2.498 + 0.842)² / (6 · 0.26²) = 27.5 seeds."""
     scores = [1, 3, 5, 7, 9], [0, 2, 4, 6, 0.5]
     found = enough_seeds(*scores)
     assert found.looks[0].improvement == 0.76

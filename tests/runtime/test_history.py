@@ -90,7 +90,7 @@ def test_what_is_later_than_where_a_run_resumes_goes_and_comes_back(tmp_path):
     run = make(tmp_path / "run", 4)
     quiet(Regression(), run, interrupted=stop_after(12))  # its last checkpoint is at 120
     before = hashes(run)
-    path = run.history.save(Regression().state_dict(), 320)  # as if a process had gone on and been killed
+    path = run.history.save(Regression().state_dict(), 320)  # as if a process had continued and been killed
     learner = Regression()
     resume_from(run, learner)
     assert not path.exists()

@@ -1,4 +1,4 @@
-"""Sockets that a server listens on, and a server that ends when it is told to."""
+"""Sockets that a server listens on, and a server that ends on request."""
 
 import asyncio
 import os
@@ -47,7 +47,7 @@ def test_a_signal_ends_the_server_and_nothing_else(number):
 
 
 async def exchange(port, parts, pause):
-    """Send the parts of requests with pauses between, and return what came until the connection was closed."""
+    """Send the parts of requests with pauses between, and return the data received until the connection was closed."""
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     for part in parts:
         writer.write(part)
@@ -74,7 +74,7 @@ def test_a_connection_that_does_not_ask_is_closed(monkeypatch, parts, answers):
     monkeypatch.setattr(http_server, "PATIENCE", 0.6)
 
     async def app(scope, receive, send):
-        await asyncio.sleep(0.8)  # an answer may take longer
+        await asyncio.sleep(0.8)  # a response may take longer
         await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"2")]})
         await send({"type": "http.response.body", "body": b"ok"})
 

@@ -1,4 +1,4 @@
-"""Actors in processes of this machine and in this one keep the contract of `operant.hosts`."""
+"""Actors in this process and in others on this machine fulfill the contract of `operant.hosts`."""
 
 import os
 import signal
@@ -15,7 +15,7 @@ from operant.runtime.local_hosts import InlineHost, ProcessHost
 
 
 class Service:
-    """Does what the tests ask for."""
+    """Actor with methods for the tests."""
 
     def __init__(self, name="it", *, broken=False):
         if broken:
@@ -73,7 +73,7 @@ def test_calls_are_executed_in_order_and_errors_arrive(actor):
         actor.call("fail", KeyError).result(60)
     with pytest.raises(AttributeError):
         actor.call("unknown").result(60)
-    assert actor.call("note", "d").result(60)[-1] == "d", "an error of a method is no end"
+    assert actor.call("note", "d").result(60)[-1] == "d", "the actor continues after an error of a method"
 
 
 def test_a_process_is_another_one_and_is_waited_for_with_a_limit(process):
@@ -138,7 +138,7 @@ def test_signals_are_for_the_parent(process):
     end = time.monotonic() + 20
     while not gone(pid) and time.monotonic() < end:
         time.sleep(0.05)
-    assert gone(pid), "and ends when it is idle"
+    assert gone(pid), "it ends when it is idle"
 
 
 def test_processes_take_one_call_at_a_time():

@@ -27,7 +27,7 @@ def test_a_busy_worker_of_a_killed_process_holds_nothing(tmp_path):
             pass
         process.kill()
         process.wait()
-        os.kill(worker, 0)  # it is still there
+        os.kill(worker, 0)  # the file still exists
         with held(tmp_path):
             pass
     finally:

@@ -44,7 +44,7 @@ def test_dropped_transitions_of_one_seed_are_warned_of_once(caplog):
     watch = DropWatch()
     watch.check(reports({"a": 1.0}), 1000)
     watch.check(dropped([0, 50]), 99)
-    assert not caplog.records, "too few to tell"
+    assert not caplog.records, "too few for a warning"
     watch.check(dropped([0, 10], [0, 10]), 21)
     assert "58 % of the latest transitions of seed 1 (counted from 0)" in caplog.text
     watch.check(dropped([0, 900]), 1000)
@@ -126,7 +126,7 @@ def test_what_was_bad_to_the_end_of_a_short_training_is_warned_of(caplog):
     guard.check(reports({"losses/value": torch.tensor([1.0, NAN]), "health/skipped_updates": torch.tensor([0, 2])}))
     guard.close()
     assert "skipped_updates of seed 1 (counted from 0): updates were skipped" in caplog.records[1].getMessage()
-    for skipped in (0, 0, 2):  # one bad iteration is survived
+    for skipped in (0, 0, 2):  # one bad iteration does not end training
         good = {"losses/value": torch.tensor([1.0, 2.0]), "health/skipped_updates": torch.tensor([0, skipped])}
         guard.check(reports(good))
     guard.close()
@@ -177,7 +177,7 @@ def test_more_than_a_tenth_of_skipped_updates_is_warned_of_once(caplog):
     watch = SkipWatch()
     for _ in range(9):
         watch.check(reports(updates([10, 10, NAN], [1, 4, NAN])))
-    assert not caplog.records, "of fewer than a hundred updates nothing is said before the end"
+    assert not caplog.records, "fewer than a hundred updates are reported only at the end"
     watch.check(reports(updates([10, 10, NAN], [1, 4, NAN])))
     watch.check(reports(updates([10, 10, 100], [1, 4, 99])))
     watch.close()

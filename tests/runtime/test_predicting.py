@@ -9,7 +9,7 @@ from operant.runtime.predicting import Predictor
 
 
 class Shown(gymnasium.Env):
-    """What a test says can be seen and done."""
+    """Environment with the given spaces."""
 
     def __init__(self, seen, done):
         self.observation_space, self.action_space = seen, done
@@ -32,7 +32,7 @@ def predictor():
 
 
 class Scripted:
-    """Does the same in every row, each seed something else; keeps what it saw; counts in its memory."""
+    """Policy with one action per seed; records its observations, and counts its calls in its hidden state."""
 
     def __init__(self, *actions, recurrent=False):
         self.actions, self.recurrent, self.seen, self.noise = torch.tensor(actions), recurrent, None, None
@@ -138,7 +138,7 @@ def test_noise_is_drawn_for_as_many_rows_as_there_are(predictor):
 
 
 class Summed(gymnasium.ObservationWrapper):
-    """Shows the sum of a pair of numbers."""
+    """Wrapper that observes the sum of a pair of numbers."""
 
     def __init__(self, env):
         super().__init__(env)
@@ -199,7 +199,7 @@ def test_a_mask_that_allows_nothing_is_refused(predictor):
 
 
 class Shifted(Wrapper):
-    """Adds a number of each seed's own to observations."""
+    """Wrapper that adds a separate number for each seed to observations."""
 
     LEARNED = ("shift",)
 

@@ -14,7 +14,7 @@ def streams(*seeds):
 
 
 def filled(capacity, seeds=2, *, alpha=0.7, invalid=0.1, seed=0):
-    """Return priorities of which most places were given errors, some are new and some may not be drawn."""
+    """Return priorities in which most places have errors, some are new and some must not be drawn."""
     generator = torch.Generator().manual_seed(seed)
     tree = Priorities(seeds=seeds, capacity=capacity, alpha=alpha)
     tree.insert(torch.arange(capacity), torch.rand(seeds, capacity, generator=generator) > invalid)

@@ -17,7 +17,7 @@ from operant.state import clone
 
 
 def rollout(steps, seeds, rows, *, first=0, generator=None, invalid=0.0, next_step=False):
-    """Return steps whose observations name seed, row and time, with rewards and ends drawn at random, and actions."""
+    """Return steps whose observations are seed, row and time, with random rewards, ends and actions."""
     generator = generator or torch.Generator().manual_seed(first)
     shape = (steps, seeds, rows)
     time = torch.arange(first, first + steps).view(-1, 1, 1).expand(shape)
@@ -41,8 +41,8 @@ def rollout(steps, seeds, rows, *, first=0, generator=None, invalid=0.0, next_st
     return story, (100 * seed + 10 * row + time) % 7
 
 
-def told(stories, seeds, rows, length):
-    """Return the last ``length`` steps of all stories as dicts, by time, seed and row."""
+def expected_steps(stories, seeds, rows, length):
+    """Return the last ``length`` steps of all rollouts as dicts, by time, seed and row."""
     lines = []
     for story, actions in stories:
         for t in range(len(actions)):
@@ -68,7 +68,7 @@ def told(stories, seeds, rows, length):
 
 
 def filled_replay(seed, *, added, capacity, seeds=2, rows=3, chunk=4, invalid=0.0, extras=False):
-    """Return a buffer that took in steps chunk by chunk, and what it should hold."""
+    """Return a buffer that was filled chunk by chunk, and its expected content."""
     generator = torch.Generator().manual_seed(seed)
     replay, stories = Replay(seeds=seeds, rows=rows, capacity=capacity), []
     for first in range(0, added, chunk):
@@ -83,7 +83,7 @@ def filled_replay(seed, *, added, capacity, seeds=2, rows=3, chunk=4, invalid=0.
 
 
 def window(lines, gamma, n):
-    """Sum up a window by walking along it."""
+    """Compute the n-step sum of a window in a loop."""
     reward, k = 0.0, 0
     while True:
         line = lines[k]
@@ -114,7 +114,7 @@ def test_windows_equal_those_of_a_walk_along_the_steps(case):
     replay = Replay(seeds=seeds, rows=rows, capacity=length * rows + rows - 1)
     for story, actions in stories:
         replay.add(story, actions)
-    lines, added = told(stories, seeds, rows, length)
+    lines, added = expected_steps(stories, seeds, rows, length)
     assert (replay.added, replay.filled, replay.size) == (added, len(lines), len(lines) * rows)
     everything = torch.arange(replay.size).expand(seeds, -1)
     batch = replay.take(everything, gamma=0.9, n=n)
@@ -138,7 +138,7 @@ def test_windows_equal_those_of_a_walk_along_the_steps(case):
             assert batch.discounts[s, place].item() == pytest.approx(discount)
             assert torch.equal(batch.next_obs[s, place], next_obs)
             assert bool(batch.terminated[s, place]) is terminated
-    ever = told(stories, seeds, rows, added)[0]
+    ever = expected_steps(stories, seeds, rows, added)[0]
     assert (batch.weights is None) == all(line["valid"] for step in ever for seed in step for line in seed)
     assert live == sum(line["valid"] for step in lines for seed in step for line in seed)
 
@@ -253,7 +253,7 @@ def test_gaps_are_known_when_whole_transitions_were_there_before_and_come_after(
     assert weights.tolist() == [[1.0, 0.0, 1.0, 1.0]], "of the steps 8, 5, 6 and 7"
 
 
-# What it saves
+# Saved states
 
 
 @pytest.mark.parametrize("steps", [0, 3, 7, 25])
@@ -335,7 +335,7 @@ def test_a_memory_that_does_not_fit_is_refused_before_it_fills_up():
         pytest.skip("nothing tells how much memory there is")
     story, actions = rollout(2, 2, 1)
     size = 12 + 8 + 4 + 12 + 1 + 1 + 1
-    held = Replay(seeds=2, rows=1, capacity=free // size)  # of each seed: twice what there is
+    held = Replay(seeds=2, rows=1, capacity=free // size)  # for each seed: twice the free memory
     with pytest.raises(ValueError, match=r"for each of 2 seeds needs .* are available on cpu: lower buffer_size"):
         held.add(story, actions)
     assert not held.fields
@@ -363,7 +363,7 @@ def test_what_a_memory_held_makes_room_for_what_it_loads():
 def test_sequences_are_steps_in_a_row_and_know_where_episodes_begin(added, length, invalid):
     seeds, rows, capacity, samples = 2, 3, 36, 100
     replay, stories = filled_replay(added, added=added, capacity=capacity, invalid=invalid, extras=True)
-    lines, total = told(stories, seeds, rows, capacity // rows)
+    lines, total = expected_steps(stories, seeds, rows, capacity // rows)
     oldest = total - len(lines)
     streams = [torch.Generator().manual_seed(seed) for seed in range(seeds)]
     index = replay.draw_sequences(samples, length, streams)
@@ -393,7 +393,7 @@ def test_sequences_are_steps_in_a_row_and_know_where_episodes_begin(added, lengt
 
 
 def held_end(line):
-    """Whether the buffer knows that an episode has ended with a step: of one that is not valid it holds zeros."""
+    """Return whether the buffer knows that an episode has ended with a step: it stores zeros for an invalid one."""
     return line["ended"] and line["valid"]
 
 
@@ -426,7 +426,7 @@ def test_extra_tensors_are_saved_with_the_buffer():
 
 
 def test_extra_tensors_are_amended_and_written_again():
-    """Two places of each of two seeds; only the segments that hold them get new marks."""
+    """Change two places of each of two seeds; only the segments that contain them get new marks."""
     held = Replay(seeds=2, rows=3, capacity=3 * (SEGMENT + 10))
     steps = SEGMENT + 5
     played = rollout(steps, 2, 3)

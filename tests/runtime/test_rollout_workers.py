@@ -1,4 +1,4 @@
-"""Actors collect the same wherever they are, and whatever is lost on the way; what is stale is known by its version."""
+"""Actors collect the same rollouts on any host, also if some are lost, and versions identify outdated ones."""
 
 import os
 import signal
@@ -18,7 +18,7 @@ from operant.state import StateError
 
 
 class Walk:
-    """A random walk that the parameters push."""
+    """Random walk whose drift is the parameters."""
 
     def __init__(self, number, *, pause=0.0, broken=False):
         self.place, self.pause, self.broken = torch.zeros(2), pause, broken
@@ -44,7 +44,7 @@ class Walk:
 
 @pytest.fixture
 def made():
-    """Make workers that are closed at the end."""
+    """Return a function that makes workers, which are closed after the test."""
     all_of_them = []
 
     def make(count=3, *, workers=0, host=None, deadline=60.0, **options):
@@ -59,7 +59,7 @@ def made():
 
 
 def play(workers, rounds=3, *, first=0, disturb=lambda _: None):
-    """Return the places of all actors in several rounds, in turn."""
+    """Return the positions of all actors in several rounds, in order."""
     found = []
     for version in range(first, first + rounds):
         workers.publish(version, torch.full((2,), float(version)))
@@ -184,7 +184,7 @@ def test_states_continue_in_any_number_of_workers(made, count):
     expected = play(whole, rounds=4)
     play(first, rounds=2)
     saved = first.state_dict()
-    play(first, rounds=1)  # must not reach into what was saved
+    play(first, rounds=1)  # must not change the saved state
     second = made(workers=count, host=HostHere())
     play(second, rounds=1)
     second.load_state_dict(saved)

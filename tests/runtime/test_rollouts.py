@@ -17,7 +17,7 @@ FEATURES = 3
 
 
 class Scripted:
-    """Ends episodes by a script; observations are ``(row, episode, step)``, and rewards and scores follow from these.
+    """Environment whose episodes end by a script; observations are ``(row, episode, step)`` and determine the rest.
 
     With ``next_step`` a row whose episode has ended takes an invalid step, at which nothing of the script happens.
     """
@@ -44,7 +44,7 @@ class Scripted:
         return self._obs()
 
     def step(self, actions: Tensor) -> Step:
-        assert torch.equal(actions, self.row), "actions must arrive in the order of the rows"
+        assert torch.equal(actions, self.row), "actions must be in the order of the rows"
         valid = ~self.over
         self.episode = self.episode + self.over
         self.step_ = torch.where(valid, self.step_ + 1, 0)
@@ -81,7 +81,7 @@ def score_of(reward):
 
 
 def play(env, steps):
-    """Tell by loops what a rollout of ``steps`` steps must hold: lists ``[B][steps]`` of dicts."""
+    """Compute in loops the content of a rollout of ``steps`` steps: lists ``[B][steps]`` of dicts."""
     story = []
     for row in range(env.rows):
         episode = step = 0
@@ -108,19 +108,19 @@ def play(env, steps):
     return story
 
 
-def told(story, name, seeds, span):
-    """Return one column of a story as a tensor ``[T, S, N, ...]``."""
+def expected_column(story, name, seeds, span):
+    """Return one column of the expected steps as a tensor ``[T, S, N, ...]``."""
     table = torch.tensor([[line[name] for line in row[span]] for row in story])
     return table.movedim(0, 1).view(table.shape[1], seeds, -1, *table.shape[2:])
 
 
 def act(obs, t):
-    """Keep something of each step, and hand every row's number to the environment."""
+    """Return a part of each step to keep, and the row numbers as actions."""
     return (obs.sum(-1), torch.full(obs.shape[:2], t)), obs[..., 0].long()
 
 
 def value(obs):
-    """Return a number that tells every observation of every seed from all others."""
+    """Return a number that identifies every observation of every seed."""
     seed = torch.arange(1.0, len(obs) + 1).view(-1, 1)
     return seed * (1 + 10_000 * obs[..., 0] + 100 * obs[..., 1] + obs[..., 2])
 
@@ -131,7 +131,7 @@ def cases(draw):
     stretches = draw(st.integers(1, 4))
     flags = draw(st.lists(st.integers(0, 7), min_size=(n := seeds * rows * steps * stretches), max_size=n))
     table = torch.tensor(flags).view(-1, seeds * rows)
-    # 0 to 4 go on, 5 terminates, 6 truncates, 7 does both
+    # 0 to 4 continue, 5 terminates, 6 truncates, 7 does both
     terminated, truncated = (table == 5) | (table == 7), table >= 6
     return seeds, steps, stretches, Scripted(terminated, truncated, next_step=draw(st.booleans()))
 
@@ -152,15 +152,15 @@ def test_rollouts_tell_what_happened_in_order(case):
             ("terminated", rollout.terminated),
             ("truncated", rollout.truncated),
         ):
-            assert torch.equal(got, told(story, name, seeds, span)), name
+            assert torch.equal(got, expected_column(story, name, seeds, span)), name
         last = slice(span.stop - 1, span.stop)
-        assert torch.equal(rollout.last_obs.long(), told(story, "next", seeds, last)[0])
+        assert torch.equal(rollout.last_obs.long(), expected_column(story, "next", seeds, last)[0])
         assert torch.equal(rollout.kept[0], rollout.obs.sum(-1))
         assert torch.equal(rollout.kept[1], torch.arange(steps).view(-1, 1, 1).expand_as(rollout.rewards))
         if env.always_valid:
             assert rollout.valid is None
         else:
-            assert torch.equal(rollout.valid, told(story, "valid", seeds, span))
+            assert torch.equal(rollout.valid, expected_column(story, "valid", seeds, span))
 
 
 @settings(deadline=None, max_examples=60)
@@ -176,7 +176,7 @@ def test_successor_values_are_those_of_the_true_successors(case):
         rollout = collector.collect(steps, act)
         values, successors = rollout.successor_values(lambda obs: calls.append(1) or value(obs))  # noqa: B023
         span = slice(stretch * steps, (stretch + 1) * steps)
-        obs, final = (told(story, name, seeds, span) for name in ("obs", "final"))
+        obs, final = (expected_column(story, name, seeds, span) for name in ("obs", "final"))
         assert torch.equal(values.long(), weight * (1 + (obs * code).sum(-1)))
         expected = weight * (1 + (final * code).sum(-1))
         matters = ~rollout.terminated
@@ -357,7 +357,7 @@ def test_pictures_are_kept_as_bytes_and_bootstrap_from_the_final_one():
 
 
 class Extra(Scripted):
-    """Gives the reward once more among its extras, and an observation; or only at even steps."""
+    """Wrapper that returns the reward and an observation as extras, too; or only at even steps."""
 
     sometimes = False
 
@@ -400,7 +400,7 @@ def test_by_seed_gathers_all_samples_of_each_seed():
 
 
 class Told(Scripted):
-    """Says the return of every episode of its even rows that ends, and loses those that the script says."""
+    """Environment that reports the return of every episode of its even rows, and loses those in the script."""
 
     lost: Tensor | None = None
 
@@ -426,11 +426,11 @@ def test_what_environments_say_of_their_episodes_becomes_metrics():
     collector = Collector(Told(terminated, torch.zeros_like(terminated)), seeds=2)
     first, second, third = (collector.collect(2, act_row).metrics for _ in range(3))
     assert "rollout/info/reward" not in first
-    told = second["rollout/info/reward"]
-    assert told[0] == reward_of(torch.tensor(0), torch.tensor(0), torch.tensor(3))
-    assert told[1].isnan()
+    reported = second["rollout/info/reward"]
+    assert reported[0] == reward_of(torch.tensor(0), torch.tensor(0), torch.tensor(3))
+    assert reported[1].isnan()
     together = all_episodes([first, second, third])["rollout/info/reward"]
-    assert together[0] == (told[0] + third["rollout/info/reward"][0]) / 2
+    assert together[0] == (reported[0] + third["rollout/info/reward"][0]) / 2
     assert together[1].isnan()
 
 

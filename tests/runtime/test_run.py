@@ -116,7 +116,7 @@ def test_paths_that_cannot_be_made(tmp_path):
 
 @pytest.fixture
 def unprivileged():
-    """Let the test run as a user whom file permissions bind."""
+    """Let the test run as a user without privileges, for whom file permissions apply."""
     if os.geteuid() != 0:
         yield
         return
@@ -132,7 +132,7 @@ def test_missing_permission(tmp_path, request):
     for folder in (tmp_path, run.path):
         folder.chmod(0o555)
     for folder in tmp_path.parents:
-        if folder.name.startswith(("pytest-", "popen-")):  # pytest's own; tests that run side by side have one more
+        if folder.name.startswith(("pytest-", "popen-")):  # created by pytest; parallel tests have one more level
             folder.chmod(0o755)
     (run.path / "config.toml").chmod(0o444)
     request.getfixturevalue("unprivileged")

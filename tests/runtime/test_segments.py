@@ -7,7 +7,7 @@ from operant.state import Part
 
 
 def state(parts, weight=1.0):
-    """A learner with a memory of several parts, each of two fields."""
+    """Return the state of a learner with a replay buffer of several parts, each of two fields."""
     memory = [{"obs": torch.full((50, 2), float(n)), "actions": torch.full((50,), n)} for n in parts]
     return {"weight": torch.full((3,), weight), "replay": {"added": len(parts), "segments": memory}}
 
@@ -44,7 +44,7 @@ def test_what_has_not_changed_is_not_written_again(checkpoints):
     assert len(after) == 4
     assert {name: after[name] for name in before} == before
     small = (second / "state.safetensors").stat().st_size
-    assert small < 300, "segments belong into files of their own"
+    assert small < 300, "segments belong in separate files"
 
 
 def test_equal_parts_are_stored_once(checkpoints):
@@ -111,7 +111,7 @@ def test_a_memory_that_is_not_finite_is_put_aside_and_can_be_looked_at(checkpoin
     (aside,) = (checkpoints.folder / "quarantine").glob("step_*")
     assert numbers(load(aside)) == [1, 2]
     checkpoints.save(state([1, 3]), 3)
-    assert numbers(load(aside)) == [1, 2], "what lies in quarantine keeps its segments"
+    assert numbers(load(aside)) == [1, 2], "checkpoints in quarantine keep their segments"
 
 
 def test_equal_states_give_equal_files(tmp_path):
@@ -120,11 +120,11 @@ def test_equal_states_give_equal_files(tmp_path):
         assert file.read_bytes() == (two / file.name).read_bytes()
 
 
-# Parts that say whether they have changed
+# Parts with marks for changes
 
 
 def marked(numbered, *, bad=None):
-    """A state whose parts have the given marks and numbers; a part is not finite where its mark is ``bad``."""
+    """Return a state with the given marks and numbers; a part is NaN if its mark is ``bad``."""
     parts = []
     for mark, number in numbered:
         obs = torch.full((50, 2), torch.nan if mark == bad else float(number))
@@ -143,7 +143,7 @@ def test_what_says_that_it_has_not_changed_is_not_looked_at(checkpoints):
     checkpoints.save(marked([("a", 1), ("b", 2)]), 1)
     before = files(checkpoints)
     path = checkpoints.save(marked([("a", 7), ("c", 3)]), 2)
-    assert numbers(load(path)) == [1, 3], "the 7 was not to be seen"
+    assert numbers(load(path)) == [1, 3], "the 7 must not be read"
     assert verify(path) == 2
     after = files(checkpoints)
     assert {name: after[name] for name in before} == before

@@ -9,7 +9,7 @@ from runtime.tiny import Regression
 
 
 class One(Regression):
-    """A regression of one seed, whose metrics are numbers."""
+    """Regression of one seed, whose metrics are floats."""
 
     def __init__(self, seed):
         super().__init__([seed])
@@ -19,7 +19,7 @@ class One(Regression):
 
 
 class Counter:
-    """Counts in steps of its own size."""
+    """Learner that counts in steps of a given size."""
 
     def __init__(self, step, **metrics):
         self.step, self.metrics, self.consumed = step, metrics, 0
@@ -71,7 +71,7 @@ def test_a_learner_that_waits_repeats_its_losses_and_reports_nothing_else():
     assert math.isnan(report["reward"][0])
     assert report["reward"][1] == 2.0
     assert "health/skipped_updates" not in report
-    assert quick.consumed == 10, "it was not asked again"
+    assert quick.consumed == 10, "its `iterate` is not called again"
 
 
 def test_a_number_that_one_does_not_report_is_missing():
@@ -88,7 +88,7 @@ def test_a_loss_that_one_does_not_report_is_left_out():
             return {"reward": 1.0}
 
     report = InTurn([Counter(1), Silent(1)], budget=5).iterate()
-    assert set(report) == {"reward"}, "a loss that is not a number would stop the run"
+    assert set(report) == {"reward"}, "NaN as a loss would stop the run"
 
 
 def test_the_state_goes_on_exactly():

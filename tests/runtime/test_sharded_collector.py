@@ -21,7 +21,7 @@ def collector(count, group=None):
 
 
 def script(rows):
-    """Return actions that depend on the place of an environment and on the time alone."""
+    """Return actions that depend only on the environment's place and the time."""
     places = torch.arange(ROWS)[rows].expand(len(SEEDS), -1)
 
     def act(obs, t):
@@ -136,7 +136,7 @@ def test_policies_are_stacked_only_where_that_changes_no_bit(factor, monkeypatch
     assert calls == (list(range(5)) if factor == 1.0 else [0])
     assert torch.equal(rollout.kept[0], exact.collect(5, alone).kept[0])
     own.collect(1, alone, make_stacked)
-    assert len(made) == (2 if factor == 1.0 else 1), "networks of the shards are copied only where they are used"
+    assert len(made) == (2 if factor == 1.0 else 1), "shards copy networks only where they are used"
 
 
 def test_a_process_with_one_shard_makes_no_stacked_policies():

@@ -19,7 +19,7 @@ class Batch:
 
 
 def means(batch):
-    """Return a "gradient" of two parameters and one number beside it, all means over the samples of a seed."""
+    """Return a "gradient" of two parameters and one metric, all means over the samples of a seed."""
     mean = ops.weighted_mean(batch.values, batch.weights)
     square = ops.weighted_mean(batch.values.square(), batch.weights)
     return torch.stack((mean, square), dim=1), [mean]
@@ -90,7 +90,7 @@ def test_a_process_is_alone_outside_of_a_group():
 
 
 def counted(function):
-    """Return a function that counts how often it is called."""
+    """Return a function that counts its calls."""
 
     def call(batch):
         call.count += 1
@@ -104,7 +104,7 @@ def test_shards_are_computed_at_once_where_that_changes_no_bit(monkeypatch):
     monkeypatch.setattr("operant.nets.agreement.ENOUGH", 1)
     batch, shards = Batch(random(3, 64)), Shards(4, Alone())
     exact = Shards(4, Alone()).mean(means, batch)
-    alone, stacked = counted(means), counted(means)  # the mean over a row knows nothing of other rows
+    alone, stacked = counted(means), counted(means)  # the mean over a row does not depend on other rows
     for _ in range(3):
         gradient, (beside,) = shards.mean(alone, batch, stacked)
         assert torch.equal(gradient, exact[0])

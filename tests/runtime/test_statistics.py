@@ -17,7 +17,7 @@ def test_iqm_is_the_trimmed_mean_of_scipy(values):
 
 
 def test_iqm_by_hand():
-    assert iqm([100.0, 1.0, 2.0, 3.0, -50.0]) == 2.0  # one of five left out at each end
+    assert iqm([100.0, 1.0, 2.0, 3.0, -50.0]) == 2.0  # one of five is left out at each end
     assert iqm([1.0, 2.0, 6.0]) == 3.0  # too few to leave any out
 
 
@@ -58,7 +58,7 @@ def test_one_seed_gives_the_point():
 
 
 def test_tasks_are_strata():
-    # Each task is constant: drawing within tasks changes nothing, drawing across them would.
+    # Each task is constant: resampling within tasks has no effect, resampling across them would.
     assert stratified_bootstrap([[1.0] * 5, [9.0] * 5], lambda drawn: drawn.mean(axis=-1)) == (5.0, 5.0)
 
 
@@ -95,7 +95,7 @@ def test_the_band_of_a_profile_is_that_of_a_share():
 
 
 def test_a_profile_of_tasks_draws_each_task_by_itself():
-    """A task that always succeeds and one that always fails leave no doubt; mixed up they would."""
+    """If one task always succeeds and another always fails, resampling within tasks leaves no uncertainty."""
     profile = performance_profile([[1.0] * 5, [0.0] * 5], [0.5])
     assert (profile.share[0], profile.low[0], profile.high[0]) == (0.5, 0.5, 0.5)
     mixed = performance_profile([1.0] * 5 + [0.0] * 5, [0.5])

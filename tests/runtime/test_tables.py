@@ -148,7 +148,7 @@ def test_errors_of_the_dataclass_itself_say_where():
 
 @dataclass(frozen=True)
 class Free:
-    """Holds anything."""
+    """Dataclass with any content."""
 
     free: Mapping[str, Any] = field(default_factory=dict)
 

@@ -174,7 +174,7 @@ def test_a_run_that_began_with_another_needs_a_state_of_its_start(tmp_path):
 
 def test_updates_that_use_no_budget_are_passed_through(tmp_path):
     class Waiting(Regression):
-        """Uses its budget every third update, as learners of whole episodes do."""
+        """Learner that uses budget in every third update only, like learners of whole episodes."""
 
         examples = 0
         turns = 0

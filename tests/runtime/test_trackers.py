@@ -22,7 +22,7 @@ GIF += b",\x00\x00\x00\x00\x01\x00\x01\x00\x00\x02\x02D\x01\x00;"
 
 
 def tracked(tmp_path, tracker, name="run"):
-    """Train a regression for two seeds, with a tracker, an answer in every evaluation and a film; return its run."""
+    """Train a regression for two seeds with a tracker, an answer in every evaluation and a video; return its run."""
     settings = Settings("regression", "line", seeds=(3, 4), budget=200, track=(tracker,))
     run = Run.create(tmp_path / name, settings, Config())
     (run.media_path / "film.gif").write_bytes(GIF)

@@ -36,7 +36,7 @@ def evaluate(learner):
 
 
 def stop_after(iterations):
-    """An ``interrupted`` that is true from its ``iterations + 1``-th question in the loop on."""
+    """Return an ``interrupted`` that is true from its ``iterations + 1``-th call in the loop on."""
     questions = iter(range(10**9))
     return lambda: next(questions) >= iterations
 
@@ -308,7 +308,7 @@ def test_two_trainers_in_one_process(make_run):
 
 
 class Sick(Regression):
-    """Reports a loss that is not a number from 200 on; what else goes wrong is chosen."""
+    """Learner whose loss is NaN from 200 on; its weights become NaN on request."""
 
     def __init__(self, ruin_weight):
         super().__init__()
@@ -346,7 +346,7 @@ def test_a_run_that_skips_many_of_its_updates_warns(make_run, caplog):
     class Skipping(Regression):
         def iterate(self):
             updates = {"health/updates": torch.tensor([9, 9]), "health/skipped_updates": torch.tensor([0, 2])}
-            if self.consumed % 20:  # not in a row, which ends a training
+            if self.consumed % 20:  # not in a row, which would end training
                 updates["health/skipped_updates"] = torch.tensor([0, 0])
             return {**super().iterate(), **updates}
 
@@ -538,7 +538,7 @@ def test_a_score_below_the_start_is_warned_about_when_it_falls_and_at_the_end(ma
 
 
 class Rewarded(Regression):
-    """Earns ever more while what it is scored by falls."""
+    """Learner whose reward rises while its score falls."""
 
     def iterate(self):
         own = {"reward": torch.tensor([0.1, 0.3]) * self.consumed, "rewards/model/mean": torch.tensor([0.1, 0.3])}
@@ -562,4 +562,4 @@ def test_a_reward_that_parts_from_the_score_is_named_once(make_run, caplog, caps
         resume_from(run, learner)
         caplog.clear()
         quiet(learner, run, budget=450, **options)
-    assert sum("reward hacking" in record.message for record in caplog.records) == 1, "rewards before count, too"
+    assert sum("reward hacking" in record.message for record in caplog.records) == 1, "earlier rewards count, too"

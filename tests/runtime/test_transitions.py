@@ -1,4 +1,4 @@
-"""Drawn transitions, cut into minibatches."""
+"""Samples of transitions, split into minibatches."""
 
 import torch
 

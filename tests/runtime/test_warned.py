@@ -57,7 +57,7 @@ def test_without_any_handler_warnings_are_still_printed(tmp_path):
 
 
 class OutOfItsBox(gymnasium.Env):
-    """Every other observation is 5, where at most 1 is promised."""
+    """Environment whose observations alternate between 0 and 5, outside its box of at most 1."""
 
     observation_space = gymnasium.spaces.Box(-1, 1, (2,))
     action_space = gymnasium.spaces.Discrete(2)
@@ -73,7 +73,7 @@ class OutOfItsBox(gymnasium.Env):
 
 
 def test_what_an_environment_does_wrong_is_said_once_in_a_run(tmp_path, caplog):
-    """Training and every evaluation make environments of their own."""
+    """Training and every evaluation create separate environments."""
     api.train("a2c", OutOfItsBox, budget=400, evaluate_every=100, run=tmp_path / "run", progress="silent")
     found = [text for source, text in texts(tmp_path / "run") if source == "operant.envs.checks"]
     assert len(found) == 1
@@ -82,7 +82,7 @@ def test_what_an_environment_does_wrong_is_said_once_in_a_run(tmp_path, caplog):
 
 
 class Endless(OutOfItsBox):
-    """No episode ends."""
+    """Environment without an end of the episode."""
 
     observation_space = gymnasium.spaces.Box(-9, 9, (2,))
 

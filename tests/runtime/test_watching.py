@@ -14,7 +14,7 @@ SEEDS = (3, 8)
 
 
 class Leaning:
-    """Pushes the cart towards where the pole leans, of every seed with another patience."""
+    """Policy that pushes the cart to the side to which the pole leans, with a different threshold for each seed."""
 
     def __init__(self):
         self.shapes = set()
@@ -27,7 +27,7 @@ class Leaning:
 
 
 class Counting(Leaning):
-    """Remembers how many steps the episode has had."""
+    """Policy that counts the steps of the episode."""
 
     def __init__(self):
         super().__init__()
@@ -78,7 +78,7 @@ def test_an_episode_is_cut_at_the_limit_of_the_show_unless_its_own_is_shorter():
         assert played.cut == cut
         assert scores is None or played.scores == scores
     with Stage(Leaning(), "CartPole-v1", seeds=SEEDS, max_steps=3, env_kwargs={"max_episode_steps": 2}) as stage:
-        assert stage.play(1) == ([2.0], 0), "the task has ended by itself"
+        assert stage.play(1) == ([2.0], 0), "the task ended by its own limit"
 
 
 def test_noise_reaches_the_policy():
@@ -90,11 +90,11 @@ def test_noise_reaches_the_policy():
     with Stage(Leaning(), "CartPole-v1", seeds=SEEDS, noise=noise) as stage:
         (score,), _ = stage.play(1)
     assert len(drawn) == score
-    assert score < 15, "it only pushes to the right"
+    assert score < 15, "the noise makes it push to the right only"
 
 
 class Blind(CartPoleEnv):
-    """It shows nothing."""
+    """Environment without render modes."""
 
     metadata = {"render_modes": []}  # noqa: RUF012 - as Gymnasium declares it
 
@@ -111,14 +111,14 @@ def test_wrong_requests_are_refused():
 
 
 class Dark(CartPoleEnv):
-    """Its pictures are missing."""
+    """Environment whose frames are None."""
 
     def render(self):
         return None
 
 
 class Bare(CartPoleEnv):
-    """Its constructor takes nothing."""
+    """Environment whose constructor has no parameters."""
 
     def __init__(self):
         super().__init__()

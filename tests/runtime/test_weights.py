@@ -10,7 +10,7 @@ from operant.runtime.weights import Best, load_weights, opened
 
 
 class Pupil:
-    """Two numbers a seed, and one more."""
+    """Learner with two numbers per seed, and one more."""
 
     def __init__(self, *rows, consumed=0):
         self.learned = {"parameters": torch.tensor(rows), "moments": torch.zeros(len(rows), 1, 2)}
@@ -99,7 +99,7 @@ def test_networks_that_are_not_finite_are_passed_over(best):
 
 
 def test_a_training_taken_up_again_keeps_the_same(best):
-    for consumed, score in ((10, 1.0), (20, 2.0), (20, 2.0)):  # the last evaluation was lost, and is made again
+    for consumed, score in ((10, 1.0), (20, 2.0), (20, 2.0)):  # the last evaluation was lost, and is repeated
         best.offer(Pupil([score, score], [score, score], consumed=consumed), scored(score, score))
     assert best.load().consumed.tolist() == [20, 20]
 

@@ -15,7 +15,7 @@ FEATURES = 3
 
 
 class Regression:
-    """Fits ``S`` linear models to noisy data by gradient descent with momentum; one iteration is 10 examples."""
+    """Learner of ``S`` linear models of noisy data, by gradient descent with momentum; one iteration is 10 examples."""
 
     examples = 10
 

@@ -1,4 +1,4 @@
-"""A cell is one command in a process on some node; a lost node means: again."""
+"""A cell runs one command in a process on a node, and runs again if the node is lost."""
 
 import os
 import signal
@@ -14,7 +14,7 @@ from operant.scale.cell import CellActor, RemoteCell
 
 
 def alive(number):
-    """Return whether a process runs, and is no zombie."""
+    """Return whether a process runs and is not a zombie."""
     try:
         return Path(f"/proc/{number}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()[0] != "Z"
     except FileNotFoundError:
@@ -69,7 +69,7 @@ def test_a_remote_cell_is_used_like_a_process(tmp_path):
     cell = RemoteCell(host, ["list", "--json"], tmp_path / "log")
     assert cell.wait() == 0
     assert cell.poll() == 0
-    assert host.actors[0].lost, "it is not needed any more"
+    assert host.actors[0].lost, "it is not needed anymore"
 
 
 def test_a_lost_cell_is_to_be_continued(tmp_path):
@@ -98,7 +98,7 @@ def test_a_stopped_cell_saves_and_one_that_has_not_begun_never_does(tmp_path):
 
 
 class Waiting(HostHere):
-    """Has no free node."""
+    """Host without a free node."""
 
     def actor(self, kind, *args, threads=1):
         return super().actor(time.sleep, 1.0, threads=threads)

@@ -117,7 +117,7 @@ def first_checkpoint(process, run):
 
 @pytest.mark.skipif(os.name != "posix", reason="kill -9 is of POSIX")
 def test_killed_on_two_processes_and_resumed_on_one_it_ends_in_the_same_bytes(tmp_path):
-    """Slow, as each of three commands imports torch in every process: the one proof with real processes."""
+    """Test real processes, although it is slow: each of three commands imports torch in every process."""
     finished("train", *RUN, "--budget", "4096", "--shards", "2", "--run", tmp_path / "whole")
     killed = tmp_path / "killed"
     divided = (*RUN, "--budget", "4096", "--shards", "2", "--processes", "2", "--checkpoint-seconds", "0")
@@ -195,7 +195,7 @@ with Interruption(), joined():
 
 
 def ended(pid):
-    """Whether a process has ended; its status may be left to be asked for."""
+    """Return whether a process has ended, also if no parent has waited for it."""
     try:
         return Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()[0] == "Z"
     except OSError:

@@ -1,4 +1,4 @@
-"""Whatever ends a driver, its folder and the processes that use it go with it, and others stay."""
+"""When a driver ends, its folder and the processes that use it are removed, and others stay."""
 
 import os
 import subprocess

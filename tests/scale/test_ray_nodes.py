@@ -1,4 +1,4 @@
-"""A Ray cluster of four nodes on this machine, which loses much during training: no bit changes, nothing is left."""
+"""A Ray cluster of four nodes on this machine, with losses during training: all bits are equal, and no process is left."""
 
 import json
 import os
@@ -109,7 +109,7 @@ WORKERS = {
 
 @pytest.fixture(scope="module")
 def cluster():
-    """The address of a cluster of four nodes, and a function that lets something happen to an actor of a kind."""
+    """Return the address of a cluster of four nodes, and a function that makes a fault happen to an actor of a kind."""
     folder = Path(tempfile.mkdtemp(prefix="ray-"))
     (folder / "ray").mkdir()
     own = {**os.environ, **ray_cluster._LOCAL, ray_janitor.MARK: str(folder), "RAY_TMPDIR": str(folder)}
@@ -127,7 +127,7 @@ def cluster():
         left = ray_janitor.processes(str(folder), os.getpid())
         ray_janitor.clean(str(folder), os.getpid())
     assert nodes.returncode == 0
-    assert not left, "the runs have left no actors, whose nodes would not have ended"
+    assert not left, "runs must leave no actors, since these keep their nodes"
 
 
 def operant(environment, *words):
@@ -147,7 +147,7 @@ def digests(run):
 
 
 def progress(process, path, size):
-    """Wait until a file or folder has more than so many bytes or entries, and return how many."""
+    """Wait until a file or folder has more than `size` bytes or entries, and return how many."""
     end = time.monotonic() + 400
     while True:
         now = len(list(path.iterdir())) if path.is_dir() else path.stat().st_size if path.exists() else 0

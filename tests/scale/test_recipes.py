@@ -1,4 +1,4 @@
-"""The script for SLURM on the page, with SLURM's commands replaced, on two processes of this machine."""
+"""The script for SLURM in the documentation, with SLURM's commands replaced, on two processes of this machine."""
 
 import os
 import subprocess
@@ -58,4 +58,4 @@ def test_a_job_of_slurm_trains_and_is_queued_again_after_a_failure(job, tmp_path
     job()
     assert (tmp_path / "requeued").read_text(encoding="utf-8") == "7\n"
     job(SLURM_RESTART_COUNT="20")
-    assert (tmp_path / "requeued").read_text(encoding="utf-8") == "7\n", "not for ever"
+    assert (tmp_path / "requeued").read_text(encoding="utf-8") == "7\n", "not without end"

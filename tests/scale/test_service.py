@@ -1,4 +1,4 @@
-"""What a service keeps for its sessions."""
+"""Sessions of a service."""
 
 import pytest
 
@@ -46,7 +46,7 @@ def test_samples_are_those_of_the_published_weights(service):
 
 def test_the_base_is_the_same_for_every_seed_of_an_adapter(service):
     service.create("a:train:0", base="tiny", rank=2, seed=5)
-    address = service.publish("a:train:0", "first")  # an adapter that began at zero changes nothing
+    address = service.publish("a:train:0", "first")  # an adapter that began at zero has no effect
     ask = {"prompt": TOKENS, "count": 1, "sampling": Sampling(3, temperature=0.0), "score_prompt": True}
     base, mine = (service.sample(each, **ask).prompt_log_probs for each in (None, address))
     assert mine.tolist() == pytest.approx(base.tolist(), abs=1e-5)

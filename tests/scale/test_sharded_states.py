@@ -13,7 +13,7 @@ from operant.runtime.checkpoints import load
 from operant.scale.sharded_states import divide, receive
 
 EXACT = 1e-5
-"""Largest difference to one process of losses, gradients and states, in 32-bit numbers: relative above 1."""
+"""Largest difference to a single process in losses, gradients and states, in 32-bit numbers: relative above 1."""
 HALF = 12
 STOP = f"""
 import operant
@@ -29,7 +29,7 @@ class Stop(operant.Callback):
 
 @pytest.fixture(scope="module")
 def settings(tmp_path_factory):
-    """A run that stops at half of its budget, once."""
+    """Return the settings of a run that stops at half of its budget, once."""
     path = tmp_path_factory.mktemp("callback") / "stop.py"
     path.write_text(STOP)
     return {
@@ -40,7 +40,7 @@ def settings(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def whole(settings, tmp_path_factory):
-    """The state of a run of one process that did not stop."""
+    """Return the state of a run of one process that did not stop."""
     run = tmp_path_factory.mktemp("whole") / "run"
     operant.train("sft", "arithmetic", run=run, **settings | {"callbacks": []})
     return _state(run, 2 * HALF)
@@ -48,7 +48,7 @@ def whole(settings, tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def shared(settings, tmp_path_factory):
-    """What two processes find of every case, and a run of one process that they have continued."""
+    """Return the results of every case in two processes, and a run of one process that they have continued."""
     folder = tmp_path_factory.mktemp("shared")
     operant.train("sft", "arithmetic", run=folder / "run", **settings)
     _state(folder / "run", HALF)
@@ -66,7 +66,7 @@ def _run(*command):
 
 
 def _state(run, consumed):
-    """Return the tensors of the last checkpoint of a run, which has used this much of its budget."""
+    """Return the tensors of the last checkpoint of a run, which must have used `consumed` of its budget."""
     latest = sorted((run / "checkpoints").glob("step_*"))[-1]
     assert latest.name == f"step_{consumed:012d}"
     state = load(latest)["learners"][0]

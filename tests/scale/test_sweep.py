@@ -1,4 +1,4 @@
-"""What a grid means: its cells, their names and their commands; and who is tried again."""
+"""Grids: their cells with names and commands, and retries."""
 
 import tomllib
 

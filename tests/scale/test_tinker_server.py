@@ -1,4 +1,4 @@
-"""The Tinker API, asked by the SDK that others wrote, over a real socket; and its rules."""
+"""The Tinker API, called by its official SDK over a real socket."""
 
 import os
 import subprocess
@@ -18,7 +18,7 @@ KEY = "tml-of-the-tests"
 
 @pytest.fixture(scope="module")
 def address(tmp_path_factory):
-    """Serve a model in a process of its own, as a user would."""
+    """Serve a model in a separate process, as a user would."""
     command = [sys.executable, "-m", "operant", "serve", "--train", "tiny", "--port", "0"]
     process = subprocess.Popen(
         [*command, "--states", str(tmp_path_factory.mktemp("states"))],
@@ -34,7 +34,7 @@ def address(tmp_path_factory):
 
 
 def test_programs_run_with_nothing_but_the_address_changed(address):
-    """Training, samples and states of the four verbs, and a loop against the SDK alone."""
+    """Run training, samples and states of the four verbs, and a loop that uses only the SDK."""
     environment = {**os.environ, "TINKER_API_KEY": KEY, "TINKER_TELEMETRY": "0"}
     command = [sys.executable, "-W", "ignore", "-m", "tests.scale.tinker_clients", address]
     done = subprocess.run(command, check=False, env=environment, capture_output=True, text=True, timeout=250)

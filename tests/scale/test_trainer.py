@@ -27,7 +27,7 @@ def datum(**columns):
 
 
 def reference(model, tokens, targets):
-    """Return the log-probabilities of targets, from the network as transformers has it."""
+    """Return the log-probabilities of targets, from the network of transformers."""
     logits = model.network(input_ids=torch.tensor([tokens]), use_cache=False).logits[0].float()
     return logits.log_softmax(-1).gather(1, torch.tensor(targets)[:, None]).squeeze(1)
 
@@ -91,7 +91,7 @@ def test_a_step_is_that_of_adamw(trainer):
     assert report["gradient_norm"] == pytest.approx(norm.item(), rel=1e-3)
     assert trainer.steps == 2
     for name, value in trainer.model.trained().items():
-        # Adam divides by tiny moments where gradients are tiny, so that rounding shows there.
+        # Adam divides by tiny moments if gradients are tiny, which amplifies rounding errors.
         assert (value - twin.trained()[name]).abs().mean() < 1e-4, name
 
 

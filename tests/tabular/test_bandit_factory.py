@@ -22,7 +22,7 @@ BANDITS = [entry.name for entry in catalog.ALGORITHMS if entry.family == "bandit
 
 
 class Unknown(Bandit):
-    """Arms that pay by a law of their own."""
+    """Bandit whose rewards have an unknown distribution."""
 
     def __init__(self, **options):
         super().__init__(3, **options)

@@ -58,7 +58,7 @@ def test_a_rule_has_what_the_kernels_read():
 
 @pytest.mark.parametrize(("unit", "expected"), [("steps", [0.8, 0.6, 0.4]), ("episodes", [1.0, 0.8, 0.8])])
 def test_schedules_count_steps_or_episodes(unit, expected):
-    """Episodes of the corridor are cut after two steps."""
+    """Episodes of the corridor are truncated after two steps."""
     values = {
         "exploration_initial_eps": 1.0,
         "exploration_schedule": "linear",

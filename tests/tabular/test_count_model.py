@@ -8,7 +8,7 @@ from operant.tabular.count_model import Counts, expected_backup, observe
 
 def test_frequencies_become_expectations():
     model = Counts.new(1, 3, 2)
-    for reward, outcome in ((1.0, 2), (0.0, 2), (5.0, 3), (2.0, 0)):  # 3 is the end
+    for reward, outcome in ((1.0, 2), (0.0, 2), (5.0, 3), (2.0, 0)):  # 3 is terminal
         while model.full[0]:
             model = model.with_room()
         observe(model, 0, (1, 0), reward, outcome)

@@ -84,7 +84,7 @@ def test_it_finds_the_optimal_values():
     ],
 )
 def test_two_tables_remove_the_maximization_bias(name, expected):
-    """Percent of episodes that begin with the worse action (Sutton and Barto 2018, example 6.7); the least is 5."""
+    """Percent of episodes that begin with the worse action (Sutton and Barto 2018, example 6.7); the minimum is 5."""
     seeds = 4000
     mdp = MDP.from_gymnasium("operant/MaximizationBias-v0")
     lengths = learner_for(name, mdp, seeds=range(seeds), gamma=1.0).run_episodes(300).lengths

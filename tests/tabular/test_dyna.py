@@ -78,7 +78,7 @@ def test_without_planning_it_is_q_learning():
     ("planning", "expected"), [(0, {2: 697, 10: 130}), (5, {2: 157, 3: 62, 5: 23}), (50, {2: 39, 3: 17.6, 5: 17.1})]
 )
 def test_the_maze(planning, expected):
-    """Steps in an episode (Sutton and Barto 2018, figure 8.2): planning needs fewer episodes."""
+    """Steps per episode (Sutton and Barto 2018, figure 8.2): planning needs fewer episodes."""
     seeds = 200
     mdp = MDP.from_gymnasium("operant/DynaMaze-v0")
     learner = learner_for("dyna-q", mdp, seeds=range(seeds), planning_steps=planning)
@@ -89,7 +89,7 @@ def test_the_maze(planning, expected):
 
 
 def shortcut(*, opened):
-    """Return a corridor of 12 cells around a door that leads to the goal at once, when it is open."""
+    """Return a corridor of 12 cells around a door that leads directly to the goal when it is open."""
     entries = []
     for s in range(12):
         entries.append((s, 0, s + 1 if s < 11 else s, 1.0, float(s == 11), s == 11))

@@ -36,7 +36,7 @@ def test_spaces_without_end_are_refused():
 
 
 def test_blackjack_is_learned():
-    """Random play loses 0.39 a hand, the best 0.05; its observations are tuples."""
+    """Random play loses 0.39 per hand, the best 0.05; its observations are tuples."""
     env = enumerated("Blackjack-v1", (0, 1))
     assert env.observation_space == spaces.Discrete(32 * 11 * 2)
     learner = learner_for(

@@ -11,7 +11,7 @@ from .twin import TwinAgent, TwinPrediction, play
 
 
 class Episodic:
-    """Returns of a whole episode, forwards by their definition, in the order of the steps."""
+    """Twin with returns of a whole episode, forwards by their definition, in the order of the steps."""
 
     first, lam, together = False, 1.0, False
 
@@ -79,7 +79,7 @@ def test_contract(name):
 
 
 def test_first_visits_are_unbiased_and_last_visits_are_not():
-    """One state that is left with probability 1/2: V = -1, and the first return of every episode has that mean."""
+    """In one state that is left with probability 1/2: V = -1, and the first return of every episode has that mean."""
     first = learner_for("monte-carlo-prediction", self_loop(), seeds=(0,), gamma=1.0)
     every = learner_for("monte-carlo-prediction", self_loop(), seeds=range(2000), gamma=1.0, visits="every")
     returns = first.run_episodes(20_000).returns[0]

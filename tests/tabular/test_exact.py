@@ -47,7 +47,7 @@ def test_a_policy_that_ends_has_the_value_of_the_linear_system():
 
 
 def test_circles_are_counted_and_not_walked():
-    """Three states in a ring, and a way into it: a million million steps take no time."""
+    """Three states in a ring, and a path into it: 10¹² steps take no time."""
     ring = build(4, 1, [(0, 0, 1, 1.0, 5.0, False), *((s, 0, s % 3 + 1, 1.0, float(s), False) for s in (1, 2, 3))])
     began = time.perf_counter()
     for limit in (1, 2, 3, 4, 5, 6, 7, 8, 9, 100, 10**12):
@@ -60,7 +60,7 @@ def test_circles_are_counted_and_not_walked():
 
 
 def test_only_closed_circles_that_can_be_reached_are_named():
-    # From 0 to the end or to the ring {1, 2}; 3 and 4 are a ring that nothing leads to; 5 goes round but may end.
+    # From 0 to the end or to the ring {1, 2}; 3 and 4 are a ring that no state leads to; 5 loops but may end.
     mdp = build(
         6,
         1,

@@ -135,7 +135,7 @@ def test_a_run_is_trained_resumed_and_loaded(tmp_path):
 
 
 class Outside(gymnasium.Env):
-    """Returns a state that its space does not have."""
+    """Environment that returns a state outside its space."""
 
     observation_space, action_space = gymnasium.spaces.Discrete(5), gymnasium.spaces.Discrete(2)
 
@@ -219,7 +219,7 @@ def test_a_table_learns_in_wrappers_and_resumes_exactly(wrappers):
     whole = api.train("q-learning", "FrozenLake-v1", run="whole", **options)
     learner = whole.experiment.learner
     assert learner.env.counts.sum(1).tolist() == [600, 600]
-    assert (learner.q[learner.visits > 0] > 0).all(), "every step has paid"
+    assert (learner.q[learner.visits > 0] > 0).all(), "every step has a reward"
     stops = iter([False, False, False])
     part = api.train("q-learning", "FrozenLake-v1", run="part", interrupted=lambda: next(stops, True), **options)
     assert part.experiment.learner.consumed < 600
@@ -232,7 +232,7 @@ def test_a_table_learns_in_wrappers_and_resumes_exactly(wrappers):
     assert report["visits/states"].tolist() == (learner.env.counts > 0).sum(1).tolist()
     assert report["rollout/episode_return"].nan_to_num().max() <= 1, "the task's own reward is reported"
     evaluation = api.load("whole").evaluate(20)
-    assert evaluation.exact, "the wrapper holds in training alone, so that the model is that of the task"
+    assert evaluation.exact, "the wrapper applies in training only, so that the model is that of the task"
     assert evaluation == api.load("whole").evaluate(20)
 
 

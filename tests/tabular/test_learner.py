@@ -86,7 +86,7 @@ def test_acting_follows_the_policies():
     assert made.act(obs, None, noise)[0].double().mean(1).tolist() == pytest.approx([0.75, 0.25], abs=0.03)
     made.q[:] = 0.0
     first, second = (Player(made).act(obs, None, None)[0] for _ in range(2))
-    assert torch.equal(first, second), "a player begins with the same random numbers"
+    assert torch.equal(first, second), "a player starts with the same random numbers"
     assert first.double().mean().item() == pytest.approx(0.5, abs=0.03)
 
 
@@ -148,7 +148,7 @@ def test_thousands_of_seeds_are_as_easy_as_one():
 
 
 class Straying(gymnasium.Env):
-    """Steps to a state that its space does not have, or pays what is no number."""
+    """Environment that returns a state outside its space, or a reward that is NaN."""
 
     observation_space, action_space = gymnasium.spaces.Discrete(5), gymnasium.spaces.Discrete(2)
 
@@ -164,7 +164,7 @@ class Straying(gymnasium.Env):
 
 
 def straying(state, reward=0.0, kind="q-learning"):
-    """Return a learner in an environment that nothing stands between: only the learner itself can look."""
+    """Return a learner in an environment without checks, so that only the learner can find the error."""
     vector = SyncVectorEnv([lambda: Straying(state, reward)], autoreset_mode=AutoresetMode.DISABLED)
     env = GymnasiumEnv(vector, [0], task="Straying-v0", check=False)
     return learner_for(kind, env, seeds=[0], steps_per_iteration=10)

@@ -92,13 +92,13 @@ def test_what_is_known_is_planned_right():
     ],
 )
 def test_river_swim(name, values, expected, spread):
-    """Sum of rewards of 5000 steps (Strehl and Littman 2008); the far reward is found by planning, not by chance."""
+    """Sum of rewards of 5000 steps (Strehl and Littman 2008); the far reward is found by planning, not at random."""
     learner = learner_for(name, MDP.from_gymnasium("operant/RiverSwim-v0"), seeds=range(100), **values)
     assert learner.run_episodes(1).returns.mean() == pytest.approx(expected, abs=spread)
 
 
 def test_deep_sea_is_solved_where_chance_is_hopeless():
-    """Each wrong step loses the only reward: acting at random finds it once in 1024 episodes."""
+    """Each wrong step loses the only reward: random actions find it once in 1024 episodes."""
     mdp = MDP.from_gymnasium("operant/DeepSea-v0")
     size = round(np.sqrt(mdp.states))
     found = {}

@@ -11,7 +11,7 @@ from .twin import TwinAgent, TwinPrediction, play
 
 
 class Windowed:
-    """The update of a step, as soon as its target is known, from the list of the episode's steps."""
+    """Twin that updates a step as soon as its target is known, from the list of the episode's steps."""
 
     n = 3
 
@@ -91,9 +91,9 @@ def test_more_steps_than_an_episode_has_are_monte_carlo():
 
 @pytest.mark.parametrize("terminated", [True, False])
 def test_the_targets_are_the_op(terminated):
-    """A chain of four states, whose episode ends or is cut after the last; values are those from before."""
+    """A chain of four states, whose episode ends or is truncated after the last; values are those from before."""
     rewards = torch.tensor([1.0, 2.0, -3.0, 4.0], dtype=torch.float64)
-    values = torch.tensor([0.5, -1.0, 2.0, 0.25], dtype=torch.float64)  # of the states that each step leads to
+    values = torch.tensor([0.5, -1.0, 2.0, 0.25], dtype=torch.float64)  # of the successor states
     entries = [(s, 0, s + 1, 1.0, float(rewards[s]), terminated and s == 3) for s in range(4)]
     mdp = build(5, 1, [*entries, (4, 0, 4, 1.0, 0.0, True)], max_steps=4)
     learner = learner_for("n-step-td", mdp, seeds=(0,), n_step=3, gamma=0.9, step_size=1.0, steps_per_iteration=4)

@@ -63,7 +63,7 @@ def test_the_target_of_a_step_is_the_op():
     learner.iterate()
     target = ops.q_target(torch.tensor([0.5]), torch.tensor([5.0]), terminated=torch.tensor([False]), gamma=0.9)
     assert learner.q[0, 0, 0] == pytest.approx(target.item())
-    learner.iterate()  # the last action ends the episode: the value of what follows does not count
+    learner.iterate()  # the last action ends the episode: the value of its successor does not count
     assert learner.q[0, 1, 0] == 2.0
 
 
@@ -105,7 +105,7 @@ def test_sarsa_finds_the_values_of_the_policy_that_explores(name):
 
 
 def test_a_time_limit_is_no_end():
-    """The values of a corridor that is cut every other step are those without the cut."""
+    """The values of a corridor that is truncated every other step are those without truncation."""
     for name in NAMES:
         learner = learner_for(
             name,
@@ -116,7 +116,7 @@ def test_a_time_limit_is_no_end():
             step_size=0.5,
             exploration_initial_eps=1.0,
         )
-        learner.q[0, 1] = 1.0  # never reached by the agent: what it bootstraps from
+        learner.q[0, 1] = 1.0  # never reached by the agent: only bootstrapped from
         learner.iterate()
         assert learner.q[0, 0, 1] == pytest.approx(0.5)
 
@@ -173,7 +173,7 @@ def test_the_bonus_falls_with_the_root_of_the_tries():
 
 
 def test_cliff_walking():
-    """Sutton and Barto 2018, example 6.6: Q-learning learns the shortest path and pays for it, SARSA does not."""
+    """Sutton and Barto 2018, example 6.6: Q-learning learns the shortest path and falls more often, SARSA does not."""
     mdp = MDP.from_gymnasium("CliffWalking-v1")
     expected = {"q-learning": -50.16, "sarsa": -26.66, "expected-sarsa": -20.90}
     for name, mean in expected.items():
@@ -187,7 +187,7 @@ def test_cliff_walking():
 
 
 def test_a_lake_is_learned_to_the_last_percent():
-    """The best stationary policies succeed with probability 0.7402 in 100 steps; none does better than 0.7442."""
+    """The best stationary policies succeed with probability 0.7402 in 100 steps; no policy exceeds 0.7442."""
     mdp = MDP.from_gymnasium("FrozenLake-v1")
     config = OneStepConfig(
         exploration_initial_eps=1.0, step_size_schedule="visits", step_size_power=0.6, steps_per_iteration=300_000

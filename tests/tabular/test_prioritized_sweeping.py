@@ -9,7 +9,7 @@ from .twin import TwinAgent, play
 
 
 class TwinSweeping(TwinAgent):
-    """Counts and queue as dictionaries; the most urgent cell is looked for in all of them."""
+    """Twin with counts and queue in dictionaries, which searches all cells for the most urgent one."""
 
     planning, threshold = 10_000, 1e-11
 
@@ -47,7 +47,7 @@ class TwinSweeping(TwinAgent):
 
 def test_the_kernel_is_the_algorithm_in_plain_python():
     mdp = forest(seed=1)
-    # Everything that is urgent is backed up, so that the order of equally urgent cells makes no difference.
+    # All urgent cells are backed up, so that the order of equally urgent cells makes no difference.
     values = {"planning_steps": 10_000, "threshold": 1e-11}
     learner = learner_for(
         "prioritized-sweeping",
@@ -80,7 +80,7 @@ def test_values_converge_without_a_step_size():
 
 
 def test_one_success_is_known_along_the_whole_corridor():
-    """The reward at the end travels back to the start within one step, which Q-learning needs as many episodes for."""
+    """The reward at the end propagates to the start within one step; Q-learning needs one episode per cell."""
     length = 20
     mdp = build(length, 1, [(s, 0, s + 1 if s < 19 else s, 1.0, float(s == 19), s == 19) for s in range(length)])
     learner = learner_for("prioritized-sweeping", mdp, seeds=(0,), gamma=0.9, planning_steps=length)

@@ -74,7 +74,7 @@ def test_integers_are_uniform():
 
 @pytest.mark.parametrize("size", [2, 5, 17, 40])
 def test_inversion_draws_from_a_part_of_an_array(size):
-    """Few outcomes are looked through, many found by bisection."""
+    """Few outcomes are searched linearly, many by bisection."""
     weights = np.random.default_rng(size).dirichlet(np.ones(size))
     cumulative = np.concatenate([[0.3, 1.0], np.cumsum(weights), [0.5]])
     rng, counts = random.stream_states([size], "test"), np.zeros(size)

@@ -53,7 +53,7 @@ def test_the_limit_cuts_and_does_not_end():
     assert (step.successor, step.terminated, step.truncated) == (1, False, True)
     assert world.state[0] == 0
     step = [advance(Model.of(mdp), world, 0, 0) for _ in range(2)][-1]
-    assert (step.terminated, step.truncated) == (True, False), "an end at the limit is an end"
+    assert (step.terminated, step.truncated) == (True, False), "termination at the limit is termination"
     assert Model.of(random_walk()).max_steps == UNLIMITED
 
 

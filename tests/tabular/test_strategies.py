@@ -55,7 +55,7 @@ def test_softmax_draws_with_its_probabilities():
     ],
 )
 def test_regret_after_1000_pulls(kind, config, means, expected):
-    """Expected values within four standard errors of both samples, which are taken to be alike."""
+    """Compare with expected values within four standard errors of both samples, assuming equal variances."""
     seeds = 400
     bandit = kind(config(steps_per_iteration=1000), Arms.paying_one(means, seeds), seeds=range(seeds))
     regret = bandit.iterate()["bandit/regret"].numpy()

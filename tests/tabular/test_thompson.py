@@ -16,7 +16,7 @@ def test_pieces_neighbors_and_resuming_make_no_difference(prior):
 
 
 def test_posteriors_by_hand():
-    """Three 1s and one 0 after a uniform prior; four rewards of mean 3 after N(0, 2²)."""
+    """Use three 1s and one 0 after a uniform prior, and four rewards of mean 3 after N(0, 2²)."""
     assert thompson.beta_posterior(0.75, 4, 1.0, 1.0) == (4.0, 2.0)
     mean, deviation = thompson.gaussian_posterior(3.0, 4, 2.0, 1.0)
     assert mean == pytest.approx(3.0 * 4 / (4 + 0.25))
@@ -24,7 +24,7 @@ def test_posteriors_by_hand():
 
 
 def test_the_normal_posterior_is_that_of_bayes_rule():
-    """On a grid of means: prior times likelihood of single rewards."""
+    """Compare on a grid of means with the prior times the likelihood of single rewards."""
     rewards, grid = np.array([0.3, 1.9, -0.4]), np.linspace(-8, 8, 20_001)
     weights = stats.norm.pdf(grid, 0.0, 1.5) * np.prod(stats.norm.pdf(rewards[:, None], grid, 0.8), axis=0)
     weights /= weights.sum()
@@ -35,7 +35,7 @@ def test_the_normal_posterior_is_that_of_bayes_rule():
 
 @pytest.mark.parametrize(("prior", "chosen"), [("beta", "beta"), ("gaussian", "gaussian"), ("auto", "beta")])
 def test_arms_are_pulled_as_often_as_they_are_believed_to_be_the_best(prior, chosen):
-    """From one state of knowledge, many seeds pull once; the shares are integrals over the posteriors."""
+    """From one posterior, many seeds pull once; the shares are integrals over the posteriors."""
     seeds = 20_000
     made = Thompson(
         ThompsonConfig(prior=prior, steps_per_iteration=1), Arms.paying_one([0.5, 0.5], seeds), seeds=range(seeds)
@@ -57,7 +57,7 @@ def test_arms_are_pulled_as_often_as_they_are_believed_to_be_the_best(prior, cho
 
 
 def test_the_greedy_arm_has_the_largest_believed_mean():
-    """One lucky pull is not believed: a mean of 0.8 in 40 pulls beats 1.0 in one."""
+    """One lucky pull has little weight: a mean of 0.8 in 40 pulls beats 1.0 in one."""
     for prior, arms in (("beta", Arms.paying_one([0.5, 0.5])), ("gaussian", Arms.normal([0.5, 0.5]))):
         made = Thompson(ThompsonConfig(prior=prior), arms, seeds=(0,))
         np.testing.assert_allclose(made.policy(), 0.5)
@@ -67,7 +67,7 @@ def test_the_greedy_arm_has_the_largest_believed_mean():
 
 @pytest.mark.parametrize(("means", "expected"), [([0.9, 0.8], 6.7), ([0.6, 0.5], 12.1)])
 def test_regret_after_1000_pulls(means, expected):
-    """Expected values within four standard errors of both samples, which are taken to be alike."""
+    """Compare with expected values within four standard errors of both samples, assuming equal variances."""
     seeds = 400
     made = Thompson(ThompsonConfig(steps_per_iteration=1000), Arms.paying_one(means, seeds), seeds=range(seeds))
     regret = made.iterate()["bandit/regret"].numpy()

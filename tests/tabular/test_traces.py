@@ -11,7 +11,7 @@ KINDS = ("accumulating", "replacing", "true_online")
 
 
 class Traced:
-    """Dense traces, with the vectors of the papers."""
+    """Twin with dense traces, as vectors like in the papers."""
 
     lam, kind = 0.8, "accumulating"
 
@@ -84,7 +84,7 @@ def test_lambda_0_is_one_step(kind):
 
 @pytest.mark.parametrize("lam", [0.0, 0.6, 1.0])
 def test_offline_the_backward_view_is_the_forward_view(lam):
-    """Sutton and Barto 2018, section 12.2: the moves of an episode are the same, state by state."""
+    """Sutton and Barto 2018, section 12.2: the updates of an episode are the same, state by state."""
     mdp = random_walk(7, left=-1.0)
     common = {"gamma": 0.9, "td_lambda": lam, "step_size": 0.05, "initial_value": 0.3}
     backward = learner_for("td-lambda", mdp, seeds=range(5), update="offline", **common)

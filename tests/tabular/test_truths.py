@@ -1,4 +1,4 @@
-"""Published numbers and identities that belong to no single module, each held exactly."""
+"""Published numbers and identities that belong to no single module, each of them exact."""
 
 import gymnasium
 import numpy as np
@@ -51,7 +51,7 @@ def test_outcomes_that_the_lake_lists_twice_are_one():
 
 
 def test_what_the_best_of_ten_arms_pays():
-    """The mean of the largest of ten standard normal numbers, by integration: 1.5388."""
+    """The mean of the maximum of ten standard normal numbers, by integration: 1.5388."""
     density = lambda x: x * 10 * stats.norm.pdf(x) * stats.norm.cdf(x) ** 9  # noqa: E731 - a formula
     oracle = integrate.quad(density, -12, 12)[0]
     assert oracle == pytest.approx(1.5388, abs=5e-5)
@@ -68,7 +68,7 @@ def test_constants_of_lai_and_robbins_in_closed_form():
 
 
 def shaped(mdp, potential, gamma):
-    """Return the model with γ Φ(s') - Φ(s) added to each reward; Φ is 0 where an episode has ended."""
+    """Return the model with γ Φ(s') - Φ(s) added to each reward; Φ is 0 after the end of an episode."""
     rows = np.repeat(np.arange(mdp.states * mdp.actions), np.diff(mdp.indptr))
     after = np.where(mdp.terminates, 0.0, potential[mdp.successors])
     entries = zip(
@@ -100,7 +100,7 @@ def test_a_potential_shifts_values_and_changes_no_policy(seed):
 
 
 def test_a_bonus_that_is_no_potential_teaches_to_walk_in_circles():
-    """Start, middle, goal worth 1: with 0.5 for each arrival in the middle, coming back to it beats the goal."""
+    """Start, middle, goal worth 1: with 0.5 for each arrival in the middle, returning to it beats the goal."""
     ways = [(0, 1, 1, 0.0), (0, 0, 0, 0.0), (1, 0, 0, 0.0), (1, 1, 2, 1.0)]
     plain = build(3, 2, [(s, a, to, 1.0, pay, to == 2) for s, a, to, pay in ways])
     bribed = build(3, 2, [(s, a, to, 1.0, pay + 0.5 * (to == 1), to == 2) for s, a, to, pay in ways])
