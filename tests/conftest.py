@@ -36,7 +36,7 @@ LONGEST = (
 
 
 def pytest_collection_modifyitems(config, items):
-    """Begin with the longest files where processes share the tests, so that none is left alone with one at the end."""
+    """Begin with the longest files if several processes share the tests, so that none starts a long one at the end."""
     if hasattr(config, "workerinput"):
         places = {Path(__file__).parent / name: place for place, name in enumerate(LONGEST)}
         items.sort(key=lambda item: places.get(item.path, len(LONGEST)))

@@ -27,7 +27,7 @@ def train(folder, **changes):
 
 
 def interrupted_after(iterations):
-    """An ``interrupted`` that is true once training has made so many iterations."""
+    """Return an ``interrupted`` that is true after `iterations` iterations."""
     questions = iter(range(10**9))
     return lambda: next(questions) >= iterations
 
@@ -141,7 +141,7 @@ def test_a_finished_run_can_be_resumed_and_stays_as_it_is(tmp_path):
 
 
 class Dice(gymnasium.Env):
-    """Throws dice that nobody can seed."""
+    """Environment with a generator that cannot be seeded."""
 
     observation_space = gymnasium.spaces.Box(0, 1, (1,))
     action_space = gymnasium.spaces.Discrete(2)
@@ -201,7 +201,7 @@ def test_a_loaded_run_is_what_was_trained(tmp_path):
 
 
 class Aiming(gymnasium.Env):
-    """Pays for actions close to an array that is seen; those that a mask forbids are an error."""
+    """Environment that rewards actions close to an observed array, and asserts the action mask."""
 
     def __init__(self, actions):
         self.action_space = actions
@@ -243,7 +243,7 @@ def aiming():
 
 
 def played(trained, **options):
-    """Return the score of an episode of ``predict`` in the environment that an evaluation begins with."""
+    """Return the score of an episode of ``predict`` in the first environment of an evaluation."""
     env = gymnasium.make(trained.run.settings.task)
     place = options.get("seed_index", 0)
     (row,) = streams.row_seeds([trained.run.settings.seeds[place]], 1, "evaluation")
@@ -470,11 +470,11 @@ def test_an_error_of_the_report_costs_no_training(tmp_path, caplog):
 
     def full(record):
         told.append(record)
-        raise ArithmeticError("the other end is gone")
+        raise ArithmeticError("the connection is closed")
 
     trained = train(tmp_path / "run", report=full)
     assert trained.outcome.consumed == 320
-    assert trained.outcome.report_error.startswith("ArithmeticError: the other end is gone (")
+    assert trained.outcome.report_error.startswith("ArithmeticError: the connection is closed (")
     assert len(told) == 1
     (text,) = [record.getMessage() for record in caplog.records]
     assert "report is disabled, since it raised ArithmeticError" in text
@@ -496,7 +496,7 @@ def test_tables_keep_no_best_policies(tmp_path):
 
 
 class Hole(gymnasium.Env):
-    """Shows no number in the middle of every episode of 20 steps."""
+    """Environment whose observation is NaN in the middle of every episode of 20 steps."""
 
     observation_space = gymnasium.spaces.Box(-1.0, 1.0, (1,))
     action_space = gymnasium.spaces.Box(-1.0, 1.0, (1,))
@@ -542,7 +542,7 @@ def test_a_state_after_an_observation_that_is_not_finite_is_saved_and_gone_on_wi
             interrupted=interrupted_after(iterations),
             **values,
         )
-        assert cut.outcome.consumed % 20 > 11, "the hole is behind, the end of the episode ahead"
+        assert cut.outcome.consumed % 20 > 11, "after the NaN and before the end of the episode"
         assert operant.resume(tmp_path / "run", progress="silent").outcome.consumed >= 150
     finally:
         del gymnasium.registry["OperantTestHole-v0"]
@@ -563,7 +563,7 @@ def test_a_run_that_cannot_go_on_to_another_budget_is_left_as_it_was(tmp_path):
 
 def test_runs_that_begin_together_get_folders_of_their_own(tmp_path, monkeypatch):
     first = train(tmp_path / "ppo-1").run
-    found = iter([first.path, tmp_path / "ppo-2"])  # the first was free when the second run looked
+    found = iter([first.path, tmp_path / "ppo-2"])  # the first folder did not exist when the second run checked
     monkeypatch.setattr("operant.api.default_run_path", lambda *_: next(found))
     assert operant.train("ppo", "CartPole-v1", **QUICK).run.path == tmp_path / "ppo-2"
 
@@ -682,7 +682,7 @@ def test_an_algorithm_is_a_name_or_a_class(name):
 
 
 def bare_run(folder):
-    """Make a run in which nothing was trained yet."""
+    """Make a run before its training."""
     settings = Settings("ppo", "CartPole-v1", budget=320, evaluate_every=160, evaluate_episodes=2)
     return Run.create(
         folder, settings, PPOConfig(**SMALL), resolved={"device": "cpu", "threads": 1, "precision": "highest"}
@@ -729,7 +729,7 @@ SPEAKING |= {"progress": "silent", "checkpoint_seconds": 0}
 
 
 def bytes_of(run):
-    """Return the latest checkpoint of a run and what it answered in evaluations, as bytes."""
+    """Return the latest checkpoint of a run and its answers in evaluations, as bytes."""
     checkpoint, _ = run.checkpoints.latest()
     files = {path.name: path.read_bytes() for path in checkpoint.iterdir()}
     return files, run.samples_path.read_bytes()
@@ -774,10 +774,10 @@ def test_what_a_language_model_answered_is_kept_and_rewound(tmp_path):
     records = trained.run.evaluations_path.read_bytes().splitlines(True)
     trained.run.evaluations_path.write_bytes(b"".join(records[:-1]))
     resumed = operant.resume(tmp_path / "run", progress="silent")
-    assert resumed.run.samples_path.read_bytes() == before, "samples of an evaluation that was lost are written once"
+    assert resumed.run.samples_path.read_bytes() == before, "samples of a repeated evaluation are written once"
 
 
-# What a language run tells its user
+# Messages of language model runs
 
 
 @pytest.mark.parametrize(
@@ -837,7 +837,7 @@ def test_a_policy_that_gets_worse_is_told_so(tmp_path, caplog):
     assert best.evaluate().scores == first.evaluate().scores
 
 
-# Environments of one's own
+# Custom environments
 
 OWN = """
 import gymnasium, numpy as np
@@ -874,7 +874,7 @@ def test_a_change_of_ones_own_environment_is_said_before_a_run_goes_on(tmp_path,
     with pytest.raises(RunError, match=message):
         operant.resume(run, budget=64, progress="silent")
     operant.train("ppo", task, seeds=1, budget=32, run=tmp_path / "next", init=run, evaluate_episodes=2, **few)
-    assert "has changed" in caplog.text, "networks are given on, into a changed world too"
+    assert "has changed" in caplog.text, "weights initialize another run, also in a changed environment"
     operant.resume(run, budget=64, progress="silent", accept_changes=True)
     operant.load(run).close()
 

@@ -15,7 +15,7 @@ from operant.runtime.run import Run
 SPEAKING = {"train_examples": 48, "held_out": 6, "max_completion_length": 6, "budget": 64, "evaluate_every": 32}
 SPEAKING |= {"progress": "silent", "checkpoint_seconds": 0}
 EARLIER = sorted(path for path in (Path(__file__).parent / "earlier_runs").iterdir() if path.is_dir())
-"""Runs that were made by hand, without metrics: what they hold has to be read by every version to come."""
+"""Hand-made runs without metrics: every future version must read them."""
 
 
 @pytest.mark.parametrize("path", EARLIER, ids=lambda path: path.name)
@@ -29,7 +29,7 @@ def test_a_run_of_an_earlier_version_is_gone_on_with(path):
         learner.load_state_dict(state)
         assert learner.consumed == consumed
         (was, tensors), (now, others) = flatten(state), flatten(learner.state_dict())
-        assert json.dumps(now) == json.dumps(was), "what checkpoints hold, and in which order"
+        assert json.dumps(now) == json.dumps(was), "the content of checkpoints and its order"
         assert list(others) == list(tensors)
         for name, tensor in tensors.items():
             assert (name, others[name].dtype) == (name, tensor.dtype)

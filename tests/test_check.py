@@ -14,7 +14,7 @@ ALTERNATING = {**REPLAY, "rounds_per_iteration": 4}
 
 
 class Mean(Resumable):
-    """Learns the mean of random numbers, and keeps the contract."""
+    """Learner of the mean of random numbers, which fulfills the contract."""
 
     STATE = ("consumed", "weights", "streams")
 
@@ -24,22 +24,22 @@ class Mean(Resumable):
 
     @property
     def learned(self):
-        """What is compared of a seed alone and beside others."""
+        """Weights to compare between a seed alone and among others."""
         return {"weights": self.weights}
 
     def drawn(self):
-        """Return one number of each seed."""
+        """Return one random number per seed."""
         return torch.stack([torch.rand((), generator=stream) for stream in self.streams])
 
     def iterate(self):
-        """Go some way towards a random number."""
+        """Move the weights toward a random number."""
         errors = self.drawn() - self.weights
         self.weights += 0.5 * errors
         self.consumed += 4
         return {"losses/error": errors.square(), "rollout/episode_return": float("nan"), "rate": 0.5}
 
     def close(self):
-        """Nothing is held."""
+        """Release nothing."""
 
 
 class StandsStill(Mean):
@@ -203,7 +203,7 @@ def test_learners_of_the_library_keep_the_contract(name, task, values):
 
 
 class Hurried(A2C):
-    """A subclass that loses what its base keeps."""
+    """Subclass that omits parts of its base class from the state."""
 
     STATE = ("consumed", "agent")
 

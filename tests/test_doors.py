@@ -1,4 +1,4 @@
-"""What users add from outside counts as built in: it is trained, resumed, evaluated, compared and listed."""
+"""Extensions work like built-in parts: they are trained, resumed, evaluated, compared and listed."""
 
 import json
 import shutil
@@ -220,7 +220,7 @@ def test_an_objective_of_ones_own_takes_the_place_of_the_built_in_one(tmp_path, 
 
 
 def here(log_probs, batch, clip, beta, kl):
-    """Stand in the file of a test."""
+    """Objective in the file of a test."""
     return -log_probs * batch.advantages
 
 
@@ -310,7 +310,7 @@ def test_wrappers_belong_to_the_run_and_go_on_bit_for_bit(world, train, tmp_path
     assert found[0].steps.min() == 48
     again.predict([0.0] * 4)
     scored = again.evaluate(1, backend="gymnasium")
-    with _stage(again, 0, False, 1000) as stage:  # a policy that sees what it has learned from plays as it is scored
+    with _stage(again, 0, False, 1000) as stage:  # plays with the learned state of wrappers, as in evaluation
         assert stage.play(1).scores == list(scored.episode_scores[0])
     world.write_text(f"{MY_WORLD}# changed\n")
     with pytest.raises(RunError, match=r"wrappers .*my_world\.py has changed"):
@@ -380,7 +380,7 @@ def test_the_list_names_what_packages_offer(tmp_path, monkeypatch, capfd):
     info.mkdir()
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: its-ppo\nVersion: 2.0\n")
     (info / "entry_points.txt").write_text("[operant.algorithms]\nits-ppo = its_ppo:It\n")
-    monkeypatch.syspath_prepend(tmp_path)  # there is no such module: a list imports nothing
+    monkeypatch.syspath_prepend(tmp_path)  # there is no such module: listing imports nothing
     assert main(["list", "--json"]) == 0
     *_, last = json.loads(capfd.readouterr().out)["algorithms"]
     assert last == {"name": "its-ppo", "package": "its-ppo 2.0", "module": "its_ppo", "learner": "It"}

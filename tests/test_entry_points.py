@@ -1,4 +1,4 @@
-"""What an installed package offers by entry points is used by name as what is built in, and a run with it goes on."""
+"""Entry points of installed packages are used by name like built-in parts, and runs with them resume."""
 
 import runpy
 import sys
@@ -81,7 +81,7 @@ GRPO = {
 
 @pytest.fixture(autouse=True)
 def installed(tmp_path, monkeypatch):
-    """A package on the path with all of these parts."""
+    """Return a package on the path with all of these parts."""
     info = tmp_path / "site" / "parts_offered-1.0.dist-info"
     info.mkdir(parents=True)
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: its-parts\nVersion: 1.0\n")
@@ -102,7 +102,7 @@ def test_parts_are_named_and_go_on_bit_for_bit(algorithm, options, tmp_path):
     assert same(operant.resume(tmp_path / "part", progress="silent"), whole)
     evaluation = operant.load(tmp_path / "whole").evaluate(2)
     if algorithm == "grpo":
-        assert evaluation.metrics, "the reward it was trained on is measured next to the task's own"
+        assert evaluation.metrics, "the training reward is measured in addition to the task's own reward"
     else:
         assert 0 <= evaluation.mean <= 40
         assert evaluation.mean % 2 == 0, "rewards are doubled in evaluations, too"

@@ -1,4 +1,4 @@
-"""The scripts of docs/extending.md are short, run, and go on bit for bit."""
+"""The scripts of docs/extending.md are short, run, and resume bit for bit."""
 
 import re
 from pathlib import Path

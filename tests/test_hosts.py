@@ -1,4 +1,4 @@
-"""Where workers run is set for a block, and for that alone."""
+"""The host of workers is set for a block only."""
 
 from collections import Counter
 from contextlib import suppress

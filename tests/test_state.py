@@ -158,7 +158,7 @@ class Pair:
 
     @all_or_nothing
     def load_state_dict(self, state):
-        """Go on."""
+        """Load."""
         self.first = state["first"]
         if state["second"] <= 0:
             raise ValueError(f"second must be positive, got {state['second']}")
@@ -166,7 +166,7 @@ class Pair:
 
 
 class Triple(Pair):
-    """One more, in a state of its own kind."""
+    """Subclass with one more number in its state."""
 
     third = 3
 
@@ -204,7 +204,7 @@ def test_what_a_parent_class_loads_is_taken_back_too(state, error):
 
 def test_the_method_keeps_its_name_and_its_words():
     assert Pair.load_state_dict.__name__ == "load_state_dict"
-    assert Pair.load_state_dict.__doc__ == "Go on."
+    assert Pair.load_state_dict.__doc__ == "Load."
 
 
 class Inner(NamedTuple):
@@ -226,7 +226,7 @@ class Child(DeclaredState):
 
 
 class Owner(Resumable):
-    """One part of every kind."""
+    """State with one part of every kind."""
 
     STATE = ("count", "plain", "nothing", ("weight", "child.weight"), "streams", "parts", "array", "record", "child")
 
@@ -254,7 +254,7 @@ def test_a_state_has_the_entries_that_are_declared_in_their_order():
     assert list(state) == ["count", "plain", "nothing", "weight", "streams", "parts", "array", "record", "child"]
     assert state["child"].keys() == {"weight"}
     assert state["record"].keys() == {"inner", "flags"}, "what does not change is configuration"
-    assert state["record"]["inner"]["words"].tolist() == [-1, 3], "safetensors knows words as signed ones"
+    assert state["record"]["inner"]["words"].tolist() == [-1, 3], "safetensors stores the words as signed integers"
     assert [stream.dtype for stream in state["streams"]] == [torch.uint8] * 2
 
 
@@ -321,7 +321,7 @@ def test_a_state_that_does_not_fit_is_refused_by_the_name_of_the_part(path, valu
     inner[last] = value
     with pytest.raises(StateError, match=rf"state entry {message}.*: the state was saved by a different configuration"):
         owner.load_state_dict(state)
-    assert str(owner.state_dict()) == str(before), "what came before the part is as it was"
+    assert str(owner.state_dict()) == str(before), "the parts before the failure are unchanged"
 
 
 @pytest.mark.parametrize("path", [("count",), ("parts", "a"), ("parts", "b", "weight"), ("record", "inner", "steps")])

@@ -15,7 +15,7 @@ def words(seed, purpose, *index):
 
 
 def test_streams_never_change():
-    # Whoever changes these numbers changes every published result.
+    # Changing these numbers changes every published result.
     assert streams.integer(0, "policy") == 280055738
     assert streams.integer(0, "policy", 0) == 723170738
     assert streams.integer(7, "environment", 3, bits=63) == 4087281947548091014

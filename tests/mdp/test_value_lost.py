@@ -7,7 +7,7 @@ from operant import mdp
 
 
 def fork():
-    """Return a model: in state 0, left ends with 1, and right leads to state 1, where up ends with 4 and down with 0."""
+    """Return a model: in state 0, left ends with 1, right leads to state 1, where up ends with 4 and down with 0."""
     outcomes = [(0, 0, 2, 1.0, 1.0, True), (0, 1, 1, 1.0, 0.0, False), (1, 0, 2, 1.0, 4.0, True)]
     outcomes.append((1, 1, 2, 1.0, 0.0, True))
     return mdp.MDP.from_table(outcomes, start=[1, 0, 0], terminal=[2])

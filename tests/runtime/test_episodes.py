@@ -9,7 +9,7 @@ LENGTHS = torch.tensor([[2, 5, 1], [4, 3, 1]])  # of the first and of all later 
 
 
 class Scripted:
-    """Three rows of episodes of given lengths, with observations ``(row, episode, step)`` and rewards ``10 row + step``.
+    """Three rows of episodes of given lengths; observations are ``(row, episode, step)``, rewards ``10 row + step``.
 
     The odd row is truncated, the others terminate. With ``next_step`` an invalid transition follows each episode.
     """

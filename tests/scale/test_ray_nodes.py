@@ -1,4 +1,4 @@
-"""A Ray cluster of four nodes on this machine, with losses during training: all bits are equal, and no process is left."""
+"""A Ray cluster of four nodes on this machine, with losses during training: all bits are equal, no process is left."""
 
 import json
 import os

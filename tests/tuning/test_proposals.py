@@ -61,5 +61,5 @@ def test_the_median_decides_what_is_hopeless():
     assert is_hopeless(SPACE, ended, Trial(6, FIRST, curve={1: 2.4}), patience=0)
     assert not is_hopeless(SPACE, ended, Trial(6, FIRST, curve={1: 2.4}), patience=2)
     assert is_hopeless(SPACE, ended, Trial(6, FIRST, curve={1: 2.4, 2: 7.4}), patience=2)
-    assert not is_hopeless(SPACE, ended, Trial(6, FIRST, curve={1: 9.0, 2: 7.4}), patience=1)  # its best counts
-    assert not is_hopeless(SPACE, ended[:4], Trial(4, FIRST, curve={1: -9.0}), patience=0)  # few to compare with
+    assert not is_hopeless(SPACE, ended, Trial(6, FIRST, curve={1: 9.0, 2: 7.4}), patience=1)  # its best result counts
+    assert not is_hopeless(SPACE, ended[:4], Trial(4, FIRST, curve={1: -9.0}), patience=0)  # too few for a comparison

@@ -19,9 +19,9 @@ class Config:
 
 def test_the_space_of_a_configuration():
     space = space_of(Config())
-    assert set(space) == {"learning_rate", "gamma", "hidden_sizes"}  # what is None stays None, what is unknown as it is
+    assert set(space) == {"learning_rate", "gamma", "hidden_sizes"}  # fields that are None or unknown stay unchanged
     assert space["learning_rate"] == Range(1e-3 / 30, 3e-2, log=True)
-    assert space["gamma"].choices == (0.9, 0.95, 0.97, 0.98, 0.99, 0.995, 0.999)  # the first value at its place
+    assert space["gamma"].choices == (0.9, 0.95, 0.97, 0.98, 0.99, 0.995, 0.999)  # sorted, with the default
     assert set(space_of(Config(), fixed={"gamma"})) == {"learning_rate", "hidden_sizes"}
 
 
@@ -30,7 +30,7 @@ def test_every_space_has_a_field_and_contains_each_default():
     for entry in catalog.CONTROL + catalog.TABULAR:
         config = entry.config_class()
         if not any(vars(config)[name] for name in SPACES.keys() & vars(config).keys()):
-            continue  # all of them are switched off
+            continue  # all of them are disabled
         space = space_of(config)
         fields |= set(space)
         for name, dimension in space.items():

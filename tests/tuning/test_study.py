@@ -45,7 +45,7 @@ def test_the_best_trial_is_trained_again_on_fresh_seeds(whole):
     assert result.best.value == max(values)
     equals = [trial for trial in result.trials if trial.value == max(values)]
     means = [np.mean(list(trial.curve.values())) for trial in equals]
-    assert result.best.number == equals[int(np.argmax(means))].number  # of equal scores the one that came first
+    assert result.best.number == equals[int(np.argmax(means))].number  # of equal scores the first one
     assert result.trials[0].values == {"step_size": 0.05}
     assert result.trials[0].value == result.trials[0].curve[8]
     assert Run.open(study.path / "trials" / "0000").settings.seeds == SEEDS
@@ -80,7 +80,7 @@ def test_a_study_that_was_killed_loses_nothing_but_what_was_not_written(whole, t
     study.run()
     file = study.path / "trials.jsonl"
     lines = file.read_text().splitlines()
-    file.write_text("\n".join(lines[:-1]) + '\n{"number": 2, "val')  # in the middle of the last record
+    file.write_text("\n".join(lines[:-1]) + '\n{"number": 2, "val')  # within the last record
     assert study.trials()[-1].state == "running"
     assert study.run().default is None
     assert facts(study) == facts(whole[0])[:3]

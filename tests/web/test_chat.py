@@ -14,7 +14,7 @@ SMALL = {"train_examples": 24, "held_out": 2, "batch_size": 8, "budget": 16, "ev
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    """Return two seeds of a policy, the same saved, a reward model, and a run of a table."""
+    """Return a folder with two seeds of a policy, the same saved, a reward model, and a run of a table."""
     path = tmp_path_factory.mktemp("web") / "runs"
     operant.train("sft", "preference", seeds=2, run=path / "words", **SMALL)
     operant.train("reward-model", "preference", seeds=1, run=path / "judge", **SMALL)
@@ -25,12 +25,12 @@ def folder(tmp_path_factory):
 
 @pytest.fixture(autouse=True)
 def forget():
-    """Forget the answers of other tests."""
+    """Clear the answers of other tests."""
     chat._open.clear()
 
 
 def whole(folder, prompt, **given):
-    """Ask until an answer is complete."""
+    """Call until an answer is complete, and return it."""
     given = {"model": "words", "before": [], "max_tokens": 12} | given
     for _ in range(200):
         found = chat.answer(folder, prompt=prompt, **given)

@@ -36,7 +36,7 @@ def ledger(consumed, seed):
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    """Return a run with ledgers and samples of two seeds, one of a language model without any, and one of a table."""
+    """Return a folder: a run with ledgers and samples of two seeds, a language model without these, and a table."""
     path = tmp_path_factory.mktemp("web") / "runs"
     make_run(path / "table", [[0.1]])
     settings = Settings(algorithm="grpo", task="arithmetic", seeds=(3, 4), budget=20)

@@ -46,7 +46,7 @@ def test_a_package_that_is_not_installed_names_none(monkeypatch):
 @pytest.mark.parametrize("address", ["javascript:alert(1)", "docs", "//example.org", "file:///docs"])
 def test_an_address_is_of_a_web_site(address, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    (tmp_path / "docs").mkdir()  # without a first page
+    (tmp_path / "docs").mkdir()  # without a start page
     with pytest.raises(ValueError, match=r"be a URL \(https:// or http://\), or a folder with an index\.html"):
         find_documentation(address)
 

@@ -17,7 +17,7 @@ METHODS = ["POST", "PUT", "DELETE", "PATCH", "OPTIONS", "TRACE", "CONNECT", "PRO
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    """Return a folder with a site, next to a file that is none of its business, and a link to that."""
+    """Return a folder with a site, next to a file that must not be served, and a link to that file."""
     found = tmp_path_factory.mktemp("built") / "site"
     (found / "algorithms" / "ppo").mkdir(parents=True)
     (found / "index.html").write_text(FIRST, encoding="utf-8", newline="")
@@ -65,7 +65,7 @@ def test_a_file_is_served_as_what_it_is(site, folder, name):
 )
 def test_nothing_else_is_served(site, name):
     response = site.get(f"/docs/{name}")
-    assert response.status_code == 404 or response.text == "app.js"  # the client itself takes ./ out
+    assert response.status_code == 404 or response.text == "app.js"  # the client itself resolves ./
     assert "secret" not in response.text
 
 

@@ -9,7 +9,7 @@ from web.folders import make_run  # type: ignore[import-not-found]
 
 @pytest.fixture
 def runs(tmp_path):
-    """Return a folder with runs at two depths, one behind a link, and what is none."""
+    """Return a folder with runs at two depths, one behind a link, and with other files."""
     path = tmp_path / "runs"
     for name in ("one", "set/two", "a/b/three"):
         make_run(path / name, [[0.1]])

@@ -8,7 +8,7 @@ from operant.web.images import SIGNATURE, png
 
 
 def decoded(data):
-    """Return the image in a PNG without filters, read by hand."""
+    """Decode a PNG without filters by hand, and return the image."""
     assert data.startswith(SIGNATURE)
     place, parts = len(SIGNATURE), {}
     while place < len(data):

@@ -21,7 +21,7 @@ PROMPTS = ("1+1=", "2+2=", "<script>alert(1)</script>")
 
 @pytest.fixture
 def folder(tmp_path):
-    """Return a run with three prompts of two answers each."""
+    """Return a folder with a run of three prompts with two answers each."""
     run = make_run(tmp_path / "runs" / "spoken", [[0.5]])
     with run.samples_path.open("w", encoding="utf-8") as file:
         for prompt in PROMPTS:

@@ -13,7 +13,7 @@ def test_all_of_it_is_in_the_catalog():
 
 
 def test_nothing_builds_on_itself():
-    assert set(TopologicalSorter(BUILDS_ON).static_order()) <= NAMES  # raises CycleError if it does
+    assert set(TopologicalSorter(BUILDS_ON).static_order()) <= NAMES  # raises CycleError for a cycle
 
 
 def test_what_stands_alone_is_a_beginning():

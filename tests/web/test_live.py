@@ -11,7 +11,7 @@ from web.folders import make_run  # type: ignore[import-not-found]
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch):
-    """Look at the files a hundred times a second."""
+    """Read the files a hundred times a second."""
     monkeypatch.setattr(live, "SECONDS", 0.01)
 
 
@@ -27,7 +27,7 @@ def read(text):
 
 
 async def news(response, count):
-    """Return the next events, the first setting of the stream left out."""
+    """Return the next events, without the first setting of the stream."""
     found = []
     async for chunk in response.body_iterator:
         if not chunk.startswith((b"retry", b":")):

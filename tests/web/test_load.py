@@ -1,4 +1,4 @@
-"""Many clients at a time (row F27): the memory of the server is bounded, and it still answers."""
+"""Many clients at the same time (row F27): the memory of the server is bounded, and it still responds."""
 
 import asyncio
 import subprocess
@@ -13,13 +13,13 @@ from web.folders import make_run  # type: ignore[import-not-found]
 pytestmark = pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="needs Linux's /proc")
 
 CLIENTS = 800
-"""A thousandth of a megabyte each would go unnoticed; `python benchmarks/web.py` opens 10 000."""
+"""A thousandth of a megabyte each would not be noticed; `python benchmarks/web.py` opens 10 000."""
 MOST_KILOBYTES = 90_000
 
 
 @pytest.fixture
 def server(tmp_path):
-    """Serve one run."""
+    """Serve a folder with one run."""
     make_run(tmp_path / "runs" / "one", [[0.1]], metrics=3)
     command = [
         sys.executable,
@@ -40,7 +40,7 @@ def server(tmp_path):
 
 
 async def status(port, path):
-    """Ask, and return the status and the open connection."""
+    """Send a request, and return the status and the open connection."""
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     writer.write(f"GET {path} HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\n\r\n".encode())
     line = await asyncio.wait_for(reader.readline(), 60)

@@ -14,7 +14,7 @@ from web.folders import make_run  # type: ignore[import-not-found]
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    """Return runs of a policy, of a reward model, of one without a checkpoint and of a table; and saved models."""
+    """Return a folder with runs of a policy, a reward model and a table, one without a checkpoint, and saved models."""
     path = tmp_path_factory.mktemp("web") / "runs"
     make_run(path / "table", [[0.1]])
     kinds = [("grpo", "arithmetic", GRPOConfig()), ("reward-model", "preference", RewardModelConfig())]

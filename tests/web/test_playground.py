@@ -35,7 +35,7 @@ def test_the_exact_numbers_are_those_of_solve(world, tmp_path, capsys):
 
 @pytest.mark.parametrize("world", WORLDS, ids=lambda world: world.name)
 def test_a_world_is_the_task_that_it_is_called(world):
-    """FrozenLake orders its actions in another way; values do not depend on that."""
+    """FrozenLake orders its actions differently, which does not change the values."""
     values = mdp.solve(maps.read(world.task).mdp, gamma=world.gamma, tolerance=1e-9).values
     found = playground.exact(HERE, world.drawing, world.gamma)
     np.testing.assert_allclose(numbers(found["values"]), values, atol=1e-9, rtol=0)
@@ -78,7 +78,7 @@ def test_frames_of_a_learner_do_not_depend_on_how_many_there_are(algorithm):
 
 
 def test_a_learner_learns_what_train_learns(tmp_path):
-    """The command that is printed gives the same table."""
+    """The printed command gives the same table."""
     from operant.api import load
 
     found = playground.frames(HERE, WORLDS[6].drawing, "q-learning", 0.95, step_size=0.5, seed=2, stride=100, count=10)

@@ -15,7 +15,7 @@ from web.folders import make_run  # type: ignore[import-not-found]
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    """Return two runs, one of them in a folder of its own, a film, and things that are no runs."""
+    """Return a folder with two runs, one of them in a subfolder, a video, and files that are not runs."""
     path = tmp_path_factory.mktemp("web") / "runs"
     first = make_run(path / "first", [[0.1, 0.2, 0.3], [0.4, 0.5, 0.9]], metrics=30)
     make_run(path / "set" / "second", [[0.2, 0.2, 0.2], [0.7, 0.8, 0.9]], gamma=0.9)
@@ -102,7 +102,7 @@ def test_runs_that_cannot_be_compared_still_show_what_differs(folder, tmp_path):
 def test_whether_a_run_is_running(tmp_path):
     make_run(tmp_path / "runs" / "open", [[0.1]], ended=False, metrics=7)
     (entry,) = runs.index(tmp_path / "runs")["runs"]
-    assert (entry["outcome"], entry["consumed"]) == ("running", 1000)  # this process is there
+    assert (entry["outcome"], entry["consumed"]) == ("running", 1000)  # this process is running
     file = tmp_path / "runs" / "open" / "run.json"
     facts = json.loads(file.read_text())
     ended = subprocess.Popen([sys.executable, "-c", ""])
@@ -181,7 +181,7 @@ def test_a_run_of_another_version_cannot_be_compared(folder, tmp_path):
 
 
 def test_a_thousand_runs_are_listed(folder, tmp_path):
-    """How long that takes is told by benchmarks/web.py."""
+    """benchmarks/web.py measures the time."""
     for i in range(1000):
         (tmp_path / f"run-{i}" / "eval").mkdir(parents=True)
         for name in ("config.toml", "run.json", "eval/evaluations.jsonl"):

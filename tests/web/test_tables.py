@@ -6,7 +6,7 @@ from operant.web.tables import Tables
 
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory):
-    """Return what makes a short run of a table."""
+    """Return a function that makes a short run of a table."""
     path = tmp_path_factory.mktemp("tables")
 
     def make(algorithm, task, **options):
@@ -33,7 +33,7 @@ def test_frozen_lake_has_the_cells_of_its_map(trained):
     shown = Tables(trained("q-learning", "FrozenLake-v1")).show(0)
     assert [len(row) for row in shown["world"]["cells"]] == [4] * 4
     other = Tables(trained("q-learning", "FrozenLake-v1", env_kwargs={"is_slippery": False})).show(0)
-    assert other["world"] is None, "the drawing is of the slippery one"
+    assert other["world"] is None, "the drawing shows the slippery lake"
     assert other["exact"] is not None
 
 

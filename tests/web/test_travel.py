@@ -17,7 +17,7 @@ SMALL = {"num_envs": 4, "num_steps": 32, "num_minibatches": 2, "hidden_sizes": (
 
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory):
-    """Return a folder with a run of networks, and two of tables."""
+    """Return a folder with a run of networks and two runs of tables."""
     path = tmp_path_factory.mktemp("travel") / "runs"
     api.train(
         "ppo", "CartPole-v1", seeds=2, budget=2048, run=path / "ppo", progress="silent", keep_checkpoints=4, **SMALL

@@ -1,4 +1,4 @@
-"""AlphaZero: rules in its search, returns with turns, memory, resuming bit for bit, mistakes counted exactly."""
+"""AlphaZero: rules in the search, returns with turns, replay buffer, bit-for-bit resume, exact counts of mistakes."""
 
 from dataclasses import replace
 
@@ -31,7 +31,7 @@ def solved():
 
 
 def blind(found, simulations):
-    """Let a learner search without a network's advice."""
+    """Let a learner search with a network of zeros."""
     found.agent.parameters.zero_()
     found.planner = replace(found.planner, simulations=simulations)
     return found
@@ -39,7 +39,7 @@ def blind(found, simulations):
 
 @pytest.mark.parametrize("kind", ["gumbel", "puct"])
 def test_a_search_without_advice_finds_the_best_moves_near_the_end(solved, kind):
-    """Only the rules are known. In all positions with six or more stones no move of 150 simulations is a mistake."""
+    """The search knows only the rules. In positions with six or more stones no move of 150 simulations is a mistake."""
     found = blind(learner(config=replace(SMALL, search=kind), seeds=(3,)), 150)
     for stones in range(6, 9):
         positions = solved.undecided(stones)
@@ -71,7 +71,7 @@ def test_the_model_plays_by_the_rules():
 
 
 def test_returns_change_their_sign_with_the_turn():
-    """By hand. One game is won by its third move; one goes on, and is worth 0.5 to who moves next."""
+    """By hand: one game is won by its third move; the other continues, worth 0.5 to the player who moves next."""
     found = learner(config=replace(SMALL, td_lambda=1.0))
     values = torch.tensor([[0.1, 0.1], [0.2, 0.2], [0.3, 0.3], [0.4, 0.5]])
     rewards = torch.tensor([[0.0, 0.0], [0.0, 0.0], [1.0, 0.0]])
@@ -103,7 +103,7 @@ def test_the_memory_holds_what_was_played_last():
         found.collect()
     assert found.stored == 90
     kept = found.boards.clone()
-    found.collect()  # 120 positions: the newest 64 are there, in turns
+    found.collect()  # 120 positions: the newest 64 are stored, in turns
     assert found.stored == 120
     places = torch.arange(90, 120) % 64
     untouched = torch.ones(64, dtype=torch.bool)
@@ -135,7 +135,7 @@ def test_the_gradient_is_that_of_autograd():
 
 @pytest.mark.parametrize("task", ["operant/TicTacToe-v0", "operant/ConnectFour-v0"])
 def test_a_turned_sample_is_that_of_the_turned_position(task):
-    """The gradient of samples reflected in training is that of a buffer of the reflected positions and policies."""
+    """The gradient of samples reflected in training equals that of a buffer of reflected positions and policies."""
     found = learner(task=task, seeds=(3,))
     found.collect()
     index, turn = torch.arange(16).unsqueeze(0), torch.ones(1, 16, dtype=torch.int64)
@@ -179,7 +179,7 @@ def test_a_seed_learns_the_same_beside_another():
 
 
 def test_it_certifies_what_it_plays(solved):
-    """A search of many simulations from a blind network errs seldom, and a player of random moves often."""
+    """A search of many simulations with a network of zeros rarely errs, and a player of random moves often."""
     found = blind(learner(seeds=(3,)), 8)
     few, more = found.certify(solved, 0), found.certify(solved, 0, simulations=200)
     assert few.positions == more.positions == 4520
@@ -212,7 +212,7 @@ def test_other_tasks_are_refused():
 
 
 def test_a_run_learns_and_is_evaluated(tmp_path):
-    """Of a small training: the score against random moves rises."""
+    """A short training raises the score against random moves."""
     trained = operant.train(
         "alphazero",
         "operant/ConnectFour-v0",

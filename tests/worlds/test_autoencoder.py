@@ -1,4 +1,4 @@
-"""The autoencoder of images: mirrored sizes, seeds apart, its loss against torch's own modules, and what it learns."""
+"""The autoencoder of images: mirrored sizes, independent seeds, its loss against torch's modules, and learning."""
 
 import pytest
 import torch
@@ -64,7 +64,7 @@ def test_the_loss_against_modules_of_torch():
 
 
 def test_it_learns_to_say_which_of_two_images_it_is():
-    """Two images of one bit of information: the pixels come to cost little, and the latent vector one bit or so."""
+    """Two images have one bit of information: the pixels come to cost little, and the latent vector about one bit."""
     vae = StackedVAE((1, 10, 10), 2, (16,), "small")
     parameters = vae.initial(generators(0, 1))
     optimizer, noise = StackedAdam(parameters), generators(3)[0]

@@ -1,4 +1,4 @@
-"""Players of board games and their certificates: one that plays by the solution, and one that does the opposite."""
+"""Players of board games and their certificates: a player with the solution, and one that plays the opposite."""
 
 import pytest
 import torch
@@ -12,7 +12,7 @@ SOLVED = SolvedGame(BoardGame.tic_tac_toe())
 
 
 class Solver(BoardGamePlayer):
-    """Takes the best action, or one of the worst, by the exact solution."""
+    """Player of the best action, or of one of the worst, by the exact solution."""
 
     def __init__(self, sign, game=SOLVED.game):
         self.sign, self.game, self.seeds, self.planner = sign, game, [0], Planner()

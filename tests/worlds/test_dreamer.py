@@ -1,4 +1,4 @@
-"""DreamerV3: a task of two steps that needs memory, λ-returns, gradients, exact resuming, and seeds apart."""
+"""DreamerV3: a task of two steps that needs memory, λ-returns, gradients, exact resume, and independent seeds."""
 
 from dataclasses import replace
 
@@ -44,7 +44,7 @@ TASKS = {"discrete": "CartPole-v1", "continuous": "Pendulum-v1", "images": "oper
 
 
 class Recall(gymnasium.Env):
-    """See one of two cues, then nothing; reward 1 for the action that is the cue in the second step."""
+    """Task with one of two cues, then a blank observation; reward 1 for choosing the cue in the second step."""
 
     observation_space = spaces.Box(-1, 1, (2,), np.float32)
     action_space = spaces.Discrete(2)
@@ -129,7 +129,7 @@ def test_a_seed_learns_the_same_beside_another(kind):
 
 
 def test_acting_carries_the_states_that_learning_follows():
-    """What an environment remembers is the state that its frames lead to, with the same noise."""
+    """The state stored for an environment is the one to which its frames lead, with the same noise."""
     found = learner(replace(SMALL, num_steps=1))
     obs, memories, taken = [found.collector.obs], [], []
     chance = torch.randn(6, 2, 4, 3, 4, generator=torch.Generator().manual_seed(0))
@@ -156,7 +156,7 @@ def test_an_episode_that_ends_is_forgotten():
     assert (found.memory != 0).any()
     found.collector.collect(1, lambda obs, t: ((), torch.ones(2, 4, dtype=torch.int64)))
     found._forget()
-    assert (found.memory == 0).all(), "all catches have nine steps"
+    assert (found.memory == 0).all(), "all episodes of the task have nine steps"
 
 
 def test_imagination_starts_from_the_last_posteriors_and_its_returns_are_those_of_ops(monkeypatch):
@@ -215,7 +215,7 @@ def test_gradients_reach_where_they_should():
 
 
 def test_a_better_action_than_expected_becomes_more_likely():
-    """One state, two actions of which the second alone is rewarded in imagination."""
+    """In one state, two actions of which only the second is rewarded in imagination."""
     found = learner(replace(SMALL, ent_coef=0.0), seeds=(3,))
     width = found.networks.shape.world.rssm.features
     features = torch.randn(1, 1, 1, width, generator=torch.Generator().manual_seed(0)).expand(2, 1, 8, width)
@@ -315,7 +315,7 @@ def test_a_run_is_trained_and_evaluated(tmp_path):
 
 
 def test_a_gradient_is_a_program_that_looks_at_no_numbers():
-    """Traced at some frames, it is the same function of others, in which other episodes end."""
+    """Traced on some frames, it computes the same function of others, in which other episodes end."""
     config = replace(SMALL, sequence_length=5, imagined_frames=1, imagination_horizon=1)
     found = learner(config, task="operant/PixelCatch-v0", seeds=(3,))
     for _ in range(3):

@@ -1,4 +1,4 @@
-"""Hyperparameters of DreamerV3: what cannot be, and what the presets are."""
+"""Hyperparameters of DreamerV3: errors and presets."""
 
 from dataclasses import replace
 

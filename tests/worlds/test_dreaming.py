@@ -1,4 +1,4 @@
-"""Linear controllers: what they do, what they earn in dreams by hand, and returns of whole episodes."""
+"""Linear controllers: their actions, their rewards in dreams by hand, and returns of whole episodes."""
 
 from dataclasses import replace
 
@@ -15,7 +15,7 @@ CPU = torch.device("cpu")
 
 
 def test_each_controller_acts_for_its_rows():
-    """Two controllers of two rows each: one wants the action of the greatest feature, the other the last one."""
+    """Two controllers of two rows each: one selects the action of the highest feature, the other the last action."""
     controllers = Controllers.of(spaces.Discrete(3, start=5), CPU)
     latent, hidden = torch.tensor([[[3.0], [0.0], [3.0], [0.0]]]), torch.tensor([[[0.0], [2.0], [0.0], [2.0]]])
     weights = torch.zeros(1, 2, 3, 3)
@@ -44,7 +44,7 @@ def test_random_actions_are_one_hot():
 
 
 def test_a_dream_by_hand():
-    """The state counts up to 3, where it ends; action 1 pays 1 a step and action 0 nothing."""
+    """The state counts up to 3, where it ends; action 1 gives 1 per step and action 0 gives 0."""
 
     class Counting:
         shape = MixtureRNNShape(latent=1, actions=2, units=1, components=1, steps=1)

@@ -1,4 +1,4 @@
-"""A learned model: its loss by torch's own distributions, its members apart, and what it learns of exact systems."""
+"""A learned model: its loss by torch's distributions, its independent members, and learning of exact systems."""
 
 from dataclasses import replace
 
@@ -18,7 +18,7 @@ def model(config=SMALL, seeds=(3, 5), width=2, dimensions=1):
 
 
 def filled(steps=60, seeds=2, scale=1.0):
-    """Return a replay of `x' = x + (a, a²) scale`, reward 100 a, which ends where a > 0.9."""
+    """Return a replay buffer of `x' = x + (a, a²) scale`, reward 100 a, which ends if a > 0.9."""
     generator = torch.Generator().manual_seed(0)
     obs = torch.randn(steps, seeds, 1, 2, generator=generator)
     actions = torch.rand(steps, seeds, 1, 1, generator=generator) * 2 - 1
@@ -78,7 +78,7 @@ def test_members_draw_data_of_their_own_and_never_what_is_held_out():
 
 
 def test_a_member_learns_the_same_beside_others():
-    """The gradient of one network is that of autograd through it alone."""
+    """The gradient of one network equals that of autograd through it alone."""
     found, replay = model(), filled()
     found._normalize(replay)
     batch = found._drawn(replay, split(replay)[0])
@@ -143,7 +143,7 @@ def test_little_data_is_enough_to_begin_with(steps):
 
 
 def ring(added, *, rows, capacity):
-    """Return a replay of one seed, whose transitions have their numbers as observations."""
+    """Return a replay buffer of one seed, whose transitions have their numbers as observations."""
     replay = Replay(seeds=1, rows=rows, capacity=capacity)
     numbers = torch.arange(added * rows, dtype=torch.float32).view(added, 1, rows, 1)
     zeros = torch.zeros(added, 1, rows)

@@ -1,4 +1,4 @@
-"""CMA-ES: what it finds, resuming exactly from fitness alone, and random numbers of its own."""
+"""CMA-ES: its optimum, exact resume from fitness alone, and independent random numbers."""
 
 import numpy as np
 import pytest
@@ -56,7 +56,7 @@ def test_it_resumes_before_it_has_begun_and_in_a_second_round():
     first.begin(first.mean)
     assert first.generations == 0
     second = generation(first)
-    assert not torch.equal(beginning, second), "each round has random numbers of its own"
+    assert not torch.equal(beginning, second), "each round has independent random numbers"
     again.load_state_dict(clone(first.state_dict()))
     assert torch.equal(again.mean, first.mean)
 

@@ -1,4 +1,4 @@
-"""Sequences of steps as frames: by hand, against a loop, and with nothing lost at the ends of episodes."""
+"""Sequences of steps as frames: by hand, against a loop, and without losses at the ends of episodes."""
 
 import torch
 from torch.testing import assert_close
@@ -8,7 +8,7 @@ from operant.worlds.frames import frames_of
 
 
 def sequences(terminated, truncated, is_first, weights=None):
-    """Return sequences `[L, S, M]` in which step t of column c is seen as 10 t + c, and leads to 10 t + c + 5."""
+    """Return sequences `[L, S, M]` in which step t of column c has observation 10 t + c, and leads to 10 t + c + 5."""
     length, seeds, samples = terminated.shape
     number = 10.0 * torch.arange(length).view(-1, 1, 1) + torch.arange(seeds * samples).view(1, seeds, samples)
     following = torch.where(terminated | truncated, number + 5, number.roll(-1, 0))

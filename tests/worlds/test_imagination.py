@@ -1,4 +1,4 @@
-"""Actions, and imagined trajectories: against PyTorch's distributions, a loop, and what has a gradient."""
+"""Actions, and imagined trajectories: against PyTorch's distributions, a loop, and the paths of gradients."""
 
 import gymnasium
 import numpy as np

@@ -1,4 +1,4 @@
-"""The networks of MuZero: what they begin with, the range of latent states, and numbers as distributions."""
+"""The networks of MuZero: their initialization, the range of latent states, and numbers as distributions."""
 
 import torch
 from torch.testing import assert_close

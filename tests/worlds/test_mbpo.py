@@ -1,4 +1,4 @@
-"""MBPO: what it imagines in a known world, the mixture it learns from, and resuming bit for bit."""
+"""MBPO: imagined transitions in a known world, the mixture of real and imagined ones, and bit-for-bit resume."""
 
 from dataclasses import replace
 
@@ -38,7 +38,7 @@ def learner(config=SMALL, seeds=(3, 5), budget=100):
 
 
 def known(obs, actions, noise):
-    """The state goes on by the action; each network of two adds its number; it is over beyond 100."""
+    """Predict the state plus the action; each of two networks adds its number; the episode ends beyond 100."""
     member = torch.arange(len(obs)).remainder(2).view(-1, 1, 1) * 10.0
     after = obs + actions + member
     return Prediction(after, 2 * obs[..., 0], (after[..., 0] < 100).float())
@@ -56,7 +56,7 @@ def test_rollouts_begin_in_real_states_and_go_on_by_the_policy():
     for t in range(3):
         added = torch.tensor([0.0, 0.0, 10.0, 10.0]) if t % 2 == 0 else torch.tensor([10.0, 10.0, 0.0, 0.0])
         expected = fields["obs"][t] + fields["actions"][t] + added.view(1, 4, 1)
-        assert_close(fields["next_obs"][t], expected)  # each row goes from one network to the other
+        assert_close(fields["next_obs"][t], expected)  # each row alternates between the networks
         assert_close(fields["rewards"][t], 2 * fields["obs"][t, ..., 0])
         if t:
             assert_close(fields["obs"][t], fields["next_obs"][t - 1])

@@ -1,4 +1,4 @@
-"""The recurrent mixture network: its gradient by autograd alone, ends of episodes, temperatures, and what it learns."""
+"""The recurrent mixture network: its gradient against autograd, ends of episodes, temperatures, and learning."""
 
 from dataclasses import replace
 
@@ -34,7 +34,7 @@ def steps(seed=0, seeds=2, length=5, samples=3):
 
 
 def step_by_step(bound, batch):
-    """Return the outputs `[S, L, M, O]` of one step after another, the memory emptied where an episode begins."""
+    """Return the outputs `[S, L, M, O]` of one step after another, with a new hidden state where an episode begins."""
     hidden, outputs = torch.zeros(2, 3, 4), []
     for t in range(batch.starts.shape[1]):
         hidden = hidden.masked_fill(batch.starts[:, t].unsqueeze(-1), 0.0)
@@ -80,7 +80,7 @@ def test_steps_of_no_weight_do_not_count():
 
 
 def test_a_mixture_is_over_the_latent_vector_and_the_reward_together():
-    """One component says (0, 0) and pays -1, the other (1, 1) and pays 1: no sample has the one with the other's."""
+    """One component gives (0, 0) and -1, the other (1, 1) and 1: no sample mixes the two."""
     bound = SHAPE.bind(parameters(1))
     outputs = torch.zeros(1, 4000, SHAPE.outputs)
     logits, mean, log_std, end = outputs.split_with_sizes([3, 9, 9, 1], -1)

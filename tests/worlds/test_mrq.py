@@ -1,4 +1,4 @@
-"""MR.Q: exact values of a finite task and of a linear-quadratic one, windows, renewals, exact resuming, seeds apart."""
+"""MR.Q: exact values of a finite task and of a linear-quadratic one, windows, target updates, exact resume, seeds."""
 
 from dataclasses import replace
 
@@ -63,7 +63,7 @@ def learner(config=SMALL, seeds=SEEDS, task="CartPole-v1", budget=1000):
 
 
 class Fork(gymnasium.Env):
-    """Two states; action 0 or 1 leads to that state, and action 2 ends the episode; cut after four steps."""
+    """Task with two states; action 0 or 1 leads to that state, action 2 ends the episode; truncated after four steps."""
 
     observation_space = spaces.Box(0, 1, (2,), np.float32)
     action_space = spaces.Discrete(3)
@@ -81,7 +81,7 @@ class Fork(gymnasium.Env):
 
 
 class Quadratic(gymnasium.Env):
-    """s' = s + a / 2 with reward -(s² + a²), cut after four steps."""
+    """Task s' = s + a / 2 with reward -(s² + a²), truncated after four steps."""
 
     observation_space = spaces.Box(-9, 9, (1,), np.float32)
     action_space = spaces.Box(-1, 1, (1,), np.float32)
@@ -98,7 +98,7 @@ class Quadratic(gymnasium.Env):
 
 
 def trained(kind, config, updates):
-    """Return a learner of random actions in a task, after updates."""
+    """Return a learner of random actions in a task, after `updates` updates."""
     gymnasium.register("test/Exact-v0", kind)
     try:
         found = learner(config, seeds=(3,), task="test/Exact-v0", budget=10_000)
@@ -120,7 +120,7 @@ def values(found, obs, actions):
 
 
 def test_values_of_a_finite_task_are_exact():
-    """With γ = ½ staying in state 1 is worth 3 / (1 - ½) = 6, and to go there from state 0 half of that."""
+    """With γ = ½ staying in state 1 is worth 3 / (1 - ½) = 6, and moving there from state 0 is worth half of that."""
     found = trained(Fork, replace(EXACT, gamma=0.5), 400)
     exact = torch.tensor([[2.5, 3.0, 0.0], [1.5, 6.0, 5.0]])
     obs, actions = torch.eye(2).repeat_interleave(3, 0), torch.eye(3).repeat(2, 1)
@@ -180,7 +180,7 @@ def test_only_whole_windows_are_drawn():
     found.experience.explore(2)
     found._remember(2)
     assert not found.priorities.levels[0].any()
-    for steps in (1, 3, 12, 5):  # 12 is the length of the ring
+    for steps in (1, 3, 12, 5):  # 12 is the length of the ring buffer
         found.experience.explore(steps)
         found._remember(steps)
         drawn = found.priorities.levels[0][0, :24].nonzero().flatten()

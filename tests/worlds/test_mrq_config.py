@@ -1,4 +1,4 @@
-"""Configurations of MR.Q that cannot be, and its presets."""
+"""Configurations of MR.Q: errors and presets."""
 
 import pytest
 

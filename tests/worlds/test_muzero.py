@@ -1,4 +1,4 @@
-"""MuZero: values of a known world, memory that is searched anew, exact resuming, and play."""
+"""MuZero: values of a known world, reanalysis of the replay buffer, exact resume, and play."""
 
 from dataclasses import replace
 
@@ -36,7 +36,7 @@ def learner(config=SMALL, seeds=SEEDS, task="CartPole-v1", **kwargs):
 
 
 def test_values_are_those_of_a_known_world():
-    """The way through a maze of six cells: its values, and the actions of an optimal policy."""
+    """In a maze of six cells: the values along the way, and the actions of an optimal policy."""
     model = mdp.MDP.from_gymnasium("operant/Maze2x3-v0")
     exact = mdp.solve(model, gamma=0.9)
     config = replace(
@@ -108,11 +108,11 @@ def test_what_is_searched_anew_takes_the_place_of_what_was_found():
 
 
 def test_values_are_scaled_by_the_range_of_returns():
-    """The same difference of values moves the policy less where returns differ more; boards keep their range."""
+    """The same difference of values moves the policy less if returns vary more; boards keep their range."""
     found = learner(seeds=(3,))
     for _ in range(4):
         found.iterate()
-    assert 1.0 < float(found.spread) < 30.0, "returns of falls within some ten steps"
+    assert 1.0 < float(found.spread) < 30.0, "returns of falls within about ten steps"
     found.parameters.add_(torch.randn(found.parameters.shape, generator=torch.Generator().manual_seed(0)) * 0.1)
     obs = found.replay.fields["obs"][:6, :, 0].movedim(1, 0)
     prior = found.model.predict(found.model.represent(obs))[0].softmax(-1).flatten(0, 1)
@@ -134,7 +134,7 @@ def test_windows_are_drawn_by_the_error_of_their_value():
     for _ in range(3):
         found.collect()
     ready = found.priorities.levels[0] > 0
-    assert int(ready.sum()) == (18 - (SMALL.window - 1)) * 4, "only what a whole window follows"
+    assert int(ready.sum()) == (18 - (SMALL.window - 1)) * 4, "only steps that a whole window follows"
     batch, index = found.sample()
     errors = torch.zeros(index.shape)
     errors[0, 0] = 1e6

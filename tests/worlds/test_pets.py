@@ -1,4 +1,4 @@
-"""PETS: plans in a known world, what they bring by hand, and a run that is resumed and evaluated."""
+"""PETS: plans in a known world, their returns by hand, and a run that is resumed and evaluated."""
 
 from dataclasses import replace
 
@@ -43,7 +43,7 @@ def walk(end=False):
 
 
 def test_what_plans_bring_by_hand():
-    """From 0 by steps of 0.5 and 0.5 and 0: minus ¼, 0, 0. Where 0.5 is the end, only the first step counts."""
+    """From 0 by steps of 0.5, 0.5 and 0: -¼, 0, 0. If 0.5 is terminal, only the first step counts."""
     found = learner()
     plans = torch.tensor([0.5, 0.5, 0.0]).view(1, 1, 1, 3, 1).expand(2, 1, 1, 3, 1)
     chance = torch.zeros(3, 2, 1, 4)
@@ -51,7 +51,7 @@ def test_what_plans_bring_by_hand():
     assert_close(found.evaluate_plans(torch.zeros(2, 1, 3), plans, chance), torch.full((2, 1, 1), -0.25))
     found.model.predict = walk(end=True)
     started = plans.clone()
-    started[..., 1, 0] = -0.5  # were it to go on, the way back would cost 1 and 1
+    started[..., 1, 0] = -0.5  # without the end, the way back would cost 1 and 1
     assert_close(found.evaluate_plans(torch.zeros(2, 1, 3), started, chance), torch.full((2, 1, 1), -0.25))
     found.config = replace(SMALL, gamma=0.5)
     found.model.predict = walk()
@@ -59,7 +59,7 @@ def test_what_plans_bring_by_hand():
 
 
 def test_members_are_averaged_and_rows_kept_apart():
-    """Each network adds its own number to the reward; each row begins where it is."""
+    """Each network adds its own number to the reward; each row starts in its own state."""
     found = learner(replace(SMALL, num_envs=2, buffer_size=100))
     own = torch.tensor([1.0, 3.0, 10.0, 30.0]).view(4, 1)  # two networks of each of two seeds
 
@@ -82,7 +82,7 @@ def test_plans_reach_what_is_best_in_a_known_world(planner):
     stream = [torch.Generator().manual_seed(seed) for seed in (0, 1)]
     mean, _ = found.improve(torch.zeros(2, 1, 3), torch.zeros(2, 1, 3, 1), found._draws(1, stream))
     assert_close(mean[..., 0].sum(-1), torch.ones(2, 1), atol=0.1, rtol=0)
-    assert (mean[:, :, 0] > 0.9).all(), "the first step goes as far as it can"
+    assert (mean[:, :, 0] > 0.9).all(), "the first step is as large as possible"
 
 
 def test_worthless_plans_are_those_without_a_number():
@@ -97,7 +97,7 @@ def test_worthless_plans_are_those_without_a_number():
 
 @pytest.mark.parametrize("planner", ["cem", "mppi"])
 def test_worthless_plans_do_not_hide_the_good_ones(planner):
-    """The best first action is 0.5, and beyond 0.9 nothing is a number."""
+    """The best first action is 0.5, and beyond 0.9 everything is NaN."""
     config = replace(SMALL, planner=planner, population_size=100, num_elites=10, planning_iterations=8, horizon=1)
     found = learner(replace(config, planning_temperature=0.2))
     found.model.predict = lambda obs, actions, noise: Prediction(

@@ -1,4 +1,4 @@
-"""The representation of MR.Q: unrolled losses against a loop, masks at both kinds of ends, and where gradients go."""
+"""The representation of MR.Q: unrolled losses against a loop, masks at both kinds of ends, and paths of gradients."""
 
 import pytest
 import torch

@@ -1,4 +1,4 @@
-"""The recurrent state-space model: against its equations one row at a time, gradients, and where sequences begin."""
+"""The recurrent state-space model: against its equations one row at a time, gradients, and starts of sequences."""
 
 from dataclasses import replace
 
@@ -87,7 +87,7 @@ def test_following_a_sequence_is_stepping_through_it():
 
 
 def test_nothing_passes_a_first_frame():
-    """What follows does not depend on what was before, nor does a gradient flow over it."""
+    """Later states do not depend on earlier ones, and no gradient flows across a first frame."""
     found = bound()
     embedded, noise = drawn(4, 2, 7, 5).requires_grad_(), drawn(4, 2, 7, 3, 4)
     goes_on = torch.ones(4, 2, 7, 1)

@@ -1,4 +1,4 @@
-"""Search trees: those of another library, bounds that hold, and rows that do not see each other."""
+"""Search trees: against another library, bounds, and independent rows."""
 
 import json
 from pathlib import Path
@@ -15,7 +15,7 @@ GOLDEN = json.loads(Path(__file__).with_name("golden_trees.json").read_text(enco
 
 
 class World:
-    """A world of tables, as a model."""
+    """Model with tables."""
 
     def __init__(self, tables):
         self.tables = {name: torch.tensor(values) for name, values in tables.items()}
@@ -57,9 +57,9 @@ def test_trees_are_those_of_another_library(case):
 
 
 def one_step_worlds(count, actions=4):
-    """Return a world of so many roots with actions that end it, and their exact values `[count, A]`.
+    """Return a world of `count` roots with actions that end it, and their exact values `[count, A]`.
 
-    A root is worth what its prior would earn, so the model is exact.
+    A root is worth the mean over its prior, so the model is exact.
     """
     draw = torch.Generator().manual_seed(count)
     q = torch.randn(count, actions, generator=draw)
@@ -79,7 +79,7 @@ def one_step_worlds(count, actions=4):
 def test_the_improved_policy_is_at_least_as_good_as_its_prior(simulations):
     """Danihelka et al. 2022, on 1 000 random trees: in the mean over the noise the action is worth at least as much.
 
-    Each is searched from 50 times, with Gumbel noise of its own.
+    Each root is searched 50 times, with independent Gumbel noise.
     """
     trees, tries = 1000, 50
     world, q = one_step_worlds(trees)
@@ -131,7 +131,7 @@ def test_no_simulation_is_the_network_alone():
 
 
 def test_a_model_may_have_no_states_and_outputs_of_other_types():
-    """Rewards alone tell the actions apart: float64 outputs, and views that are not contiguous."""
+    """Only rewards differ between the actions: float64 outputs, and views that are not contiguous."""
     reward = torch.tensor([0.0, 1.0, 0.5], dtype=torch.float64)
 
     def model(states, actions):
@@ -146,7 +146,7 @@ def test_a_model_may_have_no_states_and_outputs_of_other_types():
 
 
 def test_the_mean_of_a_node_is_that_of_its_children():
-    """Visits of a node are those of its actions and its own; its value is the mean of theirs and the model's."""
+    """Visits of a node are those of its actions plus its own; its value is the mean of theirs and the model's."""
     world = World(GOLDEN["tables"])
     tree = search(Planner(simulations=40, considered=4), world.root(torch.arange(6)), world, None).tree
     assert torch.equal(tree.visits, tree.action_visits.sum(2) + 1)

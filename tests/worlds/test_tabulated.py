@@ -1,4 +1,4 @@
-"""A learned model as a table: by a model that is written by hand, and what an ensemble learns of a small world."""
+"""A learned model as a table: of a hand-written model, and of an ensemble trained on a small world."""
 
 import numpy as np
 import pytest
@@ -21,7 +21,7 @@ def generators(*seeds):
 
 
 def test_a_model_by_hand_becomes_a_table():
-    """Action 0 stays and pays 1; action 1 leads on with half of the probability, and ends from the last state."""
+    """Action 0 stays and gives 1; action 1 moves on with probability 1/2, and ends from the last state."""
     model = LearnedModel(ModelConfig(ensemble_size=2), seeds=SEEDS, width=3, dimensions=2, device=CPU)
 
     def predict(obs, actions, noise):

@@ -1,4 +1,4 @@
-"""What MuZero learns from: windows and returns by hand, and its loss against a plain one."""
+"""Training data of MuZero: windows and returns by hand, and its loss against a plain one."""
 
 from dataclasses import replace
 
@@ -14,13 +14,13 @@ SHAPE = LatentShape(inputs=4, actions=2, latent=6, hidden=(8,), activation="relu
 
 
 def parameters():
-    """Return networks that say something."""
+    """Return networks with random outputs."""
     found = SHAPE.initial([torch.Generator().manual_seed(3)])
     return found + 0.1 * torch.randn(found.shape, generator=torch.Generator().manual_seed(5))
 
 
 def window(rewards, *, terminated=(), truncated=(), policy=None, behavior=None):
-    """Return one window of one seed, whose ends are at these steps."""
+    """Return one window of one seed, with ends at these steps."""
     steps = len(rewards)
 
     def column(numbers, dtype=torch.float32):
@@ -63,12 +63,12 @@ def test_returns_look_to_the_end_of_the_window_the_episode_or_the_cut():
     assert goes_on == [1 + 0.5 * (2 + 0.5 * (3 + 0.5 * 8)), 2 + 0.5 * (3 + 4), 7]
     assert returns(window([1, 2, 3, 9], terminated=(1,)), [0.0, 0, 5, 8], gamma=0.5) == [2, 2, 7]
     cut = returns(window([1, 2, 3, 9], truncated=(1,)), [0.0, 6, 5, 8], gamma=0.5)
-    assert cut == [1 + 0.5 * 6, 6, 7], "a step whose successor nobody has seen is worth what the model says"
+    assert cut == [1 + 0.5 * 6, 6, 7], "if the successor is unknown, a step has the value of the model"
     assert returns(window([1, 2, 3, 9]), [0.0, 4, 6, 8], gamma=0.5, lam=0.0) == [3, 5, 7]
 
 
 def test_returns_follow_old_actions_as_far_as_the_last_policy_takes_them():
-    """Action 1 of the second step had a half, and has a quarter now: half of its surprise counts."""
+    """Action 1 of the second step had probability 1/2 and has 1/4 now: half of its error counts."""
     policy = [[0.5, 0.5], [0.75, 0.25], [0.5, 0.5], [0.5, 0.5]]
     second = 4 + 0.5 * (2 + 0.5 * (3 + 0.5 * 8) - 4)
     found = returns(window([1, 2, 3, 9], policy=policy), [0.0, 4, 6, 8], off_policy=True, gamma=0.5)
@@ -101,7 +101,7 @@ def test_after_the_end_nothing_is_worth_anything_and_after_a_cut_nobody_knows():
 
 
 def plain_losses(model, batch, place):
-    """Return policy, value and reward loss of one sample, step by step as the paper has it."""
+    """Return policy, value and reward loss of one sample, step by step as in the paper."""
     latent = model.represent(batch.obs[:, place : place + 1])
     policy = value = reward = 0.0
     for t in range(len(batch.actions) + 1):
@@ -135,7 +135,7 @@ def test_the_losses_are_those_of_the_samples_one_by_one():
 
 
 def test_the_gradient_is_halved_at_every_step_of_the_dynamics():
-    """Of the representation's parameters, where the loss is that of step n alone: 2⁻ⁿ of the whole gradient."""
+    """For parameters of the representation and the loss of step n alone: 2⁻ⁿ of the whole gradient."""
     batch, size = sample(window([1, 2, 3, 4, 5, 6])), SHAPE.networks[0].size
     for n in range(4):
         only = torch.zeros_like(batch.acting)
@@ -155,7 +155,7 @@ def test_the_gradient_is_halved_at_every_step_of_the_dynamics():
 
 
 def test_actions_that_are_not_allowed_take_no_part_at_the_first_step():
-    """The last two numbers of an observation are the mask: where one action is left, there is nothing to learn."""
+    """The last two numbers of an observation are the mask: with a single legal action the policy has no gradient."""
     batch = sample(window([1, 2, 3, 4, 5, 6]))
     obs = batch.obs.clone()
     obs[..., -2:] = torch.tensor([0.0, 1.0])
@@ -168,7 +168,7 @@ def test_actions_that_are_not_allowed_take_no_part_at_the_first_step():
 
 
 def test_a_turned_sample_is_that_of_the_turned_game():
-    """The image of each position follows from that before it by the image of the action."""
+    """The image of each position follows from the one before by the image of the action."""
     game = BoardGame.tic_tac_toe()
     taken, positions = [0, 4, 1, 7], [game.start(1)]
     for action in taken:

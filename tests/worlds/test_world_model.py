@@ -1,4 +1,4 @@
-"""The world model: losses by hand and by loop, what they ask of first and last frames, and where gradients go."""
+"""The world model: losses by hand and by loop, first and last frames, and paths of gradients."""
 
 from dataclasses import replace
 

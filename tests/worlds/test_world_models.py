@@ -1,4 +1,4 @@
-"""World Models: stages in turn, resuming bit for bit in each, dreams by hand, trials, and a run by the command."""
+"""World Models: stages in order, bit-for-bit resume in each, dreams by hand, trials, and a run by the command."""
 
 from dataclasses import replace
 
@@ -99,7 +99,7 @@ def test_the_dream_stops_where_it_ends_and_starts_where_episodes_do():
     lengths: list[float] = []
 
     class Hand:
-        """Pays 1 a step, and ends the dream after the third."""
+        """Model with reward 1 per step, in which the dream ends after the third step."""
 
         shape = found.rnn
 
@@ -117,7 +117,7 @@ def test_the_dream_stops_where_it_ends_and_starts_where_episodes_do():
     returns, metrics = found.dream(candidates)
     assert_close(returns, torch.full((2, 4), 3.0))
     assert_close(metrics["dream/episode_length"], torch.tensor([3.0, 3.0]))
-    assert lengths == [0.5] * 3, "half of the candidates want the last action, the others the first"
+    assert lengths == [0.5] * 3, "half of the candidates select the last action, the others the first"
 
 
 def test_candidates_that_are_the_same_dream_the_same():
@@ -130,7 +130,7 @@ def test_candidates_that_are_the_same_dream_the_same():
 
 
 def test_in_the_environment_each_candidate_has_its_rows():
-    """Going left catches nearly no ball, so whoever does is told apart from who goes to the ball in time."""
+    """A candidate that goes left catches almost no ball, unlike one that reaches the ball in time."""
     found = learner(REAL)
     for _ in range(6):
         found.iterate()

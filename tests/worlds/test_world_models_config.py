@@ -1,4 +1,4 @@
-"""What hyperparameters of World Models cannot be."""
+"""Hyperparameters of World Models: errors."""
 
 import pytest
 
