@@ -63,7 +63,7 @@ def learner(config=SMALL, seeds=SEEDS, task="CartPole-v1", budget=1000):
 
 
 class Fork(gymnasium.Env):
-    """Task with two states; action 0 or 1 leads to that state, action 2 ends the episode; truncated after four steps."""
+    """Task with two states; actions 0 and 1 lead to that state, action 2 ends the episode; cut after four steps."""
 
     observation_space = spaces.Box(0, 1, (2,), np.float32)
     action_space = spaces.Discrete(3)
