@@ -112,7 +112,7 @@ def test_an_interrupted_run_is_resumed_to_the_same_end(tmp_path, iterations, bac
 
 
 @pytest.mark.parametrize("call", ["train", "resume"])
-def test_a_keyboard_interrupt_saves_the_state_before_it_goes_on(tmp_path, monkeypatch, call):
+def test_a_keyboard_interrupt_saves_the_state_before_it_propagates(tmp_path, monkeypatch, call):
     if call == "resume":
         train(tmp_path / "run", interrupted=interrupted_after(2))
     iterate = PPO.iterate
@@ -169,7 +169,7 @@ def test_what_was_learned_in_a_random_environment_can_be_evaluated(tmp_path, mon
         operant.resume(tmp_path / "run", progress="silent")
 
 
-def test_a_finished_run_goes_on_to_a_larger_budget_and_keeps_it(tmp_path):
+def test_a_finished_run_continues_to_a_larger_budget_and_saves_it(tmp_path):
     train(tmp_path / "run", lr_schedule="linear")
     for _ in range(2):
         longer = operant.resume(tmp_path / "run", budget=640, progress="silent")
@@ -181,7 +181,7 @@ def test_a_finished_run_goes_on_to_a_larger_budget_and_keeps_it(tmp_path):
 
 
 @pytest.mark.parametrize(("budget", "error"), [(319, RunError), (0, ValueError), (1.5, ValueError)])
-def test_a_budget_that_cannot_be_is_refused_and_changes_nothing(tmp_path, budget, error):
+def test_an_invalid_budget_is_rejected_and_changes_nothing(tmp_path, budget, error):
     run = train(tmp_path / "run").run
     before = {path: path.read_bytes() for path in run.path.glob("*.*")}
     with pytest.raises(error, match=f"budget .*got {budget}"):
@@ -320,7 +320,7 @@ def test_a_run_begins_with_what_another_has_learned(tmp_path, algorithm, task, v
     assert not all(torch.equal(after[name], before[name]) for name in after)
 
 
-def test_a_run_that_begins_with_another_goes_on_after_a_crash_as_if_there_was_none(tmp_path, monkeypatch):
+def test_a_run_initialized_by_another_resumes_after_a_crash_as_if_uninterrupted(tmp_path, monkeypatch):
     train(tmp_path / "first")
     whole = train(tmp_path / "whole", init=tmp_path / "first")
     with monkeypatch.context() as patch:
@@ -524,9 +524,7 @@ class Hole(gymnasium.Env):
         ("recurrent-ppo", 15, {"num_envs": 1, "num_steps": 5, "num_minibatches": 1, "rnn_hidden_size": 8}),
     ],
 )
-def test_a_state_after_an_observation_that_is_not_finite_is_saved_and_gone_on_with(
-    tmp_path, algorithm, iterations, values
-):
+def test_a_state_after_an_observation_of_nan_is_saved_and_resumed(tmp_path, algorithm, iterations, values):
     gymnasium.register("OperantTestHole-v0", Hole)
     try:
         cut = operant.train(
@@ -548,7 +546,7 @@ def test_a_state_after_an_observation_that_is_not_finite_is_saved_and_gone_on_wi
         del gymnasium.registry["OperantTestHole-v0"]
 
 
-def test_a_run_that_cannot_go_on_to_another_budget_is_left_as_it_was(tmp_path):
+def test_a_run_that_cannot_continue_to_another_budget_is_unchanged(tmp_path):
     run = train(tmp_path / "run").run
     file, facts = run.path / "config.toml", run.facts()
     text = file.read_text()
@@ -561,7 +559,7 @@ def test_a_run_that_cannot_go_on_to_another_budget_is_left_as_it_was(tmp_path):
     assert Run.open(run.path).facts() == facts
 
 
-def test_runs_that_begin_together_get_folders_of_their_own(tmp_path, monkeypatch):
+def test_runs_that_start_together_get_separate_folders(tmp_path, monkeypatch):
     first = train(tmp_path / "ppo-1").run
     found = iter([first.path, tmp_path / "ppo-2"])  # the first folder did not exist when the second run checked
     monkeypatch.setattr("operant.api.default_run_path", lambda *_: next(found))
@@ -663,7 +661,7 @@ def test_a_folder_with_something_in_it_is_left_alone(tmp_path):
 
 
 @pytest.mark.parametrize("call", [operant.load, operant.resume])
-def test_a_folder_that_is_no_run_is_refused(tmp_path, call):
+def test_a_folder_without_a_run_is_rejected(tmp_path, call):
     with pytest.raises(RunError, match="is not the folder of a run"):
         call(tmp_path)
 
@@ -701,7 +699,7 @@ def test_a_run_without_a_checkpoint_cannot_be_loaded_but_resumed(tmp_path, caplo
     )
 
 
-def test_a_run_whose_checkpoints_are_damaged_is_refused(tmp_path):
+def test_a_run_whose_checkpoints_are_damaged_is_rejected(tmp_path):
     trained = train(tmp_path / "run")
     for path in trained.run.checkpoints.paths():
         (path / "state.safetensors").write_bytes(b"")
@@ -805,7 +803,7 @@ def test_what_is_evaluated_and_measured_changes_nothing_that_is_learned(tmp_path
     assert files[0].read_bytes() == files[1].read_bytes()
 
 
-def test_a_policy_of_a_reward_model_is_told_both_scores_and_how_far_it_went(tmp_path):
+def test_evaluations_of_a_reward_model_run_contain_both_scores_and_the_kl(tmp_path):
     common = SPEAKING | {"evaluate_every": 32, "budget": 32}
     operant.train("reward-model", "preference", run=tmp_path / "model", batch_size=8, **common)
     values = {"reward_model": str(tmp_path / "model"), "prompts_per_batch": 8, "num_generations": 2}
@@ -820,7 +818,7 @@ def test_a_policy_of_a_reward_model_is_told_both_scores_and_how_far_it_went(tmp_
     assert learned != [last["mean"]], "the task's own reward is the score"
 
 
-def test_a_policy_that_gets_worse_is_told_so(tmp_path, caplog):
+def test_a_policy_that_gets_worse_causes_a_warning(tmp_path, caplog):
     rows = [{"prompt": f"{i}+1=", "completion": str(i + 1)} for i in range(100)]
     data = tmp_path / "sums.jsonl"
     data.write_text("".join(f"{json.dumps(row)}\n" for row in rows))
@@ -859,7 +857,7 @@ gymnasium.register("OperantTestOwnFile-v0", Own)
 """
 
 
-def test_a_change_of_ones_own_environment_is_said_before_a_run_goes_on(tmp_path, monkeypatch, caplog):
+def test_a_changed_custom_environment_is_reported_before_a_run_resumes(tmp_path, monkeypatch, caplog):
     file, run = tmp_path / "operant_test_own_file.py", tmp_path / "run"
     file.write_text(OWN)
     monkeypatch.syspath_prepend(tmp_path)
@@ -879,7 +877,7 @@ def test_a_change_of_ones_own_environment_is_said_before_a_run_goes_on(tmp_path,
     operant.load(run).close()
 
 
-def test_a_rollout_beyond_the_budget_is_said_before_training(tmp_path, caplog):
+def test_a_rollout_beyond_the_budget_is_reported_before_training(tmp_path, caplog):
     small = {
         "seeds": 1,
         "num_envs": 4,

@@ -19,7 +19,7 @@ EARLIER = sorted(path for path in (Path(__file__).parent / "earlier_runs").iterd
 
 
 @pytest.mark.parametrize("path", EARLIER, ids=lambda path: path.name)
-def test_a_run_of_an_earlier_version_is_gone_on_with(path):
+def test_a_run_of_an_earlier_version_resumes(path):
     folder = Run.open(path)
     newest, consumed = folder.checkpoints.latest()
     state = load(newest)

@@ -178,7 +178,7 @@ def test_a_learner_that_keeps_the_contract_passes():
         (NeverCloses, "NeverCloses has no method 'close': see operant.runtime.learner.Learner"),
     ],
 )
-def test_a_learner_that_breaks_the_contract_is_told_where_and_what_to_do(kind, message):
+def test_a_learner_that_breaks_the_contract_raises_an_error_with_place_and_fix(kind, message):
     with pytest.raises(LearnerError, match=message):
         check_learner(kind)
 

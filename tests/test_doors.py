@@ -115,7 +115,7 @@ def test_a_class_is_trained_like_its_name_and_a_copy_of_a_built_in_one_like_that
     assert same(train(f"{file}:MyPPO", "named"), train("ppo", "once-more"))
 
 
-def test_an_interrupted_run_goes_on_bit_for_bit(file, train, tmp_path):
+def test_an_interrupted_run_resumes_bit_for_bit(file, train, tmp_path):
     whole = train(f"{file}:MyPPO", "whole", keep=0.5)
     asked = iter([False] * 2)
     part = train(f"{file}:MyPPO", "part", keep=0.5, interrupted=lambda: next(asked, True))
@@ -123,7 +123,7 @@ def test_an_interrupted_run_goes_on_bit_for_bit(file, train, tmp_path):
     assert same(operant.resume(tmp_path / "part", progress="silent"), whole)
 
 
-def test_a_change_of_the_file_is_said_and_has_to_be_accepted(file, train, tmp_path):
+def test_a_change_of_the_file_is_reported_and_must_be_accepted(file, train, tmp_path):
     train(f"{file}:MyPPO", "run").close()
     file.write_text(f"{MY_PPO}\n    NAME = 'changed'\n")
     with pytest.raises(RunError, match=r"algorithm .*my_ppo\.py has changed"):
@@ -138,7 +138,7 @@ def test_a_change_of_the_file_is_said_and_has_to_be_accepted(file, train, tmp_pa
         operant.load(tmp_path / "run")
 
 
-def test_what_is_said_of_a_run_needs_no_file(file, train, tmp_path, capfd):
+def test_the_summary_of_a_run_needs_no_file(file, train, tmp_path, capfd):
     train(f"{file}:MyPPO", "run").close()
     file.unlink()
     for command in ("show", "compare"):
@@ -163,7 +163,7 @@ def test_a_run_of_another_algorithm_begins_with_what_it_has_learned(file, train,
         operant.train("dqn", "CartPole-v1", init=tmp_path / "first", run=tmp_path / "fourth")
 
 
-def test_a_table_of_ones_own_is_trained_and_goes_on_bit_for_bit(tmp_path, train):
+def test_a_custom_tabular_learner_is_trained_and_resumes_bit_for_bit(tmp_path, train):
     file = tmp_path / "my_table.py"
     file.write_text(MY_TABLE)
     name, task, own = f"{file}:MyTable", "FrozenLake-v1", {"shrink": 0.9, "budget": None, "steps_per_iteration": 50}
@@ -193,7 +193,7 @@ def total(log_probs, batch, clip, beta, kl):
 """
 
 
-def test_an_objective_of_ones_own_takes_the_place_of_the_built_in_one(tmp_path, train, monkeypatch):
+def test_a_custom_objective_replaces_the_built_in_one(tmp_path, train, monkeypatch):
     (tmp_path / "mine.py").write_text(OBJECTIVES)
     monkeypatch.chdir(tmp_path)
     built_in = train("ppo", "built-in")
@@ -292,7 +292,7 @@ def world(tmp_path):
     return path
 
 
-def test_wrappers_belong_to_the_run_and_go_on_bit_for_bit(world, train, tmp_path, monkeypatch):
+def test_wrappers_belong_to_the_run_and_resume_bit_for_bit(world, train, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     bare = train("ppo", "bare")
     plain = train("ppo", "plain", wrappers=["my_world.py:Counted"]).experiment.learner.learned
@@ -330,7 +330,7 @@ def test_wrappers_belong_to_the_run_and_go_on_bit_for_bit(world, train, tmp_path
         ("ppo", "{}:Counted(", "expected a name with parameters or without"),
     ],
 )
-def test_what_is_no_wrapper_is_refused(world, algorithm, wrapper, said):
+def test_invalid_wrappers_are_rejected(world, algorithm, wrapper, said):
     run = world.parent / "run"
     with pytest.raises(ValueError, match=said):
         operant.train(algorithm, "CartPole-v1", run=run, wrappers=[wrapper.format(world)], progress="silent")

@@ -93,7 +93,7 @@ def installed(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize(("algorithm", "options"), [("its-ppo", PPO | SMALL), ("grpo", GRPO)])
-def test_parts_are_named_and_go_on_bit_for_bit(algorithm, options, tmp_path):
+def test_parts_are_used_by_name_and_resume_bit_for_bit(algorithm, options, tmp_path):
     options = {**options, "progress": "silent", "evaluate_every": 1000}
     whole = operant.train(algorithm, run=tmp_path / "whole", **options)
     stops = iter([False])
@@ -108,7 +108,7 @@ def test_parts_are_named_and_go_on_bit_for_bit(algorithm, options, tmp_path):
         assert evaluation.mean % 2 == 0, "rewards are doubled in evaluations, too"
 
 
-def test_a_name_that_nobody_offers_is_answered_with_those_that_are_offered():
+def test_an_unknown_name_is_answered_with_the_choices():
     with pytest.raises(ValueError, match="its-objective"):
         operant.train("ppo", "CartPole-v1", objective="its-objectiv")
     with pytest.raises(ValueError, match="its-net"):

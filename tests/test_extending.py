@@ -35,7 +35,7 @@ def test_there_is_a_run_of_every_script_and_each_is_short():
 
 
 @pytest.mark.parametrize("name", RUNS)
-def test_a_script_runs_and_goes_on_bit_for_bit(name, tmp_path):
+def test_a_script_runs_and_resumes_bit_for_bit(name, tmp_path):
     (tmp_path / name).write_text(SCRIPTS[name], encoding="utf-8")
 
     def filled(value):

@@ -63,7 +63,7 @@ def test_copy_into_casts_to_the_dtype_of_the_target():
 
 
 @pytest.mark.parametrize("shape", [(3,), (2, 1), (1, 2), ()])
-def test_copy_into_refuses_another_shape_even_if_it_broadcasts(shape):
+def test_copy_into_rejects_another_shape_even_if_it_broadcasts(shape):
     target = torch.zeros(2)
     with pytest.raises(ValueError, match=r"state entry 'moments' has shape .* but \(2,\) is needed: .*configuration"):
         copy_into(target, torch.ones(shape), "moments")
@@ -79,7 +79,7 @@ def test_tensors_are_copied_by_name():
 
 
 @pytest.mark.parametrize("names", [("a",), ("a", "b", "c"), ("a", "c")])
-def test_tensors_of_other_names_are_refused_before_any_is_copied(names):
+def test_tensors_of_other_names_are_rejected_before_any_is_copied(names):
     targets = {"a": torch.zeros(2), "b": torch.zeros(2)}
     first = min({"a", "b"} ^ set(names))
     message = (
@@ -90,7 +90,7 @@ def test_tensors_of_other_names_are_refused_before_any_is_copied(names):
     assert targets["a"].tolist() == [0, 0]
 
 
-def test_a_generator_goes_on_where_it_was_saved():
+def test_a_generator_continues_where_it_was_saved():
     generator = torch.Generator().manual_seed(0)
     torch.randn(5, generator=generator)
     state = generator_state(generator)
@@ -135,7 +135,7 @@ def test_clone_shares_nothing():
     assert len({tensor.untyped_storage().data_ptr() for tensor in tensors(copy)}) == 3
 
 
-def test_a_copy_of_a_part_says_that_it_has_not_changed():
+def test_a_copy_of_a_part_keeps_its_mark():
     mark = object()
     original = {"parts": [Part({"x": torch.ones(2)}, mark=mark), {"x": torch.ones(2)}]}
     copied = clone(original)
@@ -185,7 +185,7 @@ def test_a_good_state_is_loaded():
     assert pair.state_dict() == {"first": 5, "second": 6}
 
 
-def test_a_bad_state_is_refused_whole_and_its_error_is_what_is_seen():
+def test_a_bad_state_is_rejected_as_a_whole_with_its_own_error():
     pair = Pair(1, 2)
     with pytest.raises(ValueError, match=r"^second must be positive, got -6$"):
         pair.load_state_dict({"first": 5, "second": -6})
@@ -310,7 +310,7 @@ def test_a_learner_s_state_is_a_copy_and_a_part_s_is_not():
         (("more",), 5, "'more' is unknown here"),
     ],
 )
-def test_a_state_that_does_not_fit_is_refused_by_the_name_of_the_part(path, value, message):
+def test_a_state_that_does_not_fit_is_rejected_by_the_name_of_the_part(path, value, message):
     owner, other = Owner(), Owner()
     other.move()
     state, before = other.state_dict(), owner.state_dict()
@@ -325,7 +325,7 @@ def test_a_state_that_does_not_fit_is_refused_by_the_name_of_the_part(path, valu
 
 
 @pytest.mark.parametrize("path", [("count",), ("parts", "a"), ("parts", "b", "weight"), ("record", "inner", "steps")])
-def test_a_state_that_lacks_a_part_is_refused_by_its_name(path):
+def test_a_state_that_lacks_a_part_is_rejected_by_its_name(path):
     owner = Owner()
     state = owner.state_dict()
     *outer, last = path
@@ -337,7 +337,7 @@ def test_a_state_that_lacks_a_part_is_refused_by_its_name(path):
         owner.load_state_dict(state)
 
 
-def test_what_cannot_be_saved_is_refused_by_its_name():
+def test_unsupported_types_are_rejected_by_name():
     with pytest.raises(
         TypeError, match=r"state entry 'parts\.odd' is a set, which cannot be saved; give it state_dict"
     ):

@@ -50,7 +50,7 @@ def test_integers_fill_their_range(bits):
     assert 2**bits * 0.9 <= max(numbers) + 1 <= 2**bits
 
 
-def test_integers_have_31_bits_unless_told():
+def test_integers_have_31_bits_by_default():
     assert max(streams.integer(seed, "range") for seed in range(200)) < 2**31
 
 
@@ -91,7 +91,7 @@ def test_episode_seeds_differ_by_row_and_episode():
 
 
 @pytest.mark.parametrize(("seed", "index"), [(-1, ()), (0, (-2,)), (0, (1, -2))])
-def test_negative_numbers_are_refused(seed, index):
+def test_negative_numbers_are_rejected(seed, index):
     with pytest.raises(ValueError, match=rf"must be non-negative, got seed {seed} and index"):
         streams.seed_sequence(seed, "policy", *index)
 

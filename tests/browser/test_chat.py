@@ -60,7 +60,7 @@ def test_a_conversation_by_keys_is_that_of_the_command(page, runs, capfd, monkey
     assert "say=" not in page.url
 
 
-def test_what_no_token_stands_for_is_said_and_the_next_prompt_is_answered(page):
+def test_unsupported_characters_are_reported_and_the_next_prompt_is_answered(page):
     page.goto("/chat#a=words&max_tokens=4")
     page.locator("main[data-ready]").wait_for()
     page.keyboard.press("/")

@@ -154,7 +154,7 @@ def test_a_world_is_painted_by_the_keyboard_alone(page):
     assert re.fullmatch(r"row 1 column 1, start, value [\d.−]+, best action .+", label)
 
 
-def test_what_makes_no_sense_is_said_and_goes_away(page):
+def test_an_error_is_shown_until_it_is_fixed(page):
     open_at(page, "world=trap&a=value-iteration")
     page.get_by_text("Size and rules").click()
     page.get_by_label("Slip").fill("2")

@@ -26,7 +26,7 @@ def test_an_algorithm_is_where_the_catalog_says(algorithm):
 
 
 @EVERY
-def test_what_is_said_of_an_algorithm_is_complete(algorithm):
+def test_the_description_of_an_algorithm_is_complete(algorithm):
     for field in dataclasses.fields(algorithm):
         if field.type is str or field.type == "str":
             assert getattr(algorithm, field.name).strip(), field.name
@@ -65,7 +65,7 @@ def test_a_solver_of_known_models_is_no_algorithm_to_train():
         catalog.find("value-iteration")
 
 
-def test_a_far_miss_lists_what_there_is():
+def test_an_unknown_name_lists_the_choices():
     with pytest.raises(ValueError, match=r"'wxyz'; there are: .*ppo"):
         catalog.find("wxyz")
 

@@ -1,7 +1,7 @@
 from operant.catalog import bonuses
 
 
-def test_each_bonus_says_what_it_pays_for_and_where_it_comes_from():
+def test_each_bonus_has_a_description_and_a_source():
     for name, bonus in bonuses.BONUSES.items():
         assert name == name.lower()
         assert bonus.place.startswith("operant.explore:")

@@ -74,7 +74,7 @@ def test_abbreviations_and_misspellings(word, own):
     assert suggest(word, FIELDS) == Suggestion(own, foreign=False)
 
 
-def test_how_an_error_goes_on():
+def test_hints_of_errors():
     assert hint("lr", FIELDS, PPO) == ": PPO calls it learning_rate"
     assert hint("--lr", FIELDS, PPO, flags=True) == ": PPO calls it --learning-rate"
     assert hint("alpha", {"step_size"}, Q_LEARNING) == ": q-learning calls it step_size"

@@ -42,7 +42,7 @@ def test_a_table_with_old_names_is_read_with_a_notice(caplog):
     ]
 
 
-def test_a_table_with_new_names_is_read_in_silence(caplog):
+def test_a_table_with_new_names_is_read_without_a_warning(caplog):
     assert from_table(PPOConfig, {"num_envs": 3}).num_envs == 3
     assert not caplog.records
 
@@ -127,6 +127,6 @@ def test_a_file_of_an_earlier_version_counts_the_steps_of_all_environments_in_dq
     assert upgraded(newer, 2) == newer
 
 
-def test_a_damaged_file_of_an_earlier_version_is_left_to_who_reads_it():
+def test_a_damaged_file_of_an_earlier_version_is_left_to_its_reader():
     for damaged in ({}, {"num_envs": 0, "train_freq": 4}, {"train_freq": 4}, {"num_envs": 2, "train_freq": "4"}):
         assert upgraded({"target_update_interval": 1, **damaged}, 1) == {"target_update_interval": 1, **damaged}

@@ -132,7 +132,7 @@ class Sure(QLearning):
     """Q-learning."""
 
 
-def test_a_subclass_is_like_its_base_but_for_what_it_says():
+def test_a_subclass_inherits_from_its_base_and_overrides_by_name():
     found, ppo = catalog.find(Surprised), catalog.find("ppo")
     assert found.name == doors.name_of(Surprised)
     assert (found.label, found.title, found.idea) == ("Surprised", "Surprised PPO", "PPO that likes surprises.")
@@ -157,7 +157,7 @@ def test_presets_and_values_count_as_for_the_base():
         configure(Surprised, "CartPole-v1", preset="nothing")
 
 
-def test_a_class_from_scratch_has_defaults_that_refuse_nothing():
+def test_a_class_from_scratch_has_defaults_that_reject_nothing():
     found = catalog.find(Alone)
     assert (found.package, found.base, found.on_policy) == ("control", None, True)
     assert set(found.actions) == {"discrete", "multi-discrete", "continuous"}
@@ -200,12 +200,12 @@ def test_the_package_is_that_of_the_base(learner, package, observations, root):
         (AloneConfig, r"is the class AloneConfig, expected a class with the methods iterate, state_dict, load_state"),
     ],
 )
-def test_what_cannot_be_trained_is_refused(learner, said):
+def test_classes_that_cannot_be_trained_are_rejected(learner, said):
     with pytest.raises(doors.DoorError, match=said):
         catalog.find(learner)
 
 
-def test_what_is_said_survives_a_file():
+def test_an_entry_survives_a_file():
     found = catalog.find(Surprised)
     again = catalog.Algorithm.of_facts(json.loads(json.dumps({**found.facts(), "unknown": 1})))
     assert again == found

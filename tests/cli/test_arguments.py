@@ -290,7 +290,7 @@ def test_flags_and_files_decide_the_defaults_of_others_as_parameters_do(algorith
     assert parse_training([algorithm, "arithmetic", "--config", named, *words])[1] == expected
 
 
-def test_a_size_that_is_no_number_is_refused():
+def test_a_size_that_is_no_number_is_rejected():
     with pytest.raises(ValueError, match=r"--num-generations: expected a whole number .*, got many"):
         parse_training(["grpo", "arithmetic", "--num-generations", "many"])
 

@@ -55,7 +55,7 @@ def test_an_exported_model_is_the_same(typed, cli, spoken, tmp_path):
     assert typed("12+34=\n", tmp_path / "model", *flags)[1] == typed("12+34=\n", spoken, *flags)[1]
 
 
-def test_a_line_that_cannot_be_read_is_said_and_the_next_one_answered(typed, spoken):
+def test_an_unreadable_line_is_reported_and_the_next_one_answered(typed, spoken):
     status, out, err = typed("café\n1+1=\n", spoken, "--max-tokens", 3)
     assert status == 1
     assert "no token for 'é'" in err

@@ -41,7 +41,7 @@ def test_one_run_alone(cli, run):
     assert "P: probability" not in out
 
 
-def test_the_picture(cli, run, other, tmp_path):
+def test_the_plot_of_a_comparison(cli, run, other, tmp_path):
     path = tmp_path / "new" / "compare.png"
     status, _, err = cli("compare", run, other, "--out", path)
     assert status == 0
@@ -49,7 +49,7 @@ def test_the_picture(cli, run, other, tmp_path):
     assert iio.imread(path).shape[1] == 1725
 
 
-def test_runs_of_another_protocol_are_refused(cli, run, tmp_path):
+def test_runs_of_another_protocol_are_rejected(cli, run, tmp_path):
     flags = [*TINY, "--budget", "512", "--evaluate-episodes", "2", "--env-backend", "gymnasium"]
     assert cli("train", "ppo", "CartPole-v1", *flags, "--run", tmp_path / "short")[0] == 0
     status, out, err = cli("compare", run, tmp_path / "short")
@@ -121,7 +121,7 @@ def test_too_few_seeds_are_not_enough(cli, answer, run, other):
     assert [(look["seeds"], look["boundary"]) for look in found["looks"]] == [(2, None)]
 
 
-def test_what_is_decided_is_told(capsys):
+def test_a_decision_is_reported(capsys):
     from operant.cli.comparing import _decision_answer, _print_decision
     from operant.runtime.group_sequential import enough_seeds
 

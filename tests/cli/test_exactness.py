@@ -21,7 +21,7 @@ def table(tmp_path_factory):
     return path
 
 
-def test_what_a_table_loses_is_what_the_library_says(answer, cli, table):
+def test_the_suboptimality_of_a_table_is_that_of_the_library(answer, cli, table):
     found = answer("evaluate", table, "--exact")
     policies, model = operant.load(table).policy, mdp.MDP.from_gymnasium(LAKE)
     losses = [mdp.value_lost(model, policy, gamma=0.9) for policy in policies]
@@ -52,7 +52,7 @@ def test_networks_are_asked_about_every_state(answer, tmp_path):
         assert found["largest_value_lost"][place] == pytest.approx(lost.largest)
 
 
-def test_what_is_not_known_exactly_is_refused(cli, run, spoken, table, tmp_path):
+def test_unsupported_runs_are_rejected(cli, run, spoken, table, tmp_path):
     for path in (run, spoken):
         status, _, err = cli("evaluate", path, "--exact")
         assert status == 2

@@ -57,7 +57,7 @@ def test_what_is_left_over(words, said):
         (["doctor", "now"], "unexpected argument 'now'; see `operant doctor --help`"),
     ],
 )
-def test_every_command_says_it_in_one_line(arguments, said, cli):
+def test_every_command_reports_errors_in_one_line(arguments, said, cli):
     assert cli(*arguments) == (2, "", f"operant: error: {said}\n")
 
 
@@ -72,7 +72,7 @@ def test_every_command_says_it_in_one_line(arguments, said, cli):
         (["copy", "ppo", "nowhere/mine.py"], "nowhere/mine.py: No such file or directory"),
     ],
 )
-def test_what_is_wrong_is_said_in_one_line(cli, tmp_path, monkeypatch, arguments, said):
+def test_an_error_is_reported_in_one_line(cli, tmp_path, monkeypatch, arguments, said):
     monkeypatch.chdir(tmp_path)
     status, out, err = cli(*arguments)
     assert (status, out, err.count("\n")) == (2, "", 1)

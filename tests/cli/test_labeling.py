@@ -98,7 +98,7 @@ def test_a_session_through_a_pipe(labeled, start):
 
 
 @pytest.mark.parametrize("end", ["q\n", "quit\n", ""])
-def test_it_goes_on_where_it_was_left(labeled, session, end):
+def test_labeling_continues_where_it_stopped(labeled, session, end):
     out, _ = session(f"a\n{end}", labeled, "--annotator", "ann")
     assert "1 answers saved, 1 labels by ann in all; continue with the same command." in out
     out, err = session("b\nb\nb\n", labeled, "--annotator", "ann")
@@ -243,7 +243,7 @@ def test_export_and_import(cli, judged, tmp_path):
     assert [outcome for _, _, outcome in labels(other)] == ["B"] * 7
 
 
-def test_what_is_left_out_is_said(cli, judged, tmp_path, session):
+def test_labels_that_are_left_out_are_reported(cli, judged, tmp_path, session):
     session("t\ns\n", judged, "--annotator", "cho", "--overlap", "3")
     _, _, err = cli("label", judged, "--export", tmp_path / "x.jsonl", "--format", "rankings", "--names")
     assert err == f"exported: 7 lines to {tmp_path / 'x.jsonl'}; left out: 1 skip, 1 tie\n"
@@ -263,7 +263,7 @@ def test_agreement(cli, answer, judged):
     assert "undefined" in out
 
 
-def test_a_lost_database_is_made_anew(cli, judged):
+def test_a_lost_database_is_restored(cli, judged):
     before = labels(judged)
     (judged / "preferences.sqlite").unlink()
     status, _, err = cli("label", judged, "--agreement")
@@ -303,7 +303,7 @@ def test_without_a_run(cli, tmp_path):
     )  # fmt: skip
 
 
-def test_a_second_window_of_one_annotator_goes_on(labeled, cli, monkeypatch):
+def test_a_second_window_of_one_annotator_continues(labeled, cli, monkeypatch):
     answers, other = io.StringIO("a\na\nb\nt\ns\n"), []
 
     class Typed(io.StringIO):
@@ -325,7 +325,7 @@ def test_a_second_window_of_one_annotator_goes_on(labeled, cli, monkeypatch):
     assert other[0] in found
 
 
-def test_labels_of_held_out_prompts_are_told_apart(labeled, cli, tmp_path):
+def test_labels_of_held_out_prompts_are_distinguished(labeled, cli, tmp_path):
     def reward(prompts, completions, completion_ids):
         return [float(text == "two") for text in completions]
 
@@ -352,7 +352,7 @@ def test_undoing_keeps_the_question_from_another_window(labeled, session):
     assert labels(labeled) == []
 
 
-def test_what_stands_in_another_window_is_told(labeled, start):
+def test_a_question_in_another_window_is_reported(labeled, start):
     first = start(labeled, "--annotator", "ann")
     read_until(first.stdout, f"{keys(2)}: ")
     second = start(labeled, "--annotator", "ann")
@@ -428,7 +428,7 @@ def test_prompts_of_a_folder_that_is_no_run_of_a_language_model(labeled, run, cl
     assert not (run / "preferences.sqlite").exists()
 
 
-def test_a_file_of_ones_own_is_asked_about(tmp_path, session):
+def test_a_custom_file_is_labeled(tmp_path, session):
     (tmp_path / "run").mkdir()
     own = tmp_path / "own.jsonl"
     own.write_text(json.dumps({"prompt": "mine", "completions": ["x", "y"]}))

@@ -91,7 +91,7 @@ def test_a_reader_that_has_seen_enough(arguments):
 
 
 @pytest.mark.parametrize(("given", "expected"), [({}, "PASSIVE"), ({"OMP_WAIT_POLICY": "ACTIVE"}, "ACTIVE")])
-def test_threads_that_wait_sleep_unless_the_user_says_otherwise(given, expected):
+def test_waiting_threads_sleep_unless_configured_otherwise(given, expected):
     environment = {name: value for name, value in os.environ.items() if name != "OMP_WAIT_POLICY"} | given
     code = "import operant.cli, os; print(os.environ['OMP_WAIT_POLICY'])"
     answer = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True)

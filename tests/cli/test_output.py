@@ -71,7 +71,7 @@ def test_the_share_of_skipped_updates(updates, cell):
     assert updates.cell() == cell
 
 
-def test_a_score_that_is_not_a_number_is_said(capsys):
+def test_a_score_of_nan_is_reported(capsys):
     assert not faulty((3, 7), Evaluation.of([[1.0], [2.0]]))
     assert capsys.readouterr().err == ""
     assert faulty((3, 7), Evaluation.of([[1.0], [math.nan]]))

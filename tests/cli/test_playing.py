@@ -40,7 +40,7 @@ def test_a_person_plays_to_the_end(cli, run, monkeypatch):
     assert "The policy plays" in out
 
 
-def test_training_says_how_to_go_on(cli, tmp_path):
+def test_training_prints_the_next_commands(cli, tmp_path):
     words = ["--num-envs", 2, "--num-steps", 4, "--simulations", 4, "--buffer-size", 16, "--gradient-steps", 1]
     words += ["--budget", 8, "--seeds", 1, "--run", tmp_path / "run", "--progress", "silent"]
     status, out, _ = cli("train", "alphazero", "operant/TicTacToe-v0", *words)
@@ -63,7 +63,7 @@ def test_the_input_may_end(cli, run, monkeypatch):
     assert cli("play", run)[0] == 0
 
 
-def test_other_runs_and_seeds_are_refused(cli, run, tmp_path):
+def test_other_runs_and_seeds_are_rejected(cli, run, tmp_path):
     status, _, err = cli("play", run, "--seed", 7)
     assert status != 0
     assert "seed must be one of 0, 1, got 7" in err

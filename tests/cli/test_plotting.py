@@ -43,7 +43,7 @@ def test_lines_and_points_are_the_numbers(drawn):
     assert curves.get_xlabel() == "environment steps per seed"
 
 
-def test_many_runs_are_told_apart(drawn):
+def test_many_runs_are_distinguished(drawn):
     names = [f"run-{i}" for i in range(len(COLORS) * len(plotting.DASHES))]
     figure, _ = drawn(*names)
     bold = [line for line in figure.axes[0].lines if line.get_linewidth() > 2]

@@ -25,7 +25,7 @@ def test_several_are_started_with_the_same_command(monkeypatch):
     assert found == (["train", "ppo"], 3)
 
 
-def test_less_than_one_is_refused():
+def test_less_than_one_is_rejected():
     with pytest.raises(ValueError, match="--processes must be at least 1, got 0"):
         in_processes(["train"], Training(processes=0), lambda: 0)
 
@@ -54,6 +54,6 @@ def test_work_may_have_its_workers_on_ray(options, monkeypatch):
         (Training(ray=True, ray_unauthenticated=True), "add --ray-address"),
     ],
 )
-def test_choices_that_exclude_each_other_are_refused(options, message):
+def test_choices_that_exclude_each_other_are_rejected(options, message):
     with pytest.raises(ValueError, match=message):
         in_processes(["train"], options, lambda: 0)

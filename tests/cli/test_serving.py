@@ -13,7 +13,7 @@ print(json.dumps(main(["serve", "--no-browser"])))
 """
 
 
-def test_without_the_extra_it_says_how_to_install_it():
+def test_without_the_extra_the_error_tells_how_to_install_it():
     result = subprocess.run([sys.executable, "-c", CODE], capture_output=True, text=True, check=True)
     assert json.loads(result.stdout) == 2
     assert "the web app needs starlette" in result.stderr
@@ -29,7 +29,7 @@ def test_without_the_extra_it_says_how_to_install_it():
         (["--no-browser", "--port", "0", "--docs", "docs"], "such as site/ of `make docs`; got docs"),
     ],
 )
-def test_what_is_wrong_is_said(cli, tmp_path, monkeypatch, arguments, message):
+def test_errors_are_reported(cli, tmp_path, monkeypatch, arguments, message):
     monkeypatch.chdir(tmp_path)
     status, out, err = cli("serve", *arguments)
     assert status == 2

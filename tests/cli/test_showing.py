@@ -49,7 +49,7 @@ def test_json_has_the_arrays(answer, cli, lake):
     assert "--seed is 7, but the seeds of " in err
 
 
-def test_training_keeps_a_picture(lake, cli, tmp_path):
+def test_training_saves_a_plot(lake, cli, tmp_path):
     kept = lake / "media" / "table-seed5.png"
     assert kept.read_bytes().startswith(b"\x89PNG")
     path = tmp_path / "new" / "table.png"
@@ -59,7 +59,7 @@ def test_training_keeps_a_picture(lake, cli, tmp_path):
     assert cli("show", lake, "--out", "table.txt")[0] == 2
 
 
-def test_without_matplotlib_there_is_no_picture(lake, cli, monkeypatch):
+def test_without_matplotlib_no_plot_is_saved(lake, cli, monkeypatch):
     monkeypatch.setattr(showing, "missing", list)
     assert showing.keep_picture(load(lake)) is None
 

@@ -80,7 +80,7 @@ def test_what_has_finished_is_not_repeated_and_single_cells_run_alone(cli, grid,
     assert cli("sweep", grid, "--out", out)[0] == 0
 
 
-def test_a_sweep_that_is_stopped_saves_and_goes_on(grid, tmp_path):
+def test_a_stopped_sweep_saves_and_resumes(grid, tmp_path):
     grid.write_text(GRID.replace("budget = 400", "budget = 900_000_000"), encoding="utf-8")
     out = tmp_path / "sweep"
     command = [sys.executable, "-m", "operant", "sweep", str(grid), "--out", str(out), "--workers", "1"]
@@ -97,7 +97,7 @@ def test_a_sweep_that_is_stopped_saves_and_goes_on(grid, tmp_path):
     assert not (out / "runs" / CELLS[1]).exists()
 
 
-def test_status_75_is_tried_again_and_failures_are_said(cli, grid, tmp_path, monkeypatch):
+def test_status_75_is_tried_again_and_failures_are_reported(cli, grid, tmp_path, monkeypatch):
     asked = []
 
     def failing(words):
@@ -121,7 +121,7 @@ def test_status_75_is_tried_again_and_failures_are_said(cli, grid, tmp_path, mon
         (("0.5]", "-3.0]"), "step_size--3.0"),
     ],
 )
-def test_a_wrong_grid_is_refused_before_anything_is_trained(cli, grid, tmp_path, change, message):
+def test_a_wrong_grid_is_rejected_before_anything_is_trained(cli, grid, tmp_path, change, message):
     grid.write_text(GRID.replace(*change), encoding="utf-8")
     status, _, err = cli("sweep", grid, "--out", tmp_path / "sweep")
     assert status == 2

@@ -13,7 +13,7 @@ def circling(tmp_path_factory):
     return path
 
 
-def test_a_policy_that_never_ends_is_said_plainly(cli, answer, circling):
+def test_a_policy_that_never_ends_is_reported(cli, answer, circling):
     status, out, _ = cli("evaluate", circling)
     assert status == 0
     assert "Scores are exact: the expected return within 10,000 steps (the task has no limit)" in out

@@ -18,7 +18,7 @@ def test_the_lake_is_solved_with_bounds(tmp_path, capsys):
     assert list(tmp_path.iterdir()) == []
 
 
-def test_what_is_learned_on_the_lake_is_judged_exactly(tmp_path, capsys):
+def test_policies_of_the_lake_are_evaluated_exactly(tmp_path, capsys):
     status = tour.explore(tmp_path, Interruption(), budget=200_000, seeds=3)
     out = capsys.readouterr().out
     rows = [line.split() for line in out.splitlines() if line.split()[:1] in (["0"], ["1"], ["2"])]
@@ -34,7 +34,7 @@ def test_what_is_learned_on_the_lake_is_judged_exactly(tmp_path, capsys):
     assert scores == pytest.approx(expected_returns(lake, learned) @ lake.start, abs=5e-5)
 
 
-def test_too_little_learning_is_told(tmp_path, capsys):
+def test_too_little_learning_is_reported(tmp_path, capsys):
     assert tour.explore(tmp_path, Interruption(), budget=50, seeds=1) == 1
     assert "0 of 1 seeds solve it" in capsys.readouterr().out
 
@@ -53,7 +53,7 @@ def test_the_last_stop_on_a_small_scale(tmp_path, capsys):
     assert iio.imread(path / "media" / "CartPole-v1-seed0.gif").shape[1:] == (424, 600, 3)
 
 
-def test_without_the_extras_it_says_how_to_get_them(tmp_path, capsys, monkeypatch):
+def test_without_the_extras_the_error_tells_how_to_install_them(tmp_path, capsys, monkeypatch):
     monkeypatch.setattr(tour, "missing", lambda modules: modules)
     tour.balance(tmp_path, Interruption(), budget=2048, seeds=1)
     out = capsys.readouterr().out
@@ -116,7 +116,7 @@ def test_a_model_learns_to_add_on_a_small_scale(tmp_path, capsys):
     assert f"operant chat {tmp_path / 'grpo-arithmetic-1'}" in out
 
 
-def test_without_the_language_extra_the_tour_says_how_to_get_it(tmp_path, capsys, monkeypatch):
+def test_without_the_language_extra_the_tour_tells_how_to_install_it(tmp_path, capsys, monkeypatch):
     monkeypatch.setattr(tour, "missing", lambda modules: modules)
     assert tour.calculate(tmp_path, Interruption()) == 0
     assert 'pip install "operant[language]"' in capsys.readouterr().out

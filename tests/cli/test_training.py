@@ -173,7 +173,7 @@ def test_damaged_checkpoints_are_a_failure(cli, tmp_path):
     assert "no checkpoint in" in err
 
 
-def test_a_stopped_run_goes_on_as_if_nothing_had_happened(cli, start, tmp_path):
+def test_a_stopped_run_resumes_as_if_uninterrupted(cli, start, tmp_path):
     stopped, whole = tmp_path / "stopped", tmp_path / "whole"
     process = start(*SLOW, "--run", stopped, "--json")
     eventually(lambda: size(stopped / "metrics.jsonl"), process)
@@ -188,7 +188,7 @@ def test_a_stopped_run_goes_on_as_if_nothing_had_happened(cli, start, tmp_path):
     assert Run.open(stopped).facts()["sessions"][1]["command"][:2] == ["operant", "resume"]
 
 
-def test_a_second_interrupt_stops_at_once(start, tmp_path):
+def test_a_second_interrupt_stops_immediately(start, tmp_path):
     path = tmp_path / "run"
     endless = ["--num-steps", 300_000, "--budget", 300_000, "--num-envs", 1, "--num-minibatches", 1, "--seeds", 1]
     process = start("train", "ppo", "CartPole-v1", *endless, "--run", path)
@@ -337,7 +337,7 @@ def test_the_table_has_start_and_learned_reward():
     assert lines[1][:4] == ["0", "0.25", "0.5", "1.9"]
 
 
-def test_health_is_told_if_there_is_something_to_tell(run):
+def test_health_is_reported_if_there_is_a_problem(run):
     trained = SimpleNamespace(run=SimpleNamespace(metrics_path=run / "metrics.jsonl"))
     assert health(trained) == ""
 

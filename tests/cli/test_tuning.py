@@ -31,7 +31,7 @@ def test_a_search_its_continuation_and_the_winner(cli, answer, tmp_path):
     assert scores == found["fresh"]["tuned"]["per_seed_scores"]
 
 
-def test_a_space_of_ones_own_without_fresh_seeds(cli, tmp_path):
+def test_a_custom_space_without_fresh_seeds(cli, tmp_path):
     space = tmp_path / "space.toml"
     space.write_text("[step_size]\nlow = 0.01\nhigh = 1.0\nlog = true\n")
     flags = [*FLAGS[:-1], 0, "--trials", 2, "--space", space, "--run", tmp_path / "study"]

@@ -19,7 +19,7 @@ def test_whole_numbers_are_read_as_people_write_them(word, number):
 
 
 @pytest.mark.parametrize("word", ["1.5", "1e-3", "inf", "nan", "1e999999999", "many"])
-def test_what_is_no_whole_number_is_refused(word):
+def test_values_other_than_whole_numbers_are_rejected(word):
     with pytest.raises(ValueError, match=r"^--budget: expected a whole number") as caught:
         parse_training(["ppo", TASK, "--budget", word])
     assert str(caught.value) == (
@@ -40,7 +40,7 @@ def test_sizes_of_layers_are_read_from_words():
         (["64", "x"], "expected a whole number such as 100000 or 1e5, got x"),
     ],
 )
-def test_words_that_are_no_sizes_are_refused(words, message):
+def test_words_that_are_no_sizes_are_rejected(words, message):
     with pytest.raises(ValueError, match=re.escape(message)):
         sizes(words)
 
@@ -64,6 +64,6 @@ def test_parameters_of_an_environment_are_read_from_words(tmp_path):
 
 
 @pytest.mark.parametrize("words", [["size"], ["=3"], ["a b=3"], ["a=1", "a=2"], ["a=@/no/such/file"]])
-def test_words_that_are_no_parameters_are_refused(words):
+def test_words_that_are_no_parameters_are_rejected(words):
     with pytest.raises(ValueError, match=r"expected parameters such as|cannot be read: No such file"):
         parameters(words)

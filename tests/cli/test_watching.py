@@ -15,7 +15,7 @@ def score(out):
     return float(out.splitlines()[-1].rpartition(" ")[2])
 
 
-def test_a_film_of_the_first_seed(cli, run):
+def test_a_video_of_the_first_seed(cli, run):
     status, out, err = cli("watch", run)
     path = run / "media" / "CartPole-v1-seed0.gif"
     assert (status, err) == (0, "")
@@ -28,7 +28,7 @@ def test_a_film_of_the_first_seed(cli, run):
     assert len({frame.tobytes() for frame in frames}) > len(frames) / 2, "the cart moves"
 
 
-def test_a_film_of_an_update(cli, run):
+def test_a_video_of_an_update(cli, run):
     status, out, err = cli("watch", run, "--at", 300)
     path = run / "media" / "CartPole-v1-seed0-at384.gif"
     assert (status, err) == (0, "")
@@ -57,7 +57,7 @@ def test_several_episodes_are_those_of_the_evaluation(cli, run, tmp_path):
         assert scores[0] == expected[index][0]
 
 
-def test_an_episode_that_does_not_end_is_cut_and_that_is_said(cli, run, tmp_path):
+def test_an_episode_that_does_not_end_is_truncated_with_a_message(cli, run, tmp_path):
     path = tmp_path / "film.mp4"
     status, out, _ = cli("watch", run, "--max-steps", 3, "--out", path)
     assert status == 0

@@ -121,7 +121,7 @@ def test_advantages_and_targets_are_what_the_fields_say(task, estimator, n, targ
         torch.testing.assert_close(batch.targets[s], targets[:, s].reshape(-1), rtol=1e-4, atol=1e-5)
 
 
-def test_advantages_are_standardized_if_told():
+def test_advantages_are_standardized_if_configured():
     a2c = learner(normalize_advantage="batch")
     rollout = a2c.agent.collect(8)
     batch = a2c.estimate_advantages(rollout)
@@ -232,7 +232,7 @@ def test_the_learning_rate_falls_linearly_over_the_budget(schedule):
 @TASKS
 @pytest.mark.parametrize("optimizer", ["adam", "rmsprop"])
 @pytest.mark.parametrize("critics", [1, 2])
-def test_one_update_is_the_same_alone_and_beside_other_seeds(task, optimizer, critics):
+def test_one_update_is_the_same_alone_and_among_other_seeds(task, optimizer, critics):
     config = {"optimizer": optimizer, "critic_ensemble_size": critics, "normalize_advantage": "batch"}
     block, alone = learner(task, (3, 5, 8), **config), learner(task, (5,), **config)
     for _ in range(2):
@@ -274,16 +274,16 @@ def test_a_seed_learns_the_same_in_any_company(task):
         ),
     ],
 )
-def test_training_goes_on_bit_for_bit_from_a_checkpoint(task, backend, config, tmp_path):
+def test_training_resumes_bit_for_bit_from_a_checkpoint(task, backend, config, tmp_path):
     assert_resumes_exactly(lambda: learner(task, backend=backend, **config), tmp_path)
 
 
 @pytest.mark.parametrize("backend", ["tensor", "gymnasium"])
-def test_a_refused_state_leaves_the_learner_as_it_was(backend):
+def test_a_rejected_state_leaves_the_learner_unchanged(backend):
     assert_a_refused_state_changes_nothing(lambda: learner(backend=backend, normalize_obs=True))
 
 
-def test_a_state_of_another_configuration_is_refused():
+def test_a_state_of_another_configuration_is_rejected():
     with pytest.raises(ValueError, match=r"'agent\.parameters' has shape .* saved by a different configuration"):
         learner(critic_ensemble_size=2).load_state_dict(learner().state_dict())
 
@@ -329,7 +329,7 @@ def test_invalid_transitions_take_no_part(critics):
 # Errors
 
 
-def test_action_spaces_without_a_head_are_refused():
+def test_action_spaces_without_a_head_are_rejected():
     probe = type("Odd", (Probe,), {"action_space": gymnasium.spaces.MultiBinary(2)})
     with pytest.raises(
         ValueError,
@@ -338,7 +338,7 @@ def test_action_spaces_without_a_head_are_refused():
         learner(probe)
 
 
-def test_a_budget_of_nothing_is_refused():
+def test_a_budget_of_zero_is_rejected():
     with pytest.raises(ValueError, match="budget must be at least 1 environment step, got 0"):
         learner(budget=0)
 
@@ -356,7 +356,7 @@ def test_a_budget_of_nothing_is_refused():
         *[(name, "sometimes") for name in ("lr_schedule", "optimizer", "estimator", "target")],
     ],
 )
-def test_values_that_cannot_work_are_refused_by_name(name, value):
+def test_invalid_values_are_rejected_by_name(name, value):
     with pytest.raises(ValueError, match=rf"^{name} must be .*, got {value!r}$"):
         A2CConfig(**{name: value})
 

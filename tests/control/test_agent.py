@@ -60,7 +60,7 @@ def test_a_seed_acts_the_same_in_any_company():
 
 @pytest.mark.parametrize("task", ["CartPole-v1", "Pendulum-v1", Pendular])
 @pytest.mark.parametrize("observations", [False, True])
-def test_acting_goes_on_bit_for_bit_from_a_state(task, observations):
+def test_acting_resumes_bit_for_bit_from_a_state(task, observations):
     first, second = (agent(task, observations=observations) for _ in range(2))
     first.collect(7)
     second.load_state_dict(first.state_dict())
@@ -109,7 +109,7 @@ def test_advantages_are_standardized_for_each_seed(weighted):
     assert torch.equal(standard.targets, samples.targets)
 
 
-def test_another_number_of_rows_is_refused():
+def test_another_number_of_rows_is_rejected():
     with pytest.raises(ValueError, match="2 seeds with 4 environments each need 8, but there are 6"):
         require_rows(Constant(range(6)), (0, 1), 4)
 
@@ -135,7 +135,7 @@ def test_minibatches_are_standardized_each_by_itself():
 
 
 @pytest.mark.parametrize("task", ["CartPole-v1", "Pendulum-v1"])
-def test_a_recorded_rollout_goes_on_as_one_that_is_played(task, torch_library, monkeypatch):
+def test_acting_after_a_recorded_rollout_equals_acting_after_a_played_one(task, torch_library, monkeypatch):
     graphs.emulate(monkeypatch)
     played, recorded = (agent(task, make_env=torch_library) for _ in range(2))
     recorded.capture()
@@ -213,7 +213,7 @@ def test_wrappers_belong_to_a_run(kind, config, task, tmp_path):
         assert (kept > 1).all()
 
 
-def test_a_method_that_saves_no_environment_refuses_wrappers_with_a_state():
+def test_a_method_without_saved_environments_rejects_wrappers_with_a_state():
     with pytest.raises(ValueError, match="would lose the state of Largest"):
         build(Reinforce, ReinforceConfig(**SMALL), wrap=Largest)
     build(Reinforce, ReinforceConfig(**SMALL), wrap=Wrapper).iterate()

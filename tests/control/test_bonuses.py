@@ -36,7 +36,7 @@ def test_a_method_with_channels_gets_one_for_the_bonus():
     assert learns.reward_channels == {"intrinsic": {"gamma": 0.9, "weight": 0.1, "episodic": False}}
 
 
-def test_what_the_configuration_says_of_the_channel_wins():
+def test_the_configuration_of_the_channel_wins():
     own = config("ppo", reward_channels={"intrinsic": {"weight": 2.0}, "other": {"gamma": 0.5}})
     _, learns = with_bonuses(settings(), own, ["episodic"])
     assert learns.reward_channels == {
@@ -75,7 +75,7 @@ def test_two_bonuses_need_two_channels():
         ("q-learning", "rnd", "q-learning takes no bonus, leave it out; deep control does, such as ppo and dqn"),
     ],
 )
-def test_what_cannot_work_is_refused_before_anything_is_written(algorithm, bonus, message, tmp_path):
+def test_invalid_values_are_rejected_before_anything_is_written(algorithm, bonus, message, tmp_path):
     task = "CliffWalking-v1" if algorithm == "q-learning" else "CartPole-v1"
     with pytest.raises(ValueError, match=message):
         operant.train(algorithm, task, bonus=bonus, run=tmp_path / "run", progress="silent")
@@ -96,7 +96,7 @@ class Speed(Bonus):
 
 
 @pytest.mark.parametrize("algorithm", ["ppo", "dqn"])
-def test_a_bonus_of_ones_own_resumes_in_the_same_bytes(algorithm, tmp_path):
+def test_a_custom_bonus_resumes_bit_for_bit(algorithm, tmp_path):
     (tmp_path / "own.py").write_text(OWN)
     small = {"ppo": {"num_steps": 16, "num_minibatches": 1}, "dqn": {"learning_starts": 32, "buffer_size": 500}}[
         algorithm

@@ -110,7 +110,7 @@ def construction_error(entry, task):
 
 @pytest.mark.parametrize("actions", ACTIONS)
 @pytest.mark.parametrize("seen", SEEN)
-def test_what_is_advised_can_be_constructed_and_what_refuses_is_not_advised(task, seen, actions):
+def test_advice_lists_exactly_the_algorithms_that_can_be_constructed(task, seen, actions):
     env = make(task, 1, [0])
     advised = suitable(env)
     for entry in LEARNERS:
@@ -162,7 +162,7 @@ def test_what_is_advised_can_be_constructed_and_what_refuses_is_not_advised(task
         ("dqn", "finite", "bounded", "needs actions of Discrete, .*; these support its actions and observations: pets"),
     ],
 )
-def test_a_refusal_names_algorithm_task_and_a_way_out(task, algorithm, seen, actions, message):
+def test_an_error_names_algorithm_task_and_a_fix(task, algorithm, seen, actions, message):
     env = make(task, 1, [0])
     with pytest.raises(ValueError, match=f"^{algorithm} {message}") as info:
         require_suitable(env, algorithm)

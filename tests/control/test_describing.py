@@ -37,7 +37,7 @@ def observations(learner, task):
 
 
 @pytest.mark.parametrize(("algorithm", "task", "values"), CASES, ids=lambda value: str(value) if value else "")
-def test_what_is_said_agrees_with_what_is_done(algorithm, task, values):
+def test_descriptions_agree_with_actions(algorithm, task, values):
     made = experiment(algorithm, task, values)
     learner = made.learner
     assert isinstance(learner, Describing)

@@ -184,7 +184,7 @@ def test_the_variants_are_calls_to_the_same_ops(monkeypatch):
     assert used(per_alpha=0.5) == plain | {"importance_weights"}
 
 
-def test_the_target_network_is_copied_every_so_many_gradient_steps():
+def test_the_target_network_is_copied_at_its_interval():
     dqn = learner(learning_starts=16, gradient_steps=4, target_update_interval=6)
     before = dqn.target_parameters.clone()
     dqn.iterate()
@@ -226,7 +226,7 @@ def test_a_small_tau_follows_smoothly():
     assert (after_one - dqn.parameters).abs().max() < 5e-3
 
 
-def test_only_who_explores_acts_otherwise_than_greedily():
+def test_only_exploring_rows_deviate_from_greedy_actions():
     dqn = learner()
     obs = dqn.experience.collector.obs
     rows = obs.shape[1]
@@ -331,7 +331,7 @@ def test_scaled_observations_reach_the_network():
 
 
 @pytest.mark.parametrize(("task", "preset"), [("ALE/Pong-v5", DQN_ATARI), ("operant/PixelCatch-v0", DQN_CATCH)])
-def test_tasks_of_pictures_have_presets_of_their_own(task, preset):
+def test_image_tasks_have_separate_presets(task, preset):
     config = configure("dqn", task)
     assert {name: getattr(config, name) for name in preset} == preset
     assert config.gradient_steps / (config.train_freq * config.num_envs) in (1 / 4, 1 / 2)
@@ -341,7 +341,7 @@ def test_tasks_of_pictures_have_presets_of_their_own(task, preset):
 # Errors
 
 
-def test_action_masks_are_refused_and_bounds_needed_for_scaling():
+def test_action_masks_are_rejected_and_bounds_needed_for_scaling():
     spaces = gymnasium.spaces.Dict(seen=Probe.observation_space, action_mask=gymnasium.spaces.MultiBinary(2))
     with pytest.raises(ValueError, match="dqn does not support action masks, but the observations of Odd have one"):
         learner(type("Odd", (Probe,), {"observation_space": spaces}))
@@ -351,17 +351,17 @@ def test_action_masks_are_refused_and_bounds_needed_for_scaling():
     assert dqn.iterate()["losses/value"].isfinite().all()
 
 
-def test_continuous_actions_are_refused():
+def test_continuous_actions_are_rejected():
     with pytest.raises(ValueError, match="dqn needs actions of Discrete, but those of Aimed are Box"):
         learner(Aimed)
 
 
-def test_another_number_of_rows_is_refused():
+def test_another_number_of_rows_is_rejected():
     with pytest.raises(ValueError, match="2 seeds with 4 environments each need 8, but there are 6"):
         DQN(DQNConfig(**SMALL), Constant(range(6)), seeds=(0, 1), budget=100)
 
 
-def test_a_budget_of_nothing_is_refused():
+def test_a_budget_of_zero_is_rejected():
     with pytest.raises(ValueError, match="budget must be at least 1 environment step, got 0"):
         learner(Endless, budget=0)
     with pytest.raises(
@@ -401,11 +401,11 @@ COUNTS = ("num_envs", "train_freq", "gradient_steps", "batch_size", "buffer_size
         ("lr_schedule", "both"),
     ],
 )
-def test_values_that_cannot_work_are_refused_by_name(name, value):
+def test_invalid_values_are_rejected_by_name(name, value):
     with pytest.raises(ValueError, match=rf"^{name} must be .*, got {value!r}$"):
         DQNConfig(**{name: value})
 
 
-def test_a_memory_below_one_step_is_refused():
+def test_a_buffer_below_one_step_is_rejected():
     with pytest.raises(ValueError, match="buffer_size must hold one step of all 4 environments"):
         learner(buffer_size=3)

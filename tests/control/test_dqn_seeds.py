@@ -10,7 +10,7 @@ from operant.runtime.training import train
 
 
 @VARIANTS
-def test_one_update_is_the_same_alone_and_beside_other_seeds(variant):
+def test_one_update_is_the_same_alone_and_among_other_seeds(variant):
     block, alone = shaken(seeds=(3, 5, 8), **variant), shaken(seeds=(5,), **variant)
     alone.parameters.copy_(block.parameters[1:2])
     alone.target_parameters.copy_(block.target_parameters[1:2])
@@ -36,7 +36,7 @@ def test_a_seed_learns_the_same_in_any_company(variant):
 
 @VARIANTS
 @pytest.mark.parametrize("backend", ["tensor", "gymnasium"])
-def test_training_goes_on_bit_for_bit_from_a_checkpoint(variant, backend, tmp_path):
+def test_training_resumes_bit_for_bit_from_a_checkpoint(variant, backend, tmp_path):
     assert_resumes_exactly(lambda: learner(backend=backend, lr_schedule="linear", **variant), tmp_path, iterations=4)
 
 
@@ -45,11 +45,11 @@ def test_a_memory_that_is_full_is_resumed_too(tmp_path):
 
 
 @pytest.mark.parametrize("backend", ["tensor", "gymnasium"])
-def test_a_refused_state_leaves_the_learner_as_it_was(backend):
+def test_a_rejected_state_leaves_the_learner_unchanged(backend):
     assert_a_refused_state_changes_nothing(lambda: learner(backend=backend, per_alpha=0.5, learning_starts=16))
 
 
-def test_a_state_of_another_configuration_is_refused():
+def test_a_state_of_another_configuration_is_rejected():
     with pytest.raises(ValueError, match=r"'parameters' has shape .* saved by a different configuration"):
         learner(hidden_sizes=(4,)).load_state_dict(learner().state_dict())
 

@@ -92,7 +92,7 @@ class Doubled(Wrapper):
         return 2 * obs
 
 
-def test_what_learned_in_a_wrapper_is_refused(tmp_path):
+def test_a_policy_trained_in_a_wrapper_is_rejected(tmp_path):
     common = {"seeds": 1, "budget": 32, "evaluate_episodes": 1, "evaluate_every": 32, "progress": "silent"}
     trained = operant.train("ppo", "CartPole-v1", run=tmp_path / "run", **common, **ON_POLICY)
     experiment = SimpleNamespace(learner=trained.experiment.learner, env=Doubled(trained.experiment.env))
@@ -100,7 +100,7 @@ def test_what_learned_in_a_wrapper_is_refused(tmp_path):
         network_of(experiment, 0)
 
 
-def test_what_remembers_is_refused(tmp_path):
+def test_a_recurrent_policy_is_rejected(tmp_path):
     common = {"seeds": 1, "budget": 64, "evaluate_episodes": 1, "evaluate_every": 64, "progress": "silent"}
     small = {"num_envs": 2, "num_steps": 16, "num_minibatches": 1, "num_epochs": 1}
     trained = operant.train("recurrent-ppo", "CartPole-v1", run=tmp_path / "run", **common, **small)

@@ -101,23 +101,23 @@ def test_every_preset_is_a_configuration(name):
     assert {key: getattr(config, key) for key in ppo.PRESETS[name]} == ppo.PRESETS[name]
 
 
-def test_an_unknown_preset_is_refused_with_those_there_are(presets):
+def test_an_unknown_preset_is_rejected_with_the_choices(presets):
     with pytest.raises(ValueError, match=r"ppo has no preset 'fast'; presets: paper, zoo, CartPole-v1, quick"):
         configuration(ENTRY, "CartPole-v1", "fast")
 
 
-def test_a_misspelt_parameter_is_refused_with_the_nearest():
+def test_a_misspelt_parameter_is_rejected_with_the_nearest():
     with pytest.raises(ValueError, match=r"ppo.learning_rat: there is no such key; did you mean learning_rate"):
         configuration(ENTRY, "CartPole-v1", learning_rat=1e-3)
 
 
-def test_an_unknown_parameter_is_refused_with_those_there_are():
+def test_an_unknown_parameter_is_rejected_with_the_choices():
     with pytest.raises(ValueError, match=r"ppo.xyz: there is no such key; known are: .*gamma.*num_epochs"):
         configuration(ENTRY, "CartPole-v1", xyz=1)
 
 
 @pytest.mark.parametrize(("name", "value"), [("num_envs", "2"), ("num_envs", 2.5), ("lr_schedule", 1)])
-def test_a_value_of_the_wrong_type_is_refused_by_name(name, value):
+def test_a_value_of_the_wrong_type_is_rejected_by_name(name, value):
     with pytest.raises(ValueError, match=f"ppo.{name}: {value!r} is not"):
         configuration(ENTRY, "CartPole-v1", **{name: value})
 
@@ -128,7 +128,7 @@ def test_a_list_and_none_are_values():
     assert config.clip_range_high is None
 
 
-def test_a_value_out_of_range_is_refused():
+def test_a_value_out_of_range_is_rejected():
     with pytest.raises(ValueError, match=r"gamma must be in \[0, 1\], got 2"):
         configuration(ENTRY, "CartPole-v1", gamma=2)
 
@@ -152,12 +152,12 @@ def test_the_backend_is_that_of_the_settings(backend, kind):
     made.close()
 
 
-def test_a_configuration_of_another_kind_is_refused():
+def test_a_configuration_of_another_kind_is_rejected():
     with pytest.raises(TypeError, match=r"ppo needs a configuration of PPOConfig, got \{'gamma': 0.9\}"):
         experiment(config={"gamma": 0.9})
 
 
-def test_environments_are_closed_if_the_learner_refuses_them(closed):
+def test_environments_are_closed_if_the_learner_rejects_them(closed):
     with pytest.raises(ValueError, match="ppo needs actions of Discrete or Multi"):
         experiment("OperantTestBox-v0")
     assert len(closed) == 4
@@ -266,7 +266,7 @@ def test_whole_games_are_scored_whatever_training_makes_of_lives_and_rewards():
     changed.close()
 
 
-def test_evaluation_plays_episodes_of_its_own_that_depend_on_the_seed():
+def test_evaluation_plays_separate_episodes_that_depend_on_the_seed():
     made = experiment()
     own, training = (make("CartPole-v1", 20, (3, 5), purpose=purpose) for purpose in ("evaluation", "environment"))
     score = made.evaluate(20)
@@ -285,7 +285,7 @@ def test_any_number_of_episodes_may_be_asked_for(episodes):
     assert experiment().evaluate(episodes).episodes == episodes
 
 
-def test_the_number_of_episodes_is_that_of_the_settings_unless_told():
+def test_the_number_of_episodes_defaults_to_the_settings():
     assert experiment(evaluate_episodes=6).evaluate().episodes == 6
 
 
@@ -297,12 +297,12 @@ def test_a_policy_can_be_evaluated_in_either_backend():
 
 
 @pytest.mark.parametrize("episodes", [0, -5])
-def test_no_episodes_are_refused(episodes):
+def test_zero_episodes_are_rejected(episodes):
     with pytest.raises(ValueError, match=f"episodes must be a positive multiple .*, got {episodes}"):
         experiment().evaluate(episodes)
 
 
-def test_environments_that_cannot_fit_are_refused_at_once():
+def test_environments_that_exceed_the_memory_are_rejected_immediately():
     algorithm = catalog.find("ppo")
     settings = Settings(algorithm="ppo", task="CartPole-v1", seeds=(0, 1))
     config = configuration(algorithm, "CartPole-v1", num_envs=10**9, num_minibatches=1)
@@ -397,7 +397,7 @@ def test_a_network_of_the_users_own_keeps_the_contract_of_learners(algorithm, ta
     operant.check_learner(algorithm, task, encoder=net, hidden_sizes=(8,), **(ENCODED[algorithm] | SHORT[algorithm]))
 
 
-def test_what_is_no_network_is_refused(net):
+def test_invalid_networks_are_rejected(net):
     with pytest.raises(ValueError, match=r"encoder must be auto, nature, .* path/to/file.py:Name, got 'natur'"):
         PPOConfig(encoder="natur")
     with pytest.raises(ValueError, match=r"net.py"):

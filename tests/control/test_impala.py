@@ -228,7 +228,7 @@ def test_an_actor_depends_on_seed_and_number_alone(backend):
 
 
 @pytest.mark.parametrize("backend", ["tensor", "gymnasium"])
-def test_where_the_actors_are_changes_no_bit_when_nobody_is_stale(backend, started):
+def test_the_host_of_actors_changes_no_bit_without_staleness(backend, started):
     variant = {"num_actors": 3, "backend": backend, "max_grad_norm": None}
     learners = [started(**variant, workers=workers, host=HostHere()) for workers in (0, 1, 2, 3)]
     for _ in range(4):
@@ -304,7 +304,7 @@ def test_a_seed_learns_the_same_in_any_company(task):
 
 
 @TASKS
-def test_one_update_is_the_same_alone_and_beside_other_seeds(task):
+def test_one_update_is_the_same_alone_and_among_other_seeds(task):
     block, alone = learner(task, (3, 5, 8)), learner(task, (5,))
     for _ in range(2):
         block.iterate()
@@ -322,7 +322,7 @@ def test_one_update_is_the_same_alone_and_beside_other_seeds(task):
 
 @TASKS
 @pytest.mark.parametrize("backend", ["tensor", "gymnasium"])
-def test_training_goes_on_bit_for_bit_from_a_checkpoint(task, backend, tmp_path):
+def test_training_resumes_bit_for_bit_from_a_checkpoint(task, backend, tmp_path):
     assert_resumes_exactly(lambda: learner(task, backend=backend, num_actors=3), tmp_path)
 
 
@@ -339,7 +339,7 @@ def test_a_checkpoint_continues_with_any_number_of_workers(started):
     assert same(whole.state_dict(), second.state_dict())
 
 
-def test_a_refused_state_leaves_the_learner_as_it_was():
+def test_a_rejected_state_leaves_the_learner_unchanged():
     assert_a_refused_state_changes_nothing(learner)
 
 
@@ -408,19 +408,19 @@ def test_invalid_transitions_take_no_part():
         ({"td_lambda": 1.5}, r"td_lambda must be .*, got 1\.5"),
     ],
 )
-def test_values_that_cannot_work_are_refused_by_name(values, message):
+def test_invalid_values_are_rejected_by_name(values, message):
     with pytest.raises(ValueError, match=message):
         IMPALAConfig(**values)
 
 
-def test_wrappers_are_refused():
+def test_wrappers_are_rejected():
     with pytest.raises(
         ValueError, match="Wrapper wraps the environments of CartPole-v1, but other processes create them"
     ):
         build(IMPALA, IMPALAConfig(**SMALL), wrap=Wrapper)
 
 
-def test_a_budget_of_nothing_is_refused():
+def test_a_budget_of_zero_is_rejected():
     with pytest.raises(ValueError, match="budget must be at least 1 environment step, got 0"):
         learner(budget=0)
 
@@ -431,6 +431,6 @@ def test_every_preset_is_a_configuration(name):
     assert {key: getattr(config, key) for key in PRESETS[name]} == PRESETS[name]
 
 
-def test_a_state_of_other_actors_is_refused():
+def test_a_state_of_other_actors_is_rejected():
     with pytest.raises(ValueError, match=r"workers\.actors.* has 3 parts but 2 are needed"):
         learner().load_state_dict(learner(num_actors=3).state_dict())

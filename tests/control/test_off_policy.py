@@ -91,7 +91,7 @@ def test_gradient_steps_of_a_run_are_those_of_whole_iterations(budget, expected)
     assert TD3Config(**QUICK).updates(budget) == expected
 
 
-def test_a_refused_state_leaves_the_learner_as_it_was():
+def test_a_rejected_state_leaves_the_learner_unchanged():
     assert_a_refused_state_changes_nothing(lambda: build(TD3, TD3Config(**QUICK), "Pendulum-v1"))
 
 
@@ -215,6 +215,6 @@ def test_a_run_continues_exactly_on_another_number_of_processes(name):
         ("mbpo", {}, "mbpo does not support shards: leave out --shards 4"),
     ],
 )
-def test_what_shards_cannot_do_is_said(name, values, message):
+def test_options_without_support_for_shards_raise_errors(name, values, message):
     with pytest.raises(ValueError, match=message):
         divided(name, 4, **values)

@@ -44,7 +44,7 @@ def test_dqn_learns_to_catch_from_pixels():
 
 
 @pytest.mark.parametrize("shared", [False, True])
-def test_pictures_are_kept_as_bytes_and_learned_from_by_every_seed_alone(shared):
+def test_images_are_stored_as_bytes_and_every_seed_learns_independently(shared):
     config = PPOConfig(
         num_envs=2, num_steps=9, num_minibatches=2, num_epochs=1, hidden_sizes=(8,), share_features=shared
     )
@@ -100,7 +100,7 @@ def test_the_convolutions_can_be_chosen(kind, config):
         replace(config, encoder="resnet")
 
 
-def test_training_on_pictures_goes_on_bit_for_bit_from_a_checkpoint(tmp_path):
+def test_training_on_images_resumes_bit_for_bit_from_a_checkpoint(tmp_path):
     config = PPOConfig(num_envs=2, num_steps=5, num_minibatches=2, num_epochs=2, hidden_sizes=(8,), share_features=True)
     assert_resumes_exactly(lambda: build(PPO, config, TASK), tmp_path)
 
@@ -260,7 +260,7 @@ def test_masks_and_dictionaries_go_through_gymnasium_too():
         gymnasium.registry.pop(name)
 
 
-def test_pictures_are_not_normalized():
+def test_images_are_not_normalized():
     config = PPOConfig(num_envs=2, num_steps=9, num_minibatches=2, normalize_obs=True)
     with pytest.raises(ValueError, match="normalize_obs is for vectors: the network scales images"):
         build(PPO, config, TASK)

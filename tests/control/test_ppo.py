@@ -268,12 +268,12 @@ def test_observations_of_integers_are_learned_from():
 # Errors
 
 
-def test_another_number_of_rows_is_refused():
+def test_another_number_of_rows_is_rejected():
     with pytest.raises(ValueError, match="2 seeds with 4 environments each need 8, but there are 6"):
         PPO(PPOConfig(**SMALL), Constant(range(6)), seeds=(0, 1), budget=100)
 
 
-def test_action_spaces_without_a_head_are_refused():
+def test_action_spaces_without_a_head_are_rejected():
     probe = type("Odd", (Probe,), {"action_space": gymnasium.spaces.MultiBinary(2)})
     with pytest.raises(
         ValueError,
@@ -282,7 +282,7 @@ def test_action_spaces_without_a_head_are_refused():
         learner(probe)
 
 
-def test_actions_of_many_dimensions_as_they_are_and_of_integers_are_refused():
+def test_boxes_of_several_dimensions_or_integers_are_rejected():
     for space in (gymnasium.spaces.Box(-1, 1, (2, 2)), gymnasium.spaces.Box(0, 9, (2,), dtype="int64")):
         with pytest.raises(ValueError, match=r"ppo needs actions of .*Odd are Box.*TransformAction$"):
             learner(type("Odd", (Aimed,), {"action_space": space}))
@@ -298,7 +298,7 @@ def test_members_of_a_discrete_space_are_seen_as_one_hot_vectors():
     assert not torch.equal(ppo.agent.parameters, before)
 
 
-def test_a_budget_of_nothing_is_refused():
+def test_a_budget_of_zero_is_rejected():
     with pytest.raises(ValueError, match="budget must be at least 1 environment step, got 0"):
         learner(budget=0)
 
@@ -318,7 +318,7 @@ def test_a_budget_of_nothing_is_refused():
         ("learning_rate", float("inf")),
     ],
 )
-def test_values_that_cannot_work_are_refused_by_name(name, value):
+def test_invalid_values_are_rejected_by_name(name, value):
     with pytest.raises(ValueError, match=rf"^{name} must be .*, got {value!r}$"):
         PPOConfig(**{name: value})
 
@@ -338,7 +338,7 @@ def test_a_single_sample_cannot_be_standardized(scope, environments):
 
 
 @pytest.mark.parametrize(("name", "value"), [("activation", "gelu"), ("hidden_sizes", (0,)), ("max_grad_norm", 0.0)])
-def test_what_the_networks_and_the_optimizer_refuse_is_refused_before_the_first_step(name, value):
+def test_errors_of_networks_and_optimizer_are_raised_before_the_first_step(name, value):
     with pytest.raises(ValueError, match="must"):
         learner(**{name: value})
 
@@ -375,7 +375,7 @@ def test_the_number_of_processes_changes_no_bit_of_what_is_learned(config):
     assert all(same(alone, state) for size in (2, 4) for state in team(size, learned))
 
 
-def test_a_run_goes_on_exactly_on_another_number_of_processes():
+def test_a_run_resumes_exactly_on_another_number_of_processes():
     def begun(rank):
         ppo = divided(4, rank)
         ppo.iterate()
@@ -404,6 +404,6 @@ def test_a_run_goes_on_exactly_on_another_number_of_processes():
         (2, {"normalize_obs": True}, "normalize_obs on CartPole-v1 needs all environments of each seed"),
     ],
 )
-def test_what_shards_cannot_do_is_said(count, config, message):
+def test_options_without_support_for_shards_raise_errors(count, config, message):
     with pytest.raises(ValueError, match=message):
         divided(count, **config)

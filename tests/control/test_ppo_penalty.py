@@ -215,7 +215,7 @@ def test_a_seed_learns_the_same_in_any_company(task, objective, rounds):
 
 @TASKS
 @DUAL
-def test_training_goes_on_bit_for_bit_from_a_checkpoint(task, rounds, tmp_path):
+def test_training_resumes_bit_for_bit_from_a_checkpoint(task, rounds, tmp_path):
     config = {"objective": "penalty", "learning_rate": 3e-3, "kl_coef_rounds": rounds}
     whole, first, second = (learner(task, **config) for _ in range(3))
     for _ in range(3):
@@ -281,7 +281,7 @@ def test_a_divergence_that_is_not_a_number_leaves_beta_alone_and_the_neighbor_to
     ("name", "value"),
     [("objective", "kl"), ("kl_coef", 0.0), ("kl_coef", float("nan")), ("kl_coef_target", 0.0), ("kl_coef_rounds", 0)],
 )
-def test_values_that_cannot_work_are_refused_by_name(name, value):
+def test_invalid_values_are_rejected_by_name(name, value):
     with pytest.raises(ValueError, match=rf"^{name} must be .*, got {value!r}$"):
         PPOConfig(**{name: value})
 

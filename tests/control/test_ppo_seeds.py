@@ -26,7 +26,7 @@ def transplant(block, alone, k):
 
 @TASKS
 @pytest.mark.parametrize("minibatches", [1, 4])
-def test_one_update_is_the_same_alone_and_beside_other_seeds(task, minibatches):
+def test_one_update_is_the_same_alone_and_among_other_seeds(task, minibatches):
     config = {"num_minibatches": minibatches, "ent_coef": 0.01, "target_kl": 0.02}
     block, alone = learner(task, (3, 5, 8), **config), learner(task, (5,), **config)
     for _ in range(2):
@@ -61,7 +61,7 @@ def test_a_seed_learns_the_same_in_any_company(task, target_kl):
 @TASKS
 @pytest.mark.parametrize("backend", ["tensor", "gymnasium"])
 @pytest.mark.parametrize("normalize", [False, True])
-def test_training_goes_on_bit_for_bit_from_a_checkpoint(task, backend, normalize, tmp_path):
+def test_training_resumes_bit_for_bit_from_a_checkpoint(task, backend, normalize, tmp_path):
     config = {
         "normalize_obs": normalize,
         "normalize_reward": normalize,
@@ -99,14 +99,14 @@ def test_the_statistics_of_the_normalizer_are_part_of_the_state():
     assert torch.equal(first.agent.normalizer.normalize(obs), second.agent.normalizer.normalize(obs))
 
 
-def test_a_state_of_another_configuration_is_refused():
+def test_a_state_of_another_configuration_is_rejected():
     with pytest.raises(ValueError, match=r"'agent\.parameters' has shape .* saved by a different configuration"):
         learner(hidden_sizes=(4,)).load_state_dict(learner().state_dict())
 
 
 @pytest.mark.parametrize("backend", ["tensor", "gymnasium"])
 @pytest.mark.parametrize("part", ["optimizer", "beta", "batch_streams", "consumed"])
-def test_a_refused_state_leaves_the_learner_as_it_was(backend, part):
+def test_a_rejected_state_leaves_the_learner_unchanged(backend, part):
     ppo, twin, other = (learner(backend=backend, normalize_obs=True) for _ in range(3))
     for _ in range(2):
         other.iterate()

@@ -42,7 +42,7 @@ DEFINED = {
 """Fields that define a variant in its paper, in every task."""
 
 
-def test_every_variant_says_what_defines_it():
+def test_every_variant_has_its_defining_values():
     assert {entry.name for entry in catalog.CONTROL if entry.values} == DEFINED.keys()
 
 

@@ -283,7 +283,7 @@ def test_minibatches_are_made_of_whole_rows():
 
 
 @TASKS
-def test_one_update_is_the_same_alone_and_beside_other_seeds(task):
+def test_one_update_is_the_same_alone_and_among_other_seeds(task):
     block, alone = learner(task, (3, 5, 8)), learner(task, (5,))
     for _ in range(2):
         block.iterate()
@@ -320,7 +320,7 @@ def test_a_seed_that_is_stopped_reports_the_same_in_any_company():
 
 
 @pytest.mark.parametrize("task", ["CartPole-v1", "operant/HiddenCartPole-v0"])
-def test_training_goes_on_bit_for_bit_from_a_checkpoint(task, tmp_path):
+def test_training_resumes_bit_for_bit_from_a_checkpoint(task, tmp_path):
     assert_resumes_exactly(
         lambda: learner(
             task, normalize_reward=True, lr_schedule="linear", clip_range_schedule="linear", target_kl=0.05
@@ -359,7 +359,7 @@ def test_invalid_transitions_take_no_part():
 # Errors
 
 
-def test_separate_networks_are_refused():
+def test_separate_networks_are_rejected():
     with pytest.raises(ValueError, match="share_features must be true: policy and value share the hidden state"):
         RecurrentPPOConfig(share_features=False)
 
@@ -370,19 +370,19 @@ def test_minibatches_must_divide_the_environments():
 
 
 @pytest.mark.parametrize(("name", "value"), [("rnn_hidden_size", 0), ("gamma", 1.5), ("clip_range", 0.0)])
-def test_values_that_cannot_work_are_refused_by_name(name, value):
+def test_invalid_values_are_rejected_by_name(name, value):
     with pytest.raises(ValueError, match=rf"^{name} must be .*, got {value!r}$"):
         RecurrentPPOConfig(**{name: value})
 
 
-def test_pictures_are_refused():
+def test_images_are_rejected():
     with pytest.raises(
         ValueError, match=r"recurrent-ppo needs vectors, but the observations of .* are images, .* ppo,"
     ):
         learner("operant/PixelCatch-v0")
 
 
-def test_spaces_that_do_not_suit_are_refused():
+def test_unsuitable_spaces_are_rejected():
     probe = type("Odd", (Probe,), {"action_space": gymnasium.spaces.MultiBinary(2)})
     with pytest.raises(
         ValueError,

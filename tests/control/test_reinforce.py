@@ -169,7 +169,7 @@ def test_psi_and_targets_are_made_of_whole_episodes(psi):
 
 
 @pytest.mark.parametrize("target", ["monte-carlo", "bootstrap"])
-def test_an_episode_that_is_cut_goes_on_with_the_value_of_its_final_observation(target):
+def test_a_truncated_episode_bootstraps_from_its_final_observation(target):
     it = learner(Pendular, advantage_kind="baseline", gamma=0.5, target=target)
     rollout = it.collect(torch.ones(2, dtype=torch.bool))
     batch, value = it.estimate_advantages(rollout), it.agent.networks.value
@@ -182,7 +182,7 @@ def test_an_episode_that_is_cut_goes_on_with_the_value_of_its_final_observation(
             torch.testing.assert_close(batch.targets[s, 4 * t + row], rewards + 0.5**ahead * successor)
 
 
-def test_the_discount_of_steps_is_put_in_if_told_and_never_twice():
+def test_the_discount_of_steps_is_applied_if_configured_and_never_twice():
     plain, discounted = (
         learner(advantage_kind="to-go", gamma=0.9),
         learner(advantage_kind="to-go", gamma=0.9, discount_steps=True),
@@ -257,7 +257,7 @@ def test_the_critic_descends_half_the_mean_squared_error(psi):
     torch.testing.assert_close(gradient, expected, rtol=1e-3, atol=1e-4)
 
 
-def test_the_baseline_judges_before_it_learns(monkeypatch):
+def test_the_baseline_is_evaluated_before_its_update(monkeypatch):
     it, order = learner(advantage_kind="baseline", critic_steps=3), []
     for name in ("policy_gradient", "critic_gradient"):
         program = getattr(it, name)
@@ -306,7 +306,7 @@ def test_continuous_actions_are_learned():
     solve(Aimed, 300, advantage_kind="baseline")
 
 
-def test_several_choices_at_once_are_learned():
+def test_several_simultaneous_choices_are_learned():
     solve(Several, 300, advantage_kind="baseline")
 
 
@@ -320,7 +320,7 @@ def test_values_are_learned(probe, target):
 
 
 @pytest.mark.parametrize("psi", ["total", "baseline", "q"])
-def test_one_update_is_the_same_alone_and_beside_other_seeds(psi):
+def test_one_update_is_the_same_alone_and_among_other_seeds(psi):
     block, alone = learner(seeds=(3, 5, 8), advantage_kind=psi), learner(seeds=(5,), advantage_kind=psi)
     for _ in range(2):
         block.iterate()
@@ -350,7 +350,7 @@ def test_a_seed_learns_the_same_in_any_company_though_it_waits(backend):
     torch.testing.assert_close(block.agent.parameters[1], alone.agent.parameters[0], rtol=1e-3, atol=1e-5)
 
 
-def test_no_seed_runs_ahead_and_none_goes_on_when_it_has_used_its_budget():
+def test_no_seed_runs_ahead_or_exceeds_its_budget():
     it = learner(budget=1000)
     longest = 0
     while it.consumed < 1000:
@@ -374,15 +374,15 @@ def test_no_seed_runs_ahead_and_none_goes_on_when_it_has_used_its_budget():
 @pytest.mark.parametrize(
     ("task", "backend"), [("CartPole-v1", "tensor"), ("CartPole-v1", "gymnasium"), (Aimed, "auto")]
 )
-def test_training_goes_on_bit_for_bit_from_a_checkpoint(task, backend, tmp_path):
+def test_training_resumes_bit_for_bit_from_a_checkpoint(task, backend, tmp_path):
     assert_resumes_exactly(lambda: learner(task, advantage_kind="baseline", backend=backend, budget=2000), tmp_path)
 
 
-def test_a_refused_state_leaves_the_learner_as_it_was():
+def test_a_rejected_state_leaves_the_learner_unchanged():
     assert_a_refused_state_changes_nothing(lambda: learner(advantage_kind="baseline"))
 
 
-def test_a_state_of_another_configuration_is_refused():
+def test_a_state_of_another_configuration_is_rejected():
     with pytest.raises(ValueError, match=r"'parameters' has shape .* saved by a different configuration"):
         learner(hidden_sizes=(4,)).load_state_dict(learner().state_dict())
 
@@ -437,7 +437,7 @@ def test_invalid_transitions_take_no_part():
 # Errors
 
 
-def test_action_spaces_without_a_head_are_refused():
+def test_action_spaces_without_a_head_are_rejected():
     probe = type("Odd", (Probe,), {"action_space": gymnasium.spaces.MultiBinary(2)})
     with pytest.raises(
         ValueError,
@@ -453,7 +453,7 @@ def test_a_value_for_each_action_needs_finitely_many(psi):
         learner(Aimed, advantage_kind=psi)
 
 
-def test_a_budget_of_nothing_is_refused():
+def test_a_budget_of_zero_is_rejected():
     with pytest.raises(ValueError, match="budget must be at least 1 environment step, got 0"):
         learner(budget=0)
 
@@ -471,7 +471,7 @@ def test_a_budget_of_nothing_is_refused():
         *[(name, "sometimes") for name in ("advantage_kind", "target")],
     ],
 )
-def test_values_that_cannot_work_are_refused_by_name(name, value):
+def test_invalid_values_are_rejected_by_name(name, value):
     with pytest.raises(ValueError, match=rf"^{name} must be .*, got {value!r}$"):
         ReinforceConfig(**{name: value})
 

@@ -86,7 +86,7 @@ def test_transitions_of_autoreset_are_held_without_weight():
     assert batch.obs[live].abs().max() < 1e6
 
 
-def test_experience_goes_on_bit_for_bit(tmp_path):
+def test_experience_resumes_bit_for_bit(tmp_path):
     first, second = experience(), experience()
     first.explore(13)
     first.sample(8, gamma=0.9)
@@ -111,7 +111,7 @@ def test_windows_end_where_new_episodes_begin_after_loading():
     assert torch.equal(one.terminated, other.terminated)
 
 
-def test_another_number_of_rows_is_refused():
+def test_another_number_of_rows_is_rejected():
     with pytest.raises(ValueError, match="2 seeds with 3 environments each need 6, but there are 8"):
         experience(rows=3, env=make("CartPole-v1", 4, (3, 5)))
 

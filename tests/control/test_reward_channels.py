@@ -197,7 +197,7 @@ def test_resuming_is_exact(kind, config, tmp_path):
 
 
 @pytest.mark.parametrize(("kind", "config"), KINDS)
-def test_a_seed_learns_beside_others_what_it_learns_alone(kind, config):
+def test_a_seed_learns_the_same_alone_and_among_others(kind, config):
     block, alone = small(kind, config), small(kind, config, seeds=(5,))
     block.iterate()
     alone.iterate()
@@ -233,7 +233,7 @@ def test_value_targets_of_a_rollout_are_those_of_each_channel():
         ({"intrinsic": {"gamma": 1.0, "episodic": False}}, "gamma must be below 1 if episodic is false"),
     ],
 )
-def test_channels_that_cannot_be_are_refused(channels, message):
+def test_invalid_channels_are_rejected(channels, message):
     for config in (PPOConfig, A2CConfig):
         with pytest.raises(ValueError, match=message):
             config(reward_channels=channels)
@@ -253,7 +253,7 @@ def test_a_channel_needs_an_extra_tensor_of_one_number_a_row():
         ppo.iterate()
 
 
-def test_what_has_no_place_for_several_values_refuses_them():
+def test_unsupported_reward_channels_are_rejected():
     with pytest.raises(ValueError, match=r"critic_ensemble_size must be 1 .* \(intrinsic\), got 2"):
         A2CConfig(critic_ensemble_size=2, reward_channels={"intrinsic": {}})
     with pytest.raises(ValueError, match="reward_channels must be empty, got intrinsic"):

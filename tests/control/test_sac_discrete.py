@@ -146,7 +146,7 @@ def test_acting_is_greedy_without_noise_and_sampled_with_it():
 # Independence of seeds, resume and invalid numbers
 
 
-def test_one_update_is_the_same_alone_and_beside_other_seeds():
+def test_one_update_is_the_same_alone_and_among_other_seeds():
     assert_one_update_is_the_same_alone(learner(seeds=(3, 5, 8)), learner(seeds=(5,)))
 
 
@@ -155,7 +155,7 @@ def test_a_seed_learns_the_same_in_any_company():
 
 
 @pytest.mark.parametrize("backend", ["tensor", "gymnasium"])
-def test_training_goes_on_bit_for_bit_from_a_checkpoint(backend, tmp_path):
+def test_training_resumes_bit_for_bit_from_a_checkpoint(backend, tmp_path):
     assert_resumes_exactly(lambda: learner(backend=backend, buffer_size=90), tmp_path)
 
 
@@ -167,7 +167,7 @@ def test_bad_targets_stop_their_own_seed_alone():
     assert_bad_targets_stop_their_own_seed_alone(learner)
 
 
-def test_one_bad_reward_harms_nobody_else():
+def test_one_bad_reward_harms_no_other_seed():
     assert_one_bad_reward_harms_nobody_else(lambda wrap: learner(wrap=wrap))
 
 
@@ -184,17 +184,17 @@ def test_invalid_transitions_take_no_part():
 # Errors
 
 
-def test_continuous_actions_are_refused_with_what_supports_them():
+def test_continuous_actions_are_rejected_with_what_supports_them():
     with pytest.raises(ValueError, match=r"sac-discrete needs actions of Discrete, but those of Pendulum-v1 are .*sac"):
         learner("Pendulum-v1")
 
 
-def test_observations_that_are_no_numbers_are_refused():
+def test_non_numeric_observations_are_rejected():
     with pytest.raises(ValueError, match="sac-discrete does not support the observations of"):
         learner(type("Odd", (Probe,), {"observation_space": gymnasium.spaces.Text(3)}))
 
 
-def test_pictures_and_masks_are_refused_with_what_takes_them():
+def test_images_and_masks_are_rejected_with_what_takes_them():
     assert_pictures_and_masks_are_refused(learner, Probe.action_space, "sac-discrete")
 
 
@@ -202,7 +202,7 @@ def test_dictionaries_are_learned_from():
     assert_dictionaries_are_learned_from(learner, Probe.action_space)
 
 
-def test_other_rows_and_no_budget_are_refused():
+def test_other_rows_and_no_budget_are_rejected():
     with pytest.raises(ValueError, match="2 seeds with 4 environments each need 8, but"):
         DiscreteSAC(DiscreteSACConfig(**QUICK), make("CartPole-v1", 3, (0, 1)), seeds=(0, 1), budget=100)
     with pytest.raises(ValueError, match="budget must be at least 1 environment step, got 0"):
@@ -233,12 +233,12 @@ def test_other_rows_and_no_budget_are_refused():
         *[(name, float("nan")) for name in ("learning_rate", "gamma", "tau", "target_entropy_scale")],
     ],
 )
-def test_values_that_cannot_work_are_refused_by_name(name, value):
+def test_invalid_values_are_rejected_by_name(name, value):
     with pytest.raises(ValueError, match=rf"^{name} must be .*, got {value!r}$"):
         DiscreteSACConfig(**{name: value})
 
 
-def test_a_memory_smaller_than_a_step_is_refused():
+def test_a_buffer_smaller_than_a_step_is_rejected():
     with pytest.raises(ValueError, match="buffer_size must hold one step of all 8 environments of each seed, got 7"):
         DiscreteSACConfig(num_envs=8, buffer_size=7)
 

@@ -84,7 +84,7 @@ def test_goals_are_relabeled_before_they_are_scaled():
 
 
 @pytest.mark.parametrize("name", CONFIGS)
-def test_training_goes_on_bit_for_bit_from_a_checkpoint(name, tmp_path):
+def test_training_resumes_bit_for_bit_from_a_checkpoint(name, tmp_path):
     assert_resumes_exactly(lambda: learner(name, random_exploration=0.5), tmp_path)
 
 
@@ -104,7 +104,7 @@ def test_the_statistics_belong_to_the_weights():
     assert {"actor", "critics", "observations.count", "observations.squares"} < weights.keys()
 
 
-def test_pictures_are_refused():
+def test_images_are_rejected():
     with pytest.raises(ValueError, match="normalize_obs is for vectors"):
         ScaledExperience(
             make("operant/PixelCatch-v0", 1, (3,)),

@@ -76,7 +76,7 @@ def test_networks_alone_are_counted(required):
     assert (MANY_SEEDS + 1) * parameters * 2 < required[0] < (MANY_SEEDS + 1) * (parameters * 3 + UNCERTAIN)
 
 
-def test_too_many_seeds_are_refused_before_a_folder_is_created(large, tmp_path, monkeypatch):
+def test_too_many_seeds_are_rejected_before_a_folder_is_created(large, tmp_path, monkeypatch):
     monkeypatch.setattr(seed_memory, "available", lambda device: 10**9)
     monkeypatch.setattr("operant.runtime.available_memory.available", lambda device: 10**9)
     monkeypatch.setattr(factory, "EVALUATION_ROWS", 2)

@@ -147,6 +147,6 @@ def test_noise_of_ppo_is_within_its_distribution():
         (A2C, replace(CASES[1][1], sde_sample_freq=0), "Pendulum-v1", "sde_sample_freq must be at least 1, or -1"),
     ],
 )
-def test_where_it_makes_no_sense_it_is_refused(kind, config, task, message):
+def test_unsupported_combinations_are_rejected(kind, config, task, message):
     with pytest.raises(ValueError, match=message):
         learner(kind, config, task=task)

@@ -171,7 +171,7 @@ def test_acting_is_greedy_without_noise_and_sampled_with_it():
 # Independence of seeds, resume and invalid numbers
 
 
-def test_one_update_is_the_same_alone_and_beside_other_seeds():
+def test_one_update_is_the_same_alone_and_among_other_seeds():
     assert_one_update_is_the_same_alone(learner(seeds=(3, 5, 8)), learner(seeds=(5,)))
 
 
@@ -180,11 +180,11 @@ def test_a_seed_learns_the_same_in_any_company():
 
 
 @pytest.mark.parametrize("backend", ["tensor", "gymnasium"])
-def test_training_goes_on_bit_for_bit_from_a_checkpoint(backend, tmp_path):
+def test_training_resumes_bit_for_bit_from_a_checkpoint(backend, tmp_path):
     assert_resumes_exactly(lambda: learner(backend=backend, buffer_size=90, policy_delay=3), tmp_path)
 
 
-def test_a_state_of_another_configuration_is_refused():
+def test_a_state_of_another_configuration_is_rejected():
     with pytest.raises(ValueError, match=r"'parameters.actor' has shape .* saved by a different configuration"):
         learner(hidden_sizes=(4,)).load_state_dict(learner().state_dict())
 
@@ -193,14 +193,14 @@ def test_bad_targets_stop_their_own_seed_alone():
     assert_bad_targets_stop_their_own_seed_alone(learner)
 
 
-def test_one_bad_reward_harms_nobody_else():
+def test_one_bad_reward_harms_no_other_seed():
     assert_one_bad_reward_harms_nobody_else(lambda wrap: learner(wrap=wrap))
 
 
 # Errors
 
 
-def test_discrete_actions_are_refused_with_what_supports_them():
+def test_discrete_actions_are_rejected_with_what_supports_them():
     with pytest.raises(
         ValueError,
         match=r"td3 needs actions of a Box of float, .* CartPole-v1 are Discrete\(2\).* ppo,",
@@ -208,19 +208,19 @@ def test_discrete_actions_are_refused_with_what_supports_them():
         learner("CartPole-v1")
 
 
-def test_unbounded_actions_are_refused():
+def test_unbounded_actions_are_rejected():
     space = gymnasium.spaces.Box(-np.inf, np.inf, (1,))
     with pytest.raises(ValueError, match="td3 needs actions with finite bounds"):
         learner(type("Odd", (Aimed,), {"action_space": space}))
 
 
-def test_observations_that_are_no_numbers_are_refused():
+def test_non_numeric_observations_are_rejected():
     spaces = {"observation_space": gymnasium.spaces.Text(3), "action_space": Aimed.action_space}
     with pytest.raises(ValueError, match="td3 does not support the observations of"):
         learner(type("Odd", (Probe,), spaces))
 
 
-def test_pictures_and_masks_are_refused_with_what_takes_them():
+def test_images_and_masks_are_rejected_with_what_takes_them():
     assert_pictures_and_masks_are_refused(learner, Aimed.action_space, "td3")
 
 
@@ -228,7 +228,7 @@ def test_dictionaries_are_learned_from():
     assert_dictionaries_are_learned_from(learner, Aimed.action_space)
 
 
-def test_other_rows_and_no_budget_are_refused():
+def test_other_rows_and_no_budget_are_rejected():
     with pytest.raises(ValueError, match="2 seeds with 4 environments each need 8, but"):
         TD3(TD3Config(**QUICK), make("Pendulum-v1", 3, (0, 1)), seeds=(0, 1), budget=100)
     with pytest.raises(ValueError, match="budget must be at least 1 environment step, got 0"):
@@ -273,12 +273,12 @@ def test_other_rows_and_no_budget_are_refused():
         ("max_grad_norm", 0.0),
     ],
 )
-def test_values_that_cannot_work_are_refused_by_name(name, value):
+def test_invalid_values_are_rejected_by_name(name, value):
     with pytest.raises(ValueError, match=rf"^{name} must be .*, got {value!r}$"):
         TD3Config(**{name: value})
 
 
-def test_a_memory_smaller_than_a_step_is_refused():
+def test_a_buffer_smaller_than_a_step_is_rejected():
     with pytest.raises(ValueError, match="buffer_size must hold one step of all 8 environments of each seed, got 7"):
         TD3Config(num_envs=8, buffer_size=7)
 

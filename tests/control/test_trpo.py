@@ -316,7 +316,7 @@ def transplant(block, alone, k):
 
 @TASKS
 @SAMPLING
-def test_one_update_is_the_same_alone_and_beside_other_seeds(task, sampling):
+def test_one_update_is_the_same_alone_and_among_other_seeds(task, sampling):
     block, alone = learner(task, (3, 5, 8), sampling=sampling), learner(task, (5,), sampling=sampling)
     for _ in range(2):
         block.iterate()
@@ -349,14 +349,14 @@ def test_a_seed_learns_the_same_in_any_company(task, sampling):
     "config", [{"backend": "tensor"}, {"backend": "gymnasium"}, {"backend": "tensor", "sampling": "vine"}], ids=str
 )
 @pytest.mark.parametrize("normalize", [False, True])
-def test_training_goes_on_bit_for_bit_from_a_checkpoint(task, config, normalize, tmp_path):
+def test_training_resumes_bit_for_bit_from_a_checkpoint(task, config, normalize, tmp_path):
     def fresh():
         return learner(task, normalize_obs=normalize, normalize_reward=normalize, **config)
 
     assert_resumes_exactly(fresh, tmp_path)
 
 
-def test_a_refused_state_leaves_the_learner_as_it_was():
+def test_a_rejected_state_leaves_the_learner_unchanged():
     assert_a_refused_state_changes_nothing(lambda: learner(normalize_reward=True))
 
 
@@ -436,7 +436,7 @@ def test_actions_that_a_mask_forbids_are_never_taken():
 # Errors
 
 
-def test_action_spaces_without_a_head_are_refused():
+def test_action_spaces_without_a_head_are_rejected():
     with pytest.raises(
         ValueError,
         match=r"trpo needs actions of Discrete or MultiDiscrete or a Box of float, but those of Odd are Multi",
@@ -444,7 +444,7 @@ def test_action_spaces_without_a_head_are_refused():
         learner(type("Odd", (Probe,), {"action_space": gymnasium.spaces.MultiBinary(2)}))
 
 
-def test_pictures_are_refused():
+def test_images_are_rejected():
     class Pictures(Probe):
         observation_space = gymnasium.spaces.Box(0, 255, (3, 48, 48), dtype="uint8")
 
@@ -455,7 +455,7 @@ def test_pictures_are_refused():
         learner(Pictures)
 
 
-def test_a_budget_of_nothing_is_refused():
+def test_a_budget_of_zero_is_rejected():
     with pytest.raises(ValueError, match="budget must be at least 1 environment step, got 0"):
         learner(budget=0)
 
@@ -484,12 +484,12 @@ def test_a_budget_of_nothing_is_refused():
         ("sampling", "tree"),
     ],
 )
-def test_values_that_cannot_work_are_refused_by_name(name, value):
+def test_invalid_values_are_rejected_by_name(name, value):
     with pytest.raises(ValueError, match=rf"^{name} must be .*, got {value!r}$"):
         TRPOConfig(**{name: value})
 
 
-def test_what_does_not_divide_is_refused():
+def test_indivisible_numbers_are_rejected():
     with pytest.raises(
         ValueError, match=r"critic_minibatches \(5\) must divide the rollout: 4 environments x 16 .* 64"
     ):
@@ -508,7 +508,7 @@ def test_every_preset_is_a_configuration(name):
     assert not configuration(catalog.find("npg"), "no such task", name).line_search
 
 
-def test_a_policy_whose_every_step_is_refused_is_warned_of(caplog):
+def test_a_policy_whose_every_step_is_rejected_causes_a_warning(caplog):
     trpo = learner(cg_damping=0.0, cg_max_steps=50, num_steps=64)
     train(trpo, budget=12 * trpo.rollout_steps, progress="silent")
     texts = [record.getMessage() for record in caplog.records]

@@ -19,7 +19,7 @@ def test_a_name_may_have_parameters(text, name, parameters):
 
 
 @pytest.mark.parametrize("text", ["", "my.py:Bonus(", "my.py:Bonus(3)", "my.py:Bonus(x=y)", "my.py:Bonus(**{})", "a b"])
-def test_what_is_no_call_is_refused(text):
+def test_invalid_calls_are_rejected(text):
     with pytest.raises(
         DoorError, match=r"expected a name with parameters or without, such as my\.py:Bonus\(scale=0\.1\)"
     ):

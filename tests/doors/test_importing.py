@@ -54,7 +54,7 @@ def test_another_process_can_read_what_a_file_defines(folder):
     assert result.stdout.split() == [b"5", b"False"], result.stderr.decode()
 
 
-def test_a_file_that_has_changed_is_imported_anew_when_that_is_asked_for(folder):
+def test_a_changed_file_is_imported_again_on_request(folder):
     path = folder / "beside.py"
     first = importing.imported(path)
     importing.refresh()

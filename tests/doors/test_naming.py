@@ -47,7 +47,7 @@ def test_a_name_leads_to_what_a_file_or_module_holds(file, monkeypatch):
     assert doors.load("my_parts.py:Mine", expected="a class") is doors.load(f"{file}:Mine", expected="a class")
 
 
-def test_names_are_told_from_other_texts():
+def test_names_are_distinguished_from_other_texts():
     assert doors.is_name("a.py:B")
     assert doors.is_name("./a/b.py")
     assert doors.is_name("a.b:C")
@@ -78,7 +78,7 @@ def test_names_are_told_from_other_texts():
         ("not a name", r"'not a name' names nothing: expected a function, as path/to/file\.py:Name"),
     ],
 )
-def test_a_wrong_name_is_refused_with_what_is_there(file, monkeypatch, name, said):
+def test_a_wrong_name_is_rejected_with_the_choices(file, monkeypatch, name, said):
     monkeypatch.chdir(file.parent)
     with pytest.raises(doors.DoorError, match=said):
         doors.load(name, expected="a function")
@@ -168,7 +168,7 @@ def test_what_came_from_a_file_is_not_kept_when_the_file_changes(file):
     assert doors.load(f"{file}:Mine", expected="a class").new
 
 
-def test_an_object_that_cannot_be_found_again_is_refused():
+def test_an_object_that_cannot_be_found_again_is_rejected():
     class Local:
         pass
 

@@ -328,7 +328,7 @@ def test_an_environment_that_is_not_deterministic_is_found_out():
     assert anew.state_dict()["age"].tolist() == [0] * 4
 
 
-def test_without_episodes_the_current_ones_begin_anew():
+def test_without_saved_episodes_new_ones_begin():
     env, other = walks(SyncVectorEnv), walks(SyncVectorEnv)
     first = env.reset()
     assert not begins_anew(env)
@@ -343,7 +343,7 @@ def test_without_episodes_the_current_ones_begin_anew():
 
 
 @pytest.mark.parametrize("mode", [AutoresetMode.SAME_STEP, AutoresetMode.NEXT_STEP])
-def test_environments_that_reset_themselves_refuse_to_be_saved(mode):
+def test_environments_that_reset_themselves_cannot_be_saved(mode):
     env = GymnasiumEnv(ledgers(mode), SEEDS)
     env.reset()
     with pytest.raises(RuntimeError, match=f"{mode.name}.*AutoresetMode.DISABLED"):

@@ -55,7 +55,7 @@ def test_only_the_games_themselves_are_atari():
     assert not is_atari(gymnasium.spec("CartPole-v1"))
 
 
-def test_pictures_are_stacked_bytes(played):
+def test_images_are_stacked_bytes(played):
     first, steps = played
     assert first.dtype is steps[0].obs.dtype is torch.uint8
     assert first.float().std() > 0

@@ -18,11 +18,11 @@ from operant.envs.base import EndlessError, begins_anew, is_array, is_mapping
         ([1], False, False),
     ],
 )
-def test_parts_and_arrays_are_told_apart(value, mapping, array):
+def test_parts_and_arrays_are_distinguished(value, mapping, array):
     assert (is_mapping(value), is_array(value)) == (mapping, array)
 
 
-def test_environments_go_on_with_saved_episodes_unless_they_say_otherwise():
+def test_environments_resume_saved_episodes_unless_they_opt_out():
     assert not begins_anew(SimpleNamespace())
     assert not begins_anew(SimpleNamespace(begins_anew=False))
     assert begins_anew(SimpleNamespace(begins_anew=True))

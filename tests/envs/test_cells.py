@@ -34,7 +34,7 @@ def test_without_a_mark_episodes_start_on_any_open_cell():
         ({"wind": (1, 2)}, "wind needs 3 numbers, one per column, got 2"),
     ],
 )
-def test_wrong_settings_are_refused(settings, message):
+def test_wrong_settings_are_rejected(settings, message):
     with pytest.raises(ValueError, match=message):
         Grid.empty(3, 3, **settings)
 

@@ -48,7 +48,7 @@ def box(*values):
     return np.array(values, np.float32)
 
 
-def test_numbers_outside_the_box_and_nan_are_said_once_each(scripted, caplog):
+def test_numbers_outside_the_box_and_nan_are_each_reported_once(scripted, caplog):
     scripted(BOX, box(0, 1), box(0, 1.5), box(9, 0), box(0, np.nan), box(np.nan, 0), box(9, 9))
     texts = [record.getMessage() for record in caplog.records]
     assert len(texts) == 2
@@ -58,7 +58,7 @@ def test_numbers_outside_the_box_and_nan_are_said_once_each(scripted, caplog):
 
 
 @pytest.mark.parametrize(("reward", "said"), [(float("nan"), "nan"), (None, "nan"), (-float("inf"), "-inf")])
-def test_a_reward_that_is_not_finite_is_said_once(reward, said, scripted, caplog, monkeypatch):
+def test_a_reward_of_nan_or_inf_is_reported_once(reward, said, scripted, caplog, monkeypatch):
     step = Scripted.step
     monkeypatch.setattr(Scripted, "step", lambda self, action: (step(self, action)[0], reward, False, False, {}))
     with saying_once():  # once in training and once in an evaluation
@@ -146,7 +146,7 @@ def test_every_choice_needs_an_action():
     assert blocked_rows(mask * 0, spaces.Discrete(5)) == [0, 1, 2]
 
 
-def test_only_environments_of_ones_own_are_checked():
+def test_only_custom_environments_are_checked():
     assert not needs_check(gymnasium.registry["CartPole-v1"])
     assert not needs_check(gymnasium.registry["operant/Cliff-v0"])
     assert make("CartPole-v1", 1, [0], backend="gymnasium")._check is None

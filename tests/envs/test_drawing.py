@@ -113,7 +113,7 @@ def test_an_error_in_a_setting_by_name_has_no_place(wrong):
 
 @settings(max_examples=150, deadline=None)
 @given(st.text(alphabet=".#SGHCF+-(). 015eAa:;\nstepwindjump", max_size=60))
-def test_any_text_is_read_or_refused_with_its_place(text):
+def test_any_text_is_read_or_rejected_with_its_place(text):
     error = None
     try:
         grid = parse_grid(text)

@@ -124,7 +124,7 @@ def test_a_reset_begins_the_same_episodes_again_unless_it_gets_other_seeds():
 # Unfinished episodes
 
 
-def test_a_state_leads_to_new_episodes_which_are_the_same_for_all_who_load_it():
+def test_a_loaded_state_leads_to_the_same_new_episodes():
     one, two = pool(), pool()
     first = one.reset()
     assert begins_anew(one)
@@ -180,7 +180,7 @@ SMALL = {
 
 
 @pytest.mark.parametrize("name", SMALL)
-def test_a_learner_goes_on_with_what_it_has_learned_and_with_new_episodes(name, tmp_path):
+def test_a_learner_resumes_its_weights_with_new_episodes(name, tmp_path):
     def fresh():
         settings = Settings(name, "CartPole-v1", seeds=(3,), budget=4096, env_backend="envpool")
         config = configure(name, "CartPole-v1", preset="paper", **SMALL[name])
@@ -212,7 +212,7 @@ def test_ppo_learns_in_it_what_counts_in_gymnasium(tmp_path):
 # What it refuses, and what it makes of bounds
 
 
-def test_a_task_that_envpool_does_not_have_is_refused():
+def test_a_task_that_envpool_does_not_have_is_rejected():
     with pytest.raises(ValueError, match=r"EnvPool has no 'operant/.*'; use env_backend='gymnasium'"):
         pool("operant/HiddenCartPole-v0")
     with pytest.raises(ValueError, match="'CartPol-v1' is not a registered environment; did you mean CartPole-v1"):

@@ -39,7 +39,7 @@ def test_numbers_become_one_vector(shape):
     ],
     ids=str,
 )
-def test_pictures_are_bytes_with_two_or_three_axes(space, picture):
+def test_images_are_bytes_with_two_or_three_axes(space, picture):
     assert is_picture(space) is picture
     features = Features.of(space, ACTIONS)
     assert len(features.shape) == (3 if picture else 1)
@@ -118,7 +118,7 @@ def test_a_dictionary_without_a_mask_has_none():
 
 
 @pytest.mark.parametrize("mask", [spaces.MultiBinary(2), spaces.MultiBinary((3, 1)), spaces.Discrete(3)], ids=str)
-def test_a_mask_that_does_not_fit_the_actions_is_refused(mask):
+def test_a_mask_that_does_not_fit_the_actions_is_rejected(mask):
     with pytest.raises(ValueError, match="'action_mask' must be a MultiBinary or Box with one entry for each of 3 act"):
         Features.of(spaces.Dict(a=box(2), action_mask=mask), ACTIONS)
 
@@ -132,17 +132,17 @@ def test_several_choices_are_masked_in_a_row():
         Features.of(spaces.Dict(a=box(2), action_mask=spaces.MultiBinary(2)), several)
 
 
-def test_a_mask_of_continuous_actions_is_refused():
+def test_a_mask_of_continuous_actions_is_rejected():
     with pytest.raises(ValueError, match="'action_mask' can only mask discrete actions, but they are Box"):
         Features.of(spaces.Dict(a=box(2), action_mask=spaces.MultiBinary(3)), spaces.Box(-1, 1, (3,)))
 
 
-def test_a_mask_alone_is_refused():
+def test_a_mask_alone_is_rejected():
     with pytest.raises(ValueError, match="contain only a mask"):
         Features.of(spaces.Dict(action_mask=spaces.MultiBinary(3)), ACTIONS)
 
 
-def test_a_vector_begins_with_the_picture_of_a_dictionary():
+def test_a_vector_begins_with_the_image_of_a_dictionary():
     space = spaces.Dict(
         camera=spaces.Box(0, 255, (8, 9, 3), np.uint8),
         action_mask=spaces.MultiBinary(3),
@@ -163,7 +163,7 @@ def test_a_vector_begins_with_the_picture_of_a_dictionary():
     assert encoded[1, 3 * 8 * 9 :].tolist() == [0, 1, 0.5, -0.5, 1, 0, 1]
 
 
-def test_a_picture_may_be_all_that_a_dictionary_holds():
+def test_a_dictionary_may_contain_only_an_image():
     features = Features.of(spaces.Dict(camera=spaces.Box(0, 255, (8, 9), np.uint8)), ACTIONS)
     pictures = numbers(2, 8, 9)
     assert (features.shape, features.picture) == ((72,), (1, 8, 9))
@@ -172,7 +172,7 @@ def test_a_picture_may_be_all_that_a_dictionary_holds():
     assert Features.of(masked, ACTIONS).shape == (75,)
 
 
-def test_pictures_of_a_dictionary_that_have_no_place_are_refused():
+def test_unsupported_images_in_a_dictionary_are_rejected():
     picture = spaces.Box(0, 255, (8, 9), np.uint8)
     with pytest.raises(ValueError, match=r"parts left, right of the observation are images: .* into one image"):
         Features.of(spaces.Dict(left=picture, right=picture), ACTIONS)
@@ -180,19 +180,19 @@ def test_pictures_of_a_dictionary_that_have_no_place_are_refused():
         Features.of(spaces.Dict(head=spaces.Dict(camera=picture), speed=box(1)), ACTIONS)
 
 
-def test_spaces_without_arrays_are_refused():
+def test_spaces_without_arrays_are_rejected():
     with pytest.raises(TypeError, match=r"observations of Text.* cannot be encoded as a vector"):
         Features.of(spaces.Text(3), ACTIONS)
 
 
-def test_what_is_no_dictionary_is_told_from_one():
+def test_other_spaces_are_distinguished_from_dictionaries():
     with pytest.raises(TypeError, match="must be one tensor, got a dict"):
         Features.of(box(2), ACTIONS).encode({"a": torch.zeros(1, 2)})
     with pytest.raises(TypeError, match="must be a dictionary, got one tensor"):
         Features.of(spaces.Dict(a=box(2)), ACTIONS).encode(torch.zeros(1, 2))
 
 
-def test_pictures_that_are_not_preprocessed_are_refused():
+def test_images_that_are_not_preprocessed_are_rejected():
     features = Features.of(box(4, 84, 84), ACTIONS)
     with pytest.raises(ValueError, match=r"observations have shape \[2, 210, 160, 3\], but \[2, 4, 84, 84\] is needed"):
         features.by_seed(torch.zeros(1, 2, 210, 160, 3, dtype=torch.uint8))

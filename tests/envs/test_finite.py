@@ -55,7 +55,7 @@ def test_steps_follow_the_probabilities(env):
     assert abs(stayed / draws - 0.25) < 4 * np.sqrt(0.25 * 0.75 / draws)
 
 
-def test_an_episode_ends_where_the_model_says(env):
+def test_an_episode_ends_where_the_model_terminates(env):
     obs, info = env.reset(seed=0, options={"state": 1})
     assert obs == env.state == 1
     assert info["action_mask"].tolist() == [1, 1]
@@ -82,7 +82,7 @@ def test_equal_seeds_give_equal_episodes(model):
     assert states(1) != states(2)
 
 
-def test_an_action_that_is_not_feasible_is_refused(env):
+def test_an_action_that_is_not_feasible_is_rejected(env):
     env.reset(options={"state": 0})
     with pytest.raises(ValueError, match=r"action 1 is not feasible in state 0, but these are: \[0\]"):
         env.step(1)
@@ -94,7 +94,7 @@ def test_an_action_that_is_not_feasible_is_refused(env):
 
 
 @pytest.mark.parametrize("state", [-1, 3, 0.5, "0"])
-def test_a_start_that_does_not_exist_is_refused(env, state):
+def test_a_start_that_does_not_exist_is_rejected(env, state):
     with pytest.raises(ValueError, match=r"options\['state'\] is .*, but the states are 0 to 2"):
         env.reset(options={"state": state})
 

@@ -91,7 +91,7 @@ def test_tensor_environments_compute_their_own():
     assert goal_reward(env)(torch.zeros(3, 2), GOALS).tolist() == pytest.approx([-(2**0.5), 0, -0.4])
 
 
-def test_environments_without_goals_are_refused(registered):
+def test_environments_without_goals_are_rejected(registered):
     with pytest.raises(ValueError, match="CartPole-v1 has no method compute_reward"):
         goal_reward(make("CartPole-v1", 2, (3, 5)))
     with pytest.raises(ValueError, match=r"returned shape \[\] for 3 goals, \[3\] is needed"):
@@ -102,7 +102,7 @@ def test_environments_without_goals_are_refused(registered):
         goal_reward(make("Failing-v0", 2, (3, 5)))(torch.zeros(3, 2), GOALS)
 
 
-def test_parameters_of_ones_own_count_also_where_a_file_has_the_environment(tmp_path):
+def test_custom_parameters_apply_also_to_an_environment_from_a_file(tmp_path):
     (tmp_path / "mine.py").write_text(OF_A_FILE)
     env = make(f"{tmp_path / 'mine.py'}:Tight", 2, (3, 5), env_kwargs={"width": 0.3})
     assert goal_reward(env)(torch.zeros(3, 2), GOALS).tolist() == [-1, 0, -1]

@@ -155,7 +155,7 @@ def test_text_of_the_map():
     assert env.render() == "S@G\n.#.\n"
 
 
-def test_picture_of_the_map():
+def test_image_of_the_map():
     env = GridWorld("S.G\n.#.", render_mode="rgb_array")
     empty = env.render()
     env.reset(seed=0)
@@ -168,7 +168,7 @@ def test_picture_of_the_map():
     assert len(np.unique(empty[12, 12::24], axis=0)) == 3
 
 
-def test_settings_beside_a_grid_are_refused():
+def test_other_settings_with_a_grid_are_rejected():
     with pytest.raises(ValueError, match="a Grid has its own rules: give the drawing as text to change slip"):
         GridWorld(parse_grid("S.G"), slip=0.5)
 

@@ -8,7 +8,7 @@ from operant.envs.infos import final_infos, gather, metric, scalars
 CPU = torch.device("cpu")
 
 
-def test_scalars_are_numbers_and_truth_values_that_are_not_told_elsewhere():
+def test_scalars_are_numbers_and_booleans_that_are_not_reported_elsewhere():
     info = {
         "is_success": np.bool_(True),
         "distance": np.float32(0.5),
@@ -35,7 +35,7 @@ def test_infos_are_merged_as_gymnasium_does_and_read_where_episodes_ended():
     assert final_infos({"lives": np.ones(3)}, np.ones(3, np.bool_), CPU) is None
 
 
-def test_success_has_a_metric_of_its_own():
+def test_success_has_a_separate_metric():
     assert metric("is_success") == metric("success") == "rollout/success_rate"
     assert metric("x_position") == "rollout/info/x_position"
 

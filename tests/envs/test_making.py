@@ -156,7 +156,7 @@ def test_a_task_whose_class_lies_in_a_module_can_be_made_where_nothing_has_regis
     assert gymnasium.registry[peculiar].entry_point == f"{__name__}:Peculiar"
 
 
-def test_a_task_that_only_a_function_can_make_is_left_to_whoever_registers_it():
+def test_a_task_that_only_a_function_can_make_must_be_registered_again():
     gymnasium.register("OperantTestLocal-v0", partial(Peculiar))
     again = maker_like(make("OperantTestLocal-v0", 2, [0]), 3)
     assert again(7).rows == 3
@@ -178,7 +178,7 @@ def test_a_task_in_a_file_is_made_by_its_name_and_registers_nothing(tmp_path):
 
 
 @pytest.mark.skipif(not importlib.util.find_spec("mujoco"), reason="mujoco is not installed")
-def test_warnings_of_mujoco_are_told_once_and_leave_no_file(tmp_path, monkeypatch, caplog, capfd):
+def test_warnings_of_mujoco_are_reported_once_and_leave_no_file(tmp_path, monkeypatch, caplog, capfd):
     monkeypatch.chdir(tmp_path)
     make("HalfCheetah-v5", 3, [0]).close()
     assert [record.getMessage()[:8] for record in caplog.records] in ([], ["MuJoCo: "])

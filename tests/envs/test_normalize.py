@@ -90,7 +90,7 @@ def parts(step):
     return step[: step._fields.index("infos")]
 
 
-def test_a_seeds_statistics_do_not_depend_on_the_seeds_beside_it():
+def test_statistics_of_a_seed_do_not_depend_on_other_seeds():
     both, alone = pendulums([4, 7]), pendulums([7])
     torch.testing.assert_close(both.reset()[3:], alone.reset(), rtol=1e-5, atol=1e-6)
     for action in torques(40, 6):

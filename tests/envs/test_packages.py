@@ -116,7 +116,7 @@ def test_what_is_dropped_and_an_old_version_are_reported_once_in_a_run(rooms, ca
         ]
 
 
-def test_an_old_version_that_is_a_task_of_its_own_is_made(rooms):
+def test_an_old_version_that_is_a_separate_task_is_made(rooms):
     assert make(rooms, 1, [0]).spec.kwargs["maxNumRooms"] == 6
     assert make("MiniGrid-MultiRoom-N4-S5-v1", 1, [0]).spec.kwargs["maxNumRooms"] == 4
 

@@ -151,7 +151,7 @@ def test_a_mistake_of_an_environment_elsewhere_is_shown():
     pool.close()
 
 
-def test_a_loss_says_what_is_known_of_it():
+def test_a_loss_contains_its_cause():
     assert str(Lost(None)) == "no reply"
     assert str(Lost(-9, EOFError())) == "exit code -9"
     assert str(Lost(None, ConnectionError("the node is gone"))) == "the node is gone"

@@ -136,12 +136,12 @@ def test_a_posterior_is_drawn_with_its_correlation():
         ({"posterior": {"names": ["length"], "mean": [0.0], "covariance": [[-1.0]]}}, "positive definite"),
     ],
 )
-def test_what_cannot_be_drawn_is_refused(given, message):
+def test_invalid_distributions_are_rejected(given, message):
     with pytest.raises(ValueError, match=message):
         Randomize(make("CartPole-v1", 1, [0]), **given)
 
 
-def test_physics_that_nobody_can_reach_is_refused():
+def test_inaccessible_physics_is_rejected():
     with pytest.raises(ValueError, match="use --env-backend tensor"):
         Randomize(make("CartPole-v1", 1, [0], backend="gymnasium"), parameters={"length": 1.0})
     with pytest.raises(ValueError, match="need Box observations of floats"):

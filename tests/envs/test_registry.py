@@ -93,7 +93,7 @@ def test_environments_without_end_are_cut_where_that_is_asked_for():
     ],
 )
 @pytest.mark.parametrize("vectorization", ["sync", "async"])
-def test_parameters_that_do_not_fit_are_refused(task, env_kwargs, message, vectorization):
+def test_parameters_that_do_not_fit_are_rejected(task, env_kwargs, message, vectorization):
     with pytest.raises(ValueError, match=message):
         make(task, 1, [0], env_kwargs=env_kwargs, vectorization=vectorization)
 
@@ -125,7 +125,7 @@ def test_an_environment_without_a_space_names_it(missing, tmp_path):
         make(f"{tmp_path / 'spaceless.py'}:Mine", 1, [0])
 
 
-def test_the_files_of_ones_own_environments(tmp_path, monkeypatch):
+def test_the_files_of_custom_environments(tmp_path, monkeypatch):
     (tmp_path / "operant_test_base.py").write_text("import gymnasium\nclass Base(gymnasium.Env): ...\n")
     (tmp_path / "operant_test_own.py").write_text(
         "import gymnasium, operant_test_base\n"

@@ -114,7 +114,7 @@ def test_observations_are_copied_with_their_values(space, dtype):
 
 
 @pytest.mark.parametrize("space", [spaces.Text(4), spaces.Tuple([spaces.Discrete(2)])])
-def test_spaces_without_a_tensor_form_are_refused(space):
+def test_spaces_without_a_tensor_form_are_rejected(space):
     with pytest.raises(TypeError, match="wrapper"):
         ObservationFormat.of(space, CPU)
     with pytest.raises(TypeError, match="wrapper"):
@@ -138,7 +138,7 @@ class _Mission(spaces.Space):
 
 
 @pytest.mark.parametrize("text", [spaces.Text(8), _Mission()])
-def test_text_in_a_dictionary_is_left_out_and_said(text, caplog):
+def test_text_in_a_dictionary_is_left_out_with_a_message(text, caplog):
     part = spaces.Box(0.0, 1.0, (2,), np.float32)
     form = ObservationFormat.of(spaces.Dict({"seen": part, "mission": text}), torch.device("cpu"))
     assert list(form.space.spaces) == ["seen"]
@@ -147,12 +147,12 @@ def test_text_in_a_dictionary_is_left_out_and_said(text, caplog):
     assert "the text in observations is dropped: mission" in caplog.text
 
 
-def test_text_alone_is_refused():
+def test_text_alone_is_rejected():
     with pytest.raises(SpaceError, match="contain only text"):
         ObservationFormat.of(spaces.Dict({"mission": spaces.Text(8)}), torch.device("cpu"))
 
 
-def test_spaces_are_told_apart():
+def test_spaces_are_distinguished():
     kinds = {
         is_box: spaces.Box(-1, 1, (2,)),
         is_multi_discrete: spaces.MultiDiscrete([2, 3]),

@@ -151,7 +151,7 @@ def test_no_more_workers_are_started_than_cores_or_environments(pool):
 
 
 @pytest.mark.parametrize(("values", "message"), [({"workers": -1}, "-1"), ({"lost_workers": "wait"}, "'wait'")])
-def test_wrong_values_are_refused(values, message):
+def test_invalid_values_are_rejected(values, message):
     with pytest.raises(ValueError, match=message):
         WorkerPool(**values)
 
@@ -162,7 +162,7 @@ def test_a_deadline_is_positive(deadline):
         WorkerPool(deadline=deadline)
 
 
-def test_a_pool_of_its_own_ends_with_the_environments():
+def test_a_separate_pool_ends_with_the_environments():
     before = set(multiprocessing.active_children())
     env = make("Acrobot-v1", 2, [3], backend="gymnasium", vectorization="async")
     assert set(multiprocessing.active_children()) != before
@@ -395,11 +395,11 @@ def test_a_mistake_in_making_an_environment_is_shown_as_it_is(where, pool):
 
 
 @pytest.mark.parametrize(("happening", "text"), [(complain, "TwoWordsError: no power"), (whisper, "LocalError: no li")])
-def test_a_mistake_that_cannot_be_sent_is_told_by_its_text(happening, text, pool):
+def test_an_error_that_cannot_be_sent_is_reported_by_its_text(happening, text, pool):
     assert_fails(pool, RuntimeError, text, happening, where=LAST)
 
 
-def test_rows_with_other_spaces_are_refused(pool):
+def test_rows_with_other_spaces_are_rejected(pool):
     assert_fails(
         pool, RuntimeError, r"same spaces, but row 2 has .*Box\(-3.0, 3.0.*and others .*Box\(-2.0", widen, where=LAST
     )
@@ -414,7 +414,7 @@ def test_a_mistake_in_the_environment_names_task_call_and_rows(pool):
     assert isinstance(caught.value.__cause__, ZeroDivisionError)
 
 
-def test_a_mistake_that_cannot_be_pickled_is_told_by_its_text(pool):
+def test_an_error_that_cannot_be_pickled_is_reported_by_its_text(pool):
     with pytest.raises(EnvError, match="ValueError: <unlocked"):
         wrapped(pool(), Locked).step(ACTIONS)
 

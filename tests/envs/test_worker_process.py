@@ -22,7 +22,7 @@ SPACES = [
 
 
 @pytest.mark.parametrize("space", SPACES, ids=str)
-def test_observations_lie_in_one_buffer_as_in_arrays_of_their_own(space):
+def test_observations_in_one_buffer_equal_separate_arrays(space):
     size, _ = observation_buffers(space, 4, None)
     memory = memoryview(bytearray(size))
     _, arrays = observation_buffers(space, 4, memory)
@@ -50,7 +50,7 @@ def worker():
     return ours, process
 
 
-def test_a_worker_ends_when_its_parent_has_gone():
+def test_a_worker_ends_when_its_parent_has_ended():
     ours, process = worker()
     ours.close()
     process.join(5)
@@ -71,7 +71,7 @@ def test_signals_are_left_to_the_parent(sign):
     assert process.exitcode == 0
 
 
-def test_a_worker_that_is_asked_to_end_does_so_when_nobody_asks_it_anything(monkeypatch):
+def test_a_worker_asked_to_end_does_so_when_it_is_idle(monkeypatch):
     monkeypatch.setattr(worker_process, "PATIENCE", 0.1)
     ours, process = worker()
     ours.send((1, "unknown", 0, ()))

@@ -110,7 +110,7 @@ def test_a_mistake_in_the_environment_names_task_call_and_rows():
 
 
 @pytest.mark.parametrize("error", [ValueError, ConnectionError, multiprocessing.TimeoutError])
-def test_a_mistake_in_this_process_is_told_from_wrong_use(error):
+def test_an_error_in_this_process_is_distinguished_from_wrong_use(error):
     class Failing(Still):
         def reset(self, *, seed=None, options=None):
             raise error("no light")

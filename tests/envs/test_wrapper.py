@@ -101,7 +101,7 @@ def test_wrappers_keep_the_contract_of_environments(kind, backend):
     check_batch_env(lambda: kind(cart(backend)), seeds=SEEDS, steps=40)
 
 
-def test_a_wrapper_changes_nothing_unless_it_says_so():
+def test_a_wrapper_changes_nothing_by_default():
     env, plain = Wrapper(cart()), cart()
     assert torch.equal(env.reset(), plain.reset())
     actions = torch.ones(4, dtype=torch.int64)
@@ -168,7 +168,7 @@ def test_unfinished_episodes_are_forgotten_where_new_ones_begin():
     assert env.steps == 1
 
 
-def test_a_wrapper_of_gymnasium_is_told_where_it_belongs():
+def test_a_wrapper_of_gymnasium_raises_an_error_with_the_right_place():
     with pytest.raises(
         ValueError,
         match=r"TimeAwareObservation is a Gymnasium wrapper of a single environment, .* path/to/file.py:make",
@@ -176,7 +176,7 @@ def test_a_wrapper_of_gymnasium_is_told_where_it_belongs():
         wrapped(make("CartPole-v1", 1, (3,)), ["gymnasium.wrappers:TimeAwareObservation"])
 
 
-def test_a_state_of_other_wrappers_is_refused():
+def test_a_state_of_other_wrappers_is_rejected():
     env, other = Bonus(cart()), Scaled(cart())
     for each in (env, other):
         start(each, SEEDS)

@@ -168,7 +168,7 @@ def test_a_hanging_worker_is_named_after_the_deadline(started):
     assert not alive(pid)
 
 
-def test_an_error_of_a_worker_is_told_in_full():
+def test_an_error_of_a_worker_is_reported_in_full():
     a3c = learner(num_envs=8, make_env=broken)
     with pytest.raises(WorkerError, match=r"worker \d failed: ArithmeticError: the world ends here\n") as caught:
         a3c.iterate()
@@ -199,7 +199,7 @@ def test_what_environments_say_of_their_episodes_is_reported():
         a3c.close()
 
 
-def test_a_resumed_run_goes_on_from_the_same_parameters(started, tmp_path):
+def test_a_resumed_run_continues_from_the_same_parameters(started, tmp_path):
     first = started(optimizer="adam")
     first.iterate()
     saved = first.state_dict()
@@ -222,7 +222,7 @@ def test_a_resumed_run_goes_on_from_the_same_parameters(started, tmp_path):
 
 
 @pytest.mark.parametrize("part", ["parameters", "moments", "counts"])
-def test_a_refused_state_leaves_the_learner_as_it_was(started, part):
+def test_a_rejected_state_leaves_the_learner_unchanged(started, part):
     first, other = started(optimizer="adam"), started(optimizer="adam")
     for each in (first, other):
         each.iterate()
@@ -264,19 +264,19 @@ def test_workers_end_with_their_parent(tmp_path):
 # Errors
 
 
-def test_several_seeds_are_refused():
+def test_several_seeds_are_rejected():
     with pytest.raises(ValueError, match=r"a3c trains one seed at a time, got \[3, 5\]: start one run per seed"):
         learner(seeds=(3, 5))
 
 
-def test_another_device_is_refused():
+def test_another_device_is_rejected():
     probe = type("Elsewhere", (Constant,), {"device": torch.device("meta")})
     with pytest.raises(ValueError, match="runs on the CPU, got device meta"):
         learner(probe)
 
 
 @pytest.mark.parametrize("name", ["normalize_obs", "normalize_reward"])
-def test_statistics_of_each_worker_alone_are_refused(name):
+def test_statistics_of_each_worker_alone_are_rejected(name):
     with pytest.raises(ValueError, match=f"{name} must be false: the workers share no statistics"):
         A3CConfig(**{name: True})
 
@@ -284,12 +284,12 @@ def test_statistics_of_each_worker_alone_are_refused(name):
 @pytest.mark.parametrize(
     ("name", "value"), [("workers", 0), ("steps_per_iteration", 0), ("deadline", 0.0), ("num_steps", 0), ("gamma", 2.0)]
 )
-def test_values_that_cannot_work_are_refused_by_name(name, value):
+def test_invalid_values_are_rejected_by_name(name, value):
     with pytest.raises(ValueError, match=rf"^{name} must be .*, got {value!r}$"):
         A3CConfig(**{name: value})
 
 
-def test_a_budget_of_nothing_is_refused():
+def test_a_budget_of_zero_is_rejected():
     with pytest.raises(ValueError, match="budget must be at least 1 environment step, got 0"):
         learner(budget=0)
 

@@ -126,7 +126,7 @@ def test_an_adapter_is_moved_alone(make_network, characters):
     assert all(torch.equal(value, fixed[n]) for n, value in model.network.named_parameters() if n in fixed)
 
 
-def test_sixteen_bits_are_refused(make_model):
+def test_sixteen_bits_are_rejected(make_model):
     model = make_model(dtype=torch.bfloat16)
     with pytest.raises(ValueError, match=r"needs --dtype float32, got torch\.bfloat16"):
         natural_step(model, parts_of(model), Region(0.01))

@@ -42,7 +42,7 @@ def stacked(tensor, count, rows=4):
 
 
 @TASKS
-def test_every_action_of_a_state_is_judged_by_what_follows_it(task):
+def test_the_value_of_every_action_follows_from_its_branches(task):
     """Compare with branches played one at a time, each in a separate environment."""
     agent, shadow = agent_in(task), agent_in(task)
     plan = vine(common=False, lam=0.7, points=1)
@@ -213,7 +213,7 @@ def test_common_random_numbers_are_shared_by_the_branches_of_a_state():
 # Errors
 
 
-def test_environments_of_gymnasium_are_refused():
+def test_environments_of_gymnasium_are_rejected():
     env = make("CartPole-v1", 4, SEEDS, backend="gymnasium")
     with pytest.raises(ValueError, match="CartPole-v1 of Gymnasium can only replay its episode from the start"):
         require_branching(env, masked=0)
@@ -221,6 +221,6 @@ def test_environments_of_gymnasium_are_refused():
     require_branching(make("CartPole-v1", 4, SEEDS, backend="tensor"), masked=0)
 
 
-def test_masked_actions_are_refused():
+def test_masked_actions_are_rejected():
     with pytest.raises(ValueError, match="CartPole-v1 masks some: use sampling='single-path'"):
         require_branching(make("CartPole-v1", 4, SEEDS, backend="tensor"), masked=2)

@@ -146,7 +146,7 @@ def walk():
     del gymnasium.registry["explore/Walk-v0"]
 
 
-def test_first_visits_begin_anew_after_termination_and_truncation(walk):
+def test_first_visits_restart_after_termination_and_truncation(walk):
     env = Episodic(make(walk, 1, (0,)))
     start(env, (0,))
     env.reset()
@@ -157,7 +157,7 @@ def test_first_visits_begin_anew_after_termination_and_truncation(walk):
     assert step.truncated.all()
 
 
-def test_the_memory_of_an_episode_is_as_long_as_it_is_said_to_be(walk):
+def test_the_memory_of_an_episode_has_the_configured_length(walk):
     env = Episodic(make(walk, 1, (0,)), capacity=1)
     start(env, (0,))
     env.reset()

@@ -137,6 +137,6 @@ def test_it_keeps_the_contract_of_learners():
     check_learner(learner)
 
 
-def test_priorities_are_refused():
+def test_priorities_are_rejected():
     with pytest.raises(ValueError, match=r"per_alpha must be 0 because the heads have different errors, got 0\.6"):
         BootstrappedDQNConfig(per_alpha=0.6)

@@ -117,7 +117,7 @@ def test_every_transition_is_that_of_a_naive_twin(task, strategy, backend):
 
 
 @pytest.mark.parametrize("ratio", [0.5, 4.0])
-def test_so_many_are_relabeled_as_the_ratio_says(ratio):
+def test_the_ratio_determines_how_many_are_relabeled(ratio):
     memory = experience("operant/Reach-v0", hindsight="final", hindsight_ratio=ratio, capacity=8000)
     memory.explore(2000)
     index = torch.arange(4000).expand(2, -1)
@@ -163,12 +163,12 @@ LEARNERS = {
 
 
 @pytest.mark.parametrize("task", LEARNERS)
-def test_runs_with_hindsight_go_on_bit_for_bit(task, tmp_path):
+def test_runs_with_hindsight_resume_bit_for_bit(task, tmp_path):
     assert_resumes_exactly(lambda: build(*LEARNERS[task], task), tmp_path, iterations=6)
 
 
 @pytest.mark.parametrize("task", LEARNERS)
-def test_a_seed_is_relabeled_alike_alone_and_beside_another(task):
+def test_a_seed_is_relabeled_the_same_alone_and_with_another(task):
     block, alone = (build(*LEARNERS[task], task, seeds=seeds).experience for seeds in ((3, 5), (5,)))
     for memory in (block, alone):
         memory.explore(40)
@@ -201,7 +201,7 @@ def first(episodes, streams):
 '''
 
 
-def test_a_strategy_of_ones_own_is_trained_with(tmp_path):
+def test_training_with_a_custom_strategy(tmp_path):
     (tmp_path / "mine.py").write_text(STRATEGY)
     trained = api.train(
         "dqn",
@@ -242,7 +242,7 @@ def later(episodes, streams):
         ("later", "must return steps from episodes.first to episodes.last, got others"),
     ],
 )
-def test_what_a_strategy_of_ones_own_returns_is_checked(name, said, tmp_path):
+def test_the_result_of_a_custom_strategy_is_checked(name, said, tmp_path):
     (tmp_path / "wrong.py").write_text(WRONG)
     memory = experience("operant/Reach-v0", hindsight=f"{tmp_path / 'wrong.py'}:{name}")
     memory.explore(20)

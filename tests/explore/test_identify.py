@@ -45,7 +45,7 @@ def test_twenty_trajectories_are_enough(task, true):
 
 
 @pytest.mark.parametrize(("task", "true"), [("CartPole-v1", CART), ("Pendulum-v1", PENDULUM)])
-def test_the_region_covers_the_truth_as_often_as_it_says(task, true):
+def test_the_region_covers_the_truth_at_its_level(task, true):
     """Of 40 regions of 80 %, 32 should cover: fewer than 24 or all of them have a probability below 1 in 1000."""
     hits = sum(identify(task, record(task, seed, **true), list(true)).contains(true, 0.8) for seed in range(40))
     assert 24 <= hits < 40
@@ -91,7 +91,7 @@ def _identified_on_flat_ground(recorded):
         return identify("MountainCarContinuous-v0", recorded, ["force"])
 
 
-def test_what_cannot_be_told_apart_is_named():
+def test_unidentifiable_parameters_are_named():
     recorded = record("CartPole-v1", 0)
     with pytest.raises(ValueError, match="do not distinguish masscart and force_mag"):
         identify("CartPole-v1", recorded, ["masscart", "masspole", "force_mag"])
@@ -99,7 +99,7 @@ def test_what_cannot_be_told_apart_is_named():
         identify("CartPole-v1", recorded, ["x_threshold"])
 
 
-def test_wrong_questions_are_refused(tmp_path):
+def test_wrong_questions_are_rejected(tmp_path):
     recorded = record("CartPole-v1", 0, episodes=2)
     for task, names, message in (
         ("FrozenLake-v1", ["p"], "has no tensor environment"),

@@ -105,7 +105,7 @@ class Flat(Shaping):
         return obs
 
 
-def test_bad_input_is_refused():
+def test_bad_input_is_rejected():
     env = make("MountainCar-v0", 3, [0])
     with pytest.raises(ValueError, match=r"gamma of Height is 2, expected that of the algorithm"):
         Height(env, gamma=2)

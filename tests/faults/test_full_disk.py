@@ -39,7 +39,7 @@ def test_a_checkpoint_that_does_not_fit_leaves_the_old_ones(tmp_path, big):
     assert checkpoints.latest()[1] == 3
 
 
-def test_training_goes_on_and_catches_up(tmp_path, caplog):
+def test_training_continues_and_catches_up(tmp_path, caplog):
     class Starved(Regression):
         """Learner with a full disk in iterations 3 and 4."""
 

@@ -21,7 +21,7 @@ RUNS = {
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", RUNS)
-def test_training_that_is_killed_goes_on_bit_for_bit(name, tmp_path, start):
+def test_killed_training_resumes_bit_for_bit(name, tmp_path, start):
     algorithm = "rlhf" if name == "rlhf" else "grpo"
     process = start("faults.languages", algorithm, tmp_path, *RUNS[name])
     _, error = process.communicate(timeout=240)

@@ -35,7 +35,7 @@ def test_a_signal_saves_and_asks_to_be_run_again(number, tmp_path, start):
     assert newest(run) == newest(whole)
 
 
-def test_a_second_interrupt_aborts_at_once(tmp_path, start):
+def test_a_second_interrupt_aborts_immediately(tmp_path, start):
     run = make(tmp_path / "run")
     process = working(start("faults.trainer", run.path, "--pause", 60))
     process.send_signal(signal.SIGINT)

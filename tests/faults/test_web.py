@@ -156,7 +156,7 @@ def test_f21_a_server_killed_before_the_commit_leaves_none_and_the_page_may_send
     assert [event.event_id for event in stored(tmp_path / "runs")] == [event_id]
 
 
-def test_f22_eight_annotators_at_once_and_undo_in_between(tmp_path, serve):
+def test_f22_eight_concurrent_annotators_and_undo_in_between(tmp_path, serve):
     spoken(tmp_path / "runs", prompts=6)
     server = serve(tmp_path / "runs")
     kept: dict[str, list[str]] = {}
@@ -261,7 +261,7 @@ def test_f22_two_browsers_of_one_annotator_store_one_label(tmp_path, serve):
     assert len(stored(tmp_path / "runs")) == 1
 
 
-def test_f23_a_database_that_is_gone_or_damaged_is_never_silently_empty(tmp_path, serve):
+def test_f23_a_missing_or_damaged_database_is_never_silently_empty(tmp_path, serve):
     spoken(tmp_path / "runs")
     server = serve(tmp_path / "runs")
     for _ in range(3):

@@ -39,7 +39,7 @@ def test_pyproject_pins_nothing(project):
     assert [line for line in lines if ">=" not in line] == []
 
 
-def test_the_documentation_says_what_each_dependency_replaces(root, project):
+def test_the_documentation_names_each_dependency(root, project):
     page = (root / "docs" / "dependencies.md").read_text(encoding="utf-8")
     extras, groups = project["project"]["optional-dependencies"], project["dependency-groups"]
     groups_of_lines = [project["project"]["dependencies"], *extras.values(), *groups.values()]

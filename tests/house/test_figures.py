@@ -53,7 +53,7 @@ def test_results_are_those_of_the_files(row):
         assert reached == ("not reached" not in row[6])
 
 
-def test_what_is_said_of_replay_is_what_came_out():
+def test_statements_about_replay_agree_with_the_results():
     results = json.loads((ROOT / "experiments" / "replay.json").read_text(encoding="utf-8"))["results"]
     late, bias, mixed = (results[name] for name in ("late score", "overestimation", "mean autocorrelation"))
     full, without = "replay and target", "no replay"

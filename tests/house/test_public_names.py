@@ -44,7 +44,7 @@ def test_all_resolves_and_is_sorted(package):
 
 
 @pytest.mark.parametrize("package", PACKAGES)
-def test_a_package_that_re_exports_says_so(package, sources):
+def test_a_package_that_re_exports_lists_it_in_all(package, sources):
     (source,) = (s for s in sources if s.module == package)
     blocks = [source.tree, *(node for node in source.tree.body if isinstance(node, ast.If))]  # if TYPE_CHECKING
     imports = [node for block in blocks for node in block.body if isinstance(node, ast.ImportFrom)]

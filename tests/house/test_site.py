@@ -32,7 +32,7 @@ ROOT = SITE.parents[1]
 
 
 @pytest.mark.parametrize("name", diagrams.DIAGRAMS)
-def test_diagrams_are_pictures_with_words_within_their_frame(name):
+def test_diagrams_are_images_with_labels_within_their_frame(name):
     drawing = diagrams.DIAGRAMS[name]()
     svg = drawing.svg()
     for tag in ("title", "desc"):
@@ -125,7 +125,7 @@ def test_equations_are_typeset(path):
 
 
 @pytest.mark.parametrize("path", sorted((ROOT / "docs" / "algorithms").glob("*.md")), ids=lambda path: path.stem)
-def test_every_algorithm_has_a_picture_high_on_its_page(path):
+def test_every_algorithm_has_an_image_near_the_top_of_its_page(path):
     high = path.read_text(encoding="utf-8").split("\n## ", 1)[0]
     pictures = re.findall(r"!\[(.+?)\]\((.+?)\)", high)
     assert pictures or diagrams.MARK.search(high)

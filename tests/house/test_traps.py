@@ -41,7 +41,7 @@ def test_the_tests_that_are_named_exist(page):
     assert unknown(page, ROOT / "tests") == []
 
 
-def test_a_test_that_is_gone_is_seen(tmp_path):
+def test_a_missing_test_is_found(tmp_path):
     (tmp_path / "test_x.py").write_text("def test_here():\n    pass\n")
     text = "`test_x.py::test_here`, `test_x.py::test_her`, `test_y.py::test_here`"
     assert unknown(text, tmp_path) == ["test_x.py::test_her", "test_y.py::test_here"]

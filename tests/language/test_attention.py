@@ -100,18 +100,18 @@ def test_many_children_of_one_parent():
 
 
 @pytest.mark.parametrize("parent", [1, 2, -1])
-def test_a_parent_that_does_not_come_before_is_refused(parent):
+def test_a_parent_that_does_not_come_before_is_rejected(parent):
     with pytest.raises(ValueError, match=f"segment 1 has the parent {parent}, which does not come before it"):
         Segments([Segment(0, 2), Segment(2, 2, parent), Segment(4, 2)])
 
 
-def test_a_softcap_in_attention_is_refused(make_network, characters):
+def test_a_softcap_in_attention_is_rejected(make_network, characters):
     model = LanguageModel(make_network("gemma2", attn_logit_softcapping=50.0), characters, stop=frozenset({2}))
     with pytest.raises(ValueError, match=r"Gemma2Attention uses softcap, which packed sequences do not"):
         model.log_probs(pack([Sample([1, 4], [5, 2])]))
 
 
-def test_dropout_in_attention_is_refused(make_model):
+def test_dropout_in_attention_is_rejected(make_model):
     model = make_model()
     for module in model.network.modules():
         if hasattr(module, "attention_dropout"):
@@ -120,7 +120,7 @@ def test_dropout_in_attention_is_refused(make_model):
         model.log_probs(pack([Sample([1, 4], [5, 2])]))
 
 
-def test_a_model_without_an_attention_interface_is_refused(characters, caplog):
+def test_a_model_without_an_attention_interface_is_rejected(characters, caplog):
     from transformers import AutoModelForCausalLM, BloomConfig
 
     network = AutoModelForCausalLM.from_config(BloomConfig(vocab_size=99, hidden_size=16, n_layer=1, n_head=2))

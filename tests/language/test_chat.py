@@ -82,7 +82,7 @@ def test_the_most_likely_tokens_alone_are_sampled(tiny):
     assert list(narrow.answer("12+34=")) == list(greedy.answer("12+34="))
 
 
-def test_a_stopped_answer_is_what_was_said(tiny):
+def test_a_stopped_answer_is_the_text_so_far(tiny):
     conversation = Conversation(ChatModel(tiny, in_turns=True), Sampling(50, temperature=0), seed=0)
     pieces = conversation.answer("Hi")
     said = next(pieces) + next(pieces) + next(pieces)
@@ -103,7 +103,7 @@ def test_the_oldest_turns_are_forgotten_when_there_is_no_room(tiny):
 
 
 @pytest.mark.parametrize(("text", "message"), [("é", "no token for 'é'"), ("a" * 3000, "accepts at most 2048")])
-def test_what_cannot_be_asked_is_refused_and_forgotten(tiny, text, message):
+def test_an_invalid_prompt_is_rejected_and_forgotten(tiny, text, message):
     conversation = Conversation(ChatModel(tiny, in_turns=True), Sampling(8), seed=0)
     with pytest.raises(ValueError, match=message):
         list(conversation.answer(text))
@@ -201,7 +201,7 @@ def test_adapters(run, tmp_path):
         write_model(again, tmp_path / "nothing", seed=0)
 
 
-def test_a_run_on_conversations_is_spoken_to_in_turns(tmp_path):
+def test_a_run_on_conversations_is_prompted_in_turns(tmp_path):
     talks = [[{"role": "user", "content": f"{i}+1="}, {"role": "assistant", "content": f"{i + 1}"}] for i in range(10)]
     data = tmp_path / "talks.jsonl"
     data.write_text("".join(f"{json.dumps({'messages': talk})}\n" for talk in talks))

@@ -48,7 +48,7 @@ def test_defaults_are_accepted_and_explained(kind):
         (SamplingConfig, {"engine": "http://a,http://a"}, "each URL of an engine must be given once"),
     ],
 )
-def test_what_cannot_work_is_refused_by_name(kind, values, message):
+def test_invalid_values_are_rejected_by_name(kind, values, message):
     with pytest.raises(ValueError, match=message):
         kind(**values)
 

@@ -90,7 +90,7 @@ def reward_run(tmp_path_factory):
     return str(folder)
 
 
-def test_a_reward_model_becomes_a_critic_that_says_its_scores(reward_run, characters):
+def test_a_reward_model_becomes_a_critic_with_its_scores(reward_run, characters):
     options = ModelOptions(init=reward_run)
     critic = Critic.from_reward_model(reward_run, options, tokenizer=characters, seed=0)
     expected = load_scorer(reward_run).scorer.scores(SAMPLES)
@@ -100,12 +100,12 @@ def test_a_reward_model_becomes_a_critic_that_says_its_scores(reward_run, charac
     assert [name for name, value in critic.trained().items() if value.grad is None] == []
 
 
-def test_a_reward_model_that_reads_other_tokens_is_refused(reward_run, words):
+def test_a_reward_model_that_reads_other_tokens_is_rejected(reward_run, words):
     with pytest.raises(ValueError, match=r"another vocabulary than the policy.*--critic copy"):
         Critic.from_reward_model(reward_run, ModelOptions(), tokenizer=words, seed=0)
 
 
-def test_the_configuration_says_what_it_begins_as(reward_run, make_model):
+def test_the_configuration_determines_the_initial_critic(reward_run, make_model):
     model = make_model()
 
     def start(how, run=""):
@@ -130,6 +130,6 @@ def test_the_configuration_says_what_it_begins_as(reward_run, make_model):
         ({"clip_range_vf": 0.0}, r"clip_range_vf must be in \(0, inf\) or None, got 0.0"),
     ],
 )
-def test_values_that_cannot_work_are_refused(values, message):
+def test_invalid_values_are_rejected(values, message):
     with pytest.raises(ValueError, match=message):
         CriticConfig(**values)

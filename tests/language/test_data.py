@@ -32,7 +32,7 @@ def test_every_kind_is_tried():
 
 
 @pytest.mark.parametrize("name", ROWS)
-def test_kinds_are_told_by_their_columns(name):
+def test_kinds_are_recognized_by_their_columns(name):
     row = ROWS[name]
     assert kind([row, row]) == name
     assert kind([{**row, "answer": 3, "tools": None}]) == name
@@ -67,7 +67,7 @@ def test_unknown_columns_are_named_with_what_is_expected():
     assert "dpo takes preference, ranking" in message
 
 
-def test_a_kind_that_an_algorithm_does_not_take_is_refused():
+def test_a_kind_that_an_algorithm_does_not_take_is_rejected():
     with pytest.raises(
         ValueError, match=r"\['completion', 'prompt'\], which are of the kind prompt-completion"
     ) as error:
@@ -80,7 +80,7 @@ def test_a_kind_that_an_algorithm_does_not_take_is_refused():
     assert kind([ROWS["preference"]], accept=("ranking", "preference")) == "preference"
 
 
-def test_no_rows_are_refused(tmp_path):
+def test_empty_data_is_rejected(tmp_path):
     with pytest.raises(ValueError, match="no rows"):
         kind([])
     (tmp_path / "empty.jsonl").write_text("\n")
@@ -191,12 +191,12 @@ def test_the_implicit_prompt_of_conversations():
     assert compare({"chosen": [USER, GOOD], "rejected": [USER, GOOD]}) == ([USER], [GOOD], [GOOD])
 
 
-def test_a_prompt_beside_whole_conversations_is_not_doubled():
+def test_a_prompt_next_to_whole_conversations_is_not_repeated():
     row = {"prompt": "hi", "chosen": [USER, GOOD], "rejected": [USER, BAD]}
     assert compare(row) == ([USER], [GOOD], [BAD])
 
 
-def test_a_prompt_beside_answers_is_the_users_message():
+def test_a_prompt_next_to_answers_is_the_users_message():
     assert compare({"prompt": "hi", "chosen": [GOOD], "rejected": [BAD]}) == ([USER], [GOOD], [BAD])
 
 
@@ -242,7 +242,7 @@ def test_rows_on_one_prompt_stay_together(rows):
 
 
 @pytest.mark.parametrize("held_out", [-1, -0.5, 1.0, 1.5])
-def test_what_is_no_share_is_refused(held_out):
+def test_invalid_shares_are_rejected(held_out):
     with pytest.raises(ValueError, match=f"held_out is {held_out}, expected a fraction"):
         split_rows([{"prompt": "a"}, {"prompt": "b"}], held_out, 0)
 
@@ -260,7 +260,7 @@ def test_orders_never_change():
     assert order(8, 0, 1).tolist() == [1, 7, 6, 5, 3, 0, 2, 4]
 
 
-def test_an_order_is_a_permutation_of_its_own():
+def test_every_order_is_another_permutation():
     orders = [order(100, epoch, seed) for epoch in range(3) for seed in range(3)]
     assert all((np.sort(one) == np.arange(100)).all() for one in orders)
     assert len({tuple(one) for one in orders}) == 9

@@ -41,7 +41,7 @@ def test_rows_of_a_file(tmp_path):
     assert one.judge() is None
 
 
-def test_rows_of_another_kind_are_refused(tmp_path):
+def test_rows_of_another_kind_are_rejected(tmp_path):
     path = tmp_path / "rows.jsonl"
     path.write_text(json.dumps({"prompt": "a", "chosen": "b", "rejected": "c"}) + "\n")
     with pytest.raises(ValueError, match="preference"):

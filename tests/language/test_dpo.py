@@ -293,7 +293,7 @@ def test_resume_is_exact(precompute):
             assert not torch.equal(value, found["model"][name]) or value.numel() < 200
 
 
-def test_a_state_of_other_pairs_is_refused():
+def test_a_state_of_other_pairs_is_rejected():
     own = learner()
     own.iterate()
     with pytest.raises(ValueError, match=r"of 5 pairs, but there are 3.*the run that saved it"):
@@ -322,12 +322,12 @@ def test_pairs_of_a_cut_prompt_and_nothing_else_are_left_out(characters):
         ({"batch_size": 0}, "batch_size must be in"),
     ],
 )
-def test_bad_values_are_refused(values, message):
+def test_invalid_values_are_rejected(values, message):
     with pytest.raises(ValueError, match=message):
         DPOConfig(**values)
 
 
-def test_a_task_without_preferences_is_refused(tmp_path):
+def test_a_task_without_preferences_is_rejected(tmp_path):
     with pytest.raises(ValueError, match=r"arithmetic.* has no preference examples"):
         api.train("dpo", "arithmetic", budget=1, run=tmp_path / "run", progress="silent")
 

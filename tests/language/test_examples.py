@@ -49,7 +49,7 @@ def test_all_rows_with_a_prompt_have_prompts(characters, text, row):
     assert text(example.prompt) == "<bos>user: hi\nassistant: "
 
 
-def test_rows_without_a_prompt_are_refused(characters):
+def test_rows_without_a_prompt_are_rejected(characters):
     with pytest.raises(ValueError, match="of the kind language-modeling"):
         prompts(characters, [{"text": "a"}])
     with pytest.raises(ValueError, match="row 2: no prompt"):
@@ -226,7 +226,7 @@ def test_of_completions_that_are_the_same_the_best_is_kept(characters, text, cap
 # Steps
 
 
-def test_steps_end_where_they_are_judged(characters, text):
+def test_steps_end_where_they_are_scored(characters, text):
     row = {"prompt": "q", "completions": ["a", "bc", "d"], "labels": [True, False, 0.5]}
     (example,) = stepwise(characters, [row], eos_ids=ENDS)
     assert [text(step) for step in example.steps] == ["a\n", "bc\n", "d<eos>"]
@@ -246,7 +246,7 @@ def test_steps_that_do_not_fit_are_cut_off_with_their_labels(characters, text, c
         stepwise(characters, [row], eos_ids=ENDS, max_completion_length=1)
 
 
-def test_a_judged_completion_is_a_solution_of_one_step(characters, caplog):
+def test_a_labeled_completion_is_a_solution_of_one_step(characters, caplog):
     rows = [{"prompt": "q", "completion": "a", "label": True}, {"prompt": "q", "completion": "long", "label": False}]
     with caplog.at_level(logging.WARNING):
         (example,) = stepwise(characters, rows, eos_ids=ENDS, max_completion_length=3)
@@ -254,7 +254,7 @@ def test_a_judged_completion_is_a_solution_of_one_step(characters, caplog):
     assert "no step that fits the limit" in caplog.text
 
 
-def test_an_empty_step_has_nowhere_to_be_judged(characters):
+def test_an_empty_step_has_no_token_to_score(characters):
     rows = [{"prompt": "q", "completions": ["", "a"], "labels": [1, 1]}]
     with pytest.raises(ValueError, match="1 with an empty step"):
         stepwise(characters, rows, eos_ids=ENDS, separator="")
@@ -272,7 +272,7 @@ def test_an_empty_step_has_nowhere_to_be_judged(characters):
         (stepwise, {"prompt": "p", "completion": "a"}),
     ],
 )
-def test_rows_of_another_kind_are_refused(characters, convert, row):
+def test_rows_of_another_kind_are_rejected(characters, convert, row):
     with pytest.raises(ValueError, match="of the kind"):
         convert(characters, [row], eos_ids=ENDS)
 
@@ -280,7 +280,7 @@ def test_rows_of_another_kind_are_refused(characters, convert, row):
 @pytest.mark.parametrize(
     "limits", [{"max_prompt_length": 0}, {"max_completion_length": 0}, {"max_completion_length": -1}]
 )
-def test_limits_that_leave_nothing_are_refused(characters, limits):
+def test_limits_that_leave_no_tokens_are_rejected(characters, limits):
     (name,) = limits
     with pytest.raises(ValueError, match=f"{name} is {limits[name]} tokens, expected at least 1"):
         demonstrations(characters, [{"prompt": "p", "completion": "c"}], eos_ids=ENDS, **limits)

@@ -151,7 +151,7 @@ def test_without_rewards_there_is_nothing_to_learn_from(train, tmp_path):
         train("none", algorithm="grpo", task=str(path))
 
 
-def test_a_function_that_shall_decide_what_is_right_but_is_not_there_is_refused_before_training(train, tmp_path):
+def test_an_unknown_pass_reward_is_rejected_before_training(train, tmp_path):
     rows = tmp_path / "rows.jsonl"
     rows.write_text("\n".join(json.dumps({"prompt": f"{i}+1=", "answer": str(i + 1)}) for i in range(10)))
     for task, values, names in (
@@ -186,7 +186,7 @@ def test_without_its_server_a_run_does_not_begin(train, tmp_path, closed):
     assert not (tmp_path / "none").exists()
 
 
-def test_without_its_server_a_run_does_not_go_on(train, tmp_path, closed):
+def test_without_its_server_a_run_does_not_resume(train, tmp_path, closed):
     values = {
         "budget": 12,
         "prompts_per_batch": 3,
@@ -210,7 +210,7 @@ def test_every_learner_of_the_catalog_has_a_builder():
     assert learners == set(BUILDERS)
 
 
-def test_a_configuration_of_another_algorithm_is_refused():
+def test_a_configuration_of_another_algorithm_is_rejected():
     with pytest.raises(TypeError):
         factory.assemble(catalog.find("sft"), settings(), GRPOConfig(), device="cpu")
 
@@ -291,7 +291,7 @@ def test_a_run_continues_exactly_on_another_number_of_processes(make_sharded, ca
         ("sft", {"batch_size": 3}, "batch_size is 3, less than the 4 shards"),
     ],
 )
-def test_what_shards_cannot_do_is_said(make_sharded, case, values, message):
+def test_options_without_support_for_shards_raise_errors(make_sharded, case, values, message):
     with pytest.raises(ValueError, match=message):
         make_sharded(case, Alone(), **values)
 

@@ -250,7 +250,7 @@ def test_k3_as_a_loss_follows_the_forward_divergence(divergence):
 
 @pytest.mark.parametrize("old", [None, 5])
 @pytest.mark.parametrize("estimator", ["k1", "k3"])
-def test_estimates_with_their_ratio_follow_the_reverse_divergence_whoever_sampled(divergence, estimator, old):
+def test_estimates_with_their_ratio_follow_the_reverse_divergence_for_any_sampler(divergence, estimator, old):
     found, reverse, _ = divergence(estimator, True, old=old)
     close(found, reverse)
 
@@ -719,7 +719,7 @@ def test_metrics_have_the_usual_names(make_learner):
         ({"filter": "maybe"}, "filter"),
     ],
 )
-def test_what_cannot_work_is_refused(values, message):
+def test_invalid_values_are_rejected(values, message):
     with pytest.raises(ValueError, match=message):
         GRPOConfig(**values)
 
@@ -823,7 +823,7 @@ def total(new, old, advantages, batch, config):
 """
 
 
-def test_an_objective_and_an_advantage_of_ones_own_take_the_place_of_the_built_in_ones(make_learner, tmp_path):
+def test_a_custom_objective_and_advantage_replace_the_built_in_ones(make_learner, tmp_path):
     (tmp_path / "mine.py").write_text(OWN)
     built_in = make_learner()
     own = make_learner(advantage=f"{tmp_path / 'mine.py'}:group", objective=f"{tmp_path / 'mine.py'}:tokens")

@@ -46,7 +46,7 @@ def test_answers_that_do_not_count_are_in_no_step():
     assert planned(batch_of([2] * 4, [False] * 4), group=2, steps=2) == []
 
 
-def test_plans_differ_by_chance():
+def test_plans_are_random():
     orders = {str(planned(batch_of([1] * 12), group=2, steps=6, seed=seed)) for seed in range(8)}
     assert len(orders) > 4
 
@@ -112,7 +112,7 @@ def median(tmp_path):
     return f"{path}:median"
 
 
-def test_advantages_of_ones_own_are_a_function_of_rewards(median):
+def test_custom_advantages_are_a_function_of_rewards(median):
     advantages = advantage_of(median, 3)
     rewards, valid = torch.tensor([[0.0, 1.0, 5.0], [2.0, 2.0, 3.0]]), torch.ones(2, 3, dtype=torch.bool)
     assert advantages(rewards, valid, 0.0).tolist() == [[-1.0, 0.0, 4.0], [0.0, 0.0, 1.0]]
@@ -135,6 +135,6 @@ def test_answers_without_a_reward_are_not_shown_to_it(median):
         ("none", r"mine\.py has no 'none', expected a function of rewards \[P, G\]"),
     ],
 )
-def test_a_function_that_makes_no_advantages_is_refused_before_any_answer(median, name, said):
+def test_a_function_that_makes_no_advantages_is_rejected_before_any_answer(median, name, said):
     with pytest.raises(ValueError, match=said):
         advantage_of(median.replace(":median", f":{name}"), 4)

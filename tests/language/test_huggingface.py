@@ -86,7 +86,7 @@ def hub(tmp_path, monkeypatch):
     huggingface._hub_problem.cache_clear()
 
 
-def test_a_model_of_the_hub_is_loaded_and_again_from_the_cache_when_the_hub_is_gone(hub, model_folder, caplog):
+def test_a_model_of_the_hub_is_loaded_and_later_from_the_cache_without_the_hub(hub, model_folder, caplog):
     files, asked, server = hub
     shutil.copytree(model_folder, files, dirs_exist_ok=True)
     expected = load(ModelOptions(model=str(model_folder)), seed=0).network.state_dict()

@@ -170,12 +170,12 @@ def test_it_learns_what_the_annotator_likes_from_a_reward_model_that_knows_nothi
         ({"supervision": "process"}, "supervision=outcome"),
     ],
 )
-def test_what_cannot_work_is_refused(values, message):
+def test_invalid_values_are_rejected(values, message):
     with pytest.raises(ValueError, match=message):
         IterativeGRPOConfig(**values)
 
 
-def test_another_vocabulary_is_refused(make_learner, make_model, words):
+def test_another_vocabulary_is_rejected(make_learner, make_model, words):
     learner, network = make_learner(), make_model(vocab_size=400).network
     other = LanguageModel(network, words, stop=frozenset({2}))
     reward = RewardModel(RewardModelConfig(), other, [], seed=0, budget=1)
@@ -207,7 +207,7 @@ def test_a_run_from_a_reward_model_of_a_run(tmp_path):
         companions(learner.config, [], None, limits={}, seed=0, budget=1, device="cpu")
 
 
-def test_a_reward_model_that_has_learned_from_rankings_goes_on_with_their_best_and_worst(tmp_path):
+def test_a_reward_model_of_rankings_continues_with_their_best_and_worst(tmp_path):
     rows = [
         {"prompt": f"{word} ", "completions": ["best", "good", "bad"]} for word in ("owl", "fox", "cat", "dog", "ant")
     ]
@@ -221,7 +221,7 @@ def test_a_reward_model_that_has_learned_from_rankings_goes_on_with_their_best_a
     assert sides == {("best", "bad")}
 
 
-def test_a_reward_model_of_steps_is_refused(tmp_path):
+def test_a_reward_model_of_steps_is_rejected(tmp_path):
     run = Run.create(tmp_path / "rm", Settings("reward-model", "steps"), RewardModelConfig(supervision="process"))
     with pytest.raises(ValueError, match=r"a process reward model, .* with supervision=outcome"):
         reward_run(str(run.path))

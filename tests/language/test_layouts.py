@@ -109,7 +109,7 @@ def test_layouts_of_pairs(row, words, tmp_path):
     assert pair.chosen != pair.rejected
 
 
-def test_a_prompt_beside_conversations_becomes_one():
+def test_a_prompt_next_to_conversations_becomes_one():
     assert compare(BINARIZED).prompt == [{"content": "2+2=", "role": "user"}]
     assert standard(BINARIZED) is BINARIZED
 

@@ -22,7 +22,7 @@ def positions(plan):
     return [i for step in plan for part in step for i in part]
 
 
-def test_every_epoch_sees_every_sample_once_in_an_order_of_its_own():
+def test_every_epoch_uses_every_sample_once_in_another_order():
     found = plans(SAMPLES * 4, [4 * k + i for k in range(4) for i in OWNERS], 6, 3, tokens=100, seed=3)
     assert len(found) == 6
     assert all(sorted(positions(plan)) == list(range(20)) for plan in found)
@@ -72,7 +72,7 @@ def test_what_is_read_again_is_the_same_bit_for_bit(make_model):
         assert torch.equal(again.detach(), flat(part, found.log_probs))
 
 
-def test_a_policy_that_is_not_its_reference_is_told_at_the_start():
+def test_a_policy_that_differs_from_its_reference_is_reported_at_the_start():
     check_reference([torch.zeros(3), torch.zeros(1)])
     with pytest.raises(ValueError, match=r"a log-probability is 0\.25 off: the model is not deterministic"):
         check_reference([torch.zeros(3), torch.tensor([0.0, -0.25])])

@@ -50,7 +50,7 @@ def test_parameters_gradients_and_moments_by_hand(make_model):
     assert found.peak == sum(found)
 
 
-def test_too_many_seeds_are_refused_with_the_number_that_fits(make_model, monkeypatch):
+def test_too_many_seeds_are_rejected_with_the_number_that_fits(make_model, monkeypatch):
     first, second = learner(make_model()), learner(make_model())
     one, two = estimate([first], tokens=1), estimate([first, second], tokens=1)
     assert (two.weights, two.optimizer) == (2 * one.weights, 2 * one.optimizer), "seeds share no memory"
@@ -93,7 +93,7 @@ def test_reward_models_behind_reward_functions_are_weights(make_model):
     assert found.gradients == 4 * count(model), "reward models are not trained"
 
 
-def test_the_model_behind_a_judge_of_steps_is_weights(make_model, tmp_path):
+def test_the_model_of_step_rewards_counts_as_weights(make_model, tmp_path):
     small = {"budget": 4, "train_examples": 4, "held_out": 2, "batch_size": 4, "progress": "silent"}
     api.train("process-reward-model", "steps", run=tmp_path / "run", **small)
     model, scorer = make_model(), load(ModelOptions(init=str(tmp_path / "run")), seed=0)
@@ -172,7 +172,7 @@ def test_it_is_one_line(make_model):
 
 
 @pytest.mark.parametrize(("mode", "lines"), [("plain", 1), ("silent", 0)])
-def test_it_is_said_before_training(model_folder, tmp_path, capsys, mode, lines):
+def test_the_estimate_is_logged_before_training(model_folder, tmp_path, capsys, mode, lines):
     values = {"model": model_folder, "train_examples": 8, "held_out": 2, "batch_size": 4}
     api.train("sft", "reverse", budget=8, run=tmp_path / "run", progress=mode, **values)
     said = [line for line in capsys.readouterr().err.splitlines() if "Peak memory about" in line]
@@ -187,7 +187,7 @@ def test_it_is_said_before_training(model_folder, tmp_path, capsys, mode, lines)
         (10**6, {}, r"--engine-batch-size \(now 256\)"),
     ],
 )
-def test_too_little_memory_is_a_warning_that_says_what_helps(make_model, caplog, monkeypatch, case):
+def test_too_little_memory_causes_a_warning_with_a_fix(make_model, caplog, monkeypatch, case):
     cached, values, hint = case
     monkeypatch.setattr(memory_estimate, "available", lambda device: 10_000)
     with caplog.at_level(logging.WARNING, "operant.language.memory_estimate"):

@@ -163,14 +163,14 @@ class Leaky(nn.Module):
         return self.inner(hidden, *args, **options) + 0.1 * hidden.mean(1, keepdim=True)
 
 
-def test_a_model_that_mixes_tokens_is_refused(make_network, characters):
+def test_a_model_that_mixes_tokens_is_rejected(make_network, characters):
     network = make_network()
     network.model.layers[0].mlp = Leaky(network.model.layers[0].mlp)
     with pytest.raises(ValueError, match=r"LlamaModel gives log-probabilities that differ by .* nats between"):
         finish(network, characters, ModelOptions(), seed=0)
 
 
-def test_a_model_that_changes_its_logits_is_refused(make_network, characters):
+def test_a_model_that_changes_its_logits_is_rejected(make_network, characters):
     network = make_network()
     network.lm_head.register_forward_hook(lambda module, given, logits: logits * 2)
     with pytest.raises(ValueError, match="modifies its logits"):
@@ -186,7 +186,7 @@ def test_weights_that_are_nan_are_named(make_network, characters):
         finish(network, characters, ModelOptions(), seed=0)
 
 
-def test_a_tokenizer_of_another_model_is_refused(make_network, characters):
+def test_a_tokenizer_of_another_model_is_rejected(make_network, characters):
     network = make_network()
     network.resize_token_embeddings(50)
     with pytest.raises(ValueError, match=r"token ids up to 98, but the model has 50 embeddings: use both"):
@@ -206,14 +206,14 @@ def test_weights_that_are_cut_off_are_named(folder):
         load(ModelOptions(model=str(folder)), seed=0)
 
 
-def test_a_model_without_a_tokenizer_is_refused(folder):
+def test_a_model_without_a_tokenizer_is_rejected(folder):
     for file in folder.glob("tokenizer*"):
         file.unlink()
     with pytest.raises(ValueError, match="cannot be loaded"):
         load(ModelOptions(model=str(folder)), seed=0)
 
 
-def test_gpt2_without_a_tokenizer_is_refused(tmp_path):
+def test_gpt2_without_a_tokenizer_is_rejected(tmp_path):
     from transformers import GPT2Config, GPT2LMHeadModel
 
     config = GPT2Config(vocab_size=99, n_positions=64, n_embd=8, n_layer=1, n_head=1, bos_token_id=0, eos_token_id=0)
@@ -222,7 +222,7 @@ def test_gpt2_without_a_tokenizer_is_refused(tmp_path):
         load(ModelOptions(model=str(tmp_path)), seed=0)
 
 
-def test_pickled_weights_are_refused(folder):
+def test_pickled_weights_are_rejected(folder):
     state = load_file(folder / "model.safetensors")
     (folder / "model.safetensors").unlink()
     torch.save(state, folder / "pytorch_model.bin")
@@ -258,7 +258,7 @@ def test_a_model_that_is_not_there(name, monkeypatch):
         load(ModelOptions(model=name), seed=0)
 
 
-def test_an_adapter_on_the_last_layer_is_refused():
+def test_an_adapter_on_the_last_layer_is_rejected():
     with pytest.raises(ValueError, match="lora_target_modules must not contain lm_head"):
         load(ModelOptions(lora_r=2, lora_target_modules=("lm_head",)), seed=0)
 
@@ -305,7 +305,7 @@ def test_tied_embeddings_are_kept_once(make_model):
     assert inside.weight.grad[3].abs().max() > 0, "the gradient of the output layer: 3 is not in the batch"
 
 
-def test_a_state_of_another_model_is_refused(make_model, folder):
+def test_a_state_of_another_model_is_rejected(make_model, folder):
     model = make_model()
     with pytest.raises(ValueError, match=r"differ in trained parameters, first in '.*': load it with the --model"):
         model.load_state_dict(adapted(folder).state_dict())

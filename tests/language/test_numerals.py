@@ -208,7 +208,7 @@ def test_a_right_answer_of_gsm8k_is_understood(name, completion):
     assert rate(find(name), [completion, "73"], "48+24 = <<48+24=72>>72 clips.\n#### 72") == [1, 0]
 
 
-def test_accuracy_says_nothing_where_the_right_answer_cannot_be_read():
+def test_accuracy_is_none_if_the_right_answer_cannot_be_read():
     pytest.importorskip("math_verify")
     assert rate(find("accuracy"), ["18"], "$$") == [None]
     assert rate(find("accuracy"), ["so 72"], "48+24 = 72\n#### 72") == [1]

@@ -81,7 +81,7 @@ def test_registered_environments_are_noted_by_name(task, env_kwargs, tmp_path):
     assert dict(settings.env_kwargs) == env_kwargs
 
 
-def test_rows_are_kept_beside_the_run_and_once(tmp_path):
+def test_rows_are_saved_once_with_the_run(tmp_path):
     for run in ("one", "two"):
         trained = operant.train("sft", dataset=ROWS[:20], eval_dataset=ROWS[20:], run=tmp_path / run, budget=8, **QUIET)
         assert trained.evaluate().episodes == 5
@@ -135,7 +135,7 @@ def test_a_model_is_kept_with_its_tokenizer(tmp_path):
         ("grpo", "arithmetic", {"model": 3}, r"model is of type int, expected a model of transformers"),
     ],
 )
-def test_what_cannot_be_is_refused(algorithm, task, values, message, tmp_path):
+def test_invalid_values_are_rejected(algorithm, task, values, message, tmp_path):
     with pytest.raises(ValueError, match=message):
         operant.train(algorithm, task, run=tmp_path / "run", **values)
     assert not (tmp_path / "run").exists()

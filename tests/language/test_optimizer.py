@@ -57,7 +57,7 @@ def test_the_first_step_by_hand():
     assert value.grad is None
 
 
-def test_a_learning_rate_of_its_own():
+def test_a_separate_learning_rate():
     value = nn.Parameter(torch.tensor([1.0]))
     stepper = OptimizerStep({"value": value}, config(), learning_rate=0.25)
     value.sum().backward()
@@ -149,7 +149,7 @@ def test_double_precision_stays_double():
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64])
-def test_a_state_goes_on_bit_for_bit(dtype):
+def test_a_state_resumes_bit_for_bit(dtype):
     def go_on(values, stepper):
         for target in (0.5, -2.0):
             loss(values, target).backward()

@@ -246,7 +246,7 @@ def test_micro_batches_keep_the_limit_and_the_order(tokens):
         ([Sample([1], [4, 2], [True])], "sample 0 has 2 completion tokens but a mask of 1"),
     ],
 )
-def test_what_cannot_be_packed_is_refused(samples, message):
+def test_invalid_samples_are_rejected(samples, message):
     with pytest.raises(ValueError, match=message):
         pack(samples)
 

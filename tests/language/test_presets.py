@@ -15,7 +15,7 @@ from operant.runtime.metrics import read_records
 SFT, GRPO = catalog.find("sft"), catalog.find("grpo")
 
 
-def test_small_models_get_values_of_their_own():
+def test_small_models_have_separate_values():
     assert configuration(SFT, "arithmetic").learning_rate == SMALL["sft"]["learning_rate"]
     for name in ("tiny", "tiny-qwen3", "small"):
         found = configuration(GRPO, "arithmetic", model=name)
@@ -115,7 +115,7 @@ def test_values_may_be_taken_away():
         (None, {"num_generations": 1}, "num_generations"),
     ],
 )
-def test_what_there_is_not_is_refused(preset, values, message):
+def test_unknown_presets_are_rejected(preset, values, message):
     with pytest.raises(ValueError, match=message):
         configuration(GRPO, "arithmetic", preset, **values)
 

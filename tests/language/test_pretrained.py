@@ -112,7 +112,7 @@ def test_a_tokenizer_of_the_base_serves_an_adapter_without_one(adapter):
 
 
 @pytest.mark.parametrize("change", [{"hidden_size": 64}, {"num_hidden_layers": 1}])
-def test_an_adapter_of_another_base_is_refused(adapter, make_network, tmp_path, change):
+def test_an_adapter_of_another_base_is_rejected(adapter, make_network, tmp_path, change):
     folder, _ = adapter
     make_network(**change).save_pretrained(tmp_path / "other")
     changed(folder / "adapter_config.json", base_model_name_or_path=str(tmp_path / "other"))
@@ -120,7 +120,7 @@ def test_an_adapter_of_another_base_is_refused(adapter, make_network, tmp_path, 
         load(ModelOptions(model=str(folder)), seed=0)
 
 
-def test_a_base_whose_weights_were_exchanged_is_refused(model_folder, make_network, tmp_path):
+def test_a_base_whose_weights_were_exchanged_is_rejected(model_folder, make_network, tmp_path):
     run = operant.train("sft", "reverse", model=model_folder, lora_r=2, run=tmp_path / "run", **TINY).run
     write_model(run, tmp_path / "part", seed=0)
     load(ModelOptions(model=str(tmp_path / "part"), dtype="bfloat16"), seed=0)
@@ -156,7 +156,7 @@ def test_an_adapter_is_read_from_safetensors_alone(adapter):
         load(ModelOptions(model=str(folder)), seed=0)
 
 
-def test_an_adapter_of_the_last_layer_is_refused_unless_it_is_merged(model_folder, tmp_path):
+def test_an_adapter_of_the_last_layer_is_rejected_unless_it_is_merged(model_folder, tmp_path):
     from peft import LoraConfig, get_peft_model
     from transformers import AutoModelForCausalLM
 
@@ -172,7 +172,7 @@ def test_an_adapter_of_the_last_layer_is_refused_unless_it_is_merged(model_folde
 # Weights
 
 
-def test_a_missing_weight_is_refused(model_folder, tmp_path):
+def test_a_missing_weight_is_rejected(model_folder, tmp_path):
     path = f"{model_folder}/model.safetensors"
     tensors = load_file(path)
     gone = ["lm_head.weight", "model.layers.1.mlp.up_proj.weight"]
@@ -197,7 +197,7 @@ def test_tensors_without_a_place_are_named(model_folder):
         load(ModelOptions(model=model_folder), seed=0)
 
 
-def test_weights_of_another_shape_are_refused(model_folder):
+def test_weights_of_another_shape_are_rejected(model_folder):
     path = f"{model_folder}/model.safetensors"
     save_file(load_file(path) | {"model.norm.weight": torch.zeros(7)}, path, {"format": "pt"})
     with pytest.raises(ValueError, match=r"model cannot be loaded: .*model\.norm\.weight"):

@@ -31,7 +31,7 @@ def test_what_does_not_go_with_a_shared_model_is_an_error_before_work(name):
         shards_of(learner_kind(entry, config), entry, Settings(algorithm, "preference", **settings), config, "cpu")
 
 
-def test_algorithms_without_a_language_model_are_refused():
+def test_algorithms_without_a_language_model_are_rejected():
     entry, settings = catalog.find("ppo"), Settings("ppo", "CartPole-v1")
     config = operant.configure("ppo", "CartPole-v1")
     with within(Sharing(0, 2, [], None)), pytest.raises(ValueError, match="ppo trains none: leave it out"):

@@ -286,7 +286,7 @@ def test_resume_is_exact(rows, how, more):
         (PAIRS, {"ranking_loss": "plackett-luce"}, r"row 2 has a margin.*ranking_loss=pairs"),
     ],
 )
-def test_rows_that_do_not_fit_are_refused(rows, values, message):
+def test_rows_that_do_not_fit_are_rejected(rows, values, message):
     with pytest.raises(ValueError, match=message):
         learner(rows, **values)
 
@@ -303,17 +303,17 @@ def test_rows_that_do_not_fit_are_refused(rows, values, message):
         ({"step_log_probs": True, "supervision": "process"}, "got supervision=process and lm_coef=0: set lm_coef=1"),
     ],
 )
-def test_bad_values_are_refused(values, message):
+def test_invalid_values_are_rejected(values, message):
     with pytest.raises(ValueError, match=message):
         RewardModelConfig(**values)
 
 
-def test_a_task_without_preferences_is_refused(tmp_path):
+def test_a_task_without_preferences_is_rejected(tmp_path):
     with pytest.raises(ValueError, match=r"arithmetic.* has no preference examples"):
         api.train("reward-model", "arithmetic", budget=1, run=tmp_path / "run", progress="silent")
 
 
-def test_an_example_is_what_its_row_says():
+def test_an_example_has_the_content_of_its_row():
     assert example(PAIRS[1]) == Example(
         samples=[Sample([1, 10, 11], [40, EOS]), Sample([1, 10, 11], [20, 21, EOS])],
         ends=[[1], [2]],

@@ -44,7 +44,7 @@ def test_without_weights_each_counts_once():
     assert ask(lengths, lengths).total.tolist() == [2, 4, 6]
 
 
-def test_functions_of_one_name_are_told_apart():
+def test_functions_of_one_name_are_distinguished():
     assert ask(lengths, lengths, lengths).names == ("lengths", "lengths_2", "lengths_3")
 
 
@@ -87,7 +87,7 @@ def test_asynchronous_functions_are_awaited():
     assert ask(later).total.tolist() == [1, 2, 3]
 
 
-def test_asynchronous_functions_are_awaited_beside_a_running_loop():
+def test_asynchronous_functions_are_awaited_next_to_a_running_loop():
     async def later(completions, **_):
         await asyncio.sleep(0)
         return lengths(completions)
@@ -136,7 +136,7 @@ def test_exceptions_are_errors_that_name_the_function():
     assert isinstance(raised.value.__cause__, ZeroDivisionError)
 
 
-def test_columns_of_another_length_are_refused():
+def test_columns_of_another_length_are_rejected():
     with pytest.raises(ValueError, match="3 completions, but 2 entries of answer"):
         ask(lengths, answer=[1, 2])
     with pytest.raises(ValueError, match="3 completions, but 1 entries of prompts"):
@@ -151,7 +151,7 @@ def test_columns_of_another_length_are_refused():
         ([lengths], [math.nan], "finite"),
     ],
 )
-def test_wrong_combinations_are_refused(functions, weights, message):
+def test_wrong_combinations_are_rejected(functions, weights, message):
     with pytest.raises(ValueError, match=message):
         combine(functions, weights)
 

@@ -202,7 +202,7 @@ def test_micro_batches_and_the_order_of_answers_change_nothing(make_model, value
             assert float(other.metrics[name]) == pytest.approx(float(whole.metrics[name]), rel=1e-3, abs=1e-6)
 
 
-def test_an_answer_that_nobody_rewards_is_left_out(make_model):
+def test_an_answer_without_a_reward_is_left_out(make_model):
     batch, judged = learner(make_model()).estimate_advantages(rollout(scores=[1.0, math.nan, 0.25, 2.0]))
     assert [s.completion for s in batch.samples] == [ANSWERS[i][0] for i in (0, 2, 3)]
     assert float(judged["objective/scores"]) == pytest.approx(3.25 / 3)
@@ -303,7 +303,7 @@ def test_values_are_regressed_on_the_score_while_the_critic_warms_up(make_model)
         torch.testing.assert_close(targets, torch.full_like(targets, score))
 
 
-def test_an_engine_with_other_weights_is_told_at_once(make_model):
+def test_an_engine_with_other_weights_is_reported_immediately(make_model):
     found = learner(make_model())
     found.sampler.engine = NativeEngine(make_model(seed=1))
     with pytest.raises(ValueError, match="nats off the trainer's before the first step"):
@@ -459,7 +459,7 @@ def test_a_task_needs_something_that_rewards(tmp_path):
         ({"target_kl": 0.0}, r"target_kl must be in \(0, inf\), got 0.0"),
     ],
 )
-def test_values_that_cannot_work_are_refused(values, message):
+def test_invalid_values_are_rejected(values, message):
     with pytest.raises(ValueError, match=message):
         RLHFConfig(**({"prompts_per_batch": 6} | values))
 

@@ -92,7 +92,7 @@ def test_prompts_follow_the_walk(make_sampler):
     assert sampler.asked == 7
 
 
-def test_a_sampler_goes_on_exactly(make_sampler):
+def test_a_sampler_resumes_exactly(make_sampler):
     one, two = make_sampler(), make_sampler()
     one.draw(3, 2)
     two.load_state_dict(one.state_dict())

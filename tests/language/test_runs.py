@@ -173,7 +173,7 @@ def disguised(train, model_folder, tmp_path, monkeypatch):
     return disguise
 
 
-def test_a_run_cannot_allow_code_to_whoever_opens_it(disguised, tmp_path):
+def test_a_run_cannot_enable_remote_code_for_its_reader(disguised, tmp_path):
     run, trace = disguised()
     ways = [
         lambda **given: api.load(run, accept_changes=True, **given),
@@ -200,7 +200,7 @@ def test_neither_can_the_run_of_a_reward_model(disguised):
     assert trace.exists()
 
 
-def test_code_is_allowed_by_those_who_ask_for_it():
+def test_remote_code_needs_permission():
     check_code(SFTConfig(), "run", allowed=False)
     check_code(SFTConfig(model="org/theirs", remote_code=True), "run", allowed=True)
     with pytest.raises(RunError, match="needs the Python code of its model org/theirs"):
@@ -223,13 +223,13 @@ def reward_run(train):
     return train("reward", algorithm="reward-model", task="preference")[1]
 
 
-def test_a_reward_model_may_go_on_from_one(train, reward_run):
+def test_a_reward_model_may_start_from_a_reward_model(train, reward_run):
     check_policy("")
     trained, _ = train("more", algorithm="reward-model", task="preference", init=reward_run)
     assert trained.experiment.members[0].learner.model.trained()
 
 
-def test_a_run_whose_base_model_was_replaced_is_refused(train, make_network, model_folder):
+def test_a_run_whose_base_model_was_replaced_is_rejected(train, make_network, model_folder):
     _, folder = train("one")
     make_network(hidden_size=64).save_pretrained(model_folder)
     with pytest.raises(ValueError, match=r"one trained another network than .*model is now: .*use another run"):

@@ -181,7 +181,7 @@ def test_memory_is_limited_by_default_and_leaves_room_for_torch(sandbox):
         assert sandbox("hog").call("hog", fallback="none") == "none"
 
 
-def test_the_late_answer_of_another_call_is_not_taken_for_this_one(sandbox):
+def test_the_late_result_of_another_call_is_ignored(sandbox):
     double = sandbox("double")
     assert double.call(1) == 2
     (slot,) = double._idle.queue
@@ -282,7 +282,7 @@ def test_closing_ends_the_worker(sandbox):
         pid.call()
 
 
-def test_a_worker_that_died_between_calls_is_replaced_in_silence(sandbox):
+def test_a_worker_that_died_between_calls_is_replaced_silently(sandbox):
     pid = sandbox("pid")
     number = pid.call()
     os.kill(number, 9)
@@ -318,7 +318,7 @@ def test_start_finds_mistakes_before_the_first_call(sandbox, tmp_path):
     ("target", "message"),
     [("function", "path/to/file.py:function"), ("a.py:", "path/to/file.py:function"), ("no/such.py:f", "no file")],
 )
-def test_a_target_that_cannot_be_is_refused(target, message):
+def test_an_invalid_target_is_rejected(target, message):
     with pytest.raises(ValueError, match=message):
         Sandbox(target)
 
@@ -326,6 +326,6 @@ def test_a_target_that_cannot_be_is_refused(target, message):
 @pytest.mark.parametrize(
     "options", [{"seconds": 0}, {"seconds": float("inf")}, {"start_seconds": -1}, {"workers": 0}, {"memory": 0}]
 )
-def test_options_out_of_range_are_refused(options):
+def test_options_out_of_range_are_rejected(options):
     with pytest.raises(ValueError, match=next(iter(options))):
         Sandbox("math:sqrt", **options)

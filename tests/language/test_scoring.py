@@ -154,7 +154,7 @@ def test_the_tokens_that_were_sampled_are_scored(scorer):
     assert texts_alone == pytest.approx(expected, abs=1e-5)
 
 
-def test_another_vocabulary_has_the_texts_tokenized_anew(scorer, words):
+def test_another_vocabulary_tokenizes_the_texts_again(scorer, words):
     own = scorer.model.tokenizer
     reward = RewardModelFunction(scorer, process=False, separator="\n", tokenizer=words)
     found = reward(["ab"], ["xyz"], [[300, 301, 302, 303]], prompt_ids=[[308, 309]])
@@ -181,7 +181,7 @@ def test_a_run_becomes_a_reward_function(runs):
     assert not any(p.requires_grad for p in reward.scorer.head.parameters())
 
 
-def test_a_process_run_judges_steps(runs):
+def test_a_process_run_scores_steps(runs):
     judge = load_step_rewards(str(runs / "process"))
     tokenizer = load_scorer(str(runs / "process")).scorer.model.tokenizer
     prompts, completions = [], []
@@ -195,7 +195,7 @@ def test_a_process_run_judges_steps(runs):
     assert ((rewards[exists] > 0) & (rewards[exists] < 1)).all()
 
 
-def test_a_new_reward_model_goes_on_from_the_head_of_another(runs):
+def test_a_new_reward_model_starts_from_the_head_of_another(runs):
     init = str(runs / "outcome")
     model = load_trained(ModelOptions(init=init), seed=0)
     head = starting_head(init, model, seed=0)
@@ -205,7 +205,7 @@ def test_a_new_reward_model_goes_on_from_the_head_of_another(runs):
     assert starting_head("", model, seed=0) is None
 
 
-def test_runs_that_do_not_suit_are_refused(runs, words):
+def test_unsuitable_runs_are_rejected(runs, words):
     with pytest.raises(ValueError, match=r"is a run of sft, which trains no reward model"):
         load_scorer(str(runs / "sft"))
     with pytest.raises(ValueError, match=r"is an outcome reward model, but --supervision process needs a process"):

@@ -167,7 +167,7 @@ def test_a_gradient_that_is_not_finite_is_skipped(make):
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("steps", [0, 1, 7])
-def test_a_state_goes_on_bit_for_bit(make, steps, dtype):
+def test_a_state_resumes_bit_for_bit(make, steps, dtype):
     one, two = make(dtype=dtype, lr_schedule="cosine"), make(dtype=dtype, lr_schedule="cosine")
     for _ in range(steps):
         one.iterate()
@@ -180,7 +180,7 @@ def test_a_state_goes_on_bit_for_bit(make, steps, dtype):
     assert one.least == two.least
 
 
-def test_after_the_best_weights_were_taken_training_goes_on_from_them(make):
+def test_after_loading_the_best_weights_training_continues_from_them(make):
     learner = make(dtype=torch.bfloat16, budget=40, learning_rate=1e-6)
     while learner.consumed < 40:
         learner.iterate()
@@ -205,7 +205,7 @@ def test_the_seed_orders_the_demonstrations(make):
         ({"validations": 0}, "validations"),
     ],
 )
-def test_what_cannot_work_is_refused(values, message):
+def test_invalid_values_are_rejected(values, message):
     with pytest.raises(ValueError, match=message):
         SFTConfig(**values)
 

@@ -13,7 +13,7 @@ def test_blocks_are_the_layers_of_a_model():
     assert blocks_of(network) == list(network.model.layers)
 
 
-def test_a_model_without_a_list_of_blocks_is_refused():
+def test_a_model_without_a_list_of_blocks_is_rejected():
     network = build("tiny", seed=0)
     network.model.layers = nn.Sequential(*network.model.layers)
     with pytest.raises(ValueError, match=r"LlamaModel has no list of num_hidden_layers \(3\) blocks"):
@@ -21,7 +21,7 @@ def test_a_model_without_a_list_of_blocks_is_refused():
 
 
 @pytest.mark.parametrize("device", ["mps", "cuda:1"])
-def test_other_devices_are_refused(device):
+def test_other_devices_are_rejected(device):
     with pytest.raises(ValueError, match=f"got device '{device}'"):
         device_of(device)
 

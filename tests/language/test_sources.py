@@ -140,7 +140,7 @@ def test_rows_are_copies():
     assert ROWS[0]["prompt"] == "1+1="
 
 
-def test_what_is_no_row_is_refused():
+def test_invalid_rows_are_rejected():
     with pytest.raises(ValueError, match="the data, row 2: found a str"):
         rows_of([{"prompt": "a"}, "prompt"])
 
@@ -153,7 +153,7 @@ def test_saved_datasets(tmp_path):
     assert rows_of(tmp_path / "two", "test") == ROWS[1:]
 
 
-def test_a_folder_without_a_dataset_is_refused(tmp_path):
+def test_a_folder_without_a_dataset_is_rejected(tmp_path):
     with pytest.raises(FileNotFoundError, match="the folder cannot be loaded"):
         rows_of(tmp_path)
 

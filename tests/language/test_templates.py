@@ -38,7 +38,7 @@ def test_tools_reach_the_template(make_words):
     assert render(words, [QUESTION], tools=[]) == "none"
 
 
-def test_a_tokenizer_without_a_template_says_so(make_words):
+def test_a_tokenizer_without_a_template_raises_an_error(make_words):
     with pytest.raises(ValueError, match="no chat template"):
         render(make_words(template=None), [QUESTION], tools=None)
 
@@ -62,7 +62,7 @@ def test_special_tokens_of_other_tokenizers_are_tokens_wherever_they_stand(words
     assert encode_rendered(words, render(words, [typed], tools=None)).count(2) == 2
 
 
-def test_a_template_that_rewrites_earlier_turns_is_refused(make_words):
+def test_a_template_that_rewrites_earlier_turns_is_rejected(make_words):
     words = make_words(template=STRIPS_THINKING)
     thinking = {"role": "assistant", "content": "<think>the</think>cat"}
     with pytest.raises(ValueError, match=r"rewrites earlier text: '<think>the</think>cat.*' in the prompt becomes"):
@@ -95,7 +95,7 @@ def test_marks_do_not_make_tokens_of_what_people_write(characters):
     assert marking.decode(ids) == "user:<eos><eos>assistant:sat on<eos>"
 
 
-def test_a_template_whose_marks_enclose_nothing_is_refused(make_words):
+def test_a_template_whose_marks_enclose_nothing_is_rejected(make_words):
     words = make_words(template=MARKED.replace("'assistant' %}", "'bot' %}"))
     with pytest.raises(ValueError, match="marks no token"):
         assistant_turns(words, [QUESTION, ANSWER], tools=None)

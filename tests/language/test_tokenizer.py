@@ -60,7 +60,7 @@ def test_special_tokens_that_are_typed_are_characters(characters):
     assert decode(characters, [*ids, EOS, PAD]) == "<eos><bos><pad>"
 
 
-def test_unknown_characters_are_refused(characters):
+def test_unknown_characters_are_rejected(characters):
     with pytest.raises(ValueError, match=r"'é' \(U\+00E9\), character 3"):
         encode_prompt(characters, "café")
     with pytest.raises(ValueError, match=r"'\\t' \(U\+0009\)"):
@@ -184,7 +184,7 @@ def test_pairs_of_characters(prompt, completion):
     assert ids == (encode_prompt(TOKENIZER, prompt), [*encode_prompt(TOKENIZER, completion)[1:], EOS])
 
 
-def test_a_template_that_changes_the_prompt_is_refused(make_words):
+def test_a_template_that_changes_the_prompt_is_rejected(make_words):
     words = make_words(template="{{ messages|length }}{% for m in messages %}{{ m.content }}{% endfor %}")
     with pytest.raises(ValueError, match="rewrites earlier text: '1the cat' in the prompt becomes '2the cat"):
         encode_pair(words, [QUESTION], [ANSWER], eos_ids={TURN_END})
@@ -199,12 +199,12 @@ def test_a_template_that_changes_the_prompt_is_refused(make_words):
         ([QUESTION], [], r"messages of \[\]"),
     ],
 )
-def test_what_is_no_pair_is_refused(words, prompt, completion, message):
+def test_invalid_pairs_are_rejected(words, prompt, completion, message):
     with pytest.raises(ValueError, match=message):
         encode_pair(words, prompt, completion, eos_ids={TURN_END})
 
 
-def test_a_prompt_that_ends_in_an_answer_is_refused(words):
+def test_a_prompt_that_ends_in_an_answer_is_rejected(words):
     with pytest.raises(ValueError, match="ends with an assistant message"):
         encode_prompt(words, [QUESTION, ANSWER])
 
@@ -253,7 +253,7 @@ def test_a_text_ends_in_exactly_one_eos(make_words, text):
     assert (ids[0], ids.count(START), ids[-1], ids.count(TURN_END)) == (START, 1, TURN_END, 1)
 
 
-def test_a_bos_that_is_the_eos_too_is_not_taken_for_an_end(make_words):
+def test_a_bos_that_equals_the_eos_is_not_an_end(make_words):
     words = make_words(bos=True, eos="<s>")
     assert encode_text(words, "", eos_ids={START}) == ([START, START], [False, True])
 
@@ -291,7 +291,7 @@ def test_a_conversation_of_characters(characters):
     assert characters.decode(trained(encoded)) == "sat on<eos>sat on<eos>"
 
 
-def test_a_conversation_without_an_answer_is_refused(words):
+def test_a_conversation_without_an_answer_is_rejected(words):
     with pytest.raises(ValueError, match=r"messages of \['user'\]"):
         encode_text(words, [QUESTION], eos_ids={TURN_END})
 

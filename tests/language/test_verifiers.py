@@ -192,7 +192,7 @@ def test_accuracy_is_stopped_by_its_deadline():
     assert time.monotonic() - start < 30
 
 
-def test_accuracy_says_what_it_needs(monkeypatch):
+def test_accuracy_names_its_requirements(monkeypatch):
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     with pytest.raises(ModuleNotFoundError, match=r'pip install "operant\[language\]"'):
         find("accuracy")
@@ -227,7 +227,7 @@ def test_functions_of_a_file(own):
     assert rate(find(f"{own}:given"), ["ab"], [[1, 2, 3]], level=[10]) == [1 + 2 + 3 + 10]
 
 
-def test_mistakes_in_a_file_are_found_at_once(own):
+def test_errors_in_a_file_are_found_immediately(own):
     with pytest.raises(SandboxError, match=r"has no 'vowel'; it defines .*vowels"):
         find(f"{own}:vowel")
     with pytest.raises(ValueError, match="no file"):
@@ -294,7 +294,7 @@ def test_verifiers_combine():
     assert result.total.tolist() == [0.75, 0.0]
 
 
-def test_each_verifier_is_called_what_its_name_says():
+def test_each_verifier_has_its_registered_name():
     options = {"format": "format:pattern=x", "length": "length:limit=3"}
     for name in VERIFIERS:
         assert name_of(find(options.get(name, name), max_completion_length=10)) == name.replace("-", "_")

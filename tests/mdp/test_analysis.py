@@ -75,7 +75,7 @@ class TestPolicies:
         np.testing.assert_array_equal(chain.toarray(), same_chain.toarray())
         np.testing.assert_array_equal(rewards, same_rewards)
 
-    def test_what_is_no_policy_is_refused(self):
+    def test_invalid_policies_are_rejected(self):
         for policy in ([0, 1], [[0.5, 0.4]] * 3, [0, 1, 0]):
             mdp = MDP.from_function(3, 2, lambda s, a: None if s == a == 1 else ([1.0], [2], 0.0), terminal=[2])
             with pytest.raises(ValueError, match="policy"):

@@ -34,7 +34,7 @@ def test_rows_of_a_policy_are_laid_out_one_after_the_other():
     assert begins[-1] == expected[-1] + lengths[3].max()
 
 
-def test_following_a_chain_counts_the_change_of_states_that_may_go_on():
+def test_following_a_chain_counts_the_change_of_continuing_states():
     table = [[0, 0, 0, 0.5, 2.0], [0, 0, 1, 0.5, 2.0], [1, 0, 0, 1.0, -1.0], [2, 0, 0, 1.0, 9.0, 1]]
     mdp = MDP.from_table([[*row, 0][:6] for row in table])
     rows = mdp.rows._replace(gamma=0.5)

@@ -124,18 +124,18 @@ class TestGymnasium:
             ({}, "the table is empty"),
         ],
     )
-    def test_a_wrong_table_is_refused(self, table, message):
+    def test_a_wrong_table_is_rejected(self, table, message):
         env = Table({0: {}})
         env.P = table
         with pytest.raises(ValueError, match=message):
             MDP.from_gymnasium(env)
 
-    def test_a_wrong_start_is_refused(self):
+    def test_a_wrong_start_is_rejected(self):
         table = {0: {0: [(1.0, 0, 0.0, False)]}}
         with pytest.raises(ValueError, match=r"initial_state_distrib has shape \(2,\), expected \(1,\)"):
             MDP.from_gymnasium(Table(table, start=np.array([0.5, 0.5])))
 
-    def test_an_environment_without_a_table_is_refused(self):
+    def test_an_environment_without_a_table_is_rejected(self):
         with pytest.raises(ValueError, match=r"^CartPole-v1 has no transition table"):
             MDP.from_gymnasium("CartPole-v1")
 
@@ -154,7 +154,7 @@ def random_arrays(rng, states, actions):
 class TestArrays:
     @settings(deadline=None, max_examples=40)
     @given(st.integers(1, 5), st.integers(1, 4), st.integers(0, 2**32 - 1))
-    def test_every_layout_says_the_same(self, states, actions, seed):
+    def test_every_layout_gives_the_same_model(self, states, actions, seed):
         p, r = random_arrays(np.random.default_rng(seed), states, actions)
         flat_p, flat_r = sparse.coo_array(p.reshape(-1, states)), sparse.csc_array(r.reshape(-1, states))
         by_action_p, by_action_r = p.swapaxes(0, 1), r.swapaxes(0, 1)
@@ -220,14 +220,14 @@ class TestArrays:
             ({"transitions": np.float16([[[0.1, 0.9]], [[0.3, 0.7]]])}, "divide a rounded row by its sum"),
         ],
     )
-    def test_wrong_arrays_are_refused(self, given, message):
+    def test_wrong_arrays_are_rejected(self, given, message):
         arguments = {"transitions": np.array([[[0.5, 0.5]], [[1, 0]]]), "rewards": [[1], [2]]} | given
         with pytest.raises(ValueError, match=message):
             MDP.from_arrays(**arguments)
 
     @settings(deadline=None, max_examples=150)
     @given(st.data())
-    def test_garbage_is_refused_or_is_a_model(self, data):
+    def test_garbage_is_rejected_or_is_a_model(self, data):
         states, actions = data.draw(st.integers(1, 3)), data.draw(st.integers(1, 2))
         numbers = st.one_of(st.floats(), st.sampled_from([0.0, 0.5, 1.0, 1 - 1e-6]))
         p = data.draw(hnp.arrays(np.float64, (states, actions, states), elements=numbers, fill=st.sampled_from([0, 1])))
@@ -245,7 +245,7 @@ class TestArrays:
             with pytest.raises(ValueError, match=r"state \d, action \d: .*expected|none of the"):
                 MDP.from_arrays(p, r, terminal=ended, feasible=allowed)
 
-    def test_a_damaged_sparse_matrix_is_refused(self):
+    def test_a_damaged_sparse_matrix_is_rejected(self):
         matrix = sparse.csr_array(np.eye(2))
         matrix.indices[0] = 7
         with pytest.raises(ValueError, match=r"ind(ices|ex values) must be < 2"):
@@ -289,13 +289,13 @@ class TestTable:
             ("s,a,s',p,r\n1e30,0,0,1,0\n", "column s number 0 is 1e\\+30, expected a whole number"),
         ],
     )
-    def test_a_wrong_file_is_refused(self, tmp_path, text, message):
+    def test_a_wrong_file_is_rejected(self, tmp_path, text, message):
         path = tmp_path / "model.csv"
         path.write_text(text)
         with pytest.raises(ValueError, match=message):
             MDP.from_table(path)
 
-    def test_a_file_that_is_no_text_is_refused(self, tmp_path):
+    def test_a_file_that_is_no_text_is_rejected(self, tmp_path):
         path = tmp_path / "model.csv"
         path.write_bytes(b"s,a,s',p,r\n\xff\xfe\x00")
         with pytest.raises(ValueError, match=r"model.csv"):
@@ -308,7 +308,7 @@ class TestTable:
             ({"s": [0], "a": [0], "p": [1]}, "table has the columns s, a, p, expected s, a, s', p, r, terminates"),
         ],
     )
-    def test_a_wrong_table_is_refused(self, table, message):
+    def test_a_wrong_table_is_rejected(self, table, message):
         with pytest.raises(ValueError, match=message):
             MDP.from_table(table)
 
@@ -345,11 +345,11 @@ class TestFunction:
             (([1.0], [2], 0.0), "state 1, action 0: the successor is 2, expected 0 to 1"),
         ],
     )
-    def test_a_wrong_answer_is_refused(self, result, message):
+    def test_a_wrong_answer_is_rejected(self, result, message):
         with pytest.raises(ValueError, match=message):
             MDP.from_function(2, 1, lambda s, a: result if s else ([1.0], [1], 0.0))
 
-    def test_a_function_that_allows_nothing_is_refused(self):
+    def test_a_function_that_allows_nothing_is_rejected(self):
         with pytest.raises(ValueError, match="returned None for every state and action"):
             MDP.from_function(2, 1, lambda s, a: None)
 

@@ -52,7 +52,7 @@ def test_what_never_happens_is_left_out():
     assert compressed([(0, 0, 0, 1, 2), (0, 0, 1, 0, 7)]) == [[0, 1, 1], [0], [1], [2], [False]]
 
 
-def test_a_row_of_zeros_is_not_taken_for_an_action_that_is_not_feasible():
+def test_a_row_of_zeros_is_not_an_infeasible_action():
     with pytest.raises(ValueError, match="state 0, action 1: the probabilities sum to 0, expected 1"):
         compressed([(0, 0, 0, 1, 0), (0, 1, 0, 0, 0)])
 
@@ -119,7 +119,7 @@ def test_indices_stay_within_the_sizes_that_are_given(row, message):
         entries([row], states=3, actions=2)
 
 
-def test_an_empty_table_is_refused():
+def test_an_empty_table_is_rejected():
     with pytest.raises(ValueError, match="the table is empty"):
         Entries.of({name: [] for name in COLUMNS}, 1, 1)
 

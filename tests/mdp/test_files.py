@@ -97,7 +97,7 @@ HEAD = {"format": "operant.mdp", "schema": 1, "states": 1, "actions": 1, "transi
         ({"max_steps": True}, "max_steps is True, expected an int"),
     ],
 )
-def test_json_that_is_no_model_is_refused(tmp_path, changes, message):
+def test_json_that_is_no_model_is_rejected(tmp_path, changes, message):
     path = tmp_path / "model.json"
     path.write_text(json.dumps(HEAD))
     load(path)
@@ -107,7 +107,7 @@ def test_json_that_is_no_model_is_refused(tmp_path, changes, message):
 
 
 @pytest.mark.parametrize("text", ["", "[", "[]", "1", '{"format": NaN}', "[" * 100_000, "\ufeff{}", '{"a": 1} {}'])
-def test_text_that_is_no_model_is_refused(tmp_path, text):
+def test_text_that_is_no_model_is_rejected(tmp_path, text):
     path = tmp_path / "model.json"
     path.write_text(text)
     with pytest.raises(ValueError, match="is not a model"):
@@ -115,7 +115,7 @@ def test_text_that_is_no_model_is_refused(tmp_path, text):
 
 
 @pytest.mark.parametrize("number", ["NaN", "Infinity", "-Infinity"])
-def test_numbers_that_json_does_not_know_are_refused(tmp_path, number):
+def test_numbers_that_json_does_not_know_are_rejected(tmp_path, number):
     path = tmp_path / "model.json"
     path.write_text(json.dumps(HEAD).replace("1.0", number))
     with pytest.raises(ValueError, match=f"it contains {number}, expected finite numbers"):
@@ -157,7 +157,7 @@ def npz(path, **changes):
         ({"max_steps": -5}, "max_steps is -5"),
     ],
 )
-def test_arrays_that_are_no_model_are_refused(tmp_path, changes, message):
+def test_arrays_that_are_no_model_are_rejected(tmp_path, changes, message):
     load(npz(tmp_path / "good.npz"))
     with pytest.raises(ValueError, match=f"model.npz is not a model: .*{message}"):
         load(npz(tmp_path / "model.npz", **changes))
@@ -179,7 +179,7 @@ def test_compressed_arrays_are_not_unpacked(tmp_path):
         load(path)
 
 
-def test_an_array_that_claims_to_be_larger_than_the_file_is_refused(tmp_path):
+def test_an_array_that_claims_to_be_larger_than_the_file_is_rejected(tmp_path):
     path = npz(tmp_path / "model.npz")
     header = io.BytesIO()
     np.lib.format.write_array_header_1_0(header, {"descr": "<f8", "fortran_order": False, "shape": (2**45,)})
@@ -194,7 +194,7 @@ def test_an_array_that_claims_to_be_larger_than_the_file_is_refused(tmp_path):
 
 @settings(deadline=None, max_examples=100)
 @given(st.data())
-def test_a_damaged_file_is_refused_or_reads_the_same(tmp_path_factory, data):
+def test_a_damaged_file_is_rejected_or_reads_the_same(tmp_path_factory, data):
     folder = tmp_path_factory.mktemp("damaged")
     mdp = random_model(data.draw(st.integers(0, 99)))
     path = folder / data.draw(st.sampled_from(["model.npz", "model.json"]))
@@ -214,7 +214,7 @@ def test_a_damaged_file_is_refused_or_reads_the_same(tmp_path_factory, data):
         assert_equal(read, mdp)
 
 
-def test_a_zip_directory_that_points_before_the_file_is_refused(tmp_path):
+def test_a_zip_directory_that_points_before_the_file_is_rejected(tmp_path):
     path = npz(tmp_path / "model.npz")
     content = bytearray(path.read_bytes())
     content[-6:-2] = (2**31).to_bytes(4, "little")
@@ -223,7 +223,7 @@ def test_a_zip_directory_that_points_before_the_file_is_refused(tmp_path):
         load(path)
 
 
-def test_other_suffixes_are_refused(tmp_path):
+def test_other_suffixes_are_rejected(tmp_path):
     for use in (load, lambda path: save(random_model(0), path)):
         with pytest.raises(ValueError, match=r"has the suffix '.pkl', expected .json or .npz"):
             use(tmp_path / "model.pkl")

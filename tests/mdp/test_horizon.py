@@ -22,6 +22,6 @@ def test_the_lake_within_its_step_limit():
     assert solution.values[0][0] == pytest.approx(0.744190, abs=1e-6)
 
 
-def test_a_horizon_below_zero_is_refused():
+def test_a_horizon_below_zero_is_rejected():
     with pytest.raises(ValueError, match="horizon"):
         backward_induction(MDP.from_gymnasium("FrozenLake-v1"), horizon=-1)

@@ -69,6 +69,6 @@ def test_exactly_one_source_is_needed(sources):
         maps.read(**sources)
 
 
-def test_a_task_without_a_table_is_refused():
+def test_a_task_without_a_table_is_rejected():
     with pytest.raises(ValueError, match="CartPole"):
         maps.read("CartPole-v1")

@@ -70,12 +70,12 @@ def test_arrays_get_the_types_that_kernels_expect():
         ({"max_steps": 0}, "max_steps is 0, expected at least 1"),
     ],
 )
-def test_what_is_no_model_is_refused(changes, message):
+def test_invalid_models_are_rejected(changes, message):
     with pytest.raises(ValueError, match=message):
         MDP(**parts(**changes))
 
 
-def test_a_model_without_transitions_is_refused():
+def test_a_model_without_transitions_is_rejected():
     empty = {"indptr": [0, 0], "successors": [], "probabilities": [], "rewards": [], "terminates": []}
     with pytest.raises(ValueError, match="none of the 1 states has a feasible action"):
         MDP(**parts(states=1, actions=1, start=[1], **empty))

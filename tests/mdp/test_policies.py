@@ -16,12 +16,12 @@ def test_actions_become_probabilities():
 
 
 @pytest.mark.parametrize("policy", [np.full(16, 7), np.zeros(3, int), np.full(16, np.nan)])
-def test_what_is_no_policy_is_refused(policy):
+def test_invalid_policies_are_rejected(policy):
     with pytest.raises((ValueError, TypeError)):
         check_deterministic(LAKE, policy)
 
 
 @pytest.mark.parametrize("policy", [np.full((16, 4), 0.3), np.full((16, 4), np.nan), np.full((16, 3), 1 / 3)])
-def test_what_are_no_probabilities_is_refused(policy):
+def test_invalid_probabilities_are_rejected(policy):
     with pytest.raises((ValueError, TypeError)):
         check_policy(LAKE, policy)

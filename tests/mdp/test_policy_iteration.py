@@ -27,7 +27,7 @@ def test_ties_do_not_make_it_cycle():
     assert solution.iterations < 60
 
 
-def test_equal_actions_everywhere_end_at_once():
+def test_equal_actions_everywhere_end_after_one_iteration():
     mdp = MDP.from_arrays(np.full((3, 4, 3), 1 / 3), np.ones((3, 4)))
     solution = policy_iteration(mdp, gamma=0.9)
     np.testing.assert_allclose(solution.values, 10.0, atol=1e-6)

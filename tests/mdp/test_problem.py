@@ -12,13 +12,13 @@ from operant.mdp.problem import Problem, Workers, check_gamma, check_tolerance
 
 
 @pytest.mark.parametrize("gamma", [-0.1, 1.1, float("nan")])
-def test_discounts_out_of_range_are_refused(gamma):
+def test_discounts_out_of_range_are_rejected(gamma):
     with pytest.raises(ValueError, match="gamma"):
         check_gamma(gamma)
 
 
 @pytest.mark.parametrize(("tolerance", "limit"), [(0.0, 10), (float("nan"), 10), (1e-3, 0)])
-def test_limits_that_cannot_stop_anything_are_refused(tolerance, limit):
+def test_limits_that_cannot_stop_anything_are_rejected(tolerance, limit):
     with pytest.raises(ValueError, match=r"tolerance|iterations"):
         check_tolerance(tolerance, limit)
 
@@ -68,7 +68,7 @@ def test_bounds_hold_in_fractions_when_rounding_is_all_that_is_left():
         assert (upper - lower).max() < 1e-9
 
 
-def test_rows_that_leak_are_bounded_by_how_much_they_go_on():
+def test_leaking_rows_are_bounded_by_their_probability_of_continuing():
     rows = [[0, 0, 0, 0.25, 1.0, 0], [0, 0, 0, 0.75, 1.0, 1]]
     problem = Problem.of(MDP.from_table(rows), 0.8, centered=False)
     assert problem.max_discount == pytest.approx(0.2)
@@ -163,7 +163,7 @@ def test_large_rewards_and_a_discount_near_one_still_certify_a_small_tolerance()
     assert solution.converged
 
 
-def test_rewards_that_double_precision_cannot_value_are_refused():
+def test_rewards_that_double_precision_cannot_value_are_rejected():
     mdp = MDP.from_table([[0, 0, 0, 1.0, 1e300]])
     with pytest.raises(ValueError, match="divide the rewards"):
         Problem.of(mdp, 0.9)

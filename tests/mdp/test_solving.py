@@ -84,12 +84,12 @@ def test_no_method_takes_a_gamma_out_of_range(method, gamma):
 
 
 @pytest.mark.parametrize("method", ["auto", *METHODS])
-def test_every_method_refuses_a_model_that_never_ends_without_a_discount(method):
+def test_every_method_rejects_a_model_that_never_ends_without_a_discount(method):
     with pytest.raises(ValueError, match="gamma is 1, but no policy ends"):
         solve(random_model(5, 2, 2, seed=0), gamma=1.0, method=method)
 
 
-def test_an_unknown_method_is_refused():
+def test_an_unknown_method_is_rejected():
     with pytest.raises(ValueError, match="magic"):
         solve(MDP.from_gymnasium("FrozenLake-v1"), gamma=0.9, method="magic")
 
@@ -209,6 +209,6 @@ def test_an_empty_table_is_no_model(table):
 
 @pytest.mark.parametrize("tolerance", [0.0, -1.0, float("nan"), float("inf")])
 @pytest.mark.parametrize("method", ["auto", *METHODS])
-def test_no_method_takes_a_tolerance_that_says_nothing(method, tolerance):
+def test_every_method_rejects_an_invalid_tolerance(method, tolerance):
     with pytest.raises(ValueError, match="tolerance is"):
         solve(slippery_grid(3), gamma=0.9, method=method, tolerance=tolerance)

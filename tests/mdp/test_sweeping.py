@@ -15,5 +15,5 @@ def test_the_frozen_lake():
     assert solution.values[0] == pytest.approx(0.542026, abs=2e-6)
 
 
-def test_too_few_backups_are_said_to_be_too_few():
+def test_too_few_backups_are_reported():
     assert not prioritized_sweeping(MDP.from_gymnasium("FrozenLake-v1"), gamma=0.99, max_backups=5).converged

@@ -17,13 +17,13 @@ def test_a_proper_policy_ends_from_everywhere():
     assert ends(mdp, policy).all()
 
 
-def test_a_model_that_never_ends_is_refused():
+def test_a_model_that_never_ends_is_rejected():
     mdp = MDP.from_table([[0, 0, 1, 1.0, -1.0], [1, 0, 0, 1.0, -1.0]])
     with pytest.raises(ValueError, match=r"never ends|no policy ends"):
         solve(mdp, gamma=1.0)
 
 
-def test_a_loop_that_pays_is_refused():
+def test_a_loop_with_positive_reward_is_rejected():
     with pytest.raises(ValueError, match="collected forever in state 0"):
         solve(loop(1.0), gamma=1.0)
 

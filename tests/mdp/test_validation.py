@@ -20,7 +20,7 @@ from operant.mdp.validation import (
 )
 
 
-def test_refuse_names_the_first_and_counts_the_rest():
+def test_raise_if_any_names_the_first_and_counts_the_rest():
     raise_if_any(np.zeros(3, bool), str)
     with pytest.raises(ValueError, match=r"^entry 1$"):
         raise_if_any(np.array([False, True]), lambda i: f"entry {i}")
@@ -36,19 +36,19 @@ def test_whole_numbers_become_int64(given):
 
 
 @pytest.mark.parametrize("given", [1.5, np.nan, np.inf, -np.inf, 1e300, 2.0**63, np.uint64(2**63)])
-def test_what_is_no_64_bit_integer_is_refused(given):
+def test_numbers_beyond_64_bits_are_rejected(given):
     with pytest.raises(ValueError, match=r"x number 1 is .*, expected a whole number"):
         integers(np.array([0, given], type(given)), "x")
 
 
 @pytest.mark.parametrize("given", [["1"], [None], [1j], [object()], [10**30]])
 @pytest.mark.parametrize("convert", [integers, floats, booleans])
-def test_what_is_no_number_is_refused(convert, given):
+def test_values_that_are_not_numbers_are_rejected(convert, given):
     with pytest.raises(TypeError, match=r"x is an array of .*, expected real numbers"):
         convert(given, "x")
 
 
-def test_ragged_lists_are_refused():
+def test_ragged_lists_are_rejected():
     with pytest.raises(ValueError, match="x is ragged"):
         floats([[1], [1, 2]], "x")
 
@@ -71,7 +71,7 @@ def test_a_model_has_states_and_actions(states, actions, message):
         check_size(states, actions)
 
 
-def test_a_model_that_cannot_be_indexed_is_refused():
+def test_a_model_that_cannot_be_indexed_is_rejected():
     assert check_size(np.int64(2**31 - 1), 2) == (2**31 - 1, 2)
     with pytest.raises(ValueError, match="64-bit indices"):
         check_size(2**40, 2**20)
@@ -135,7 +135,7 @@ def test_start(start, message):
         check_start(np.array(start, float), terminal)
 
 
-def test_a_model_without_a_decision_is_refused():
+def test_a_model_without_a_decision_is_rejected():
     check_terminal(np.array([True, False]))
     with pytest.raises(ValueError, match="none of the 2 states has a feasible action"):
         check_terminal(np.array([True, True]))

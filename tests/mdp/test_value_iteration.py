@@ -31,7 +31,7 @@ def test_q_value_iteration_keeps_the_table():
         np.testing.assert_allclose(best, solution.values, atol=1e-5)
 
 
-def test_too_few_sweeps_are_said_to_be_too_few():
+def test_too_few_sweeps_are_reported():
     solution = value_iteration(MDP.from_gymnasium("FrozenLake-v1"), gamma=0.99, max_iterations=3)
     assert not solution.converged
     assert solution.iterations <= 3
@@ -50,6 +50,6 @@ def test_a_good_start_saves_sweeps():
     ("changes", "message"),
     [({"gamma": 1.5}, "gamma"), ({"gamma": float("nan")}, "gamma"), ({"tolerance": 0.0}, "tolerance")],
 )
-def test_wrong_numbers_are_refused(changes, message):
+def test_wrong_numbers_are_rejected(changes, message):
     with pytest.raises(ValueError, match=message):
         value_iteration(MDP.from_gymnasium("FrozenLake-v1"), **{"gamma": 0.9, **changes})

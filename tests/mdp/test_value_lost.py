@@ -43,7 +43,7 @@ def test_the_least_loss_of_all_policies_is_none():
         assert one.suboptimal == (one.by_state > 1e-6 * np.maximum(1, abs(best))).sum()
 
 
-def test_a_solution_of_another_discount_is_refused():
+def test_a_solution_of_another_discount_is_rejected():
     with pytest.raises(ValueError, match=r"solution is for gamma 0.9, expected one for 0.5"):
         mdp.value_lost(fork(), [1, 0, -1], gamma=0.5, solution=mdp.solve(fork(), gamma=0.9))
 

@@ -62,6 +62,6 @@ def test_noise_comes_from_the_generator_alone_and_has_its_distribution():
     ],
     ids=str,
 )
-def test_other_spaces_are_refused(space, message):
+def test_other_spaces_are_rejected(space, message):
     with pytest.raises(ValueError, match=message):
         Bounded(space, device=CPU)

@@ -128,6 +128,6 @@ def test_bound_networks_share_the_memory_of_the_parameters():
     assert not torch.equal(bound(obs), before)
 
 
-def test_dueling_without_a_hidden_layer_is_refused():
+def test_dueling_without_a_hidden_layer_is_rejected():
     with pytest.raises(ValueError, match="hidden must have at least one layer for the two streams"):
         networks(hidden=(), dueling=True)

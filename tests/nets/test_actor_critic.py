@@ -107,7 +107,7 @@ def test_every_value_head_begins_like_a_single_one(shared):
 
 
 @pytest.mark.parametrize(("heads", "critics"), [(0, 1), (2, 2)])
-def test_value_heads_that_cannot_be_are_refused(heads, critics):
+def test_invalid_value_heads_are_rejected(heads, critics):
     with pytest.raises(ValueError, match=f"value_heads .* got {heads} with {critics} critics"):
         Spec(hidden=(5,), activation="tanh", shared=False, critics=critics, value_heads=heads)
 
@@ -211,7 +211,7 @@ def test_initial_parameters_of_a_seed_do_not_depend_on_its_neighbors(space, shar
     assert not torch.equal(together[0], together[1])
 
 
-def test_actor_and_critic_begin_with_weights_of_their_own():
+def test_actor_and_critic_have_different_initial_weights():
     shape = make("discrete")
     bound = shape.bind(shape.initial([rng()]))
     assert not torch.equal(bound.actor[0][0], bound.critic[0][0])
@@ -246,14 +246,14 @@ def test_the_value_of_several_critics_is_their_mean_and_each_has_a_gradient(spac
 
 
 @pytest.mark.parametrize(("critics", "shared"), [(0, False), (2, True)])
-def test_critics_that_cannot_be_are_refused(critics, shared):
+def test_invalid_critics_are_rejected(critics, shared):
     with pytest.raises(ValueError, match=f"critics must be 1, or more .* got {critics} critics and shared={shared}"):
         Spec(hidden=(4,), activation="tanh", shared=shared, critics=critics)
 
 
 @pytest.mark.parametrize("shared", [False, True])
 @SEEDS
-def test_pictures_go_through_convolutions(shared, seeds):
+def test_images_go_through_convolutions(shared, seeds):
     head = head_for(SPACES["discrete"], log_std=0.0, device=torch.device("cpu"))
     shape = ActorCritic((2, 5, 6), head, Spec(hidden=(7,), activation="tanh", shared=shared, torso="small"))
     parameters = shape.initial([rng(seed) for seed in range(seeds)]).double()
@@ -269,7 +269,7 @@ def test_pictures_go_through_convolutions(shared, seeds):
     torch.testing.assert_close(gradient, expected, rtol=1e-10, atol=1e-12)
 
 
-def test_each_of_several_choices_has_a_mask_of_its_own():
+def test_each_of_several_choices_has_a_separate_mask():
     head = head_for(spaces.MultiDiscrete([2, 3]), log_std=0.0, device=torch.device("cpu"))
     shape = ActorCritic(D + 5, head, Spec(hidden=(5,), activation="tanh", shared=True), masked=5)
     mask = torch.tensor([[1, 0, 0, 1, 1], [0, 0, 1, 0, 0], [1, 1, 0, 0, 0]]).expand(2, 3, 5)

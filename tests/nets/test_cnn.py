@@ -124,7 +124,7 @@ def test_autograd_goes_through_as_well(torso):
 @EVERY_TORSO
 @SEEDS
 @pytest.mark.parametrize("beside", [0, 3])
-def test_numbers_beside_a_picture_join_what_the_torso_makes_of_it(torso, seeds, beside):
+def test_numbers_next_to_an_image_join_the_features_of_the_torso(torso, seeds, beside):
     shape = SHAPES[torso]
     cnn = StackedCNN(shape, SIZES, activation="tanh", torso=torso, beside=beside)
     parameters, seen = parameters_of(cnn, seeds), pictures(shape, seeds, 4)
@@ -145,7 +145,7 @@ def test_numbers_beside_a_picture_join_what_the_torso_makes_of_it(torso, seeds, 
         torch.testing.assert_close(gradient[seed], torch.cat(expected))
 
 
-def test_more_pictures_than_a_chunk_give_the_same(monkeypatch):
+def test_more_images_than_a_chunk_give_the_same(monkeypatch):
     cnn = make()
     layers, inputs = cnn.layers(parameters_of(cnn, 2)), pictures(SHAPES["small"], 2, 7)
     whole = cnn(layers, inputs)
@@ -184,7 +184,7 @@ def test_initial_weights_are_orthogonal():
     assert all(bias.count_nonzero() == 0 for _, bias in pairs)
 
 
-def test_the_torso_is_chosen_by_the_size_of_the_picture():
+def test_the_torso_is_chosen_by_the_size_of_the_image():
     kinds = {side: StackedCNN((1, side, 40), (2,), activation="relu").pieces for side in (35, 36)}
     assert kinds[36] == list(TORSOS["nature"])
     assert kinds[35] == list(TORSOS["small"])
@@ -195,17 +195,17 @@ def test_residual_blocks_keep_the_number_of_channels():
 
 
 @pytest.mark.parametrize(("torso", "side"), [("nature", 35), ("small", 2)])
-def test_pictures_that_are_too_small_are_refused(torso, side):
+def test_images_that_are_too_small_are_rejected(torso, side):
     with pytest.raises(ValueError, match=f"images of {side} x {side} pixels are too small for the torso '{torso}'"):
         StackedCNN((1, side, side), (2,), activation="relu", torso=torso)
 
 
-def test_an_unknown_torso_is_refused():
+def test_an_unknown_torso_is_rejected():
     with pytest.raises(ValueError, match="torso must be one of auto, nature, impala, small, got 'resnet'"):
         StackedCNN((1, 40, 40), (2,), activation="relu", torso="resnet")
 
 
 @pytest.mark.parametrize("shape", [(40, 40), (0, 40, 40)])
-def test_what_is_no_picture_is_refused(shape):
+def test_spaces_other_than_images_are_rejected(shape):
     with pytest.raises(ValueError, match=r"images need a shape \(channels, height, width\), got"):
         StackedCNN(shape, (2,), activation="relu")

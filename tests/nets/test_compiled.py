@@ -54,7 +54,7 @@ def both(batch, scale, squared, weight):
 @needs_compiler
 @pytest.mark.parametrize("weights", [None, torch.tensor([[0.0], [1.0], [2.0], [0.5], [1.0]])])
 @pytest.mark.parametrize("squared", [False, True])
-def test_a_program_reads_tensors_and_numbers_anew_at_every_call(weights, squared):
+def test_a_program_reads_tensors_and_numbers_at_every_call(weights, squared):
     plain, compiled = both(Batch(randn(0, 5, 3), weights), 0.7, squared, randn(1, 3, 4))
     torch.testing.assert_close(compiled, plain)
     assert plain[0].abs().max() > 0
@@ -102,7 +102,7 @@ class Stack:
 
 
 @needs_compiler
-def test_rows_one_by_one_are_compiled_once_and_give_what_all_at_once_give(monkeypatch):
+def test_rows_one_by_one_are_compiled_once_and_give_the_results_of_all_together(monkeypatch):
     compiled, compile_ = [], torch._inductor.compile
     counted = lambda *args, **options: compiled.append(0) or compile_(*args, **options)  # noqa: E731
     monkeypatch.setattr(torch._inductor, "compile", counted)
@@ -122,7 +122,7 @@ def test_rows_one_by_one_are_compiled_once_and_give_what_all_at_once_give(monkey
     assert found[1]["loss"][0] == report["loss"][1]
 
 
-def test_instances_have_programs_of_their_own():
+def test_instances_have_separate_programs():
     one, other = Model(), Model()
     assert one.gradient is one.gradient
     assert programs(one) == [one.gradient]
@@ -143,7 +143,7 @@ def test_a_compiler_is_looked_for_where_programs_are(monkeypatch):
 
 
 @needs_compiler
-def test_a_library_that_a_compiler_was_killed_at_is_made_anew(tmp_path, monkeypatch):
+def test_a_library_of_a_killed_compiler_is_built_again(tmp_path, monkeypatch):
     monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path))
     half, real = tmp_path / "program.main.so", torch._inductor.compile
     half.touch()
@@ -197,7 +197,7 @@ def test_libraries_of_others_are_left_alone(tmp_path, monkeypatch):
     assert theirs.exists()
 
 
-def test_why_a_program_cannot_be_compiled_is_told(monkeypatch):
+def test_the_reason_why_a_program_cannot_be_compiled_is_reported(monkeypatch):
     def broken(*_, **__):
         raise ImportError("no such machine\nand much more")
 

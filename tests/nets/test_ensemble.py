@@ -84,6 +84,6 @@ def test_members_begin_differently_and_seeds_by_their_own_generator():
     assert torch.equal(initial(2)[0], parameters[1])
 
 
-def test_an_ensemble_of_none_is_refused():
+def test_an_ensemble_of_none_is_rejected():
     with pytest.raises(ValueError, match="members must be at least 1, got 0"):
         Ensemble(StackedMLP(SIZES, activation="relu"), members=0)

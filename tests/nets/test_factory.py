@@ -18,7 +18,7 @@ def test_the_network_is_that_of_the_observation():
     assert (recurrent.encoder.shapes, recurrent.head.shapes) == ([(9, 4), (4, 15)], [(5, 2)])
 
 
-def test_other_shapes_are_refused():
+def test_other_shapes_are_rejected():
     with pytest.raises(ValueError, match=r"networks take vectors \(D,\) or images \(C, H, W\), got \(9, 9\)"):
         network_for((9, 9), (2,), activation="tanh")
     with pytest.raises(ValueError, match=r"recurrent networks take vectors \(D,\), got observations \(1, 9, 9\)"):

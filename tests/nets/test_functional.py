@@ -51,7 +51,7 @@ def test_buffers_that_are_no_constants_are_named(options, message):
         Plain(lambda inputs: Scaled(inputs, **options), [3], [(3,)])
 
 
-def test_one_network_after_another_gives_what_all_at_once_give():
+def test_one_network_after_another_gives_the_results_of_all_together():
     stack = Plain(Scaled, [3], [(3,)])
     own, obs = torch.rand(2, 3), torch.rand(2, 5, 3)
     together = stack.run(own, obs)

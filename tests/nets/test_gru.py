@@ -143,13 +143,13 @@ def test_layers_are_views():
     assert parameters.count_nonzero() == parameters.numel()
 
 
-def test_samples_that_are_no_whole_sequences_are_refused():
+def test_incomplete_sequences_are_rejected():
     gru = make()
     with pytest.raises(ValueError, match="7 samples are not a multiple of the 5 steps of a sequence"):
         gru.trace(gru.layers(parameters_of(gru, 1)), seen(1, 7, steps=1))
 
 
 @pytest.mark.parametrize("memory", [Memory(0, 1), Memory(1, 0)], ids=str)
-def test_a_memory_of_nothing_is_refused(memory):
+def test_a_memory_without_units_or_steps_is_rejected(memory):
     with pytest.raises(ValueError, match="a recurrent network needs at least one unit and one step, got Memory"):
         StackedGRU(D, (), OUT, activation="tanh", memory=memory)

@@ -238,7 +238,7 @@ def test_head_for_chooses_by_the_space():
     ],
     ids=str,
 )
-def test_spaces_without_a_head_are_refused(space):
+def test_spaces_without_a_head_are_rejected(space):
     with pytest.raises(
         ValueError,
         match=r"no policy head for action space (?s:.*); Discrete, MultiDiscrete with one .*, and one-dimensional Box",

@@ -177,11 +177,11 @@ def test_initial_weights_come_from_the_generator_alone():
 
 
 @pytest.mark.parametrize("sizes", [(), (3,), (3, 0), (0, 2), (3, -1, 2)])
-def test_widths_that_cannot_be_are_refused(sizes):
+def test_invalid_sizes_are_rejected(sizes):
     with pytest.raises(ValueError, match=r"sizes must name an input and an output width, all positive, got \("):
         StackedMLP(sizes, activation="tanh")
 
 
-def test_an_unknown_activation_is_refused():
+def test_an_unknown_activation_is_rejected():
     with pytest.raises(ValueError, match="activation must be 'tanh' or 'relu', got 'gelu'"):
         StackedMLP((1, 1), activation="gelu")

@@ -239,6 +239,6 @@ class Summed(nn.Module):
         (lambda inputs: 3, "an encoder must be a torch.nn.Module, but .* returned 3"),
     ],
 )
-def test_modules_that_cannot_be_encoders_are_refused(make, message):
+def test_modules_that_cannot_be_encoders_are_rejected(make, message):
     with pytest.raises(ModuleError, match=message):
         network_for((D,), [3], activation="tanh", torso=make)

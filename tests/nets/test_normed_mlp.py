@@ -31,7 +31,7 @@ def module(network, views, seed):
 
 
 @pytest.mark.parametrize(("hidden", "outputs"), [((6, 7), 2), ((6,), None), ((), 2)])
-def test_each_seed_is_a_network_of_its_own(hidden, outputs):
+def test_each_seed_is_a_separate_network(hidden, outputs):
     network = StackedNormedMLP(4, hidden, outputs)
     found = parameters(network)
     found.add_(torch.randn(found.shape, generator=torch.Generator().manual_seed(0)) * 0.1)

@@ -42,7 +42,7 @@ class Separate:
 
 
 @pytest.mark.parametrize("max_grad_norm", [None, 0.5])
-def test_every_seed_is_stepped_as_by_an_adam_of_its_own(max_grad_norm):
+def test_every_seed_is_stepped_as_by_a_separate_adam(max_grad_norm):
     parameters = start()
     optimizer = StackedAdam(parameters, epsilon=1e-5, max_grad_norm=max_grad_norm)
     separate = Separate(parameters, max_grad_norm, 1e-5)
@@ -143,7 +143,7 @@ def test_a_step_leaves_the_arithmetic_of_small_numbers_as_it_was(flushing):
 
 
 @pytest.mark.parametrize("limit", [0.5, 1e6])
-def test_a_seed_is_clipped_alone_as_it_is_beside_others(limit):
+def test_a_seed_is_clipped_alone_as_it_is_among_others(limit):
     together, alone = start(), start()
     optimizer = StackedAdam(together, max_grad_norm=limit)
     others = [StackedAdam(alone[seed : seed + 1], max_grad_norm=limit) for seed in range(S)]
@@ -154,7 +154,7 @@ def test_a_seed_is_clipped_alone_as_it_is_beside_others(limit):
     assert torch.equal(together, alone)
 
 
-def test_the_state_goes_on_where_it_was_saved():
+def test_the_state_resumes_where_it_stopped():
     batches = gradients(20)
     whole, part = start(), start()
     uninterrupted = StackedAdam(whole, max_grad_norm=0.5)
@@ -175,14 +175,14 @@ def test_the_state_goes_on_where_it_was_saved():
     assert all(torch.equal(second.state_dict()[name], value) for name, value in uninterrupted.state_dict().items())
 
 
-def test_a_state_of_another_shape_is_refused():
+def test_a_state_of_another_shape_is_rejected():
     optimizer = StackedAdam(start())
     with pytest.raises(ValueError, match=r"'first' has shape \(3, 7\) but \(3, 6\) is needed"):
         optimizer.load_state_dict(StackedAdam(torch.zeros(S, P + 1)).state_dict())
 
 
 @pytest.mark.parametrize("norm", [0.0, -1.0])
-def test_a_norm_that_stops_everything_is_refused(norm):
+def test_an_invalid_gradient_norm_is_rejected(norm):
     with pytest.raises(ValueError, match=rf"max_grad_norm must be positive, or None for no clipping, got {norm}"):
         StackedAdam(start(), max_grad_norm=norm)
 
@@ -258,7 +258,7 @@ def test_optimizers_of_one_parameter_vector_may_share_their_moments(name):
 
 
 @pytest.mark.parametrize("name", OPTIMIZERS)
-def test_the_state_of_every_optimizer_goes_on_where_it_was_saved(name):
+def test_the_state_of_every_optimizer_resumes_where_it_stopped(name):
     whole, part, batches = start(), start(), gradients(10)
     uninterrupted, first, second = (OPTIMIZERS[name](tensor, epsilon=1e-5) for tensor in (whole, part, part))
     for gradient in batches:

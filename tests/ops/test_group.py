@@ -184,13 +184,13 @@ def test_integer_rewards() -> None:
         ({"eps": -1e-4}, "eps must be at least 0, got -0.0001"),
     ],
 )
-def test_refuses_bad_arguments(arguments: dict[str, object], message: str) -> None:
+def test_rejects_bad_arguments(arguments: dict[str, object], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         group_advantages(torch.zeros(1, 2), **arguments)
 
 
 @pytest.mark.parametrize("bad", [math.nan, math.inf])
-def test_refuses_rewards_that_are_not_finite(bad: float) -> None:
+def test_rejects_rewards_of_nan_or_inf(bad: float) -> None:
     rewards = f64([[0, 1, 0], [0, 1, bad]])
     message = rf"reward at \(prompt, sample\) = \(1, 2\) is {bad}, expected a finite number"
     for judge in (group_advantages, leave_one_out, has_signal):
@@ -209,7 +209,7 @@ def test_leave_one_out_against_a_loop(rewards: np.ndarray) -> None:
     torch.testing.assert_close(advantages * (size - 1) / size, centered)
 
 
-def test_leave_one_out_refuses_a_group_of_one() -> None:
+def test_leave_one_out_rejects_a_group_of_one() -> None:
     with pytest.raises(ValueError, match="at least 2 answers to a prompt, got 1"):
         leave_one_out(torch.zeros(3, 1))
 
@@ -283,7 +283,7 @@ def test_one_step_per_answer_is_outcome_supervision() -> None:
         ([[[0.0, 1.0]]], [[[-1, 1]]], r"\(0, 0, 0\) is -1, outside the 4 tokens"),
     ],
 )
-def test_process_advantages_refuses_bad_steps(rewards: list, ends: list, message: str) -> None:
+def test_process_advantages_rejects_bad_steps(rewards: list, ends: list, message: str) -> None:
     mask = torch.ones(1, 1, 2, dtype=torch.bool)
     with pytest.raises(ValueError, match=message):
         process_advantages(torch.tensor(rewards), torch.tensor(ends), mask, length=4)
@@ -320,7 +320,7 @@ def test_overlong_penalty_is_the_published_formula(max_length: int, data: st.Dat
         ({"max_length": 10, "buffer": 5, "floor": 1.0}, "floor must be below 0"),
     ],
 )
-def test_overlong_penalty_refuses_bad_arguments(arguments: dict[str, object], message: str) -> None:
+def test_overlong_penalty_rejects_bad_arguments(arguments: dict[str, object], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         overlong_penalty(torch.tensor([3]), **arguments)
 
@@ -347,7 +347,7 @@ def test_leave_one_out_is_that_of_the_rewards_there_are(group: list[tuple[float,
     torch.testing.assert_close(leave_one_out(rewards), leave_one_out(rewards, valid=torch.ones_like(valid)))
 
 
-def test_leave_one_out_refuses_a_valid_reward_that_is_not_finite() -> None:
+def test_leave_one_out_rejects_a_valid_reward_of_nan_or_inf() -> None:
     with pytest.raises(ValueError, match="nan"):
         leave_one_out(torch.tensor([[1.0, math.nan]]), valid=torch.tensor([[True, True]]))
 
@@ -404,6 +404,6 @@ def test_pass_at_k_grows_with_both_numbers(total: int, data: st.DataObject) -> N
         (-1, 1, "got -1"),
     ],
 )
-def test_pass_at_k_refuses_bad_numbers(right: int, k: int, message: str) -> None:
+def test_pass_at_k_rejects_bad_numbers(right: int, k: int, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         pass_at_k(torch.tensor([right]), total=4, k=k)

@@ -86,7 +86,7 @@ def test_an_action_that_is_not_allowed_has_no_part_in_value_and_gradient():
     assert logits.grad[1] == 0
 
 
-def test_soft_value_refuses_other_shapes():
+def test_soft_value_rejects_other_shapes():
     with pytest.raises(ValueError, match=r"log_probs has shape \(3,\), expected \(2,\) as q"):
         inspect.unwrap(soft_value)(torch.zeros(2), torch.zeros(3), alpha=1.0)
 
@@ -160,7 +160,7 @@ def test_nothing_is_perturbed_by_no_noise_and_signs_are_treated_alike(seed: int)
     assert torch.equal(wide, perturbed_action(actions, noise, std=0.3))
 
 
-def test_perturbed_action_refuses_what_cannot_be():
+def test_perturbed_action_rejects_invalid_values():
     with pytest.raises(ValueError, match=r"clip is -0\.1, expected a number of at least 0"):
         perturbed_action(torch.zeros(2), torch.zeros(2), std=0.1, clip=-0.1)
     with pytest.raises(ValueError, match=r"noise has shape \(3,\), expected \(2,\) as actions"):

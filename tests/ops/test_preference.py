@@ -76,7 +76,7 @@ def test_plackett_luce_of_equals_is_log_factorial() -> None:
 
 
 @pytest.mark.parametrize("ranking", [[[0, 1, 2], [0, 0, 2]], [[0, 1, 3], [0, 1, 2]], [[-1, 0, 1], [0, 1, 2]]])
-def test_plackett_luce_refuses_what_is_no_permutation(ranking: list[list[int]]) -> None:
+def test_plackett_luce_rejects_invalid_permutations(ranking: list[list[int]]) -> None:
     with pytest.raises(ValueError, match=r"every index 0 \.\. 2 exactly once"):
         plackett_luce(torch.zeros(2, 3), torch.tensor(ranking))
 
@@ -211,6 +211,6 @@ def test_ipo_stays_finite_where_preferences_are_certain() -> None:
         ({"beta": 0.1, "label_smoothing": 0.1, "kind": "ipo"}, "label_smoothing=0.1 requires kind='sigmoid'"),
     ],
 )
-def test_dpo_refuses_bad_arguments(arguments: dict[str, object], message: str) -> None:
+def test_dpo_rejects_bad_arguments(arguments: dict[str, object], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         dpo(*torch.zeros(4, 2), **arguments)

@@ -89,7 +89,7 @@ def test_every_simulation_finds_an_action_that_was_tried_so_often(considered, si
 
 
 @pytest.mark.parametrize(("considered", "simulations"), [(0, 3), (3, 0)])
-def test_nothing_to_halve_is_refused(considered, simulations):
+def test_halving_without_actions_is_rejected(considered, simulations):
     with pytest.raises(ValueError, match="must be at least 1"):
         ops.sequential_halving(considered, simulations)
 

@@ -83,7 +83,7 @@ def test_conjugate_gradient_by_hand() -> None:
     torch.testing.assert_close(conjugate_gradient(matvec, f64([1, 1]), iterations=2, tolerance=0.0), f64([1, 0.25]))
 
 
-def test_conjugate_gradient_goes_on_past_convergence_without_harm() -> None:
+def test_conjugate_gradient_is_stable_past_convergence() -> None:
     matrix, b = random_problem(3, (5,), 4)
     for dtype, tolerance in ((torch.float32, 1e-4), (torch.float64, 1e-10)):
         x = conjugate_gradient(product_with(matrix.to(dtype)), b.to(dtype), iterations=200, tolerance=0.0)
@@ -144,7 +144,7 @@ def test_fisher_operator_is_reusable_leaves_no_graph_and_works_without_grad() ->
     assert parameters.grad is None
 
 
-def test_fisher_operator_refuses_a_mean_over_problems() -> None:
+def test_fisher_operator_rejects_a_mean_over_problems() -> None:
     with pytest.raises(ValueError, match=r"one number per problem, shape \(2,\), got \(\)"):
         fisher_operator(lambda theta: theta.square().mean(), torch.zeros(2, 3), damping=0.0)
 
@@ -262,12 +262,12 @@ def test_backtrack_of_one_problem_without_leading_dimensions() -> None:
 
 
 @pytest.mark.parametrize("answer", [torch.tensor(True), torch.ones(2, 1, dtype=torch.bool), torch.ones(2)])
-def test_backtrack_refuses_answers_that_are_not_one_bool_per_problem(answer: Tensor) -> None:
+def test_backtrack_rejects_answers_that_are_not_one_bool_per_problem(answer: Tensor) -> None:
     with pytest.raises(ValueError, match=r"one bool per problem, shape \(2,\), got torch\."):
         backtrack(lambda _: answer, torch.ones(2, 3))
 
 
-def test_refuses_bad_arguments() -> None:
+def test_rejects_bad_arguments() -> None:
     b = torch.ones(2)
     with pytest.raises(ValueError, match="iterations must be at least 1, got 0"):
         conjugate_gradient(lambda v: v, b, iterations=0, tolerance=0.0)

@@ -184,7 +184,7 @@ def test_backward_may_be_called_twice(chunk: int | None):
     assert all(torch.equal(a, b) for a, b in zip(first, second, strict=True))
 
 
-def test_second_derivatives_are_refused():
+def test_second_derivatives_are_rejected():
     hidden, weight, targets, _ = batch(5)
     loss = token_log_probs(hidden, weight, targets).sum()
     with pytest.raises(RuntimeError, match="token_log_probs has no second derivatives: call backward or grad with"):
@@ -234,7 +234,7 @@ def test_autocast_does_not_round_either():
     assert torch.equal(actual, expected)
 
 
-def test_the_logits_never_exist_at_once():
+def test_the_full_logits_are_never_in_memory():
     hidden, weight, targets, _ = batch(9, tokens=64, choices=5000, width=4, dtype=torch.float32)
     largest = 0
 

@@ -20,7 +20,7 @@ def test_the_memory_of_this_process_grows_by_what_it_holds():
     assert resident() - before >= 0.9 * held.nbytes or sys.platform != "linux"
 
 
-def test_what_does_not_fit_is_refused_with_what_can_be_done():
+def test_too_large_an_allocation_is_rejected_with_a_fix():
     cpu, free = torch.device("cpu"), available(torch.device("cpu"))
     require_memory(1.0, cpu, what="a thing needs", remedy=str)
     if free is not None:

@@ -63,7 +63,7 @@ def test_values_within_their_bounds_pass(value, bound):
         (0, "(0, inf) or None"),
     ],
 )
-def test_values_outside_are_refused_by_name(value, bound):
+def test_values_outside_are_rejected_by_name(value, bound):
     with pytest.raises(ValueError, match=r"^field must be in ") as error:
         require(SimpleNamespace(field=value), field=bound)
     assert bound in str(error.value)
@@ -120,7 +120,7 @@ class Typed:
         ("flag", "yes", "be true or false"),
     ],
 )
-def test_a_type_says_what_a_value_may_be(name, value, expected):
+def test_a_type_limits_the_values(name, value, expected):
     with pytest.raises(ValueError, match=re.escape(f"{name} must {expected}, got {value!r}")):
         require(replace(Typed(), **{name: value}))
 
@@ -177,7 +177,7 @@ ENTRIES = {(entry.module, entry.config): entry for entry in catalog.ALGORITHMS i
 
 
 @pytest.mark.parametrize("place", ENTRIES, ids="{0[1]}".format)
-def test_every_configuration_refuses_a_fraction_of_an_integer(place):
+def test_every_configuration_rejects_a_fraction_of_an_integer(place):
     kind = getattr(importlib.import_module(place[0]), place[1])
     integers = [field.name for field in fields(kind) if get_type_hints(kind)[field.name] in (int, int | None)]
     for name in integers:

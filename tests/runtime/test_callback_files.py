@@ -92,7 +92,7 @@ def test_a_class_or_a_function_in_a_file_makes_one(home):
         (["torn.py:Stop"], "torn.py, line 1: "),
     ],
 )
-def test_what_makes_none_is_refused_before_anything_is_written(home, given, message):
+def test_invalid_callbacks_are_rejected_before_anything_is_written(home, given, message):
     (home / "broken.py").write_text("\n1 / 0\n")
     (home / "torn.py").write_text("class Stop(\n")
     with pytest.raises(ValueError, match=message):
@@ -136,7 +136,7 @@ def test_a_changed_file_matters_to_resume_alone(home, caplog):
     assert any("is missing; training continues without it" in record.getMessage() for record in caplog.records)
 
 
-def test_a_resumed_run_says_which_objects_it_does_not_call_again(home, caplog):
+def test_a_resumed_run_names_the_callbacks_that_it_does_not_call(home, caplog):
     class Watching(Callback):
         pass
 

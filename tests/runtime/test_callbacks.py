@@ -79,7 +79,7 @@ def test_the_public_name_is_this_class():
     assert operant.Callback is Callback
 
 
-def test_everything_is_told_in_order_off_the_training_thread(make_run):
+def test_callbacks_run_in_order_off_the_training_thread(make_run):
     run, listener = make_run(), Listener()
     outcome = quiet(run, listener, checkpoint_seconds=0)
     assert listener.heard[0] == ("start", run)
@@ -177,7 +177,7 @@ def test_an_error_anywhere_costs_no_training(make_run, method, error):
     assert len(outcome.callback_errors) == 1
 
 
-def test_an_error_of_training_is_told_as_no_outcome(make_run, monkeypatch):
+def test_an_error_of_training_is_reported_without_an_outcome(make_run, monkeypatch):
     class Lost(Regression):
         def iterate(self):
             raise CheckpointError("no more")
@@ -237,7 +237,7 @@ def test_one_that_was_too_slow_for_a_while_gets_the_rest(make_run, monkeypatch, 
     assert caplog.records[-1].getMessage() == "callback Slow was too slow for 3 events, which were dropped"
 
 
-def test_a_report_is_told_in_the_training_thread():
+def test_a_report_runs_in_the_training_thread():
     told = []
     callbacks = Callbacks([Reporting(lambda record: told.append((record["x"], threading.current_thread())))])
     callbacks.metrics({"x": 1})
@@ -257,7 +257,7 @@ def test_a_report_is_told_in_the_training_thread():
         ),
     ],
 )
-def test_what_is_no_callback_is_refused_before_training(given, message):
+def test_invalid_callbacks_are_rejected_before_training(given, message):
     with pytest.raises(ValueError, match=message):
         check(given)
     learner = Regression()

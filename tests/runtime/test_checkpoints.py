@@ -163,7 +163,7 @@ def test_things_of_other_names_are_not_checkpoints(checkpoints):
     assert checkpoints.latest() == (path, 1)
 
 
-def test_a_checkpoint_from_the_future_is_refused_not_passed_over(checkpoints):
+def test_a_checkpoint_from_the_future_is_rejected_and_not_skipped(checkpoints):
     for n in (1, 2):
         checkpoints.save(state(n), n)
     file = checkpoints.folder / "step_000000000002" / "manifest.json"

@@ -91,12 +91,12 @@ def test_what_is_compared_may_differ(make):
         ({"env_backend": "gymnasium"}, "--env-backend is tensor and gymnasium"),
     ],
 )
-def test_another_protocol_is_refused(settings, message, make):
+def test_another_protocol_is_rejected(settings, message, make):
     with pytest.raises(RunError, match=message):
         compare([make("a", {100: [[1.0], [2.0]]}), make("b", {100: [[1.0], [2.0]]}, **settings)])
 
 
-def test_an_unfinished_run_is_refused(make):
+def test_an_unfinished_run_is_rejected(make):
     with pytest.raises(RunError, match="was last scored at 60 of 100; continue it with `operant resume"):
         compare([make("a", {60: [[1.0], [2.0]]})])
 
@@ -193,7 +193,7 @@ def test_intervals_of_the_difference_and_of_improvement(make):
     assert 8.0 <= low < two.difference == 10.0 < high <= 12.0
 
 
-def test_the_interval_covers_the_true_probability_about_as_often_as_it_says():
+def test_the_interval_covers_the_true_probability_about_at_its_level():
     generator = np.random.default_rng(0)
     hits = 0
     for _ in range(60):

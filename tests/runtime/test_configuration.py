@@ -54,14 +54,14 @@ def test_a_namespace_may_have_a_preset(entry):
     assert configuration(entry, "ALE/Breakout-v5", "paper") == TinyConfig()
 
 
-def test_unknown_names_are_refused(entry):
+def test_unknown_names_are_rejected(entry):
     with pytest.raises(ValueError, match="tiny has no preset 'fast'; presets: paper, Task-v0, quick"):
         configuration(entry, "Task-v0", "fast")
     with pytest.raises(ValueError, match="did you mean gamma"):
         configuration(entry, "Task-v0", gama=0.1)
 
 
-def test_a_learner_needs_a_configuration_of_its_own_kind(entry):
+def test_a_learner_needs_its_own_class_of_configuration(entry):
     assert learner_kind(entry, TinyConfig()) is Tiny
     with pytest.raises(TypeError, match="tiny needs a configuration of TinyConfig, got 3"):
         learner_kind(entry, 3)
@@ -101,7 +101,7 @@ def test_nothing_to_compile_is_no_fault(choice):
         ("language", {"evaluate_episodes": 3}),
     ],
 )
-def test_settings_of_other_packages_are_refused_by_name(package, changes):
+def test_settings_of_other_packages_are_rejected_by_name(package, changes):
     ((name, value),) = changes.items()
     require_own(Settings("mine", "a task", **changes), "control")
     with pytest.raises(ValueError, match=rf"^mine has no {name}, which algorithms .*: remove {name}=") as caught:

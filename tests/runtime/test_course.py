@@ -34,7 +34,7 @@ def test_a_change_is_that_of_pairs_and_its_interval_is_students():
     [(share(1, 7), share(0, 7)), (share(5, 10), share(5, 11)), (share(5, 10), scored([float("nan")] * 10))],
     ids=["few", "others", "nan"],
 )
-def test_nothing_is_said_where_nothing_can_be(before, after):
+def test_incomparable_evaluations_give_no_change(before, after):
     assert change(before, after) is None
 
 
@@ -42,7 +42,7 @@ def course(*points):
     return Course([Point(consumed, evaluation) for consumed, evaluation in points])
 
 
-def test_a_loss_beyond_noise_is_told_with_the_best_and_with_what_to_try():
+def test_a_loss_beyond_noise_is_reported_with_the_best_and_with_advice():
     told = course((0, share(135)), (3200, share(142)), (6400, share(92))).warning(
         Hints("prompts", kept=True, advice="a smaller --learning-rate (now 0.01)")
     )
@@ -115,7 +115,7 @@ def test_nothing_is_named_where_they_do_not_part(points, rewards):
     assert parted(points, rewards) is None
 
 
-def test_rewards_of_seeds_are_averaged_and_nothing_is_left_out_in_silence():
+def test_rewards_of_seeds_are_averaged_and_nothing_is_left_out_silently():
     found = Course()
     for reward in (1.0, [1.0, 3.0], [float("nan"), 5.0], float("nan"), None):
         found.add_reward(reward)

@@ -91,7 +91,7 @@ def test_an_episode_without_an_end_is_an_error_that_names_the_row():
     assert len(Episodes(Scripted(), seeds=1, max_steps=5).collect([0, 0, 0], act).rewards) == 5
 
 
-def test_rows_that_cannot_be_shared_are_refused():
+def test_rows_that_cannot_be_shared_are_rejected():
     with pytest.raises(ValueError, match="3 environments cannot be shared equally by 2 seeds"):
         Episodes(Scripted(), seeds=2, max_steps=5)
 

@@ -175,7 +175,7 @@ def test_episodes_that_were_cut_count_and_are_warned_of(caplog):
     ]
 
 
-def test_a_long_episode_is_said_to_be_one_while_it_goes_on(caplog):
+def test_a_long_episode_is_reported_while_it_runs(caplog):
     evaluate_policy(Constant(), Corridor([2, 12_000]), seeds=1, episodes=2)
     assert [record.message for record in caplog.records] == [
         "evaluations in Corridor have long episodes: one has not ended after 10240 steps (environment 1); "

@@ -27,6 +27,6 @@ def test_a_table_is_written_as_actions_and_as_csv(tmp_path):
     assert int(rows[20]["action"]) == policy.predict(20)
 
 
-def test_observations_without_one_array_are_refused(tmp_path):
+def test_observations_without_one_array_are_rejected(tmp_path):
     with pytest.raises(ValueError, match=r"observations that are one array .*got Tuple"):
         write_policy(Settings("q-learning", "Blackjack-v1"), 0, ({"kind": "table"}, {}), tmp_path)

@@ -13,7 +13,7 @@ def test_replace_leaves_nothing_else(tmp_path):
     assert list(tmp_path.iterdir()) == [file]
 
 
-def test_what_is_made_beside_has_the_rights_of_any_new_file(tmp_path):
+def test_a_temporary_file_has_the_permissions_of_any_new_file(tmp_path):
     plain, replaced = tmp_path / "plain", tmp_path / "replaced"
     plain.touch()
     replace_durably(replaced, b"one")

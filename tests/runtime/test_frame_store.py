@@ -122,7 +122,7 @@ def test_every_plane_is_held_once(stacked, planes, monkeypatch):
     assert len(pictures.planes) == math.ceil(225 * planes / 8) * 8 + 8
 
 
-def test_an_episode_that_ends_takes_a_stack_of_its_own():
+def test_an_episode_that_ends_takes_a_separate_stack():
     screen = Screen(1, 1, 4, stacked=True, ends=0.0)
     replay = Replay(seeds=1, rows=1, capacity=50)
     replay.add(*screen.play(5))
@@ -193,7 +193,7 @@ def test_what_is_nothing_to_learn_from_is_seen_like_anything_else(dummy):
     assert head(replay) == 2 + 6
 
 
-def test_full_blocks_are_saved_once_and_a_run_goes_on_to_the_same_bytes(tmp_path, monkeypatch):
+def test_full_blocks_are_saved_once_and_a_run_resumes_bit_for_bit(tmp_path, monkeypatch):
     monkeypatch.setattr(module, "BLOCK", 8)
     screens = [Screen(1, 1, 4, stacked=True) for _ in range(2)]
     replay, other = (Replay(seeds=1, rows=1, capacity=60) for _ in range(2))
@@ -218,7 +218,7 @@ def test_full_blocks_are_saved_once_and_a_run_goes_on_to_the_same_bytes(tmp_path
     assert (folders[0] / "state.json").read_bytes() == (folders[1] / "state.json").read_bytes()
 
 
-def test_memories_saved_with_whole_pictures_go_on_with_them():
+def test_buffers_saved_with_whole_images_resume_with_them():
     screen = Screen(1, 1, 2, stacked=True)
     replay, story = Replay(seeds=1, rows=1, capacity=20), screen.play(6)[0]
     whole = {name: getattr(story, name) for name in ("obs", "rewards", "terminated")}
@@ -235,7 +235,7 @@ def test_memories_saved_with_whole_pictures_go_on_with_them():
     assert remembered(replay, [story, second])
 
 
-def test_planes_of_another_size_are_refused():
+def test_planes_of_another_size_are_rejected():
     held = Replay(seeds=1, rows=1, capacity=20)
     held.add(*Screen(1, 1, 2, stacked=True).play(3))
     state = held.state_dict()["pictures"]

@@ -55,7 +55,7 @@ def test_one_large_look_is_the_test_of_mann_and_whitney():
     ],
     ids=["heavy tails", "many ties", "a ceiling"],
 )
-def test_equally_good_runs_are_told_apart_in_five_percent_of_cases_over_all_looks(draw):
+def test_equally_good_runs_are_distinguished_in_five_percent_of_cases_over_all_looks(draw):
     """Use 1500 comparisons of equal runs, each tested at 5, 10, 20 and 40 seeds: at most α 4/5 errors are spent."""
     rng = np.random.default_rng(1)
     verdicts = [enough_seeds(draw(rng), draw(rng), permutations=500) for _ in range(1500)]

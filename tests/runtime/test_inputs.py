@@ -67,7 +67,7 @@ def test_a_folder_with_the_name_of_a_verifier_is_no_reward(home):
     assert pinned(Config(rewards=("exact",)), ["dataset"]) == (Config(rewards=("exact",)), [])
 
 
-def test_a_run_says_what_has_changed(home, tmp_path, monkeypatch, caplog):
+def test_a_run_reports_changed_inputs(home, tmp_path, monkeypatch, caplog):
     run = make("run", dataset="data.jsonl", model="model", rewards=("reward.py:score",))
     monkeypatch.chdir(tmp_path)
     run.require_inputs()
@@ -180,7 +180,7 @@ def test_every_field_may_name_something_in_a_file(home):
     assert pinned(Own(objective="none.py:score")) == (Own(objective="none.py:score"), [])
 
 
-def test_an_algorithm_from_outside_is_said_with_its_file_where_it_lies_now(home, tmp_path):
+def test_an_outside_algorithm_is_reported_with_the_present_path_of_its_file(home, tmp_path):
     entry = Algorithm(
         **{"name": f"{home / 'reward.py'}:A", "module": str(home / "reward.py"), "config": "m:B", "learner": "A"},
         **{"title": "A", "package": "control", "family": "none", "on_policy": True, "idea": "A.", "paper": "none"},

@@ -101,7 +101,7 @@ def test_what_cannot_be_sent_is_an_error_and_no_end(process):
     assert process.call("note", "a").result(60) == ["a"]
 
 
-def test_an_object_that_cannot_be_made_says_so():
+def test_an_object_that_cannot_be_made_raises_an_error():
     actor = ProcessHost().actor(Broken)
     for _ in range(2):
         with pytest.raises(ValueError, match="it cannot be made"):

@@ -8,7 +8,7 @@ from operant.runtime.machine import chosen_device, cores, present
 
 
 @pytest.mark.parametrize(("said", "expected"), [("1", 1), ("7", 7)])
-def test_cores_are_as_many_as_is_said(monkeypatch, said, expected):
+def test_the_number_of_cores_follows_omp_num_threads(monkeypatch, said, expected):
     monkeypatch.setenv("OMP_NUM_THREADS", said)
     assert cores() == expected
 

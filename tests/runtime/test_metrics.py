@@ -45,13 +45,13 @@ def test_floats_are_exact(tmp_path_factory, number):
     assert read_records(path) == [{"x": number}]
 
 
-def test_appending_goes_on_where_the_file_ended(path):
+def test_appending_continues_at_the_end_of_the_file(path):
     write(path, {"consumed": 1})
     write(path, {"consumed": 2})
     assert [r["consumed"] for r in read_records(path)] == [1, 2]
 
 
-def test_every_record_is_on_disk_at_once(path):
+def test_every_record_is_on_disk_immediately(path):
     writer = RecordWriter(path)
     writer.write({"consumed": 1})
     assert read_records(path) == [{"consumed": 1}]

@@ -153,7 +153,7 @@ def test_skipped_updates_count_too():
         Guard(patience=4).check(reports(*[{"health/skipped_updates": torch.tensor([0, 0, 1])}] * 4))
 
 
-def test_a_seed_that_waits_says_nothing_of_its_updates():
+def test_a_waiting_seed_reports_no_updates():
     def skipped(first, second):
         return {"health/skipped_updates": torch.tensor([first, second])}
 
@@ -216,7 +216,7 @@ def test_a_policy_that_stays_where_it_is_is_warned_of_once_a_seed(caplog):
     assert [text.split(" (")[0] for text in texts] == ["3 steps in a row of seed 1", "3 steps in a row of seed 0"]
 
 
-def test_what_environments_say_is_averaged_over_the_episodes_that_it_was_said_of():
+def test_infos_are_averaged_over_the_episodes_that_report_them():
     nothing = {"rollout/episodes": torch.tensor([2, 5]), "rollout/episode_return": torch.zeros(2)}
     said = nothing | {"rollout/success_rate": torch.tensor([1.0, NAN]), "rollout/info/x": torch.tensor([4.0, 1.0])}
     more = {**said, "rollout/episodes": torch.tensor([6, 1]), "rollout/info/x": torch.tensor([0.0, 7.0])}

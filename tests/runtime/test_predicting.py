@@ -114,7 +114,7 @@ def test_a_dictionary_with_a_mask(predictor):
     assert {key: tuple(part.shape) for key, part in policy.seen.items()} == {"x": (2, 5, 3), "action_mask": (2, 5, 2)}
 
 
-def test_memory_goes_on_from_call_to_call(predictor):
+def test_the_hidden_state_is_passed_from_call_to_call(predictor):
     acting = predictor(Scripted(0, 1, recurrent=True), BOX, spaces.Discrete(2))
     memory = None
     for steps in (10.0, 20.0):
@@ -169,19 +169,19 @@ def test_observations_of_a_wrapped_environment_are_those_of_the_bare_one(predict
         (spaces.Dict(a=BOX, b=BOX), {"a": np.zeros(3), "b": np.zeros((2, 3))}, "differ in their number of rows"),
     ],
 )
-def test_observations_of_another_form_are_refused(predictor, seen, observations, message):
+def test_observations_of_another_form_are_rejected(predictor, seen, observations, message):
     with pytest.raises(ValueError, match=message):
         predictor(Scripted(0, 1), seen, spaces.Discrete(2)).predict(observations)
 
 
 @pytest.mark.parametrize("index", [-1, 2])
-def test_a_seed_that_is_not_there_is_refused(predictor, index):
+def test_an_unknown_seed_is_rejected(predictor, index):
     with pytest.raises(ValueError, match=f"seed_index must lie between 0 and 1, as there are 2 seeds; got {index}"):
         predictor(Scripted(0, 1), BOX, spaces.Discrete(2)).predict(np.zeros(3), seed_index=index)
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf])
-def test_numbers_that_are_not_finite_are_refused(predictor, value):
+def test_nan_and_inf_are_rejected(predictor, value):
     acting = predictor(Scripted(0, 1), BOX, spaces.Discrete(2))
     with pytest.raises(ValueError, match=rf"must be finite, but the observation is {value:g} at \[1\] of row 0"):
         acting.predict(np.array([0.0, value, 0.0]))
@@ -190,7 +190,7 @@ def test_numbers_that_are_not_finite_are_refused(predictor, value):
         acting.predict({"b": np.array([[0.0] * 3, [0.0, 0.0, value]])})
 
 
-def test_a_mask_that_allows_nothing_is_refused(predictor):
+def test_a_mask_that_allows_nothing_is_rejected(predictor):
     space = spaces.Dict({"a": BOX, "action_mask": spaces.MultiBinary(2)})
     acting = predictor(Scripted(0, 1), space, spaces.Discrete(2))
     acting.predict({"a": np.zeros(3), "action_mask": np.array([0, 1])})

@@ -131,7 +131,7 @@ def test_seeds_are_independent():
     assert not torch.equal(both.levels[0], second.levels[0])
 
 
-def test_a_tree_goes_on_bit_for_bit(tmp_path):
+def test_a_tree_resumes_bit_for_bit(tmp_path):
     first, second = filled(500), Priorities(seeds=2, capacity=500, alpha=0.7)
     second.load_state_dict(load_checkpoint(Checkpoints(tmp_path / "checkpoints").save(clone(first.state_dict()), 1)))
     for _ in range(3):
@@ -146,12 +146,12 @@ def test_a_tree_goes_on_bit_for_bit(tmp_path):
 @pytest.mark.parametrize(
     ("name", "value"), [("capacity", 0), ("alpha", -0.1), ("alpha", 1.1), ("alpha", float("nan")), ("epsilon", 0.0)]
 )
-def test_values_that_cannot_work_are_refused(name, value):
+def test_invalid_values_are_rejected(name, value):
     with pytest.raises(ValueError, match=rf"{name} (must be|positive)"):
         Priorities(**{"seeds": 1, "capacity": 4, "alpha": 0.5, name: value})
 
 
-def test_a_state_of_another_capacity_is_refused():
+def test_a_state_of_another_capacity_is_rejected():
     with pytest.raises(ValueError, match=r"'levels\.0'.* saved by a different configuration"):
         filled(FAN).load_state_dict(filled(FAN, seeds=1).state_dict())
 

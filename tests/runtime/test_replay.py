@@ -257,7 +257,7 @@ def test_gaps_are_known_when_whole_transitions_were_there_before_and_come_after(
 
 
 @pytest.mark.parametrize("steps", [0, 3, 7, 25])
-def test_a_memory_goes_on_bit_for_bit(steps, tmp_path):
+def test_a_buffer_resumes_bit_for_bit(steps, tmp_path):
     def fresh():
         return Replay(seeds=2, rows=2, capacity=14)
 
@@ -306,7 +306,7 @@ def test_a_segment_keeps_its_mark_exactly_as_long_as_nothing_is_written_to_it(le
             before = after
 
 
-def test_a_memory_that_was_loaded_has_marks_of_its_own():
+def test_a_loaded_buffer_has_separate_marks():
     replay = Replay(seeds=1, rows=1, capacity=8)
     replay.add(*rollout(8, 1, 1))
     state = clone(replay.state_dict())
@@ -315,7 +315,7 @@ def test_a_memory_that_was_loaded_has_marks_of_its_own():
 
 
 @pytest.mark.parametrize("shape", [(2, 1, 8), (1, 2, 8), (1, 1, 9)], ids=str)
-def test_a_state_of_another_shape_is_refused(shape):
+def test_a_state_of_another_shape_is_rejected(shape):
     replay = Replay(seeds=1, rows=1, capacity=8)
     replay.add(*rollout(12, 1, 1))
     seeds, rows, capacity = shape
@@ -324,12 +324,12 @@ def test_a_state_of_another_shape_is_refused(shape):
         other.load_state_dict(replay.state_dict())
 
 
-def test_a_capacity_below_one_step_is_refused():
+def test_a_capacity_below_one_step_is_rejected():
     with pytest.raises(ValueError, match="capacity must be at least the 4 environments per seed, got 3"):
         Replay(seeds=1, rows=4, capacity=3)
 
 
-def test_a_memory_that_does_not_fit_is_refused_before_it_fills_up():
+def test_a_buffer_that_does_not_fit_is_rejected_before_it_fills_up():
     free = available(torch.device("cpu"))
     if free is None:
         pytest.skip("nothing tells how much memory there is")
@@ -397,7 +397,7 @@ def held_end(line):
     return line["ended"] and line["valid"]
 
 
-def test_sequences_of_pictures_are_pictures():
+def test_sequences_of_images_are_images():
     replay, seen = Replay(seeds=1, rows=1, capacity=20), torch.arange(12 * 4).view(12, 1, 1, 1, 2, 2).to(torch.uint8)
     never = torch.zeros(12, 1, 1, dtype=torch.bool)
     story, _ = rollout(12, 1, 1)
@@ -408,7 +408,7 @@ def test_sequences_of_pictures_are_pictures():
     assert torch.equal(got.next_obs[:, 0, 1], seen[5:9, 0, 0] + 4)
 
 
-def test_sequences_that_are_not_held_are_refused():
+def test_sequences_that_are_not_stored_are_rejected():
     replay, _ = filled_replay(0, added=7, capacity=30)
     streams = [torch.Generator(), torch.Generator()]
     with pytest.raises(ValueError, match=r"at most the 7 stored steps per environment, got 8: collect more"):

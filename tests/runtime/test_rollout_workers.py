@@ -201,7 +201,7 @@ def test_before_the_first_rollout_there_is_no_state(made):
     assert torch.equal(play(played), play(fresh))
 
 
-def test_a_state_of_other_actors_is_refused(made):
+def test_a_state_of_other_actors_is_rejected(made):
     workers = made()
     with pytest.raises(StateError, match="has 2 parts but 3 are needed"):
         workers.load_state_dict({"actors": [None, None]})

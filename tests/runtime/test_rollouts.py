@@ -263,7 +263,7 @@ def test_a_bad_score_is_forgotten_with_its_episode(bad):
 
 @settings(deadline=None, max_examples=30)
 @given(cases())
-def test_a_state_goes_on_in_the_middle_of_episodes(case):
+def test_a_state_resumes_within_episodes(case):
     seeds, steps, stretches, env = case
     whole = Collector(env, seeds=seeds)
     for _ in range(stretches - 1):
@@ -278,7 +278,7 @@ def test_a_state_goes_on_in_the_middle_of_episodes(case):
         assert torch.equal(got.metrics[name].nan_to_num(-1), metric.nan_to_num(-1)), name
 
 
-def test_a_state_does_not_change_while_the_collector_goes_on():
+def test_a_state_does_not_change_while_the_collector_continues():
     collector = Collector(Scripted(no_ends(9, 2), no_ends(9, 2)), seeds=2)
     collector.collect(3, act)
     state = collector.state_dict()
@@ -287,14 +287,14 @@ def test_a_state_does_not_change_while_the_collector_goes_on():
     assert torch.equal(state["statistics"], before["statistics"])
 
 
-def test_a_state_of_another_number_of_rows_is_refused():
+def test_a_state_of_another_number_of_rows_is_rejected():
     state = Collector(Scripted(no_ends(1, 4), no_ends(1, 4)), seeds=2).state_dict()
     with pytest.raises(ValueError, match=r"'statistics' has shape \(2, 4\) but \(2, 2\) is needed"):
         Collector(Scripted(no_ends(1, 2), no_ends(1, 2)), seeds=2).load_state_dict(state)
 
 
 @pytest.mark.parametrize("steps", [1, 3])
-def test_a_rollout_does_not_change_while_the_collector_goes_on(steps):
+def test_a_rollout_does_not_change_while_the_collector_continues(steps):
     terminated = no_ends(12, 2)
     terminated[4] = True
     collector = Collector(Scripted(terminated, no_ends(12, 2)), seeds=2)
@@ -310,12 +310,12 @@ def test_a_rollout_does_not_change_while_the_collector_goes_on(steps):
             assert torch.equal(rollout.metrics[name].nan_to_num(-1), metric.nan_to_num(-1)), name
 
 
-def test_rows_that_cannot_be_shared_equally_are_refused():
+def test_rows_that_cannot_be_shared_equally_are_rejected():
     with pytest.raises(ValueError, match="5 environments cannot be shared equally by 2 seeds"):
         Collector(Scripted(no_ends(1, 5), no_ends(1, 5)), seeds=2)
 
 
-def test_observations_that_are_no_tensor_are_refused():
+def test_observations_other_than_tensors_are_rejected():
     class Tree(Scripted):
         def reset(self, seeds=None):
             return {"a": super().reset(seeds)}
@@ -337,7 +337,7 @@ def test_observations_of_any_shape_are_flattened():
     assert rollout.last_obs.shape == (2, 2, 6)
 
 
-def test_pictures_are_kept_as_bytes_and_bootstrap_from_the_final_one():
+def test_images_are_stored_as_bytes_and_bootstrap_from_the_final_one():
     class Picture(Scripted):
         observation_space = gymnasium.spaces.Box(0, 255, (1, 1, FEATURES), np.uint8)
 

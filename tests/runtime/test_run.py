@@ -76,7 +76,7 @@ def test_the_commit_is_that_of_the_working_folder(tmp_path, monkeypatch):
     assert Run.create("inside", SETTINGS, Config()).facts()["sessions"][0]["git_commit"] == commit
 
 
-def test_an_existing_run_is_refused_with_advice(run):
+def test_an_existing_run_is_rejected_with_advice(run):
     before = {p: p.stat().st_mtime_ns for p in run.path.rglob("*")}
     with pytest.raises(RunError, match=r"already exists .*operant resume .*/one.*--run"):
         Run.create(run.path, SETTINGS, Config())
@@ -94,7 +94,7 @@ def test_an_empty_folder_is_as_good_as_none(tmp_path):
 
 
 @pytest.mark.parametrize("name", ["a b", "ä", "a\nb", "-x", ".x", "x" * 129, "a:b", "a\0b", "\\"])
-def test_names_that_make_trouble_are_refused(tmp_path, name):
+def test_invalid_names_are_rejected(tmp_path, name):
     with pytest.raises(RunError, match=r"is not a (valid name|path)"):
         Run.create(str(tmp_path / "runs") + "/" + name, SETTINGS, Config())
     assert not (tmp_path / "runs").exists()

@@ -30,7 +30,7 @@ def make_run(tmp_path):
     return make
 
 
-def test_what_a_list_says_of_a_run(make_run, tmp_path):
+def test_the_summary_of_a_run_in_a_list(make_run, tmp_path):
     run = make_run("one")
     run.checkpoints.save({"x": torch.ones(3)}, 40)
     run.end_session("interrupted", 40)

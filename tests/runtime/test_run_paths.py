@@ -18,7 +18,7 @@ def test_default_paths_are_free_and_allowed(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("name", ["a b", ".hidden", "-flag", "ü", "x" * 129])
-def test_names_that_are_none_are_refused(name):
+def test_invalid_names_are_rejected(name):
     with pytest.raises(RunError, match="is not a valid name for a run: use 1 to 128 letters"):
         check_name(Path("runs") / name)
 

@@ -93,7 +93,7 @@ def test_a_damaged_segment_damages_the_checkpoints_that_need_it(checkpoints, dam
         verify(checkpoints.folder / "step_000000000002")
 
 
-def test_a_damaged_segment_is_written_anew(checkpoints):
+def test_a_damaged_segment_is_written_again(checkpoints):
     checkpoints.save(state([1]), 1)
     (name,) = files(checkpoints)
     file = checkpoints.folder / "segments" / name
@@ -139,7 +139,7 @@ def test_marks_are_found_by_path():
     }
 
 
-def test_what_says_that_it_has_not_changed_is_not_looked_at(checkpoints):
+def test_parts_marked_as_unchanged_are_not_read(checkpoints):
     checkpoints.save(marked([("a", 1), ("b", 2)]), 1)
     before = files(checkpoints)
     path = checkpoints.save(marked([("a", 7), ("c", 3)]), 2)
@@ -157,7 +157,7 @@ def test_another_session_looks_at_everything(checkpoints):
 
 
 @pytest.mark.parametrize("damage", ["flip", "shorten", "remove"])
-def test_a_file_that_was_touched_is_written_anew_though_its_part_has_not_changed(checkpoints, damage):
+def test_a_modified_file_is_written_again_even_if_its_part_has_not_changed(checkpoints, damage):
     checkpoints.save(marked([("a", 1), ("b", 2)]), 1)
     for name in files(checkpoints):
         file = checkpoints.folder / "segments" / name
@@ -172,7 +172,7 @@ def test_a_file_that_was_touched_is_written_anew_though_its_part_has_not_changed
     assert numbers(load(path)) == [1, 2]
 
 
-def test_what_was_put_aside_is_not_taken_for_good(checkpoints):
+def test_segments_of_a_rejected_checkpoint_are_not_reused(checkpoints):
     checkpoints.save(marked([("a", 1)]), 1)
     for consumed in (2, 3):
         with pytest.raises(NonFiniteError, match=r"replay/segments/1/obs"):

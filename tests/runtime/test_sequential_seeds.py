@@ -54,7 +54,7 @@ def test_each_learner_does_what_it_does_alone():
         assert torch.equal(together.learners[position].weight, alone.weight)
 
 
-def test_the_slowest_says_how_much_is_consumed():
+def test_the_slowest_determines_the_consumed_budget():
     both = InTurn([Counter(3), Counter(5)], budget=9)
     both.iterate()
     assert both.consumed == 3
@@ -91,7 +91,7 @@ def test_a_loss_that_one_does_not_report_is_left_out():
     assert set(report) == {"reward"}, "NaN as a loss would stop the run"
 
 
-def test_the_state_goes_on_exactly():
+def test_the_state_resumes_exactly():
     one, two = (InTurn([One(seed) for seed in (0, 5)], budget=100) for _ in range(2))
     one.iterate()
     two.load_state_dict(one.state_dict())
@@ -100,7 +100,7 @@ def test_the_state_goes_on_exactly():
     assert all(torch.equal(a.weight, b.weight) for a, b in zip(one.learners, two.learners, strict=True))
 
 
-def test_a_state_that_one_refuses_leaves_all_as_they_were():
+def test_a_state_that_one_rejects_leaves_all_unchanged():
     both = InTurn([One(seed) for seed in (0, 5)], budget=100)
     before = clone(both.state_dict())
     other = InTurn([One(seed) for seed in (0, 5)], budget=100)
@@ -114,7 +114,7 @@ def test_a_state_that_one_refuses_leaves_all_as_they_were():
         assert torch.equal(left["weight"], right["weight"])
 
 
-def test_a_state_of_other_seeds_is_refused():
+def test_a_state_of_other_seeds_is_rejected():
     state = InTurn([Counter(1)], budget=5).state_dict()
     with pytest.raises(ValueError, match="the state has 1 seeds, expected 2"):
         InTurn([Counter(1), Counter(1)], budget=5).load_state_dict(state)

@@ -4,7 +4,7 @@ import platform
 from operant.runtime.sessions import FAILED, FINISHED, UNFINISHED, described, ended, started
 
 
-def test_a_session_says_where_it_runs_and_how_it_ended():
+def test_a_session_records_its_host_and_its_outcome():
     entry = started(["operant", "train"])
     assert entry["process"] == os.getpid()
     assert entry["versions"]["python"] == platform.python_version()

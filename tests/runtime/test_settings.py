@@ -114,7 +114,7 @@ def test_the_fix_for_too_many_seeds():
     )
 
 
-def test_more_seeds_than_anybody_means_are_refused_before_they_fill_the_memory():
+def test_absurdly_many_seeds_are_rejected_before_they_fill_the_memory():
     assert counted_seeds(3, 2) == (3, 4)
     with pytest.raises(ValueError, match="a run can have at most 1000000 seeds, got 1000000000"):
         counted_seeds(0, 10**9)

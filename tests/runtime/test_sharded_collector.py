@@ -147,7 +147,7 @@ def test_a_process_with_one_shard_makes_no_stacked_policies():
         assert len(rollout.rewards) == 3
 
 
-def test_a_state_of_other_shards_is_refused():
+def test_a_state_of_other_shards_is_rejected():
     with pytest.raises(StateError, match="'shards' has 2 parts, expected 4"):
         collector(4).load_state_dict(collector(2).state_dict())
     with pytest.raises(StateError, match="'shards' is missing"):

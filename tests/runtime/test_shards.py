@@ -100,7 +100,7 @@ def counted(function):
     return call
 
 
-def test_shards_are_computed_at_once_where_that_changes_no_bit(monkeypatch):
+def test_shards_are_computed_together_where_that_changes_no_bit(monkeypatch):
     monkeypatch.setattr("operant.nets.agreement.ENOUGH", 1)
     batch, shards = Batch(random(3, 64)), Shards(4, Alone())
     exact = Shards(4, Alone()).mean(means, batch)
@@ -112,7 +112,7 @@ def test_shards_are_computed_at_once_where_that_changes_no_bit(monkeypatch):
     assert (alone.count, stacked.count) == (4, 3)
 
 
-def test_shards_are_computed_one_by_one_where_at_once_would_change_a_bit():
+def test_shards_are_computed_one_by_one_where_together_would_change_a_bit():
     def other(batch):
         gradient, numbers = means(batch)
         return gradient.nextafter(torch.tensor(torch.inf)), numbers

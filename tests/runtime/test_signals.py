@@ -14,7 +14,7 @@ def test_a_signal_sets_the_flag_and_no_more(number):
         assert interrupted()
 
 
-def test_a_second_keyboard_interrupt_is_obeyed_at_once():
+def test_a_second_keyboard_interrupt_stops_immediately():
     with Interruption() as interrupted:
         signal.raise_signal(signal.SIGTERM)
         signal.raise_signal(signal.SIGINT)

@@ -107,7 +107,7 @@ def test_bad_tables_name_the_place(table, message):
         from_table(Config, table)
 
 
-def test_what_cannot_come_back_is_refused_before_it_is_written():
+def test_values_that_cannot_be_read_back_are_rejected_before_writing():
     @dataclass
     class Ambiguous:
         name: str | None = None

@@ -39,7 +39,7 @@ def contents(path):
 
 @pytest.mark.parametrize("memory", [0, 1 << 20])
 @pytest.mark.parametrize("keep", [4, "none"])
-def test_every_update_is_gone_to_bit_for_bit_and_nothing_is_written(tmp_path, keep, memory):
+def test_every_update_is_restored_bit_for_bit_and_nothing_is_written(tmp_path, keep, memory):
     run, truth = trained(tmp_path / "run", keep), trajectory(Regression(), 400)
     before = contents(run.path)
     travel = TimeTravel(run, Regression(), memory=memory)
@@ -212,7 +212,7 @@ REAL = {
 
 
 @pytest.mark.parametrize("algorithm", REAL)
-def test_real_runs_are_gone_through_bit_for_bit(tmp_path, algorithm):
+def test_updates_of_real_runs_are_restored_bit_for_bit(tmp_path, algorithm):
     task, options = REAL[algorithm]
     run = api.train(algorithm, task, seeds=2, run=tmp_path / "run", progress="silent", **options).run
     experiment = reassemble(run, remote_code=False)

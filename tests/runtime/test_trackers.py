@@ -64,7 +64,7 @@ def test_the_curves_of_an_evaluation():
 
 
 @pytest.mark.parametrize("given", ["wandb", ["mlflow"], 3, [None]])
-def test_unknown_trackers_are_refused_before_anything_is_written(given, tmp_path):
+def test_unknown_trackers_are_rejected_before_anything_is_written(given, tmp_path):
     with pytest.raises(ValueError, match="track must be a list of names among tensorboard, wandb, trackio, got"):
         operant.train("ppo", "CartPole-v1", track=given, run=tmp_path / "run")
     assert not (tmp_path / "run").exists()

@@ -19,7 +19,7 @@ def test_the_best_seed_acts_where_that_is_asked_for(tmp_path):
     assert trained.predict(obs, seed_index="best") == trained.predict(obs, seed_index=trained.best_seed)
 
 
-def test_sampled_actions_come_from_a_stream_of_their_own(tmp_path):
+def test_sampled_actions_come_from_a_separate_stream(tmp_path):
     trained = train(tmp_path / "run")
     obs = np.zeros((64, 4), np.float32)
     likeliest, _ = trained.predict(obs)

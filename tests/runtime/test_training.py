@@ -264,7 +264,7 @@ def test_a_run_without_checkpoint_starts_over(make_run):
     assert read_records(run.metrics_path) == []
 
 
-def test_a_learner_that_stands_before_the_checkpoint_is_refused(make_run):
+def test_a_learner_behind_the_checkpoint_is_rejected(make_run):
     run = make_run()
     quiet(Regression(), run, budget=100)
     before = final_bytes(run)
@@ -273,7 +273,7 @@ def test_a_learner_that_stands_before_the_checkpoint_is_refused(make_run):
     assert final_bytes(run) == before
 
 
-def test_a_checkpoint_of_another_configuration_is_refused(make_run):
+def test_a_checkpoint_of_another_configuration_is_rejected(make_run):
     run = make_run()
     quiet(Regression(), run)
     with pytest.raises(ValueError, match=r"'weight' has shape \(2, 3\) but \(2, 5\) is needed"):
@@ -425,7 +425,7 @@ def test_progress_shows_returns_and_evaluations(capsys):
     assert "eval -" in lines[-1]
 
 
-def test_a_state_that_cannot_be_saved_is_refused_at_the_start(make_run):
+def test_a_state_that_cannot_be_saved_is_rejected_at_the_start(make_run):
     class Odd(Regression):
         def state_dict(self):
             return super().state_dict() | {"odd": {1, 2}}
@@ -442,7 +442,7 @@ def test_an_outcome_cannot_be_changed():
         outcome.consumed = 3
 
 
-def test_a_run_says_how_it_ended(make_run):
+def test_a_run_records_how_it_ended(make_run):
     run = make_run()
     assert run.outcome() == ("unfinished", "")
     train(Regression(), run, budget=100, interrupted=lambda: True)
@@ -466,7 +466,7 @@ def test_a_run_says_how_it_ended(make_run):
 
 
 @pytest.mark.parametrize("whole", [True, False])
-def test_a_run_whose_checkpoints_are_gone_does_not_start_over(make_run, whole):
+def test_a_run_whose_checkpoints_are_missing_does_not_start_over(make_run, whole):
     run = make_run()
     train(Regression(), run, budget=100)
     shutil.rmtree(run.checkpoints.folder)

@@ -14,7 +14,7 @@ from operant.envs.worlds.hidden import HiddenCartPole
 from operant.runtime.trial import require_makeable
 
 
-def test_a_function_that_only_this_process_has_registered_is_refused_before_anything_is_written(tmp_path):
+def test_a_function_that_only_this_process_has_registered_is_rejected_before_anything_is_written(tmp_path):
     gymnasium.register("OperantTestOnlyHere-v0", partial(HiddenCartPole))
     try:
         assert only_here(make("OperantTestOnlyHere-v0", 1, [0]))

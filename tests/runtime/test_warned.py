@@ -40,7 +40,7 @@ def test_where_there_is_nothing_to_say_there_is_no_file(tmp_path):
     assert not list(tmp_path.iterdir())
 
 
-def test_a_folder_that_is_gone_is_survived(tmp_path):
+def test_a_removed_folder_does_not_end_training(tmp_path):
     with keeping(tmp_path / "gone"):
         logger.warning("lost")
     assert not list(tmp_path.iterdir())
@@ -72,7 +72,7 @@ class OutOfItsBox(gymnasium.Env):
         return np.array([0, 5 * (self.steps % 2)], np.float32), 1.0, self.steps == 4, False, {}
 
 
-def test_what_an_environment_does_wrong_is_said_once_in_a_run(tmp_path, caplog):
+def test_a_fault_of_an_environment_is_reported_once_in_a_run(tmp_path, caplog):
     """Training and every evaluation create separate environments."""
     api.train("a2c", OutOfItsBox, budget=400, evaluate_every=100, run=tmp_path / "run", progress="silent")
     found = [text for source, text in texts(tmp_path / "run") if source == "operant.envs.checks"]

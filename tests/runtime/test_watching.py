@@ -99,7 +99,7 @@ class Blind(CartPoleEnv):
     metadata = {"render_modes": []}  # noqa: RUF012 - as Gymnasium declares it
 
 
-def test_wrong_requests_are_refused():
+def test_wrong_requests_are_rejected():
     with pytest.raises(ValueError, match="index must be between 0 and 1 for 2 seeds, got 2"):
         Stage(Leaning(), "CartPole-v1", seeds=SEEDS, index=2)
     gymnasium.register("Blind-v0", entry_point=Blind)
@@ -174,7 +174,7 @@ def test_the_moment_of_a_frame_is_known():
     assert moments[0].value == 1.0
 
 
-def test_a_scene_says_what_the_policy_makes_of_the_state():
+def test_a_scene_contains_the_policys_view_of_the_state():
     def describe(obs, memory):
         return {"q": torch.stack((obs[..., 2], -obs[..., 2]), -1) * torch.tensor([1.0, 2.0]).view(2, 1, 1)}
 

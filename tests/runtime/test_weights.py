@@ -60,7 +60,7 @@ def test_a_single_teacher_teaches_all_seeds():
         ),
     ],
 )
-def test_what_does_not_fit_is_refused_and_changes_nothing(lesson, message):
+def test_mismatched_weights_are_rejected_and_change_nothing(lesson, message):
     pupil = Pupil([0.0, 0.0], [0.0, 0.0])
     with pytest.raises(ValueError, match=message):
         load_weights(pupil, lesson)

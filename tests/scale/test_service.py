@@ -95,7 +95,7 @@ def test_what_is_not_there_is_named(service):
         service.sample(None, TOKENS, 1, Sampling(4096))
 
 
-def test_a_forgotten_model_is_gone(service):
+def test_a_forgotten_model_no_longer_exists(service):
     service.create("a:train:0", base="tiny", rank=2)
     address = service.publish("a:train:0", "first")
     service.forget("a:train:0")

@@ -17,7 +17,7 @@ GIVEN = {
 }
 
 
-def test_every_combination_is_a_cell_of_its_own():
+def test_every_combination_is_a_separate_cell():
     cells = list(Grid.of(GIVEN).cells())
     assert len(cells) == len({name for name, *_ in cells}) == 8
     assert cells[0][0] == "q-learning-FrozenLake-v1-step_size-0.1-traces-a-b"
@@ -32,7 +32,7 @@ def test_without_a_grid_there_is_one_cell_for_each_task():
     assert Grid.of({"algorithm": "ppo", "task": "A-v0"}).seeds == tuple(range(8))
 
 
-def test_a_folder_says_what_is_swept(tmp_path):
+def test_a_folder_contains_the_definition_of_the_sweep(tmp_path):
     sweep = Sweep(tmp_path / "one", GIVEN)
     sweep.write()
     again = Sweep(tmp_path / "one")
@@ -83,6 +83,6 @@ def test_nothing_begins_after_a_stop(tmp_path):
         ({**GIVEN, "grid": {"gamma": []}}, r"\[grid\] gamma must be a list of values, got \[\]"),
     ],
 )
-def test_what_is_no_grid_is_refused(given, message):
+def test_invalid_grids_are_rejected(given, message):
     with pytest.raises(ValueError, match=message):
         Grid.of(given)

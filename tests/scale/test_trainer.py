@@ -190,7 +190,7 @@ def test_wrong_states_are_named(trainer, tmp_path):
             checked_name(name)
 
 
-def test_models_of_16_bits_are_refused(tmp_path):
+def test_models_of_16_bits_are_rejected(tmp_path):
     model = load(ModelOptions(model="tiny", dtype="bfloat16"), seed=0)
     with pytest.raises(ValueError, match="load it with dtype='float32'"):
         LocalTrainer(model, tmp_path)

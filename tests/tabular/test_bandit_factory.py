@@ -89,7 +89,7 @@ def test_tied_arms_share_the_score():
     assert torch.equal(made.learner.act(torch.zeros(2, 2), None, noise)[0], (noise >= 0.5).long())
 
 
-def test_what_does_not_fit_is_refused():
+def test_unsuitable_tasks_and_options_are_rejected():
     with pytest.raises(
         ValueError, match=r"CliffWalking-v1 has observations Discrete\(48\), so more than one state: use"
     ):
@@ -117,7 +117,7 @@ def test_what_does_not_fit_is_refused():
         learner_for("q-learning", Arms.normal([1.0]), seeds=(0,))
 
 
-def test_a_bandit_of_ones_own_is_refused_while_its_law_is_not_known():
+def test_a_custom_bandit_with_an_unknown_distribution_is_rejected():
     gymnasium.register("Unknown-v0", entry_point=Unknown)
     try:
         with pytest.raises(ValueError, match="Unknown-v0 is not one of them, so its arms are unknown"):

@@ -86,7 +86,7 @@ def test_the_top_arm_is_any_of_the_best():
     np.testing.assert_allclose(shares, [0, 1 / 3, 1 / 3, 0, 1 / 3], atol=0.03)
 
 
-def test_wrong_arms_are_refused():
+def test_wrong_arms_are_rejected():
     for probabilities in ([0.5, 1.1], [float("nan")], [-0.1]):
         with pytest.raises(ValueError, match=r"probabilities must be in \[0, 1\]"):
             Arms.paying_one(probabilities)

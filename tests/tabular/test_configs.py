@@ -42,7 +42,7 @@ def test_every_preset_is_a_configuration(entry):
         (ControlConfig, {"exploration_factor": 1.1}, r"exploration_factor must be in \(0, 1\], got 1.1"),
     ],
 )
-def test_values_out_of_range_are_refused(kind, values, message):
+def test_values_out_of_range_are_rejected(kind, values, message):
     with pytest.raises(ValueError, match=message):
         kind(**values)
 

@@ -118,13 +118,13 @@ def test_the_bonus_finds_a_shortcut_that_opens_later():
     assert found["dyna-q-plus"] > 0.9
 
 
-def test_another_world_is_refused():
+def test_another_world_is_rejected():
     learner = learner_for("dyna-q", shortcut(opened=False), seeds=(0,))
     with pytest.raises(ValueError, match="same states and feasible actions"):
         learner.replace_model(forest())
 
 
-def test_values_out_of_range_are_refused():
+def test_values_out_of_range_are_rejected():
     with pytest.raises(ValueError, match=r"planning_steps must be in .0, inf., got -1"):
         DynaQConfig(planning_steps=-1)
     with pytest.raises(ValueError, match=r"bonus_coef must be in .0, inf., got -0\.1"):

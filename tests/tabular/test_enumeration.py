@@ -27,7 +27,7 @@ def test_every_member_has_its_own_number(space):
     assert size(space) == len({str(spaces.flatten(space, sample)) for sample in samples})
 
 
-def test_spaces_without_end_are_refused():
+def test_spaces_without_end_are_rejected():
     for space in (spaces.Box(0, 1), spaces.Tuple([spaces.Discrete(2), spaces.Box(0, 1)])):
         with pytest.raises(ValueError, match="a table needs finite spaces"):
             size(space)
@@ -48,7 +48,7 @@ def test_blackjack_is_learned():
     learner.close()
 
 
-def test_tasks_without_a_limit_are_cut_where_they_are_told():
+def test_tasks_without_a_limit_are_truncated_at_the_configured_step():
     env = enumerated("CliffWalking-v1", (0,), longest=7)
     env.reset()
     import torch

@@ -187,7 +187,7 @@ def test_the_random_walk_of_five_states():
         assert abs(errors.mean() - mean) < 4 * errors.std() * np.sqrt(1 / seeds + 1 / 10_000) + 5e-5
 
 
-def test_values_out_of_range_are_refused():
+def test_values_out_of_range_are_rejected():
     with pytest.raises(ValueError, match="visits must be first or every, got 'last'"):
         MonteCarloPredictionConfig(visits="last")
     with pytest.raises(ValueError, match="visits must be first or every, got 'last'"):

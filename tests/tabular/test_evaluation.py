@@ -63,7 +63,7 @@ def test_a_policy_that_never_ends_is_cut():
     assert sampled.lengths.tolist() == [[LONGEST_EPISODE] * 2]
 
 
-def test_wrong_requests_are_refused():
+def test_wrong_requests_are_rejected():
     mdp = random_walk()
     with pytest.raises(ValueError, match=r"policies must have shape \(2, 5, 1\), got \(1, 5, 1\)"):
         sampled_returns(mdp, np.ones((1, 5, 1)), seeds=(0, 1), episodes=2)

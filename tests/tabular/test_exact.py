@@ -90,7 +90,7 @@ def test_large_models_without_a_limit_are_not_for_it():
     assert not may_compute(cliff, MOST_WORK)
 
 
-def test_wrong_requests_are_refused():
+def test_wrong_requests_are_rejected():
     with pytest.raises(ValueError, match=r"policies must have shape \('S', 4, 2\), got \(4, 2\)"):
         expected_episodes(corridor(4), np.ones((4, 2)), limit=3)
     with pytest.raises(ValueError, match="limit at least 1, got 0"):

@@ -93,7 +93,7 @@ def test_an_environment_is_wrapped_for_the_learner():
     assert lake.reset(seed=0)[0] == 0
 
 
-def test_what_does_not_fit_is_refused():
+def test_unsuitable_tasks_and_options_are_rejected():
     with pytest.raises(ValueError, match="FrozenLake-v1"):
         experiment("FrozenLaki-v1")
     with pytest.raises(ValueError, match="a table needs finite spaces"):

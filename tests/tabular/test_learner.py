@@ -97,7 +97,7 @@ def test_it_trains_in_the_common_loop():
     assert outcome.consumed == made.consumed == 1000
 
 
-def test_a_state_of_another_configuration_is_refused():
+def test_a_state_of_another_configuration_is_rejected():
     with pytest.raises(ValueError, match=r"state entry 'agent\.table\.q' has shape"):
         learner(forest(states=6)).load_state_dict(learner(forest(states=5)).state_dict())
 
@@ -120,7 +120,7 @@ def test_an_environment_resumes_where_it_was():
     made.close(), resumed.close()
 
 
-def test_what_cannot_be_learned_in_is_refused():
+def test_unsuitable_environments_and_arguments_are_rejected():
     box = make("CartPole-v1", 1, (0,), backend="gymnasium")
     with pytest.raises(ValueError, match="observations and actions that are Discrete and start at 0, but CartPole-v1"):
         learner(box, seeds=(0,))

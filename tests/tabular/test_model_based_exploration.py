@@ -110,7 +110,7 @@ def test_deep_sea_is_solved_where_chance_is_hopeless():
     assert found["q-learning"] < 0.5
 
 
-def test_values_out_of_range_are_refused():
+def test_values_out_of_range_are_rejected():
     with pytest.raises(ValueError, match="gamma must be in"):
         RMaxConfig(gamma=1.0)
     with pytest.raises(ValueError, match=r"known must be in .1, inf., got 0"):

@@ -160,6 +160,6 @@ def test_the_random_walk_of_nineteen_states(n, alpha, expected):
     assert abs(mean.mean() - expected) < 4 * mean.std() * np.sqrt(2 / seeds) + 5e-5
 
 
-def test_no_step_is_refused():
+def test_zero_steps_are_rejected():
     with pytest.raises(ValueError, match=r"n_step must be in .1, inf., got 0"):
         NStepTDConfig(n_step=0)

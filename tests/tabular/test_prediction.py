@@ -29,7 +29,7 @@ def test_policies_become_tables():
         ([0, 1], r"expected \(3,\)"),
     ],
 )
-def test_what_is_no_policy_is_refused(policy, message):
+def test_invalid_policies_are_rejected(policy, message):
     with pytest.raises(ValueError, match=message):
         policy_table(policy, FEASIBLE)
 

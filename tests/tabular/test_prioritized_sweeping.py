@@ -104,7 +104,7 @@ def test_predecessors_are_those_of_the_model():
             assert edges == set(np.flatnonzero(counts.successors[0].ravel() == state))
 
 
-def test_values_out_of_range_are_refused():
+def test_values_out_of_range_are_rejected():
     with pytest.raises(ValueError, match=r"planning_steps must be in .1, inf., got 0"):
         PrioritizedSweepingConfig(planning_steps=0)
     with pytest.raises(ValueError, match=r"threshold must be in .0, inf., got -1"):

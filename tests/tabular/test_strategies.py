@@ -126,7 +126,7 @@ def test_the_greedy_arm_of_a_gradient_bandit_has_the_largest_preference():
     np.testing.assert_array_equal(bandit.policy(), [[[0.0, 1.0, 0.0]]])
 
 
-def test_arms_that_do_not_pay_one_are_refused():
+def test_arms_with_rewards_other_than_0_and_1_are_rejected():
     with pytest.raises(ValueError, match="KLUCB is for Bernoulli rewards, but these are normal"):
         KLUCB(KLUCBConfig(), Arms.normal([0.1, 0.2]), seeds=(0,))
 
@@ -141,6 +141,6 @@ def test_arms_that_do_not_pay_one_are_refused():
         (KLUCBConfig, {"steps_per_iteration": 0}, "steps_per_iteration must be in .1, inf., got 0"),
     ],
 )
-def test_values_out_of_range_are_refused(config, values, message):
+def test_values_out_of_range_are_rejected(config, values, message):
     with pytest.raises(ValueError, match=message):
         config(**values)

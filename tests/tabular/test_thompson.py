@@ -83,7 +83,7 @@ def test_with_normal_arms_it_beats_epsilon_greedy():
     assert made.iterate()["bandit/regret"].mean() < 0.7 * chance["bandit/regret"].mean()
 
 
-def test_a_beta_prior_of_normal_arms_is_refused():
+def test_a_beta_prior_of_normal_arms_is_rejected():
     with pytest.raises(ValueError, match="Thompson sampling with a beta prior is for Bernoulli rewards"):
         Thompson(ThompsonConfig(prior="beta"), Arms.normal([0.1, 0.2]), seeds=(0,))
 
@@ -98,6 +98,6 @@ def test_a_beta_prior_of_normal_arms_is_refused():
         ({"steps_per_iteration": 0}, "steps_per_iteration must be in .1, inf., got 0"),
     ],
 )
-def test_values_out_of_range_are_refused(values, message):
+def test_values_out_of_range_are_rejected(values, message):
     with pytest.raises(ValueError, match=message):
         ThompsonConfig(**values)

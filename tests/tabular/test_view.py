@@ -48,14 +48,14 @@ def test_every_kind_of_table_can_be_seen(tmp_path, algorithm, task, shape):
     trained.close()
 
 
-def test_a_grid_of_ones_own_is_laid_out_as_it_is_drawn(tmp_path):
+def test_a_custom_grid_is_laid_out_as_drawn(tmp_path):
     drawing = "S.\n.G\n"
     trained = api.train("q-learning", "operant/Grid-v0", run=tmp_path / "run", env_kwargs={"drawing": drawing}, **FLAGS)
     view = view_of(trained.experiment, 0)
     assert (view.shape, view.symbol(3)) == ((2, 2), "G")
 
 
-def test_an_experiment_without_a_table_is_refused(tmp_path):
+def test_an_experiment_without_a_table_is_rejected(tmp_path):
     trained = api.train("ppo", "CartPole-v1", run=tmp_path / "run", seeds=1, budget=1, progress="silent")
     with pytest.raises(TypeError, match="of ppo, expected a tabular or bandit experiment"):
         view_of(trained.experiment, 0)

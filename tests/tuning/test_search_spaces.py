@@ -42,7 +42,7 @@ def test_every_space_has_a_field_and_contains_each_default():
     assert fields == set(SPACES)
 
 
-def test_a_space_of_ones_own():
+def test_a_custom_space():
     own = {
         "other": {"low": 1, "high": 9},
         "gamma": {"choices": [0.5, 0.9]},

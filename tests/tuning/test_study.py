@@ -114,7 +114,7 @@ def test_hours_end_the_search_and_keep_the_trial_in_flight(tmp_path):
     assert len(again.trials()) - len(result.trials) in (0, 1)
 
 
-def test_a_search_that_never_ended_a_trial_says_so(tmp_path):
+def test_a_search_without_a_finished_trial_reports_it(tmp_path):
     study = make(tmp_path / "none", Plan(hours=1e-9))
     with pytest.raises(RunError, match=r"no trial of .* completed.*give it more --hours"):
         study.run()

@@ -67,7 +67,7 @@ def test_every_step_is_there(folder):
     ("algorithm", "reason"),
     [("sft", "does not sample completions"), ("dpo", "pairs of complete answers"), ("rlhf", "at every evaluation")],
 )
-def test_why_there_are_no_training_batches_is_said(tmp_path, algorithm, reason):
+def test_missing_training_batches_are_explained(tmp_path, algorithm, reason):
     settings = Settings(algorithm=algorithm, task="arithmetic", seeds=(0,), budget=20)
     Run.create(tmp_path / "run", settings, GRPOConfig(), command=["operant", "train"])
     assert reason in completions.steps(tmp_path, "run")["note"]

@@ -34,7 +34,7 @@ def test_a_torn_line_is_read_once_it_is_whole(tmp_path):
 
 
 @pytest.mark.parametrize("text", ['{"consumed": 9, "a": 9.0}\n', '{"consumed": 9, "a": 9.0}\n' * 9])
-def test_a_file_that_was_written_anew_is_read_anew(tmp_path, text):
+def test_a_rewritten_file_is_read_again(tmp_path, text):
     path, columns = tmp_path / "metrics.jsonl", Columns()
     write(path, [{"consumed": i, "a": i} for i in range(5)])
     columns.read(path, ["a"])

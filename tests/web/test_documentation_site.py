@@ -94,7 +94,7 @@ def test_without_a_site_there_is_nothing(client, address):
     assert "unsafe" not in client.get(address).headers["content-security-policy"]
 
 
-def test_a_foreign_name_and_a_missing_token_are_refused(folder, runs):
+def test_a_foreign_name_and_a_missing_token_are_rejected(folder, runs):
     documentation = Documentation(PREFIX, folder)
     with TestClient(make_app(runs, Hosts("h", 8421), "token", documentation), base_url="http://h:8421") as client:
         assert client.get("/docs/").status_code == 403

@@ -85,7 +85,7 @@ def test_an_answer_that_is_sent_again_is_one_answer(folder):
     assert len(stored(folder)) == 1
 
 
-def test_another_answer_to_the_same_item_is_refused(folder):
+def test_another_answer_to_the_same_item_is_rejected(folder):
     item = labels.following(folder, "spoken", "ann")["item"]
     record(folder, item, "A", event_id="one")
     for event_id, outcome in (("two", "B"), ("one", "B")):

@@ -72,12 +72,12 @@ def test_an_id_is_read(text, count, expected):
     assert offsets_of(text, count) == expected
 
 
-def test_an_event_says_how_far_files_are():
+def test_an_event_contains_the_sizes_of_files():
     found = read(event([12, 0]))
     assert (found["id"], json.loads(found["data"])) == ("12-0", {"bytes": [12, 0]})
 
 
-def test_what_is_written_is_told(run):
+def test_new_evaluations_are_sent(run):
     async def follow():
         response = await Streams(run.path.parent).answer(asked("runs=one&file=evaluations"))
         assert response.media_type == "text/event-stream"
@@ -110,7 +110,7 @@ def test_events_follow_one_another(run):
     assert (rest, left) == ([], 1), "it counts until it is sent"
 
 
-def test_a_page_that_was_cut_off_is_told_only_what_is_new(run):
+def test_a_reconnected_page_receives_only_new_events(run):
     size = run.evaluations_path.stat().st_size
 
     async def resumed(known):
@@ -168,7 +168,7 @@ def test_a_silent_stream_shows_that_it_is_alive(run, monkeypatch):
         ("runs=%2e%2e/one&file=metrics", {}, 404),
     ],
 )
-def test_what_cannot_be_followed_is_refused(run, query, headers, status):
+def test_invalid_subscriptions_are_rejected(run, query, headers, status):
     answer = asyncio.run(Streams(run.path.parent).answer(asked(query, **headers)))
     assert answer.status_code == status
 

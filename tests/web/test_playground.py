@@ -111,7 +111,7 @@ def test_what_is_exported_is_what_solve_reads(tmp_path):
         ({"algorithm": "value-iteration", "drawing": "\n".join(["." * 101] * 100)}, "cells, got 10100"),
     ],
 )
-def test_what_makes_no_sense_is_refused(arguments, message):
+def test_invalid_requests_are_rejected(arguments, message):
     with pytest.raises(ValueError, match=message):
         playground.frames(HERE, **{"drawing": TRAP, "gamma": 0.9, **arguments})
 

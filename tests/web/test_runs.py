@@ -39,7 +39,7 @@ def test_a_folder_that_is_not_there_has_no_runs(tmp_path):
     assert runs.index(tmp_path / "runs") == {"folder": str(tmp_path / "runs"), "found": False, "runs": []}
 
 
-def test_a_run_says_what_it_is(folder):
+def test_the_description_of_a_run(folder):
     found = runs.show(folder, "first")
     assert found["config"]["gamma"] == 0.99
     assert found["metrics"] == ["rollout/episode_return"]

@@ -36,7 +36,7 @@ def test_pages_and_files_take_no_post(client, address):
 
 @pytest.mark.parametrize("host", ["evil.example", "127.0.0.1", "127.0.0.1:80", "localhost.evil:8421", "", "[::2]:8421"])
 @pytest.mark.parametrize("address", ["/", "/static/style.css"])
-def test_a_foreign_name_is_refused(client, host, address):
+def test_a_foreign_name_is_rejected(client, host, address):
     response = client.get(address, headers={"host": host})
     assert response.status_code == 421
     assert "operant serve" in response.text
@@ -65,7 +65,7 @@ def test_names_of_this_machine_are_known(client, host):
         ({"content-length": "-1"}, 413),
     ],
 )
-def test_a_post_that_no_page_of_this_server_sends_is_refused(client, change, status):
+def test_a_post_that_no_page_of_this_server_sends_is_rejected(client, change, status):
     headers = {name: value for name, value in (PAGE | change).items() if value is not None}
     assert client.post("/api/about", content=b"{}", headers=headers).status_code == status
 

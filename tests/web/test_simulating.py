@@ -24,7 +24,7 @@ def test_a_long_recording_keeps_its_beginning_and_its_end(lake, monkeypatch):
         np.testing.assert_array_equal(values, whole.values[whole.ticks.index(tick)])
 
 
-def test_a_recording_that_is_cut_off_says_so(lake, monkeypatch):
+def test_a_truncated_recording_is_marked(lake, monkeypatch):
     monkeypatch.setattr(simulating, "MOST_STEPS", 5)
     recording = simulating.planned(lake, "value-iteration", 0.99, seed=0, backups=1)
     assert recording.ticks == [0, 1, 2, 3, 4, 5]

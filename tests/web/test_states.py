@@ -62,7 +62,7 @@ def test_code_of_the_library_is(tmp_path, settings, config):
     assert foreign(tmp_path / "run", {"algorithm": "ppo", "task": "CartPole-v1"} | settings, config) == ""
 
 
-def test_a_run_with_a_file_of_its_own_is_refused_by_the_worker_too(tmp_path):
+def test_a_run_with_a_custom_file_is_rejected_by_the_worker_too(tmp_path):
     from operant.runtime.run import RunError
     from operant.web import travel
 

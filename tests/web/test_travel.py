@@ -47,7 +47,7 @@ def truth(path, at):
     return experiment
 
 
-def test_an_update_is_gone_to_with_its_hash(runs):
+def test_an_update_is_restored_with_its_hash(runs):
     answer = go(runs, "ppo", 700)
     assert (answer["consumed"], answer["origin"], answer["began"], answer["updates"]) == (768, "checkpoint", 512, 2)
     assert answer["sha256"] == digest(truth(runs / "ppo", 768).learner.state_dict())
@@ -62,7 +62,7 @@ def test_an_update_is_gone_to_with_its_hash(runs):
     assert answer["verified"]
 
 
-def test_a_call_ends_after_a_moment_and_the_next_one_goes_on(runs, monkeypatch):
+def test_a_call_ends_after_a_moment_and_the_next_one_continues(runs, monkeypatch):
     go(runs, "walk", 0)
     monkeypatch.setattr(travel, "MOMENT", 0.0)
     travel.opened(runs / "ppo").close()
@@ -116,7 +116,7 @@ def test_sampled_episodes_are_repeatable(runs):
     assert travel.scenes(runs, "ppo", 256, sample=True)["scenes"][:5] == first[:5]
 
 
-def test_where_it_does_not_stand_it_says_so(runs):
+def test_another_update_is_reported_as_away(runs):
     go(runs, "ppo", 256)
     assert travel.scenes(runs, "ppo", 512) == {"away": True}
     assert travel.table(runs, "ppo", 512) == {"away": True}

@@ -27,13 +27,13 @@ def test_a_function_is_called(tmp_path):
         ("playground.read", {"drawing": "S?G"}, 400, "line 1, column 2"),
     ],
 )
-def test_what_is_wrong_is_said(tmp_path, name, arguments, status, message):
+def test_errors_are_reported(tmp_path, name, arguments, status, message):
     found, answer = call(tmp_path, name, **arguments)
     assert found == status
     assert message in answer["error"]
 
 
-def test_a_fault_of_ours_is_reported_and_the_worker_goes_on(tmp_path, capsys):
+def test_an_internal_error_is_reported_and_the_worker_continues(tmp_path, capsys):
     lines = b"".join(
         json.dumps(call).encode() + b"\n"
         for call in (["playground.read", {"drawing": 3}], ["playground.read", {"drawing": "S.G"}])

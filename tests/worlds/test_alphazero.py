@@ -86,7 +86,7 @@ def test_returns_change_their_sign_with_the_turn():
     assert found.estimate_returns(values, rewards, ends)[0, 0].item() == pytest.approx(-0.5 * 0.2 - 0.5 * second)
 
 
-def test_openings_are_positions_that_go_on():
+def test_openings_are_unfinished_positions():
     found = learner(config=replace(SMALL, num_envs=200, buffer_size=1000, random_openings=0.7))
     positions = found._openings()
     over, _ = found.game.outcomes(positions)
@@ -154,7 +154,7 @@ def test_a_turned_sample_is_that_of_the_turned_position(task):
     assert found._turns((2, 500)).unique().tolist() == [0]
 
 
-def test_resuming_goes_on_bit_for_bit():
+def test_resume_is_bit_for_bit():
     whole, half = learner(), learner()
     for _ in range(2):
         half.iterate()
@@ -170,7 +170,7 @@ def test_resuming_goes_on_bit_for_bit():
     assert torch.equal(whole.boards, again.boards)
 
 
-def test_a_seed_learns_the_same_beside_another():
+def test_a_seed_learns_the_same_next_to_another():
     both, alone = learner(), learner(seeds=(5,))
     for _ in range(2):
         both.iterate()
@@ -202,7 +202,7 @@ def test_actions_for_observations_are_legal_and_those_of_the_search():
         obs = env.step(actions.flatten()).obs
 
 
-def test_other_tasks_are_refused():
+def test_other_tasks_are_rejected():
     with pytest.raises(
         ValueError, match="choose one of operant/TicTacToe-v0, operant/ConnectFour-v0; these support its actions and"
     ):

@@ -102,7 +102,7 @@ def test_a_cue_is_remembered_and_acted_on():
 
 
 @pytest.mark.parametrize("kind", TASKS)
-def test_resuming_goes_on_bit_for_bit(kind):
+def test_resume_is_bit_for_bit(kind):
     whole, half = (learner(task=TASKS[kind]) for _ in range(2))
     for _ in range(2):
         half.iterate()
@@ -119,7 +119,7 @@ def test_resuming_goes_on_bit_for_bit(kind):
 
 
 @pytest.mark.parametrize("kind", TASKS)
-def test_a_seed_learns_the_same_beside_another(kind):
+def test_a_seed_learns_the_same_next_to_another(kind):
     both, alone = learner(task=TASKS[kind]), learner(seeds=(5,), task=TASKS[kind])
     for _ in range(2):
         both.iterate()
@@ -271,7 +271,7 @@ def test_the_slow_critic_follows():
     assert not torch.equal(found.slow, before)
 
 
-def test_it_takes_the_gradient_steps_that_it_says():
+def test_it_takes_the_configured_number_of_gradient_steps():
     found = Dreamer(SMALL, make("CartPole-v1", 4, SEEDS), seeds=SEEDS, budget=128)
     while found.consumed < 128:
         found.iterate()

@@ -65,7 +65,7 @@ def test_what_never_changes_is_divided_by_one():
     assert_close(found.moments[:, 1, 2:4], torch.ones(2, 2))
 
 
-def test_members_draw_data_of_their_own_and_never_what_is_held_out():
+def test_members_draw_separate_data_and_never_held_out_data():
     found, replay = model(replace(SMALL, model_batch_size=500)), filled()
     training, held_out = split(replay)
     held = replay.take(held_out.expand(2, -1), gamma=1.0)
@@ -77,7 +77,7 @@ def test_members_draw_data_of_their_own_and_never_what_is_held_out():
     assert_close(found._held_out(replay, held_out).obs[2], held.obs[0])
 
 
-def test_a_member_learns_the_same_beside_others():
+def test_a_member_learns_the_same_among_others():
     """The gradient of one network equals that of autograd through it alone."""
     found, replay = model(), filled()
     found._normalize(replay)
@@ -92,7 +92,7 @@ def test_a_member_learns_the_same_beside_others():
     assert_close(steps[0], expected, rtol=1e-4, atol=1e-5)
 
 
-def test_a_seed_fits_the_same_beside_another():
+def test_a_seed_fits_the_same_next_to_another():
     both, alone, replay = model(), model(seeds=(3,)), filled()
     single = filled()
     single.fields = {name: field[:, :1].contiguous() for name, field in single.fields.items()}
@@ -126,7 +126,7 @@ def test_sampled_outcomes_have_the_predicted_spread():
     assert_close(sampled.rewards.mean(1), mean.rewards[:, 0], atol=0.1, rtol=0)
 
 
-def test_it_goes_on_where_its_state_was_taken():
+def test_it_resumes_from_its_state():
     whole, replay = model(), filled()
     whole.fit(replay)
     again = model()
@@ -163,7 +163,7 @@ def test_a_tenth_of_the_steps_of_every_environment_is_held_out(rows):
     assert ((shares > 0.04) & (shares < 0.17)).all()
 
 
-def test_what_is_held_out_stays_so_and_the_newest_of_it_is_judged_after_the_ring_has_wrapped():
+def test_held_out_data_stays_so_and_its_newest_part_is_used_after_the_ring_has_wrapped():
     before, after = ring(100, rows=3, capacity=300), ring(157, rows=3, capacity=300)
     held = [replay.fields["obs"].flatten()[split(replay)[1]].tolist() for replay in (before, after)]
     assert held[0] == sorted(held[0])

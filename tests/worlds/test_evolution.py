@@ -61,7 +61,7 @@ def test_it_resumes_before_it_has_begun_and_in_a_second_round():
     assert torch.equal(again.mean, first.mean)
 
 
-def test_a_state_of_another_population_is_refused():
+def test_a_state_of_another_population_is_rejected():
     found = evolution()
     generation(found)
     with pytest.raises(ValueError, match="fitness"):

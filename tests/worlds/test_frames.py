@@ -32,7 +32,7 @@ def flags(*places, length=4):
     return found
 
 
-def test_an_end_is_a_frame_of_its_own():
+def test_an_end_is_a_separate_frame():
     """Steps 0 and 1, of which the second ends; then 2 and 3: the frames are 0, 1, the end of 1, and 2."""
     frames = frames_of(sequences(flags(1), flags(), flags(0, 2)))
     assert frames.obs.flatten().tolist() == [0, 10, 15, 20]

@@ -44,7 +44,7 @@ def known(obs, actions, noise):
     return Prediction(after, 2 * obs[..., 0], (after[..., 0] < 100).float())
 
 
-def test_rollouts_begin_in_real_states_and_go_on_by_the_policy():
+def test_rollouts_begin_in_real_states_and_follow_the_policy():
     found = learner()
     found.iterate()
     found.model.predict = known
@@ -112,7 +112,7 @@ def test_rollouts_grow_linearly_over_the_budget():
     assert lengths == [2, 2, 3, 4, 4, 4]
 
 
-def test_resuming_goes_on_bit_for_bit():
+def test_resume_is_bit_for_bit():
     whole, half = learner(), learner()
     for _ in range(3):
         whole.iterate()
@@ -128,7 +128,7 @@ def test_resuming_goes_on_bit_for_bit():
     assert all(torch.equal(held, again.imagined.fields[name]) for name, held in whole.imagined.fields.items())
 
 
-def test_a_seed_learns_the_same_beside_another():
+def test_a_seed_learns_the_same_next_to_another():
     both, alone = learner(), learner(seeds=(5,))
     for _ in range(2):
         both.iterate()
@@ -136,7 +136,7 @@ def test_a_seed_learns_the_same_beside_another():
     assert_close(both.parameters["actor"][1:], alone.parameters["actor"], atol=1e-4, rtol=1e-3)
 
 
-def test_it_takes_the_gradient_steps_that_it_says():
+def test_it_takes_the_configured_number_of_gradient_steps():
     found = learner(budget=30)
     while found.consumed < 30:
         found.iterate()
@@ -153,7 +153,7 @@ def test_it_takes_the_gradient_steps_that_it_says():
         ({"learning_starts": 0}, "learning_starts must be at least 1 to fit the model, got 0"),
     ],
 )
-def test_a_configuration_that_cannot_be_is_refused(options, message):
+def test_an_invalid_configuration_is_rejected(options, message):
     with pytest.raises(ValueError, match=message):
         replace(SMALL, **options)
 

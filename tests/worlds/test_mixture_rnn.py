@@ -53,7 +53,7 @@ def test_the_gradient_is_that_of_autograd():
     assert_close(gradient, expected, atol=1e-5, rtol=1e-4)
 
 
-def test_after_the_end_nothing_but_the_reward_is_foretold():
+def test_after_the_end_only_the_reward_is_predicted():
     batch, bound = steps(), SHAPE.bind(parameters())
     outputs = torch.randn(2, 5, 3, SHAPE.outputs, generator=generator(1))
     loss = bound.loss(outputs, batch)

@@ -199,7 +199,7 @@ def test_invalid_steps_are_not_drawn():
     assert found.priorities.levels[0][0, 6] == 1
 
 
-def test_targets_are_renewed_at_once_and_encoders_learn_between():
+def test_targets_are_updated_together_and_encoders_learn_between():
     found = learner()
     found.iterate()
     assert found.updates == 8
@@ -263,7 +263,7 @@ def test_gradients_of_the_policy_point_to_better_actions():
     assert (after < loss).all()
 
 
-def test_it_takes_the_gradient_steps_that_it_says():
+def test_it_takes_the_configured_number_of_gradient_steps():
     found = learner(budget=52)
     while found.consumed < 52:
         found.iterate()

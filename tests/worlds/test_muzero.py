@@ -66,7 +66,7 @@ def test_values_are_those_of_a_known_world():
 
 @pytest.mark.parametrize("task", ["CartPole-v1", "operant/TicTacToe-v0"])
 @pytest.mark.parametrize("alpha", [0.0, 0.6])
-def test_resuming_goes_on_bit_for_bit(task, alpha):
+def test_resume_is_bit_for_bit(task, alpha):
     config = replace(SMALL, per_alpha=alpha)
     whole, half = learner(config, task=task), learner(config, task=task)
     for _ in range(2):
@@ -83,7 +83,7 @@ def test_resuming_goes_on_bit_for_bit(task, alpha):
 
 
 @pytest.mark.parametrize("task", ["CartPole-v1", "operant/TicTacToe-v0"])
-def test_a_seed_learns_the_same_beside_another(task):
+def test_a_seed_learns_the_same_next_to_another(task):
     both, alone = learner(task=task), learner(seeds=(5,), task=task)
     for _ in range(2):
         both.iterate()
@@ -91,7 +91,7 @@ def test_a_seed_learns_the_same_beside_another(task):
     assert_close(both.parameters[1:], alone.parameters, atol=1e-5, rtol=1e-4)
 
 
-def test_what_is_searched_anew_takes_the_place_of_what_was_found():
+def test_reanalyzed_targets_replace_the_old_ones():
     found = learner(replace(SMALL, reanalyze_ratio=3.0))
     found.collect()
     before = {name: field.clone() for name, field in found.replay.fields.items()}
@@ -167,12 +167,12 @@ def test_actions_are_allowed_and_repeatable():
         obs = env.step(actions.flatten()).obs
 
 
-def test_a_buffer_that_holds_no_window_is_refused():
+def test_a_buffer_that_holds_no_window_is_rejected():
     with pytest.raises(ValueError, match=r"buffer_size must hold num_envs \* \(unroll_steps \+ td_steps \+ 1\) = 24"):
         replace(SMALL, buffer_size=23)
 
 
-def test_continuous_actions_are_refused():
+def test_continuous_actions_are_rejected():
     with pytest.raises(ValueError, match="muzero"):
         operant.train("muzero", "Pendulum-v1", budget=1000, progress="silent")
 

@@ -110,7 +110,7 @@ def test_worthless_plans_do_not_hide_the_good_ones(planner):
     assert_close(mean.flatten(), torch.full((2,), 0.5), atol=0.05, rtol=0)
 
 
-def test_resuming_goes_on_bit_for_bit():
+def test_resume_is_bit_for_bit():
     whole, half = learner(), learner()
     for _ in range(2):
         whole.iterate()
@@ -125,7 +125,7 @@ def test_resuming_goes_on_bit_for_bit():
     assert torch.equal(whole.plan, again.plan)
 
 
-def test_a_seed_learns_the_same_beside_another():
+def test_a_seed_learns_the_same_next_to_another():
     both, alone = learner(), learner(seeds=(5,))
     for _ in range(2):
         both.iterate()
@@ -172,12 +172,12 @@ def test_greedy_actions_depend_on_nothing_but_observation_and_plan():
         ({"num_envs": 8, "buffer_size": 4}, "buffer_size must hold one step of all 8 environments"),
     ],
 )
-def test_a_configuration_that_cannot_be_is_refused(options, message):
+def test_an_invalid_configuration_is_rejected(options, message):
     with pytest.raises(ValueError, match=message):
         PETSConfig(**options)
 
 
-def test_discrete_actions_are_refused():
+def test_discrete_actions_are_rejected():
     with pytest.raises(ValueError, match="pets"):
         operant.train("pets", "CartPole-v1", budget=1000, progress="silent")
 

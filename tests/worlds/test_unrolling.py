@@ -85,7 +85,7 @@ def test_returns_of_games_change_their_sign_with_the_turn():
     assert goes_on == [-0.5, 0.5, -0.5]
 
 
-def test_after_the_end_nothing_is_worth_anything_and_after_a_cut_nobody_knows():
+def test_values_are_zero_after_termination_and_unknown_after_truncation():
     whole = sample(window([1, 2, 3, 4, 5, 6]))
     assert whole.acting.flatten().tolist() == whole.known.flatten().tolist() == [1, 1, 1, 1]
     assert whole.returns.flatten().tolist() == [15, 14, 12, 9]

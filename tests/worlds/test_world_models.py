@@ -64,7 +64,7 @@ def test_the_stages_come_in_turn_and_the_budget_counts_steps():
 
 @pytest.mark.parametrize("config", [SMALL, REAL], ids=["dream", "environment"])
 @pytest.mark.parametrize("at", [1, 3, 5, 7, 8, 10, 13])
-def test_resuming_goes_on_bit_for_bit(config, at):
+def test_resume_is_bit_for_bit(config, at):
     whole = learner(config, budget=500)
     for _ in range(at):
         whole.iterate()
@@ -80,7 +80,7 @@ def test_resuming_goes_on_bit_for_bit(config, at):
 
 
 @pytest.mark.parametrize("config", [SMALL, REAL], ids=["dream", "environment"])
-def test_a_seed_learns_the_same_beside_another(config):
+def test_a_seed_learns_the_same_next_to_another(config):
     both, alone = learner(config), learner(config, seeds=(5,))
     for _ in range(11):
         both.iterate()
@@ -209,7 +209,7 @@ def test_a_run_of_the_command_is_resumed_and_scored(tmp_path):
         (replace(SMALL, num_steps=2), 23, "budget must be at least 24 environment steps"),
     ],
 )
-def test_a_budget_that_cannot_work_is_refused(config, budget, message):
+def test_an_invalid_budget_is_rejected(config, budget, message):
     with pytest.raises(ValueError, match=message):
         learner(config, budget=budget)
 

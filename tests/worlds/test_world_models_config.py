@@ -20,7 +20,7 @@ from operant.worlds.world_models_config import WorldModelsConfig
         ({"free_nats": -1.0}, "free_nats"),
     ],
 )
-def test_what_cannot_work_is_refused(values, message):
+def test_invalid_values_are_rejected(values, message):
     with pytest.raises(ValueError, match=message):
         WorldModelsConfig(**values)
 

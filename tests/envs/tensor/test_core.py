@@ -32,7 +32,7 @@ def assert_same(left, right):
             assert torch.equal(a, b)
 
 
-def test_an_episode_ends_by_termination_truncation_or_both_and_restarts_at_once():
+def test_an_episode_ends_by_termination_truncation_or_both_and_restarts_in_the_same_step():
     env = MountainCar([1, 2, 3, 4], max_episode_steps=3)
     state = env.state_dict()
     state["state"] = torch.tensor([[0.495, 0.495, -0.5, -0.5], [0.05, 0.05, 0.0, 0.0]])
@@ -117,7 +117,7 @@ def test_results_are_not_overwritten_by_later_steps(kind):
 
 
 @pytest.mark.parametrize("kind", TASKS)
-def test_one_row_has_memory_of_its_own(kind):
+def test_a_single_row_has_separate_memory(kind):
     env = kind([0])
     first = env.reset()
     saved = first.clone()

@@ -55,7 +55,7 @@ def test_every_step_is_gymnasiums(kind, options):
 
 
 @pytest.mark.parametrize(("kind", "options"), WORLDS)
-def test_other_goals_earn_what_gymnasium_says(kind, options):
+def test_other_goals_have_the_rewards_of_gymnasium(kind, options):
     env, rng = kind([0], **options), np.random.default_rng(0)
     single = gymnasium.make(env.task, **options).unwrapped
     achieved, desired = (rng.integers(0, 2, (50, env.goals)).astype(np.float32) * 0.3 for _ in range(2))
@@ -82,7 +82,7 @@ def test_they_keep_the_contract(task, backend):
     check_batch_env(lambda: make(task, 2, (3, 5), backend=backend), seeds=(3, 5), steps=40)
 
 
-def test_parameters_of_ones_own_reach_the_tensors_and_wrong_ones_are_named():
+def test_custom_parameters_reach_the_tensors_and_wrong_ones_are_named():
     env = make("operant/BitFlip-v0", 1, [0], env_kwargs={"bits": 3})
     assert (type(env), env.goals, env.max_episode_steps, env.env_kwargs) == (BitFlip, 3, 3, {"bits": 3})
     assert type(make("operant/Reach-v0", 1, [0], env_kwargs={"max_episode_steps": 3})) is not Reach

@@ -62,12 +62,12 @@ def test_drawn_probabilities():
 
 
 @pytest.mark.parametrize("probabilities", [[0.5, 1.5], [-0.1], [float("nan")], [[0.5, 0.5]]])
-def test_numbers_that_are_no_probabilities_are_refused(probabilities):
+def test_invalid_probabilities_are_rejected(probabilities):
     with pytest.raises(ValueError, match="probabilities must be a list of numbers between 0 and 1"):
         BernoulliBandit(probabilities)
 
 
-def test_other_wrong_arguments_are_refused():
+def test_other_wrong_arguments_are_rejected():
     with pytest.raises(ValueError, match="at least one arm, got 0"):
         Testbed(0)
     with pytest.raises(ValueError, match="at least one arm, got 0"):

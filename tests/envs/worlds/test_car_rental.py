@@ -68,6 +68,6 @@ def test_best_values_and_policy():
 
 
 @pytest.mark.parametrize("wrong", [{"capacity": 0}, {"most_moves": -1}, {"requests": (3.0, -1.0)}])
-def test_wrong_numbers_are_refused(wrong):
+def test_wrong_numbers_are_rejected(wrong):
     with pytest.raises(ValueError, match="the capacity must be positive and the others not negative"):
         CarRental(**wrong)

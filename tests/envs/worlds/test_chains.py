@@ -146,7 +146,7 @@ def test_left_looks_better_than_it_is():
 
 
 @pytest.mark.parametrize("wrong", [{"actions": 1}, {"outcomes": 1}])
-def test_too_small_a_bias_is_refused(wrong):
+def test_too_small_a_bias_is_rejected(wrong):
     with pytest.raises(ValueError, match="at least two actions and two outcomes are needed"):
         MaximizationBias(**wrong)
 

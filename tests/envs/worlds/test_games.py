@@ -68,7 +68,7 @@ def test_boards_are_drawn():
     assert BoardGameEnv("tic-tac-toe").render() is None
 
 
-def test_pictures_show_the_stones():
+def test_images_show_the_stones():
     env = BoardGameEnv("connect-four", columns=4, rows=2, render_mode="rgb_array")
     env.reset(seed=0)
     env.positions = env.game.play(env.game.start(1), torch.tensor([1]))
@@ -79,7 +79,7 @@ def test_pictures_show_the_stones():
     assert (middles == EMPTY).all(-1).sum() == 7
 
 
-def test_unknown_games_are_refused():
+def test_unknown_games_are_rejected():
     with pytest.raises(ValueError, match="tic-tac-toe has 3 x 3 cells: remove columns=4"):
         BoardGameEnv("tic-tac-toe", columns=4)
     with pytest.raises(ValueError, match="game must be 'tic-tac-toe' or 'connect-four', got 'go'"):

@@ -94,7 +94,7 @@ def test_grids_may_be_given_as_read():
         (("S.G", "S.G", -1), "change_at must not be negative, got -1"),
     ],
 )
-def test_wrong_mazes_are_refused(arguments, message):
+def test_wrong_mazes_are_rejected(arguments, message):
     before, after, change_at = arguments
     with pytest.raises(ValueError, match=message):
         ChangingMaze(before, after, change_at=change_at)

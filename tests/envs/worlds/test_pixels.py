@@ -36,7 +36,7 @@ def test_standing_still_catches_one_ball_in_ten():
 
 
 @pytest.mark.parametrize("side", [10, 35, 84])
-def test_the_picture_shows_ball_and_paddle(side):
+def test_the_image_shows_ball_and_paddle(side):
     env = PixelCatch(side)
     obs, _ = env.reset(seed=1)
     scale = side // 10
@@ -59,14 +59,14 @@ def test_the_paddle_stays_on_the_field():
         assert env.paddle == edge
 
 
-def test_the_registered_world_is_one_gray_picture():
+def test_the_registered_world_is_one_gray_image():
     env = gymnasium.make("operant/PixelCatch-v0", side=40, render_mode="rgb_array")
     assert env.observation_space.shape == (1, 40, 40)
     env.reset(seed=0)
     assert env.render().shape == (40, 40, 3)
 
 
-def test_what_cannot_be_is_refused():
+def test_invalid_values_are_rejected():
     with pytest.raises(ValueError, match="side must be at least 10 pixels, one per cell, got 9"):
         PixelCatch(9)
     with pytest.raises(ValueError, match="render_mode must be None or 'rgb_array', got 'human'"):

@@ -50,7 +50,7 @@ def test_every_finite_world_shows_its_model(name):
     assert model.feasible().any(axis=1)[followed].all(), "every state of an episode has a feasible action"
 
 
-def test_a_drawing_of_ones_own():
+def test_a_custom_drawing():
     env = gymnasium.make("operant/Grid-v0", drawing="S.G", step=-1.0, max_episode_steps=3)
     env.reset(seed=0)
     assert [env.step(action)[1] for action in (1, 1)] == [-1.0, 1.0]

@@ -65,7 +65,7 @@ def test_a_share_of_games_begins_with_random_moves():
     assert not over.any()
 
 
-def test_a_state_goes_on_bit_for_bit_and_seeds_do_not_disturb_each_other():
+def test_a_state_resumes_bit_for_bit_and_seeds_are_independent():
     both, alone, chance = games(0.5), games(0.5, seeds=(5,)), torch.Generator().manual_seed(0)
     obs = observed(both.game, Positions(both.own, both.opponent))
     for _ in range(12):

@@ -104,7 +104,7 @@ def test_copies_of_a_sequence_go_their_own_ways():
     twin.step(generator, heads=2, key_heads=2)
 
 
-def test_keeping_says_what_each_slot_continues():
+def test_keeping_returns_what_each_slot_continues():
     slots = Slots(5)
     stored = [(torch.arange(5.0).view(5, 1, 1), torch.arange(5.0).view(5, 1, 1))]
     slots.fill(stored, [0, 1, 2, 3, 4], [1] * 5)

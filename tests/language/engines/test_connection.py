@@ -60,7 +60,7 @@ def test_a_server_that_hangs_up_is_asked_again(listen):
         ({"error": {}}, "{'error': {}}"),
     ],
 )
-def test_a_refusal_says_why_and_is_final(listen, answer, reason):
+def test_a_rejection_has_a_reason_and_is_final(listen, answer, reason):
     asked = []
 
     def refuse(path, body, headers):
@@ -101,7 +101,7 @@ def test_what_is_no_json_is_an_error(listen):
         Connection(listen(lambda *request: (200, b"<html>"))).get("/")
 
 
-def test_nobody_listens():
+def test_without_a_server():
     with socket.socket() as unused:
         unused.bind(("127.0.0.1", 0))
         address = f"http://127.0.0.1:{unused.getsockname()[1]}"

@@ -50,7 +50,7 @@ def test_no_progress_bar_is_shown(make_model, tmp_path, capfd):
     assert logging.is_progress_bar_enabled() == shown
 
 
-def test_weights_are_whole_when_the_server_reads_them_and_gone_afterwards(make_server, make_model, tmp_path):
+def test_weights_are_complete_when_the_server_reads_them_and_removed_afterwards(make_server, make_model, tmp_path):
     server, model = make_server(make_model(seed=2)), make_model(seed=1)
     send(Connection(server.address), model, tmp_path / "new")
     ours, theirs = (m.network.state_dict() for m in (model, server.model))

@@ -79,7 +79,7 @@ def test_the_number_of_rows_changes_nothing(make_model, rows):
             assert completion.log_probs == pytest.approx(twin.log_probs, abs=1e-5)
 
 
-def test_what_is_beside_a_sequence_changes_nothing(make_model):
+def test_neighbors_of_a_sequence_change_nothing(make_model):
     model = eager_stop(make_model())
     together = texts(ask(model, PROMPTS, 4, max_tokens=25))
     beside = texts(ask(model, [PROMPTS[0], *PROMPTS[:0:-1]], 4, max_tokens=25))
@@ -87,7 +87,7 @@ def test_what_is_beside_a_sequence_changes_nothing(make_model):
     assert texts(ask(model, PROMPTS[:1], 4, max_tokens=25))[0] == together[0]
 
 
-def test_the_tokens_of_prompts_at_once_change_nothing(make_model, monkeypatch):
+def test_the_limit_of_prompt_tokens_per_pass_changes_nothing(make_model, monkeypatch):
     model = eager_stop(make_model())
     expected = texts(ask(model, PROMPTS, 4, max_tokens=25))
     sizes = []
@@ -187,7 +187,7 @@ def test_one_token(make_model, temperature):
     assert all(len(c.ids) == len(c.log_probs) == 1 and c.truncated for answers in found for c in answers)
 
 
-def test_long_completions_beside_short_ones(make_model):
+def test_long_completions_next_to_short_ones(make_model):
     model = with_stop(make_model("mistral"), 20)
     found = ask(model, [[1, 30], [1] + [31] * 80], 8, rows=5, max_tokens=150)
     assert max(len(c.ids) for answers in found for c in answers) > 64
@@ -197,7 +197,7 @@ def test_long_completions_beside_short_ones(make_model):
     torch.testing.assert_close(drawn, expected.detach(), atol=1e-5, rtol=1e-5)
 
 
-def test_new_weights_are_used_at_once(make_model):
+def test_new_weights_are_used_immediately(make_model):
     model = make_model()
     engine = NativeEngine(model)
 
@@ -295,12 +295,12 @@ def test_chance_at_its_ends_draws_a_token_that_can_be_drawn():
 
 
 @pytest.mark.parametrize("prompts", [[[]], [[1], []]])
-def test_an_empty_prompt_is_refused(make_model, prompts):
+def test_an_empty_prompt_is_rejected(make_model, prompts):
     with pytest.raises(ValueError, match="every prompt must have at least one token"):
         ask(make_model(), prompts, max_tokens=2)
 
 
-def test_bad_numbers_are_refused(make_model):
+def test_bad_numbers_are_rejected(make_model):
     with pytest.raises(ValueError, match="every prompt must have at least one token"):
         ask(make_model(), PROMPTS, 0, max_tokens=2)
     with pytest.raises(ValueError, match="rows must be at least 1, got 0"):

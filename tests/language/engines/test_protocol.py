@@ -20,7 +20,7 @@ def test_defaults_sample_from_the_model_itself():
         ({"top_p": 1.5}, "top_k must be at least 0 and top_p in"),
     ],
 )
-def test_values_out_of_range_are_refused(values, message):
+def test_values_out_of_range_are_rejected(values, message):
     with pytest.raises(ValueError, match=message):
         Sampling(**{"max_tokens": 4} | values)
 
@@ -30,7 +30,7 @@ def test_a_completion_is_what_was_drawn():
     assert (ids, log_probs, truncated) == ([5, 2], [-1.0, -0.5], False)
 
 
-def test_the_native_engine_does_what_the_protocol_says(make_model):
+def test_the_native_engine_follows_the_protocol(make_model):
     engine = NativeEngine(make_model())
     assert isinstance(engine, ShardEngine)
     assert all(callable(getattr(engine, name)) for name in ("generate", "update", "close"))

@@ -80,7 +80,7 @@ def test_a_server_runs_for_as_long_as_the_block(make_program):
     assert facts["environment"]["VLLM_SERVER_DEV_MODE"] == "1"
 
 
-def test_it_has_a_key_of_its_own_on_every_path(make_program, monkeypatch):
+def test_every_server_has_a_new_key_on_every_path(make_program, monkeypatch):
     monkeypatch.delenv(KEY, raising=False)
     action = "import operant_gate; facts['gate'] = operant_gate.Gate(None)._wanted.decode()"
     with serving("folder", python=make_program(action)) as address:
@@ -171,7 +171,7 @@ def test_one_that_takes_too_long_is_ended(make_program, tmp_path):
     assert_gone(json.loads(pids.read_text()))
 
 
-def test_a_port_in_use_is_refused(make_program):
+def test_a_port_in_use_is_rejected(make_program):
     with socket.create_server(("127.0.0.1", 0)) as other:
         port = other.getsockname()[1]
         with pytest.raises(ValueError, match=f"port {port} cannot be used"), serving("x", python="python", port=port):

@@ -123,7 +123,7 @@ def test_the_model_is_the_first_that_is_no_adapter(connect, server, model):
     assert server.bodies("/v1/completions")[-1]["model"] == "served"
 
 
-def test_weights_are_handed_over(engine, server, model):
+def test_weights_are_sent_to_the_server(engine, server, model):
     change(model)
     engine.update(model)
     assert engine.version == 1
@@ -194,13 +194,13 @@ def test_log_probs_of_the_model_itself(connect, server, model):
 
 
 @pytest.mark.parametrize("cut", [{"top_k": 5}, {"top_p": 0.9}])
-def test_log_probs_after_a_cut_are_refused(engine, cut):
+def test_log_probs_after_truncation_are_rejected(engine, cut):
     with pytest.raises(ValueError, match=r"after the cut by top_k and top_p.*raw_logprobs"):
         ask(engine, **cut)
     ask(engine, temperature=0, **cut)  # greedy: nothing is truncated
 
 
-def test_other_numbers_than_log_probs_are_refused(connect, server, model, tmp_path):
+def test_numbers_other_than_log_probs_are_rejected(connect, server, model, tmp_path):
     def logits(answer):
         answer["choices"][0]["logprobs"]["token_logprobs"] = [3.5]
 
@@ -276,7 +276,7 @@ def test_a_request_is_made_again(engine, server, monkeypatch):
     assert ask(engine) == expected
 
 
-def test_too_long_sequences_are_refused_before_anything_is_drawn(engine, server):
+def test_too_long_sequences_are_rejected_before_anything_is_drawn(engine, server):
     before = len(server.bodies("/v1/completions"))
     with pytest.raises(
         ValueError, match=r"prompt of 7 tokens and a completion of 58 are more than the 64.*max-model-len"

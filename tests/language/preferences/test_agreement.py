@@ -119,7 +119,7 @@ def test_nothing_to_count():
     assert math.isnan(cohen_kappa([], []).value)
 
 
-def test_wrong_tables_are_refused():
+def test_wrong_tables_are_rejected():
     with pytest.raises(ValueError, match=r"\[raters, units\] codes"):
         krippendorff_alpha([1, 2])
     with pytest.raises(ValueError, match=r"\[raters, units\] codes"):

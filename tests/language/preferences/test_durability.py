@@ -77,7 +77,7 @@ def work(path, name, barrier, results):
     results.put((name, count))
 
 
-def test_several_processes_label_at_once(path):
+def test_several_processes_label_concurrently(path):
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["operant.language.preferences"])
     names = ["ann", "bob", "cho"]
@@ -129,7 +129,7 @@ def test_two_windows_of_one_annotator(path):
     assert len(check(path)) == 10
 
 
-def test_several_open_a_new_store_at_once(tmp_path):
+def test_several_processes_open_a_new_store_concurrently(tmp_path):
     item = Item.of("p", "ab")
 
     def open_and_add():
@@ -206,7 +206,7 @@ def full_disk(limit):
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
 
 
-def test_a_full_disk_stores_nothing_and_says_so(path):
+def test_a_full_disk_stores_nothing_and_raises_an_error(path):
     with PreferenceStore(path) as store:
         first = answer(store, store.next_item("ann"))
         at = store.next_item("ann")

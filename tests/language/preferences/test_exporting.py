@@ -39,7 +39,7 @@ def pairs(path):
     return sorted((row["prompt"][:2], row["chosen"], row["rejected"]) for row in rows(path))
 
 
-def test_pairs_are_what_somebody_prefers(store, tmp_path):
+def test_pairs_are_labels_with_a_preference(store, tmp_path):
     result = export(store, tmp_path / "pairs.jsonl")
     assert (result.rows, result.left_out) == (5, {"both-bad": 1, "skip": 1, "tie": 1})
     assert pairs(result.path) == [
@@ -51,7 +51,7 @@ def test_pairs_are_what_somebody_prefers(store, tmp_path):
     ]
 
 
-def test_where_completions_come_from_is_beside_them(store, tmp_path):
+def test_the_source_of_completions_is_exported(store, tmp_path):
     export(store, tmp_path / "pairs.jsonl", names=True)
     row = next(row for row in rows(tmp_path / "pairs.jsonl") if row["prompt"].startswith("p1"))
     columns = {name: row[name] for name in row if name.startswith(("chosen_", "rejected_"))}

@@ -131,7 +131,7 @@ def test_round_trip(tmp_path, store, form):
     assert rows[0] == rows[1]
 
 
-def test_the_pairs_of_a_ranking_are_items_of_their_own(tmp_path, store):
+def test_the_pairs_of_a_ranking_are_separate_items(tmp_path, store):
     full(tmp_path, sizes=(4,))
     import_file(store, tmp_path / "pairs.jsonl")
     assert {tuple(c.text for c in item.completions) for item in store.items()} == set(combinations("abcd", 2))
@@ -150,7 +150,7 @@ def test_the_log_of_another_store_is_taken_as_it_is(tmp_path, store):
             assert all(getattr(mine, name) == record[name] for name in names)
 
 
-def test_what_an_annotator_has_said_already_adds_nothing(tmp_path, store):
+def test_existing_labels_of_an_annotator_are_not_added_again(tmp_path, store):
     store.add_items(Item.of(f"p{n}", "ab") for n in range(5))
     SimulatedAnnotator(reward, name="ann").label(store)
     export(store, tmp_path / "own.jsonl", names=True)

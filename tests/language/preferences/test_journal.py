@@ -54,7 +54,7 @@ def test_a_torn_line_is_cut_off_and_what_is_missing_is_added(path):
         assert journal_path(path).read_bytes() == whole
 
 
-def test_a_lost_copy_is_written_anew(path):
+def test_a_lost_copy_is_written_again(path):
     fill(path, 0, 2)
     whole = journal_path(path).read_bytes()
     journal_path(path).unlink()
@@ -62,7 +62,7 @@ def test_a_lost_copy_is_written_anew(path):
     assert journal_path(path).read_bytes() == whole
 
 
-def test_a_lost_database_is_not_taken_for_an_empty_one(path):
+def test_a_lost_database_is_not_treated_as_an_empty_one(path):
     fill(path, 0, 2)
     path.unlink()
     for _ in range(2):

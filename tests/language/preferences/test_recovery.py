@@ -25,7 +25,7 @@ def content(path):
 
 
 @pytest.mark.parametrize("damage", ["lost", "overwritten", "emptied", "whole"])
-def test_a_database_is_made_anew(path, damage):
+def test_a_database_is_restored(path, damage):
     before, copy = content(path), journal_path(path).read_bytes()
     if damage == "lost":
         path.unlink()

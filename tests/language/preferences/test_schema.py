@@ -45,7 +45,7 @@ def test_what_is_committed_survives_a_loss_of_power(path):
     connection.close()
 
 
-def test_nobody_else_may_read_the_labels(path):
+def test_other_users_cannot_read_the_labels(path):
     connect(path).close()
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
 
@@ -88,7 +88,7 @@ def test_rows_can_only_be_added(path, table, statement):
         ({"supersedes": None}, "labeled this item already"),
     ],
 )
-def test_the_database_itself_refuses_nonsense(path, wrong, message):
+def test_the_database_itself_rejects_invalid_rows(path, wrong, message):
     connection = connect(path)
     add_item(connection)
     add_event(connection, 2)

@@ -58,7 +58,7 @@ def test_what_is_shown_has_no_provenance_and_keeps_its_order(store):
     assert len({store.present(item.item_id, f"rater {n}").shown for item in store.items() for n in range(5)}) == 2
 
 
-def test_work_goes_on_where_it_was_left(tmp_path, store):
+def test_labeling_continues_where_it_stopped(tmp_path, store):
     answer(store, store.next_item("ann"))
     at = store.next_item("ann")
     with PreferenceStore(store.path, seed=9) as again:
@@ -82,7 +82,7 @@ def test_a_skip_leaves_the_item_to_others(store):
     assert store.next_item("bob").prompt == "p0"
 
 
-def test_an_item_that_nobody_answers_is_free_after_a_while(store):
+def test_an_unanswered_item_becomes_free_after_a_while(store):
     assert store.next_item("ann", now=0.0).prompt == "p0"
     assert store.next_item("bob", now=LEASE_SECONDS - 1).prompt == "p1"
     late = store.next_item("cho", now=LEASE_SECONDS + 1)

@@ -59,6 +59,6 @@ def test_numbers_have_the_digits_asked_for():
 
 
 @pytest.mark.parametrize("options", [{"digits": 0}, {"digits": 19}, {"steps": 0}, {"operators": "+/"}])
-def test_options_out_of_range_are_refused(options):
+def test_options_out_of_range_are_rejected(options):
     with pytest.raises(ValueError, match=f"{next(iter(options))}="):
         arithmetic(**options)

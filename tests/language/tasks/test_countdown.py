@@ -78,7 +78,7 @@ def test_demonstrations_use_all_numbers_and_reach_the_target():
     assert {len(row["numbers"]) for row in rows} == {3, 5}
 
 
-def test_what_can_hardly_be_made_is_refused():
+def test_options_with_almost_no_puzzles_are_rejected():
     with pytest.raises(ValueError, match=r"12 numbers up to 20 with \* rarely make 1 to 40: raise target"):
         countdown(numbers=Choices((12,)), target=40, operators="*").rows("train", 1, seed=0)
 
@@ -86,6 +86,6 @@ def test_what_can_hardly_be_made_is_refused():
 @pytest.mark.parametrize(
     "options", [{"numbers": Choices((1, 3))}, {"highest": 0}, {"target": 10}, {"operators": ""}, {"operators": "/"}]
 )
-def test_options_out_of_range_are_refused(options):
+def test_options_out_of_range_are_rejected(options):
     with pytest.raises(ValueError, match=f"{next(iter(options))}="):
         countdown(**options)

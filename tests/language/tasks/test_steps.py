@@ -128,6 +128,6 @@ def test_what_follows_a_planted_mistake_is_calculated_rightly_from_it():
     "options",
     [{"terms": Choices((1, 3))}, {"digits": Choices((0,))}, {"operators": "*"}, {"operators": ""}, {"limit": -1}],
 )
-def test_options_out_of_range_are_refused(options):
+def test_options_out_of_range_are_rejected(options):
     with pytest.raises(ValueError, match=f"{next(iter(options))}="):
         steps(**options)

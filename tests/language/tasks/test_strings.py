@@ -24,7 +24,7 @@ def test_sort(of, kind):
     assert {len(row["answer"]) for row in rows} == {3, 4, 5, 6}
 
 
-def test_options_out_of_range_are_refused():
+def test_options_out_of_range_are_rejected():
     with pytest.raises(ValueError, match="reverse needs lengths of at least 1, got 0/1"):
         reverse(length=Choices((0, 1)))
     with pytest.raises(ValueError, match="digits or of letters, got of='words'"):

@@ -69,7 +69,7 @@ def test_demonstrations_are_right_printable_and_short_enough(name):
     assert len(task.reward_weights) == len(task.rewards)
 
 
-def test_a_small_task_gives_all_its_prompts_and_says_when_there_are_no_more():
+def test_a_small_task_gives_all_its_prompts_and_reports_the_end():
     task = tasks.find("arithmetic:digits=1")
     everything = {f"{a}+{b}=" for a in range(10) for b in range(10)}
     tested = sum(map(held_out, everything))
@@ -82,7 +82,7 @@ def test_a_small_task_gives_all_its_prompts_and_says_when_there_are_no_more():
     assert len(task.rows("held-out", 500, seed=0, distinct=False)) == 500
 
 
-def test_a_stream_goes_on_and_begins_as_the_rows():
+def test_a_stream_begins_like_the_rows_and_continues():
     task = tasks.find("arithmetic:digits=1")
     rows = list(itertools.islice(task.stream("train", seed=5), 300))
     assert rows == task.rows("train", 300, seed=5, distinct=False)
@@ -101,7 +101,7 @@ def test_what_a_task_does_not_make_is_an_error():
         task.rows("train", 1, seed=-1)
 
 
-def test_a_task_of_ones_own():
+def test_a_custom_task():
     def make(generator):
         number = int(generator.integers(1000))
         return {"prompt": f"{number}?", "completion": str(number)}

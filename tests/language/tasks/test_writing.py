@@ -96,7 +96,7 @@ def test_without_noise_the_better_text_is_chosen():
         assert hidden_reward(pair["prompt"], pair["chosen"]) >= hidden_reward(pair["prompt"], pair["rejected"])
 
 
-def test_wrong_input_is_refused():
+def test_wrong_input_is_rejected():
     with pytest.raises(ValueError, match="noise must be finite and not negative, got -1"):
         preference(noise=-1)
     with pytest.raises(ValueError, match="got 'write about cats'"):
