@@ -1,4 +1,4 @@
-// What the playground can run: names, and the knobs that each has.
+// Algorithms of the playground, with their parameters.
 
 export const ALGORITHMS = [
   ["Known model", [
@@ -29,7 +29,7 @@ export const ALGORITHMS = [
 export const NAMES = new Map(ALGORITHMS.flatMap(([, list]) => list.map(([name, title]) => [name, title])));
 export const KNOBS = new Map(ALGORITHMS.flatMap(([, list]) => list.map(([name, , knobs]) => [name, new Set(knobs)])));
 
-/** Knobs: field of the request, letter in the address, default, range. */
+/** Parameters: field of the request, letter in the address, default, range. */
 export const PARAMETERS = {
   gamma: { letter: "gamma", label: "Discount γ", field: "gamma", usual: 0.9, low: 0, high: 1, step: 0.01 },
   alpha: { letter: "alpha", label: "Step size α", field: "step_size", usual: 0.1, low: 0.01, high: 1, step: 0.01 },

@@ -1,4 +1,4 @@
-// Distributions as bars that one drags: each bar is a slider, the others share what it leaves. A table says the same.
+// Distributions as draggable bars: each bar is a slider, and the others share the rest. A table shows the same numbers.
 
 import { h, s, short } from "./dom.js";
 
@@ -71,7 +71,7 @@ export class Bars {
     this.place();
   }
 
-  /** Give every bar its height; they keep their elements, and so the focus. */
+  /** Set the height of every bar; the elements stay the same, and so does the focus. */
   place() {
     for (const { k, i, element, box, text } of this.bars) {
       const value = this.series[k].y[i];
@@ -95,7 +95,7 @@ export class Bars {
     return 1 - (((event.clientY - box.top) / box.height) * this.size.height - PAD.top) / this.size.inner;
   }
 
-  /** Give a bar another height; the others keep their proportions. */
+  /** Change the height of a bar; the others keep their proportions. */
   move({ k, i }, wanted) {
     const { name, y } = this.series[k];
     const level = Math.min(MOST, Math.max(LEAST, wanted));

@@ -1,4 +1,4 @@
-// A batch of a run for the explorables: which run, and at which of its updates. A run that is training is followed.
+// A batch of a run for the explorables: the run and one of its updates. A run in training is followed.
 
 import { call, debounced, h, put, whole } from "./dom.js";
 
@@ -6,7 +6,7 @@ const FOLLOW_SECONDS = 5;
 const WAIT_MILLISECONDS = 80;
 
 export class BatchPicker {
-  /** Tells onbatch(batch) what is shown: the columns of `travel/batch`, or null. */
+  /** Calls onbatch(batch) with the columns of `travel/batch`, or null. */
   constructor(runs, given, onbatch) {
     this.runs = runs;
     this.onbatch = onbatch;
@@ -28,7 +28,7 @@ export class BatchPicker {
       : h("p", { className: "hint" }, "Batches of PPO and GRPO runs in the folder appear here.");
   }
 
-  /** What differs from the beginning. */
+  /** Return the values that differ from the defaults. */
   get changed() {
     const places = [["at", this.at], ["seed", this.seed], ["env", this.environment]];
     return this.run ? [["run", this.run], ...places.filter(([, value]) => value !== null)] : [];
@@ -61,7 +61,7 @@ export class BatchPicker {
     }
   }
 
-  /** Load the latest update again once the run has come further; a run that has ended is left alone. */
+  /** Load the latest update again when the run has progressed, unless it has ended. */
   async follow(end) {
     const { runs } = await call("runs/index").catch(() => ({ runs: [] }));
     const entry = runs.find(({ name }) => name === this.run);
@@ -81,7 +81,7 @@ export class BatchPicker {
     Object.assign(this.place.firstChild, { max: end, step: every, value: at });
   }
 
-  /** Offer the seeds, and the environments whose rollout is shown, where there are more than one. */
+  /** Show choosers of the seed and of the environment of the rollout, if there are several. */
   choose({ seeds, seed, environments, environment }) {
     const known = `${seeds} ${environments}`;
     if (this.choosers.firstChild && known === this.known) return;

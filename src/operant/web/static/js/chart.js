@@ -1,4 +1,4 @@
-// Lines over an axis: linear or logarithmic, with bands, a cursor, and a table that says the same.
+// Lines over an axis: linear or logarithmic, with bands, a cursor, and a table of the same numbers.
 
 import { h, put, s, short, whole } from "./dom.js";
 
@@ -13,14 +13,14 @@ function ticksOf(low, high, count) {
   return found;
 }
 
-/** Return the numbers 1, 2 and 5 of every power of ten between two. */
+/** Return the numbers 1, 2 and 5 of every power of ten between two numbers. */
 const decades = (low, high) => Array.from({ length: Math.ceil(Math.log10(high)) - Math.floor(Math.log10(low)) + 1 }, (_, i) => 10 ** (Math.floor(Math.log10(low)) + i))
   .flatMap((power) => [power, 2 * power, 5 * power]).filter((value) => value >= low && value <= high);
 
 const compact = (value) => (Math.abs(value) >= 1e6 ? `${short(value / 1e6)}M` : Math.abs(value) >= 1e4 ? `${short(value / 1e3)}k` : short(value));
 
 export class Chart {
-  /** Options: title, xLabel, log, logX (positive x on a logarithmic axis), onpick(x) while a point is pressed or dragged over, onpicked() when it is let go. */
+  /** Options: title, xLabel, log, logX (positive x on a logarithmic axis), onpick(x) while a point is pressed or dragged, onpicked() on release. */
   constructor(options) {
     this.options = options;
     this.svg = s("svg", { class: "chart", role: "img", "aria-label": options.title });
@@ -44,7 +44,7 @@ export class Chart {
     new ResizeObserver(() => this.draw()).observe(this.element);
   }
 
-  /** Show series: {name, color (1..6), x (ascending, but for dots), y, low?, high?, faint?, dashed?, dots?}; y may hold null. */
+  /** Show series: {name, color (1..6), x (ascending, except for dots), y, low?, high?, faint?, dashed?, dots?}; y may hold null. */
   show(series, extent = null) {
     this.series = series.filter((one) => one.x.length);
     this.extent = extent;
@@ -112,7 +112,7 @@ export class Chart {
     this.cursor(this.at);
   }
 
-  /** Return a path of points, which are lines of no length with round ends. */
+  /** Return a path of points, as lines of zero length with round ends. */
   points({ x, y }) {
     return x.map((at, i) => (this.usable(y[i]) ? `M${this.scale.x(at).toFixed(1)} ${this.scale.y(y[i]).toFixed(1)}h0` : "")).join("");
   }
@@ -147,7 +147,7 @@ export class Chart {
     return this.scale.back(at);
   }
 
-  /** Put the cursor at an x, or take it away (null). */
+  /** Move the cursor to an x, or hide it (null). */
   cursor(at) {
     this.at = at;
     if (!this.cursorLine || !this.scale) return;

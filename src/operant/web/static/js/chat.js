@@ -1,5 +1,5 @@
 // Chat: one or two language models answer the same prompts, next to each other, and a reward model scores them.
-// What is shown follows from the address: models, sampling, prompts. Changing a setting answers all prompts again.
+// The address contains the state: models, sampling, prompts. Changing a setting answers all prompts again.
 
 import { announce, call, commandLine, fragment, h, isForPage, put, quoted, setFragment, short } from "./dom.js";
 
@@ -147,7 +147,7 @@ class Chat {
     this.input.focus();
   }
 
-  /** Let the models answer what they have not answered yet. */
+  /** Let the models answer the prompts without an answer. */
   async again() {
     const turn = (this.turn = (this.turn ?? 0) + 1);
     this.busy = true;
@@ -158,7 +158,7 @@ class Chat {
     if (turn === this.turn) this.rest();
   }
 
-  /** Nothing is being answered now. */
+  /** Enable the form after all answers. */
   rest() {
     this.busy = false;
     this.stopper.hidden = true;
@@ -186,7 +186,7 @@ class Chat {
   }
 }
 
-/** The conversation with one model. */
+/** Conversation with one model. */
 class Column {
   constructor(page, side) {
     Object.assign(this, { page, side, turns: [] });
@@ -201,7 +201,7 @@ class Column {
     put(this.log, h("p", { className: "hint" }, "No prompts yet."));
   }
 
-  /** Keep the first turns alone. */
+  /** Keep only the first turns. */
   keep(count) {
     for (const turn of this.turns.splice(count)) turn.element.remove();
     if (!this.turns.length) this.empty();
@@ -282,7 +282,7 @@ class Column {
   }
 }
 
-/** Whether a complete answer is still to be scored. */
+/** Return whether a complete answer waits for its score. */
 const scoresNext = (page, body) => page.judge !== "" && body.reward_model === undefined;
 
 export async function show(root) {

@@ -1,4 +1,4 @@
-// Completions: what a language model answered at each step, what each token earned, and two steps side by side.
+// Completions: the answers of a language model at each step, the advantages of their tokens, and two steps side by side.
 
 import { announce, call, commandLine, debounced, fragment, h, isForPage, put, setFragment, short, unpack, whole } from "./dom.js";
 import { COLORS, describe, ledgerTable, tokens } from "./ledger.js";
@@ -64,7 +64,7 @@ class Completions {
       this.stage, this.command));
   }
 
-  /** Show another run, or another kind of its answers. */
+  /** Show another run, or another kind of answers. */
   async open(run, source = "", seed = "", places = []) {
     const answer = await call("completions/steps", { run });
     Object.assign(this, { run, about: answer });
@@ -93,14 +93,14 @@ class Completions {
     await Promise.all(this.panels.map((panel) => panel.load()));
   }
 
-  /** Show two steps, at first the earliest next to the one that is there, or one again. */
+  /** Show two steps, at first the earliest next to the present one, or a single step again. */
   async compare() {
     if (!this.panels.length) return;
     this.panels = this.panels.length > 1 ? this.panels.slice(0, 1) : [new Panel(this, 0), this.panels[0]];
     await this.arrange();
   }
 
-  /** Whether an answer passes the filters. */
+  /** Return whether an answer passes the filters. */
   passes(batch, answer) {
     const { q, least, most, short: fewest, long } = this.filters;
     const length = batch.length(answer);
@@ -124,7 +124,7 @@ class Completions {
   }
 }
 
-/** One step: a slider to choose it, what it is, and its answers. */
+/** One step: a slider to choose it, its description, and its answers. */
 class Panel {
   constructor(page, at) {
     this.page = page;
@@ -210,7 +210,7 @@ class Panel {
     return h("div", {}, row, place);
   }
 
-  /** Move to another answer, unless the answers of another step are on their way, which would take the place of these. */
+  /** Move to another answer, unless the answers of another step are being loaded, which would replace these. */
   focus(by) {
     if (this.element.ariaBusy === "true") return;
     const buttons = [...this.element.querySelectorAll("button.open")];
@@ -219,7 +219,7 @@ class Panel {
   }
 }
 
-/** What the server says of a step, with the tokens of each answer at hand. */
+/** Data of a step from the server, with the passes of each answer. */
 class Batch {
   constructor(found) {
     Object.assign(this, found);
@@ -235,12 +235,12 @@ class Batch {
     return this.has ? this.byAnswer.get(answer.index) ?? [] : [];
   }
 
-  /** Its last pass. */
+  /** Return the last pass of an answer. */
   visit(answer) {
     return this.visitsOf(answer).at(-1);
   }
 
-  /** Tokens of an answer; where they are not known, characters. */
+  /** Return the number of tokens of an answer, or of characters if it is unknown. */
   length(answer) {
     return this.visit(answer)?.length ?? answer.tokens ?? plain(answer.text).length;
   }

@@ -1,4 +1,4 @@
-// Elements, calls to the server, numbers: what every page needs.
+// Elements, calls to the server and formats of numbers for all pages.
 
 const SVG = "http://www.w3.org/2000/svg";
 
@@ -13,12 +13,12 @@ function fill(element, properties, children) {
   return element;
 }
 
-/** Make an element of HTML; properties named on... are listeners. */
+/** Create an HTML element; properties named on... are listeners. */
 export const h = (tag, properties, ...children) => fill(document.createElement(tag), properties, children);
-/** Make an element of SVG. */
+/** Create an SVG element. */
 export const s = (tag, properties, ...children) => fill(document.createElementNS(SVG, tag), properties, children);
 
-/** Put children into an element in the place of what it holds; null and false are left out. */
+/** Replace the children of an element; null and false are left out. */
 export function put(element, ...children) {
   element.replaceChildren();
   return fill(element, {}, children);
@@ -31,7 +31,7 @@ export class ServerError extends Error {
   }
 }
 
-/** Ask the server; it answers JSON, or the error that is thrown. */
+/** Call the server; return its JSON, or throw its error. */
 export async function call(name, body = {}, signal = undefined) {
   let response;
   try {
@@ -67,7 +67,7 @@ export function unpack(text, kind = "f8") {
   return new KINDS[kind](bytes.buffer);
 }
 
-/** Return a number as a person reads it. */
+/** Format a number for reading. */
 export function short(value, digits = 3) {
   if (value === null || value === undefined || Number.isNaN(value)) return "–";
   if (!Number.isFinite(value)) return value > 0 ? "∞" : "−∞";
@@ -77,7 +77,7 @@ export function short(value, digits = 3) {
   return text.replace("-", "−");
 }
 
-/** Return the number of a cell: two decimals, fewer where there is no room for them. */
+/** Format the number of a cell: two decimals, or fewer if there is no room. */
 export function cellNumber(value) {
   const size = Math.abs(value);
   const text = size >= 1000 ? value.toExponential(0) : size >= 100 ? value.toFixed(0) : size >= 10 ? value.toFixed(1) : value.toFixed(2);
@@ -88,7 +88,7 @@ export const count = (n, what) => `${whole(n)} ${what}${n === 1 ? "" : "s"}`;
 export const whole = (value) => value.toLocaleString("en-US");
 
 let spoken = 0;
-/** Tell a screen reader, once a second at most. */
+/** Announce a text to screen readers, at most once per second. */
 export function announce(text) {
   const now = performance.now();
   if (now - spoken < 1000) return;
@@ -117,13 +117,13 @@ export function commandLine(label = "The same on the command line") {
 }
 
 let about = null;
-/** Return what the server says of itself, asked for once. */
+/** Return the server's description of itself, loaded once. */
 export const facts = () => (about ??= call("about"));
 
 /** The command that builds the documentation and serves it here. */
 const READING = "make docs && operant serve --docs site";
 
-/** Return a link to a page of the documentation; where it has no address, nothing, or the command that gives it one. */
+/** Return a link to a page of the documentation; without an address, the command that provides one, or nothing. */
 export function documentation(page, label, { how = false } = {}) {
   const place = h("span", { className: "documentation" });
   const [file, part] = page.split("#");
@@ -134,7 +134,7 @@ export function documentation(page, label, { how = false } = {}) {
   return place;
 }
 
-/** Return a word as a shell reads it. */
+/** Quote a word for a shell. */
 export const quoted = (text) => (/^[\w@%+=:,./-]+$/.test(text) ? text : `'${text.replaceAll("'", `'"'"'`)}'`);
 
 export async function copy(text) {
@@ -159,7 +159,7 @@ export function save(name, text, type = "text/plain") {
   setTimeout(() => URL.revokeObjectURL(address), 1000);
 }
 
-/** Return a callback that runs once calls have ceased for a while. */
+/** Return a callback that runs after calls have paused for some time. */
 export function debounced(action, milliseconds) {
   let timer = 0;
   return (...values) => {
@@ -168,7 +168,7 @@ export function debounced(action, milliseconds) {
   };
 }
 
-/** Whether a key is meant for the page, and not for a field. */
+/** Return whether a key is meant for the page, and not for a field. */
 export function isForPage(event) {
   const target = event.target;
   return !(event.ctrlKey || event.metaKey || event.altKey) && !target.closest?.("input, select, textarea, dialog[open]");
@@ -177,7 +177,7 @@ export function isForPage(event) {
 /** Return the state in the fragment of the address. */
 export const fragment = () => new URLSearchParams(location.hash.slice(1));
 
-/** Put a state into the fragment of the address; a pushed one is a step for the back button. */
+/** Write a state to the fragment of the address; a pushed one is a step for the back button. */
 export function setFragment(parameters, push = false) {
   const text = parameters.toString();
   const address = `${location.pathname}${text ? `#${text}` : ""}`;

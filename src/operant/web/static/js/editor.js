@@ -118,7 +118,7 @@ export function editor(page) {
     element,
     refresh,
     tool: () => tool,
-    /** The token to paint; a stroke goes on with what it began with. */
+    /** Return the token to paint; a stroke continues with its first token. */
     token(first, under) {
       const value = Number(reward.value);
       const tokens = { wall: under === "#" ? "." : "#", start: under === "S" ? "." : "S", cliff: "C", floor: ".", end: Number.isFinite(value) ? signed(value) : null, bonus: Number.isFinite(value) ? `(${signed(value)})` : null };

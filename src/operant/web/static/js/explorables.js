@@ -1,4 +1,4 @@
-// Explorables: equations to turn knobs on. Every curve comes from the library on the server; nothing is computed here.
+// Explorables: interactive equations. The library on the server computes every curve, and this page none.
 
 import { Bars } from "./bars.js";
 import { BatchPicker } from "./batches.js";
@@ -49,7 +49,7 @@ class Explorable {
     return h("label", { className: "check" }, box, "Logarithmic axis");
   }
 
-  /** Take the levels of bars, which follow at once: the server's answer has the same, and what follows from them. */
+  /** Set the levels of bars immediately: the server returns the same levels, and the curves that depend on them. */
   drag(name, levels) {
     levels.forEach((level, i) => (this.values[`${name}${i + 1}`] = Number(level.toFixed(4))));
     this.chart.show(this.chart.series.map((one) => (one.name === name ? { ...one, y: levels } : one)));
@@ -65,7 +65,7 @@ class Explorable {
     return this.draw();
   }
 
-  /** What differs from the beginning. */
+  /** Return the values that differ from the defaults. */
   get changed() {
     const turned = this.about.knobs.filter(({ name, value }) => this.values[name] !== value).map(({ name }) => [`${this.about.name}.${name}`, this.values[name]]);
     return this.chart.options.logX ? [...turned, [`${this.about.name}.x`, "log"]] : turned;

@@ -1,4 +1,4 @@
-// A world and the numbers of its states as a picture that can be clicked, painted and walked by keys.
+// A world and the numbers of its states as a drawing that can be clicked, painted and navigated by keys.
 
 import { cellNumber, h, s, short } from "./dom.js";
 import { kindOf, rewardOf } from "./world.js";
@@ -11,10 +11,10 @@ const STRONGEST = 80;
 const TRIANGLES = [[0, 0, 1, 0], [1, 0, 1, 1], [1, 1, 0, 1], [0, 1, 0, 0]];
 const PLACES = [[0.5, 0.17, "middle"], [0.95, 0.53, "end"], [0.5, 0.9, "middle"], [0.05, 0.53, "start"]];
 
-/** The names of the actions in a mask of bits. */
+/** Return the names of the actions in a bit mask. */
 export const actionNames = (bits) => NAMES.filter((_, a) => bits & (1 << a));
 
-/** Return a number with no more digits than a triangle has room for. */
+/** Format a number with the digits that fit into a triangle. */
 function tight(value) {
   const size = Math.abs(value);
   if (size >= 1000) return cellNumber(value);
@@ -31,7 +31,7 @@ function strengthOf(value, scale) {
 /** Return the color of a strength, as a style. */
 const colorOf = (strength) => strength ? `color-mix(in oklab, var(--${strength < 0 ? "neg" : "pos"}) ${Math.abs(strength)}%, var(--cell))` : "var(--cell)";
 
-/** Color an element; the same color is not set again. */
+/** Color an element, unless it has this color already. */
 function shade(element, value, scale) {
   const strength = strengthOf(value, scale);
   if (element.strength === strength) return;
@@ -61,7 +61,7 @@ function arrow(bits) {
   return path;
 }
 
-/** The colors of a large grid on a canvas with one pixel a cell: the styles of ten thousand elements take too long. */
+/** The colors of a large grid on a canvas with one pixel per cell: styling ten thousand elements is too slow. */
 class Pixels {
   constructor() {
     this.canvas = h("canvas", { className: "pixels", "aria-hidden": "true" });
@@ -69,14 +69,14 @@ class Pixels {
     this.palettes = new Map();
   }
 
-  /** Make place for the colors of so many cells. */
+  /** Resize for the colors of this many cells. */
   resize(columns, rows) {
     Object.assign(this.canvas, { width: columns, height: rows });
     this.image = new ImageData(columns, rows);
     this.colors = new Uint32Array(this.image.data.buffer);
   }
 
-  /** The colors of all strengths in the theme that is shown, as pixels. */
+  /** Return the colors of all strengths in the present theme, as pixels. */
   get palette() {
     const theme = getComputedStyle(this.probe).backgroundColor;
     if (!this.palettes.has(theme)) {
@@ -100,17 +100,17 @@ class Pixels {
   }
 }
 
-/** Return what colors a state of a frame: its value, visits or error. */
+/** Return the number that colors a state of a frame: its value, visits or error. */
 function paintedOf({ values, visits, exact, view }, state) {
   if (view === "visits") return visits?.[state] ?? 0;
   return view === "error" ? -Math.abs(exact ? values[state] - exact[state] : 0) : values[state];
 }
 
-/** Whether a cell has a value that the agent learns. */
+/** Return whether a cell has a value that the agent learns. */
 const isKnown = ({ kind }) => kind !== "wall" && kind !== "end" && kind !== "cliff";
 
 export class GridView {
-  /** act(state, token, first): a cell was clicked, painted over, or chosen by a key. */
+  /** act(state, token, first): a cell was clicked, painted or chosen by a key. */
   constructor(label, act) {
     this.label = label;
     this.act = act;
@@ -129,7 +129,7 @@ export class GridView {
     addEventListener("pointerup", () => (this.painting = null));
   }
 
-  /** Draw the cells of a world; their numbers come by `show`. */
+  /** Draw the cells of a world; `show` adds their numbers. */
   draw(world, held = null) {
     const rows = world.cells.length;
     const columns = world.cells[0].length;
@@ -140,7 +140,7 @@ export class GridView {
     this.shown = null;
     this.element.classList.toggle("plain", this.plain);
     if (this.plain) this.pixels.resize(columns, rows);
-    const margin = this.plain ? 0 : 1; // the canvas has none
+    const margin = this.plain ? 0 : 1; // the canvas has no margin
     this.svg.setAttribute("viewBox", `${-margin} ${-margin} ${columns * SIDE + 2 * margin} ${rows * SIDE + 2 * margin + (windy ? 22 : 0)}`);
     this.svg.style.maxWidth = `${Math.max(260, Math.min(760, columns * 84))}px`;
     this.svg.setAttribute("aria-rowcount", rows);
@@ -188,8 +188,8 @@ export class GridView {
   }
 
   /**
-   * Show numbers: `values`, `q`, `policy`, `visits`, `exact` of one frame, each per state; `view` says what colors mean,
-   * `scale` the value of the strongest color, `place` the state of the agent.
+   * Show numbers: `values`, `q`, `policy`, `visits`, `exact` of one frame, each per state; `view` selects what is colored,
+   * `scale` is the value of the strongest color, `place` the state of the agent.
    */
   show(frame) {
     this.shown = frame;
@@ -242,7 +242,7 @@ export class GridView {
     if (isKnown(cell)) cell.best = policy[state];
   }
 
-  /** Give every cell its sentence for screen readers; only the one in focus changes while frames run. */
+  /** Set the description of every cell for screen readers; only the focused cell changes while frames play. */
   describeAll() {
     this.cells.forEach((_, state) => this.describe(state));
   }
@@ -297,7 +297,7 @@ export class GridView {
     event.stopPropagation();
   }
 
-  /** Put the focus back to where it was, after a redraw. */
+  /** Restore the focus after a redraw. */
   refocus() {
     this.cells[this.focused]?.group.focus();
   }

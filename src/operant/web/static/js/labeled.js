@@ -1,4 +1,4 @@
-// What was labeled: who, how well annotators agree, and the labels as a file.
+// Labels so far: their annotators, the agreement, and the labels as a file.
 
 import { call, commandLine, h, put, save, short, whole } from "./dom.js";
 
@@ -6,7 +6,7 @@ const FORMS = [["pairs", "pairs, as TRL reads them"], ["rankings", "rankings"], 
 const HELD_OUT = [["without", "left out"], ["with", "with them"], ["only", "those alone"]];
 
 export class Overview {
-  /** The labels of a run, which the command line calls `path`. */
+  /** Show the labels of a run, which the command line calls `path`. */
   constructor(run, path) {
     this.run = run;
     this.path = path;

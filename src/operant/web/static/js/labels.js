@@ -1,4 +1,4 @@
-// Labels: one prompt, two completions or more, one key. An answer counts once the server says that it is on the disk.
+// Labels: one prompt, two or more completions, one key. An answer counts after the server confirms that it is on disk.
 
 import { announce, call, commandLine, fragment, h, isForPage, put, quoted, setFragment, whole } from "./dom.js";
 import { Overview } from "./labeled.js";
@@ -31,7 +31,7 @@ class Labels {
     else this.ask();
   }
 
-  /** Ask which run, and who labels. */
+  /** Show a form for the run and the annotator. */
   ask(problem = "") {
     const run = h("select", { id: "run" }, this.runs.map((name) => h("option", { value: name, selected: name === this.run }, name)));
     const overlap = h("input", { id: "overlap", type: "number", min: 1, max: MOST_ANNOTATORS, step: 1, value: this.overlap, required: true });
@@ -57,7 +57,7 @@ class Labels {
     setFragment(new URLSearchParams({ run: this.run, as: this.annotator, ...(this.overlap > 1 ? { overlap: this.overlap } : {}), ...(this.repeat ? { repeat: 1 } : {}) }));
     try {
       localStorage.setItem("operant-annotator", this.annotator);
-    } catch { /* private windows keep nothing */ }
+    } catch { /* private windows store nothing */ }
     this.build();
     try {
       this.show(await call("labels/following", this.who()));
@@ -113,7 +113,7 @@ class Labels {
     this.root.dataset.ready = this.item.id;
   }
 
-  /** Take the next best of more than two completions; the last one but one decides the last. */
+  /** Rank the next best of more than two completions; choosing the second last completes the ranking. */
   rank(i) {
     if (this.ranked.includes(i) || this.pending) return;
     this.ranked.push(i);
@@ -124,7 +124,7 @@ class Labels {
     if (this.ranked.length === length) this.answer("ranking", this.item.completions.map((_, k) => this.ranked.indexOf(k) + 1));
   }
 
-  /** Take the last place of a ranking back. */
+  /** Undo the last rank. */
   unrank() {
     this.ranked.pop();
     this.places();
@@ -137,7 +137,7 @@ class Labels {
     });
   }
 
-  /** Ask what was answered again, in another order. */
+  /** Label answered items again, in another order. */
   async again() {
     this.repeat = true;
     await this.begin();
@@ -146,7 +146,7 @@ class Labels {
   async answer(outcome, ranks = undefined) {
     if (!this.item || this.pending) return;
     const body = { ...this.who(), item_id: this.item.id, round: this.item.round, outcome, ranks: ranks ?? null, event_id: identifier(), seconds: (performance.now() - this.since) / 1000 };
-    delete body.repeat; // the round of the item says it
+    delete body.repeat; // the round of the item determines it
     const answer = await this.send("labels/record", body);
     if (!answer) {
       this.ranked = [];
@@ -165,7 +165,7 @@ class Labels {
     if (answer.undone) this.show(answer);
   }
 
-  /** Send until the server has answered, always with the same id, so that nothing is stored twice. */
+  /** Send until the server responds, always with the same id, so that nothing is stored twice. */
   async send(name, body) {
     this.pending = true;
     this.root.setAttribute("aria-busy", "true");

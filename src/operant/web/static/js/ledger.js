@@ -1,8 +1,8 @@
-// The token ledger: tokens in colors, and the row of numbers that each of them has.
+// The token ledger: colored tokens, with a row of numbers for each.
 
 import { h, short, whole } from "./dom.js";
 
-/** What tokens are colored by: a column, the number without color, and how far from it is full color (null: the largest). */
+/** Colorings of tokens: a column, the number without color, and the distance from it with full color (null: the largest). */
 export const COLORS = {
   advantage: { title: "Advantage", middle: 0, span: null },
   ratio: { title: "Ratio", middle: 1, span: 0.3 },
@@ -20,7 +20,7 @@ const COLUMNS = [
 
 const visible = (piece) => piece.replaceAll("\n", "↵\n").replaceAll("\t", "→\t");
 
-/** Return the tokens of an answer, each on a color between two, none in the middle. */
+/** Return the tokens of an answer, colored between two colors with none in the middle. */
 export function tokens(batch, visit, name) {
   const { piece } = batch.columns;
   const column = batch.columns[name];
@@ -48,7 +48,7 @@ function facts(batch, at) {
   return COLUMNS.filter(([name]) => batch.columns[name]).map(([name, title]) => `${title}: ${shown(name, batch.columns[name][at])}`).join("\n");
 }
 
-/** Return the ledger of an answer in an optimizer step: a row a token, and the sums of what adds up to the loss. */
+/** Return the ledger of an answer in an optimizer step: a row per token, and the sums of the terms of the loss. */
 export function ledgerTable(batch, visit) {
   const columns = COLUMNS.filter(([name]) => batch.columns[name]);
   const places = Array.from({ length: visit.length }, (_, i) => visit.start + i);
@@ -61,7 +61,7 @@ export function ledgerTable(batch, visit) {
     h("tfoot", {}, h("tr", {}, h("th", { scope: "row" }, "Sum"), columns.map(([name]) => h("td", { className: "number" }, adds(name) ? short(sum(name), 5) : ""))))));
 }
 
-/** Return what a batch is, in a line or two: its answers, its rewards, and how its columns sum to the logged loss. */
+/** Return a summary of a batch: its answers, its rewards, and the sums of its columns with the logged loss. */
 export function describe(batch, kept) {
   const rewards = kept.map((answer) => answer.reward).filter((reward) => reward !== null && reward !== undefined);
   const mean = rewards.reduce((total, reward) => total + reward, 0) / rewards.length;

@@ -1,4 +1,4 @@
-// The shell: which page it is, colors, keys that hold everywhere.
+// The frame of all pages: navigation, colors and global keys.
 
 import { facts, h, isForPage } from "./dom.js";
 
@@ -19,7 +19,7 @@ function setTheme(name) {
   document.getElementById("theme").textContent = { auto: "Auto", light: "Light", dark: "Dark" }[name];
   try {
     localStorage.setItem("operant-theme", name);
-  } catch { /* private windows keep nothing */ }
+  } catch { /* private windows store nothing */ }
 }
 
 function theme() {
@@ -64,7 +64,7 @@ async function start() {
   }
   document.getElementById("theme").addEventListener("click", () =>
     setTheme(THEMES[(THEMES.indexOf(theme()) + 1) % THEMES.length]));
-  addDocumentation().catch(() => {}); // the page shows that the server does not answer
+  addDocumentation().catch(() => {}); // the page itself reports that the server does not respond
   const page = document.getElementById("page");
   let keys = [];
   document.getElementById("help").addEventListener("click", () => showKeys(keys));

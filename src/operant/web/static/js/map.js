@@ -1,4 +1,4 @@
-// The map: the catalog as a tree that folds, each leaf with its idea, its paper and its command.
+// The map: the catalog as a collapsible tree; each leaf has its idea, its paper and its command.
 
 import { call, commandLine, documentation, fragment, h, isForPage, put, setFragment } from "./dom.js";
 
@@ -47,7 +47,7 @@ class Map_ {
     if (push) setFragment(new URLSearchParams({ at: id }), true);
   }
 
-  /** Show what an algorithm builds on and what builds on it, in the detail and on the map. */
+  /** Show the algorithms that an algorithm builds on and those that build on it, in the detail and on the map. */
   relate({ id, leaf }) {
     const bases = leaf.builds_on.map((base) => this.leaves.find((one) => one.id === base));
     const heirs = this.leaves.filter((one) => one.leaf.builds_on.includes(id));

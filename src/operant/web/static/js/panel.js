@@ -1,4 +1,4 @@
-// One algorithm in the world: its frames, its picture, what it says.
+// One algorithm in the world: its frames, its drawing, its messages.
 
 import { actionNames, GridView } from "./gridview.js";
 import { ALGORITHMS, KNOBS, NAMES, PARAMETERS } from "./algorithms.js";
@@ -11,7 +11,7 @@ function decode(answer) {
 }
 
 export class Panel {
-  /** page offers: state, act(state, first), changed(), computed(). */
+  /** page has: state, act(state, first), changed(), computed(). */
   constructor(page, slot, algorithm) {
     this.page = page;
     this.slot = slot;
@@ -41,7 +41,7 @@ export class Panel {
     return KNOBS.get(this.algorithm);
   }
 
-  /** Ask for the frames of the present world; while one request is under way, only the newest waits. */
+  /** Request the frames of the present world; while a request is in progress, only the newest one waits. */
   async compute(drawing) {
     this.wanted = drawing;
     if (this.busy) {
@@ -92,7 +92,7 @@ export class Panel {
     return this.data[name]?.subarray(i * size, (i + 1) * size) ?? null;
   }
 
-  /** The value of the strongest color, the same for all frames. */
+  /** Return the value of the strongest color, the same for all frames. */
   scale(view) {
     if (view === "visits") return Math.max(1, ...this.slice("visits", this.frames - 1, this.data.states) ?? [1]);
     const exact = this.data.exact.values;
@@ -136,7 +136,7 @@ export class Panel {
     return i === frames - 1 && complete ? `${text}: finished` : text;
   }
 
-  /** Say what the focused cell holds. */
+  /** Describe the focused cell. */
   spoken(state, frame) {
     const i = Math.min(frame, this.frames - 1);
     const value = this.data.values[i * this.data.states + state];

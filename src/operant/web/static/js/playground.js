@@ -31,7 +31,7 @@ class Playground {
     document.addEventListener("keydown", (event) => this.key(event));
   }
 
-  /** Take the state from the address. */
+  /** Read the state from the address. */
   read() {
     const given = fragment();
     const preset = this.presets.find((one) => one.name === given.get("world")) ?? this.presets[0];
@@ -185,7 +185,7 @@ class Playground {
     for (const panel of this.panels) panel.grid.draw(this.world, this.held);
   }
 
-  /** The world has changed: show it at once, and ask for its numbers. */
+  /** Show the changed world immediately, and request its numbers. */
   edited(next, { push = true } = {}) {
     this.edits.push(copyOf(this.world));
     if (this.edits.length > 200) this.edits.shift();
@@ -213,7 +213,7 @@ class Playground {
     announce("undone");
   }
 
-  /** A cell was clicked, painted or chosen by a key. */
+  /** Handle a cell that was clicked, painted or chosen by a key. */
   act(cell, first) {
     const columns = this.world.cells[0].length;
     const [r, c] = [Math.floor(cell / columns), cell % columns];
@@ -231,7 +231,7 @@ class Playground {
     this.edited(next, { push: first });
   }
 
-  /** Pick up what is in a cell, or put down what is held. */
+  /** Pick up the content of a cell, or put it down. */
   move(cell, r, c, token) {
     if (this.held === null) {
       if (kindOf(token) === "floor") return;
@@ -279,7 +279,7 @@ class Playground {
     for (const panel of this.panels) panel.compute(drawing);
   }
 
-  /** The frames of a panel have come. */
+  /** Handle new frames of a panel. */
   computed() {
     if (this.panels.some((panel) => panel.busy)) return;
     this.scrub.max = this.last;

@@ -1,4 +1,4 @@
-// One run: what it is, how it ended, what it was asked for, its pictures and films.
+// One run: its configuration, its outcome, its plots and videos.
 
 import { commandLine, count, documentation, h, whole } from "./dom.js";
 

@@ -1,4 +1,4 @@
-// Runs: the list, live curves, comparison with a pinned one, what differs, pictures and films.
+// Runs: the list, live curves, comparison with a pinned run, differences, plots and videos.
 
 import { Chart } from "./chart.js";
 import { call, commandLine, fragment, h, isForPage, put, setFragment, short, whole } from "./dom.js";
@@ -85,7 +85,7 @@ class Runs {
     document.addEventListener("visibilitychange", () => this.listen());
   }
 
-  /** Follow the files of the selected runs; what is written while nobody looks is read at once afterwards. */
+  /** Follow the files of the selected runs; records written while the page is hidden are read when it is shown. */
   listen() {
     const wanted = document.hidden ? "" : `/events?${new URLSearchParams({ runs: this.selected.join(","), file: this.metric ? "metrics" : "evaluations" })}`;
     if (wanted === this.followed) return;
@@ -110,7 +110,7 @@ class Runs {
     });
   }
 
-  /** Read the list again, not too often. */
+  /** Read the list again, with a minimum interval. */
   async relist() {
     if (document.hidden) return;
     if (this.relisting) {
@@ -131,7 +131,7 @@ class Runs {
     this.problem.hidden = false;
   }
 
-  /** Select a run where none is: one that is running, or has a score. */
+  /** Select a run if none is selected: a running one, or one with a score. */
   choose() {
     if (this.selected.length || !this.entries.length) return;
     const first = this.entries.find((entry) => entry.outcome === "running") ?? this.entries.find((entry) => entry.iqm !== null) ?? this.entries[0];
@@ -221,7 +221,7 @@ class Runs {
     this.plot();
   }
 
-  /** The pinned run comes first: the others are compared with it. */
+  /** Put the pinned run first: the others are compared with it. */
   ordered() {
     return this.pinned ? [this.pinned, ...this.selected.filter((name) => name !== this.pinned)] : this.selected;
   }

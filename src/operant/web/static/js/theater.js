@@ -1,4 +1,4 @@
-// An episode on a canvas, frame by frame, with what the policy makes of each state next to it.
+// An episode on a canvas, frame by frame, next to the policy's outputs in each state.
 
 import { Chart } from "./chart.js";
 import { call, debounced, h, put, s, short, unpack, whole } from "./dom.js";
@@ -10,7 +10,7 @@ const BARS = 18;
 const still = () => matchMedia("(prefers-reduced-motion: reduce)").matches;
 
 export class Theater {
-  /** page offers: run, changed(push), away() when the server stands at another update. */
+  /** page has: run, changed(push), away() for a server that is at another update. */
   constructor(page) {
     this.page = page;
     this.position = 0;
@@ -44,7 +44,7 @@ export class Theater {
     this.frame = this.frame.bind(this);
   }
 
-  /** Show the seeds that there are, by their numbers. */
+  /** Show the seeds by their numbers. */
   name(seeds) {
     put(this.seeds, seeds.map((seed, i) => h("option", { value: i }, String(seed))));
     this.seed = Math.min(this.seed, seeds.length - 1);
@@ -58,7 +58,7 @@ export class Theater {
     this.page.seedChanged();
   }
 
-  /** Play the episode of the update at a budget used; it begins at a step. */
+  /** Play the episode of the update at a budget, from a step. */
   async begin(at, position = 0) {
     this.at = at;
     this.key = `${at} ${this.seed} ${this.sample}`;
@@ -74,7 +74,7 @@ export class Theater {
     await this.fill();
   }
 
-  /** Ask for scenes until there are enough ahead of the one that is shown. */
+  /** Request scenes until enough follow the one that is shown. */
   async fill() {
     if (this.filling === this.key) return;
     const key = (this.filling = this.key);
@@ -136,7 +136,7 @@ export class Theater {
     const last = Math.max(0, this.scenes.length - 1);
     this.wanted = Math.max(0, this.wanted + by);
     if (this.ended) this.wanted = Math.min(this.wanted, last);
-    this.show(Math.min(this.wanted, last), false); // what is not there yet is shown once it is
+    this.show(Math.min(this.wanted, last), false); // later scenes are shown when they arrive
     this.fill();
     this.page.changed(false);
   }
@@ -198,7 +198,7 @@ export class Theater {
     put(this.numbers, this.rows(scene));
   }
 
-  /** What the policy makes of a state: a bar and a number for each action. */
+  /** Show the policy's outputs in a state: a bar and a number for each action. */
   rows(scene) {
     const { probabilities, q, mean, std } = scene.told;
     const taken = scene.action?.length === 1 && !mean ? scene.action[0] : null;
@@ -226,7 +226,7 @@ export class Theater {
     this.chart.show(series);
   }
 
-  /** Whether an episode that comes up plays by itself. */
+  /** Return whether an episode plays by itself when it is shown. */
   start() {
     if (!still() && !this.playing) this.toggle(true);
   }

@@ -1,4 +1,4 @@
-// Time travel: any update of a run, its policy at play. One goes there by the curve, the slider, or keys.
+// Time travel: any update of a run, with its policy at play. The curve, the slider and keys select the update.
 
 import { announce, call, commandLine, count, h, put, whole } from "./dom.js";
 import { Theater } from "./theater.js";
@@ -10,7 +10,7 @@ const MOST_QUEUED = 20;
 const ORIGINS = { checkpoint: "the checkpoint at", memory: "the state kept in memory at", start: "the start of training", here: "the previous state, at" };
 
 export class Travel {
-  /** page offers: cursor(at or null), remember(push). */
+  /** page has: cursor(at or null), remember(push). */
   constructor(page) {
     this.page = page;
     this.run = null;
@@ -63,7 +63,7 @@ export class Travel {
     this.theater.name(about.seeds);
     if (about.problem) return;
     this.asked = null;
-    if (!asked) call("travel/load", { run: entry.name }).catch(() => {}); // a click will say what is wrong
+    if (!asked) call("travel/load", { run: entry.name }).catch(() => {}); // a click shows the error
     if (asked) {
       Object.assign(this.theater, { seed: Math.min(asked.seed, about.seeds.length - 1), speed: asked.speed, sample: asked.sample });
       this.theater.seeds.value = this.theater.seed;
@@ -82,7 +82,7 @@ export class Travel {
     this.page.cursor(null);
   }
 
-  /** Take the state in the address; it counts once the run is open. */
+  /** Read the state from the address; it applies once the run is open. */
   read(given) {
     const at = given.get("at");
     this.asked = at === null || !/^\d+$/.test(at) ? null : {
@@ -113,7 +113,7 @@ export class Travel {
     if (this.at !== null) this.page.remember(push);
   }
 
-  /** A point of a curve is pressed or dragged over. */
+  /** Handle a point of a curve that is pressed or dragged. */
   pick(x) {
     if (!this.run || this.about?.problem) return;
     this.dragging = true;
@@ -133,7 +133,7 @@ export class Travel {
     this.page.cursor(at);
   }
 
-  /** Go to an update; only the latest wish counts. */
+  /** Go to an update; only the latest request counts. */
   async go(at, { way = "to", position = 0, play = false, times = 1 } = {}) {
     this.want = at;
     this.wish = { at, way, position, play, times };
@@ -186,7 +186,7 @@ export class Travel {
     this.status.textContent = `Computing again: ${whole(consumed)} of ${whole(to)}`;
   }
 
-  /** Give up a journey: the updates so far stay in memory. */
+  /** Cancel the request: the updates so far stay in memory. */
   stop() {
     this.queued = 0;
     this.wish = null;
@@ -208,7 +208,7 @@ export class Travel {
     this.page.remember(false);
     announce(`Update at ${whole(arrival.consumed)}`);
     if (same && this.theater.scenes.length) return;
-    this.seedChanged(); // not waited for: the next key may come
+    this.seedChanged(); // not awaited: another key may follow
     this.theater.begin(arrival.consumed, position);
     if (play) this.theater.start();
   }
@@ -235,7 +235,7 @@ export class Travel {
     this.go(this.at, { way: "confirm", position: this.theater.position });
   }
 
-  /** The server stands elsewhere: another page has gone there, or its process was ended meanwhile. */
+  /** Handle a server at another update: another page has moved it, or its process has ended. */
   away() {
     if (this.at !== null && !this.going) this.go(this.at, { position: this.theater.position });
   }
@@ -254,7 +254,7 @@ export class Travel {
     this.problem.hidden = false;
   }
 
-  /** Go on by some updates, or back. */
+  /** Move forward by some updates, or back. */
   by(updates, play = true) {
     if (!this.run || this.about?.problem) return;
     if (this.going) {
@@ -267,7 +267,7 @@ export class Travel {
     else if (updates < 0 && here > 0) this.go(here, { way: "back", play, times: -updates });
   }
 
-  /** Take a key, and return whether it was one of these. */
+  /** Handle a key, and return whether it was one of these. */
   key(event) {
     if (this.element.hidden || this.about?.problem) return false;
     const many = event.shiftKey ? 10 : 1;

@@ -1,4 +1,4 @@
-// The table of an update: on the grid where there is one, next to the exact solution where the model is known.
+// The table of an update: on the grid if there is one, next to the exact solution if the model is known.
 
 import { Chart } from "./chart.js";
 import { GridView } from "./gridview.js";
@@ -27,7 +27,7 @@ export class TravelTable {
     this.data = null;
   }
 
-  /** Read the table of the update where the server stands. */
+  /** Load the table of the update at which the server is. */
   async read(at, seed) {
     const answer = await call("travel/table", { run: this.page.run, at, seed_index: seed });
     if (answer.away || !answer.table) {

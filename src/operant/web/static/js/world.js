@@ -1,9 +1,9 @@
-// A world as the page edits it: cells, rules, jumps. Its text is what the server computes with.
+// A world on the page: cells, rules, jumps. The server computes with its text.
 
 export const WALL = "#";
 const DEFAULTS = { step: 0, goal: 1, hole: 0, cliff: -100, bump: null, slip: 0, gusts: false, actions: 4 };
 
-/** Return a world from an answer of the server. */
+/** Return a world from a response of the server. */
 export const worldOf = ({ cells, rules, jumps }) => ({ cells: cells.map((row) => [...row]), rules: { ...rules, wind: [...rules.wind] }, jumps: [...jumps] });
 
 export const copyOf = (world) => structuredClone(world);
@@ -24,7 +24,7 @@ export function drawingOf(world) {
   return [...lines, ...(lines.length ? [""] : []), ...rows, ""].join("\n");
 }
 
-/** Return a world in few characters: runs of equal cells are counted, longer tokens stand in brackets. */
+/** Encode a world in few characters: runs of equal cells are counted, longer tokens are in brackets. */
 export function encoded(world) {
   const rows = world.cells.map((row) => {
     let text = "";
@@ -42,7 +42,7 @@ export function encoded(world) {
   return [rows.join("/"), rules.join(","), world.jumps.join(",")].join("|").replace(/\|+$/, "");
 }
 
-/** Return the world of a text that `encoded` has made, or null where it is none. */
+/** Return the world of a text from `encoded`, or null if it is invalid. */
 export function decoded(text) {
   const [map, rules = "", jumps = ""] = text.split("|");
   const cells = map.split("/").map((row) => [...row.matchAll(/(\d*)(\[[^\]]*\]|[^\d[\]])/g)].flatMap(([, n, token]) =>
@@ -58,7 +58,7 @@ export function decoded(text) {
   return world;
 }
 
-/** Return a world of another size; what does not fit is cut off, what is new is floor. */
+/** Return a world of another size; cells outside are cut off, new cells are floor. */
 export function resized(world, rows, columns) {
   const next = copyOf(world);
   next.cells = Array.from({ length: rows }, (_, r) => Array.from({ length: columns }, (_, c) => world.cells[r]?.[c] ?? "."));
@@ -68,7 +68,7 @@ export function resized(world, rows, columns) {
   return next;
 }
 
-/** Return what a cell is: wall, start, end, cliff, bonus, jump or floor. */
+/** Return the type of a cell: wall, start, end, cliff, bonus, jump or floor. */
 export function kindOf(token) {
   if (token === WALL) return "wall";
   if (token === "S") return "start";
@@ -78,7 +78,7 @@ export function kindOf(token) {
   return token === "." || token === "F" ? "floor" : "jump";
 }
 
-/** Return the reward of entering an end, a cliff or a bonus; null where a cell has none of its own. */
+/** Return the reward of entering an end, a cliff or a bonus; null if a cell has no reward of its own. */
 export function rewardOf(world, token) {
   if (token === "G") return world.rules.goal;
   if (token === "H") return world.rules.hole;
