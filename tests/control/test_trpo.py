@@ -445,14 +445,14 @@ def test_action_spaces_without_a_head_are_rejected():
 
 
 def test_images_are_rejected():
-    class Pictures(Probe):
+    class Images(Probe):
         observation_space = gymnasium.spaces.Box(0, 255, (3, 48, 48), dtype="uint8")
 
         def observe(self):
             return torch.zeros(self.rows, 48, 48, dtype=torch.uint8).unsqueeze(1).expand(-1, 3, -1, -1).unsqueeze(1)
 
-    with pytest.raises(ValueError, match="trpo needs vectors, but the observations of Pictures are images"):
-        learner(Pictures)
+    with pytest.raises(ValueError, match="trpo needs vectors, but the observations of Images are images"):
+        learner(Images)
 
 
 def test_a_budget_of_zero_is_rejected():

@@ -13,12 +13,12 @@ def folder(tmp_path):
     folder = tmp_path / "my.files"
     folder.mkdir()
     (folder / "random.py").write_text(
-        "from dataclasses import dataclass\nimport beside\n\n"
-        "@dataclass(frozen=True)\nclass Point:\n    x: int = beside.X\n"
+        "from dataclasses import dataclass\nimport neighbor\n\n"
+        "@dataclass(frozen=True)\nclass Point:\n    x: int = neighbor.X\n"
     )
-    (folder / "beside.py").write_text("X = 3\n")
+    (folder / "neighbor.py").write_text("X = 3\n")
     yield folder
-    for name in [name for name in sys.modules if name.startswith(importing.PREFIX + "/") or name == "beside"]:
+    for name in [name for name in sys.modules if name.startswith(importing.PREFIX + "/") or name == "neighbor"]:
         del sys.modules[name]
 
 
@@ -40,10 +40,10 @@ def test_a_file_is_imported_once_under_a_name_that_hides_no_module(folder):
 def test_another_process_can_read_what_a_file_defines(folder):
     point = importing.imported(folder / "random.py").Point(5)
     code = "import sys, pickle; print(pickle.load(sys.stdin.buffer).x, sys.modules['random'].__file__ is None)"
-    (folder / "beside.py").unlink()  # the other process searches the path that it is given
+    (folder / "neighbor.py").unlink()  # the other process searches the path that it is given
     environment = folder.parent / "path"
     environment.mkdir()
-    (environment / "beside.py").write_text("X = 4\n")
+    (environment / "neighbor.py").write_text("X = 4\n")
     result = subprocess.run(
         [sys.executable, "-c", "import random; " + code],
         input=pickle.dumps(point),
@@ -55,7 +55,7 @@ def test_another_process_can_read_what_a_file_defines(folder):
 
 
 def test_a_changed_file_is_imported_again_on_request(folder):
-    path = folder / "beside.py"
+    path = folder / "neighbor.py"
     first = importing.imported(path)
     importing.refresh()
     assert importing.imported(path) is first

@@ -209,7 +209,7 @@ def test_ppo_learns_in_it_what_counts_in_gymnasium(tmp_path):
     assert min(trained.evaluate(20, backend="gymnasium").scores) > 150, "random actions score 22"
 
 
-# What it refuses, and what it makes of bounds
+# Errors and bounds
 
 
 def test_a_task_that_envpool_does_not_have_is_rejected():

@@ -154,4 +154,4 @@ def test_a_mistake_of_an_environment_elsewhere_is_shown():
 def test_a_loss_contains_its_cause():
     assert str(Lost(None)) == "no reply"
     assert str(Lost(-9, EOFError())) == "exit code -9"
-    assert str(Lost(None, ConnectionError("the node is gone"))) == "the node is gone"
+    assert str(Lost(None, ConnectionError("the node failed"))) == "the node failed"

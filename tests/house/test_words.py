@@ -103,6 +103,7 @@ DIALECT = {
     r"less that of": "difference from",
     rf"{COUNTED} an? {UNITS}": "per: 10 steps per second",
 }
+SCRIPT_COMMENT = re.compile(r"(?:^|\s)//.*|/\*.*|^\s*\* .*")
 PHRASES = re.compile("|".join(rf"\b(?:{pattern})\b" for pattern in DIALECT), re.IGNORECASE)
 MEANT = {
     "judge: ": "a parameter",
@@ -114,6 +115,9 @@ MEANT = {
     "{told}": "a variable",
     "columns(told": "a variable",
     "(picture": "a variable",
+    "'pictures'": "an entry of saved states",
+    "health/refused_steps": "a metric",
+    ".*refused": "a message of the operating system",
     "| at once |": "a name in recorded results",
     "but for the luck": "a name in recorded results",
     "flatter ε-greedy": "a name in recorded results",
@@ -191,11 +195,15 @@ def test_spelling_is_american(root):
 
 
 def prose(name, text):
-    """Yield the prose of a file with its line numbers: comments and strings of code, pages without code."""
+    """Yield the prose of a file with its line numbers: comments and strings of Python, comments of scripts, pages."""
     if name.endswith(".py"):
         for token in tokenize.generate_tokens(io.StringIO(text).readline):
             if token.type == tokenize.COMMENT or (token.type == tokenize.STRING and " " in token.string):
                 yield from enumerate(token.string.splitlines(), token.start[0])
+        return
+    if name.endswith(".js"):
+        for number, line in enumerate(text.splitlines(), 1):
+            yield from ((number, match[0]) for match in SCRIPT_COMMENT.finditer(line))
         return
     is_code = False
     for number, line in enumerate(text.splitlines(), 1):
@@ -224,6 +232,7 @@ def dialect(name, text):
         ("a.py", 'raise ValueError(f"{x} is not finite")  # seldom\n', ["1: not finite", "1: seldom"]),
         ("a.py", "judge, picture = at, once  # the judge\n", ["1: judge"]),
         ("a.py", '"""Args:\n    judge: reward functions of answers.\n"""\n', []),
+        ("a.js", 'f("at once"); // told\n/** Return what. */\nconst judge = 1;\n', ["1: told", "2: Return what"]),
         ("a.md", "It stands for `a picture` at once.\n```\nby chance\n```\n", ["1: stands for", "1: at once"]),
         ("a.md", "It runs 10 steps a second; news travel for ever.\n", ["1: steps a second", "1: news", "1: for ever"]),
         ("a.md", "It takes two steps a long way, 10 per second.\n", []),
@@ -238,9 +247,9 @@ def test_prose_is_the_plain_english_of_the_field(root):
     found = {}
     pages = [root / "CONTRIBUTING.md", root / "README.md", root / "experiments" / "README.md"]
     pages += sorted((root / "docs").rglob("*.md"))
-    helpers = [path for path in sorted((root / "tests").rglob("*.py")) if not path.name.startswith("test_")]
-    scripts = sorted((root / "experiments").glob("*.py"))
-    for path in [*pages, *scripts, *helpers, *sorted((root / "src").rglob("*.py"))]:
+    tests = [path for path in sorted((root / "tests").rglob("*.py")) if path.name not in TELL_OF_OLD_NAMES]
+    sources = [*sorted((root / "src").rglob("*.py")), *sorted((root / "src").rglob("*.js"))]
+    for path in [*pages, *sorted((root / "experiments").glob("*.py")), *tests, *sources]:
         if hits := dialect(path.name, path.read_text(encoding="utf-8")):
             found[str(path.relative_to(root))] = hits
     assert found == {}, f"replace by: {DIALECT}"

@@ -130,8 +130,8 @@ def test_a_comparison_of_summaries():
     row = standard(SUMMARIES) or {}
     assert row["prompt"] == "SUBREDDIT: r/AskReddit\nTITLE: A walk\nPOST: I went out.\nTL;DR:"
     assert (row["chosen"], row["rejected"], row["worker"]) == (" He walked.", " He stayed.", "w")
-    article = {"info": {"article": "News."}, "summaries": SUMMARIES["summaries"], "choice": 0}
-    assert (standard(article) or {})["prompt"] == "POST: News.\nTL;DR:"
+    article = {"info": {"article": "A text."}, "summaries": SUMMARIES["summaries"], "choice": 0}
+    assert (standard(article) or {})["prompt"] == "POST: A text.\nTL;DR:"
 
 
 @pytest.mark.parametrize("row", [ULTRAFEEDBACK, DISTILABEL])

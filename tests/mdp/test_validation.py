@@ -24,8 +24,8 @@ def test_raise_if_any_names_the_first_and_counts_the_rest():
     raise_if_any(np.zeros(3, bool), str)
     with pytest.raises(ValueError, match=r"^entry 1$"):
         raise_if_any(np.array([False, True]), lambda i: f"entry {i}")
-    with pytest.raises(ValueError, match=r"^entry 1 \(and 2 more like it\); mend it$"):
-        raise_if_any(np.array([False, True, True, False, True]), lambda i: f"entry {i}", "mend it")
+    with pytest.raises(ValueError, match=r"^entry 1 \(and 2 more like it\); fix it$"):
+        raise_if_any(np.array([False, True, True, False, True]), lambda i: f"entry {i}", "fix it")
 
 
 @pytest.mark.parametrize("given", [[1, 2], [1.0, 2.0], np.array([1, 2], np.uint8), np.array([1.0, 2.0], np.float32)])

@@ -11,7 +11,7 @@ from .twin import TwinAgent, TwinPrediction, play
 
 
 class Windowed:
-    """Twin that updates a step as soon as its target is known, from the list of the episode's steps."""
+    """Twin that applies an update as soon as its target is known, from the list of the episode's steps."""
 
     n = 3
 

@@ -1,4 +1,4 @@
-// Completions: the answers of a language model at each step, the advantages of their tokens, and two steps side by side.
+// Completions: the answers of a language model at each step, the advantages of their tokens, and two steps in comparison.
 
 import { announce, call, commandLine, debounced, fragment, h, isForPage, put, setFragment, short, unpack, whole } from "./dom.js";
 import { COLORS, describe, ledgerTable, tokens } from "./ledger.js";
