@@ -159,7 +159,7 @@ class Dice(gymnasium.Env):
 @pytest.mark.parametrize(
     ("algorithm", "values"), [("ppo", SMALL | {"normalize_obs": True}), ("dqn", {"learning_starts": 20})]
 )
-def test_what_was_learned_in_a_random_environment_can_be_evaluated(tmp_path, monkeypatch, algorithm, values):
+def test_a_policy_of_an_unseeded_environment_can_be_evaluated(tmp_path, monkeypatch, algorithm, values):
     spec = gymnasium.envs.registration.EnvSpec("OperantTestDice-v0", Dice)
     monkeypatch.setitem(gymnasium.registry, "OperantTestDice-v0", spec)
     options = {"run": tmp_path / "run", "budget": 64, "evaluate_episodes": 2, "progress": "silent"}
@@ -350,7 +350,7 @@ def test_a_run_that_has_lost_what_it_was_to_begin_with_is_not_resumed(tmp_path, 
 
 
 @pytest.mark.parametrize("backend", ["tensor", "gymnasium"])
-def test_what_is_seen_first_is_normalized_as_in_the_run_that_it_begins_with(tmp_path, backend):
+def test_the_first_observations_are_normalized_with_the_loaded_statistics(tmp_path, backend):
     options = {"normalize_obs": True, "env_backend": backend}
     first = train(tmp_path / "first", **options).experiment.learner.agent
     begun = train(tmp_path / "begun", init=tmp_path / "first", interrupted=lambda: True, **options)
@@ -759,7 +759,7 @@ def test_an_interrupted_language_model_is_resumed_to_the_same_end(tmp_path, algo
     assert resumed.evaluate(2).episodes == 2
 
 
-def test_what_a_language_model_answered_is_kept_and_rewound(tmp_path):
+def test_samples_of_a_language_model_are_saved_and_rewound(tmp_path):
     trained = operant.train("sft", "arithmetic", run=tmp_path / "run", **SPEAKING, batch_size=8)
     before = trained.run.samples_path.read_bytes()
     samples = read_records(trained.run.samples_path)
@@ -788,7 +788,7 @@ def test_what_a_language_model_answered_is_kept_and_rewound(tmp_path):
         ("rlhf", {"prompts_per_batch": 8, "task": "preference"}),
     ],
 )
-def test_what_is_evaluated_and_measured_changes_nothing_that_is_learned(tmp_path, monkeypatch, algorithm, values):
+def test_evaluations_and_metrics_do_not_change_training(tmp_path, monkeypatch, algorithm, values):
     options = SPEAKING | {"task": "arithmetic", "algorithm": algorithm} | values
     often = operant.train(run=tmp_path / "often", **options | {"evaluate_every": 8})
     assert read_records(often.run.evaluations_path)[0]["consumed"] == 0

@@ -195,7 +195,7 @@ def test_a_bad_state_is_rejected_as_a_whole_with_its_own_error():
 @pytest.mark.parametrize(
     ("state", "error"), [({"first": 5, "second": 6}, KeyError), ({"first": 5, "second": 0, "third": 7}, ValueError)]
 )
-def test_what_a_parent_class_loads_is_taken_back_too(state, error):
+def test_state_loaded_by_a_parent_class_is_restored_too(state, error):
     triple = Triple(1, 2)
     with pytest.raises(error):
         triple.load_state_dict(state)

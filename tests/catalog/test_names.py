@@ -82,7 +82,7 @@ def test_hints_of_errors():
     assert hint("xyz", {"b", "a"}) == "; known are: a, b"
 
 
-def test_what_takes_the_place_of_an_option_that_is_none_of_ours():
+def test_hints_for_options_of_other_libraries():
     known = {"model", "ref_reset_interval", "step"}
     assert hint("packing", known, GRPO) == ": always on"
     assert hint("--ref-model", known, GRPO, flags=True).startswith(": the model that training starts from; ")

@@ -139,7 +139,7 @@ def test_a_decision_is_reported(capsys):
     ("arguments", "message"),
     [(["--enough"], "--enough is for two runs, got 1"), (["--looks", "5"], "--looks sets when --enough tests")],
 )
-def test_what_enough_needs_is_named(arguments, message, cli, run):
+def test_requirements_of_enough_are_named(arguments, message, cli, run):
     status, _, err = cli("compare", run, *arguments)
     assert status == 2
     assert message in err

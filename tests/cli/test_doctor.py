@@ -6,7 +6,7 @@ import torch
 from operant.cli import doctor
 
 
-def test_what_is_found(answer, tmp_path, monkeypatch):
+def test_the_report_of_this_installation(answer, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     report = answer("doctor")
     assert report["versions"]["python"] == platform.python_version()
@@ -27,7 +27,7 @@ def test_the_report_in_words(cli):
     assert "cores allowed" in out
 
 
-def test_what_is_broken_or_missing_is_named_with_the_remedy(cli, monkeypatch):
+def test_broken_or_missing_packages_are_named_with_the_fix(cli, monkeypatch):
     def requirements():
         return ["numpy", "no-such-package"], {"extra": ["nor-this-one"], "other": ["numpy"]}
 

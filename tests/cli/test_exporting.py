@@ -11,7 +11,7 @@ from operant.language.configs import ModelOptions
 from operant.language.models import load as load_model
 
 
-def test_what_is_written(answer, spoken, tmp_path):
+def test_the_exported_files(answer, spoken, tmp_path):
     folder = tmp_path / "new" / "model"
     written = answer("export", spoken, folder)
     assert (written["folder"], written["seed"]) == (str(folder), 0)

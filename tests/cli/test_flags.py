@@ -31,7 +31,7 @@ def test_flags_are_the_fields_that_can_be_given():
         (["x"], "unexpected argument 'x'; see `operant train ppo --help`"),
     ],
 )
-def test_what_is_left_over(words, said):
+def test_unknown_arguments_are_reported_with_a_hint(words, said):
     assert unknown(words, flags_of(Options), "train ppo", catalog.find("ppo")) == said
 
 

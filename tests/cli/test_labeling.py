@@ -204,7 +204,7 @@ def test_answers(line, count, expected):
         ("a==bc", 3),
     ],
 )
-def test_what_is_no_answer(line, count):
+def test_invalid_answers_are_rejected(line, count):
     with pytest.raises(ValueError, match="is not a valid answer; choose from: "):
         read_answer(line, count)
 

@@ -15,7 +15,7 @@ IMPORTS = "import json, sys; from operant.cli import main; main(json.loads(sys.a
 
 
 @pytest.mark.parametrize("arguments", [[], ["--help"], ["--version"], ["list"], ["list", "--json"], ["tran"]])
-def test_what_computes_nothing_imports_nothing_heavy(arguments):
+def test_commands_without_computation_import_nothing_heavy(arguments):
     command = [sys.executable, "-c", IMPORTS, json.dumps(arguments)]
     result = subprocess.run(command, capture_output=True, text=True, check=True)
     assert HEAVY.isdisjoint(result.stdout.splitlines()[-1].split())

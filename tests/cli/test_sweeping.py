@@ -60,7 +60,7 @@ def test_inline_processes_and_single_commands_give_the_same_bytes(cli, grid, tmp
     assert digests(tmp_path / "inline" / "runs" / CELLS[1]) == digests(tmp_path / "alone")
 
 
-def test_what_has_finished_is_not_repeated_and_single_cells_run_alone(cli, grid, tmp_path):
+def test_finished_cells_are_not_repeated_and_single_cells_run_alone(cli, grid, tmp_path):
     out = tmp_path / "sweep"
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("operant.scale.sweep.Sweep.run", lambda self, **_: True)  # written, but not run

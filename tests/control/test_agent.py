@@ -34,7 +34,7 @@ def agent(task="CartPole-v1", seeds=(3, 5), *, rows=4, observations=False, make_
 
 
 @pytest.mark.parametrize("task", ["CartPole-v1", "Pendulum-v1"])
-def test_what_was_done_and_why_is_kept(task):
+def test_a_rollout_contains_actions_and_outputs(task):
     it = agent(task)
     rollout = it.collect(6)
     actions, outputs = rollout.kept

@@ -170,6 +170,6 @@ def test_an_error_names_algorithm_task_and_a_fix(task, algorithm, seen, actions,
     env.close()
 
 
-def test_what_suits_passes():
+def test_suitable_environments_pass():
     require_suitable(make("CartPole-v1", 1, [0]), "dqn")
     require_suitable(make("Pendulum-v1", 1, [0]), "sac")

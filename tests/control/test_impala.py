@@ -271,7 +271,7 @@ def test_actors_in_processes_that_do_not_wait_are_replaced_and_learn(started):
     assert_solved(impala, impala.agent.networks.value, Matched.solution(0.5), atol=0.2)
 
 
-def test_what_is_too_stale_is_dropped_and_counted(started):
+def test_stale_rollouts_are_dropped_and_counted(started):
     config = {"num_actors": 3, "workers": 3, "rollouts_per_batch": 1, "max_staleness": 3}
     host = Uneven()
     impala = started(host=host, **config)

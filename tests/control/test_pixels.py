@@ -204,7 +204,7 @@ def test_the_network_does_not_see_the_mask():
     assert torch.equal(ppo.agent.networks.value(obs), ppo.agent.networks.value(obs + torch.tensor([0, 1.0, 1, 1])))
 
 
-def test_where_nothing_is_allowed_everything_is():
+def test_an_empty_mask_allows_every_action():
     ppo = masked_ppo()
     outputs = ppo.agent.networks.policy(torch.zeros(2, 5, 4))
     assert outputs.isfinite().all()

@@ -113,7 +113,7 @@ def test_probes_are_solved(probe):
         torch.testing.assert_close(greedy, solution.actions.expand_as(greedy), atol=0.1, rtol=0)
 
 
-def test_what_was_seen_once_is_remembered():
+def test_a_cue_is_remembered_until_the_end():
     gamma = 0.9
     ppo = train(Remembered, 60, gamma=gamma, num_steps=12, rnn_hidden_size=16)
     score = evaluate_policy(ppo.agent, Remembered(row_seeds((3, 5), 10, "evaluation")), seeds=2, episodes=20)

@@ -109,7 +109,7 @@ def test_without_the_factor_of_the_discount_the_mean_is_another(model, psi):
     assert not torch.allclose(mean, model.exact, rtol=1e-3)
 
 
-def test_what_does_not_know_the_action_adds_nothing_to_the_mean(model):
+def test_a_baseline_adds_nothing_to_the_mean_gradient(model):
     baseline = torch.tensor([3.0, -5.0], dtype=torch.float64)[model.states]
     mean, variance = moments(model, baseline)
     torch.testing.assert_close(mean, torch.zeros_like(mean), rtol=0, atol=1e-12)

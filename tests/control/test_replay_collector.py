@@ -30,7 +30,7 @@ def experience(seeds=(3, 5), rows=4, *, wrap=None, capacity=40, env=None):
     )
 
 
-def test_what_happened_is_remembered():
+def test_the_buffer_contains_the_collected_transitions():
     memory = experience(capacity=1000)
     seen = []
 

@@ -127,7 +127,7 @@ def test_a_whole_network_learns():
         ("a2c", DISCRETE, {**BOTH, "critic_ensemble_size": 2}, "more critics than one"),
     ],
 )
-def test_what_does_not_fit_is_named_before_training(algorithm, task, options, message):
+def test_unsuitable_networks_are_named_before_training(algorithm, task, options, message):
     with pytest.raises(ValueError, match=message):
         operant.train(algorithm, task, run="run", budget=5000, progress="silent", **options)
 

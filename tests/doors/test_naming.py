@@ -99,7 +99,7 @@ def test_a_file_that_cannot_be_imported_is_named_with_the_line(tmp_path, text, s
         doors.load(f"{tmp_path / 'broken.py'}:f", expected="a function")
 
 
-def test_what_is_found_must_be_what_is_needed(file):
+def test_a_loaded_object_must_have_the_expected_kind(file):
     def is_class(found):
         return isinstance(found, type)
 
@@ -161,7 +161,7 @@ def test_an_object_is_named_by_its_file_and_found_again_without_a_second_import(
     assert doors.name_of(json.dumps) == "json:dumps"
 
 
-def test_what_came_from_a_file_is_not_kept_when_the_file_changes(file):
+def test_a_changed_file_is_loaded_again_after_refresh(file):
     doors.name_of(doors.load(f"{file}:Mine", expected="a class"))
     file.write_text("class Mine:\n    new = True\n")
     doors.refresh()

@@ -122,6 +122,6 @@ class Sometimes(Wrapper):
         (lambda: Flat(make("CartPole-v1", 2, SEEDS)), "needs a first axis of 2 seeds, but 'Flat.count' has shape"),
     ],
 )
-def test_what_breaks_the_contract_is_named(make_env, message):
+def test_violations_of_the_contract_are_named(make_env, message):
     with pytest.raises(ContractError, match=message):
         check_batch_env(make_env, seeds=SEEDS, steps=20)

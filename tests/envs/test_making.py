@@ -106,7 +106,7 @@ def test_a_module_that_is_not_there_is_named_with_where_it_is_looked_for(module)
         make(f"{module}:Lake-v0", 1, [0])
 
 
-def test_what_a_module_fails_to_import_is_named_instead_of_it(tmp_path, monkeypatch):
+def test_a_missing_import_of_a_module_is_named_instead_of_the_module(tmp_path, monkeypatch):
     (tmp_path / "half_a_shop.py").write_text("import no_such_supplier\n")
     monkeypatch.syspath_prepend(tmp_path)
     with pytest.raises(ModuleNotFoundError, match="cannot be imported: No module named 'no_such_supplier'"):

@@ -73,7 +73,7 @@ def test_a_single_observation_has_a_screen_that_is_off():
     assert shown["screen"].tolist() == [[0.0] * 8] * 2
 
 
-def test_what_cannot_be_is_named():
+def test_invalid_values_are_named():
     env = make("operant/KeyDoor-v0", 1, [0])
     with pytest.raises(ValueError, match=r"one of Discrete\(5\), or None to change at every step, got 5"):
         NoisyTV(env, action=5)

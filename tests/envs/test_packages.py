@@ -104,7 +104,7 @@ def test_the_action_done_changes_the_screen_alone(rooms):
     assert not torch.equal(step["screen"], before["screen"])
 
 
-def test_what_is_dropped_and_an_old_version_are_reported_once_in_a_run(rooms, caplog):
+def test_dropped_inputs_and_old_versions_are_reported_once_in_a_run(rooms, caplog):
     for _ in range(2):
         caplog.clear()
         with saying_once():

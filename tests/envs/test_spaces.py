@@ -66,7 +66,7 @@ def test_learners_see_actions_of_one_axis_that_count_from_0(space, seen):
     ],
     ids=str,
 )
-def test_what_learners_do_becomes_members_of_the_space(space, action, expected):
+def test_actions_of_learners_become_members_of_the_space(space, action, expected):
     kind = np.float32 if isinstance(space, spaces.Box) else np.int64
     written = GymnasiumActions.of(space).write(np.array([action, action], kind))
     assert written.dtype == space.dtype

@@ -122,7 +122,7 @@ def test_wrappers_are_found_from_within():
     assert isinstance(unwrapped(env), TensorEnv)
 
 
-def test_what_was_learned_has_a_name_for_each_wrapper():
+def test_learned_state_is_named_by_its_wrapper():
     env = Bonus(Scaled(cart()))
     start(env, SEEDS)
     assert learned(env) == {"Scaled.largest": env.env.largest, "Bonus.counts": env.counts}

@@ -188,7 +188,7 @@ def test_a_task_that_only_the_parent_has_registered_is_made_by_the_workers():
         del gymnasium.registry["parent/Pole-v0"]
 
 
-def test_what_environments_say_of_their_episodes_is_reported():
+def test_infos_of_episodes_are_reported():
     a3c = learner("FrozenLake-v1", workers=2)
     try:
         metrics = a3c.iterate()

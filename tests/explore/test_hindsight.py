@@ -133,7 +133,7 @@ class Endless(Wrapper):
         return self.env.compute_reward(achieved_goal, desired_goal)
 
 
-def test_what_ends_whatever_the_goal_keeps_its_end():
+def test_ends_that_do_not_depend_on_the_goal_are_kept():
     env = Endless(make("operant/BitFlip-v0", ROWS, SEEDS, env_kwargs={"bits": 2}))
     memory = Experience(
         env,
@@ -279,7 +279,7 @@ ASKED = {
 }
 
 
-def test_what_cannot_work_is_named():
+def test_unsupported_environments_are_named():
     with pytest.raises(ValueError, match="CartPole-v1 have no achieved_goal and no desired_goal: remove hindsight"):
         build(DQN, DQNConfig(learning_starts=0, hindsight="final"))
     with pytest.raises(ValueError, match="achieved_goal of operant/Reach-v0 has 1 numbers and desired_goal 2"):

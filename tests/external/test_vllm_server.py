@@ -113,7 +113,7 @@ def test_greedy_answers_are_those_of_the_native_engine(make_engine):
     assert [c.ids for c in flat(found)] == [c.ids for c in flat(native)]
 
 
-def test_what_is_drawn_belongs_to_the_generator(make_engine):
+def test_samples_depend_on_the_generator_only(make_engine):
     engine = make_engine(tiny(1))
     first, again, other = (ask(engine, seed=seed) for seed in (3, 3, 4))
     assert [c.ids for c in flat(first)] == [c.ids for c in flat(again)]

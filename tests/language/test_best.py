@@ -92,7 +92,7 @@ def test_the_optimizer_of_16_bits_takes_the_best_too(course, tmp_path):
         assert torch.equal(value, learner.model.trained()[name].float())
 
 
-def test_where_none_was_kept(course, tmp_path):
+def test_a_run_without_best_weights(course, tmp_path):
     run = speak(tmp_path / "run", seeds=1).run
     (folder,) = (run.path / "best").glob("*/step_*")
     for file in folder.iterdir():

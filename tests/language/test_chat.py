@@ -132,7 +132,7 @@ def test_the_score_is_that_of_the_tokens_of_the_answer(tiny, words, in_turns):
     assert score(judge, found, speaker) == expected != 0
 
 
-def test_what_is_too_long_for_the_reward_model_is_not_scored(tiny):
+def test_too_long_answers_are_not_scored(tiny):
     judge = RewardModelFunction(Scorer(tiny), process=False, separator="\n")
     answer = Answer("1", [1] * 2000, "2", [5] * 49, truncated=True)
     with pytest.raises(ValueError, match="have 2049 tokens, but the reward model accepts at most 2048"):

@@ -24,7 +24,7 @@ from operant.language.packing import Sample
         (Stepwise([1] * 9, [[1] * 4, [1] * 4], [1.0, 0.0]), 0, "its completion has 8, 17 together"),
     ],
 )
-def test_what_is_longer_than_the_context_is_named(make_model, example, max_tokens, message):
+def test_sequences_longer_than_the_context_are_named(make_model, example, max_tokens, message):
     model = make_model(max_position_embeddings=16)
     check_context([Prompt([1] * 8, {})], model, max_tokens=8)
     check_context([], model)

@@ -91,7 +91,7 @@ def test_one_named_reward_decides_what_passes(make_model, prompts):
         sampled(make_model(), prompts[:2], judge, decides="exact", **options)
 
 
-def test_what_many_answers_tell(make_model, prompts):
+def test_statistics_of_several_answers_per_prompt(make_model, prompts):
     model = make_model()
     found = sampled(model, prompts, combine([even]), max_tokens=5, count=4, seed=3)
     again = sampled(model, prompts, combine([even]), max_tokens=5, count=4, seed=3)

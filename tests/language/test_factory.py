@@ -111,7 +111,7 @@ def test_an_evaluation_is_given_up_when_asked_to_stop(train, calls):
     assert trained.experiment.samples == answered
 
 
-def test_what_was_answered_can_be_looked_at(train):
+def test_sampled_answers_are_available_after_evaluation(train):
     trained = train("one", seeds=[1, 3])
     assert len(trained.evaluate(4).scores) == 2
     samples = trained.experiment.samples

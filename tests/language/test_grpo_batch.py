@@ -79,7 +79,7 @@ def test_nothing_is_measured_in_no_step():
     assert measured([], clip_low=0.2, clip_high=0.2) == {}
 
 
-def test_what_the_sampled_answers_are_like():
+def test_metrics_of_sampled_answers():
     completions = [Completion([3] * n, [0.0] * n, cut) for n, cut in ((1, False), (3, False), (4, True), (4, True))]
     answers = Answers([Prompt([1], {"prompt": ""})] * 4, completions, [""] * 4)
     table = combine([lambda completion_ids, **_: [float(len(ids)) for ids in completion_ids]])

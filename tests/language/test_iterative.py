@@ -84,7 +84,7 @@ def test_the_share_of_older_comparisons(make_learner, replay, count):
     assert learner.retrain()["reward_model/replayed"] == count  # there are at most 8 older ones
 
 
-def test_what_is_replayed_grows_by_what_was_labeled(make_learner):
+def test_the_replay_grows_with_the_labels(make_learner):
     learner = make_learner(replay=0.5, history=[])
     found = [learner.iterate() for _ in range(6)]
     assert not any("reward_model/replayed" in metrics for metrics in found[::2])

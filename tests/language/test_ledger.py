@@ -108,7 +108,7 @@ def test_a_batch_is_taken_once_and_one_of_nothing_is_none(make_learner):
     assert take_ledger(object(), consumed=4, seed=0) is None
 
 
-def test_what_is_too_much_is_a_sum(make_learner, monkeypatch):
+def test_tokens_beyond_the_limit_are_summed(make_learner, monkeypatch):
     monkeypatch.setattr(ledgers, "MOST_TOKENS", 50)
     learner = make_learner(beta=0.1)
     metrics = learner.iterate()
@@ -234,7 +234,7 @@ def test_answers_that_rlhf_drops_are_in_no_ledger(make_rlhf):
     assert all(answer["counts"] and answer["reward"] is not None for answer in found.answers)
 
 
-def test_what_is_too_much_of_rlhf_is_a_sum(make_rlhf, monkeypatch):
+def test_tokens_of_rlhf_beyond_the_limit_are_summed(make_rlhf, monkeypatch):
     monkeypatch.setattr(ledgers, "MOST_TOKENS", 50)
     learner = make_rlhf(num_iterations=3)
     metrics = learner.iterate()

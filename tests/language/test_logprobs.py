@@ -63,7 +63,7 @@ def test_measuring_does_not_depend_on_how_a_batch_is_divided(make_model, tokens)
         torch.testing.assert_close(found.after[i], values[-1], rtol=1e-4, atol=1e-5)
 
 
-def test_what_is_read_again_is_the_same_bit_for_bit(make_model):
+def test_a_second_pass_is_the_same_bit_for_bit(make_model):
     model = make_model()
     (plan,) = plans(SAMPLES, OWNERS, 1, 1, tokens=12, seed=0)
     found = measure(model, Reference(model), Critic.sharing(model), SAMPLES, plan, temperature=1.0)
@@ -78,6 +78,6 @@ def test_a_policy_that_differs_from_its_reference_is_reported_at_the_start():
         check_reference([torch.zeros(3), torch.tensor([0.0, -0.25])])
 
 
-def test_what_belongs_to_tokens_is_put_in_a_row():
+def test_token_values_are_concatenated_in_the_order_of_the_part():
     rows = [torch.tensor([1.0, 2.0]), torch.tensor([3.0])]
     assert flat([1, 0], rows).tolist() == [3.0, 1.0, 2.0]

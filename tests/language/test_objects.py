@@ -54,7 +54,7 @@ def test_an_environment_from_a_lambda_is_the_same_as_from_its_class(tmp_path):
     assert len(repr(made)) < 300
 
 
-def test_what_no_file_holds_is_asked_for_in_another_process(tmp_path, monkeypatch):
+def test_an_object_without_a_file_must_be_given_again_in_another_process(tmp_path, monkeypatch):
     values = {"num_envs": 2, "num_steps": 8, **QUIET}
     whole = operant.train("a2c", lambda: Count(4), budget=128, run=tmp_path / "whole", **values)
     half = operant.train("a2c", lambda: Count(4), budget=64, run=tmp_path / "half", **values)

@@ -87,7 +87,7 @@ TOKENS = {
 
 @pytest.mark.parametrize("samples", [SAMPLES, ALIKE])
 @pytest.mark.parametrize("kind", ["llama", "mistral", "gpt2"])
-def test_what_is_shared_changes_nothing_but_the_work(make_model, kind, samples):
+def test_sharing_prefixes_changes_no_result(make_model, kind, samples):
     model = make_model(kind)
     expected = sft_loss(model, samples, share="nothing")
     torch.testing.assert_close(model.log_probs(pack(samples))[0], torch.cat(alone(model, samples)), atol=1e-5, rtol=0)
@@ -159,7 +159,7 @@ def test_the_division_into_micro_batches_changes_nothing(make_model, how, tokens
         torch.testing.assert_close(one, other, atol=1e-12, rtol=1e-10)
 
 
-def test_what_surrounds_a_sequence_does_not_leak_into_it(make_model):
+def test_sequences_of_a_pack_are_independent(make_model):
     model = make_model()
     one, other = (draw([(5, (4,)), (6, (7,))], seed=seed) for seed in (0, 1))
     mixed = [other[0], one[1]]
@@ -171,7 +171,7 @@ def test_what_surrounds_a_sequence_does_not_leak_into_it(make_model):
     assert set(touched) <= {*one[1].prompt, *one[1].completion}
 
 
-def test_where_every_number_of_a_batch_is():
+def test_the_layout_of_a_batch():
     samples = [
         Sample([1, 5], [6, 2]),
         Sample([1, 5], [7, 8, 2], [True, False, True]),

@@ -97,7 +97,7 @@ def test_a_preset_wins_over_what_small_models_want_and_single_values_over_all():
 
 
 @pytest.mark.parametrize("name", sorted(SMALL))
-def test_what_small_models_want_are_fields_of_the_algorithm(name):
+def test_values_of_small_models_are_fields_of_the_algorithm(name):
     found = configuration(catalog.find(name), "arithmetic")
     assert {field: getattr(found, field) for field in SMALL[name]} == dict(SMALL[name])
 

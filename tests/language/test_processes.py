@@ -23,7 +23,7 @@ class Sharing(Rank):
 
 
 @pytest.mark.parametrize("name", REFUSED)
-def test_what_does_not_go_with_a_shared_model_is_an_error_before_work(name):
+def test_options_without_support_for_shared_models_are_rejected_early(name):
     algorithm, values, settings, message = REFUSED[name]
     entry = catalog.find(algorithm)
     config = operant.configure(algorithm, "preference", **values)

@@ -177,7 +177,7 @@ def test_a_constant_of_the_prompt_changes_neither_loss_nor_gradient(rows, how):
         torch.testing.assert_close(other[name], gradient[name], atol=1e-5, rtol=1e-3)
 
 
-def test_what_no_comparison_depends_on_is_not_trained():
+def test_parameters_without_effect_on_comparisons_are_not_trained():
     own = learner()
     names = set(own.stepper.parameters)
     assert "head.weight" in names

@@ -117,7 +117,7 @@ def test_runs_that_went_on_from_each_other(train):
     assert {min(value.shape) for value in third.trained().values()} == {3}
 
 
-def test_where_training_began(train, model_folder):
+def test_the_initial_model_of_a_run_is_found(train, model_folder):
     _, first = train("first")
     _, second = train("second", init=first)
     assert base_model("anything", second) == model_folder
@@ -137,7 +137,7 @@ def test_parts_of_a_state(train):
         trained_state(folder, "head", seed=0)
 
 
-def test_what_is_no_run_of_a_language_model(tmp_path):
+def test_other_runs_than_those_of_language_models_are_rejected(tmp_path):
     with pytest.raises(RunError):
         load_trained(ModelOptions(init=str(tmp_path / "nowhere")), seed=0)
     folder = tmp_path / "tabular"

@@ -117,7 +117,7 @@ def test_a_function_of_an_installed_module_is_called():
         assert sandbox.call(9.0) == 3.0
 
 
-def test_what_hangs_is_stopped_and_the_next_call_is_answered(sandbox):
+def test_a_hanging_call_is_stopped_and_the_next_one_is_answered(sandbox):
     loop = sandbox("loop", seconds=0.3)
     assert loop.call("before") == "before"
     start = time.monotonic()
@@ -127,7 +127,7 @@ def test_what_hangs_is_stopped_and_the_next_call_is_answered(sandbox):
     assert loop.call("after") == "after"
 
 
-def test_what_ends_its_process_gives_the_fallback(sandbox):
+def test_a_call_that_ends_its_process_gives_the_fallback(sandbox):
     leave = sandbox("leave")
     with pytest.warns(RuntimeWarning, match=r"died \(exit code 3\)"):
         assert leave.call(3) is None
@@ -136,7 +136,7 @@ def test_what_ends_its_process_gives_the_fallback(sandbox):
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux limits the memory of a process")
-def test_what_takes_too_much_memory_gives_the_fallback(sandbox):
+def test_a_call_with_too_much_memory_gives_the_fallback(sandbox):
     hog = sandbox("hog", memory=1 << 30)
     with pytest.warns(RuntimeWarning, match="ran out of memory"):
         assert hog.call("hog", fallback="none") == "none"
@@ -198,7 +198,7 @@ def test_arrays_come_back_as_lists(sandbox, kind, result):
     assert sandbox("numbers").call(kind) == result
 
 
-def test_what_json_does_not_know_is_an_error(sandbox):
+def test_values_that_json_does_not_support_are_an_error(sandbox):
     with pytest.raises(SandboxError, match="numbers, strings, lists and None, got set"):
         sandbox("odd").call()
     with pytest.raises(TypeError, match="not JSON serializable"):

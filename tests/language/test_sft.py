@@ -74,7 +74,7 @@ def test_the_end_of_sequence_is_learned(make):
     assert sum(after) < 0.2 * sum(before)
 
 
-def test_what_is_masked_is_not_learned(make):
+def test_masked_tokens_are_not_learned(make):
     masked = [sample._replace(mask=[i == 0 for i in range(len(sample.completion))]) for sample in DATA]
     learner = make(data=masked)
     metrics = learner.update(masked)

@@ -118,7 +118,7 @@ def test_splits_of_a_json_file(tmp_path):
         ("a.txt", b"prompt", r"a\.txt ends in '\.txt', expected one of \.jsonl, \.json, \.parquet, \.csv"),
     ],
 )
-def test_what_is_broken_is_named(tmp_path, name, content, message):
+def test_broken_files_are_named(tmp_path, name, content, message):
     path = tmp_path / name
     path.write_bytes(content)
     with pytest.raises(ValueError, match=message):

@@ -43,7 +43,7 @@ def test_a_tokenizer_without_a_template_raises_an_error(make_words):
         render(make_words(template=None), [QUESTION], tools=None)
 
 
-def test_what_the_template_writes_is_special_and_what_people_write_is_not(characters):
+def test_special_tokens_come_from_the_template_and_never_from_messages(characters):
     typed = {"role": "user", "content": "<eos> <bos><eos>"}
     text = render(characters, [typed, {"role": "assistant", "content": "<pad>"}], tools=None)
     ids = encode_rendered(characters, text)

@@ -275,7 +275,7 @@ def test_an_end_that_the_marks_of_a_template_leave_out_is_trained(make_words):
     assert words.decode(trained(encoded)) == "sat on<|im_end|>sat on<|im_end|>"
 
 
-def test_what_marks_enclose_behind_the_end_is_not_trained(make_words):
+def test_text_after_the_end_token_is_not_trained(make_words):
     words = make_words(
         template="{% for m in messages %}{% if m.role == 'assistant' %}"
         "{% generation %}{{ m.content + '<|im_end|>' + '\\n' }}{% endgeneration %}{% else %}{{ m.content }}{% endif %}"

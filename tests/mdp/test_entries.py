@@ -48,7 +48,7 @@ def test_entries_that_differ_in_reward_or_ending_stay_apart():
     assert terminates == [False, False, True, True]
 
 
-def test_what_never_happens_is_left_out():
+def test_entries_of_probability_zero_are_left_out():
     assert compressed([(0, 0, 0, 1, 2), (0, 0, 1, 0, 7)]) == [[0, 1, 1], [0], [1], [2], [False]]
 
 

@@ -22,7 +22,7 @@ def test_the_first_sweep_of_the_eight_by_eight_grid_reaches_the_neighbors():
     assert second.values[13] == pytest.approx(0.9)
 
 
-def test_what_was_yielded_does_not_change_later():
+def test_yielded_values_do_not_change_later():
     mdp = MDP.from_gymnasium("FrozenLake-v1")
     steps = sweeps(mdp, gamma=0.9)
     first = next(steps)

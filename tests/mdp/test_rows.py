@@ -13,7 +13,7 @@ def exact_endings(mdp):
     return [1 - sum(map(Fraction, probabilities[indptr[k] : indptr[k + 1]].tolist())) for k in range(indptr.size - 1)]
 
 
-def test_what_is_missing_from_one_is_right_to_its_last_digits():
+def test_the_missing_probability_of_rows_is_accurate_to_its_last_digits():
     for mdp in (random_model(50, 2, 30, seed=0), random_model(30, 2, 7, seed=1, termination=0.3), slippery_grid(4)):
         facts = examine(mdp.rows)
         feasible = mdp.feasible.ravel()

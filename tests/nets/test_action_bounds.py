@@ -14,7 +14,7 @@ def bounded():
     return Bounded(gymnasium.spaces.Box(LOW, HIGH), device=CPU)
 
 
-def test_what_is_not_a_number_becomes_the_middle():
+def test_nan_becomes_the_middle_of_the_bounds():
     found = bounded().to_env(torch.tensor([torch.nan, torch.inf, -torch.inf]))
     assert found.tolist() == [1.0, 0.5, -3.0]
 

@@ -67,7 +67,7 @@ def test_a_whole_network_alone_gives_what_the_policy_needs():
     assert not isinstance(module.module, StackedNetwork)
 
 
-def test_what_remembers_is_no_function_of_an_observation():
+def test_recurrent_networks_are_rejected():
     stack = network_for((4,), (8, 3), activation="tanh", memory=Memory(units=5, steps=3))
     with pytest.raises(ValueError, match="a StackedGRU, which is no function of one observation"):
         module_of(stack, stack.layers(torch.zeros(1, stack.size)), 0)

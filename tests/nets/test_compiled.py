@@ -162,7 +162,7 @@ def test_a_library_of_a_killed_compiler_is_built_again(tmp_path, monkeypatch):
 
 @needs_compiler
 @pytest.mark.skipif(not hasattr(signal, "pthread_sigmask"), reason="signals cannot be blocked here")
-def test_what_interrupts_a_compiler_waits_until_it_is_done(monkeypatch):
+def test_interrupts_wait_for_the_compiler(monkeypatch):
     heard, real = [], torch._inductor.compile
 
     def interrupted(*args, **kwargs):
@@ -236,7 +236,7 @@ def test_inputs_that_nothing_reads_are_left_out():
         assert program(batch, torch.ones(2)).tolist() == [4.0 + number] * 2
 
 
-def test_what_decides_by_values_cannot_be_compiled():
+def test_branches_on_values_cannot_be_compiled():
     program = Program(lambda x: x + 1 if x.sum() > 0 else x)
     assert program(torch.ones(2)).tolist() == [2, 2]
     program.compiled = True

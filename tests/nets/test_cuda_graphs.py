@@ -41,7 +41,7 @@ def test_other_shapes_are_recorded_for_themselves(graph_device):
             torch.testing.assert_close(graph(x), x.sum(1))
 
 
-def test_what_was_recorded_can_be_forgotten(graph_device):
+def test_a_recording_can_be_forgotten(graph_device):
     held = {"scale": torch.tensor(2.0, device=graph_device)}
     graph = Graph(lambda x: x * held["scale"], graph_device)
     one = torch.ones(2, device=graph_device)

@@ -111,7 +111,7 @@ def test_autograd_goes_through_sequences_as_well():
     torch.testing.assert_close(torch.cat(gru.pullback(layers, gru.trace(layers, inputs), weights), dim=1), expected)
 
 
-def test_what_was_before_an_episode_does_not_matter_even_if_it_is_no_number():
+def test_steps_before_an_episode_have_no_effect_even_if_they_are_nan():
     gru = make()
     layers, inputs = gru.layers(parameters_of(gru, 1)), seen(1, 2)
     inputs[..., D] = 0.0

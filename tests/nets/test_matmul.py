@@ -240,7 +240,7 @@ def test_small_products_stay_with_mkl(half):
     assert half.calls == 2
 
 
-def test_where_mkl_takes_the_whole_processor_it_gets_all_products(whole):
+def test_mkl_gets_all_products_if_it_uses_whole_vectors(whole):
     _, left, right = operands(1, *LARGE)
     assert torch.equal(matmul.product(left, right), torch.bmm(left, right))
 
@@ -281,7 +281,7 @@ def test_a_program_can_be_the_first_to_ask_for_the_processor():
     assert (got - matmul.product(left, right)).abs().max() < EXACT * got.abs().max()
 
 
-def test_what_autograd_differentiates_keeps_its_derivatives(half):
+def test_products_under_autograd_keep_their_derivatives(half):
     _, left, right = operands(1, *LARGE)
     left.requires_grad_()
 

@@ -137,7 +137,7 @@ def test_the_gradient_of_actor_and_critic_is_that_of_autograd(make, shared, hidd
 
 
 @pytest.mark.parametrize("make", MODULES)
-def test_what_follows_an_observation_reaches_the_dense_layers_alone(make):
+def test_actions_next_to_observations_reach_only_the_dense_layers(make):
     """Actions reach the dense layers of two critics for each of three seeds, and autograd agrees on all gradients."""
     stack = network_of_vectors(D, [7, 1], activation="relu", encoder=make, beside=2)
     ensemble = Ensemble(stack, members=2)

@@ -234,7 +234,7 @@ def test_a_critic_must_take_an_action():
         StackedNetwork(Values, (D,), (1,), beside=2)
 
 
-def test_what_a_whole_network_replaces_is_left_out():
+def test_options_that_a_whole_network_replaces_are_rejected():
     with pytest.raises(ValueError, match="leave out encoder='nature', memories, and more critics than one"):
         Spec((), "tanh", shared=True, torso="nature", network=Both)
     with pytest.raises(ValueError, match="leave out encoder='auto', memories"):

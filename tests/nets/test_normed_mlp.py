@@ -41,7 +41,7 @@ def test_each_seed_is_a_separate_network(hidden, outputs):
         assert_close(network(views, inputs)[seed], module(network, views, seed)(inputs[seed]))
 
 
-def test_what_networks_begin_with():
+def test_initial_weights():
     network = StackedNormedMLP(200, (300,), 5, gain=0.0)
     first, scale, shift, last, bias = network.views(parameters(network))
     assert first.std().item() == pytest.approx(200**-0.5, rel=0.02)

@@ -48,7 +48,7 @@ def test_values_against_a_loop():
             assert float(row[a]) == pytest.approx(float(q[i, a]) if a in tried else mixed)
 
 
-def test_what_is_not_known_changes_nothing():
+def test_unvisited_actions_change_nothing():
     value, q, prior, _ = drawn()
     none = torch.zeros(q.shape, dtype=torch.int64)
     assert_close(ops.mixed_value(value, q.fill_(torch.nan), prior, none), value)

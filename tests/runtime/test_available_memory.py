@@ -6,7 +6,7 @@ import torch
 from operant.runtime.available_memory import available, left_to_group, require_memory, resident
 
 
-def test_what_is_free():
+def test_available_memory_is_reported():
     free = available(torch.device("cpu"))
     assert free is None or free >= 0
     assert available(torch.device("meta")) is None

@@ -129,7 +129,7 @@ def test_a_type_limits_the_values(name, value, expected):
     "values",
     [{}, {"few": 0, "rate": None, "kind": "b", "either": "my.py:Net", "shift": -2, "share": 1, "betas": [0.0, 0.5]}],
 )
-def test_what_the_types_allow_passes(values):
+def test_valid_values_pass(values):
     require(replace(Typed(), **values))
 
 

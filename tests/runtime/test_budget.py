@@ -14,7 +14,7 @@ def test_a_budget_leaves_something_to_learn():
         require_budget(10, learning_starts=10)
 
 
-def test_what_is_left_falls_from_one_and_never_to_nothing():
+def test_the_remaining_budget_falls_from_one_and_stays_positive():
     assert [remaining(used, 8) for used in (0, 2, 6)] == [1.0, 0.75, 0.25]
     assert remaining(8, 8) == remaining(9, 8) == LEAST_LEFT > 0
 

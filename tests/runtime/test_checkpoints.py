@@ -121,7 +121,7 @@ def test_states_that_are_not_finite_never_displace_good_ones(checkpoints, bad, d
     assert load(checkpoints.quarantine / "step_000000000005")["net"]["weight"].dtype == dtype
 
 
-def test_what_an_environment_shows_may_be_infinite_but_not_what_was_learned_of_it(checkpoints):
+def test_observations_may_be_nan_in_a_checkpoint_but_not_learned_statistics(checkpoints):
     nan = torch.tensor([math.nan])
     shown = {"env": {"env": {"obs": nan}}, "other": {"env": {"obs": {"here": nan}}}}
     assert math.isnan(load(checkpoints.save(shown, 1))["env"]["env"]["obs"])
@@ -184,7 +184,7 @@ def test_too_little_space_is_noticed_before_writing(checkpoints, monkeypatch):
     assert names(checkpoints.folder) == [path.name]
 
 
-def test_what_the_disk_did_not_keep_is_noticed(checkpoints, monkeypatch):
+def test_lost_writes_are_noticed(checkpoints, monkeypatch):
     import operant.runtime.checkpoints as module
 
     good = checkpoints.save(state(1), 1)

@@ -69,7 +69,7 @@ def test_no_evaluation_yet(make):
         learning_curve(make("a", {}))
 
 
-def test_what_is_compared_may_differ(make):
+def test_compared_runs_may_differ_in_settings(make):
     first = make("a", {100: [[1.0], [3.0]]})
     other = make("b", {100: [[2.0], [3.0], [9.0]]}, seeds=(4, 5, 6), env_backend="tensor", evaluate_every=5)
     one, two = compare([first, other])

@@ -102,6 +102,6 @@ class Color(enum.IntEnum):
         ({"a": torch.zeros(2, device="meta")}, "state entry /a .*meta"),
     ],
 )
-def test_what_a_checkpoint_cannot_hold_is_named(state, message):
+def test_unsupported_values_of_a_checkpoint_are_named(state, message):
     with pytest.raises(TypeError, match=message):
         flatten(state)

@@ -132,7 +132,7 @@ class Telling(Corridor):
         return step._replace(infos={"is_success": success, "length": length})
 
 
-def test_what_environments_say_of_their_episodes_is_averaged_over_those_that_count():
+def test_infos_are_averaged_over_the_episodes_that_count():
     result = evaluate_policy(Constant(), Telling([3, 5, 8, 2]), seeds=2, episodes=6)
     assert result.success_rate == pytest.approx((2 / 3, 2 / 3))
     assert set(result.infos) == {"length"}
@@ -183,7 +183,7 @@ def test_a_long_episode_is_reported_while_it_runs(caplog):
     ]
 
 
-def test_what_else_was_measured_is_recorded_by_seed():
+def test_other_metrics_are_recorded_by_seed():
     plain, measured = Evaluation.of([[1.0], [2.0]]), Evaluation.of([[1.0], [2.0]], metrics=[{"kl": 3.0}, {}])
     assert "metrics" not in plain.record()
     assert measured.record()["metrics"]["kl"][0] == 3.0

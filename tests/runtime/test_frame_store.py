@@ -176,7 +176,7 @@ def test_short_episodes_make_the_ring_grow_until_nothing_is_left(monkeypatch):
 
 
 @pytest.mark.parametrize("dummy", [False, True])
-def test_what_is_nothing_to_learn_from_is_seen_like_anything_else(dummy):
+def test_dummy_steps_are_stored_like_others(dummy):
     """A dummy step of NEXT_STEP autoreset shows the final frame, and leads to the first frame of the next episode."""
     screen = Screen(1, 1, 2, stacked=True, ends=0.0)
     replay = Replay(seeds=1, rows=1, capacity=20)

@@ -73,7 +73,7 @@ def test_a_repeated_test_without_a_sequence_errs_more_often():
     assert errors / 400 > 0.08
 
 
-def test_what_was_spent_adds_up_and_a_look_is_never_more_than_its_share():
+def test_spent_errors_add_up_and_no_look_exceeds_its_share():
     looks = enough_seeds(*np.random.default_rng(2).normal(size=(2, 45))).looks
     assert [look.seeds for look in looks] == [5, 10, 20, 40]
     assert [look.spent for look in looks] == pytest.approx([0.025, 0.05 * 2 / 3, 0.0375, 0.04])

@@ -57,7 +57,7 @@ def test_states_are_kept_after_each_part_of_the_budget(tmp_path, keep, expected)
     assert len(run.checkpoints.paths()) <= 2
 
 
-def test_what_is_kept_is_the_state_there(tmp_path):
+def test_the_history_contains_the_state_of_each_update(tmp_path):
     run = make(tmp_path / "run", 4)
     quiet(Regression(), run)
     learner = Regression()
@@ -86,7 +86,7 @@ def test_a_resumed_run_keeps_what_an_uninterrupted_one_keeps(tmp_path, updates, 
     assert final_bytes(parts) == final_bytes(whole)
 
 
-def test_what_is_later_than_where_a_run_resumes_goes_and_comes_back(tmp_path):
+def test_later_states_are_removed_on_resume_and_written_again(tmp_path):
     run = make(tmp_path / "run", 4)
     quiet(Regression(), run, interrupted=stop_after(12))  # its last checkpoint is at 120
     before = hashes(run)
@@ -124,7 +124,7 @@ def test_a_state_that_cannot_be_kept_is_warned_of_and_training_ends_well(tmp_pat
     assert "the state at 100 is not saved in" in caplog.text
 
 
-def test_what_is_not_finite_is_not_kept(tmp_path, caplog):
+def test_states_with_nan_are_not_kept(tmp_path, caplog):
     class Sick(Regression):
         def iterate(self):
             metrics = super().iterate()

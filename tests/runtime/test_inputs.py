@@ -89,7 +89,7 @@ def test_a_run_reports_changed_inputs(home, tmp_path, monkeypatch, caplog):
         run.require_inputs()
 
 
-def test_what_was_only_touched_has_not_changed(home):
+def test_a_new_timestamp_is_no_change(home):
     run = make("run", dataset="data.jsonl")
     os.utime(home / "data.jsonl", (0, 0))
     run.require_inputs()
@@ -144,13 +144,13 @@ def test_of_a_run_what_it_has_learned_counts(home):
     assert digest(begun.path) not in (before, other)
 
 
-def test_what_was_needed_at_the_start_may_go(home):
+def test_inputs_of_the_start_may_be_removed_later(home):
     run = Run.create("run", SETTINGS, Config(), inputs=[Input.of("init", home / "model", at_start=True)])
     shutil.rmtree(home / "model")
     run.require_inputs()
 
 
-def test_what_cannot_be_read_has_changed(home):
+def test_an_unreadable_input_has_changed(home):
     records = [Input.of("dataset", home / "data.jsonl").record(home)]
     (home / "data.jsonl").unlink()
     os.mkfifo(home / "data.jsonl")

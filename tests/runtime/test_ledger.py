@@ -54,7 +54,7 @@ def test_a_folder_that_cannot_be_written_does_not_stop_training(tmp_path, caplog
     assert "training continues" in caplog.text
 
 
-def test_what_a_killed_process_has_left_is_removed_by_the_next_one(tmp_path):
+def test_leftovers_of_a_killed_process_are_removed_by_the_next_one(tmp_path):
     run = Run.create(tmp_path / "run", Settings("grpo", "arithmetic"), Settings("a", "b"))
     keep_ledgers(run.path, [ledger()])
     (file,) = (run.path / FOLDER).iterdir()
@@ -72,6 +72,6 @@ def test_a_damaged_file_is_named(tmp_path, cut):
         read_ledger(tmp_path, 8, 0)
 
 
-def test_what_is_not_there_is_an_error(tmp_path):
+def test_a_missing_ledger_is_an_error(tmp_path):
     with pytest.raises(OSError, match="step_8"):
         read_ledger(tmp_path, 8, 0)

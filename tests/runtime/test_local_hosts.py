@@ -93,7 +93,7 @@ def test_large_messages_to_a_busy_process_do_not_block(process):
     assert len(replies[1].result(60)) == 2
 
 
-def test_what_cannot_be_sent_is_an_error_and_no_end(process):
+def test_values_that_cannot_be_sent_raise_an_error_and_the_actor_continues(process):
     with pytest.raises(Exception, match=r"pickle|lambda"):
         process.call("note", lambda: None).result(60)
     with pytest.raises(Exception, match=r"pickle|lambda"):

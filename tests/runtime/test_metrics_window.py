@@ -114,7 +114,7 @@ def test_ten_bad_reports_in_a_row_end_training():
         guard.check(reports(loss(1.0, math.inf)))
 
 
-def test_what_was_bad_to_the_end_of_a_short_training_is_warned_of(caplog):
+def test_nan_up_to_the_end_of_a_short_training_causes_a_warning(caplog):
     guard = Guard()
     guard.check(reports(*({"losses/value": torch.tensor([1.0, NAN]), "losses/policy": 0.0} for _ in range(3))))
     guard.close()

@@ -41,7 +41,7 @@ def test_without_a_terminal_there_are_plain_lines(mode):
 
 
 @pytest.mark.parametrize("terminal", [False, True])
-def test_what_goes_beyond_the_budget_is_explained(terminal):
+def test_steps_beyond_the_budget_are_explained(terminal):
     text = shown("auto", terminal=terminal, reports=[Line(410)])
     assert "205 %" not in text
     assert "100 %" in text

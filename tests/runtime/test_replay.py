@@ -161,7 +161,7 @@ def test_a_window_worked_by_hand():
     assert not batch.terminated.any(), "a truncated window bootstraps from the final observation"
 
 
-def test_what_is_not_finite_is_left_out_and_counted():
+def test_transitions_with_nan_or_inf_are_left_out_and_counted():
     story, actions = rollout(6, 2, 2)
     story.rewards[1, 0, 1] = torch.inf
     story.obs[2, 1, 0, 2] = torch.nan
@@ -342,7 +342,7 @@ def test_a_buffer_that_does_not_fit_is_rejected_before_it_fills_up():
     Replay(seeds=2, rows=1, capacity=free // size // 1000).add(story, actions)
 
 
-def test_what_a_memory_held_makes_room_for_what_it_loads():
+def test_a_buffer_is_freed_before_a_state_is_loaded():
     left = []
 
     class Watched(Replay):

@@ -420,7 +420,7 @@ def act_row(obs, t):
     return (), torch.arange(obs.shape[0] * obs.shape[1]).view(obs.shape[:2])
 
 
-def test_what_environments_say_of_their_episodes_becomes_metrics():
+def test_infos_of_episodes_become_metrics():
     terminated = torch.zeros(6, 4, dtype=torch.bool)
     terminated[2, 0] = terminated[5, 0] = terminated[3, 3] = True
     collector = Collector(Told(terminated, torch.zeros_like(terminated)), seeds=2)

@@ -30,7 +30,7 @@ def run(tmp_path):
     )
 
 
-def test_what_was_made_can_be_opened(run):
+def test_a_created_run_can_be_opened(run):
     again = Run.open(run.path)
     assert again.settings == SETTINGS
     assert again.config(Config) == run.config(Config) == Config(0.5)

@@ -106,7 +106,7 @@ def test_merged_runs_have_the_evaluations_of_all_seeds(make_run, tmp_path):
         whole.require_checkpoints()
 
 
-def test_what_does_not_belong_together_is_not_merged(make_run, tmp_path):
+def test_runs_that_do_not_belong_together_are_not_merged(make_run, tmp_path):
     one = make_run("one")
     for other, message in (
         (make_run("seeds"), "seed 0 is in several"),

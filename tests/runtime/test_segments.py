@@ -35,7 +35,7 @@ def test_a_state_with_segments_comes_back(checkpoints):
     assert verify(path) == 10
 
 
-def test_what_has_not_changed_is_not_written_again(checkpoints):
+def test_unchanged_segments_are_not_written_again(checkpoints):
     checkpoints.save(state([1, 2, 3]), 10)
     before = files(checkpoints)
     second = checkpoints.save(state([1, 2, 3, 4]), 20)
@@ -53,7 +53,7 @@ def test_equal_parts_are_stored_once(checkpoints):
     assert numbers(load(path)) == [7, 7, 7]
 
 
-def test_what_no_checkpoint_needs_is_removed(checkpoints):
+def test_segments_without_a_checkpoint_are_removed(checkpoints):
     for n in range(1, 5):
         checkpoints.save(state([n]), n)
     assert len(files(checkpoints)) == 2, "two checkpoints are kept"

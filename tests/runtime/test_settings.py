@@ -21,7 +21,7 @@ def test_a_file_names_the_settings_that_the_package_has():
 
 
 @pytest.mark.parametrize("package", ["language", "tabular", "control"])
-def test_what_was_changed_is_in_the_file_in_any_case(package):
+def test_changed_settings_are_always_in_the_file(package):
     settings = Settings("sft", "arithmetic", num_workers=3, evaluate_episodes=7)
     table = settings.table(package)
     assert (table["num_workers"], table["evaluate_episodes"]) == (3, 7)

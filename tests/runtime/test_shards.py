@@ -76,7 +76,7 @@ def test_more_processes_than_shards_have_nothing_to_do():
         team(2, lambda rank: Shards(1, rank))
 
 
-def test_what_is_divided_must_be_divisible():
+def test_numbers_must_be_divisible_by_the_shards():
     with pytest.raises(ValueError, match="num_envs must be divisible by the number of shards, got 6 and 4"):
         Shards(4, Alone()).require_even(minibatch=8, num_envs=6)
 

@@ -33,7 +33,7 @@ def test_handlers_come_back():
     assert [signal.getsignal(n) for n in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)] == before
 
 
-def test_what_nohup_ignores_stays_ignored():
+def test_signals_that_nohup_ignores_stay_ignored():
     before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
     try:
         with Interruption() as interrupted:
@@ -95,7 +95,7 @@ def test_a_handler_of_the_program_stays_in_place():
         signal.signal(signal.SIGUSR1, before)
 
 
-def test_who_asks_for_a_stop_in_another_way_gets_signals_as_ever():
+def test_a_custom_stop_leaves_signals_unchanged():
     with saving_first(lambda: True) as stopping:
         assert stopping()
         assert signal.getsignal(signal.SIGINT) is signal.default_int_handler

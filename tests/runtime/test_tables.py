@@ -121,7 +121,7 @@ def test_values_that_cannot_be_read_back_are_rejected_before_writing():
         to_table(Config(1.5))  # type: ignore[arg-type]
 
 
-def test_what_a_file_cannot_hold():
+def test_values_that_a_file_cannot_contain_are_rejected():
     @dataclass
     class Holder:
         function: object = print

@@ -141,7 +141,7 @@ def test_one_cannot_go_further_than_the_run(tmp_path):
         TimeTravel(run, travel.learner)
 
 
-def test_what_was_trained_under_another_budget_is_not_computed_again(tmp_path):
+def test_updates_under_another_budget_are_not_computed_again(tmp_path):
     run = make(tmp_path / "run", 4)
     train(Regression(), run, budget=400, progress="silent")
     run.settings = dataclasses.replace(run.settings, budget=800)

@@ -31,7 +31,7 @@ def test_sampled_actions_come_from_a_separate_stream(tmp_path):
     assert {*first[0]} == {0, 1}
 
 
-def test_what_is_shown_of_it_fits_a_screen(tmp_path):
+def test_the_repr_fits_a_screen(tmp_path):
     assert len(repr(train(tmp_path / "run"))) < 2000
 
 

@@ -34,7 +34,7 @@ def test_warnings_are_kept_and_shown(tmp_path):
     assert texts(tmp_path) == [("operant.runtime.somewhere", "early 1"), ("RuntimeWarning", "late")]
 
 
-def test_where_there_is_nothing_to_say_there_is_no_file(tmp_path):
+def test_without_warnings_there_is_no_file(tmp_path):
     with keeping(tmp_path):
         pass
     assert not list(tmp_path.iterdir())

@@ -76,7 +76,7 @@ def test_each_seed_keeps_what_it_had_learned_when_it_scored_highest(best):
     assert (kept.scores.tolist(), kept.consumed.tolist()) == ([5.0, -6.0], [10, 20])
 
 
-def test_what_is_kept_does_not_follow_the_learner(best):
+def test_the_best_weights_are_a_copy(best):
     pupil = Pupil([1.0, 1.0], [1.0, 1.0], consumed=10)
     best.offer(pupil, scored(1.0, 1.0))
     pupil.learned["parameters"].zero_()

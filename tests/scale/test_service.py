@@ -73,7 +73,7 @@ def test_a_state_outlives_the_service(service, tmp_path):
     other.close()
 
 
-def test_what_is_not_there_is_named(service):
+def test_unknown_ids_are_named(service):
     with pytest.raises(UnknownError, match="no model 'x'"):
         service.trainer("x")
     with pytest.raises(UnknownError, match="no weights 'tinker://x'"):

@@ -58,7 +58,7 @@ def test_requests_without_the_key_are_turned_away(address):
     assert "is not an address of saved weights" in answer["error"]
 
 
-def test_what_is_asked_of_samples():
+def test_sampling_requests_are_parsed():
     assert read_sampling({"max_tokens": 5, "top_k": -1, "stop": "x", "seed": 0}) == (Sampling(5), ["x"], 0)
     with pytest.raises(ValueError, match="leave stop out"):
         read_sampling({"stop": []})

@@ -29,7 +29,7 @@ def test_a_batch_is_read_as_it_was_written():
     assert read_batch(body({"target_tokens": [4, 5]}, loss_fn_config=config))[3] == config
 
 
-def test_what_is_not_supported_is_named():
+def test_unsupported_requests_are_named():
     with pytest.raises(ValueError, match="no ForwardBackwardRequest"):
         read_batch(b"\xff\xff")
     with pytest.raises(ValueError, match="target_tokens must be one number a token"):

@@ -74,6 +74,6 @@ def test_tasks_without_a_limit_are_truncated_at_the_configured_step():
     ],
     ids=str,
 )
-def test_what_is_no_member_has_no_number(space, member):
+def test_values_outside_the_space_have_no_number(space, member):
     with pytest.raises(ValueError, match="is not in"):
         number(space, member)

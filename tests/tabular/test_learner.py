@@ -34,7 +34,7 @@ def test_reports_are_of_the_episodes_that_ended():
     assert (again["rollout/episodes"] == torch.from_numpy(made.world.episodes) - report["rollout/episodes"]).all()
 
 
-def test_what_environments_say_of_their_episodes_is_reported():
+def test_infos_of_episodes_are_reported():
     env = make("FrozenLake-v1", 1, (5, 6), backend="gymnasium")
     made = QLearning(OneStepConfig(steps_per_iteration=100, exploration_initial_eps=1.0), env, seeds=(5, 6))
     report = made.iterate()

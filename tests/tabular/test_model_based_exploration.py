@@ -73,7 +73,7 @@ def test_contract(name):
     stepping_is_simulating(name, reward_max=1.0)
 
 
-def test_what_is_known_is_planned_right():
+def test_planning_is_exact_for_known_states():
     mdp = forest(seed=2, max_steps=None)
     learner = learner_for(
         "r-max", mdp, seeds=range(3), steps_per_iteration=60_000, gamma=0.9, reward_max=3.0, known=2000

@@ -50,7 +50,7 @@ def test_outcomes_that_the_lake_lists_twice_are_one():
         assert sorted(lake.probabilities[row]) == pytest.approx([1 / 3, 2 / 3])
 
 
-def test_what_the_best_of_ten_arms_pays():
+def test_the_mean_reward_of_the_best_of_ten_arms():
     """The mean of the maximum of ten standard normal numbers, by integration: 1.5388."""
     density = lambda x: x * 10 * stats.norm.pdf(x) * stats.norm.cdf(x) ** 9  # noqa: E731 - a formula
     oracle = integrate.quad(density, -12, 12)[0]

@@ -132,7 +132,7 @@ def test_values_that_do_not_go_together_are_noted(tmp_path):
     assert all(trial.value is None for trial in failed)
 
 
-def test_what_cannot_be_trained_at_all_is_an_error(tmp_path):
+def test_an_untrainable_study_is_an_error(tmp_path):
     with pytest.raises(ValueError, match="NoSuchTask"):
         make(tmp_path / "wrong", task="NoSuchTask-v0").run()
 

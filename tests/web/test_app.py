@@ -75,7 +75,7 @@ def test_the_map_is_answered(ask):
 
 
 @pytest.mark.parametrize("name", ["playground/frobnicate", "runs/medium", "os/system"])
-def test_what_is_not_offered_is_not_there(client, ask, name):
+def test_unknown_functions_are_not_found(client, ask, name):
     from web.conftest import PAGE  # type: ignore[import-not-found]
 
     assert client.post(f"/api/{name}", content=b"{}", headers=PAGE).status_code == 404

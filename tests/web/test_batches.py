@@ -138,7 +138,7 @@ def test_columns_that_are_no_batch_are_an_error(given):
         explorables.draw(None, "clip", {}, whole | given)
 
 
-def test_what_has_no_batch_is_an_error(runs):
+def test_runs_without_batches_are_an_error(runs):
     with pytest.raises(ValueError, match="lake has no batches"):
         batches.batch(runs, "lake")
     with pytest.raises(ValueError, match="at must be an integer, got '3'"):

@@ -121,7 +121,7 @@ def test_few_answers_are_remembered(folder):
         ({"reward_model": "words"}, "a run of sft, which does not train a reward model"),
     ],
 )
-def test_what_cannot_be_answered(folder, change, message):
+def test_invalid_prompts_are_rejected(folder, change, message):
     given = {"model": "words", "prompt": "abc", "before": [], "max_tokens": 3} | change
     with pytest.raises(ValueError, match=message):
         chat.answer(folder, **given)
@@ -129,7 +129,7 @@ def test_what_cannot_be_answered(folder, change, message):
 
 
 @pytest.mark.parametrize("name", ["none", "../words", "saved", "saved/../words", "/etc", "", "words\0"])
-def test_what_is_not_in_the_folder_is_not_found(folder, name):
+def test_models_outside_the_folder_are_not_found(folder, name):
     with pytest.raises(NotFoundError):
         chat.answer(folder, model=name, prompt="a", before=[])
     if name:

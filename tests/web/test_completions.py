@@ -104,7 +104,7 @@ def test_held_out_answers_come_by_prompt(folder):
     ],
     ids=str,
 )
-def test_what_is_not_there_is_not_found(folder, asked):
+def test_missing_batches_are_not_found(folder, asked):
     with pytest.raises(NotFoundError):
         completions.batch(folder, *asked)
 

@@ -71,6 +71,6 @@ def test_every_page_exists(page):
     assert (DOCS / f"{page}.md").is_file()
 
 
-def test_what_is_not_in_the_catalog_has_no_page():
+def test_algorithms_outside_the_catalog_have_no_page():
     assert page_of("mine.py:Learner") == ""
     assert page_of("ppo") == "algorithms/ppo"

@@ -69,7 +69,7 @@ def test_nothing_else_is_served(site, name):
     assert "secret" not in response.text
 
 
-def test_what_becomes_a_link_or_vanishes_is_not_served(folder, runs):
+def test_files_that_become_links_or_vanish_are_not_served(folder, runs):
     late, gone = folder / "late.html", folder / "gone.html"
     late.write_text("fine", encoding="utf-8")
     gone.write_text("fine", encoding="utf-8")
@@ -125,7 +125,7 @@ def test_a_digest_is_what_browsers_compute():
     assert digest("doSomething();") == "'sha256-RFWPLDbv2BY+rCkDzsE+0fr8ylGr2R2faWMhq4lfEQc='"
 
 
-def test_what_is_written_into_a_page_is_found_once():
+def test_inline_scripts_and_styles_are_found_once():
     found = inline_of(
         "<script>a</script>text<style>b</style>text<i style=''></i><script src=x></script>text<b style=c>"
     )

@@ -90,7 +90,7 @@ def test_the_regret_of_bandits_is_that_of_the_library():
 
 
 @pytest.mark.parametrize("values", [{"p": 2}, {"p": "x"}, {"p": None}, {"nothing": 1}, {"p": float("nan")}], ids=str)
-def test_what_cannot_be_drawn_is_an_error(values):
+def test_invalid_parameters_are_an_error(values):
     with pytest.raises(ValueError, match=r"must be from 0.02 to 0.98|unknown parameter 'nothing': use p"):
         explorables.draw(None, "kl", values)
 

@@ -41,6 +41,6 @@ def test_a_frame_of_a_task_is_small():
 
 
 @pytest.mark.parametrize("frame", [np.zeros((2, 2), np.uint8), np.zeros((2, 2, 3)), np.zeros((0, 2, 3), np.uint8)])
-def test_what_is_no_image_is_named(frame):
+def test_invalid_images_are_named(frame):
     with pytest.raises(ValueError, match=r"an image must be \[height, width, 3\] of uint8, got"):
         png(frame)

@@ -110,7 +110,7 @@ def test_annotators_share_the_work(folder):
     assert labels.following(folder, "spoken", "bob")["item"]["id"] != first["id"]
 
 
-def test_what_could_not_be_stored_is_not_called_saved(folder):
+def test_labels_that_cannot_be_stored_raise_an_error(folder):
     item = labels.following(folder, "spoken", "ann")["item"]
     (folder / "spoken" / "preferences.sqlite").rename(folder / "spoken" / "moved.sqlite")
     with pytest.raises(StoreError):
@@ -169,7 +169,7 @@ def test_agreement_is_that_of_the_library(folder):
     assert sum(found["outcomes"].values()) == 6
 
 
-def test_what_was_labeled_can_be_asked_again(folder):
+def test_labeled_items_can_be_asked_again(folder):
     label_all(folder, "ann", [right] * 3)
     state = label_all(folder, "ann", [right] * 3, repeat=True)
     assert state["answered"] == 6

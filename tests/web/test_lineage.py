@@ -16,7 +16,7 @@ def test_nothing_builds_on_itself():
     assert set(TopologicalSorter(BUILDS_ON).static_order()) <= NAMES  # raises CycleError for a cycle
 
 
-def test_what_stands_alone_is_a_beginning():
+def test_algorithms_without_relations_are_starting_points():
     known = set(BUILDS_ON) | {base for bases in BUILDS_ON.values() for base in bases}
     assert NAMES - known == {
         *("train:random", "train:epsilon-greedy", "train:thompson", "train:pets", "solve:linear-programming"),

@@ -93,7 +93,7 @@ def test_a_learner_learns_what_train_learns(tmp_path):
     np.testing.assert_array_equal(last, table)
 
 
-def test_what_is_exported_is_what_solve_reads(tmp_path):
+def test_an_exported_world_is_read_by_solve(tmp_path):
     path = tmp_path / "world.json"
     path.write_text(playground.export(HERE, TRAP)["text"], encoding="utf-8")
     solution = mdp.solve(mdp.load(path), gamma=0.9, tolerance=1e-9)

@@ -67,7 +67,7 @@ def test_curves_of_a_metric(folder):
     assert runs.curves(folder, ["set/second"], "rollout/episode_return")["curves"]["set/second"]["x"] == []
 
 
-def test_what_has_not_changed_is_not_sent_again(folder, tmp_path):
+def test_unchanged_curves_are_not_sent_again(folder, tmp_path):
     shutil.copytree(folder / "first", tmp_path / "runs" / "first")
     answer = runs.curves(tmp_path / "runs", ["first"])
     assert runs.curves(tmp_path / "runs", ["first"], known=answer["version"])["unchanged"]

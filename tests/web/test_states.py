@@ -11,7 +11,7 @@ from operant.web.workers import NotFoundError
 from web.folders import make_run  # type: ignore[import-not-found]
 
 
-def test_what_was_kept_and_hashed_is_listed(tmp_path):
+def test_saved_and_hashed_states_are_listed(tmp_path):
     run = make_run(tmp_path / "runs" / "one", [[0.1, 0.2]])
     assert states(tmp_path / "runs", "one") == {"seeds": [0, 1], "problem": "", "kept": [], "recorded": []}
     for folder, step in ((run.history.folder, 400), (run.history.folder, 0), (run.checkpoints.folder, 1000)):

@@ -37,11 +37,11 @@ def test_frozen_lake_has_the_cells_of_its_map(trained):
     assert other["exact"] is not None
 
 
-def test_what_is_no_table_of_values_is_not_shown(trained):
+def test_learners_without_a_table_of_values_are_not_shown(trained):
     assert Tables(trained("ucb1", "operant/TenArms-v0")).show(0) == {"table": False}
 
 
-def test_where_the_world_changes_nothing_is_exact(trained):
+def test_changing_worlds_have_no_exact_values(trained):
     shown = Tables(trained("dyna-q", "operant/BlockingMaze-v0")).show(0)
     assert shown["table"]
     assert shown["exact"] is None

@@ -20,7 +20,7 @@ def test_calls_are_answered_one_after_another(tmp_path):
     assert process.returncode is not None
 
 
-def test_what_takes_too_long_is_killed_and_the_next_call_is_answered(tmp_path):
+def test_a_call_that_takes_too_long_is_killed_and_the_next_one_is_answered(tmp_path):
     async def slow():
         worker = Worker(tmp_path, deadline=60.0)
         await worker.call("playground.read", {"drawing": "SG"})

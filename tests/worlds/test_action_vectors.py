@@ -30,7 +30,7 @@ def test_a_space_has_its_vectors():
 
 
 @pytest.mark.parametrize("space", [BOX, spaces.Discrete(3, start=5)])
-def test_what_is_drawn_or_chosen_is_in_the_space(space: gymnasium.Space):
+def test_drawn_and_chosen_actions_are_in_the_space(space: gymnasium.Space):
     actions = made(space)
     outputs = 3 * torch.randn(2, 50, actions.width, generator=rng())
     noise = actions.noise((2, 50), rng(1))

@@ -32,14 +32,14 @@ class Solver(BoardGamePlayer):
         return found
 
 
-def test_who_plays_by_the_solution_errs_nowhere():
+def test_a_player_by_the_solution_makes_no_mistake():
     (certificate,) = Solver(1).certificates()
     assert certificate.positions == 4520
     assert certificate.mistakes == certificate.faced_mistakes == 0
     assert 0 < certificate.faced < 4520
 
 
-def test_who_does_the_opposite_errs_wherever_it_can():
+def test_the_worst_player_makes_every_mistake():
     worst = Solver(-1).certify(SOLVED, 0)
     assert worst.mistakes > 2000
     assert worst.faced_mistakes > 0
@@ -54,6 +54,6 @@ def test_searches_of_another_number_of_simulations_are_those_of_another_player()
     assert player.planner.simulations == 32
 
 
-def test_what_is_no_board_game_has_no_mistakes_to_count():
+def test_mistakes_are_counted_only_in_board_games():
     with pytest.raises(ValueError, match=r"only in board games: train e\.g\. operant/TicTacToe-v0"):
         Solver(1, game=None).certificates()

@@ -230,7 +230,7 @@ def test_a_better_action_than_expected_becomes_more_likely():
     assert better > before
 
 
-def test_what_is_imagined_after_the_end_does_not_count():
+def test_imagined_steps_after_the_end_do_not_count():
     found = learner()
     frames, draws = batch(found)
     states, _ = found.agent.world.observe(frames, found._encoded(frames), draws.posterior)

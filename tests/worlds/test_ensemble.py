@@ -59,7 +59,7 @@ def test_changes_and_rewards_are_normalized_apart():
     assert found.moments[0, 1, 4] > 1e4 * found.moments[0, 1, 2]
 
 
-def test_what_never_changes_is_divided_by_one():
+def test_constant_inputs_are_divided_by_one():
     found, replay = model(), filled(scale=0.0)
     found._normalize(replay)
     assert_close(found.moments[:, 1, 2:4], torch.ones(2, 2))

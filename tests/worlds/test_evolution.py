@@ -78,7 +78,7 @@ def test_seeds_are_independent_and_the_global_generator_is_left_alone():
     assert (np.random.get_state()[1] == before).all()
 
 
-def test_what_is_not_a_number_counts_as_the_least():
+def test_nan_counts_as_the_lowest_fitness():
     found, same = evolution(), evolution()
     found.ask()
     same.ask()

@@ -92,7 +92,7 @@ def test_a_batch_has_its_share_of_real_transitions():
     assert batch.discounts.eq(0.99).all()
 
 
-def test_what_is_not_valid_has_no_weight():
+def test_invalid_transitions_have_no_weight():
     found = learner()
     found.iterate()
     found.model.predict = lambda obs, actions, noise: known(obs + 95, actions, noise)

@@ -42,7 +42,7 @@ def walk(end=False):
     return predict
 
 
-def test_what_plans_bring_by_hand():
+def test_returns_of_plans_by_hand():
     """From 0 by steps of 0.5, 0.5 and 0: -¼, 0, 0. If 0.5 is terminal, only the first step counts."""
     found = learner()
     plans = torch.tensor([0.5, 0.5, 0.0]).view(1, 1, 1, 3, 1).expand(2, 1, 1, 3, 1)

@@ -114,7 +114,7 @@ def test_a_truncated_step_counts_and_is_not_terminal():
     assert windows.terminal[0, 0].tolist() == [1.0, 0.0]
 
 
-def test_what_follows_on_an_end_changes_nothing():
+def test_steps_after_an_end_change_nothing():
     network = Representation(SHAPE)
     found = parameters(network).requires_grad_()
     steps = sequences()

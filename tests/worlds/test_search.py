@@ -156,7 +156,7 @@ def test_the_mean_of_a_node_is_that_of_its_children():
     assert torch.equal(tree.children[rows, tree.parents[:, 1:], tree.actions[:, 1:]], torch.arange(1, 41).expand(6, -1))
 
 
-def test_what_is_found_can_be_learned_from():
+def test_results_of_a_search_can_be_used_in_training():
     """Results and states are ordinary tensors, which autograd may save."""
     world = World(GOLDEN["tables"])
     root = world.root(torch.arange(4))

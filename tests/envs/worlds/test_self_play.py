@@ -25,7 +25,7 @@ def test_the_contract_holds():
     check_batch_env(lambda: games(0.5))
 
 
-def test_who_completes_a_row_gets_the_reward_and_the_other_is_seen_next():
+def test_completing_a_row_gives_the_reward_and_the_opponent_observes_next():
     """x takes 0, 1, 2; o takes 3, 4: the fifth move wins, and the next observation is that of the opponent."""
     found = games(rows=1, seeds=(3,))
     for i, action in enumerate((0, 3, 1, 4, 2)):

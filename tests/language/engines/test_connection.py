@@ -96,7 +96,7 @@ def test_pauses_grow(listen, monkeypatch):
     assert pauses == [0.5, 1.0, 2.0]
 
 
-def test_what_is_no_json_is_an_error(listen):
+def test_a_response_that_is_not_json_is_an_error(listen):
     with pytest.raises(ServerError, match="did not return JSON: '<html>'"):
         Connection(listen(lambda *request: (200, b"<html>"))).get("/")
 
@@ -142,7 +142,7 @@ def test_other_machines_are_talked_to_with_a_warning(address):
 
 
 @pytest.mark.parametrize("address", ["https://gpu.example.org", "http://localhost:1", "http://[::1]:1"])
-def test_what_needs_no_warning(address):
+def test_addresses_without_a_warning(address):
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         Connection(address)

@@ -161,7 +161,7 @@ def test_an_answer_of_another_shape_is_named(mine, make_model, fault, message):
         ask(OutsideEngine(f"{mine}(fault={fault!r})", make_model()))
 
 
-def test_what_is_no_engine_is_named(mine, make_model):
+def test_classes_that_are_not_engines_are_named(mine, make_model):
     with pytest.raises(TypeError, match="Incomplete is no engine: it has no reach, close"):
         OutsideEngine(mine.replace(":Mine", ":Incomplete"), make_model())
     with pytest.raises(DoorError, match=r"mine\.py has no 'Other', expected a class whose instances are engines"):

@@ -94,7 +94,7 @@ def test_greedy_answers_are_those_of_the_native_engine(engine, model):
         assert ours.log_probs == pytest.approx(theirs.log_probs, abs=1e-5)
 
 
-def test_what_is_drawn_belongs_to_the_generator(engine):
+def test_samples_depend_on_the_generator_only(engine):
     first, again, other = ask(engine, seed=3), ask(engine, seed=3), ask(engine, seed=4)
     assert first == again
     assert first != other

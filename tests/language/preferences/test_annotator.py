@@ -76,7 +76,7 @@ def test_none_may_be_good():
     assert annotator.answer(shown("ac")) == ("B", None)
 
 
-def test_where_the_reward_does_not_apply_it_skips():
+def test_items_without_a_reward_are_skipped():
     assert SimulatedAnnotator(reward).answer(shown(["a", "?"])) == ("skip", None)
 
 

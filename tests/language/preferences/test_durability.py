@@ -171,7 +171,7 @@ def start(path, mode):
 
 
 @pytest.mark.parametrize("after", [1, 17])
-def test_what_was_acknowledged_survives_a_kill(path, after):
+def test_acknowledged_answers_survive_a_kill(path, after):
     with start(path, "loop") as process:
         acknowledged = [process.stdout.readline().strip() for _ in range(after)]
         process.send_signal(signal.SIGKILL)

@@ -107,7 +107,7 @@ def test_equal_stores_give_equal_files_with_a_manifest(store, tmp_path):
     }
 
 
-def test_what_is_asked_again_is_not_counted_twice(store, tmp_path):
+def test_repeated_questions_are_not_exported_twice(store, tmp_path):
     put(store, 1, "bob", "better", "bad", round=1)
     assert export(store, tmp_path / "pairs.jsonl").rows == 5
 

@@ -46,7 +46,7 @@ def test_conversations_are_texts_too():
         (["a", Completion("b", {"reward": math.nan})], None, "not JSON compliant"),
     ],
 )
-def test_what_is_no_item(completions, gold, message):
+def test_invalid_items_are_rejected(completions, gold, message):
     with pytest.raises(ValueError, match=message):
         Item.of("p", completions, gold=gold)
 
@@ -108,7 +108,7 @@ def test_each_side_comes_first_half_of_the_time():
         ("ranking", [2, 2, 2], 3, "are all equal"),
     ],
 )
-def test_what_is_no_answer(outcome, ranks, count, message):
+def test_invalid_answers_are_rejected(outcome, ranks, count, message):
     with pytest.raises(ValueError, match=message):
         check_answer(outcome, ranks, count)
 

@@ -86,7 +86,7 @@ def test_two_stores_keep_one_copy(path):
     assert [record.get("prompt") for record in lines(path)[1:]] == [f"p{n}" for n in range(6)]
 
 
-def test_what_cannot_be_copied_is_stored_all_the_same(path, caplog, monkeypatch):
+def test_answers_are_stored_even_if_the_copy_fails(path, caplog, monkeypatch):
     with PreferenceStore(path) as store:
         with monkeypatch.context() as patch, caplog.at_level(logging.WARNING):
             patch.setattr("os.write", lambda descriptor, data: len(data) // 2)
@@ -123,7 +123,7 @@ def test_lines_that_are_no_events(path):
             event_of(wrong)
 
 
-def test_where_no_copy_can_be_kept(path):
+def test_a_folder_in_place_of_the_copy_is_an_error(path):
     journal_path(path).mkdir()
     with pytest.raises(StoreError, match="cannot be opened: Is a directory"):
         Journal(path)

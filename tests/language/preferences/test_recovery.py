@@ -41,7 +41,7 @@ def test_a_database_is_restored(path, damage):
     assert {file.name for file in path.parent.iterdir()} == names
 
 
-def test_what_was_there_is_kept(path):
+def test_damaged_databases_are_kept(path):
     path.write_bytes(b"first")
     rebuild(path)
     path.write_bytes(b"second")

@@ -81,7 +81,7 @@ def test_two_windows_never_show_the_same_question(store, window):
     assert store.next_item("ann").prompt == "p2"
 
 
-def test_what_a_closed_window_showed_is_free(store, window):
+def test_the_question_of_a_closed_window_is_free(store, window):
     _, tell = window()
     assert tell("show") == "p0"
     assert store.next_item("ann").prompt == "p1"

@@ -67,7 +67,7 @@ def test_the_grouping_belongs_to_the_seed(tmp_path, path):
     assert found[0] == found[1] != found[2]
 
 
-def test_what_is_no_sample_is_left_out(path):
+def test_invalid_samples_are_left_out(path):
     write(path, [("p", "NaN")])
     with path.open("ab") as file:
         file.write(b'\n[1]\n\xff\n{"prompt": "p"}\n{"prompt": "p", "compl')

@@ -36,7 +36,7 @@ def add_event(
     connection.execute("INSERT INTO events VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)", row)
 
 
-def test_what_is_committed_survives_a_loss_of_power(path):
+def test_commits_are_durable(path):
     connection = connect(path)
     pragmas = {name: connection.execute(f"PRAGMA {name}").fetchone()[0] for name in ("journal_mode", "synchronous")}
     assert pragmas == {"journal_mode": "wal", "synchronous": 2}
@@ -161,7 +161,7 @@ def test_a_row_that_refers_to_nothing(path):
 
 
 @pytest.mark.parametrize("place", ["missing/labels.sqlite", "."])
-def test_where_nothing_can_be_kept(tmp_path, place):
+def test_unwritable_places_are_rejected(tmp_path, place):
     with pytest.raises(StoreError, match="cannot be stored in"):
         connect(tmp_path / place)
 

@@ -49,7 +49,7 @@ def test_an_annotator_sees_every_item_once_in_order(store):
     assert store.next_item("ann") is None
 
 
-def test_what_is_shown_has_no_provenance_and_keeps_its_order(store):
+def test_questions_have_no_provenance_and_keep_their_order(store):
     at = store.next_item("ann")
     assert sorted(vars(at)) == ["annotator", "completions", "item_id", "prompt", "round", "shown"]
     assert at.completions == tuple("ab"[place] for place in at.shown)

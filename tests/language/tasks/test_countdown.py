@@ -39,7 +39,7 @@ def test_expressions(text, value, numbers):
         ),
     ],
 )
-def test_what_is_no_expression(text):
+def test_invalid_expressions_have_no_value(text):
     assert evaluate(text) is None
 
 

@@ -21,7 +21,7 @@ def test_solutions_worked_by_hand(prompt, lines):
 
 
 @pytest.mark.parametrize("prompt", ["", "12=", "12+7", "a+b=", "12+-7=", "12*7="])
-def test_what_is_no_prompt(prompt):
+def test_invalid_prompts_are_rejected(prompt):
     with pytest.raises(ValueError, match=r"such as 7\+8-9\+3=, got"):
         solution(prompt)
 
@@ -108,7 +108,7 @@ def test_no_answer_gains_by_stopping_early():
         assert not stopped or stopped[-1] == 0
 
 
-def test_what_follows_a_planted_mistake_is_calculated_rightly_from_it():
+def test_steps_after_a_planted_mistake_are_correct_given_the_mistake():
     generator = np.random.default_rng(0)
     for row in steps(terms=Choices((4,))).rows("train", 100, seed=0):
         lines = make_steps(generator, row)["completions"]

@@ -89,7 +89,7 @@ def test_a_stream_begins_like_the_rows_and_continues():
     assert len({row["prompt"] for row in rows}) < 300
 
 
-def test_what_a_task_does_not_make_is_an_error():
+def test_unsupported_kinds_of_rows_are_rejected():
     task = tasks.find("reverse")
     with pytest.raises(ValueError, match=r"reverse:length=3/4/5/6 has no stepwise examples"):
         task.stepwise_rows("train", 1, seed=0)

@@ -68,7 +68,7 @@ def test_demonstrations_differ_in_what_they_are_worth_and_leave_room_above():
     assert max(len(row["completion"]) for row in rows) + 1 <= 77
 
 
-def test_what_demonstrations_show_invites_too_much_of_it():
+def test_demonstrations_invite_overoptimization():
     """Kind words and length give reward only up to the amounts in the demonstrations; beyond them they cost."""
     rows = preference().rows("train", 1000, seed=0)
     scores = [hidden_reward(row["prompt"], row["completion"]) for row in rows]
