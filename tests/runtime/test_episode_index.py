@@ -5,7 +5,7 @@ import torch
 
 from operant.runtime.episode_index import EpisodeIndex
 from operant.runtime.replay import Replay
-from runtime.test_replay import rollout, told
+from runtime.test_replay import expected_steps, rollout
 
 SEEDS, ROWS, LENGTH = 2, 3, 12
 
@@ -35,7 +35,7 @@ def test_first_and_last_steps_are_those_of_a_walk(chunk, invalid, ends):
             ended.logical_and_(torch.rand(ended.shape, generator=generator) < ends)
         stories.append((story, actions))
         replay.add(story, actions)
-        lines, total = told(stories, SEEDS, ROWS, LENGTH)
+        lines, total = expected_steps(stories, SEEDS, ROWS, LENGTH)
         oldest = total - len(lines)
         places = torch.arange(replay.filled * ROWS).expand(SEEDS, -1)
         found = index.of(places)
