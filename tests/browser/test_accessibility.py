@@ -66,7 +66,7 @@ def clean():
 
 
 def findings(page, *, but=(), rules=None):
-    """Return the findings of axe-core, which is loaded into the page, by some rules or all, outside the sections `but`."""
+    """Return the findings of axe-core, loaded into the page, by some rules or all, outside the sections `but`."""
     context = {"include": [["html"]], "exclude": [[f"#{section}"] for section in but]}
     return page.evaluate(RUN, [context, rules])
 
