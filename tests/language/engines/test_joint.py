@@ -128,6 +128,14 @@ def test_passes_have_a_limit(make_model, monkeypatch):
     assert found == alone(model, shards, 12)
 
 
+def test_passes_have_more_tokens_than_the_network_has_positions(make_model):
+    model = Watched(make_model("gpt2", n_positions=64, max_position_embeddings=64))
+    shards = [[[1, 20 + i]] for i in range(6)]
+    found = together(model, shards, 12)
+    assert max(model.sizes) > model.context == 64
+    assert found == alone(model, shards, 12)
+
+
 def test_the_proof_takes_enough_numbers_and_is_taken_once(make_model, monkeypatch):
     compared = []
     compare = joint.Agreement.compare
