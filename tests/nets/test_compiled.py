@@ -1,3 +1,4 @@
+import inspect
 import os
 import signal
 import subprocess
@@ -120,6 +121,11 @@ def test_rows_one_by_one_are_compiled_once_and_give_the_results_of_all_together(
     found = alone.gradient(Batch(batch.inputs[1:2], None), 1.0)
     assert torch.equal(found[0][0], gradient[1])
     assert found[1]["loss"][0] == report["loss"][1]
+
+
+def test_a_class_can_be_inspected():
+    assert dict(inspect.getmembers(Model))["gradient"] is vars(Model)["gradient"]
+    assert "Return the gradient" in Model.gradient.__doc__
 
 
 def test_instances_have_separate_programs():

@@ -22,7 +22,7 @@ from dataclasses import is_dataclass, replace
 from functools import partial, update_wrapper
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, Concatenate, Generic, ParamSpec, Protocol, Self, TypeVar
+from typing import Any, Concatenate, Generic, ParamSpec, Protocol, Self, TypeVar, overload
 
 import torch
 from torch import Tensor
@@ -153,8 +153,16 @@ class compilable(Generic[L, P, R]):  # noqa: N801 (a decorator)
         """Store the method's name."""
         self.name = name
 
-    def __get__(self, instance: L, owner: type | None = None) -> Program[P, R]:
-        """Return the instance's program, which is created at the first access."""
+    @overload
+    def __get__(self, instance: None, owner: type) -> Self: ...
+
+    @overload
+    def __get__(self, instance: L, owner: type | None = None) -> Program[P, R]: ...
+
+    def __get__(self, instance: L | None, owner: type | None = None) -> Program[P, R] | Self:
+        """Return the instance's program, which is created at the first access; of a class, this descriptor."""
+        if instance is None:
+            return self
         method, split = self.method, getattr(instance, "one_by_one", None)
         rows = None if split is None else lambda: [partial(method, row) for row in split()]
         program = Program(partial(method, instance), rows)
