@@ -80,10 +80,11 @@ def test_finished_cells_are_not_repeated_and_single_cells_run_alone(cli, grid, t
     assert cli("sweep", grid, "--out", out)[0] == 0
 
 
-def test_a_stopped_sweep_saves_and_resumes(grid, tmp_path):
+@pytest.mark.parametrize("options", [["--workers", "1"], ["--executor", "inline"]])
+def test_a_stopped_sweep_saves_and_resumes(grid, tmp_path, options):
     grid.write_text(GRID.replace("budget = 400", "budget = 900_000_000"), encoding="utf-8")
     out = tmp_path / "sweep"
-    command = [sys.executable, "-m", "operant", "sweep", str(grid), "--out", str(out), "--workers", "1"]
+    command = [sys.executable, "-m", "operant", "sweep", str(grid), "--out", str(out), *options]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     first = out / "runs" / CELLS[0]
     end = time.monotonic() + 120

@@ -43,13 +43,23 @@ def test_signals_that_nohup_ignores_stay_ignored():
         signal.signal(signal.SIGHUP, before)
 
 
-def test_blocks_nest():
+def test_a_signal_stops_nested_blocks_and_a_request_only_one():
     with Interruption() as outer:
         with Interruption() as inner:
+            inner.request()
+            assert not outer()
+        with Interruption() as middle, Interruption() as inner:
             signal.raise_signal(signal.SIGTERM)
-        assert inner()
-        assert not outer()
-        signal.raise_signal(signal.SIGTERM)
+        assert [inner(), middle(), outer()] == [True, True, True]
+        assert inner.received == outer.received == signal.SIGTERM
+
+
+def test_a_second_keyboard_interrupt_counts_in_nested_blocks():
+    with Interruption() as outer:
+        with Interruption():
+            signal.raise_signal(signal.SIGINT)
+        with Interruption(), pytest.raises(KeyboardInterrupt):
+            signal.raise_signal(signal.SIGINT)
         assert outer()
 
 

@@ -19,6 +19,7 @@ class Interruption:
     SIGHUP, sent when the terminal closes, stays ignored if it already is, as under `nohup`.
 
     A second SIGINT raises `KeyboardInterrupt` immediately. The previous handlers are restored at the end of the block.
+    In nested blocks a signal sets the flags of all, so that a run which stops also stops the sweep that it is part of.
     Python delivers signals to the main thread only; in other threads only `request` sets the flag.
 
     Args:
@@ -61,6 +62,9 @@ class Interruption:
         self._former.clear()
 
     def _handle(self, number: int, frame: FrameType | None) -> None:
+        enclosing = getattr(self._former.get(number), "__self__", None)
+        if isinstance(enclosing, Interruption):
+            enclosing._handle(number, frame)
         self.received = number
         if number == signal.SIGINT:
             if self._interrupted_by_keyboard:
