@@ -81,6 +81,18 @@ def test_nothing_begins_after_a_stop(tmp_path):
         ({"task": "A-v0"}, "a sweep needs algorithm, such as"),
         ({**GIVEN, "grids": {}}, "a sweep has no key 'grids'"),
         ({**GIVEN, "grid": {"gamma": []}}, r"\[grid\] gamma must be a list of values, got \[\]"),
+        ({**GIVEN, "grid": 3}, r"grid must be a table, \[grid\], got 3"),
+        ({**GIVEN, "settings": "x"}, r"settings must be a table, \[settings\], got 'x'"),
+        ({**GIVEN, "config": []}, r"config must be a table, \[config\], got \[\]"),
+        ({**GIVEN, "preset": 3}, 'preset must be a name, such as "paper", got 3'),
+        ({**GIVEN, "algorithm": 5}, 'algorithm must be one or more names, such as "ppo", got 5'),
+        ({**GIVEN, "algorithm": ["ppo", 3]}, r"algorithm must be one or more names, .* got \['ppo', 3\]"),
+        ({**GIVEN, "task": []}, r"task must be one or more names, such as .*, got \[\]"),
+        ({**GIVEN, "seeds": 0}, r"seeds must be their number, such as 5, or a list, such as \[0, 3\], got 0"),
+        ({**GIVEN, "seeds": True}, "seeds must be their number, .*, got True"),
+        ({**GIVEN, "seeds": 1.5}, "seeds must be their number, .*, got 1.5"),
+        ({**GIVEN, "seeds": "all"}, "seeds must be their number, .*, got 'all'"),
+        ({**GIVEN, "seeds": 10**12}, "a run can have at most 1000000 seeds, got 1000000000000"),
     ],
 )
 def test_invalid_grids_are_rejected(given, message):

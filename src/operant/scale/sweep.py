@@ -16,13 +16,14 @@ import tomllib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, cast
 
 import tomli_w
 
 from operant import hosts
 from operant.runtime.run import Run, RunError
 from operant.runtime.sessions import FINISHED
+from operant.runtime.settings import counted_seeds
 from operant.runtime.signals import EXIT_REQUEUE
 from operant.scale.cell import RemoteCell
 
@@ -83,7 +84,9 @@ class Grid:
             raise ValueError(f"a sweep has no key {unknown[0]!r}; valid keys: {', '.join(sorted(known))}")
         if missing := sorted({"algorithm", "task"} - given.keys()):
             raise ValueError(f"a sweep needs {missing[0]}, such as {_EXAMPLES[missing[0]]}")
-        seeds: Any = given.get("seeds", 8)
+        for name, (kind, expected) in _KINDS.items():
+            if name in given and not isinstance(given[name], kind):
+                raise ValueError(f"{name} must be {expected}, got {given[name]!r}")
         values: Mapping[str, Any] = given.get("grid", {})
         if wrong := [name for name, options in values.items() if not isinstance(options, list) or not options]:
             raise ValueError(f"[grid] {wrong[0]} must be a list of values, got {values[wrong[0]]!r}")
@@ -91,9 +94,9 @@ class Grid:
         if "budget" in given:
             settings["budget"] = given["budget"]
         return cls(
-            algorithms=_several(given["algorithm"]),
-            tasks=_several(given["task"]),
-            seeds=tuple(range(seeds)) if isinstance(seeds, int) else tuple(seeds),
+            algorithms=_several("algorithm", given["algorithm"]),
+            tasks=_several("task", given["task"]),
+            seeds=_seeds(given.get("seeds", 8)),
             values=values,
             settings=settings,
             config=given.get("config", {}),
@@ -118,8 +121,28 @@ class Grid:
 _EXAMPLES = {"algorithm": '"ppo"', "task": '["CartPole-v1", "Acrobot-v1"]'}
 
 
-def _several(given: Any) -> tuple[str, ...]:
-    return (given,) if isinstance(given, str) else tuple(given)
+_KINDS: Mapping[str, tuple[type, str]] = {
+    "preset": (str, 'a name, such as "paper"'),
+    **{name: (Mapping, f"a table, [{name}]") for name in ("grid", "settings", "config")},
+}
+"""Type of the value of a key, and its description."""
+
+
+def _several(key: str, given: Any) -> tuple[str, ...]:
+    """Return the names of a key that has one name or a list of names."""
+    names = tuple(cast(Sequence[Any], given)) if isinstance(given, list | tuple) else (given,)
+    if not names or not all(isinstance(name, str) for name in names):
+        raise ValueError(f"{key} must be one or more names, such as {_EXAMPLES[key]}, got {given!r}")
+    return names
+
+
+def _seeds(given: Any) -> tuple[int, ...]:
+    """Return the seeds of a number of seeds, from 0, or of a list, whose values are checked with the settings."""
+    if isinstance(given, list | tuple):
+        return tuple(cast(Sequence[int], given))
+    if isinstance(given, bool) or not isinstance(given, int) or given < 1:
+        raise ValueError(f"seeds must be their number, such as 5, or a list, such as [0, 3], got {given!r}")
+    return counted_seeds(0, given)
 
 
 @dataclass(frozen=True)
