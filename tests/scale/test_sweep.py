@@ -46,6 +46,36 @@ def test_a_folder_contains_the_definition_of_the_sweep(tmp_path):
     assert not cell.is_finished
 
 
+def test_jobs_of_an_array_never_read_half_a_file(tmp_path):
+    sweep = Sweep(tmp_path / "one", GIVEN)
+    sweep.write()
+    files = [tmp_path / "one" / "sweep.toml", *(tmp_path / "one" / "cells").iterdir()]
+    before = [(file.stat().st_ino, file.stat().st_mtime_ns) for file in files]
+    Sweep(tmp_path / "one").write()
+    assert [(file.stat().st_ino, file.stat().st_mtime_ns) for file in files] == before
+    expected = files[1].read_bytes()
+    files[1].write_bytes(expected[:-9])
+    with files[1].open("rb") as reader:  # a job that has begun to read
+        sweep.write()
+        assert reader.read() == expected[:-9]
+    assert files[1].read_bytes() == expected
+
+
+@pytest.mark.parametrize("error", [ValueError, ModuleNotFoundError, KeyboardInterrupt])
+def test_a_cell_that_cannot_be_trained_leaves_no_folder(tmp_path, error):
+    def parse(words):
+        raise error("no such preset")
+
+    with pytest.raises(error, match="no such preset"):
+        Sweep(tmp_path / "one", GIVEN).check(parse)
+    assert not (tmp_path / "one").exists()
+    sweep = Sweep(tmp_path / "two", GIVEN)
+    sweep.write()
+    with pytest.raises(error):
+        sweep.check(parse)
+    assert Sweep(tmp_path / "two").grid == sweep.grid
+
+
 def test_only_status_75_is_tried_again_and_not_for_ever(tmp_path):
     sweep, asked, told = Sweep(tmp_path / "one", {**GIVEN, "algorithm": "sarsa", "grid": {}}), [], []
     answers = iter([75, 75, 75, 75])

@@ -21,6 +21,7 @@ from typing import Any, Protocol, cast
 import tomli_w
 
 from operant import hosts
+from operant.runtime.files import replace_durably
 from operant.runtime.run import Run, RunError
 from operant.runtime.sessions import FINISHED
 from operant.runtime.settings import counted_seeds
@@ -145,6 +146,13 @@ def _seeds(given: Any) -> tuple[int, ...]:
     return counted_seeds(0, given)
 
 
+def _keep(path: Path, tables: Mapping[str, Any]) -> None:
+    """Write a TOML file atomically, unless it has these tables already."""
+    data = tomli_w.dumps(tables).encode()
+    if not path.is_file() or path.read_bytes() != data:
+        replace_durably(path, data)
+
+
 @dataclass(frozen=True)
 class Cell:
     """One run of a sweep.
@@ -204,7 +212,7 @@ class Sweep:
                     f"{path} has another sweep: continue with `operant sweep {path}`, or choose another folder"
                 )
             grid = there
-        elif path.is_dir() and any(path.iterdir()):
+        elif path.is_dir() and not all(file.name.startswith(".") for file in path.iterdir()):
             raise ValueError(f"{path} is no sweep, and not empty: choose another folder")
         if grid is None:
             raise ValueError(f"{path} is no sweep: pass a TOML file with algorithm, task and [grid]")
@@ -218,16 +226,20 @@ class Sweep:
         return Cell(name, run, (*words, "--run", str(run), "--progress", "silent"), values)
 
     def write(self) -> None:
-        """Create the folder, with a configuration file for each cell."""
-        (self.path / "cells").mkdir(parents=True, exist_ok=True)
-        (self.path / "sweep.toml").write_text(tomli_w.dumps(self.given), encoding="utf-8")
+        """Create the folder, with a configuration file for each cell.
+
+        Other processes may read the files at any time, such as the jobs of an array, which run one cell each.
+        """
+        self.path.mkdir(parents=True, exist_ok=True)
+        _keep(self.path / "sweep.toml", self.given)
+        (self.path / "cells").mkdir(exist_ok=True)
         for cell in self.cells:
             named = dict(zip(("algorithm", "task"), cell.words[1:3], strict=True))
             tables = {
                 "settings": {**named, **self.grid.settings, "seeds": list(self.grid.seeds)},
                 "config": {**self.grid.config, **cell.values},
             }
-            (self.path / "cells" / f"{cell.name}.toml").write_text(tomli_w.dumps(tables), encoding="utf-8")
+            _keep(self.path / "cells" / f"{cell.name}.toml", tables)
 
     def check(self, parse: Callable[[Sequence[str]], Any]) -> None:
         """Create the folder, and check that every cell can be trained, before any starts.
@@ -241,14 +253,17 @@ class Sweep:
             ValueError: a cell is invalid; the message names it.
         """
         new = not (self.path / "sweep.toml").exists()
-        self.write()
-        for cell in self.cells:
-            try:
-                parse(cell.words[1:])
-            except ValueError as error:
-                if new:
-                    shutil.rmtree(self.path)
-                raise ValueError(f"{cell.name}: {error}") from error
+        try:
+            self.write()
+            for cell in self.cells:
+                try:
+                    parse(cell.words[1:])
+                except ValueError as error:
+                    raise ValueError(f"{cell.name}: {error}") from error
+        except BaseException:
+            if new:
+                shutil.rmtree(self.path, ignore_errors=True)
+            raise
 
     def run(
         self,
