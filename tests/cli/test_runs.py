@@ -66,6 +66,15 @@ def test_runs_are_listed(cli, answer, folder):
     assert cli("runs", "--sort", "x")[0] == 2
 
 
+def test_a_damaged_run_is_a_warning_and_can_be_deleted(cli, folder):
+    (folder / "one" / "run.json").write_text("{", encoding="utf-8")
+    status, out, err = cli("runs")
+    assert (status, [line.split()[0] for line in out.splitlines()]) == (0, ["run", "two"])
+    assert err.startswith(f"operant: warning: {folder / 'one' / 'run.json'} cannot be read: ")
+    assert cli("runs", "delete", "runs/one", "--yes")[0] == 0
+    assert [path.name for path in folder.iterdir()] == ["two"]
+
+
 def test_runs_are_renamed_deleted_and_merged(cli, answer, folder, monkeypatch):
     assert cli("runs", "rename", "runs/one", "three")[:2] == (0, "runs/three\n")
     status, _, err = cli("runs", "delete", "runs/three")

@@ -1,5 +1,8 @@
 import json
+import os
+import shutil
 from contextlib import closing
+from pathlib import Path
 
 import pytest
 import torch
@@ -11,7 +14,18 @@ from operant.runtime.inputs import Input
 from operant.runtime.metrics import RecordWriter
 from operant.runtime.metrics_window import SUCCESS_RATE
 from operant.runtime.run import Run, RunError
-from operant.runtime.run_folders import delete, entry_of, find_runs, is_held, merge, prune, rename, users_of
+from operant.runtime.run_folders import (
+    delete,
+    entries,
+    entry_of,
+    find_runs,
+    is_held,
+    merge,
+    prune,
+    rename,
+    size,
+    users_of,
+)
 from operant.runtime.settings import Settings
 
 
@@ -45,6 +59,45 @@ def test_the_summary_of_a_run_in_a_list(make_run, tmp_path):
     assert entry.unit == "environment steps"
     assert entry.bytes == sum(path.stat().st_size for path in run.path.rglob("*") if path.is_file())
     assert entry_of(make_run("two", points=())).score is None
+
+
+@pytest.mark.parametrize("file", ["run.json", "eval/evaluations.jsonl"])
+def test_a_damaged_run_does_not_hide_the_others(make_run, tmp_path, file):
+    for name in ("one", "two", "three"):
+        make_run(name)
+    (tmp_path / "two" / file).write_text('{"consumed": "much"}\n')
+    (tmp_path / "zero").mkdir()
+    (tmp_path / "zero" / "config.toml").write_text("[")
+    found, faults = entries(tmp_path)
+    assert [entry.path.name for entry in found] == ["one", "three"]
+    assert [Path(file).name in fault or "zero" in fault for fault in faults] == [True, True]
+
+
+def test_a_run_without_sessions_is_listed(make_run):
+    run = make_run("one")
+    facts = json.loads((run.path / "run.json").read_text())
+    (run.path / "run.json").write_text(json.dumps({**facts, "sessions": []}))
+    assert entry_of(run).state == "unfinished"
+
+
+def test_a_size_is_that_of_the_files_that_remain(make_run, monkeypatch):
+    run = make_run("one")
+    expected = size(run)
+    for name in ("a", "b"):
+        (run.path / "checkpoints" / name).mkdir(parents=True)
+        (run.path / "checkpoints" / name / "file").write_bytes(b"123")
+    walk = os.walk
+
+    def while_training(top):
+        for folder, folders, names in walk(top):
+            if {"a", "b"} <= set(folders):
+                shutil.rmtree(run.path / "checkpoints" / "a")  # before it is entered
+            if Path(folder).name == "b":
+                shutil.rmtree(folder)  # after its files were listed
+            yield folder, folders, names
+
+    monkeypatch.setattr("os.walk", while_training)
+    assert size(run) == expected
 
 
 def test_nothing_is_done_to_a_run_that_is_trained(make_run, tmp_path):

@@ -94,14 +94,14 @@ def _list(arguments: list[str]) -> int:
         "delete RUN..., merge FOLDER RUN RUN..., clean RUN...; each has its own --help."
     )
     options = parse(ListOptions, arguments, "runs", description=note)
-    from operant.runtime.run_folders import entry_of, find_runs
+    from operant.runtime.run_folders import entries as entries_in
 
     if not options.folder.is_dir():
         raise ValueError(f"there is no folder {options.folder}; pass the folder of your runs")
-    found, faults = find_runs(options.folder)
+    found, faults = entries_in(options.folder)
     for fault in faults:
         say(f"operant: warning: {fault}")
-    entries = sorted(map(entry_of, found), key=_order(options.sort))
+    entries = sorted(found, key=_order(options.sort))
     if options.json:
         print_json({"folder": str(options.folder.resolve()), "runs": [_record(entry) for entry in entries]})
     elif not entries:
@@ -169,22 +169,21 @@ def _rename(arguments: list[str]) -> int:
 
 def _delete(arguments: list[str]) -> int:
     options = parse(DeleteOptions, arguments, "runs delete")
-    from operant.runtime.run_folders import delete, entry_of, users_of
+    from operant.runtime.run_folders import delete, size, users_of
 
     doomed = [_open(path) for path in _require_runs(options.runs)]
-    entries = {run.path: entry_of(run) for run in doomed}
+    sizes = {run.path: size(run) for run in doomed}
     for run in doomed:
         for user in users_of(run):
             say(f"operant: warning: {location(user)} was initialized from {run.path.name} and needs it")
-    names = ", ".join(path.name for path in entries)
-    total = readable(sum(entry.bytes for entry in entries.values()))
+    names, total = ", ".join(path.name for path in sizes), readable(sum(sizes.values()))
     if not options.yes and not _confirmed(f"Delete {names} ({total})?"):
         say("operant: nothing was deleted")
         return 1
     for run in doomed:
         delete(run)
     if options.json:
-        print_json({"deleted": [str(path) for path in entries]})
+        print_json({"deleted": [str(path) for path in sizes]})
     else:
         print(f"deleted: {names} ({total})")
     return 0

@@ -3,6 +3,8 @@
 No function here changes a run that another process trains.
 """
 
+import contextlib
+import os
 import shutil
 from collections.abc import Sequence
 from dataclasses import replace
@@ -71,15 +73,28 @@ def find_runs(root: Path) -> tuple[list[Run], list[str]]:
     return found, faults
 
 
+def entries(root: Path) -> tuple[list[Entry], list[str]]:
+    """Return the list entries of the runs in a folder, ordered by name, and the errors of those that cannot be read."""
+    runs, faults = find_runs(root)
+    found: list[Entry] = []
+    for run in runs:
+        try:
+            found.append(entry_of(run))
+        except (RunError, OSError) as error:
+            faults.append(str(error))
+    return found, faults
+
+
 def entry_of(run: Run) -> Entry:
     """Return the list entry of a run.
 
     Raises:
-        RunError: its `run.json` cannot be read.
+        RunError: its `run.json` or its evaluations are damaged.
+        OSError: a file cannot be read.
     """
     facts, settings, scored = run.facts(), run.settings, evaluations(run)
     steps = [int(path.name.removeprefix("step_")) for path in run.checkpoints.paths()]
-    last: dict[str, Any] = facts["sessions"][-1]
+    last: dict[str, Any] = facts["sessions"][-1] if facts["sessions"] else {}
     state = MERGED if MERGED in facts["resolved"] else sessions.described(facts["sessions"])[0]
     if state == sessions.UNFINISHED and is_held(run):
         state = RUNNING
@@ -93,14 +108,19 @@ def entry_of(run: Run) -> Entry:
         consumed=max([0, *steps, *(consumed for consumed, _ in scored)]),
         budget=settings.budget,
         unit=run.entry.unit,
-        bytes=_size(run),
+        bytes=size(run),
         changed=_time(str(last.get("ended") or last.get("started") or "")),
     )
 
 
-def _size(run: Run) -> int:
-    """Return the size of all files of a run in bytes."""
-    return sum(file.stat().st_size for file in run.path.rglob("*") if file.is_file())
+def size(run: Run) -> int:
+    """Return the size of all files of a run in bytes, without those that training removes meanwhile."""
+    total = 0
+    for folder, _, names in os.walk(run.path):  # in contrast to `Path.rglob`, it skips folders that have disappeared
+        for name in names:
+            with contextlib.suppress(OSError):
+                total += os.lstat(os.path.join(folder, name)).st_size  # noqa: PTH118 - of a text
+    return total
 
 
 def is_held(run: Run) -> bool:
@@ -167,12 +187,12 @@ def prune(run: Run) -> int:
         RunError: another process is training the run.
         CheckpointError: the run has no valid checkpoint.
     """
-    before = _size(run)
+    before = size(run)
     with run.lock():
         run.clean()
         run.checkpoints.prune()
         run.history.drop()
-    return before - _size(run)
+    return before - size(run)
 
 
 def merge(runs: Sequence[Run], path: Path, command: Sequence[str] = ()) -> Run:
