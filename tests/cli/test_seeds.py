@@ -18,6 +18,7 @@ CONFIG = "below [settings] in a file, and add --config FILE"
         ("--seeds 0,1,2 --budget 9", "got 0,1,2: for the seeds 0 to 2 write --seed 0 --seeds 3"),
         ("--seeds 4 5", "got 4 5: for the seeds 4 to 5 write --seed 4 --seeds 2"),
         ("--seeds [1,5,9]", f"got [1,5,9]: for these seeds write seeds = [1, 5, 9] {CONFIG}"),
+        ("--seeds 5 1 5", f"got 5 1 5: for these seeds write seeds = [5, 1] {CONFIG}"),
     ],
 )
 def test_ranges_and_lists_are_answered_by_the_flags_to_write(words, message):

@@ -32,7 +32,7 @@ def _fix(text: str) -> str:
         return _flags(low, high)
     if not _LIST.fullmatch(text):
         return ""
-    seeds = [int(digits) for digits in re.findall(r"\d+", text)]
+    seeds = list(dict.fromkeys(int(digits) for digits in re.findall(r"\d+", text)))
     if seeds == list(range(seeds[0], seeds[-1] + 1)):
         return _flags(seeds[0], seeds[-1])
     return f"for these seeds write seeds = {seeds} below [settings] in a file, and add --config FILE"
