@@ -175,6 +175,11 @@ def test_a_wrong_flag_is_explained_in_one_line(flags, message, capsys):
     assert capsys.readouterr().err == ""
 
 
+def test_a_missing_number_of_a_pair_is_explained_without_markup():
+    with pytest.raises(ValueError, match=r"^--reward-range: input length 1 did not .* count 2 of `FLOAT FLOAT`; see"):
+        parse_training(["ddpg", "operant/Reach-v0", "--reward-range", "1"])
+
+
 @pytest.mark.parametrize(
     ("arguments", "usage"),
     [([], "ALGORITHM TASK"), (["ppo"], "ppo TASK"), (["ppo", TASK], f"ppo {TASK}")],

@@ -58,6 +58,8 @@ def in_a_line(box: str, command: str) -> str:
     message = " ".join(" ".join(lines[1:end]).split()).replace(". (required)", ";").replace(") .", ")").rstrip(".;")
     # Of several types the last, which is not None.
     message = re.sub(r"no type matching .*<class '[\w.]+'>: ", "", message)
+    message = re.sub(r"\[.*?\] does not match choices \('None',\) - [^:]*: ", "", message)
+    message = re.sub(r"\[/?bold\]", "", message)
     message = re.sub(
         r"Could not find valid parse for arguments: (\[.*\])$",
         r"expected values separated by spaces, without commas and brackets, got \1",
