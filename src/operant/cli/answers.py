@@ -18,7 +18,7 @@ PROMPT_WIDTH, COMPLETION_WIDTH = 36, 52
 def visible(text: str, *, keep: str = "") -> str:
     """Return a text with terminal control characters replaced by visible escape codes.
 
-    text: from any source.
+    Args:
         text: text from any source.
         keep: control characters to leave unchanged, such as the line feed.
     """
