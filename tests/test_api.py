@@ -687,6 +687,13 @@ def bare_run(folder):
     )
 
 
+def test_a_run_that_lost_its_checkpoints_is_not_told_to_be_resumed(tmp_path):
+    train(tmp_path / "run", budget=160)
+    shutil.rmtree(tmp_path / "run" / "checkpoints")
+    with pytest.raises(RunError, match=r"checkpoints is missing, but it was trained before\. Restore the folder"):
+        operant.load(tmp_path / "run")
+
+
 def test_a_run_without_a_checkpoint_cannot_be_loaded_but_resumed(tmp_path, caplog):
     bare_run(tmp_path / "run")
     with pytest.raises(RunError, match="has no checkpoint yet; train it with `operant resume"):

@@ -324,11 +324,9 @@ def load(
             raise ValueError(f"best and at={at} name different policies: leave out one of them")
         experiment = reassemble(folder, remote_code, accept_changes)
         return Trained(folder, experiment, arrival=TimeTravel(folder, experiment.learner).go(at))
-    found = folder.checkpoints.latest()
-    if found is None:
-        raise RunError(f"{folder.path} has no checkpoint yet; train it with `operant resume {folder.path}`")
+    checkpoint = folder.latest_checkpoint()
     experiment = reassemble(folder, remote_code, accept_changes)
-    experiment.learner.load_state_dict(without_episodes(load_checkpoint(found[0])))
+    experiment.learner.load_state_dict(without_episodes(load_checkpoint(checkpoint)))
     if not best:
         return Trained(folder, experiment)
     return Trained(folder, experiment, consumed=load_best_weights(folder, experiment))

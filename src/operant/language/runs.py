@@ -132,20 +132,14 @@ def trained_state(folder: str, part: str, *, seed: int) -> tuple[ModelOptions, S
         seed: seed of the run; if the run lacks it, its first seed is used.
 
     Raises:
-        RunError: there is no run, or it has no best weights.
-        ValueError: its learner has no such part, or there is no checkpoint.
+        RunError: there is no run, or it has no best weights or no checkpoint.
+        ValueError: its learner has no such part.
     """
     run, best = opened(folder)
     entry = run.entry
     own = model_options(run)
     place = _place(seed, run.settings.seeds)
-    if best:
-        state = best_state(run, place)
-    else:
-        found = run.checkpoints.latest()
-        if found is None:
-            raise ValueError(f"{folder} has no checkpoint yet; train it with `operant resume {folder}`")
-        state = load_checkpoint(found[0])["learners"][place]
+    state = best_state(run, place) if best else load_checkpoint(run.latest_checkpoint())["learners"][place]
     if part not in state:
         raise ValueError(f"{folder} is a run of {entry.name}, which has no {part}: use another run")
     return own, state[part]

@@ -338,6 +338,18 @@ class Run:
                 "Restore the folder from a backup, or start a new run; training never restarts silently"
             )
 
+    def latest_checkpoint(self) -> Path:
+        """Return the newest undamaged checkpoint.
+
+        Raises:
+            RunError: there is none yet, or they were lost.
+            CheckpointError: no checkpoint can be used.
+        """
+        if found := self.checkpoints.latest():
+            return found[0]
+        self.require_checkpoints()
+        raise RunError(f"{self.path} has no checkpoint yet; train it with `operant resume {self.path}`")
+
     @contextlib.contextmanager
     def _only_warned(self, what: str) -> Generator[None]:
         try:
