@@ -1,4 +1,5 @@
 from contextlib import contextmanager
+from functools import partial
 
 import pytest
 
@@ -23,6 +24,17 @@ def test_several_are_started_with_the_same_command(monkeypatch):
         ["train", "ppo"], Training(processes=3), lambda: pytest.fail("this process only starts others")
     )
     assert found == (["train", "ppo"], 3)
+
+
+@pytest.mark.parametrize(("options", "starts"), [({}, False), ({"shard": True}, True)])
+def test_shards_are_counted_before_processes_start(options, starts, monkeypatch):
+    monkeypatch.setattr(scale, "launch", lambda command, processes: (command, processes))
+    started = partial(in_processes, ["train"], Training(processes=3, **options), lambda: 0, shards=2)
+    if starts:  # a sharded model has no shards of batches
+        assert started() == (["train"], 3)
+    else:
+        with pytest.raises(ValueError, match="3 processes need at least as many shards, but the run has 2: create"):
+            started()
 
 
 def test_less_than_one_is_rejected():

@@ -8,7 +8,9 @@ if TYPE_CHECKING:
     from operant.cli.arguments import Training
 
 
-def in_processes(command: Sequence[str], options: "Training", work: Callable[[], int]) -> int:
+def in_processes(
+    command: Sequence[str], options: "Training", work: Callable[[], int], *, shards: int | None = None
+) -> int:
     """Run a command in several processes, or with workers on Ray, and return its exit status.
 
     Args:
@@ -16,6 +18,7 @@ def in_processes(command: Sequence[str], options: "Training", work: Callable[[],
         options: options of the command: number of processes (set by torchrun if that started this process), sharding
             and Ray.
         work: function that runs the command in this process, or in the process of rank 0.
+        shards: number of shards of the run, if known, to be checked before processes start.
     """
     processes, ray = options.processes, options.ray or bool(options.ray_address)
     if processes < 1:
@@ -37,6 +40,10 @@ def in_processes(command: Sequence[str], options: "Training", work: Callable[[],
     from operant import scale
 
     if not several:
+        if shards is not None and not options.shard:
+            from operant.runtime.shards import require_shards
+
+            require_shards(shards, processes)
         return scale.launch(command, processes)
     status = 0
     with scale.joined(sharded=options.shard) as group:

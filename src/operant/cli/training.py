@@ -45,7 +45,8 @@ def train(arguments: list[str]) -> int:
             interrupted=interrupted,
             command=["operant", "train", *arguments],
         )
-        return in_processes(["train", *arguments], options, partial(finish, work, as_json=options.json))
+        finished = partial(finish, work, as_json=options.json)
+        return in_processes(["train", *arguments], options, finished, shards=options.shards)
 
 
 @dataclass(frozen=True)

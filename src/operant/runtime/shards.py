@@ -126,6 +126,19 @@ def _table(numbers: Sequence[Tensor], gradient: Tensor) -> Tensor:
     return torch.stack([*numbers], dim=1) if numbers else gradient[:, :0]
 
 
+def require_shards(count: int, processes: int) -> None:
+    """Check that every process has a shard.
+
+    Raises:
+        ValueError: there are more processes than shards.
+    """
+    if processes > count:
+        raise ValueError(
+            f"{processes} processes need at least as many shards, but the run has {count}: create it with "
+            f"--shards {processes}, or use fewer processes"
+        )
+
+
 @dataclass(frozen=True)
 class Shards:
     """The K shards of every batch of a run, divided among processes.
@@ -143,11 +156,7 @@ class Shards:
     _stacks: dict[Hashable, Agreement] = field(default_factory=dict[Hashable, Agreement], compare=False, repr=False)
 
     def __post_init__(self) -> None:
-        if self.group.size > self.count:
-            raise ValueError(
-                f"{self.group.size} processes need at least as many shards, but the run has {self.count}: create it "
-                f"with --shards {self.group.size}, or use fewer processes"
-            )
+        require_shards(self.count, self.group.size)
 
     @property
     def mine(self) -> range:
