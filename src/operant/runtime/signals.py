@@ -3,7 +3,7 @@
 import contextlib
 import signal
 import threading
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Mapping
 from types import FrameType, TracebackType
 from typing import Any, Self
 
@@ -11,6 +11,12 @@ EXIT_REQUEUE = 75
 """Exit status (`EX_TEMPFAIL`) of a process that stopped on a signal and saved its state; it can be resumed."""
 
 _SIGNALS = ("SIGINT", "SIGTERM", "SIGUSR1", "SIGHUP")
+
+
+def restore(handlers: Mapping[int, Any]) -> None:
+    """Set the handlers of signals to earlier ones, in the main thread; one that Python does not know becomes the default."""
+    for number, handler in handlers.items():
+        signal.signal(number, signal.SIG_DFL if handler is None else handler)
 
 
 class Interruption:
@@ -57,8 +63,7 @@ class Interruption:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        for number, handler in self._former.items():
-            signal.signal(number, signal.SIG_DFL if handler is None else handler)
+        restore(self._former)
         self._former.clear()
 
     def _handle(self, number: int, frame: FrameType | None) -> None:

@@ -14,7 +14,7 @@ from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs, SignalEx
 from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
 from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
-from operant.runtime.signals import EXIT_REQUEUE
+from operant.runtime.signals import EXIT_REQUEUE, restore
 from operant.scale.processes import LAUNCHED, LostError
 
 GRACE = 300
@@ -50,8 +50,7 @@ def _restored_handlers() -> Generator[None]:
         yield
     finally:
         if threading.current_thread() is threading.main_thread():  # only there are they replaced, and can be set
-            for number, handler in former.items():
-                signal.signal(number, signal.SIG_DFL if handler is None else handler)
+            restore(former)
 
 
 def _launch(arguments: Sequence[str], processes: int, *, module: str, folder: str) -> int:
