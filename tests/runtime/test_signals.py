@@ -3,7 +3,7 @@ import threading
 
 import pytest
 
-from operant.runtime.signals import Interruption, saving_first
+from operant.runtime.signals import Interruption, handlers_kept, saving_first
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGHUP])
@@ -22,6 +22,20 @@ def test_a_second_keyboard_interrupt_stops_immediately():
         assert interrupted()
         with pytest.raises(KeyboardInterrupt):
             signal.raise_signal(signal.SIGINT)
+
+
+def test_handlers_that_a_block_replaces_are_restored_after_it():
+    before = signal.getsignal(signal.SIGTERM)
+    with handlers_kept("SIGTERM", "SIGINT"):
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    assert signal.getsignal(signal.SIGTERM) is before
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    try:
+        with handlers_kept("SIGTERM"):
+            signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        assert signal.getsignal(signal.SIGTERM) is signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def test_handlers_come_back():

@@ -13,12 +13,6 @@ EXIT_REQUEUE = 75
 _SIGNALS = ("SIGINT", "SIGTERM", "SIGUSR1", "SIGHUP")
 
 
-def restore(handlers: Mapping[int, Any]) -> None:
-    """Set the handlers of signals to earlier ones, in the main thread; one that Python does not know becomes the default."""
-    for number, handler in handlers.items():
-        signal.signal(number, signal.SIG_DFL if handler is None else handler)
-
-
 class Interruption:
     """Context manager that turns SIGINT, SIGTERM, SIGUSR1 and SIGHUP into a flag.
 
@@ -63,7 +57,7 @@ class Interruption:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        restore(self._former)
+        _restore(self._former)
         self._former.clear()
 
     def _handle(self, number: int, frame: FrameType | None) -> None:
@@ -97,3 +91,25 @@ def saving_first(asked: Callable[[], bool] | None = None) -> Generator[Callable[
 def _handled(number: int) -> bool:
     """Return whether a signal has a handler other than Python's default."""
     return signal.getsignal(number) not in (signal.SIG_DFL, signal.default_int_handler)
+
+
+@contextlib.contextmanager
+def handlers_kept(*names: str) -> Generator[None]:
+    """Restore the handlers of signals after the block, in which a library replaces them.
+
+    Only the main thread can set handlers, so in other threads nothing is restored.
+
+    Args:
+        names: names of the signals.
+    """
+    own = names if threading.current_thread() is threading.main_thread() else ()
+    former: dict[int, Any] = {signal.Signals[name]: signal.getsignal(signal.Signals[name]) for name in own}
+    try:
+        yield
+    finally:
+        _restore(former)
+
+
+def _restore(handlers: Mapping[int, Any]) -> None:
+    for number, handler in handlers.items():
+        signal.signal(number, signal.SIG_DFL if handler is None else handler)  # None: not set by Python

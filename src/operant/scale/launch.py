@@ -1,20 +1,18 @@
 """Launch of a run's processes on this machine, by torchrun's own launcher: `launch`."""
 
-import contextlib
 import logging
 import os
 import signal
 import sys
 import tempfile
-import threading
 import uuid
-from collections.abc import Generator, Sequence
+from collections.abc import Sequence
 
 from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs, SignalException
 from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
 from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
-from operant.runtime.signals import EXIT_REQUEUE, restore
+from operant.runtime.signals import EXIT_REQUEUE, handlers_kept
 from operant.scale.processes import LAUNCHED, LostError
 
 GRACE = 300
@@ -38,19 +36,8 @@ def launch(arguments: Sequence[str], processes: int, *, module: str = "operant")
     """
     logging.getLogger("torch.distributed.elastic").setLevel(logging.CRITICAL)  # the error below says it
     # torchrun would leave a folder and its signal handlers behind
-    with tempfile.TemporaryDirectory(prefix="operant-launch-") as folder, _restored_handlers():
+    with tempfile.TemporaryDirectory(prefix="operant-launch-") as folder, handlers_kept(*_SIGNALS):
         return _launch(arguments, processes, module=module, folder=folder)
-
-
-@contextlib.contextmanager
-def _restored_handlers() -> Generator[None]:
-    """Restore the signal handlers at the end of the block."""
-    former = {number: signal.getsignal(number) for number in map(signal.Signals.__getitem__, _SIGNALS)}
-    try:
-        yield
-    finally:
-        if threading.current_thread() is threading.main_thread():  # only there are they replaced, and can be set
-            restore(former)
 
 
 def _launch(arguments: Sequence[str], processes: int, *, module: str, folder: str) -> int:

@@ -4,11 +4,9 @@ import importlib
 import logging
 import os
 import secrets
-import signal
 import subprocess
 import sys
 import tempfile
-import threading
 import uuid
 from collections.abc import Generator, Mapping
 from contextlib import contextmanager
@@ -17,6 +15,7 @@ from typing import Any
 
 from operant.hosts import within
 from operant.runtime.machine import cores
+from operant.runtime.signals import handlers_kept
 from operant.scale import ray_janitor
 
 LEAST = (2, 54)
@@ -185,11 +184,11 @@ def _connected(ray: Any, options: Mapping[str, Any]) -> Generator[None]:
     common = {"namespace": f"operant-{uuid.uuid4().hex}", "log_to_driver": False, "logging_level": logging.ERROR}
     with _silent():
         try:
-            with _signals_kept():
+            with handlers_kept("SIGTERM", "SIGINT"):
                 ray.init(**options, **common)
             yield
         finally:
-            with _signals_kept():
+            with handlers_kept("SIGTERM", "SIGINT"):
                 ray.shutdown()
 
 
@@ -277,15 +276,3 @@ def _silent() -> Generator[None]:
         yield
     finally:
         worker.print_to_stdstream = printing
-
-
-@contextmanager
-def _signals_kept() -> Generator[None]:
-    """Restore the handlers of signals, which Ray replaces."""
-    numbers = (signal.SIGTERM, signal.SIGINT) if threading.current_thread() is threading.main_thread() else ()
-    handlers = {number: signal.getsignal(number) for number in numbers}
-    try:
-        yield
-    finally:
-        for number, handler in handlers.items():
-            signal.signal(number, signal.SIG_DFL if handler is None else handler)
