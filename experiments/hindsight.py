@@ -14,7 +14,7 @@ Success is that of 100 episodes of the greedy policy, of 50 for FetchPush. Prese
 except that of FetchPush, whose numbers are mostly published ones: its action penalty was lowered after a first run of
 seed 0, so its results are those of the seeds 1 to 5.
 
-    python experiments/hindsight.py            # an hour and a half; needs the extra `goals`; resumes where it stopped
+    python experiments/hindsight.py            # three hours; needs the extra `goals`; resumes where it stopped
     python experiments/hindsight.py --draw
 """
 
