@@ -11,7 +11,7 @@ from operant.language.preferences import PreferenceStore, add_samples
 
 axe = pytest.importorskip("axe_playwright_python.base")
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]  # eight readings of a page
 
 WIDTHS = (360, 768, 1280, 1440)
 PAGES = {

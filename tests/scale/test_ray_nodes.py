@@ -158,6 +158,7 @@ def progress(process, path, size):
         time.sleep(0.05)
 
 
+@pytest.mark.timeout(1200)  # of four runs, on a cluster of four nodes
 @pytest.mark.parametrize("name", CASES)
 def test_a_run_with_workers_on_four_nodes_has_the_bytes_of_one_process(name, cluster, tmp_path):
     """An actor is killed, one is slow, a node is removed; then the driver of another run is killed."""
