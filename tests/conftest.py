@@ -7,12 +7,16 @@ from pathlib import Path
 
 import pytest
 import torch
+from hypothesis import HealthCheck, settings
 from jaxtyping import install_import_hook
 
 import graphs
 
 install_import_hook("operant.ops", "beartype.beartype")
 torch.set_num_threads(1)
+# On a busy machine a single draw or example may take a second, which is no fault of the test.
+settings.register_profile("busy", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("busy")
 # Shells ignore SIGINT in background processes, which tests of Ctrl-C would inherit.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 # Tokenizers that were used before a fork warn about it, and videos and workers use forked processes.
