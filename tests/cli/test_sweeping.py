@@ -10,6 +10,7 @@ import time
 import pytest
 
 from operant.cli import main
+from operant.runtime.files import beside
 
 GRID = """
 algorithm = "q-learning"
@@ -128,6 +129,18 @@ def test_a_wrong_grid_is_rejected_before_anything_is_trained(cli, grid, tmp_path
     assert status == 2
     assert message in err
     assert not (tmp_path / "sweep").exists()
+
+
+def test_a_folder_with_hidden_files_is_left_alone_and_one_with_a_torn_write_is_used(cli, grid, tmp_path):
+    (tmp_path / "own" / ".git").mkdir(parents=True)
+    (tmp_path / "torn").mkdir()
+    beside(tmp_path / "torn" / "sweep.toml").touch()
+    grid.write_text(GRID.replace("q-learning", "qq"), encoding="utf-8")
+    for name, message in (("own", "is no sweep, and not empty"), ("torn", "'qq'")):
+        status, _, err = cli("sweep", grid, "--out", tmp_path / name)
+        assert status == 2
+        assert message in err
+    assert (tmp_path / "own" / ".git").is_dir()
 
 
 def test_other_folders_are_left_alone(cli, grid, tmp_path):

@@ -119,7 +119,7 @@ def size(run: Run) -> int:
     for folder, _, names in os.walk(run.path):  # in contrast to `Path.rglob`, it skips folders that have disappeared
         for name in names:
             with contextlib.suppress(OSError):
-                total += os.lstat(os.path.join(folder, name)).st_size  # noqa: PTH118 - of a text
+                total += Path(folder, name).lstat().st_size
     return total
 
 

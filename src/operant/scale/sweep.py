@@ -21,7 +21,7 @@ from typing import Any, Protocol, cast
 import tomli_w
 
 from operant import hosts
-from operant.runtime.files import replace_durably
+from operant.runtime.files import meant, replace_durably
 from operant.runtime.run import Run, RunError
 from operant.runtime.sessions import FINISHED
 from operant.runtime.settings import counted_seeds
@@ -212,7 +212,7 @@ class Sweep:
                     f"{path} has another sweep: continue with `operant sweep {path}`, or choose another folder"
                 )
             grid = there
-        elif path.is_dir() and not all(file.name.startswith(".") for file in path.iterdir()):
+        elif path.is_dir() and any(meant(str(file)) != str(kept) for file in path.iterdir()):  # but for a torn write
             raise ValueError(f"{path} is no sweep, and not empty: choose another folder")
         if grid is None:
             raise ValueError(f"{path} is no sweep: pass a TOML file with algorithm, task and [grid]")
