@@ -56,7 +56,7 @@ def test_rewards_are_the_same_wherever_they_are_computed(file, workers):
     assert elsewhere == here
     assert here[0] == EXPECTED
     assert sum(number for _, number in here[1]) == 21
-    assert len(host.actors) == workers
+    assert 1 <= len(host.actors) <= workers  # a worker that is done takes the next call before a new one is started
 
 
 def test_a_lost_actor_is_replaced_and_its_call_repeated(file, caplog):

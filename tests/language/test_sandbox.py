@@ -300,6 +300,16 @@ def test_leaving_the_interpreter_ends_the_workers(tmp_path):
     assert gone(int(result.stdout))
 
 
+def test_a_file_that_changed_within_a_second_is_read_again(tmp_path, monkeypatch):
+    monkeypatch.delenv("PYTHONDONTWRITEBYTECODE", raising=False)
+    path = tmp_path / "mine.py"
+    for value in (1, 2):
+        path.write_text(f"def value():\n    return {value}\n", encoding="utf-8")
+        os.utime(path, (1_000_000_000, 1_000_000_000))
+        with Sandbox(f"{path}:value") as function:
+            assert function.call() == value
+
+
 def test_start_finds_mistakes_before_the_first_call(sandbox, tmp_path):
     sandbox("double").start()
     with pytest.raises(SandboxError, match=r"cannot be loaded(.|\n)*has no 'missing'; it defines .*double"):

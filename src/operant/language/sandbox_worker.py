@@ -20,6 +20,7 @@ import sys
 import traceback
 import types
 from collections.abc import Callable, Iterable
+from importlib.machinery import SourceFileLoader
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -29,6 +30,13 @@ GRACE = 5.0
 
 TRAINER_KEY = "operant_trainer"
 """Keyword argument with the trainer state, for TRL's `trainer_state`, `log_metric` and `log_extra`."""
+
+
+class _CurrentSource(SourceFileLoader):
+    """Runs the current source, since cached bytecode is also used after a change within a second to equal length."""
+
+    def get_code(self, fullname: str) -> Any:
+        return self.source_to_code(self.get_data(self.path), self.path)
 
 
 def load(target: str) -> Callable[..., Any]:
@@ -43,12 +51,13 @@ def load(target: str) -> Callable[..., Any]:
         path = Path(where).resolve()
         sys.path.insert(0, str(path.parent))
         name_of_module = f"sandboxed_{path.stem}"  # so that a file named random.py does not hide the module
-        spec = importlib.util.spec_from_file_location(name_of_module, path)
-        if spec is None or spec.loader is None:
+        loader = _CurrentSource(name_of_module, str(path))
+        spec = importlib.util.spec_from_file_location(name_of_module, path, loader=loader)
+        if spec is None:
             raise ImportError(f"{path} cannot be imported")
         module = importlib.util.module_from_spec(spec)
         sys.modules[name_of_module] = module
-        spec.loader.exec_module(module)
+        loader.exec_module(module)
     else:
         module = importlib.import_module(where)
     function = getattr(module, name, None)

@@ -212,7 +212,7 @@ class Sweep:
                     f"{path} has another sweep: continue with `operant sweep {path}`, or choose another folder"
                 )
             grid = there
-        elif path.is_dir() and any(meant(str(file)) != str(kept) for file in path.iterdir()):  # but for a torn write
+        elif path.is_dir() and any(meant(str(file)) != str(kept) for file in path.iterdir()):  # a torn write may stay
             raise ValueError(f"{path} is no sweep, and not empty: choose another folder")
         if grid is None:
             raise ValueError(f"{path} is no sweep: pass a TOML file with algorithm, task and [grid]")
