@@ -157,7 +157,10 @@ def test_a_file_becomes_a_wrapper_of_the_run(tmp_path):
     path.write_text("lenght = 1\n", encoding="utf-8")
     with pytest.raises(ValueError, match="has 'lenght'; allowed keys: parameters"):
         randomizer(path)
-    with pytest.raises(ValueError, match="cannot be read"):
+    path.write_text("delay 1\n", encoding="utf-8")
+    with pytest.raises(ValueError, match=r"randomize\.toml is not TOML: Expected '='"):
+        randomizer(path)
+    with pytest.raises(ValueError, match=r"missing\.toml cannot be read: No such file or directory$"):
         randomizer(tmp_path / "missing.toml")
 
 

@@ -63,6 +63,11 @@ def test_a_table_is_read(tmp_path):
     assert mdp.rewards.tolist() == [2.5]
 
 
+def test_a_file_of_another_kind_is_rejected():
+    with pytest.raises(ValueError, match=r"has the suffix '\.py', expected one of \.json, \.npz, \.csv, \.tsv"):
+        maps.read(file="model.py")
+
+
 @pytest.mark.parametrize("sources", [{}, {"task": "FrozenLake-v1", "drawing": "x"}, {"drawing": "x", "file": "y"}])
 def test_exactly_one_source_is_needed(sources):
     with pytest.raises(ValueError, match="exactly one model"):

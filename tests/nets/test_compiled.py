@@ -188,6 +188,15 @@ def test_interrupts_wait_for_the_compiler(monkeypatch):
         signal.signal(signal.SIGINT, before)
 
 
+@needs_compiler
+def test_handlers_of_a_program_that_embeds_python_are_left_alone(monkeypatch):
+    known = signal.getsignal
+    monkeypatch.setattr(signal, "getsignal", lambda number: None if number == signal.SIGTERM else known(number))
+    program = Program(lambda x: x + 3)
+    program.compiled = True
+    assert program(torch.ones(3)).tolist() == [4.0] * 3
+
+
 def test_libraries_of_others_are_left_alone(tmp_path, monkeypatch):
     theirs = tmp_path / "libc.so"
     theirs.touch()

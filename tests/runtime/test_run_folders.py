@@ -143,6 +143,16 @@ def test_pruning_keeps_the_newest_good_checkpoint(make_run):
     assert prune(run) == 0
 
 
+def test_pruning_a_run_without_checkpoints_keeps_its_history(make_run):
+    run = make_run("one")
+    run.history.save({"x": torch.zeros(1000)}, 10)
+    assert prune(run) == 0
+    assert len(run.history.paths()) == 1
+    run.checkpoints.save({"x": torch.zeros(1000)}, 20)
+    assert prune(run) > 0
+    assert not run.history.paths()
+
+
 def test_merged_runs_have_the_evaluations_of_all_seeds(make_run, tmp_path):
     parts = [make_run("one"), make_run("two", seeds=(7,), scores=(4.0,))]
     whole = merge(parts, tmp_path / "whole", ["x"])

@@ -110,8 +110,10 @@ def randomizer(path: Path) -> str:
     """
     try:
         given = tomllib.loads(path.read_text(encoding="utf-8"))
-    except (OSError, tomllib.TOMLDecodeError) as error:
-        raise ValueError(f"the file of --randomize cannot be read: {path}: {error}") from error
+    except OSError as error:
+        raise ValueError(f"--randomize {path} cannot be read: {error.strerror}") from error
+    except tomllib.TOMLDecodeError as error:
+        raise ValueError(f"--randomize {path} is not TOML: {error}") from error
     if unknown := sorted(given.keys() - Randomize.KEYS):
         raise ValueError(f"{path} has {unknown[0]!r}; allowed keys: {', '.join(Randomize.KEYS)}")
     return f"{__name__}:Randomize({', '.join(f'{name}={value!r}' for name, value in given.items())})"

@@ -15,6 +15,12 @@ from operant.mdp.building import read_csv
 from operant.mdp.files import load
 from operant.mdp.model import MDP
 
+TABLE_SUFFIXES = (".csv", ".tsv")
+"""Suffixes of files with a model as a table."""
+
+SUFFIXES = (".json", ".npz", *TABLE_SUFFIXES)
+"""Suffixes of files with a model."""
+
 ARROWS = {"FrozenLakeEnv": "←↓→↑", "CliffWalkingEnv": "↑→↓←", "GridWorld": "↑→↓←↖↗↘↙·"}
 """Symbols of actions on maps, by class of environment."""
 
@@ -60,7 +66,7 @@ def read(
         separator: column separator of a table. Default: the comma, semicolon or tab of the header.
 
     Raises:
-        ValueError: unless exactly one of them is given, and is a model.
+        ValueError: unless exactly one of them is given, and is a model; or the file has another suffix.
         OSError: if a file cannot be read.
     """
     if sum(source is not None for source in (task, drawing, file)) != 1:
@@ -69,7 +75,9 @@ def read(
         raise ValueError(f"env_kwargs are for the environment of a task, but no task is given: {dict(env_kwargs)}")
     if file is not None:
         path = Path(file)
-        if path.suffix not in (".csv", ".tsv"):
+        if path.suffix not in SUFFIXES:
+            raise ValueError(f"{path} has the suffix {path.suffix!r}, expected one of {', '.join(SUFFIXES)}")
+        if path.suffix not in TABLE_SUFFIXES:
             return Mapped(path.name, load(path))
         table = read_csv(path, separator)
         return Mapped(path.name, MDP.from_table(table.columns), states=table.states, actions=table.actions)

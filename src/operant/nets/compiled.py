@@ -366,6 +366,7 @@ def _uninterrupted() -> Generator[None]:
         return
     heard: list[int] = []
     handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    handlers = {number: handler for number, handler in handlers.items() if handler is not None}  # None: set in C
     for number in handlers:
         signal.signal(number, lambda number, _: heard.append(number))
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})  # inherited by compilers

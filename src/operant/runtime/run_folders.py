@@ -178,20 +178,23 @@ def delete(run: Run) -> None:
 
 
 def prune(run: Run) -> int:
-    """Delete all checkpoints of a run except the latest valid one, and its quarantined and temporary files.
+    """Delete all checkpoints of a run except the latest valid one, its history, and quarantined and temporary files.
+
+    The history of a run without checkpoints is kept, as the only copy of its state.
 
     Returns:
         The bytes freed.
 
     Raises:
         RunError: another process is training the run.
-        CheckpointError: the run has no valid checkpoint.
+        CheckpointError: the run has checkpoints, and all are damaged.
     """
     before = size(run)
     with run.lock():
         run.clean()
-        run.checkpoints.prune()
-        run.history.drop()
+        if run.checkpoints.latest() is not None:
+            run.checkpoints.prune()
+            run.history.drop()
     return before - size(run)
 
 
