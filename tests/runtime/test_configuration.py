@@ -93,6 +93,7 @@ def test_nothing_to_compile_is_no_fault(choice):
     [
         ("tabular", {"compile": "on"}),
         ("tabular", {"clip_rewards": False}),
+        ("tabular", {"shards": 2}),
         ("language", {"wrappers": ("my.py:Bonus",)}),
         ("language", {"vectorization": "async"}),
         ("language", {"worker_seconds": 3.0}),

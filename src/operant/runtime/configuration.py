@@ -66,7 +66,11 @@ def require_own(settings: Settings, package: str) -> None:
         )
 
 
-_USERS = {"control": "algorithms with networks that act in environments", "tabular": "algorithms with tables"}
+_USERS = {
+    "control": "algorithms with networks that act in environments",
+    "tabular": "algorithms with tables",
+    "language": "algorithms that train language models",
+}
 
 
 def learner_kind(algorithm: Algorithm, config: Any) -> Any:
