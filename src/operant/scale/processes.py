@@ -28,11 +28,12 @@ from operant.runtime.learner import Learner
 from operant.runtime.run import Run
 from operant.runtime.shards import share, within
 from operant.runtime.signals import Interruption
+from operant.scale.heartbeats import Heartbeats
 from operant.state import State, clone
 
 LONGEST = timedelta(days=7)
 """Timeout of a call to a process that is alive but busy, for example evaluating. Dead processes are detected
-immediately."""
+immediately, unresponsive ones by `Heartbeats`."""
 
 LAUNCHED = "operant"
 """First part of torchrun's run id for processes started by `launch`; the second part is the id of its process."""
@@ -221,9 +222,9 @@ def joined(*, sharded: bool = False) -> Generator[Processes | None]:
     if not started():
         yield None
         return
-    with _with_launcher() as complete:
+    with _watched() as complete:
         processes = Processes(sharded=sharded)
-        complete.set()
+        complete(processes)
         with within(processes):
             try:
                 with _explained():  # also errors in calls of the leading process alone, with sharded models
@@ -237,34 +238,37 @@ def joined(*, sharded: bool = False) -> Generator[Processes | None]:
 
 
 @contextmanager
-def _with_launcher() -> Generator[threading.Event]:
-    """Watch the launcher in a thread, and end this process when the launcher has ended, even if it was killed.
+def _watched() -> Generator[Callable[[Processes], None]]:
+    """Watch the launcher and the other processes in a thread, and end this process when they are lost.
 
-    Before the yielded event is set, when the group is complete, this process exits: it would wait for the others for
-    days and ignore signals. Afterwards it sends itself SIGTERM: the leading process saves, and ends its followers.
+    If the launcher has ended, even if it was killed, before the yielded function is called with the complete group,
+    this process exits: it would wait for the others for days and ignore signals. Afterwards it sends itself SIGTERM:
+    the leading process saves, and ends its followers. If another process gives no sign of life (`Heartbeats`), this one
+    exits, since it would wait for it for days.
     """
     words = os.environ.get("TORCHELASTIC_RUN_ID", "").split("-")
     launcher = int(words[1]) if words[0] == LAUNCHED else os.getppid()
-    complete, ended = threading.Event(), threading.Event()
+    joined, ended = list[Heartbeats](), threading.Event()
 
     def watch() -> None:
         while not ended.wait(PAUSE):
-            if os.getppid() == launcher:
-                continue
-            if not complete.is_set():
-                os._exit(1)
-            os.kill(os.getpid(), signal.SIGTERM)
-            return
+            if os.name == "posix" and os.getppid() != launcher:
+                if not joined:
+                    os._exit(1)
+                os.kill(os.getpid(), signal.SIGTERM)
+                return
+            for heartbeats in joined:
+                heartbeats.require(PAUSE)
 
-    thread = threading.Thread(target=watch, name="launcher", daemon=True)
-    if os.name == "posix":
-        thread.start()
+    thread = threading.Thread(target=watch, name="watch", daemon=True)
+    thread.start()
     try:
-        yield complete
+        yield lambda processes: joined.append(Heartbeats(processes.rank, processes.size))
     finally:
         ended.set()
-        if thread.is_alive():
-            thread.join()
+        thread.join()
+        for heartbeats in joined:
+            heartbeats.close()
 
 
 def leave(status: int) -> NoReturn:
