@@ -343,6 +343,39 @@ def test_an_existing_cluster_that_lets_in_everybody_is_used_on_request_alone(tmp
         ray_janitor.clean(str(folder), os.getpid())
 
 
+UNSTARTED = """
+import os, sys
+from operant.scale import ray_cluster, ray_janitor
+folders, folder = [], ray_cluster._folder
+def kept():
+    folders.append(made := folder())
+    return made
+ray_cluster._folder = kept
+if sys.argv[1:]:
+    import ray
+try:
+    with ray_cluster.cluster():
+        pass
+except (ConnectionError, RuntimeError) as error:
+    print(len(folders), type(error).__name__, error)
+print("ray.init" if "ray" in sys.modules and sys.modules["ray"].is_initialized() else "not connected")
+"""
+
+
+@needs_ray
+def test_a_cluster_that_does_not_start_in_time_is_started_again_and_then_an_error(monkeypatch):
+    monkeypatch.setenv("RAY_gcs_server_port_wait_time_s", "0")
+    out, err = alone(UNSTARTED).communicate(timeout=200)
+    assert out.startswith("3 _StartError Ray could not be started: "), out + err
+    assert out.endswith("not connected\n")
+
+
+@needs_ray
+def test_ray_must_not_be_imported_before_its_cluster_is_started():
+    out, err = alone(UNSTARTED, "import").communicate(timeout=200)
+    assert out.startswith("1 RuntimeError Ray would listen beyond the loopback interface: "), out + err
+
+
 def test_importing_operant_does_not_import_ray():
     code = (
         "import sys, operant, operant.api, operant.cli, operant.scale, operant.scale.sweep, operant.scale.ray_cluster; "
@@ -351,7 +384,7 @@ def test_importing_operant_does_not_import_ray():
     assert program.communicate()[0] == "False\n"
 
 
-@pytest.mark.parametrize("address", ["ray://head:10001", "http://head:8265"])
+@pytest.mark.parametrize("address", ["ray://head:10001", "http://head:8265", "head", "head:"])
 def test_other_addresses_are_refused(address):
     with pytest.raises(ValueError, match="expected HOST:PORT or auto"), ray_cluster.cluster(address):
         pass
@@ -368,7 +401,10 @@ def test_an_old_ray_is_refused(monkeypatch):
         __version__ = "2.53.1"
 
     monkeypatch.setitem(sys.modules, "ray", Old)
-    with pytest.raises(RuntimeError, match=r"2\.54 or later, got 2\.53\.1"), ray_cluster.cluster("127.0.0.1:1"):
+    with (
+        pytest.raises(ModuleNotFoundError, match=r"2\.54 or later, got 2\.53\.1: pip install"),
+        ray_cluster.cluster("127.0.0.1:1"),
+    ):
         pass
 
 

@@ -3,13 +3,14 @@
 import importlib
 import logging
 import os
+import re
 import secrets
 import subprocess
 import sys
 import tempfile
 import uuid
 from collections.abc import Generator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -24,12 +25,16 @@ LEAST = (2, 54)
 OBJECT_STORE = 128 << 20
 """Shared memory in bytes of a started cluster, for large messages."""
 
+STARTS = 3
+"""Attempts to start a cluster: on a busy machine, the servers of Ray may miss its own time limit of 30 seconds."""
+
 PROBE_SECONDS = 60.0
 """Time limit of a connection without a token."""
 
 REJECTED = "AuthenticationError"
 """Name of the error of a cluster that requires a token."""
 
+_ADDRESS = re.compile(r"(\[[\w:.]+\]|[\w.-]+):\d+")
 _TOKEN = secrets.token_hex(32)
 """Token of the clusters that this process starts; Ray reads it once."""
 
@@ -132,12 +137,12 @@ def cluster(address: str = "", *, unauthenticated: bool = False) -> Generator[Ra
         unauthenticated: whether to allow a cluster beyond the loopback interface without token authentication.
 
     Raises:
-        ModuleNotFoundError: Ray is not installed.
+        ModuleNotFoundError: Ray is not installed, or too old.
         ValueError: the address is malformed, or that of an unauthenticated cluster.
-        ConnectionError: no cluster replies at the address.
-        RuntimeError: Ray is too old, in use by this process already, or could not be started.
+        ConnectionError: no cluster replies at the address, or none could be started.
+        RuntimeError: this process uses Ray already, or has imported it with other settings.
     """
-    if "://" in address:
+    if address not in ("", "auto") and not _ADDRESS.fullmatch(address):
         raise ValueError(
             f"expected HOST:PORT or auto as the address of a Ray cluster that has this node, got {address}"
         )
@@ -147,18 +152,49 @@ def cluster(address: str = "", *, unauthenticated: bool = False) -> Generator[Ra
 
 @contextmanager
 def _own() -> Generator[RayHost]:
-    """Start a cluster on this machine; stop it and clean up afterwards."""
+    """Start a cluster on this machine; stop it and clean up afterwards.
+
+    Raises:
+        ConnectionError: it could not be started.
+    """
+    with ExitStack() as stack:
+        yield _first_started(stack)
+
+
+def _first_started(stack: ExitStack) -> RayHost:
+    """Return the cluster of the first successful attempt, which ends with `stack`."""
+    for _ in range(STARTS - 1):
+        with suppress(_StartError):
+            return stack.enter_context(_started())
+    return stack.enter_context(_started())
+
+
+class _StartError(ConnectionError):
+    """A cluster could not be started."""
+
+
+@contextmanager
+def _started() -> Generator[RayHost]:
+    """Start a cluster on this machine, in one attempt; stop it and clean up afterwards."""
     with _folder() as folder, _environment({**_LOCAL, ray_janitor.MARK: str(folder)}, without="RAY_ADDRESS"):
         ray = _package()
+        if importlib.import_module("ray._private.ray_constants").ENABLE_RAY_CLUSTER:  # read at the import
+            raise RuntimeError(
+                "Ray would listen beyond the loopback interface: this process has imported it before its cluster is "
+                "started; import it in the block of the cluster, or pass the address of an existing cluster"
+            )
         own: dict[str, Any] = {"include_dashboard": False, "_temp_dir": str(folder / "ray")}
         own |= {"num_cpus": cores(), "object_store_memory": OBJECT_STORE, "_node_ip_address": "127.0.0.1"}
-        with _connected(ray, own):
+        with ExitStack() as stack:
+            try:
+                stack.enter_context(_connected(ray, own))
+            except Exception as error:
+                if type(error) not in (Exception, RuntimeError):
+                    raise
+                raise _StartError(f"Ray could not be started: {error}") from error
             host = RayHost(ray, cpus=0)  # there may be more workers than CPUs, as with processes
             if not _is_loopback(host.address):
-                raise RuntimeError(
-                    f"Ray serves {host.address}, not the loopback interface alone: it was imported before its cluster "
-                    "was started; import operant.scale first, or pass the address of an existing cluster"
-                )
+                raise RuntimeError(f"Ray serves {host.address}, not the loopback interface alone")
             yield host
 
 
@@ -196,15 +232,18 @@ def _package() -> Any:
     """Import Ray.
 
     Raises:
-        ModuleNotFoundError: it is not installed.
-        RuntimeError: it is too old, or this process is connected to it.
+        ModuleNotFoundError: it is not installed, or too old.
+        RuntimeError: this process is connected to it.
     """
     try:
         ray: Any = importlib.import_module("ray")
     except ModuleNotFoundError as error:
         raise ModuleNotFoundError(f'Ray is not installed ({error.name}): pip install "operant[scale]"') from error
     if tuple(map(int, ray.__version__.split(".")[:2])) < LEAST:
-        raise RuntimeError(f"Ray must have version {'.'.join(map(str, LEAST))} or later, got {ray.__version__}")
+        least = ".".join(map(str, LEAST))
+        raise ModuleNotFoundError(
+            f'Ray must have version {least} or later, got {ray.__version__}: pip install --upgrade "ray>={least}"'
+        )
     if ray.is_initialized():
         raise RuntimeError("this process is already connected to Ray: call ray.shutdown() first")
     return ray
