@@ -55,6 +55,12 @@ def slow(x):
     time.sleep(0.2)
     return x
 
+def meet(folder, x, others):
+    open(os.path.join(folder, str(x)), "w").close()
+    while len(os.listdir(folder)) < others:
+        time.sleep(0.01)
+    return x
+
 def fork(x):
     if x and os.fork() == 0:
         time.sleep(0.5)
@@ -118,12 +124,10 @@ def test_a_function_of_an_installed_module_is_called():
 
 
 def test_a_hanging_call_is_stopped_and_the_next_one_is_answered(sandbox):
-    loop = sandbox("loop", seconds=0.3)
+    loop = sandbox("loop", seconds=1.5)
     assert loop.call("before") == "before"
-    start = time.monotonic()
-    with pytest.warns(RuntimeWarning, match=r"loop did not answer within 0\.3 seconds"):
+    with pytest.warns(RuntimeWarning, match=r"loop did not answer within 1\.5 seconds"):
         assert loop.call("loop", fallback="none") == "none"
-    assert time.monotonic() - start < 5
     assert loop.call("after") == "after"
 
 
@@ -251,12 +255,10 @@ def test_an_interrupted_call_does_not_stand_in_the_way_of_the_next(sandbox):
     assert late.call() != first
 
 
-def test_map_runs_side_by_side_and_keeps_the_order(sandbox):
-    slow = sandbox("slow", workers=4)
-    slow.map([(i,) for i in range(4)])
-    start = time.monotonic()
-    assert slow.map([(i,) for i in range(8)]) == list(range(8))
-    assert time.monotonic() - start < 8 * 0.2
+def test_map_runs_side_by_side_and_keeps_the_order(sandbox, tmp_path):
+    (tmp_path / "met").mkdir()
+    meet = sandbox("meet", workers=4, seconds=60)
+    assert meet.map([(str(tmp_path / "met"), i, 4) for i in range(8)]) == list(range(8))
 
 
 def test_map_replaces_only_what_failed(sandbox):

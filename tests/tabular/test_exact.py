@@ -1,5 +1,3 @@
-import time
-
 import numpy as np
 import pytest
 
@@ -49,13 +47,11 @@ def test_a_policy_that_ends_has_the_value_of_the_linear_system():
 def test_circles_are_counted_and_not_walked():
     """Three states in a ring, and a path into it: 10¹² steps take no time."""
     ring = build(4, 1, [(0, 0, 1, 1.0, 5.0, False), *((s, 0, s % 3 + 1, 1.0, float(s), False) for s in (1, 2, 3))])
-    began = time.perf_counter()
     for limit in (1, 2, 3, 4, 5, 6, 7, 8, 9, 100, 10**12):
         found = expected_episodes(ring, np.ones((1, 4, 1)), limit=limit)
         rounds, rest = divmod(limit - 1, 3)
         assert found.returns[0] == 5 + 6 * rounds + sum((1, 2, 3)[:rest])
         assert (found.lengths[0], found.cut[0]) == (limit, 1.0)
-    assert time.perf_counter() - began < 20
     assert circling_states(ring, np.ones((4, 1))).tolist() == [1, 2, 3]
 
 
