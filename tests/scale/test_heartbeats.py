@@ -13,9 +13,9 @@ CODE = """
 import os, signal, sys, time
 import torch
 from operant.scale import heartbeats, joined
-heartbeats.INTERVAL, heartbeats.SILENCE = 0.2, 4.0
+heartbeats.INTERVAL, heartbeats.SILENCE = 0.2, 8.0
 with joined() as processes:
-    time.sleep(6)  # longer than the silence that is allowed: a busy process gives signs of life
+    time.sleep(10)  # longer than the silence that is allowed: a busy process gives signs of life
     processes.gather_tensors(torch.zeros(1, 1), processes.size)
     print("alive", flush=True)
     if processes.rank == int(sys.argv[1]):

@@ -37,7 +37,8 @@ class Heartbeats:
         self._ages = [0.0] * size
         self._known = list(self._found)
         self._ended = threading.Event()
-        threading.Thread(target=self._exchange, name="heartbeats", daemon=True).start()
+        self._thread = threading.Thread(target=self._exchange, name="heartbeats", daemon=True)
+        self._thread.start()
 
     def require(self, seconds: float) -> None:
         """End this process with status 1 and a message if others have given no sign of life for a long time.
@@ -59,8 +60,9 @@ class Heartbeats:
         os._exit(1)
 
     def close(self) -> None:
-        """End the exchange."""
+        """End the exchange; a thread that is blocked by a lost store ends with this process."""
         self._ended.set()
+        self._thread.join(INTERVAL)
 
     def _exchange(self) -> None:
         """Publish signs of this process and read those of all, until closed.
