@@ -18,7 +18,10 @@ def test_one_process_does_the_work_itself():
     assert in_processes(["train"], Training(), lambda: 7) == 7
 
 
-def test_several_are_started_with_the_same_command(monkeypatch):
+@pytest.mark.parametrize("others", [{}, {"WORLD_SIZE": "2"}, {"WORLD_SIZE": "1", "RANK": "0", "MASTER_ADDR": "a"}])
+def test_several_are_started_with_the_same_command(others, monkeypatch):
+    for name, value in others.items():  # not of torchrun, or of one process
+        monkeypatch.setenv(name, value)
     monkeypatch.setattr(scale, "launch", lambda command, processes: (command, processes))
     found = in_processes(
         ["train", "ppo"], Training(processes=3), lambda: pytest.fail("this process only starts others")

@@ -419,6 +419,9 @@ def test_the_loopback_interface(address, expected):
 def test_ray_needs_workers(capfd):
     assert main(["train", "ppo", "CartPole-v1", "--ray"]) == 2
     assert "add --vectorization async" in capfd.readouterr().err
+    for algorithm in ("grpo", "sft"):
+        assert main(["train", algorithm, "arithmetic", "--ray"]) == 2
+        assert f"this run of {algorithm} has none: leave out --ray" in capfd.readouterr().err
     assert main(["train", "impala", "CartPole-v1", "--ray", "--num-actors", "6"]) == 2
     assert "add --workers 6" in capfd.readouterr().err
     assert main(["sweep", "grid.toml", "--ray-address", "auto"]) == 2

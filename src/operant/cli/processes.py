@@ -25,7 +25,11 @@ def in_processes(
         raise ValueError(f"--processes must be at least 1, got {processes}")
     if options.ray_unauthenticated and not options.ray_address:
         raise ValueError("--ray-unauthenticated is for an existing cluster: add --ray-address, or leave it out")
-    several = int(os.environ.get("WORLD_SIZE", "1")) > 1
+    several = False
+    if "WORLD_SIZE" in os.environ:  # also set by others than torchrun
+        from operant import scale
+
+        several = scale.started()
     if ray and (processes > 1 or several):
         raise ValueError("several processes have their own workers: leave out --ray or --processes")
     if ray:

@@ -68,15 +68,21 @@ def _require_workers(options: Any, config: Any) -> None:
     """Check that a run uses worker processes, which can run on Ray.
 
     Raises:
-        ValueError: its environments are in this process.
+        ValueError: its environments are in this process, or it has no reward functions of its own.
     """
     from operant.runtime.rollout_workers import RolloutWorkersConfig
 
+    if catalog.find(options.algorithm).package == "language":
+        if not getattr(config, "rewards", ()):
+            raise ValueError(
+                f"Ray runs the reward functions of --rewards, but this run of {options.algorithm} has none: leave out "
+                "--ray and --ray-address"
+            )
+        return
     if isinstance(config, RolloutWorkersConfig):
         in_process, flag = config.workers == 0, f"--workers {config.num_actors}"
     else:
-        language = catalog.find(options.algorithm).package == "language"
-        in_process, flag = options.vectorization == "sync" and not language, "--vectorization async"
+        in_process, flag = options.vectorization == "sync", "--vectorization async"
     if in_process:
         raise ValueError(
             f"Ray runs workers of environments, but all environments are in this process: add {flag}, or leave out "
