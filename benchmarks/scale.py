@@ -8,11 +8,12 @@
   and GRPO. The clock is on the wall, so that the machine must be quiet and have two cores; two processes should be 1.5
   times as fast. The processor's time of the busiest process is printed, too: what two cores can gain at most.
 - `gather`: seconds a call, and a megabyte, of both exchanges between two processes.
+- `messages`: milliseconds of a call of an actor, and of one with a megabyte: in this process, in another one, on Ray.
 - `memory`: megabytes of a process that trains a language model of 78 million parameters, alone and as one of two that
   share it (`--shard`): the tensors by purpose, and the peak of the process during two steps, above what it took before
   the model was loaded. A process of two should take at most 0.6 of one.
 
-    python benchmarks/scale.py [--tasks overhead speed gather memory] [--rounds 15] [--json]
+    python benchmarks/scale.py [--tasks overhead speed gather messages memory] [--rounds 15] [--json]
 """
 
 import argparse
@@ -24,7 +25,9 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable
+from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -227,6 +230,34 @@ def gather(rounds: int) -> dict[str, float]:
     return found
 
 
+def messages(rounds: int) -> dict[str, float]:
+    """Return seconds of a call of an actor, with nothing and with a megabyte, by where the actor is."""
+    from operant.runtime.local_hosts import InlineHost, ProcessHost
+    from operant.scale.ray_cluster import cluster
+
+    found, blob = dict[str, float](), bytes(1 << 20)
+    for name, opened in {
+        "inline": nullcontext(InlineHost()),
+        "processes": nullcontext(ProcessHost()),
+        "ray": cluster(),
+    }.items():
+        with opened as host:
+            actor = host.actor(Counter)
+            for size, given in {"call": [], "megabyte": [blob]}.items():
+                reply = partial(_reply, actor, given)
+                found[f"{name}, a {size}"] = statistics.median(
+                    seconds(reply, time.perf_counter) for _ in range(10 * rounds)
+                )
+            for size in SIZES:
+                print(f"{name + ', a ' + size:28}{1e3 * found[f'{name}, a {size}']:10.3f} ms", flush=True)
+            actor.kill()
+    return found
+
+
+def _reply(actor: Any, given: Any) -> Any:
+    return actor.call("update", given).result(100)
+
+
 def model_memory(work: str, folder: str) -> dict[str, float]:
     """Return megabytes of this process that trains the model in a folder: of tensors by purpose, and at the peak."""
     _trainer(work, "tiny").iterate()  # what is imported, and allocated once, does not count
@@ -283,7 +314,13 @@ def memory(_: int) -> dict[str, dict[str, float]]:
     return found
 
 
-TASKS: dict[str, Callable[[int], Any]] = {"overhead": overhead, "speed": speed, "gather": gather, "memory": memory}
+TASKS: dict[str, Callable[[int], Any]] = {
+    "overhead": overhead,
+    "speed": speed,
+    "gather": gather,
+    "messages": messages,
+    "memory": memory,
+}
 UNITS = {"memory": "megabytes"}
 
 
