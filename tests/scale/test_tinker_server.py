@@ -1,5 +1,6 @@
 """The Tinker API, called by its official SDK over a real socket."""
 
+import gzip
 import os
 import subprocess
 import sys
@@ -11,7 +12,8 @@ pytest.importorskip("tinker")
 pytest.importorskip("uvicorn")
 
 from operant.language.engines.protocol import Sampling
-from operant.scale.tinker_server import read_sampling
+from operant.scale import tinker_server
+from operant.scale.tinker_server import read_sampling, unzipped
 
 KEY = "tml-of-the-tests"
 
@@ -50,6 +52,8 @@ def test_requests_without_the_key_are_turned_away(address):
     assert httpx.post(f"{address}/api/v1/get_info", json={"model_id": "none"}, headers=good).status_code == 404
     assert httpx.post(f"{address}/api/v1/optim_step", json={}, headers=good).status_code == 422
     assert httpx.post(f"{address}/api/v1/forward_backward", content=b"\xff\xff", headers=good).status_code == 422
+    zipped = {**good, "Content-Encoding": "gzip"}
+    assert httpx.post(f"{address}/api/v1/get_info", content=b"no", headers=zipped).status_code == 422
     path = {"optimizer": True, "session_id": "x", "model_seq_id": 0, "path": "tinker://../../etc/weights/x"}
     assert httpx.post(f"{address}/api/v1/load_weights", json=path, headers=good).status_code == 404
     path["session_id"] = httpx.post(f"{address}/api/v1/create_session", json={}, headers=good).json()["session_id"]
@@ -64,3 +68,12 @@ def test_sampling_requests_are_parsed():
         read_sampling({"stop": []})
     with pytest.raises(ValueError, match="temperature"):
         read_sampling({"temperature": -1})
+
+
+def test_compressed_bodies_are_read_up_to_the_limit(monkeypatch):
+    monkeypatch.setattr(tinker_server, "MOST_BYTES", 1000)
+    body = gzip.compress(bytes(1000))
+    assert unzipped(body) == bytes(1000)
+    for wrong, message in {gzip.compress(bytes(1001)): "at most 1000", body[:-9]: "incomplete", b"no": "gzip"}.items():
+        with pytest.raises(ValueError, match=message):
+            unzipped(wrong)

@@ -380,10 +380,28 @@ async def _body(request: Request) -> bytes:
             raise ValueError(f"the body of a request may have at most {MOST_BYTES} bytes")
     encoding = request.headers.get("content-encoding", "identity")
     if encoding == "gzip":
-        return zlib.decompressobj(31).decompress(body, MOST_BYTES)
+        return unzipped(body)
     if encoding != "identity":
         raise ValueError(f"content-encoding {encoding!r} is not supported; send an uncompressed body")
     return body
+
+
+def unzipped(body: bytes) -> bytes:
+    """Return the content of a body compressed by gzip.
+
+    Raises:
+        ValueError: it is too long, or not compressed by gzip.
+    """
+    stream = zlib.decompressobj(31)  # gzip's format
+    try:
+        found = stream.decompress(body, MOST_BYTES)
+    except zlib.error as error:
+        raise ValueError(f"the body is not compressed by gzip: {error}") from error
+    if stream.unconsumed_tail:
+        raise ValueError(f"the body of a request may have at most {MOST_BYTES} bytes")
+    if not stream.eof:
+        raise ValueError("the compressed body is incomplete")
+    return found
 
 
 def _error(status: int, text: str) -> Response:
