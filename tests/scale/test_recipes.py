@@ -1,29 +1,52 @@
-"""The script for SLURM in the documentation, with SLURM's commands replaced, on two processes of this machine."""
+"""The scripts of the documentation, with the commands of SLURM replaced, on two processes of this machine."""
 
+import json
 import os
+import re
+import signal
 import subprocess
 import sys
+import textwrap
+import time
 from pathlib import Path
 
 import pytest
+
+from operant.scale.sweep import Sweep
 
 PAGE = Path(__file__).parents[2] / "docs" / "scale.md"
 FAKES = {
     "scontrol": '[ "$1" = requeue ] && echo "$2" >> "$REQUEUED" || echo localhost',
     "srun": 'exec "$@"',
     "torchrun": f'exec "{sys.executable}" -m torch.distributed.run "$@"',
+    "operant": f'exec "{sys.executable}" -m operant "$@"',
 }
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="scripts of bash")
 
 
 @pytest.fixture
-def job(tmp_path):
-    """Return a function that runs the script for one run on several nodes."""
+def environment(tmp_path):
+    """Return the environment of the scripts."""
     tools = tmp_path / "tools"
     tools.mkdir()
     for name, line in FAKES.items():
         (tools / name).write_text(f"#!/bin/bash\n{line}\n", encoding="utf-8")
         (tools / name).chmod(0o755)
-    (script,) = [part for part in PAGE.read_text(encoding="utf-8").split("```bash\n") if "srun torchrun" in part]
+    values = {"PATH": f"{tools}:{os.environ['PATH']}", "REQUEUED": str(tmp_path / "requeued")}
+    return {**os.environ, **values}
+
+
+def script(words):
+    """Return the only script of the page that contains some words."""
+    (found,) = [
+        part for part in PAGE.read_text(encoding="utf-8").split("```bash\n") if words in part.partition("```")[0]
+    ]
+    return found.partition("```")[0]
+
+
+@pytest.fixture
+def job(tmp_path, environment):
+    """Return a function that runs the script for one run on several nodes."""
     small = (
         f"--seeds 1 --budget 24 --batch-size 6 --train-examples 64 --held-out 8 --progress silent --run {tmp_path}/one"
     )
@@ -33,22 +56,25 @@ def job(tmp_path):
         "--nproc-per-node 8": "--nproc-per-node 2",
         ":29400": ":0",
     }
-    text = script.partition("```")[0]
+    text = script("srun torchrun")
     for old, new in changes.items():
         assert old in text
         text = text.replace(old, new)
 
     def run(**variables):
         values = {"SLURM_JOB_ID": "7", "SLURM_JOB_NODELIST": "node", "SLURM_JOB_NUM_NODES": "1", **variables}
-        values |= {"PATH": f"{tools}:{os.environ['PATH']}", "REQUEUED": str(tmp_path / "requeued")}
         return subprocess.run(
-            ["bash", "-c", text], env={**os.environ, **values}, capture_output=True, text=True, timeout=400, check=False
+            ["bash", "-c", text],
+            env={**environment, **values},
+            capture_output=True,
+            text=True,
+            timeout=400,
+            check=False,
         )
 
     return run
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="a script of bash")
 def test_a_job_of_slurm_trains_and_is_queued_again_after_a_failure(job, tmp_path):
     done = job()
     assert (tmp_path / "one" / "run.json").exists(), done.stderr
@@ -59,3 +85,44 @@ def test_a_job_of_slurm_trains_and_is_queued_again_after_a_failure(job, tmp_path
     assert (tmp_path / "requeued").read_text(encoding="utf-8") == "7\n"
     job(SLURM_RESTART_COUNT="20")
     assert (tmp_path / "requeued").read_text(encoding="utf-8") == "7\n", "not without end"
+
+
+def test_a_job_of_an_array_is_queued_again_if_its_cell_was_stopped_and_not_if_it_fails(tmp_path, environment):
+    grid = {"algorithm": "ppo", "task": "CartPole-v1", "seeds": 1, "budget": 10**8, "grid": {"gamma": [0.9, 0.99]}}
+    sweep = Sweep(tmp_path / "sweep", {**grid, "config": {"num_envs": 4, "num_steps": 16, "hidden_sizes": [8]}})
+    sweep.write()
+    text = script("SLURM_ARRAY_TASK_ID")
+    assert "/shared/sweep" in text
+
+    def started(cell):
+        values = {**environment, "SLURM_ARRAY_TASK_ID": str(cell), "SLURM_ARRAY_JOB_ID": "7"}
+        return subprocess.Popen(["bash", "-c", text.replace("/shared/sweep", str(sweep.path))], env=values)
+
+    process, run, deadline = started(1), sweep.cells[1].path, time.monotonic() + 200
+    while not ((run / "metrics.jsonl").exists() and (run / "metrics.jsonl").stat().st_size):
+        assert process.poll() is None
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    process.send_signal(signal.SIGTERM)  # to the script alone, as of --signal=B:TERM
+    process.wait(timeout=200)
+    assert (tmp_path / "requeued").read_text(encoding="utf-8") == "7_1\n"
+    session = json.loads((run / "run.json").read_text(encoding="utf-8"))["sessions"][-1]
+    assert session["outcome"] == "interrupted"
+    assert not sweep.cells[0].path.exists()
+    started(2).wait(timeout=200)
+    assert (tmp_path / "requeued").read_text(encoding="utf-8") == "7_1\n", "there is no such cell"
+
+
+def test_a_job_of_skypilot_begins_a_run_and_then_continues_it(tmp_path, environment):
+    (text,) = re.findall(r"^run: \|\n((?:  .*\n)+)", PAGE.read_text(encoding="utf-8"), re.MULTILINE)
+    values = {**environment, "SKYPILOT_NUM_GPUS_PER_NODE": "2"}
+    small = "--seeds 1 --budget 24 --batch-size 6 --train-examples 64 --held-out 8"
+    text = textwrap.dedent(text).replace("--model small", small).replace("/runs/one", f"{tmp_path}/one")
+    for sessions in (1, 2):
+        done = subprocess.run(
+            ["bash", "-ec", text], env=values, capture_output=True, text=True, timeout=400, check=False
+        )
+        assert done.returncode == 0, done.stderr
+        found = json.loads((tmp_path / "one" / "run.json").read_text(encoding="utf-8"))
+        assert len(found["sessions"]) == sessions
+        assert found["sessions"][-1]["outcome"] == "finished"
