@@ -67,6 +67,9 @@ with Interruption() as interrupted, ray_cluster.cluster() as host:
         functions.append(verifiers.find(f"{sys.argv[1]}:shaped", workers=2))
     rewards = [function(**given) for function in functions]
     facts["rewards"] = rewards[0] == rewards[1] and len(set(rewards[0])) == 4
+    before = actor.call("total").result(100)
+    actor.call("update", [bytes(ray_cluster.OBJECT_STORE + 1)]).result(100)
+    facts["large"] = actor.call("total").result(100) - before
     actor.kill()
     try:
         actor.call("most_common", 1).result(100)
@@ -119,6 +122,7 @@ def test_a_cluster_for_one_block(tmp_path):
     assert facts["mistake"]
     assert facts["rewards"], "of functions on Ray and on this machine"
     assert "unhashable" in facts["unhashable"]
+    assert facts["large"] == 1, "a message that is larger than the shared memory arrives"
     assert "an actor on Ray is lost" in facts["lost"]
     assert not facts["done"]
     assert facts["late"]
