@@ -1,6 +1,6 @@
 """Detection of processes that no longer respond although their connections are open: `Heartbeats`.
 
-A killed process closes its connections, which the others notice at once. A stopped one, or one on a machine that is
+A killed process closes its connections, which the others notice immediately. A stopped one, or one on a machine that is
 frozen or cut off, does not, and operations that wait for it have no time limit, since evaluations may take hours.
 """
 
