@@ -7,21 +7,18 @@ equations (variable projection; Golub and Pereyra 1973). Around the solution the
 of the parameters, with the inverse of the Gauss-Newton matrix as its covariance (Laplace approximation).
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import torch
-from scipy import stats  # pyright: ignore[reportMissingTypeStubs] - SciPy has none
+from scipy import special  # pyright: ignore[reportMissingTypeStubs] - SciPy has none
 from torch import Tensor
 
 from operant.envs import TENSOR_ENVS, TensorEnv
 from operant.tensors import floats, integers, linalg, rows_of_floats
-
-_quantile_of_t = cast(Callable[[float, int], float], stats.t.ppf)  # pyright: ignore[reportUnknownMemberType]
-_quantile_of_f = cast(Callable[[float, int, int], float], stats.f.ppf)  # pyright: ignore[reportUnknownMemberType]
 
 DIFFERENCE = 1e-5
 """Step of the central differences, in the logarithm of a parameter and in the scale of a component of the state."""
@@ -123,7 +120,7 @@ class Posterior:
 
     def interval(self, level: float = 0.95) -> dict[str, tuple[float, float]]:
         """Return a credible interval for each parameter, with probability `level`."""
-        reach = float(_quantile_of_t(0.5 + level / 2, self.freedom)) * self.covariance.diagonal().sqrt()
+        reach = float(special.stdtrit(self.freedom, 0.5 + level / 2)) * self.covariance.diagonal().sqrt()
         low, high = floats((self.mean - reach).exp()), floats((self.mean + reach).exp())
         return dict(zip(self.names, zip(low, high, strict=True), strict=True))
 
@@ -131,7 +128,7 @@ class Posterior:
         """Return whether values of all parameters lie in the credible region with probability `level`."""
         apart = torch.tensor([values[name] for name in self.names], dtype=torch.float64).log() - self.mean
         squared = float(apart @ linalg.solve(self.covariance, apart))
-        return squared <= len(self.names) * float(_quantile_of_f(level, len(self.names), self.freedom))
+        return squared <= len(self.names) * float(special.fdtri(len(self.names), self.freedom, level))
 
     def toml(self) -> str:
         """Return a TOML file for `operant train --randomize`, which samples from this distribution."""
