@@ -189,7 +189,10 @@ def test_spelling_is_american(root):
         for path in paths:
             if path.suffix not in SUFFIXES or path.name in TELL_OF_OLD_NAMES:
                 continue
-            for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
+            text = path.read_text(encoding="utf-8")
+            if not BRITISH.search(" ".join(set(re.findall(r"\w+", text)))):  # most words occur many times
+                continue
+            for number, line in enumerate(text.splitlines(), 1):
                 found += [f"{path.relative_to(root)}:{number}: {match[0]}" for match in BRITISH.finditer(line)]
     assert found == []
 
