@@ -1,5 +1,6 @@
 """Check the shapes of all calls of `operant.ops`, use one thread, and provide fixtures for several packages."""
 
+import gc
 import os
 import signal
 from functools import partial
@@ -37,6 +38,21 @@ LONGEST = (
     "scale/test_sharded_states.py",
     "browser/test_explorables.py",
 )
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection():
+    """Free no cycles while tests are collected, and leave out what is imported and collected from then on.
+
+    With all tests, that is a million objects, which would be looked through again and again.
+    """
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.collect()
+        gc.freeze()
+        gc.enable()
 
 
 def pytest_collection_modifyitems(config, items):
