@@ -2,6 +2,7 @@
 
 import json
 import re
+import statistics
 from collections.abc import Iterator
 from dataclasses import fields
 from pathlib import Path
@@ -94,6 +95,50 @@ def test_the_table_of_rooms_is_that_of_the_file():
         row = f"| {name} | {steps} | {' | '.join(cells)} |"
         assert row in page, row
     assert f"{found['shortest']:.3f}" in page
+
+
+def test_the_numbers_of_shaping_are_those_of_the_file():
+    found = json.loads((ROOT / "experiments" / "shaping.json").read_text(encoding="utf-8"))["results"]["random models"]
+    page = " ".join((ROOT / "docs" / "exploration.md").read_text(encoding="utf-8").split())
+    scales, changed = found["scales"], found["changed"]
+    assert (
+        f"the optimal actions of {changed['bonus'][0]} models change if Φ has a standard deviation of {scales[0]:g}, "
+        f"and of {changed['bonus'][-1]} if it is {scales[-1]:g}"
+    ) in page
+    assert set(changed["potential"]) == {0}
+
+
+def test_the_table_of_transfer_is_that_of_the_file():
+    found = json.loads((ROOT / "experiments" / "transfer.json").read_text(encoding="utf-8"))["results"]
+    page = (ROOT / "docs" / "exploration.md").read_text(encoding="utf-8")
+    for trained in ("nominal", "randomized", "identified"):
+        cells = [
+            f"{cell['mean']:.1f} [{cell['interval'][0]:.1f}, {cell['interval'][1]:.1f}]"
+            for task in found
+            for cell in found[task]["scores"][trained].values()
+        ]
+        assert re.search(rf"^\| {trained}.* \| {re.escape(' | '.join(cells))} \|$", page, re.MULTILINE), (
+            trained,
+            cells,
+        )
+    for task, part in found.items():
+        assert f"{100 * part['covered']:.1f} % ({task.removesuffix('-v1')})" in page
+
+
+def test_the_table_of_deep_sea_is_that_of_the_file():
+    found = json.loads((ROOT / "experiments" / "deep_sea.json").read_text(encoding="utf-8"))["results"]
+    page = (ROOT / "docs" / "algorithms" / "bootstrapped-dqn.md").read_text(encoding="utf-8")
+    seconds = 0.0
+    for size, cell in found["bootstrapped-dqn"].items():
+        solved = [
+            f"{number:,.0f}".replace(",", " ") for number in (statistics.median(cell["solved"]), max(cell["solved"]))
+        ]
+        seconds += cell["seconds"]
+        start = f"| {size} | {len(cell['solved'])} of 10 | {solved[0]} ({solved[1]}) | "
+        assert f"{start}{cell['seconds']:,.0f} |".replace(",", " ") in page, start
+    assert f"{seconds:,.0f} seconds".replace(",", " ") in page
+    missed = found["r-max"]["100"]["failures"]
+    assert f"size 100, where it fails {missed} times" in page
 
 
 def test_the_table_of_results_was_found():
