@@ -119,8 +119,8 @@ def assert_reports_alike(block, alone, *, place):
         )
 
 
-def assert_resumes_exactly(fresh, tmp_path, iterations=3):
-    """Check that a learner of `fresh()` resumes bit for bit from a checkpoint of another."""
+def assert_resumes_exactly(fresh, tmp_path, iterations=3, between=lambda: None):
+    """Check that a learner of `fresh()` resumes bit for bit from a checkpoint of another, after a call of `between`."""
     whole, first, second = fresh(), fresh(), fresh()
     for _ in range(iterations):
         whole.iterate()
@@ -129,6 +129,7 @@ def assert_resumes_exactly(fresh, tmp_path, iterations=3):
     folder = Checkpoints(tmp_path / "checkpoints").save(saved, first.consumed)
     consumed = first.consumed
     first.iterate()  # must not change the saved state
+    between()
     second.load_state_dict(load_checkpoint(folder))
     assert second.consumed == consumed > 0
     assert same(second.state_dict(), saved)

@@ -11,7 +11,7 @@ from operant import catalog, configure
 from operant.control import assemble
 from operant.control.factory import GRADIENT_STEPS_TO_REPAY
 from operant.control.reinforce import Batch
-from operant.nets import programs
+from operant.nets import compiled, programs
 from operant.runtime.settings import Settings
 
 ALTERNATING = {**QUICK, "rounds_per_iteration": 1, "train_freq": 1, "num_envs": 4, "gradient_steps": 2}
@@ -73,14 +73,14 @@ def parameters(made):
     ids=NAMES,
 )
 def test_a_compiled_update_is_that_of_the_paper_too(algorithm, task, values):
-    plain, compiled = (learner(algorithm, task, values, choice) for choice in ("off", "on"))
+    plain, fast = (learner(algorithm, task, values, choice) for choice in ("off", "on"))
     start = [part.clone() for part in parameters(plain)]
     for _ in range(5):
         plain.iterate()
-        metrics = compiled.iterate()
-    assert all(program.compiled and program.calls for program in programs(compiled))
+        metrics = fast.iterate()
+    assert all(program.compiled and program.calls for program in programs(fast))
     assert not any(program.compiled for program in programs(plain))
-    for before, expected, part in zip(start, parameters(plain), parameters(compiled), strict=True):
+    for before, expected, part in zip(start, parameters(plain), parameters(fast), strict=True):
         assert not torch.equal(before, expected)
         torch.testing.assert_close(part, expected, rtol=1e-3, atol=1e-4)
     assert metrics["health/skipped_updates"].sum() == 0
@@ -93,7 +93,8 @@ def test_a_compiled_update_is_that_of_the_paper_too(algorithm, task, values):
     ids=["sac", "sac-large", "ppo", "ppo-large"],
 )
 def test_a_compiled_run_resumes_exactly(algorithm, task, values, tmp_path):
-    assert_resumes_exactly(lambda: learner(algorithm, task, values), tmp_path)
+    """The learner that resumes is compiled again, as in another process."""
+    assert_resumes_exactly(lambda: learner(algorithm, task, values), tmp_path, between=compiled.BINARIES.clear)
 
 
 @pytest.mark.parametrize(("values", "seeds"), [(LARGE, 2), (ALTERNATING, 0), ({**LARGE, "hidden_sizes": ()}, 0)])

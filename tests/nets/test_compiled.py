@@ -1,8 +1,10 @@
+import gc
 import inspect
 import os
 import signal
 import subprocess
 import sys
+import weakref
 from dataclasses import dataclass
 
 import pytest
@@ -10,8 +12,17 @@ import torch
 from torch import Tensor
 
 from needs import needs_compiler
-from operant.nets import Program, compilable, compiler, missing_tool, programs
+from operant.nets import Program, compilable, compiled, compiler, missing_tool, programs
 from operant.nets.compiled import MOST_OPERATIONS, _operations
+
+
+@pytest.fixture
+def counted(monkeypatch):
+    """Record the calls of the compiler, with nothing compiled so far."""
+    calls, compile_ = [], torch._inductor.compile
+    monkeypatch.setattr(compiled, "BINARIES", {})
+    monkeypatch.setattr(torch._inductor, "compile", lambda *a, **options: calls.append(0) or compile_(*a, **options))
+    return calls
 
 
 @dataclass(frozen=True)
@@ -44,20 +55,20 @@ def randn(seed, *shape):
 
 
 def both(batch, scale, squared, weight):
-    plain, compiled = Model(), Model()
-    compiled.gradient.compiled = True
-    for model in (plain, compiled):
+    plain, fast = Model(), Model()
+    fast.gradient.compiled = True
+    for model in (plain, fast):
         model.gradient(batch, 1.0, squared)
         model.weight.copy_(weight)
-    return plain.gradient(batch, scale, squared), compiled.gradient(batch, scale, squared)
+    return plain.gradient(batch, scale, squared), fast.gradient(batch, scale, squared)
 
 
 @needs_compiler
 @pytest.mark.parametrize("weights", [None, torch.tensor([[0.0], [1.0], [2.0], [0.5], [1.0]])])
 @pytest.mark.parametrize("squared", [False, True])
 def test_a_program_reads_tensors_and_numbers_at_every_call(weights, squared):
-    plain, compiled = both(Batch(randn(0, 5, 3), weights), 0.7, squared, randn(1, 3, 4))
-    torch.testing.assert_close(compiled, plain)
+    plain, fast = both(Batch(randn(0, 5, 3), weights), 0.7, squared, randn(1, 3, 4))
+    torch.testing.assert_close(fast, plain)
     assert plain[0].abs().max() > 0
 
 
@@ -74,15 +85,38 @@ def test_python_runs_once_for_each_shape_and_choice():
 
 
 @needs_compiler
-def test_a_program_gives_the_same_numbers_at_every_call():
-    model, again = Model(), Model()
-    for one in (model, again):
+def test_a_program_gives_the_same_numbers_at_every_call(counted):
+    model, again, other = Model(), Model(), Model()
+    for one in (model, again, other):
         one.gradient.compiled = True
         one.weight.copy_(randn(1, 3, 4))
     batch = Batch(randn(0, 5, 3), None)
     first = model.gradient(batch, 1.0, True)[0]
     assert torch.equal(first, model.gradient(batch, 1.0, True)[0])
+    compiled.BINARIES.clear()
     assert torch.equal(first, again.gradient(batch, 1.0, True)[0])
+    assert len(counted) == 2
+    other.weight.copy_(randn(2, 3, 4))
+    assert torch.equal(model.gradient(batch, 1.0, True)[0], first)
+    assert not torch.equal(other.gradient(batch, 1.0, True)[0], first)
+    assert len(counted) == 2, "equal programs are compiled once"
+
+
+@needs_compiler
+def test_programs_share_what_was_compiled_last_and_no_tensors(counted, monkeypatch):
+    monkeypatch.setattr(compiled, "SHARED", 2)
+
+    def compute(exponent):
+        held, given = torch.full((3,), 2.0), torch.ones(3)
+        program = Program(lambda x: held * x**exponent)
+        program.compiled = True
+        assert program(given).tolist() == [2.0] * 3
+        return weakref.ref(held), weakref.ref(given)
+
+    freed = [compute(exponent) for exponent in (3, 4, 4, 5, 4, 3)]
+    assert len(counted) == 4, "3, 4 and 5, and 3 again"
+    gc.collect()
+    assert not any(tensor() is not None for pair in freed for tensor in pair)
 
 
 class Stack:
@@ -103,10 +137,7 @@ class Stack:
 
 
 @needs_compiler
-def test_rows_one_by_one_are_compiled_once_and_give_the_results_of_all_together(monkeypatch):
-    compiled, compile_ = [], torch._inductor.compile
-    counted = lambda *args, **options: compiled.append(0) or compile_(*args, **options)  # noqa: E731
-    monkeypatch.setattr(torch._inductor, "compile", counted)
+def test_rows_one_by_one_are_compiled_once_and_give_the_results_of_all_together(counted):
     weight = randn(0, 3, 4, 2)
     plain, stack = Stack(weight), Stack(weight)
     stack.gradient.compiled = True
@@ -114,10 +145,11 @@ def test_rows_one_by_one_are_compiled_once_and_give_the_results_of_all_together(
     for scale in (0.5, 2.0):
         torch.testing.assert_close(stack.gradient(batch, scale), plain.gradient(batch, scale))
         weight.copy_(randn(2, 3, 4, 2))
-    assert len(compiled) == stack.gradient.calls - 1 == 1
+    assert len(counted) == stack.gradient.calls - 1 == 1
     gradient, report = stack.gradient(batch, 1.0)
     alone = Stack(weight[1:2])
     alone.gradient.compiled = True
+    compiled.BINARIES.clear()
     found = alone.gradient(Batch(batch.inputs[1:2], None), 1.0)
     assert torch.equal(found[0][0], gradient[1])
     assert found[1]["loss"][0] == report["loss"][1]

@@ -50,6 +50,12 @@ MOST_OPERATIONS = 1000
 Compilation takes minutes for them and saves little more than the capture. On an H200, the gradient of Dreamer's preset
 `tiny` (4 700 operations) took two minutes to compile, for steps of 11 ms instead of 12."""
 
+SHARED = 256
+"""Maximum number of compiled functions that are kept for other programs of this process."""
+
+BINARIES: dict[Any, Callable[..., Any]] = {}
+"""Compiled functions by code, inputs and settings: learners that compute the same share them, e.g. those of a sweep."""
+
 _HALF_WRITTEN = re.compile(r"(/[^\s:]+\.so): (?:file too short|invalid ELF|cannot read file data|ELF load command)")
 """Error message of the loader for an incomplete library, after its path."""
 
@@ -96,7 +102,6 @@ class Program(Generic[P, R]):
         self._rows: Sequence[Program[P, R]] | None = None
         self._split = rows
         self._programs: dict[Any, Callable[[list[Tensor]], R]] = {}
-        self._binaries: dict[Any, Callable[..., Any]] = {}
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
         """Return the function's result.
@@ -123,15 +128,15 @@ class Program(Generic[P, R]):
                 key.append(leaf)
         program = self._programs.get(tuple(key))
         if program is None:
-            program = self._programs[tuple(key)] = _build(self.function, args, kwargs, self._binaries)
+            program = self._programs[tuple(key)] = _build(self.function, args, kwargs)
         return program(tensors)
 
     def _row_by_row(self) -> Sequence["Program[P, R]"]:
-        """Return the compiled programs of the single rows, which share compiled code."""
+        """Return the compiled programs of the single rows."""
         if self._rows is None:
             self._rows = [Program(function) for function in (self._split() if self._split else ())]
             for row in self._rows:
-                row.compiled, row._binaries = True, self._binaries
+                row.compiled = True
         return self._rows
 
 
@@ -247,12 +252,7 @@ def _joined(results: Sequence[R]) -> R:
     return pytree.tree_map(lambda *parts: torch.cat(parts), *results)
 
 
-def _build(
-    function: Callable[..., Any],
-    args: Sequence[Any],
-    kwargs: Mapping[str, Any],
-    binaries: dict[Any, Callable[..., Any]],
-) -> Callable[..., Any]:
+def _build(function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Callable[..., Any]:
     """Return a program of a function at some arguments, as a function of their tensors."""
     shapes: list[Any] = []
 
@@ -269,7 +269,7 @@ def _build(
     if on_cuda and _operations(flat, inputs) > MOST_OPERATIONS:
         program, used = flat, list(range(len(inputs)))
     else:
-        program, used = _fused(flat, inputs, binaries)
+        program, used = _fused(flat, inputs)
     if on_cuda:
         program = Graph(program, on_cuda[0])
 
@@ -280,20 +280,22 @@ def _build(
     return run
 
 
-def _fused(
-    function: Callable[..., Any], inputs: Sequence[Tensor], binaries: dict[Any, Callable[..., Any]]
-) -> tuple[Callable[..., Any], list[int]]:
-    """Compile a function of tensors, unless it is in `binaries`; return it, and the positions of the inputs it uses."""
+def _fused(function: Callable[..., Any], inputs: Sequence[Tensor]) -> tuple[Callable[..., Any], list[int]]:
+    """Compile a function of tensors, unless it is in `BINARIES`; return it, and the positions of the inputs it uses."""
     halves_vectors()  # it computes on first use, which would be traced
     with traced():
         graph = make_fx(function)(*inputs)
     used = _used(graph)
     inputs = [inputs[place] for place in used]
     captured = _captured(graph)
-    known = graph.code, *((t.shape, t.stride(), t.dtype, t.device) for t in (*captured, *inputs))
-    if known not in binaries:
-        binaries[known] = _compile(graph, [*captured, *inputs])
-    return partial(binaries[known], *captured), used
+    settings = precision(), torch.get_num_threads(), torch.is_grad_enabled()
+    kinds = [(t.shape, t.stride(), t.dtype, t.device, t.requires_grad) for t in (*captured, *inputs)]
+    known = graph.code, settings, *kinds
+    if known not in BINARIES:
+        while len(BINARIES) >= SHARED:
+            del BINARIES[next(iter(BINARIES))]
+        BINARIES[known] = _compile(graph, [*captured, *inputs])
+    return partial(BINARIES[known], *captured), used
 
 
 def _operations(function: Callable[..., Any], inputs: Sequence[Tensor]) -> int:
