@@ -24,6 +24,8 @@ def test_a_journey_through_the_steps_by_keys(page, runs):
     steps(page, "after 8")
     found = read_ledger(runs / "words", 8, 0)
     expect(page.locator(".answer")).to_have_count(len(found.answers))
+    (version,) = {answer["version"] for answer in found.answers}
+    expect(page.locator(".facts div", has_text="Version of the weights").locator("dd")).to_have_text(str(version))
     assert number(page, "sum-policy") == pytest.approx(found.loss["losses/policy"], abs=1e-6)
     assert number(page, "losses/policy") == found.loss["losses/policy"]
     page.keyboard.press(",")

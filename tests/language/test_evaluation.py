@@ -47,6 +47,12 @@ def test_only_some_answers_are_shown(make_model, prompts, monkeypatch):
     assert len({sample["prompt"] for sample in shown}) == 2
 
 
+def test_shown_answers_have_the_version_of_the_weights_if_there_is_one(make_model, prompts):
+    _, shown, _ = greedy(make_model(), prompts, combine([even]), max_tokens=3, version=5)
+    assert {sample["version"] for sample in shown} == {5}
+    assert not any("version" in sample for sample in greedy(make_model(), prompts, combine([even]), max_tokens=3)[1])
+
+
 def test_an_answer_without_a_reward_has_no_score(make_model, prompts):
     with pytest.warns(RuntimeWarning, match="no reward function applies"):
         scores, shown, _ = greedy(make_model(), prompts, combine([some]), max_tokens=3)

@@ -774,6 +774,7 @@ def test_resume_is_exact(make_learner, make_model, name, after):
     again = make_learner(model=make_model(vocab_size=8, seed=9), **RUNS[name])
     again.load_state_dict(state)
     assert equal(again.state_dict(), state)
+    assert again.sampler.version == again.sampler.engine.version == after
     for _ in range(2):
         one, other = whole.iterate(), again.iterate()
         assert {k: repr(float(v)) for k, v in one.items()} == {k: repr(float(v)) for k, v in other.items()}  # NaN, too

@@ -144,6 +144,9 @@ def test_a_run_keeps_the_batch_before_each_evaluation(tmp_path):
     assert ledgers_of(run.path) == [(at, seed) for at in (8, 16, 24) for seed in (3, 4)]
     found = read_ledger(run.path, 16, 4)
     assert (found.consumed, found.seed, len(found.prompts), len(found.answers)) == (16, 4, 4, 16)
+    assert {answer["version"] for answer in found.answers} == {3}, "the fourth batch"
+    samples = [json.loads(line) for line in run.samples_path.read_text().splitlines()]
+    assert {(one["consumed"], one["version"]) for one in samples} == {(at, at // 4) for at in (0, 8, 16, 24)}
     assert total(found, "policy") == pytest.approx(found.loss["losses/policy"], abs=1e-6)
 
 
@@ -232,6 +235,10 @@ def test_answers_that_rlhf_drops_are_in_no_ledger(make_rlhf):
     assert 0 < len(found.answers) < 8
     assert {answer["prompt"] for answer in found.answers} == set(range(len(found.prompts)))
     assert all(answer["counts"] and answer["reward"] is not None for answer in found.answers)
+    assert {answer["version"] for answer in found.answers} == {0}
+    learner.iterate()
+    found = take_ledger(learner, consumed=8, seed=0)
+    assert {answer["version"] for answer in found.answers} == {1}
 
 
 def test_tokens_of_rlhf_beyond_the_limit_are_summed(make_rlhf, monkeypatch):

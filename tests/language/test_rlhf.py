@@ -375,6 +375,7 @@ def test_a_resumed_run_is_the_uninterrupted_one_bit_for_bit(make_model, values):
     resumed = learner(other, **values)
     resumed.load_state_dict(state)
     assert resumed.consumed == 12
+    assert resumed.sampler.version == resumed.sampler.engine.version == 2
     for _ in range(2):
         expected, found = straight.iterate(), resumed.iterate()
         assert expected.keys() == found.keys()

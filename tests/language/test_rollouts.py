@@ -92,6 +92,24 @@ def test_prompts_follow_the_walk(make_sampler):
     assert sampler.asked == 7
 
 
+def test_answers_have_the_version_of_the_weights(make_sampler):
+    sampler = make_sampler()
+    for version in (0, 1, 7):  # a resumed run continues the count
+        if version:
+            sampler.update(sampler.engine.model, version)
+        assert {c.version for c in sampler.draw(2, 2).answers.completions} == {sampler.version} == {version}
+
+
+@pytest.mark.parametrize("version", [2, 4])
+def test_answers_of_other_weights_are_rejected_before_they_are_judged(make_sampler, version):
+    sampler = make_sampler()
+    sampler.update(sampler.engine.model, 3)
+    sampler.engine.version, sampler.judge = version, None
+    said = f"weights of version {version} sampled a completion, expected at most max_staleness=0 updates .* version 3"
+    with pytest.raises(ValueError, match=said):
+        sampler.draw(2, 2)
+
+
 def test_a_sampler_resumes_exactly(make_sampler):
     one, two = make_sampler(), make_sampler()
     one.draw(3, 2)
@@ -293,7 +311,9 @@ def test_shards_are_sampled_and_rewarded_alike_by_any_number_of_processes(make_s
 
 
 def test_a_rollout_comes_back_from_its_state(make_sampler):
-    rollout = make_sampler(rewards=(lengths_of, digits)).draw(3, 2, steps=steps_of)
+    sampler = make_sampler(rewards=(lengths_of, digits))
+    sampler.update(sampler.engine.model, 2)
+    rollout = sampler.draw(3, 2, steps=steps_of)
     again = Rollout.of(clone(rollout.state_dict()), rollout.answers.prompts)
     assert again.answers == rollout.answers
     assert digest(again.state_dict()) == digest(rollout.state_dict())

@@ -15,14 +15,18 @@ class Engine:
     """Engine that completes a prompt with the version of its weights; a gate can block it."""
 
     def __init__(self):
-        self.version, self.calls, self.gate = 0, [], threading.Event()
+        self.version, self.calls, self.sent, self.gate = 0, [], [], threading.Event()
         self.gate.set()
+
+    def send_weights(self):
+        self.sent.append((threading.current_thread(), len(self.calls)))
 
     def generate(self, prompts, count, sampling, *, generator):
         assert self.gate.wait(60)
         self.calls.append((threading.current_thread().name, self.version))
         noise = torch.rand((), generator=generator).item()
-        return [[Completion([self.version, 5], [-noise, -0.5], truncated=False)] * count for _ in prompts]
+        answer = Completion([self.version, 5], [-noise, -0.5], truncated=False, version=self.version)
+        return [[answer] * count for _ in prompts]
 
     def update(self, model):
         self.version += 1
@@ -50,7 +54,9 @@ def make():
 
 
 def versions(rollout):
-    return {completion.ids[0] for completion in rollout.answers.completions}
+    found = {completion.version for completion in rollout.answers.completions}
+    assert found == {completion.ids[0] for completion in rollout.answers.completions}
+    return found
 
 
 def test_a_batch_is_sampled_by_weights_that_are_one_update_older(make):
@@ -60,7 +66,7 @@ def test_a_batch_is_sampled_by_weights_that_are_one_update_older(make):
         rollout = sampler.draw(3, 2)
         found.append((versions(rollout), sampler.metrics()["sampling/staleness"]))
         sampler.begin(3, 2)
-        sampler.update(None)
+        sampler.update(None, len(found))
     assert found == [({0}, 0.0), ({0}, 1.0), ({1}, 1.0), ({2}, 1.0)]
     assert [name.startswith("sampling") for name, _ in engine.calls] == [False, True, True, True]  # none at the end
 
@@ -73,35 +79,37 @@ def test_learning_does_not_wait_and_the_update_does(make):
     sampler.begin(3, 2)  # returns although the engine is blocked
     assert len(engine.calls) == 1
     threading.Timer(0.2, engine.gate.set).start()
-    sampler.update(None)
+    sampler.update(None, 1)
     assert [version for _, version in engine.calls] == [0, 0]
     assert engine.version == 1
 
 
 def test_prompts_are_those_of_a_sampler_that_does_not_work_ahead(make):
     ahead, plain = make(Engine()), make(Engine())
-    for _ in range(4):
+    for step in range(4):
         first, second = ahead.draw(3, 2), plain.draw(3, 2)
         assert [p.prompt for p in first.answers.prompts] == [p.prompt for p in second.answers.prompts]
         assert first.answers.completions[0].log_probs == second.answers.completions[0].log_probs  # the same stream
         ahead.begin(3, 2)
-        ahead.update(None)
+        ahead.update(None, step + 1)
 
 
 def test_a_resumed_sampler_has_the_same_answers(make):
     sampler = make(Engine())
-    sampler.draw(3, 2)
-    sampler.begin(3, 2)
-    sampler.update(None)
-    other, state = make(Engine()), sampler.state_dict()
-    other.engine.version = 1
-    other.load_state_dict(state)
-    for _ in range(2):
+    for step in range(2):
+        sampler.draw(3, 2)
+        sampler.begin(3, 2)
+        sampler.update(None, step + 1)
+    other = make(Engine())
+    other.load_state_dict(sampler.state_dict())
+    other.update(None, 2)
+    for step in range(2):
         first, second = sampler.draw(3, 2), other.draw(3, 2)
         assert first.answers == second.answers
+        assert {completion.version for completion in second.answers.completions} == {step + 1}
         for each in (sampler, other):
             each.begin(3, 2)
-            each.update(None)
+            each.update(None, step + 3)
 
 
 def test_a_state_with_nothing_waiting(make):
@@ -117,4 +125,26 @@ def test_an_error_of_the_server_is_that_of_the_update(make):
     sampler.engine.generate = lambda *_, **__: (_ for _ in ()).throw(OSError("connection closed"))
     sampler.begin(3, 2)
     with pytest.raises(OSError, match="connection closed"):
-        sampler.update(None)
+        sampler.update(None, 1)
+
+
+def test_weights_are_sent_before_the_model_learns(make):
+    sampler = make(Engine())
+    sampler.draw(3, 2)
+    sampler.engine.gate.clear()
+    sampler.begin(3, 2)
+    assert sampler.engine.sent == [(threading.current_thread(), 1)]
+    sampler.engine.gate.set()
+    sampler.update(None, 1)
+
+
+def test_answers_that_are_two_updates_old_are_rejected_before_they_are_judged(make):
+    sampler = make(Engine())
+    sampler.draw(3, 2)
+    sampler.begin(3, 2)
+    sampler.update(None, 1)
+    sampler.update(None, 2)
+    sampler.judge = None
+    said = "weights of version 0 sampled a completion, expected at most max_staleness=1 updates before .* version 2"
+    with pytest.raises(ValueError, match=said):
+        sampler.draw(3, 2)

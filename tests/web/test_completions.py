@@ -44,7 +44,7 @@ def folder(tmp_path_factory):
     Run.create(path / "silent", settings, GRPOConfig(), command=["operant", "train"])
     keep_ledgers(run.path, [ledger(at, seed) for at in (10, 20) for seed in (3, 4)])
     for at in (0, 10):
-        sample = {"seed": 3, "reward": 0.5, "truncated": False, "temperature": 0.0}
+        sample = {"seed": 3, "reward": 0.5, "truncated": False, "temperature": 0.0, "version": at // 5}
         rows = [{**sample, "prompt": p, "completion": c} for p, c in (("1+1=", "2"), ("1+1=", "<b>3"), ("2+2=", "4"))]
         keep_samples(run, at, rows)
     return path
@@ -90,6 +90,7 @@ def test_held_out_answers_come_by_prompt(folder):
         (0, "<b>3", 0.5),
         (1, "4", 0.5),
     ]
+    assert {answer["version"] for answer in found["answers"]} == {2}
 
 
 @pytest.mark.parametrize(

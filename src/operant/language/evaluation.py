@@ -75,6 +75,7 @@ def greedy(
     trained_on: Judge | None = None,
     start: Start | None = None,
     tokens: int = 16_384,
+    version: int | None = None,
 ) -> Scored:
     """Evaluate a policy by its greedy answers.
 
@@ -88,6 +89,7 @@ def greedy(
         trained_on: training reward functions, if they differ from `rewards`, for additional metrics.
         start: initial policy, to measure the KL divergence from it.
         tokens: maximum number of tokens per forward pass of that measurement.
+        version: version of the policy's weights, to be saved with the answers; None: it has none.
 
     Raises:
         StoppedError: `interrupted` returned True.
@@ -107,7 +109,8 @@ def greedy(
     metrics = {} if trained_on is None else _rewarded(trained_on, answers)
     if start is not None:
         metrics |= start.kl(model, drawn.samples(), tokens=tokens)
-    return Scored(scores, [*_shown(answers, judged, 0.0)[:SHOWN], *_shown(drawn, others, 1.0)], metrics)
+    shown = [*_shown(answers, judged, 0.0)[:SHOWN], *_shown(drawn, others, 1.0)]
+    return Scored(scores, shown if version is None else [{**one, "version": version} for one in shown], metrics)
 
 
 def _rewarded(rewards: Judge, answers: Answers) -> dict[str, float]:

@@ -208,12 +208,19 @@ def _memory_note(members: Sequence[Member], settings: Settings, config: Language
 
 
 def answering(
-    model: LanguageModel, data: TrainingData, judge: Judge | None, *, seed: int, trained_on: Judge | None = None
+    model: LanguageModel,
+    data: TrainingData,
+    judge: Judge | None,
+    *,
+    seed: int,
+    trained_on: Judge | None = None,
+    engine: Engine | None = None,
 ) -> dict[str, Any]:
     """Return the evaluation functions of a policy: `score` and `sample` of `Member`.
 
     On a built-in task the score is the task's reward, independent of the training reward; on a data set it is the
     reward by `judge`. The rewards `trained_on` of the same answers are additional metrics if the functions differ.
+    The saved answers have the version of the weights of the training's sampling engine, if any.
     """
     decides = getattr(data.config, "pass_reward", "")
     if data.task:
@@ -230,7 +237,8 @@ def answering(
     more: dict[str, Any] = {"trained_on": trained_on, "start": Start(model), "tokens": data.config.micro_batch_tokens}
 
     def score(count: int, stop: Interrupted) -> Scored:
-        return greedy(model, prompts[:count], judge, interrupted=stop, **size, **more)
+        version = None if engine is None else engine.version
+        return greedy(model, prompts[:count], judge, interrupted=stop, version=version, **size, **more)
 
     def sample(count: int, most: int) -> Sampled:
         return sampled(model, prompts[:most], judge, count=count, seed=seed, decides=decides, **size)
@@ -394,7 +402,7 @@ def _sampling(
         **own,
     )
     learned = judge if config.reward_model else None
-    scoring = answering(model, data, scored_by or judge, seed=seed, trained_on=learned)
+    scoring = answering(model, data, scored_by or judge, seed=seed, trained_on=learned, engine=engine)
     return Member(learner, engine=engine, **scoring)
 
 

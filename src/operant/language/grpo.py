@@ -298,7 +298,7 @@ class GRPO(DeclaredState):
         self.iterations += 1
         if self.config.ref_reset_interval and self.iterations % self.config.ref_reset_interval == 0:
             self.reset()
-        self.sampler.update(self.model)
+        self.sampler.update(self.model, self.iterations)
         return metrics | updated | self.sampler.metrics() | {"health/empty_batches": float(not updated)}
 
     def reset(self) -> None:
@@ -354,9 +354,9 @@ class GRPO(DeclaredState):
         counts = torch.tensor([not (config.mask_truncated_completions and c.truncated) for c in answers.completions])
         own = [i for i in range(len(lengths)) if i % size < config.num_generations]
         samples, behavior = answers.samples(), [torch.tensor(c.log_probs) for c in answers.completions]
-        return GRPOBatch(
-            take(samples, own), take(advantages, own), take(behavior, own), counts[own], rewards.flatten()[own]
-        )
+        versions = take([c.version for c in answers.completions], own)
+        columns = take(samples, own), take(advantages, own), take(behavior, own)
+        return GRPOBatch(*columns, counts[own], rewards.flatten()[own], versions)
 
     def update(self, batch: GRPOBatch, *, began: int) -> dict[str, Any]:
         """Take the optimizer steps of a batch and return their metrics; no steps if all answers are masked.
@@ -446,4 +446,4 @@ class GRPO(DeclaredState):
     def load_state_dict(self, state: State) -> None:
         """Restore a state of `state_dict` exactly."""
         super().load_state_dict(state)
-        self.sampler.update(self.model)
+        self.sampler.update(self.model, self.iterations)

@@ -84,6 +84,7 @@ class GRPOBatch(NamedTuple):
         behavior: log-probabilities of the tokens by the engine, `[l]` each.
         counts: mask `[N]` of the answers that count in loss and denominator.
         rewards: rewards from which the advantages are computed, `[N]`; NaN if missing.
+        versions: version of the weights that sampled each answer.
     """
 
     samples: list[Sample]
@@ -91,6 +92,7 @@ class GRPOBatch(NamedTuple):
     behavior: list[Tensor]
     counts: Tensor
     rewards: Tensor
+    versions: list[int]
 
 
 class Step(NamedTuple):

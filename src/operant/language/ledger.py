@@ -99,6 +99,7 @@ def _answers(learned: Learned, tokenizer: Tokenizer, prompts: Sequence[int]) -> 
             "text": text(tokenizer, batch.samples[i].completion),
             "reward": rewards[i] if math.isfinite(rewards[i]) else None,
             "counts": bool(batch.counts[i]),
+            "version": batch.versions[i],
         }
         for i, prompt in enumerate(prompts)
     ]

@@ -221,7 +221,7 @@ class RLHF(DeclaredState):
         else:
             metrics["health/empty_batches"] = 1.0
         self.iterations += 1
-        self.sampler.update(self.model)
+        self.sampler.update(self.model, self.iterations)
         return metrics
 
     @torch.no_grad()
@@ -267,7 +267,7 @@ class RLHF(DeclaredState):
         self._adapt_price(outcome["objective/kl"], len(samples))
         trusts = list(split(trust, integers(lengths)))
         made = (samples, planned, behavior, old, values, advantages, trusts, targets, rewards, kl, scores)
-        return RLHFBatch(*made, owners, rollout.group), metrics
+        return RLHFBatch(*made, owners, rollout.group, [c.version for c in completions]), metrics
 
     def _adapt_price(self, kl: Tensor, answers: int) -> None:
         """Adapt β to KL(policy‖reference) in nats per answer, after `answers` answers (Ziegler et al., section 2.2)."""
@@ -407,4 +407,4 @@ class RLHF(DeclaredState):
     def load_state_dict(self, state: State) -> None:
         """Restore a state of `state_dict` exactly."""
         super().load_state_dict(state)
-        self.sampler.update(self.model)
+        self.sampler.update(self.model, self.iterations)

@@ -29,6 +29,7 @@ class RLHFBatch(NamedTuple):
         scores: scores of the answers, `[N]`.
         owners: index of the prompt of each answer.
         group: number of answers sampled per prompt, G.
+        versions: version of the weights that sampled each answer.
     """
 
     samples: list[Sample]
@@ -44,6 +45,7 @@ class RLHFBatch(NamedTuple):
     scores: Tensor
     owners: list[int]
     group: int
+    versions: list[int]
 
     def weighted(self, part: Sequence[int]) -> Tensor:
         """Return the advantages `[m]` of a micro-batch, multiplied by the importance weights."""
@@ -79,7 +81,7 @@ class RLHFBatch(NamedTuple):
             clip: lower and upper clip range of the ratio; None: no clipping.
         """
         counts = torch.ones(len(self.samples), dtype=torch.bool)
-        batch = GRPOBatch(self.samples, self.advantages, self.behavior, counts, self.scores)
+        batch = GRPOBatch(self.samples, self.advantages, self.behavior, counts, self.scores, self.versions)
         columns = {"reward": self.rewards, "value": self.values, "kl": self.kl}
         reach = clip or (1.0, math.inf)
         return Learned(batch, [], [], self.group, reach, reference=False, owners=self.owners, columns=columns)

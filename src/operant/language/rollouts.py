@@ -96,6 +96,7 @@ class Rollout:
             "log_probs": torch.tensor([value for c in completions for value in c.log_probs], dtype=torch.float64),
             "lengths": [len(c.ids) for c in completions],
             "truncated": [c.truncated for c in completions],
+            "versions": [c.version for c in completions],
             "texts": self.answers.texts,
             "judged": [judged.table, judged.total, judged.valid],
             "names": judged.names,
@@ -108,8 +109,8 @@ class Rollout:
     def of(state: State, prompts: Sequence[Prompt]) -> "Rollout":
         """Create a rollout from a state of `state_dict` and the prompt of each answer."""
         ids, logs = (state[name].split(state["lengths"]) for name in ("ids", "log_probs"))
-        rows = zip(ids, logs, state["truncated"], strict=True)
-        completions = [Completion(own.tolist(), log_probs.tolist(), cut) for own, log_probs, cut in rows]
+        rows = zip(ids, logs, state["truncated"], state["versions"], strict=True)
+        completions = [Completion(own.tolist(), log_probs.tolist(), *rest) for own, log_probs, *rest in rows]
         table, total, valid = state["judged"]
         judged = Rewards(table, total, valid, tuple(state["names"]), state["metrics"])
         steps = None if state["steps"] is None else join_steps([tuple(state["steps"])])
@@ -154,9 +155,11 @@ class Sampler(DeclaredState):
         seed: random seed of the prompt order and of sampling.
         budget: total number of prompts, for the trainer state of reward functions.
         shards: shards of the prompts, which are sampled and rewarded separately.
+        max_staleness: maximum age of the weights that sampled an answer, in updates.
 
     Attributes:
         asked: number of prompts used so far.
+        version: version of the weights, the number of updates.
     """
 
     STATE = ("asked", ("chance", "_chance"))
@@ -172,12 +175,13 @@ class Sampler(DeclaredState):
         seed: int,
         budget: int = 0,
         shards: Shards | None = None,
+        max_staleness: int = 0,
     ):
         if not prompts:
             raise ValueError("there are no training prompts")
         self.engine, self.prompts, self.judge, self.tokenizer = engine, prompts, judge, tokenizer
         self.sampling, self.seed, self.budget, self.asked = sampling, seed, budget, 0
-        self.shards = shards or Shards()
+        self.shards, self.max_staleness, self.version = shards or Shards(), max_staleness, 0
         self._chance = streams.torch_generator(seed, "sampling")
 
     def draw(self, count: int, group: int, *, steps: StepRewards | None = None) -> Rollout:
@@ -187,10 +191,14 @@ class Sampler(DeclaredState):
             count: number of prompts.
             group: number of answers per prompt.
             steps: reward function of the steps of answers.
+
+        Raises:
+            ValueError: weights older than `max_staleness` updates sampled an answer.
         """
         state = self._trainer_state(count)
 
         def rewarded(answers: Answers) -> Rollout:
+            self._require_recent(answers.completions)
             found = None if steps is None else steps(answers.prompts, answers.completions)
             return Rollout(answers, judge(self.judge, answers, state), group, found)
 
@@ -212,6 +220,16 @@ class Sampler(DeclaredState):
         own = [rewarded(each).state_dict() if each.prompts else {} for each in answers]
         found = zip(self.shards.gather(own), parts, strict=True)
         return Rollout.join([Rollout.of(s, [p for p in part for _ in range(group)]) for s, part in found if part])
+
+    def _require_recent(self, completions: Sequence[Completion]) -> None:
+        """Check the versions of completions."""
+        for version in {completion.version for completion in completions}:
+            if not 0 <= self.version - version <= self.max_staleness:
+                raise ValueError(
+                    f"weights of version {version} sampled a completion, expected at most max_staleness="
+                    f"{self.max_staleness} updates before the current version {self.version}: the engine must sample "
+                    "with the weights of its last update, and return their version"
+                )
 
     def _chances(self, start: int, sizes: Sequence[int]) -> list[torch.Generator]:
         """Return the random generator of each shard; with sharded models all use the stream of one process.
@@ -254,9 +272,11 @@ class Sampler(DeclaredState):
         """Return metrics of the last sampling."""
         return {}
 
-    def update(self, model: LanguageModel) -> None:
-        """Update the engine to the current weights of `model`."""
+    def update(self, model: LanguageModel, version: int) -> None:
+        """Update the engine to the current weights of `model`, which are those after `version` updates."""
+        self.engine.version = version - 1
         self.engine.update(model)
+        self.version = version
 
     def _trainer_state(self, count: int) -> dict[str, float]:
         """Return the progress of training before a batch of `count` prompts, as TRL's state."""

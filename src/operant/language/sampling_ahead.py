@@ -12,12 +12,15 @@ from typing import Any
 import torch
 
 from operant.language.configs import SamplingConfig
-from operant.language.engines.protocol import Completion, Engine, Sampling
+from operant.language.engines.protocol import AheadEngine, Completion, Engine, Sampling
 from operant.language.examples import Prompt
 from operant.language.huggingface import Tokenizer
 from operant.language.models import LanguageModel
 from operant.language.rollouts import Answers, Judge, Sampler, answers_of, flat
 from operant.state import State
+
+RESTORED = -1
+"""Version of pending completions of a restored state until `update`: they were sampled one update before the state."""
 
 
 class AheadSampler(Sampler):
@@ -27,8 +30,8 @@ class AheadSampler(Sampler):
     trains on the same ones.
     """
 
-    def __init__(self, *arguments: Any, **options: Any):
-        super().__init__(*arguments, **options)
+    def __init__(self, *arguments: Any, max_staleness: int = 1, **options: Any):
+        super().__init__(*arguments, max_staleness=max_staleness, **options)
         if self.shards.count > 1:
             raise ValueError("max_staleness=1 does not support shards: leave out --shards")
         self._waiting: list[Completion] | None = None
@@ -38,17 +41,21 @@ class AheadSampler(Sampler):
     def begin(self, count: int, group: int) -> None:
         """Start sampling the answers of the next draw, unless the budget is used up."""
         if self.asked < self.budget:
+            if isinstance(self.engine, AheadEngine):
+                self.engine.send_weights()
             pool = ThreadPoolExecutor(1, "sampling")
             asked = [prompt.prompt for prompt in self.next_prompts(count)], group, self.sampling
             self._progress = pool.submit(self.engine.generate, *asked, generator=self._chance)
             pool.shutdown(wait=False)
 
-    def update(self, model: LanguageModel) -> None:
+    def update(self, model: LanguageModel, version: int) -> None:
         """Wait for the answers in progress, then update the weights of the engine."""
         if self._progress is not None:
             found, self._progress = self._progress.result(), None
             self._waiting = flat(found)
-        super().update(model)
+        elif self._waiting is not None and self._waiting[0].version == RESTORED:
+            self._waiting = [completion._replace(version=version - 1) for completion in self._waiting]
+        super().update(model, version)
 
     def metrics(self) -> dict[str, float]:
         """Return the staleness of the last answers, in updates."""
@@ -80,7 +87,10 @@ class AheadSampler(Sampler):
         saved = state["waiting"]
         ids, log_probs = (saved[name].split(saved["lengths"].tolist()) for name in ("ids", "log_probs"))
         rows = zip(ids, log_probs, saved["truncated"].tolist(), strict=True)
-        self._progress, self._waiting = None, [Completion(i.tolist(), p.tolist(), cut) for i, p, cut in rows] or None
+        self._progress, self._waiting = (
+            None,
+            [Completion(i.tolist(), p.tolist(), cut, RESTORED) for i, p, cut in rows] or None,
+        )
 
 
 def sampler_of(
@@ -94,6 +104,6 @@ def sampler_of(
     **options: Any,
 ) -> Sampler:
     """Create the sampler of a configuration; `max_tokens` limits answers, `options` are arguments of `Sampler`."""
-    kind = AheadSampler if config.max_staleness else Sampler
+    kind, options["max_staleness"] = AheadSampler if config.max_staleness else Sampler, config.max_staleness
     sampling = Sampling(max_tokens=max_tokens, temperature=config.temperature)
     return kind(engine, prompts, judge, tokenizer, sampling, **options)

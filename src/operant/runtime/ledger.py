@@ -54,8 +54,9 @@ class Ledger:
         steps: number of optimizer steps, K.
         loss: logged loss terms by metric, means over the optimizer steps.
         prompts: texts of the prompts.
-        answers: records `{"prompt": index, "text", "reward", "counts"}`; the reward may be None, and answers whose
-            `counts` is false are in no optimizer step.
+        answers: records `{"prompt": index, "text", "reward", "counts", "version"}`; the reward may be None, answers
+            whose `counts` is false are in no optimizer step, and `version` is that of the weights that sampled the
+            answer, the number of updates (not in ledgers of earlier versions of operant).
         pieces: texts of the distinct tokens, to which the column `piece` refers.
         visits: answers of the tokens in the columns.
         columns: one number per token, `[m]` each: `piece`, `log_prob`, `behavior`, `advantage`, `weight`,

@@ -105,7 +105,7 @@ def _of_samples(records: Sequence[dict[str, Any]]) -> dict[str, Any]:
     for record in records:
         if not prompts or prompts[-1] != record["prompt"]:
             prompts.append(record["prompt"])
-        known = {name: record.get(name) for name in ("reward", "truncated", "temperature")}
+        known = {name: record.get(name) for name in ("reward", "truncated", "temperature", "version")}
         answers.append({"prompt": len(prompts) - 1, "text": record["completion"], **known})
     return {"prompts": prompts, "answers": answers}
 

@@ -63,9 +63,29 @@ def test_completions_are_those_of_one_server(fleet, make_server, make_model, mod
     alone = VLLMEngine(make_server(make_model(seed=5)).address, model)
     for _ in range(2):
         assert ask(fleet) == ask(alone)
+        assert {answer.version for answers in ask(fleet) for answer in answers} == {fleet.version}
         change(model)
         fleet.update(model)
         alone.update(model)
+    alone.close()
+
+
+def test_a_resumed_count_of_updates_is_that_of_all_completions(fleet, model):
+    fleet.version = 6
+    fleet.update(model)  # no server has weights yet
+    assert {answer.version for answers in ask(fleet) for answer in answers} == {7}
+
+
+def test_what_is_sampled_while_the_model_learns_comes_from_the_weights_that_were_sent(fleet, servers, model):
+    twin = copy.deepcopy(model)
+    alone = VLLMEngine(servers[0].address, twin)
+    expected = ask(alone)  # and the server has the weights of another engine
+    for _ in range(2):
+        fleet.send_weights()
+        change(model)
+        assert ask(fleet) == expected
+        ask(alone)
+        model.network.load_state_dict(twin.network.state_dict())
     alone.close()
 
 
@@ -167,7 +187,7 @@ def test_the_weights_are_those_of_the_last_update(fleet, model):
     change(model)
     assert ask(fleet) == found
     fleet.update(before)
-    assert ask(fleet) == found
+    assert ask(fleet) == [[answer._replace(version=1) for answer in answers] for answers in found]
 
 
 def test_all_servers_have_to_be_there_at_the_start(fleet, servers):

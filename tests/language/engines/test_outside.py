@@ -56,6 +56,12 @@ class Sharded(Mine):
         found = self.sampler.generate_shards(shards, count, sampling, generators=generators)
         return found[1:] if self.fault == "fewer" else found
 
+class Sending(Mine):
+    sent = 0
+
+    def send_weights(self):
+        self.sent += 1
+
 class Incomplete:
     def __init__(self, model):
         self.generate = self.update = None
@@ -92,6 +98,7 @@ def test_it_samples_what_the_model_would(mine, make_model, ahead):
         change(model)
         engine.update(model)
     assert engine.version == 2
+    assert {completion.version for completions in ask(engine) for completion in completions} == {2}
     assert ask(engine, answers=1) == ask(engine, answers=1)
     engine.close()
     assert engine.engine.closed
@@ -147,6 +154,21 @@ def test_an_engine_that_samples_ahead_is_checked_after_each_update(mine, make_mo
     assert engine.engine.calls == 2
     change(model)  # during an update: samples of that time are not compared
     assert len(ask(engine, answers=CHECKED)) == 2
+
+
+def test_an_engine_that_samples_ahead_is_not_compared_with_a_model_that_learns(mine, make_model):
+    model = make_model()
+    engine = OutsideEngine(mine, model, ahead=True)
+    first = ask(engine)
+    change(model)  # during the first update
+    assert ask(engine) == first
+
+
+def test_weights_are_sent_by_engines_that_can(mine, make_model):
+    plain, sending = (OutsideEngine(mine.replace(":Mine", f":{name}"), make_model()) for name in ("Mine", "Sending"))
+    plain.send_weights()
+    sending.send_weights()
+    assert sending.engine.sent == 1
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,7 @@
 import pytest
+import torch
 
-from operant.language.engines import Completion, NativeEngine, Sampling, ShardEngine
+from operant.language.engines import AheadEngine, Completion, NativeEngine, Sampling, ShardEngine
 
 
 def test_defaults_sample_from_the_model_itself():
@@ -26,17 +27,20 @@ def test_values_out_of_range_are_rejected(values, message):
 
 
 def test_a_completion_is_what_was_drawn():
-    ids, log_probs, truncated = Completion([5, 2], [-1.0, -0.5], False)
-    assert (ids, log_probs, truncated) == ([5, 2], [-1.0, -0.5], False)
+    ids, log_probs, truncated, version = Completion([5, 2], [-1.0, -0.5], False)
+    assert (ids, log_probs, truncated, version) == ([5, 2], [-1.0, -0.5], False, 0)
 
 
 def test_the_native_engine_follows_the_protocol(make_model):
     engine = NativeEngine(make_model())
     assert isinstance(engine, ShardEngine)
+    assert not isinstance(engine, AheadEngine), "it samples from the model itself, so it lacks no weights"
     assert all(callable(getattr(engine, name)) for name in ("generate", "update", "close"))
     engine.reach()
     assert engine.version == 0
     engine.update(engine.model)
     assert engine.version == 1
+    found = engine.generate([[3, 4], [5]], 2, Sampling(3), generator=torch.Generator())
+    assert {completion.version for completions in found for completion in completions} == {1}
     engine.close()
     engine.close()

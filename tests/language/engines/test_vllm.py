@@ -128,6 +128,7 @@ def test_weights_are_sent_to_the_server(engine, server, model):
     engine.update(model)
     assert engine.version == 1
     found = ask(engine)
+    assert {completion.version for completion in flat(found)} == {1}
     assert_log_probs_are_those_of(model, found)
     paths = [path for path, _ in server.requests]
     last = len(paths) - 1 - paths[::-1].index("/collective_rpc")
@@ -182,6 +183,20 @@ def test_learners_share_a_server(connect, engine, server, model, make_model):
     for _ in range(2):
         assert_log_probs_are_those_of(model, ask(engine))
         assert_log_probs_are_those_of(other, ask(second))
+
+
+def test_weights_are_not_read_while_the_model_learns(connect, engine, server, model, make_model):
+    twin, other = copy.deepcopy(model), connect(server.address, make_model(seed=3))
+    for holder in (other, engine):
+        ask(holder)
+        engine.send_weights()  # which sends them only if the server has those of another engine
+        change(model)
+        assert_log_probs_are_those_of(twin, ask(engine))
+        model.network.load_state_dict(twin.network.state_dict())
+    engine.close()
+    engine.send_weights()  # connects
+    change(model)
+    assert_log_probs_are_those_of(twin, ask(engine))
 
 
 def test_log_probs_of_the_model_itself(connect, server, model):

@@ -35,7 +35,7 @@ class Fleet:
 
     Attributes:
         engines: one engine per server.
-        version: number of updates.
+        version: version of the weights; see `Engine`.
 
     Raises:
         ValueError: an address is invalid or duplicate.
@@ -76,10 +76,7 @@ class Fleet:
         requests = requests_of(prompts, count, generator)
         if not requests:
             return []
-        if not self._connected or not self.running:
-            self._lost.clear()
-            self._send(lambda engine, folder: engine.connect(folder))
-            self._connected = True
+        self._connect()
         longest = max(map(len, prompts))
         self._each(lambda engine: engine.prepare(sampling, longest))
         found: dict[int, list[Completion]] = {}
@@ -87,6 +84,16 @@ class Fleet:
             waiting = deque((i, request) for i, request in enumerate(requests) if i not in found)
             self._divide(waiting, found, count, sampling)
         return [found[i] for i in range(len(requests))]
+
+    def send_weights(self) -> None:
+        """Send the current weights to all servers that do not have them; see `AheadEngine`.
+
+        Raises:
+            ValueError: a server does not return the model's log-probabilities.
+            ServerError: all servers have failed.
+        """
+        self._connect()
+        self._each(lambda engine: engine.send_weights())
 
     def update(self, model: LanguageModel) -> None:
         """Send the current weights of `model` to all servers, including failed ones.
@@ -104,6 +111,13 @@ class Fleet:
         """Remove the folders of weights. The servers keep running."""
         for engine in self.engines:
             engine.close()
+
+    def _connect(self) -> None:
+        """Connect all servers at the start, and again if all have failed."""
+        if not self._connected or not self.running:
+            self._lost.clear()
+            self._send(lambda engine, folder: engine.connect(folder))
+            self._connected = True
 
     def _refresh(self, engine: VLLMEngine, folder: Path, *, again: bool) -> None:
         """Send the weights of a folder to a server, which may have been restarted after a failure."""
@@ -151,7 +165,8 @@ class Fleet:
         """Distribute waiting prompts to the running servers, as many at a time as each has connections."""
 
         def complete(engine: VLLMEngine, index: int, request: Request) -> None:
-            found[index] = engine.complete(request, count, sampling)
+            answers = engine.complete(request, count, sampling)
+            found[index] = [answer._replace(version=self.version) for answer in answers]
 
         def work(engine: VLLMEngine) -> None:
             while engine not in self._lost:

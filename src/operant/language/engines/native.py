@@ -35,7 +35,7 @@ class NativeEngine:
         interrupted: function polled before every token; `generate` stops if it returns true.
 
     Attributes:
-        version: number of updates.
+        version: version of the weights; see `Engine`.
     """
 
     def __init__(
@@ -107,7 +107,7 @@ class NativeEngine:
                 for batch, own in zip(active, found, strict=True):
                     batch.choose(own)
                 busy = [batch for batch in busy if batch.busy]
-        return [batch.completions() if batch else [] for batch in batches]
+        return [batch.completions(self.version) if batch else [] for batch in batches]
 
     def stream(
         self, prompt: Sequence[int], sampling: Sampling, *, generator: torch.Generator
@@ -189,11 +189,11 @@ class _Batch:
         """Return the tokens of all branches that have no successor."""
         return NextTokens(self._tokens, self.slots)
 
-    def completions(self) -> list[list[Completion]]:
-        """Return the completions of each prompt."""
+    def completions(self, version: int) -> list[list[Completion]]:
+        """Return the completions of each prompt, sampled by a version of the weights."""
         ids, log_probs = rows_of_integers(self.ids), rows_of_floats(self.log_probs)
         found = [
-            Completion(tokens[:n], logs[:n], cut)
+            Completion(tokens[:n], logs[:n], cut, version)
             for tokens, logs, n, cut in zip(ids, log_probs, self.lengths, self.truncated, strict=True)
         ]
         return [found[i : i + self.count] for i in range(0, len(found), self.count)]

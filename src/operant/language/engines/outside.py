@@ -7,7 +7,7 @@ import torch
 
 from operant import doors
 from operant.language.configs import ENGINES
-from operant.language.engines.protocol import GAPS, Completion, Engine, Sampling, generate_shards
+from operant.language.engines.protocol import GAPS, AheadEngine, Completion, Engine, Sampling, generate_shards
 from operant.language.models import LanguageModel
 from operant.language.packing import Sample, pack
 
@@ -23,7 +23,7 @@ class OutsideEngine:
     """An engine from outside, whose answers must be those of the model.
 
     The trainer scores some completions of every batch. An engine that samples while the model learns is checked after
-    each update instead, by completions of one token sequence.
+    each update instead, by completions of one token sequence. Completions get the version of the last update.
 
     Args:
         name: `file.py:Name` or an entry point, maybe with parameters, as `my.py:MyEngine(port=8000)`. It is called with
@@ -45,6 +45,7 @@ class OutsideEngine:
             )
         self.name, self.model, self.ahead, self.version = name, model, ahead, 0
         self.engine: Engine = made
+        self._compared = False
 
     def reach(self) -> None:
         """Check cheaply that the source of samples is available."""
@@ -59,8 +60,7 @@ class OutsideEngine:
             ValueError: the completions do not match the request, or their log-probabilities are not the model's.
         """
         found = self.engine.generate(prompts, count, sampling, generator=generator)
-        self._check(found, prompts, count, sampling)
-        return found
+        return self._checked(found, prompts, count, sampling)
 
     def generate_shards(
         self,
@@ -78,9 +78,12 @@ class OutsideEngine:
         found = generate_shards(self.engine, shards, count, sampling, generators=generators)
         if len(found) != len(shards):
             raise ValueError(f"{self.name} returned completions of {len(found)} shards, expected {len(shards)}")
-        for prompts, own in zip(shards, found, strict=True):
-            self._check(own, prompts, count, sampling)
-        return found
+        return [self._checked(own, prompts, count, sampling) for prompts, own in zip(shards, found, strict=True)]
+
+    def send_weights(self) -> None:
+        """Send the current weights to where they are missing, if the engine can; see `AheadEngine`."""
+        if isinstance(self.engine, AheadEngine):
+            self.engine.send_weights()
 
     def update(self, model: LanguageModel) -> None:
         """Sample from the current weights of `model` from now on.
@@ -101,16 +104,20 @@ class OutsideEngine:
         """Release all resources."""
         self.engine.close()
 
-    def _check(
+    def _checked(
         self,
         found: Sequence[Sequence[Completion]],
         prompts: Sequence[Sequence[int]],
         count: int,
         sampling: Sampling,
-    ) -> None:
+    ) -> list[list[Completion]]:
+        """Return completions with the version of the weights, after checking them."""
         self._require_shape(found, prompts, count, sampling)
-        if not self.ahead or not self.version:
+        if not self.ahead or not self._compared:
             self._compare(prompts, found, sampling)
+        return [
+            [Completion(one.ids, one.log_probs, one.truncated, self.version) for one in answers] for answers in found
+        ]
 
     def _require_shape(self, found: Any, prompts: Sequence[Sequence[int]], count: int, sampling: Sampling) -> None:
         sizes = [len(answers) for answers in found]
@@ -136,6 +143,7 @@ class OutsideEngine:
         pairs = [pair for answers in turns for pair in zip(prompts, answers, strict=True)][:CHECKED]
         if not pairs:
             return
+        self._compared = True
         packed = pack([Sample(prompt, completion.ids) for prompt, completion in pairs], device=self.model.device)
         expected, _ = self.model.log_probs(packed, temperature=sampling.temperature or 1.0)
         given = torch.tensor([value for _, completion in pairs for value in completion.log_probs])

@@ -46,18 +46,22 @@ class Completion(NamedTuple):
         ids: token ids, including the end of sequence if it was sampled.
         log_probs: log-probability of each token at the sampling temperature; at temperature 1 for greedy tokens.
         truncated: whether the completion reached `max_tokens` without an end of sequence.
+        version: version of the weights that sampled all of its tokens, the number of updates before.
     """
 
     ids: list[int]
     log_probs: list[float]
     truncated: bool
+    version: int = 0
 
 
 class Engine(Protocol):
     """Engine that samples completions from the latest received weights.
 
+    The weights do not change during `generate`, so all tokens of a completion have the same version.
+
     Attributes:
-        version: version of the weights, incremented by every `update`.
+        version: version of the weights, incremented by every `update`; a resumed run continues the count.
     """
 
     version: int
@@ -92,6 +96,18 @@ class Engine(Protocol):
 
     def close(self) -> None:
         """Release all resources. Repeated calls are safe."""
+        ...
+
+
+@runtime_checkable
+class AheadEngine(Protocol):
+    """Optional part of an engine whose source of samples may lack the current weights."""
+
+    def send_weights(self) -> None:
+        """Send the current weights to where they are missing.
+
+        It is called before the model learns in parallel with `generate`, which reads no weights of the model then.
+        """
         ...
 
 

@@ -80,7 +80,7 @@ class VLLMEngine:
             server on this machine.
 
     Attributes:
-        version: number of updates.
+        version: version of the weights; see `Engine`.
 
     Raises:
         ValueError: the address is invalid, or `connections` is not positive.
@@ -160,13 +160,23 @@ class VLLMEngine:
             sampling: sampling options.
             longest: number of tokens of the longest prompt.
         """
+        if self._sent:
+            self._verify()
+        else:
+            self.send_weights()
+        self._check(sampling, longest)
+
+    def send_weights(self) -> None:
+        """Send the current weights to the server unless it has them; see `AheadEngine`.
+
+        Raises:
+            ValueError: as for `connect`, or the server does not return the model's log-probabilities.
+            ServerError: the server is unreachable, or does not accept weights.
+        """
         if self._folder is None:
             self.connect()
-        elif _HOLDERS.get(self.address) is not self:
+        elif not self._sent:
             self._hand_over()
-        else:
-            self._verify()
-        self._check(sampling, longest)
 
     def complete(self, request: "Request", count: int, sampling: Sampling) -> list[Completion]:
         """Sample `count` completions of one prompt, after `prepare`; thread-safe."""
@@ -204,6 +214,11 @@ class VLLMEngine:
         if self._folder is not None:
             self._folder.cleanup()
             self._folder = None
+
+    @property
+    def _sent(self) -> bool:
+        """Whether the server has this engine's weights."""
+        return self._folder is not None and _HOLDERS.get(self.address) is self
 
     def _check(self, sampling: Sampling, longest: int) -> None:
         """Check that the server supports the sampling options."""
@@ -266,17 +281,17 @@ class VLLMEngine:
             raise ValueError(
                 f"the server sampled token {max(ids)}, but the vocabulary has size {size}: the server has another model"
             )
-        return Completion(ids, list(map(float, log_probs)), truncated=not ended)
+        return Completion(ids, list(map(float, log_probs)), not ended, self.version)
 
     def _whole(self, prompt: Sequence[int], completion: Completion, sampling: Sampling) -> Completion:
         """Add the trainer's log-probability of a stop token if the server omits it."""
-        ids, log_probs, truncated = completion
+        ids, log_probs = completion.ids, completion.log_probs
         if len(log_probs) == len(ids):
             return completion
         packed = pack([Sample([*prompt, *ids[:-1]], ids[-1:])], device=self.model.device)
         with torch.no_grad():
             last, _ = self.model.log_probs(packed, temperature=sampling.temperature or 1.0)
-        return Completion(ids, [*log_probs, float(last)], truncated)
+        return completion._replace(log_probs=[*log_probs, float(last)])
 
     def _hand_over(self, folder: Path | None = None) -> None:
         """Send the current weights to the server, and verify them."""

@@ -66,6 +66,8 @@ export function describe(batch, kept) {
   const rewards = kept.map((answer) => answer.reward).filter((reward) => reward !== null && reward !== undefined);
   const mean = rewards.reduce((total, reward) => total + reward, 0) / rewards.length;
   const facts = [["Answers", `${whole(kept.length)} of ${whole(batch.answers.length)}`], ["Mean reward", rewards.length ? short(mean, 4) : "–"]];
+  const versions = [...new Set(kept.map((answer) => answer.version ?? null))].filter((version) => version !== null).sort((a, b) => a - b);
+  if (versions.length) facts.push(["Version of the weights", versions.map(whole).join(", ")]);
   if (!batch.columns) return list(facts);
   const parts = [["policy", "Policy loss", "losses/policy"], ["reference", "KL penalty", "losses/kl"]].filter(([name]) => name in batch.sums);
   for (const [name, title, metric] of parts) facts.push([`${title}, as logged`, exact(batch.loss[metric], metric)], [`Sum of ${whole(batch.columns.piece.length + batch.rest.tokens)} terms`, exact(batch.sums[name], `sum-${name}`)]);
