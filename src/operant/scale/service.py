@@ -238,5 +238,5 @@ def shortened(completion: Completion, stop: Sequence[str] | Sequence[int], token
         ids = completion.ids[:end]
         text = tokenizer.decode(ids, skip_special_tokens=False) if by_text else ""
         if any(each in text if isinstance(each, str) else ids[-1] == each for each in stop):
-            return Completion(ids, completion.log_probs[:end], False)
+            return completion._replace(ids=ids, log_probs=completion.log_probs[:end], truncated=False)
     return completion

@@ -14,6 +14,7 @@ from operant.language.engines.vllm import VLLMEngine
 from operant.language.models import LanguageModel, finish, load
 from operant.language.packing import Sample, pack
 from operant.runtime.encoding import digest
+from operant.runtime.ledger import read_ledger
 
 PROMPTS = [[1, 20, 21], [1], [1, 40, 41, 42, 43, 44, 45], [1, 20, 21], [1, 9, 9, 9]]
 
@@ -397,6 +398,8 @@ def test_a_run_that_samples_ahead_resumes_in_the_same_bytes(algorithm, make_serv
         if callbacks:
             trained = api.resume(tmp_path / name, progress="silent")
         digests.append(digest(trained.experiment.learner.state_dict()))
+        last = read_ledger(tmp_path / name, 16, 0)
+        assert {answer["version"] for answer in last.answers} == {2}, "sampled while the third batch was learned from"
     records = [json.loads(line) for line in (tmp_path / "whole" / "metrics.jsonl").read_text().splitlines()]
     assert [r["sampling/staleness"] for r in records if "sampling/staleness" in r] == [[0.0], [1.0], [1.0], [1.0]]
     assert digests[0] == digests[1]
