@@ -10,7 +10,7 @@ from operant.runtime.settings import Settings
 from operant.runtime.shards import within
 
 REFUSED = {
-    "rlhf": ("rlhf", {}, {}, "rlhf does not support --shard; sft, dpo, grpo and reward-model do"),
+    "the natural gradient": ("rlhf", {"step": "trpo"}, {}, "step=trpo needs the full model: use another step"),
     "shards": ("sft", {}, {"shards": 2}, "--shard shards the model, --shards 2 the batches"),
     "an adapter": ("sft", {"lora_r": 4}, {}, "does not support adapters .--lora-r 4."),
     "a server": ("grpo", {"engine": "http://127.0.0.1:8000"}, {}, "needs the full model"),

@@ -6,10 +6,11 @@ from pathlib import Path
 import pytest
 import torch
 from safetensors.torch import load_file
-from tests.scale.shared_models import CASES, trained
+from tests.scale.shared_models import CASES, REWARD, trained
 
 import operant
 from operant.runtime.checkpoints import load
+from operant.runtime.encoding import flatten
 from operant.scale.sharded_states import divide, receive
 
 EXACT = 1e-5
@@ -25,6 +26,9 @@ class Stop(operant.Callback):
         self.asked += 1
         return consumed == {HALF} and self.asked > 1
 """
+SEVERAL = {"rlhf": {}, "iterative-grpo": {"ref_reset_interval": 1}}
+"""Algorithms with several models, with hyperparameters of their runs."""
+THIRD = 4
 
 
 @pytest.fixture(scope="module")
@@ -47,9 +51,17 @@ def whole(settings, tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def shared(settings, tmp_path_factory):
+def reward(settings, tmp_path_factory):
+    """Return a run of a reward model."""
+    run = tmp_path_factory.mktemp("shared") / REWARD
+    operant.train("reward-model", "preference", run=run, **settings | {"callbacks": []})
+    return run
+
+
+@pytest.fixture(scope="module")
+def shared(settings, reward):
     """Return the results of every case in two processes, and a run of one process that they have continued."""
-    folder = tmp_path_factory.mktemp("shared")
+    folder = reward.parent
     operant.train("sft", "arithmetic", run=folder / "run", **settings)
     _state(folder / "run", HALF)
     launcher = (sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2")
@@ -65,11 +77,16 @@ def _run(*command):
     assert "terminate called" not in done.stderr
 
 
-def _state(run, consumed):
-    """Return the tensors of the last checkpoint of a run, which must have used `consumed` of its budget."""
+def _learner(run, consumed):
+    """Return the learner's state of the last checkpoint of a run, which must have used `consumed` of its budget."""
     latest = sorted((run / "checkpoints").glob("step_*"))[-1]
     assert latest.name == f"step_{consumed:012d}"
-    state = load(latest)["learners"][0]
+    return load(latest)["learners"][0]
+
+
+def _state(run, consumed):
+    """Return the model, and its best state, of the last checkpoint of a run."""
+    state = _learner(run, consumed)
     return {**state["model"], **{f"best {name}": value for name, value in state["best"].items()}}
 
 
@@ -90,7 +107,7 @@ def one_thread():
 
 @pytest.mark.parametrize("name", CASES)
 def test_two_processes_that_share_a_model_compute_what_one_does(shared, name):
-    one, two = trained(name), shared[0][name]
+    one, two = trained(name, shared[1].parent), shared[0][name]
     assert one.keys() == two.keys()
     half = two.pop("bytes") / one.pop("bytes")
     assert half <= 0.52
@@ -117,6 +134,26 @@ def test_a_run_of_two_processes_is_continued_by_one(settings, whole, tmp_path):
     assert max(_away(value, found[key]) for key, value in whole.items()) <= EXACT
 
 
+@pytest.mark.parametrize("algorithm", SEVERAL)
+def test_a_run_of_several_models_is_continued_by_two_processes_and_then_by_one(algorithm, settings, reward, tmp_path):
+    stop = tmp_path / "stop.py"
+    stop.write_text(STOP.replace(f"== {HALF}", f"in ({THIRD}, {2 * THIRD})"))
+    values = {"prompts_per_batch": 2, "num_generations": 2, "max_completion_length": 8, "num_minibatches": 1}
+    values |= {"learning_rate": 1e-4, "reward_model": str(reward), **SEVERAL[algorithm]}
+    values |= {name: value for name, value in settings.items() if name != "batch_size"} | {"budget": 3 * THIRD}
+    operant.train(algorithm, "preference", run=tmp_path / "run", **values | {"callbacks": [f"{stop}:Stop"]})
+    _learner(tmp_path / "run", THIRD)
+    two = ("--processes", "2", "--shard", "--progress", "silent")
+    _run(sys.executable, "-m", "operant", "resume", str(tmp_path / "run"), *two)
+    _learner(tmp_path / "run", 2 * THIRD)
+    operant.resume(tmp_path / "run", progress="silent")
+    operant.train(algorithm, "preference", run=tmp_path / "whole", **values | {"callbacks": []})
+    (same, one), (found, two) = (flatten(_learner(tmp_path / run, 3 * THIRD)) for run in ("whole", "run"))
+    assert one.keys() == two.keys()
+    assert same.keys() == found.keys()
+    assert max(_away(value, two[key]) for key, value in one.items()) <= EXACT
+
+
 class Model:
     def named(self):
         return {"layer": torch.zeros(3, 2)}
@@ -129,6 +166,16 @@ def test_a_message_leaves_out_the_tensors_of_sharded_parameters():
     mark = {"sharded tensor": ["float32", [3, 2]]}
     assert marked == {"moments": {"layer": {"exp_avg": mark, "step": step}}, "other": weight, "list": [{"layer": mark}]}
     assert [value is weight for value in taken] == [True, True]
+
+
+def test_a_message_leaves_out_the_tensors_of_a_sharded_critic():
+    weight = torch.arange(6.0).view(3, 2)
+    marked, taken = divide({"critic": {"trunk.layer": weight, "head.layer": weight, "trunk": weight}}, [Model()])
+    assert marked["critic"] == {
+        **dict.fromkeys(["head.layer", "trunk"], weight),
+        "trunk.layer": {"sharded tensor": ["float32", [3, 2]]},
+    }
+    assert [value is weight for value in taken] == [True]
 
 
 def test_a_state_without_marks_is_received_as_it_is():

@@ -10,7 +10,8 @@ from operant.language.configs import ModelOptions, SamplingConfig
 from operant.language.huggingface import Tokenizer
 from operant.language.models import LanguageModel, ScalarHead
 from operant.language.packing import Packed
-from operant.language.runs import load_trained, trained_state
+from operant.language.processes import loaded
+from operant.language.runs import trained_state
 from operant.runtime.bounds import NonNegativeInt, PositiveFloat, UnitFloat
 from operant.state import State, copy_named
 from operant.tensors import split
@@ -77,7 +78,7 @@ class Critic:
     def copy_of(cls, model: LanguageModel) -> "Critic":
         """Create a critic from a copy of a policy, with initial values 0 and the same trained parameters."""
         trunk = model.frozen()
-        copied = dict(trunk.network.named_parameters())
+        copied = trunk.named()
         for name in model.trained():
             copied[name].requires_grad_(True)
         return cls(ScalarHead(model.width, model.device), _without_output(trunk))
@@ -108,13 +109,13 @@ class Critic:
         wanted: dict[str, Any] = {field.name: getattr(options, field.name) for field in fields(ModelOptions)} | {
             "init": run
         }
-        trunk = load_trained(ModelOptions(**wanted), seed=seed, device=device)
+        trunk = loaded(ModelOptions(**wanted), seed=seed, device=device)
         if trunk.tokenizer.get_vocab() != tokenizer.get_vocab():
             raise ValueError(
                 f"the reward model of {run} has another vocabulary than the policy, so it cannot become its critic: "
                 "use --critic copy"
             )
-        head = ScalarHead(trunk.width, device)
+        head = ScalarHead(trunk.width, trunk.device)
         copy_named(dict(head.named_parameters()), state, of="head")
         return cls(head, _without_output(trunk))
 

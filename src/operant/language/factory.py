@@ -298,8 +298,9 @@ def _iterative(kind_: Any, settings: Settings, config: Any, seed: int, device: s
     model = _policy(config, seed=seed, device=device)
     run, own = reward_run(config.reward_model)
     learned = material(run.settings, own, ACCEPTS["reward-model"], seed=seed)  # of rankings, the best and the worst
-    budget, limits = settings.budget, learned.limits
-    others = companions(config, learned.train, data.judge(), limits=limits, seed=seed, budget=budget, device=device)
+    shards = kind_.keywords["shards"] if isinstance(kind_, partial) else None
+    common: dict[str, Any] = {"seed": seed, "budget": settings.budget, "device": device, "shards": shards}
+    others = companions(config, learned.train, data.judge(), limits=learned.limits, **common)
     scorer = RewardModelFunction(others.reward.scorer, process=False, separator="\n", tokenizer=model.tokenizer)
     return _sampling(kind_, settings, data, model, combine([scorer]), seed=seed, scored_by=data.judge(), others=others)
 

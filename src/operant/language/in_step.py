@@ -35,8 +35,12 @@ class ModelGroup(Group, Protocol):
         """Whether all processes currently make the same calls."""
         ...
 
-    def some(self, busy: bool) -> bool:
-        """Return whether any process is busy."""
+    def busy(self, model: int = -1) -> int:
+        """Return the largest number of a model that a process currently passes tokens through; -1: none.
+
+        Args:
+            model: number of the model of this process; -1: none.
+        """
         ...
 
     def add_up(self, tensor: Tensor) -> None:
@@ -64,6 +68,16 @@ class InStep(Shards):
         found = [(function(item), counts) for item, counts in self.turns(items)]
         states = self.gather([{"results": [result for result, counts in found if counts]}])
         return [result for state in states for result in state["results"]]
+
+    @contextlib.contextmanager
+    def uneven(self) -> Generator[None]:
+        """Allow the processes different numbers of passes without gradients, all through the same sharded model."""
+        with contextlib.ExitStack() as stack:
+            for model in self.models.models:
+                stack.enter_context(model.announced())
+            yield
+        while (number := self.models.busy()) >= 0:
+            self.models.models[number].attend()
 
     @contextlib.contextmanager
     def silent(self) -> Generator[None]:

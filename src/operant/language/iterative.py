@@ -11,6 +11,7 @@ annotator, which uses the reward of the task, compares two answers to each promp
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from operator import itemgetter
 from typing import Annotated, Any, NamedTuple
 
 import torch
@@ -21,10 +22,11 @@ from operant.language.engines.protocol import Engine
 from operant.language.examples import Pair, Prompt, pairs
 from operant.language.grpo import GRPO, GRPOConfig
 from operant.language.grpo_batch import Learned
-from operant.language.models import LanguageModel, load
+from operant.language.models import LanguageModel
 from operant.language.packing import take
 from operant.language.preferences.annotator import SimulatedAnnotator
 from operant.language.preferences.items import Item, Presentation
+from operant.language.processes import loaded
 from operant.language.reward_model import RewardModel, RewardModelConfig
 from operant.language.rewards import Rewards
 from operant.language.rollouts import OWN_COLUMNS, Judge
@@ -34,6 +36,7 @@ from operant.ops.weights import Aggregation
 from operant.runtime.bounds import Interval, NonNegativeFloat, PositiveFloat, PositiveInt
 from operant.runtime.learner import Metrics
 from operant.runtime.run import Run
+from operant.runtime.shards import Shards
 from operant.state import State, load_part
 from operant.tensors import floats, integers
 
@@ -95,6 +98,7 @@ class IterativeGRPO:
         seed: random seed.
         budget: number of training prompts.
         others: reward model, with the policy's tokenizer, and annotator.
+        shards: shards of prompts and optimizer steps. Default: one.
 
     Attributes:
         grpo: learner of the policy.
@@ -120,6 +124,7 @@ class IterativeGRPO:
         seed: int,
         budget: int,
         others: Companions,
+        shards: Shards | None = None,
     ):
         reward = others.reward
         if model.tokenizer.get_vocab() != reward.model.tokenizer.get_vocab():
@@ -130,7 +135,10 @@ class IterativeGRPO:
         self.config, self.reward, self.annotator, self.seed = config, reward, others.annotator, seed
         self.history, self._rewards = others.history, judge
         self.newest, self.labeled = list[Pair](), list[Pair]()
-        self.grpo = GRPO(config, model, engine, prompts, self._judge, max_tokens=max_tokens, seed=seed, budget=budget)
+        self.shards = shards or Shards()
+        self._compared = list[tuple[int, Pair]]()
+        common: dict[str, Any] = {"max_tokens": max_tokens, "seed": seed, "budget": budget, "shards": self.shards}
+        self.grpo = GRPO(config, model, engine, prompts, self._judge, **common)
 
     @property
     def consumed(self) -> int:
@@ -145,6 +153,7 @@ class IterativeGRPO:
     def iterate(self) -> Metrics:
         """Update the policy on one batch; after the last batch of an iteration, update the reward model."""
         metrics = dict(self.grpo.iterate())  # which also resets the reference
+        self.newest += self._take_compared()
         if self.grpo.iterations % self.config.ref_reset_interval == 0 and self.newest:
             metrics |= self.retrain()
         return metrics
@@ -159,8 +168,17 @@ class IterativeGRPO:
         for start in range(0, len(given["completions"]), size):
             pair = self.compare({name: column[start : start + size] for name, column in given.items()})
             if pair is not None:
-                self.newest.append(pair)
+                self._compared.append((self.consumed, pair))
         return self._rewards(**given)
+
+    def _take_compared(self) -> list[Pair]:
+        """Return the new comparisons of all processes, in the order of the prompts."""
+        found, self._compared = self._compared, []
+        if self.shards.count > 1:
+            rows = [[drawn, pair.prompt, pair.chosen, pair.rejected] for drawn, pair in found]
+            states = self.shards.gather([{"rows": rows}])
+            found = [(drawn, Pair(*row)) for state in states for drawn, *row in state["rows"]]
+        return [pair for _, pair in sorted(found, key=itemgetter(0))]  # answers are drawn in several rounds
 
     def compare(self, answers: Mapping[str, Sequence[Any]]) -> Pair | None:
         """Return the annotator's preference between two different answers to a prompt; None if all are equal.
@@ -254,6 +272,7 @@ def companions(
     seed: int,
     budget: int,
     device: str,
+    shards: Shards | None = None,
 ) -> Companions:
     """Load the reward model of a run for further training, and create an annotator.
 
@@ -265,6 +284,7 @@ def companions(
         seed: seed of the learner, and of the run if it has that seed.
         budget: number of training prompts.
         device: device of the reward model.
+        shards: shards of the optimizer steps of the reward model. Default: one.
 
     Raises:
         RunError: there is no run.
@@ -273,7 +293,7 @@ def companions(
     _, own = reward_run(config.reward_model)
     if known is None:
         raise ValueError("iterative-grpo needs a built-in task, or --rewards, for the simulated annotator")
-    model = load(ModelOptions(init=config.reward_model, remote_code=config.remote_code), seed=seed, device=device)
+    model = loaded(ModelOptions(init=config.reward_model, remote_code=config.remote_code), seed=seed, device=device)
     further = replace(
         own,
         learning_rate=config.reward_learning_rate,
@@ -283,7 +303,7 @@ def companions(
     )
     head = starting_head(config.reward_model, model, seed=seed)
     return Companions(
-        RewardModel(further, model, [], seed=seed, budget=budget, head=head),
+        RewardModel(further, model, [], seed=seed, budget=budget, head=head, shards=shards),
         SimulatedAnnotator(_plain(known), seed=seed, temperature=config.annotator_temperature),
         pairs(model.tokenizer, rows, eos_ids=model.stop, **limits),
     )

@@ -113,7 +113,8 @@ def measure(
     for part, found in zip(parts, (shards or Shards()).map(measured, parts), strict=True):
         rows |= zip(part, found, strict=True)
     old, ref, values, after = zip(*(rows[i] for i in range(len(samples))), strict=True)
-    return Measured(list(old), list(ref), list(values), torch.stack(after))
+    old, ref, values = ([row.to(model.device) for row in column] for column in (old, ref, values))
+    return Measured(old, ref, values, torch.stack(after).to(model.device))
 
 
 def flat(part: Sequence[int], rows: Sequence[Tensor]) -> Tensor:

@@ -4,16 +4,18 @@ from importlib import import_module
 from inspect import signature
 from typing import Any
 
+import torch
+
 from operant import catalog
 from operant.language import memory_estimate
-from operant.language.configs import LanguageConfig, SamplingConfig, is_outside
+from operant.language.configs import LanguageConfig, ModelOptions, SamplingConfig, is_outside
 from operant.language.in_step import InStep
 from operant.language.models import LanguageModel, load
 from operant.runtime.settings import Settings
 from operant.runtime.shards import Shards, group
 
-SHARED = ("SFT", "RewardModel", "DPO", "GRPO")
-"""Learner classes whose model may be sharded among processes."""
+ONLY_MODELS = ("IterativeGRPO",)
+"""Learner classes whose models may be sharded among processes, but not their batches."""
 
 
 def shards_of(
@@ -39,7 +41,7 @@ def shards_of(
 def _of_batches(kind: Any, algorithm: catalog.Algorithm, settings: Settings, config: Any, device: str) -> Shards:
     """Return the logical shards of batches."""
     shards, leave = Shards(settings.shards), f"leave out --shards {settings.shards}"
-    if "shards" not in signature(kind).parameters:
+    if "shards" not in signature(kind).parameters or catalog.find(algorithm.root).learner in ONLY_MODELS:
         raise ValueError(f"{algorithm.name} does not support shards: {leave}")
     if shards.group.size > 1 and device != "cpu":
         raise ValueError(f"several processes need the CPU, got device {device!r}: leave it out, or --processes")
@@ -52,12 +54,17 @@ def _of_batches(kind: Any, algorithm: catalog.Algorithm, settings: Settings, con
 def _of_models(kind: Any, algorithm: catalog.Algorithm, settings: Settings, config: Any) -> InStep:
     """Return one shard per process, for sharded models."""
     shares = InStep(group().size)
-    if catalog.find(algorithm.root).learner not in SHARED or "shards" not in signature(kind).parameters:
-        raise ValueError(f"{algorithm.name} does not support --shard; sft, dpo, grpo and reward-model do: leave it out")
+    if "shards" not in signature(kind).parameters:
+        raise ValueError(
+            f"{algorithm.name} does not support --shard; sft, dpo, rlhf, grpo, iterative-grpo and reward-model do: "
+            "leave it out"
+        )
     if settings.shards > 1:
         raise ValueError(f"--shard shards the model, --shards {settings.shards} the batches: leave out one of them")
     if config.lora_r:
         raise ValueError(f"--shard does not support adapters (--lora-r {config.lora_r}): leave out one of them")
+    if getattr(config, "step", "") == "trpo":
+        raise ValueError("step=trpo needs the full model: use another step, or leave out --shard")
     if isinstance(config, SamplingConfig) and config.engine != "native":
         raise ValueError(f"the engine {config.engine} needs the full model: leave out --shard, or --engine")
     _require_enough(config, shares.count, "processes")
@@ -70,13 +77,14 @@ def _require_enough(config: Any, count: int, what: str) -> None:
             raise ValueError(f"{name} is {size}, less than the {count} {what}: raise it, or use fewer {what}")
 
 
-def loaded(config: LanguageConfig, *, seed: int, device: str) -> LanguageModel:
-    """Load the initial model of a learner, and shard it if processes share it.
+def loaded(config: ModelOptions, *, seed: int, device: torch.device | str, frozen: bool = False) -> LanguageModel:
+    """Load a model of a learner, and shard it if processes share it.
 
     Args:
         config: model options.
         seed: random seed of the weights of built-in models.
         device: device of the model.
+        frozen: whether the model is not trained; it is not sharded if it has an adapter.
 
     Raises:
         ValueError: the model cannot be loaded or sharded.
@@ -84,6 +92,9 @@ def loaded(config: LanguageConfig, *, seed: int, device: str) -> LanguageModel:
     if not group().sharded:
         return load(config, seed=seed, device=device)
     sharded: Any = import_module("operant.language.sharded")  # imports torch.distributed
-    place = sharded.device_of(device)
+    place = sharded.device_of(str(device))
     model = load(config, seed=seed)  # on the CPU, since it may be larger than a GPU
+    if frozen and hasattr(model.network, "get_base_model"):
+        model.network.to(place)
+        return model
     return sharded.divided(model, memory_estimate.probe(model), device=place)

@@ -280,7 +280,7 @@ class RLHF(DeclaredState):
         """Update policy and critic on a batch, and return its metrics."""
         config, warm = self.config, self.iterations >= self.config.critic_warmup
         first = batch.parts if self.iterations == config.critic_warmup else []
-        for part, new in zip(first, self.shards.map(lambda part: self._log_probs(batch, part), first), strict=True):
+        for part, new in zip(first, self._log_probs(batch, first), strict=True):
             check_start(new, flat(part, batch.old), flat(part, batch.behavior), dtype=self.model.dtype)
         together = warm and config.step == "ppo"
         clips = config.step == "ppo" and config.objective in ("clip", "clip-and-penalty")
@@ -382,7 +382,7 @@ class RLHF(DeclaredState):
 
     def _adapt_penalty(self, batch: RLHFBatch) -> dict[str, float]:
         """Adapt the penalty coefficient of the next update to KL(old‖new) of this one, in nats per token."""
-        new = self.shards.map(lambda part: self._log_probs(batch, part), batch.parts)
+        new = self._log_probs(batch, batch.parts)
         moved = [ops.kl_estimate(flat(p, batch.old), own, "k3") for p, own in zip(batch.parts, new, strict=True)]
         kl, used, target = float(torch.cat(moved).mean()), self.kl_coef, self.config.kl_coef_target
         if target is not None and math.isfinite(kl):
@@ -390,8 +390,11 @@ class RLHF(DeclaredState):
         return {"policy/kl_old": kl, "policy/kl_coef": used}
 
     @torch.no_grad()
-    def _log_probs(self, batch: RLHFBatch, part: Sequence[int]) -> Tensor:
-        return read(self.model, batch.samples, part, temperature=self.config.temperature)[2]
+    def _log_probs(self, batch: RLHFBatch, parts: Sequence[Sequence[int]]) -> list[Tensor]:
+        """Compute the current log-probabilities of the tokens of each micro-batch."""
+        model, samples, temperature = self.model, batch.samples, self.config.temperature
+        found = self.shards.map(lambda part: read(model, samples, part, temperature=temperature)[2], parts)
+        return [new.to(model.device) for new in found]
 
     @property
     def coefficients(self) -> dict[str, float]:

@@ -5,6 +5,7 @@ and rewards; answers to the same prompt are consecutive.
 """
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -217,7 +218,8 @@ class Sampler(DeclaredState):
         mine = [(parts[k], chances[k]) for k in self.shards.mine]
         # Even without prompts, since processes may need to sample together.
         answers = self._ask_shards(mine, group)
-        own = [rewarded(each).state_dict() if each.prompts else {} for each in answers]
+        with self.shards.uneven() if isinstance(self.shards, InStep) else nullcontext():  # reward models may be sharded
+            own = [rewarded(each).state_dict() if each.prompts else {} for each in answers]
         found = zip(self.shards.gather(own), parts, strict=True)
         return Rollout.join([Rollout.of(s, [p for p in part for _ in range(group)]) for s, part in found if part])
 

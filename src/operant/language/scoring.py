@@ -19,8 +19,9 @@ from operant.language.huggingface import Tokenizer
 from operant.language.models import LanguageModel, ScalarHead
 from operant.language.packing import Packed, Sample, micro_batches, pack, take
 from operant.language.process_rewards import StepRewards, Steps, last_token, table
+from operant.language.processes import loaded
 from operant.language.rewards import text_of
-from operant.language.runs import load_trained, trained_state
+from operant.language.runs import trained_state
 from operant.language.tokenizer import decode, encode_pair
 from operant.runtime.run import Run
 from operant.runtime.weights import opened
@@ -325,7 +326,7 @@ def _load(run: str, device: torch.device | str, seed: int, remote_code: bool) ->
             f"{run} is a run of {entry.name}, which trains no reward model: use a run of `operant train reward-model`"
         )
     config = folder.config(entry.config_class)
-    model = load_trained(ModelOptions(init=run, remote_code=remote_code), seed=seed, device=device)
+    model = loaded(ModelOptions(init=run, remote_code=remote_code), seed=seed, device=device, frozen=True)
     scorer = Scorer(model, _trained_head(run, model, seed))
     scorer.model.network.requires_grad_(False)
     scorer.head.requires_grad_(False)

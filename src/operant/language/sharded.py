@@ -83,7 +83,7 @@ class ShardedModel(LanguageModel):
     def hidden(self, ids: Tensor, positions: Tensor, layout: Any) -> Tensor:
         """Compute the last hidden state of each token, `[n, H]`, in a pass of all processes."""
         if self._uneven:
-            self._group.some(True)
+            self._group.busy(self._number)
         else:
             self._group.announce(self._number, "attend")
         if not torch.is_grad_enabled():
@@ -116,13 +116,20 @@ class ShardedModel(LanguageModel):
         if not self._group.together():
             yield
             return
+        with self.announced():
+            yield
+        while self._group.busy() >= 0:
+            self.attend()
+
+    @contextlib.contextmanager
+    def announced(self) -> Generator[None]:
+        """Announce every pass to the processes that have finished theirs, and free the embeddings at the end."""
         self._uneven = True
         try:
             yield
         finally:
             self._uneven = False
-        while self._group.some(False):
-            self.attend()
+            self._root.reshard()
 
     @contextlib.contextmanager
     def silent(self) -> Generator[None]:

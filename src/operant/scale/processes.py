@@ -47,7 +47,7 @@ _LOST = "gloo", "NCCL"
 
 # PyTorch has no types for these.
 _all_gather = cast(Callable[[list[Tensor], Tensor], None], dist.all_gather)  # pyright: ignore[reportUnknownMemberType]
-_all_reduce = cast(Callable[[Tensor], None], dist.all_reduce)  # pyright: ignore[reportUnknownMemberType]
+_all_reduce = cast(Callable[..., None], dist.all_reduce)  # pyright: ignore[reportUnknownMemberType]
 _barrier = cast(Callable[[], None], dist.barrier)  # pyright: ignore[reportUnknownMemberType]
 
 
@@ -111,11 +111,11 @@ class Processes:
         if not self.together():
             self.send({"call": method, "model": model})
 
-    def some(self, busy: bool) -> bool:
-        """Return whether any process is busy."""
-        count = torch.tensor([int(busy)])
-        self.add_up(count)
-        return bool(count)
+    def busy(self, model: int = -1) -> int:
+        """Return the largest number of a model that a process currently passes tokens through; -1: none."""
+        number = torch.tensor([model])
+        _communicate(_all_reduce, number, dist.ReduceOp.MAX)
+        return int(number)
 
     def add_up(self, tensor: Tensor) -> None:
         """Sum a tensor over all processes, in place."""

@@ -1,7 +1,7 @@
 """States of learners with sharded models, whole in the leading process: `collect`, `divide`, `receive`.
 
 So a checkpoint is that of one process, whatever their number. A tensor of a state belongs to a sharded parameter if it
-lies under its name and has its shape: the parameter, its moments, its copies.
+lies under its name, after `trunk.` in a critic, and has its shape: the parameter, its moments, its copies.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -12,6 +12,7 @@ from torch import Tensor
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import Shard, distribute_tensor
 
+from operant.language.critic import TRUNK
 from operant.language.sharded import ShardedModel, gathered
 from operant.runtime.shards import Group
 
@@ -30,7 +31,8 @@ def divide(state: Any, models: Sequence[ShardedModel]) -> tuple[Any, list[Tensor
     taken: list[Tensor] = []
 
     def mark(value: Any, path: tuple[str, ...]) -> Any:
-        if not isinstance(value, Tensor) or not any(own.get(k) == value.shape for own in shapes for k in path):
+        names = [*path, *(key.removeprefix(TRUNK) for key in path if key.startswith(TRUNK))]
+        if not isinstance(value, Tensor) or not any(own.get(name) == value.shape for own in shapes for name in names):
             return value
         taken.append(value)
         return {MARK: [str(value.dtype).removeprefix("torch."), list(value.shape)]}
