@@ -1,3 +1,5 @@
+import shutil
+
 import imageio.v3 as iio
 import pytest
 
@@ -39,6 +41,47 @@ def test_a_custom_space_without_fresh_seeds(cli, tmp_path):
     assert status == 0, err
     assert err.startswith("operant: tuning step_size in ")
     assert "The best of many scores is biased upward" in out
+
+
+GRID = """
+algorithm = "q-learning"
+task = "FrozenLake-v1"
+seeds = [1000, 1001]
+budget = 400
+
+[grid]
+step_size = [0.1, 0.2, 5e-4]
+
+[config]
+gamma = 0.9
+
+[settings]
+evaluate_episodes = 2
+"""
+
+
+def test_the_cells_of_a_sweep_are_trials(cli, answer, tmp_path):
+    grid, sweep, study = tmp_path / "grid.toml", tmp_path / "sweep", tmp_path / "study"
+    grid.write_text(GRID)
+    assert cli("sweep", grid, "--out", sweep, "--executor", "inline")[0] == 0
+    shutil.rmtree(sweep / "runs" / "q-learning-FrozenLake-v1-step_size-0.2")  # not begun
+    flags = ["q-learning", "FrozenLake-v1", "--budget", 400, "--seeds", 2, "--evaluate-episodes", 2]
+    flags += ["--gamma", 0.9, "--fresh-seeds", 0, "--trials", 1, "--run", study]
+    status, _, err = cli("tune", *flags, "--seed", 2000, "--from", sweep)
+    assert (status, study.exists()) == (2, False)
+    assert err.count("does not fit: it has 2 seeds, 1000 to 1001, and a trial 2 seeds, 2000 to 2001\n") == 2
+    assert "operant: error: none of 3 earlier runs fits the study, the first one because it has 2 seeds" in err
+    status, out, err = cli("tune", *flags, "--from", sweep)
+    assert status == 0, err
+    assert "step_size-0.2 does not fit: " in err
+    assert "is not the folder of a run" in err
+    assert "step_size-0.0005 does not fit: its step_size is 0.0005, outside the search space\n" in err
+    assert "operant: 1 of the trials from earlier runs, before the 1 of the study\n" in err
+    assert "trial 2 of 2: complete" in err
+    assert "2 trials: 2 complete; 1 of them earlier run." in out
+    found = answer("tune", study, "--trials", 2)
+    assert sum(found["trials"].values()) == 3
+    assert found["from"] == [str((sweep / "runs" / "q-learning-FrozenLake-v1-step_size-0.1").resolve())]
 
 
 @pytest.mark.parametrize(

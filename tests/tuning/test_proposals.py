@@ -36,6 +36,17 @@ def test_the_first_trial_is_what_tuning_begins_with_and_the_others_are_in_the_sp
         assert trial.values["layers"] in ([8], [8, 8])
 
 
+def test_values_of_earlier_runs_are_not_proposed_again():
+    space = {"width": Choices((16, 32, 64, 128))}
+    earlier = [
+        Trial(n, {"width": width}, "complete", 1.0 * width, source="run") for n, width in enumerate((128, 64, 32))
+    ]
+    assert propose(space, earlier, {"width": 64}, seed=0) == {"width": 16}
+    assert propose(space, earlier, {"width": 16}, seed=0) == {"width": 16}
+    every = [*earlier, Trial(3, {"width": 16}, "complete", 16.0, source="run")]
+    assert propose(space, every, {"width": 64}, seed=0)["width"] in space["width"].choices
+
+
 def test_proposals_depend_on_the_trials_alone():
     trials = search(15)
     assert [trial.values for trial in search(15)] == [trial.values for trial in trials]

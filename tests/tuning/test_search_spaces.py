@@ -85,3 +85,18 @@ def test_rounded_numbers_stay_within_the_range():
     assert Factor(4.0, most=1.0).around(0.5) == Range(0.125, 1.0, log=True)
     with pytest.raises(ValueError, match="positive number, got 0"):
         Factor(4.0).around(0)
+
+
+def test_values_within_a_space():
+    assert [Range(1.0, 2.0).contains(value) for value in (1, 1.0, 1.5, 2.1, True, "none")] == [
+        *[True] * 3,
+        *[False] * 3,
+    ]
+    assert [Range(1, 3, whole=True).contains(value) for value in (0, 1, 3, 2.0, True)] == [
+        False,
+        True,
+        True,
+        False,
+        False,
+    ]
+    assert [Choices(([4], [4, 4])).contains(value) for value in ([4, 4], [8], "none")] == [True, False, False]

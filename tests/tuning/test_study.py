@@ -1,5 +1,6 @@
 import json
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -15,12 +16,13 @@ from operant.tuning import Plan, Study, space_of
 SEEDS = (1000, 1001)
 
 
-def make(path, plan=None, **changes):
+def make(path, plan=None, runs=(), space=None, **changes):
     """Return a study of Q-learning on a cliff that takes a second."""
     config = api.configure("q-learning", "CliffWalking-v1", step_size=0.05, exploration_initial_eps=0.5)
     settings = Settings("q-learning", "CliffWalking-v1", seeds=SEEDS, budget=16_000, evaluate_every=2000)
-    space = space_of(config, own={"step_size": {"low": 0.01, "high": 1.0, "log": True}})
-    return Study.create(path, plan or Plan(trials=9, fresh_seeds=3), replace(settings, **changes), config, space)
+    space = space_of(config, own={"step_size": space or {"low": 0.01, "high": 1.0, "log": True}})
+    settings = replace(settings, **changes)
+    return Study.create(path, plan or Plan(trials=9, fresh_seeds=3), settings, config, space, runs=runs)
 
 
 def facts(study):
@@ -170,3 +172,46 @@ def test_records_are_plain(whole):
     lines = [json.loads(line) for line in (whole[0].path / "trials.jsonl").read_text().splitlines()]
     assert [line["state"] for line in lines[::2]] == ["running"] * 9
     assert len(lines) == 18
+
+
+def test_earlier_runs_are_the_first_trials_and_are_not_trained_again(whole, tmp_path):
+    complete = [trial for trial in facts(whole[0]) if trial.state == "complete"][:3]
+    runs = [whole[0].path / "trials" / f"{trial.number:04d}" for trial in complete]
+    study = make(tmp_path / "study", Plan(trials=3, fresh_seeds=3), runs=runs)
+    result = study.run()
+    taken, own = result.trials[:3], result.trials[3:]
+    assert [replace(trial, source="", number=0) for trial in taken] == [replace(trial, number=0) for trial in complete]
+    assert [trial.source for trial in result.trials] == [*(str(run.resolve()) for run in runs), "", "", ""]
+    assert result.initial == taken[0]
+    assert all(trial.values not in [other.values for other in taken] for trial in own)
+    assert sorted(folder.name for folder in (study.path / "trials").iterdir()) == ["0003", "0004", "0005"]
+    assert result.default.final == whole[1].default.final
+    cut, again = make(tmp_path / "cut", Plan(trials=3, fresh_seeds=3), runs=runs), None
+    for stop in (3, 14, 8, 10**9):
+        calls = iter(range(stop))
+        again = Study.open(cut.path).run(interrupted=lambda calls=calls: next(calls, None) is None)
+        assert (again is None) == (stop < 10**9)
+    assert facts(cut) == facts(study)
+
+
+def test_a_space_that_earlier_runs_exhaust(whole, tmp_path):
+    first = whole[0].path / "trials" / "0000"
+    other = make(tmp_path / "other", Plan(trials=2, fresh_seeds=0), space={"choices": [0.05, 0.8]}, runs=[first])
+    runs = [Path(trial.source or other.path / "trials" / "0001") for trial in other.run().trials[:2]]
+    study = make(tmp_path / "study", Plan(trials=2, fresh_seeds=0), space={"choices": [0.05, 0.8]}, runs=runs)
+    result = study.run()
+    assert not list((study.path / "trials").iterdir())
+    for trial in result.trials[2:]:
+        (same,) = [known for known in result.trials[:2] if known.values == trial.values]
+        assert (trial.value, trial.curve, trial.source) == (same.value, same.curve, "")
+        assert trial.reason == f"the values of trial {same.number + 1}, not trained again"
+
+
+def test_initial_values_without_time_for_them(whole, tmp_path):
+    (best,) = [trial for trial in facts(whole[0]) if trial.number == whole[1].best.number]
+    run = whole[0].path / "trials" / f"{best.number:04d}"
+    assert best.number > 0
+    result = make(tmp_path / "study", Plan(hours=1e-9, fresh_seeds=3), runs=[run]).run()
+    assert (result.initial.value, result.initial.values) == (None, {"step_size": 0.05})
+    assert (result.best.source, result.default.final) == (str(run.resolve()), whole[1].default.final)
+    assert result.tuned.final == whole[1].tuned.final

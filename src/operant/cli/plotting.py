@@ -121,7 +121,7 @@ def draw_study(result: "Result", path: Path) -> None:
     search.set_xlabel("trial")
     search.set_ylabel("score on the seeds of the search")
     search.legend(frameon=False, fontsize=8)
-    columns = [("before", result.trials[0], result.default), ("tuned", result.best, result.tuned or result.default)]
+    columns = [("before", result.initial, result.default), ("tuned", result.best, result.tuned or result.default)]
     for column, (_, trial, standing) in enumerate(columns):
         if trial.value is not None:
             fresh.plot(column, trial.value, "D", color=COLORS[0], markerfacecolor="none", label="search")

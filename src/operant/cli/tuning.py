@@ -44,8 +44,12 @@ class TuneOptions(TrainOptions):
     run: Path | None = None
     """Folder of the study, new or empty. Default: runs/tune-<algorithm>-<task>-<n>, with the first free number."""
 
+    earlier: Annotated[tuple[Path, ...], tyro.conf.arg(name="from", metavar="SWEEP|RUN ...")] = ()
+    """Folders of sweeps and runs, whose results are the first trials of the study. They need the seeds, budget and
+    evaluations of its trials, and may differ only in tuned hyperparameters; others are listed with the reason."""
+
     trials: int = 40
-    """Number of trials. The first one uses the initial values."""
+    """Number of trials, in addition to those of --from. The first one uses the initial values."""
 
     hours: float = 0.0
     """Time limit of the search in hours, over all sessions, excluding the final runs on new seeds. 0: no limit."""
@@ -72,7 +76,7 @@ class ContinueOptions(Answering):
     """Folder of the study."""
 
     trials: int | None = None
-    """Total number of trials. Default: the study's."""
+    """Total number of trials, in addition to those of --from. Default: the study's."""
 
     hours: float | None = None
     """Total time limit in hours. Default: the study's."""
@@ -94,6 +98,8 @@ def tune(arguments: list[str]) -> int:
             study = _new(options, config, arguments)
         place = location(study.path)
         say(f"operant: tuning {', '.join(study.space)} in {place}")
+        if count := sum(bool(trial.source) for trial in study.trials()):
+            say(f"operant: {count} of the trials from earlier runs, before the {study.plan.trials} of the study")
         result = study.run(interrupted=interrupted, report=lambda trial: say(_describe(study, trial)))
         if result is None:
             say(f"operant: interrupted and saved; continue with `operant tune {place}`")
@@ -125,7 +131,24 @@ def _new(options: TuneOptions, config: Any, arguments: Sequence[str]) -> "Study"
     fixed = {field.name for field in fields(config)} & (flags | {flag.removeprefix("no_") for flag in flags})
     own = None if options.space is None else _read(options.space)
     path = options.run or default_run_path(f"tune-{settings.algorithm}", settings.task)
-    return Study.create(path, plan, settings, config, space_of(config, fixed=fixed, own=own))
+    return Study.create(
+        path,
+        plan,
+        settings,
+        config,
+        space_of(config, fixed=fixed, own=own),
+        runs=[run for folder in options.earlier for run in _runs_of(folder)],
+        report=lambda run, reason: say(f"operant: {location(run)} does not fit: {reason}"),
+    )
+
+
+def _runs_of(folder: Path) -> list[Path]:
+    """Return the folders of the runs of a sweep, also of those that have not begun, or `folder` itself."""
+    if not (folder / "sweep.toml").exists():
+        return [folder]
+    from operant.scale.sweep import Sweep
+
+    return [cell.path for cell in Sweep(folder).cells]
 
 
 def _read(path: Path) -> dict[str, Any]:
@@ -140,7 +163,8 @@ def _describe(study: "Study", trial: "Trial") -> str:
     names = " ".join(f"{name}={value}" for name, value in trial.values.items())
     score = "" if trial.value is None else f" {number(trial.value)}"
     reason = f" ({trial.reason})" if trial.reason else ""
-    which = f"trial {trial.number + 1} of {study.plan.trials}"
+    earlier = sum(bool(other.source) for other in study.trials())
+    which = f"trial {trial.number + 1} of {study.plan.trials + earlier}"
     return f"{which}: {trial.state}{score}{reason} in {trial.seconds:.0f} s: {names}"
 
 
@@ -149,18 +173,26 @@ def _counts(result: "Result") -> dict[str, int]:
     return {state: states.count(state) for state in ("complete", "pruned", "failed")}
 
 
+def _sources(result: "Result") -> list[str]:
+    """Return the folders of the earlier runs among the trials."""
+    return [trial.source for trial in result.trials if trial.source]
+
+
 def _command(study: "Study", result: "Result") -> str:
     settings = study.settings
     return f"operant train {settings.algorithm} {settings.task} --config {location(result.config)}"
 
 
 def _report(study: "Study", result: "Result") -> str:
-    best, first = result.best, result.trials[0]
+    best, first = result.best, result.initial
     ended = ", ".join(f"{count} {state}" for state, count in _counts(result).items() if count)
     rows = [["field", "before", "tuned"]]
     rows += [[name, str(first.values[name]), str(value)] for name, value in best.values.items()]
     seeds = study.settings.seeds
-    lines = [f"\n{len(result.trials)} trials: {ended}. The best is trial {best.number + 1}.\n", table(rows, "<>>")]
+    earlier = len(_sources(result))
+    ended += f"; {earlier} of them earlier run{'s' * (earlier > 1)}" if earlier else ""
+    which = f"trial {best.number + 1}{f', {location(Path(best.source))}' if best.source else ''}"
+    lines = [f"\n{len(result.trials)} trials: {ended}. The best is {which}.\n", table(rows, "<>>")]
     before = "-" if first.value is None else number(first.value)
     lines.append(
         f"\nOn the {len(seeds)} seeds of the search, {seeds[0]} to {seeds[-1]}: {before} before, "
@@ -191,13 +223,14 @@ def _answer(study: "Study", result: "Result") -> dict[str, Any]:
         "task": study.settings.task,
         "study": str(study.path),
         "trials": _counts(result),
+        "from": _sources(result),
         "best_trial": result.best.number,
         "values": result.best.values,
-        "values_before": result.trials[0].values,
+        "values_before": result.initial.values,
         "search": {
             "seeds": study.settings.seeds,
             "score": result.best.value,
-            "score_before": result.trials[0].value,
+            "score_before": result.initial.value,
         },
         "fresh": None
         if default is None

@@ -23,6 +23,11 @@ logger = logging.getLogger(__name__)
 _NON_FINITE = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
 
 
+def line_of(record: Mapping[str, Any]) -> bytes:
+    """Return a record as a line of a JSON Lines file; tensors and arrays are converted to lists."""
+    return json.dumps(_plain(record), allow_nan=False).encode() + b"\n"
+
+
 class RecordWriter:
     """Appends records to a JSON Lines file, with one write per line.
 
@@ -51,7 +56,7 @@ class RecordWriter:
 
     def write(self, record: Mapping[str, Any]) -> None:
         """Append a record; tensors and arrays are converted to lists."""
-        line = json.dumps(_plain(record), allow_nan=False).encode() + b"\n"
+        line = line_of(record)
         if self._torn:
             line = b"\n" + line
         try:

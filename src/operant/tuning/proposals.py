@@ -4,10 +4,12 @@ The records of trials are the only state of the search: each trial has a new sam
 earlier trials. So a resumed study proposes the same values as an uninterrupted one.
 """
 
+import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
+import numpy as np
 import optuna
 from optuna.distributions import (
     BaseDistribution,
@@ -23,6 +25,12 @@ from operant.tuning.search_spaces import Dimension, Range, Space
 optuna.logging.set_verbosity(optuna.logging.WARNING)
 
 State = Literal["running", "complete", "pruned", "failed"]
+_EXCESS = 1.1
+"""Maximum share of its budget that a valid trial may use, because training ends with a complete rollout."""
+
+_DRAWS = 20
+"""Maximum number of proposals for one trial, of which the first is taken that no earlier run has."""
+
 _STATES = {"complete": TrialState.COMPLETE, "pruned": TrialState.PRUNED, "failed": TrialState.FAIL}
 
 
@@ -31,13 +39,14 @@ class Trial:
     """One set of values, and its result.
 
     Attributes:
-        number: number of the trial; trial 0 has the initial values.
+        number: number of the trial; those of earlier runs come first, then that of the initial values.
         values: values of the tuned fields, by name, as in TOML.
         state: running (or interrupted), complete, pruned, or failed.
         value: the objective; None unless complete.
         curve: the mean score of its seeds at each evaluation, by evaluation intervals of the used budget.
         seconds: duration.
-        reason: reason of a failure.
+        reason: reason of a failure, or the trial that has the same values.
+        source: the earlier run whose result this is; empty for the study's own trials.
     """
 
     number: int
@@ -47,10 +56,38 @@ class Trial:
     curve: Mapping[int, float] = field(default_factory=dict[int, float])
     seconds: float = 0.0
     reason: str = ""
+    source: str = ""
+
+    def ended(self, consumed: int, budget: int) -> "Trial":
+        """Return the trial after its last evaluation, complete or failed.
+
+        Args:
+            consumed: budget used at the last evaluation.
+            budget: budget of a trial.
+        """
+        value = list(self.curve.values())[-1]
+        if consumed > _EXCESS * budget:  # its score is not comparable with the others'
+            return replace(self, state="failed", reason=f"used {consumed} of a budget of {budget}")
+        if math.isnan(value):
+            return replace(self, state="failed", reason="the score of a seed is NaN")
+        return replace(self, state="complete", value=value)
+
+
+def evaluation_point(record: Mapping[str, Any], interval: int) -> tuple[int, float]:
+    """Return the point of a trial's curve: the number of evaluation intervals, and the mean score of the seeds.
+
+    Args:
+        record: record of the evaluation.
+        interval: evaluation interval of the trials.
+    """
+    scores: list[float] = record["scores"]
+    return max(1, int(record["consumed"]) // interval), float(np.mean(scores))
 
 
 def propose(space: Space, trials: Sequence[Trial], first: Mapping[str, Any], seed: int) -> dict[str, Any]:
-    """Return the next values: `first` for the first trial, then those of the tree-structured Parzen estimator.
+    """Return the next values: `first` unless a trial has them, then those of the tree-structured Parzen estimator.
+
+    Values of earlier runs are proposed only if `_DRAWS` proposals in a row are theirs.
 
     Args:
         space: the search space.
@@ -58,11 +95,16 @@ def propose(space: Space, trials: Sequence[Trial], first: Mapping[str, Any], see
         first: initial values.
         seed: seed of the search.
     """
-    if not trials:
+    if all(trial.values != first for trial in trials):
         return dict(first)
-    study = _study(space, trials, seed)
-    asked = study.ask({name: _distribution(dimension) for name, dimension in space.items()})
-    return {name: _value(dimension, asked.params[name]) for name, dimension in space.items()}
+    study, known = _study(space, trials, seed), [trial.values for trial in trials if trial.source]
+    values: dict[str, Any] = {}
+    for _ in range(_DRAWS):
+        asked = study.ask({name: _distribution(dimension) for name, dimension in space.items()})
+        values = {name: _value(dimension, asked.params[name]) for name, dimension in space.items()}
+        if values not in known:
+            break
+    return values
 
 
 def is_hopeless(space: Space, trials: Sequence[Trial], trial: Trial, *, patience: int) -> bool:

@@ -49,6 +49,12 @@ class Range:
             raise ValueError(f"the initial value {value} cannot be part of a range; use choices")
         return Range(min(self.low, value), max(self.high, value), self.log, self.whole)
 
+    def contains(self, value: Any) -> bool:
+        """Return whether a value, as in TOML, is a number of the range."""
+        if isinstance(value, bool) or not isinstance(value, int if self.whole else int | float):
+            return False
+        return self.low <= value <= self.high
+
     def rounded(self, value: float) -> int | float:
         """Return a number of the range with three digits."""
         if self.whole:
@@ -77,6 +83,10 @@ class Choices:
     def ordered(self) -> bool:
         """Whether all are numbers."""
         return all(isinstance(value, int | float) and not isinstance(value, bool) for value in self.choices)
+
+    def contains(self, value: Any) -> bool:
+        """Return whether a value, as in TOML, is one of the choices."""
+        return value in self.choices
 
     def around(self, value: Any) -> "Choices":
         """Return the choices including `value`, in order."""

@@ -4,7 +4,7 @@ A study is a folder:
 
     runs/tune-<algorithm>-<task>-<n>/
       study.toml      the specification: [plan], [settings] and [config] of the trials, [space]
-      trials.jsonl    one record when a trial begins, one when it ends
+      trials.jsonl    a record of each earlier run; then one when a trial begins, one when it ends
       trials/         the run of each trial
       fresh/          the runs of the winner and of the initial values on new seeds
       best.toml       the configuration of the winner: operant train ALGORITHM TASK --config best.toml
@@ -33,19 +33,17 @@ from operant.runtime.checkpoints import NonFiniteError
 from operant.runtime.comparison import Standing, compare
 from operant.runtime.files import make_folder, read_regular, replace_durably
 from operant.runtime.locks import HeldError, held
-from operant.runtime.metrics import RecordWriter, read_records
+from operant.runtime.metrics import RecordWriter, line_of, read_records
 from operant.runtime.run import Run
 from operant.runtime.run_paths import RunError, absolute, check_name
 from operant.runtime.settings import Settings
 from operant.runtime.tables import from_table, to_table
-from operant.tuning.proposals import Trial, is_hopeless, propose
+from operant.tuning.earlier_runs import earlier_trials
+from operant.tuning.proposals import Trial, evaluation_point, is_hopeless, propose
 from operant.tuning.search_spaces import Space, dimension_of, table_of
 
 SCHEMA = 1
 """Version of `study.toml`."""
-
-_EXCESS = 1.1
-"""Maximum share of its budget that a valid trial may use, because training ends with a complete rollout."""
 
 
 @dataclass(frozen=True)
@@ -57,7 +55,7 @@ class Plan:
     """
 
     trials: PositiveInt = 40
-    """Number of trials. The first has the initial values."""
+    """Number of trials, in addition to earlier runs. The first has the initial values, unless an earlier run does."""
 
     hours: NonNegativeFloat = 0.0
     """Time limit of the search in hours, over all sessions; runs on new seeds follow afterwards. 0: no limit."""
@@ -83,6 +81,7 @@ class Result:
         best: trial with the highest value (ties: the highest mean over its evaluations), which is biased upwards by the
             selection.
         trials: all ended trials.
+        initial: trial with the initial values; without a value if there was no time for it.
         default: run of the initial values on new seeds; None without new seeds.
         tuned: result of the winner; None without new seeds, or if the winner has the initial values.
         config: file with the winner's configuration.
@@ -90,6 +89,7 @@ class Result:
 
     best: Trial
     trials: Sequence[Trial]
+    initial: Trial
     default: Standing | None
     tuned: Standing | None
     config: Path
@@ -111,7 +111,17 @@ class Study:
         self._records = path / "trials.jsonl"
 
     @classmethod
-    def create(cls, path: str | Path, plan: Plan, settings: Settings, config: Any, space: Space) -> "Study":
+    def create(
+        cls,
+        path: str | Path,
+        plan: Plan,
+        settings: Settings,
+        config: Any,
+        space: Space,
+        *,
+        runs: Sequence[str | Path] = (),
+        report: Callable[[Path, str], object] = lambda _, __: None,
+    ) -> "Study":
         """Create the folder of a new study.
 
         Args:
@@ -120,9 +130,13 @@ class Study:
             settings: settings of the trials, with their seeds.
             config: the initial configuration.
             space: the search space (`operant.tuning.space_of`).
+            runs: folders of earlier runs, whose results are the first trials of the study. They must have the
+                algorithm, seeds, budget and evaluations of the trials, and differ only in values within the space.
+            report: function called with the folder of each run that does not fit, and the reason.
 
         Raises:
-            ValueError: if a seed of the trials is also a new seed, or the algorithm is for language models.
+            ValueError: if a seed of the trials is also a new seed, none of the runs fits, or the algorithm is for
+                language models.
             RunError: if the folder cannot be created.
         """
         entry = catalog.find(settings.algorithm)
@@ -134,6 +148,7 @@ class Study:
                 "later (--seed)"
             )
         settings, config, _ = pin(entry, settings, config, None)
+        earlier = earlier_trials(runs, settings, config, space, report=report)
         path = absolute(path)
         check_name(path)
         table = {
@@ -144,7 +159,9 @@ class Study:
             "space": {name: table_of(dimension) for name, dimension in space.items()},
         }
         try:
-            make_folder(path, ("trials", "fresh"), {"study.toml": tomli_w.dumps(table).encode()})
+            records = b"".join(line_of(asdict(trial)) for trial in earlier)
+            files = {"study.toml": tomli_w.dumps(table).encode(), "trials.jsonl": records}
+            make_folder(path, ("trials", "fresh"), files)
         except OSError as error:
             raise RunError(f"cannot create the folder {path} of a study: {error.strerror}; choose another") from error
         return cls(path, plan, settings, config, space)
@@ -219,13 +236,15 @@ class Study:
             best = max(complete, key=lambda trial: (trial.value, np.mean(list(trial.curve.values())), -trial.number))
             file = self._write_best(best)
             runs: list[Run] = []
-            for trial in dict.fromkeys((0, best.number)) if self.plan.fresh_seeds else ():
-                run = self._train_fresh(ended[trial], interrupted)
+            first = self._first()
+            initial = next((trial for trial in ended if trial.values == first), Trial(len(ended), first))
+            for trial in {one.number: one for one in (initial, best)}.values() if self.plan.fresh_seeds else ():
+                run = self._train_fresh(trial, interrupted)
                 if run is None:
                     return None
                 runs.append(run)
             standings = [*(compare(runs) if runs else ()), None, None]
-            return Result(best=best, trials=ended, default=standings[0], tuned=standings[1], config=file)
+            return Result(best, ended, initial, default=standings[0], tuned=standings[1], config=file)
 
     @contextmanager
     def _lock(self) -> Generator[None]:
@@ -248,13 +267,18 @@ class Study:
             while not is_over():
                 ended = self.trials()
                 trial = ended.pop() if ended and ended[-1].state == "running" else None
-                if trial is None and len(ended) >= self.plan.trials:
+                if trial is None and sum(not trial.source for trial in ended) >= self.plan.trials:
                     return True
                 if trial is None:
                     values = propose(self.space, ended, self._first(), self.plan.search_seed)
                     trial = Trial(len(ended), values)
                     self._write(writer, trial)
-                trial = self._train(trial, ended, lambda: interrupted() or is_over())
+                same = next((known for known in ended if known.source and known.values == trial.values), None)
+                if same is not None:  # training it again would give the same result
+                    reason = f"the values of trial {same.number + 1}, not trained again"
+                    trial = replace(same, number=trial.number, source="", reason=reason)
+                else:
+                    trial = self._train(trial, ended, lambda: interrupted() or is_over())
                 if trial.state == "running":
                     return not interrupted()
                 self._write(writer, trial)
@@ -290,18 +314,13 @@ class Study:
             if run is None:
                 return trial
         except (ValueError, NonFiniteError) as error:
-            if not ended:  # the initial values cannot be trained, so the study is invalid
+            if trial.values == self._first():  # the initial values cannot be trained, so the study is invalid
                 raise
             return replace(trial, state="failed", reason=str(error), seconds=time.perf_counter() - begin)
         trial = replace(trial, curve=watcher.curve, seconds=time.perf_counter() - begin)
         if watcher.stopped:
             return replace(trial, state="pruned")
-        value, budget = list(watcher.curve.values())[-1], self.settings.budget
-        if watcher.consumed > _EXCESS * budget:  # its score is not comparable with the others'
-            return replace(trial, state="failed", reason=f"used {watcher.consumed} of a budget of {budget}")
-        if math.isnan(value):
-            return replace(trial, state="failed", reason="the score of a seed is NaN")
-        return replace(trial, state="complete", value=value)
+        return trial.ended(watcher.consumed, self.settings.budget)
 
     def _train_fresh(self, trial: Trial, interrupted: Callable[[], bool]) -> Run | None:
         settings = replace(self.settings, seeds=tuple(range(self.plan.fresh_seeds)))
@@ -372,9 +391,8 @@ class _Watcher(Callback):
         """Record the mean score of the seeds; ignore a repeated evaluation when training stops."""
         if not self.stopped:
             self.consumed = int(record["consumed"])
-            number = max(1, self.consumed // self._study.settings.evaluation_interval)
-            scores: list[float] = record["scores"]
-            self.curve[number] = float(np.mean(scores))
+            number, score = evaluation_point(record, self._study.settings.evaluation_interval)
+            self.curve[number] = score
             self._changed = True
 
     def should_stop(self, consumed: int) -> bool:
