@@ -2,7 +2,6 @@
 
 import json
 
-import numpy as np
 import pytest
 import torch
 
@@ -44,13 +43,6 @@ def test_the_command_writes_what_training_draws_from(cli, recorded, tmp_path):
     status, _, err = cli(*words, "--output", path)
     assert status == 2
     assert "already exists" in err
-
-
-def test_episodes_of_any_length_are_taken(tmp_path):
-    episodes = [(np.ones((4, 3)), np.zeros((3, 1))), (np.ones((2, 3)), np.zeros((1, 1)))]
-    found = Trajectories.of(episodes)
-    assert found.lengths.tolist() == [3, 1]
-    assert found.observations.shape == (2, 4, 3)
 
 
 def test_training_and_evaluating_with_another_physics(cli, tmp_path):

@@ -10,7 +10,9 @@ def identify(arguments: list[str]) -> int:
     """Estimate the parameters of a task's simulator from recorded trajectories."""
     about = "Estimate the parameters of a task's simulator from trajectories of a real system, with intervals."
     parser = Parser("operant identify", description=about)
-    parser.add_argument("task", metavar="TASK", help="a task with tensor environments, such as Pendulum-v1")
+    parser.add_argument(
+        "task", metavar="TASK", help="a task with tensor environments, such as Pendulum-v1, or of MuJoCo"
+    )
     parser.add_argument("file", metavar="FILE.npz", type=Path, help="arrays observations, actions and lengths")
     parser.add_argument(
         "--parameters", required=True, metavar="A,B", help="names of the parameters, separated by commas"

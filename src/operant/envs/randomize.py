@@ -355,7 +355,7 @@ class _Simulation(Protocol):
         ...
 
 
-class _MuJoCoPhysics:
+class MuJoCoPhysics:
     """MuJoCo models of the environments in a vector environment."""
 
     def __init__(self, models: Sequence[Any], names: Sequence[str], task: str) -> None:
@@ -388,7 +388,7 @@ class _NoPhysics:
         """Do nothing."""
 
 
-def _physics(env: BatchEnv, names: Sequence[str]) -> _TensorPhysics | _MuJoCoPhysics | _NoPhysics:
+def _physics(env: BatchEnv, names: Sequence[str]) -> _TensorPhysics | MuJoCoPhysics | _NoPhysics:
     """Return the interface to an environment's physics parameters.
 
     Raises:
@@ -400,7 +400,7 @@ def _physics(env: BatchEnv, names: Sequence[str]) -> _TensorPhysics | _MuJoCoPhy
     inner = [single.unwrapped for single in singles]
     models = [each.model if isinstance(each, _Simulation) else None for each in inner]
     if models and all(hasattr(model, "body_mass") for model in models):
-        return _MuJoCoPhysics(models, names, env.task)
+        return MuJoCoPhysics(models, names, env.task)
     if names:
         raise ValueError(
             f"the parameters of {env.task} cannot be randomized: use --env-backend tensor if it has a tensor "

@@ -3,9 +3,10 @@
 from operant.explore.bonuses import Bonus, Counts, Episodic, HashedCounts
 from operant.explore.bootstrapped_dqn import BootstrappedDQN, BootstrappedDQNConfig
 from operant.explore.hindsight import Hindsight
-from operant.explore.identify import Posterior, Trajectories, identify
+from operant.explore.identify import Posterior, identify
 from operant.explore.prediction import ForwardError, InverseCuriosity, RandomDistillation
 from operant.explore.shaping import Shaping, shaped
+from operant.explore.shooting import Trajectories
 
 __all__ = [
     "Bonus",
