@@ -16,11 +16,16 @@ from operant.nets import Program, compilable, compiled, compiler, missing_tool, 
 from operant.nets.compiled import MOST_OPERATIONS, _operations
 
 
+@pytest.fixture(autouse=True)
+def nothing_compiled(monkeypatch):
+    """Begin every test without compiled functions of others."""
+    monkeypatch.setattr(compiled, "BINARIES", {})
+
+
 @pytest.fixture
 def counted(monkeypatch):
-    """Record the calls of the compiler, with nothing compiled so far."""
+    """Record the calls of the compiler."""
     calls, compile_ = [], torch._inductor.compile
-    monkeypatch.setattr(compiled, "BINARIES", {})
     monkeypatch.setattr(torch._inductor, "compile", lambda *a, **options: calls.append(0) or compile_(*a, **options))
     return calls
 
