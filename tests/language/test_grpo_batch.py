@@ -17,7 +17,7 @@ def batch_of(lengths, counts=None):
     samples = [Sample([1, 5], [3] * n) for n in lengths]
     rows = [torch.zeros(n) for n in lengths]
     counts = [True] * len(lengths) if counts is None else counts
-    return GRPOBatch(samples, rows, rows, torch.tensor(counts), torch.zeros(len(counts)))
+    return GRPOBatch(samples, rows, rows, torch.tensor(counts), torch.zeros(len(counts)), [0] * len(counts))
 
 
 def planned(batch, *, group, steps, tokens=1000, seed=0):

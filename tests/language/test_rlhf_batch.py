@@ -30,6 +30,7 @@ def batch():
         scores=torch.tensor([1.0, 0.5]),
         owners=[0, 3],
         group=1,
+        versions=[4, 4],
     )
 
 
