@@ -98,7 +98,7 @@ def tune(arguments: list[str]) -> int:
             study = _new(options, config, arguments)
         place = location(study.path)
         say(f"operant: tuning {', '.join(study.space)} in {place}")
-        if count := sum(bool(trial.source) for trial in study.trials()):
+        if count := len(_sources(study.trials())):
             say(f"operant: {count} of the trials from earlier runs, before the {study.plan.trials} of the study")
         result = study.run(interrupted=interrupted, report=lambda trial: say(_describe(study, trial)))
         if result is None:
@@ -163,8 +163,7 @@ def _describe(study: "Study", trial: "Trial") -> str:
     names = " ".join(f"{name}={value}" for name, value in trial.values.items())
     score = "" if trial.value is None else f" {number(trial.value)}"
     reason = f" ({trial.reason})" if trial.reason else ""
-    earlier = sum(bool(other.source) for other in study.trials())
-    which = f"trial {trial.number + 1} of {study.plan.trials + earlier}"
+    which = f"trial {trial.number + 1} of {study.plan.trials + len(_sources(study.trials()))}"
     return f"{which}: {trial.state}{score}{reason} in {trial.seconds:.0f} s: {names}"
 
 
@@ -173,9 +172,9 @@ def _counts(result: "Result") -> dict[str, int]:
     return {state: states.count(state) for state in ("complete", "pruned", "failed")}
 
 
-def _sources(result: "Result") -> list[str]:
+def _sources(trials: Sequence["Trial"]) -> list[str]:
     """Return the folders of the earlier runs among the trials."""
-    return [trial.source for trial in result.trials if trial.source]
+    return [trial.source for trial in trials if trial.source]
 
 
 def _command(study: "Study", result: "Result") -> str:
@@ -189,7 +188,7 @@ def _report(study: "Study", result: "Result") -> str:
     rows = [["field", "before", "tuned"]]
     rows += [[name, str(first.values[name]), str(value)] for name, value in best.values.items()]
     seeds = study.settings.seeds
-    earlier = len(_sources(result))
+    earlier = len(_sources(result.trials))
     ended += f"; {earlier} of them earlier run{'s' * (earlier > 1)}" if earlier else ""
     which = f"trial {best.number + 1}{f', {location(Path(best.source))}' if best.source else ''}"
     lines = [f"\n{len(result.trials)} trials: {ended}. The best is {which}.\n", table(rows, "<>>")]
@@ -223,7 +222,7 @@ def _answer(study: "Study", result: "Result") -> dict[str, Any]:
         "task": study.settings.task,
         "study": str(study.path),
         "trials": _counts(result),
-        "from": _sources(result),
+        "from": _sources(result.trials),
         "best_trial": result.best.number,
         "values": result.best.values,
         "values_before": result.initial.values,

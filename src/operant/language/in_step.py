@@ -4,7 +4,7 @@ This module does not import `torch.distributed`, which takes seconds; `operant.l
 """
 
 import contextlib
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Iterable, Sequence
 from typing import Any, Protocol, TypeVar, cast
 
 from torch import Tensor
@@ -72,25 +72,28 @@ class InStep(Shards):
     @contextlib.contextmanager
     def uneven(self) -> Generator[None]:
         """Allow the processes different numbers of passes without gradients, all through the same sharded model."""
-        with contextlib.ExitStack() as stack:
-            for model in self.models.models:
-                stack.enter_context(model.announced())
+        with _all(model.announced() for model in self.models.models):
             yield
         while (number := self.models.busy()) >= 0:
             self.models.models[number].attend()
 
-    @contextlib.contextmanager
-    def silent(self) -> Generator[None]:
+    def silent(self) -> contextlib.AbstractContextManager[None]:
         """Set the gradients of all passes through sharded models to 0."""
-        with contextlib.ExitStack() as stack:
-            for model in self.models.models:
-                stack.enter_context(model.silent())
-            yield
+        return _all(model.silent() for model in self.models.models)
 
     @property
     def models(self) -> ModelGroup:
         """The group of processes."""
         return cast(ModelGroup, self.group)
+
+
+@contextlib.contextmanager
+def _all(contexts: Iterable[contextlib.AbstractContextManager[None]]) -> Generator[None]:
+    """Enter several contexts."""
+    with contextlib.ExitStack() as stack:
+        for context in contexts:
+            stack.enter_context(context)
+        yield
 
 
 def is_sharded(value: Tensor) -> bool:
