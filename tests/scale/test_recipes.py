@@ -3,23 +3,29 @@
 import json
 import os
 import re
+import secrets
 import signal
+import socket
 import subprocess
 import sys
+import tempfile
 import textwrap
 import time
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
 
+from operant.scale import ray_janitor
 from operant.scale.sweep import Sweep
 
 PAGE = Path(__file__).parents[2] / "docs" / "scale.md"
 FAKES = {
     "scontrol": '[ "$1" = requeue ] && echo "$2" >> "$REQUEUED" || echo localhost',
-    "srun": 'exec "$@"',
+    "srun": 'while [[ "$1" == -* ]]; do [ "$1" != -w ] || shift; shift; done; exec "$@"',
     "torchrun": f'exec "{sys.executable}" -m torch.distributed.run "$@"',
     "operant": f'exec "{sys.executable}" -m operant "$@"',
+    "ray": f'exec "{sys.executable}" -m ray.scripts.scripts "$@"',
 }
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="scripts of bash")
 
@@ -126,3 +132,35 @@ def test_a_job_of_skypilot_begins_a_run_and_then_continues_it(tmp_path, environm
         found = json.loads((tmp_path / "one" / "run.json").read_text(encoding="utf-8"))
         assert len(found["sessions"]) == sessions
         assert found["sessions"][-1]["outcome"] == "finished"
+
+
+@pytest.fixture
+def nodes():
+    """Return the environment of Ray's nodes on this machine, which end with the test."""
+    folder = tempfile.mkdtemp(prefix="ray-")
+    (Path(folder) / "ray").mkdir()
+    values = {"RAY_AUTH_TOKEN": secrets.token_hex(32), "RAY_USAGE_STATS_ENABLED": "0"}
+    yield {**values, "RAY_TMPDIR": folder, ray_janitor.MARK: folder}
+    ray_janitor.clean(folder, os.getpid())
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.skipif(find_spec("ray") is None, reason="needs Ray")
+def test_a_job_of_slurm_trains_the_cells_of_a_sweep_on_two_nodes_of_ray(tmp_path, environment, nodes):
+    text = script("srun --nodes=1")
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = str(free.getsockname()[1])
+    for old, new in {"6379": port, "--block": "--block --num-cpus=1 --object-store-memory=80000000"}.items():
+        assert old in text
+        text = text.replace(old, new)
+    config = "num_envs = 4\nnum_steps = 16\nhidden_sizes = [8]\n"
+    grid = 'algorithm = "ppo"\ntask = "CartPole-v1"\nseeds = 1\nbudget = 128\n'
+    (tmp_path / "grid.toml").write_text(f"{grid}[grid]\ngamma = [0.9, 0.99]\n[config]\n{config}", encoding="utf-8")
+    values = {**environment, **nodes, "SLURM_JOB_ID": "7", "SLURM_JOB_NODELIST": "node", "SLURM_JOB_NUM_NODES": "2"}
+    with (tmp_path / "told").open("w") as told:  # no pipe: the nodes, which SLURM would end, would keep it open
+        subprocess.run(
+            ["bash", "-c", text], env=values, cwd=tmp_path, stdout=told, stderr=told, timeout=500, check=True
+        )
+    runs = [json.loads((path / "run.json").read_text(encoding="utf-8")) for path in (tmp_path / "sweep/runs").iterdir()]
+    assert [run["sessions"][-1]["outcome"] for run in runs] == ["finished"] * 2
+    assert not (tmp_path / "requeued").exists()
