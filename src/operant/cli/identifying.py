@@ -17,7 +17,9 @@ def identify(arguments: list[str]) -> int:
     parser.add_argument(
         "--parameters", required=True, metavar="A,B", help="names of the parameters, separated by commas"
     )
-    parser.add_argument("--window", type=int, default=10, help="number of actions between estimates of the state")
+    parser.add_argument(
+        "--window", type=int, help="number of actions between estimates of the state (default: 10, or 5 with MuJoCo)"
+    )
     parser.add_argument("--output", type=Path, help="output file in TOML for operant train --randomize")
     parser.add_argument("--json", action="store_true", help="print one line of JSON")
     options = parser.parse_args(arguments)

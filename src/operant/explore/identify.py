@@ -16,12 +16,15 @@ from scipy import special  # pyright: ignore[reportMissingTypeStubs] - SciPy has
 from torch import Tensor
 
 from operant.envs import TENSOR_ENVS, TensorEnv, make
-from operant.explore.identify_mujoco import identify_mujoco, mujoco_task
+from operant.explore.identify_mujoco import WINDOW_WITH_CONTACTS, identify_mujoco, mujoco_task
 from operant.explore.shooting import Fit, Trajectories, windows
 from operant.tensors import floats, linalg, rows_of_floats
 
 DIFFERENCE = 1e-5
 """Step of the central differences, in the logarithm of a parameter and in the scale of a component of the state."""
+
+WINDOW = 10
+"""Default number of actions per window in a tensor environment."""
 
 MOST_ROUNDS = 100
 """Maximum number of Levenberg-Marquardt steps; about ten are typical."""
@@ -73,7 +76,7 @@ class Posterior:
         return f"[posterior]\nnames = [{names}]\nmean = {floats(self.mean)}\ncovariance = [{rows}]\n"
 
 
-def identify(task: str, trajectories: Trajectories, names: Sequence[str], *, window: int = 10) -> Posterior:
+def identify(task: str, trajectories: Trajectories, names: Sequence[str], *, window: int | None = None) -> Posterior:
     """Identify parameters of a task from trajectories.
 
     Args:
@@ -82,16 +85,19 @@ def identify(task: str, trajectories: Trajectories, names: Sequence[str], *, win
         trajectories: recordings of the real system, by a policy with large movements.
         names: names of the parameters to identify, which are positive; the others keep their nominal values. Those of
             MuJoCo are factors, by the names of `operant.envs.randomize.MUJOCO`.
-        window: actions per window; choose few if the real system has process noise, many if it has only sensor noise.
+        window: actions per window; choose few if the real system has process noise or many contacts, many if it has
+            only sensor noise. Default: 10, or 5 for tasks of MuJoCo.
 
     Raises:
         ValueError: if the task is of neither kind, a name is unknown, observations or actions have another size, or
             the trajectories do not distinguish some parameters.
         ModuleNotFoundError: the task is of MuJoCo, and the package `mujoco` or `cma` is not installed.
     """
+    tensors = task in TENSOR_ENVS
+    window = (WINDOW if tensors else WINDOW_WITH_CONTACTS) if window is None else window
     if window < 1 or not names or len(set(names)) < len(names):
         raise ValueError(f"window must be at least 1, and names different, got window={window} and names={list(names)}")
-    if task not in TENSOR_ENVS:
+    if not tensors:
         single = mujoco_task(make(task, 1, [0], backend="gymnasium"))
         mean, covariance, fit = identify_mujoco(task, single, trajectories, names, window)
         return Posterior(task, tuple(names), mean, covariance, fit.scale, fit.freedom, dict.fromkeys(names, 1.0))

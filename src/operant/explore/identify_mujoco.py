@@ -31,6 +31,9 @@ from operant.envs.randomize import MuJoCoPhysics
 from operant.explore.shooting import Fit, Trajectories, windows
 from operant.tensors import integers, linalg
 
+WINDOW_WITH_CONTACTS = 5
+"""Default number of actions per window: after several contacts, the state depends on the start too irregularly."""
+
 FIRST_WIDTH = 0.3
 """Standard deviation of the first generation of CMA-ES, in the logarithms of the parameters."""
 
@@ -39,6 +42,12 @@ FARTHEST = math.log(20)
 
 MOST_ROUNDS = 10
 """Maximum number of rounds; about four are typical."""
+
+STEPS = 3
+"""Steps of the start states per round."""
+
+SHARES = (1.0, 0.5, 0.25, 0.1)
+"""Lengths that are tried for each step: beyond a contact, the whole one may lead nowhere."""
 
 GENERATIONS = 20
 """Maximum number of generations of CMA-ES per round."""
@@ -141,7 +150,8 @@ def identify_mujoco(
                 "model, or record more movement"
             )
         noise = before.minimum(0.1 * problem.spread)
-        fit = problem.moved(logs, problem.linearized(logs, before, _deviations(factor).clamp(1e-5, 0.1), noise))
+        for _ in range(STEPS):
+            fit = problem.moved(logs, problem.linearized(logs, before, _deviations(factor).clamp(1e-5, 0.1), noise))
         factor = linalg.cholesky(fit.covariance(names))
         if number and moved.square().sum() < 1.0 and (fit.scale / before).log().abs().max() < 0.05:
             break
@@ -242,6 +252,7 @@ class _Problem:
                 f"actions of {task} have the shape {list(single.action_space.shape)}, got "
                 f"{list(trajectories.actions.shape[2:])}"
             )
+        self.reset: Callable[[Any, Any], None] = import_module("mujoco").mj_resetData
         self.shown: Callable[[], np.ndarray] = single._get_obs  # pyright: ignore[reportPrivateUsage] - no public one
         self.single, self.names, self.physics = single, names, MuJoCoPhysics([single.model], names, task)
         obs, actions, observed = windows(trajectories, window)
@@ -273,10 +284,13 @@ class _Problem:
     def moved(self, logs: Tensor, fit: Fit) -> Fit:
         """Move start states where that makes the residuals smaller, and return the fit there, with its noise."""
         steps = linalg.lstsq(fit.by_starts, fit.residual.unsqueeze(2)).solution.squeeze(2)
-        trial = self._residual(logs, self.starts + steps, fit.scale)
-        better = (trial.square().sum(1) < fit.residual.square().sum(1)).unsqueeze(1)
-        self.starts = torch.where(better, self.starts + steps, self.starts)
-        return replace(fit, residual=torch.where(better, trial, fit.residual)).reweighted(EXACT * self.spread)
+        begin, residual = self.starts, fit.residual
+        for share in SHARES:
+            trial = self._residual(logs, begin + share * steps, fit.scale)
+            better = (trial.square().sum(1) < residual.square().sum(1)).unsqueeze(1)
+            self.starts = torch.where(better, begin + share * steps, self.starts)
+            residual = torch.where(better, trial, residual)
+        return replace(fit, residual=residual).reweighted(EXACT * self.spread)
 
     def remaining(self, fit: Fit) -> Callable[[Tensor], float]:
         """Return half the sum of the squared residuals as a function of the parameters, start states eliminated."""
@@ -302,8 +316,8 @@ class _Problem:
     def _simulate(self, start: np.ndarray, actions: np.ndarray, shown: np.ndarray) -> None:
         """Write the observations `[K+1, D]` from a start state `[D]` on."""
         single = self.single
-        # What the solver of contacts remembers from other simulations would change the result a little.
-        single.data.qacc_warmstart[:] = 0.0
+        # What solvers remember from other simulations would change the result a little.
+        self.reset(single.model, single.data)
         # The dynamics do not depend on positions that observations leave out.
         single.set_state(np.pad(start[: self.positions], (self.skipped, 0)), start[self.positions :])
         shown[0] = self.shown()[: len(start)]
