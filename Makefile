@@ -35,7 +35,7 @@ RUN_QUICK = $(ONE_THREAD) $(1)/bin/python -m pytest $(IN_PROCESSES) -m "not slow
 
 # What each environment consists of; all of them share one .venv.
 demo := --editable '.[language,render,plots,web]'
-dev := --editable '.[language,render,plots,web,tune,scale]' --group dev
+dev := --editable '.[language,render,plots,web,tune,scale,mujoco]' --group dev
 docs := --editable '.[language]' --group docs
 envpool := --editable '.[language,render,plots,web,tune,envpool]' --group dev
 bench := --editable '.[language]' --group bench
@@ -98,8 +98,9 @@ clean: ## remove .venv, caches and built pages; runs/ stays
 	@find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # The stamp of an environment is written last. Until then .incomplete says that .venv is not to be trusted.
-# pip would compile some 20 000 modules on one core, which takes a minute and a half; compileall uses all cores. Packages
-# contain templates that are no Python, and an interpreter compiles what is missing: errors are of no interest.
+# pip would compile some 20 000 modules on one core, which takes a minute and a half; compileall uses all cores, and leaves
+# out what is hardly imported. Packages contain templates that are no Python, and an interpreter compiles what is missing:
+# errors are of no interest.
 ifneq ($(filter-out help clean test-quick test-lowest .venv-%,$(MAKECMDGOALS)),)
 ifneq ($(shell [ -d $(VENV) ] && { [ -e $(VENV)/.incomplete ] || [ ! -x $(BIN)/python ]; } && echo broken),)
 $(info operant: $(VENV) is incomplete, starting over)
@@ -113,7 +114,7 @@ $(INSTALLED)-%: pyproject.toml constraints.txt $(BIN)/python
 	@$(BIN)/python -m pip install --quiet --constraint constraints.txt pip
 	@$(BIN)/python -m pip install --progress-bar off --no-compile --constraint constraints.txt $($*) \
 		| sed -n 's/^ *Downloading \(.* [MG]B)\)$$/  \1/p'
-	@$(BIN)/python -m compileall -qq -j 0 $(VENV)/lib > /dev/null 2>&1 || true
+	@$(BIN)/python -m compileall -qq -j 0 -x '/(tests?|transformers/models|rllib)/' $(VENV)/lib > /dev/null 2>&1 || true
 	@touch $@
 	@rm $(VENV)/.incomplete
 
