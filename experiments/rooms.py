@@ -12,8 +12,7 @@ this task. `DoorKey-8x8-v0`, where a key opens a door to the room of the goal, w
 Scores are returns of the greedy policy in 100 episodes; next to them, the mean return of the episodes in the last fifth
 of training, whose actions are sampled. RL Baselines3 Zoo's PPO has 0.000 after 10 million steps. The
 return of shortest paths, found with all rooms in view, says what can be reached. The preset and the budgets were chosen
-on the seeds 1000 and 1001. The stored results of DoorKey were stopped at 235 520 and 247 808 of 250 000 steps, before
-their final evaluation.
+on the seeds 1000 and 1001.
 
     python experiments/rooms.py                # an hour; needs the extra `minigrid`; resumes where it stopped
     python experiments/rooms.py --draw
