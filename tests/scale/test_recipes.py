@@ -3,12 +3,10 @@
 import json
 import os
 import re
-import secrets
 import signal
 import socket
 import subprocess
 import sys
-import tempfile
 import textwrap
 import time
 from importlib.util import find_spec
@@ -16,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from operant.scale import ray_janitor
+from operant.scale import ray_cluster, ray_janitor
 from operant.scale.sweep import Sweep
 
 PAGE = Path(__file__).parents[2] / "docs" / "scale.md"
@@ -137,11 +135,10 @@ def test_a_job_of_skypilot_begins_a_run_and_then_continues_it(tmp_path, environm
 @pytest.fixture
 def nodes():
     """Return the environment of Ray's nodes on this machine, which end with the test."""
-    folder = tempfile.mkdtemp(prefix="ray-")
-    (Path(folder) / "ray").mkdir()
-    values = {"RAY_AUTH_TOKEN": secrets.token_hex(32), "RAY_USAGE_STATS_ENABLED": "0"}
-    yield {**values, "RAY_TMPDIR": folder, ray_janitor.MARK: folder}
-    ray_janitor.clean(folder, os.getpid())
+    values = {"RAY_AUTH_TOKEN": ray_cluster._TOKEN, "RAY_USAGE_STATS_ENABLED": "0"}
+    with ray_cluster._folder() as folder:
+        (folder / "ray").mkdir()
+        yield {**values, "RAY_TMPDIR": str(folder), ray_janitor.MARK: str(folder)}
 
 
 @pytest.mark.timeout(600)
