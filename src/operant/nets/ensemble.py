@@ -58,8 +58,8 @@ class Ensemble:
 
     def bind(self, parameters: Tensor) -> "BoundEnsemble":
         """Return the networks that compute with `parameters [S, P]`, sharing their memory."""
-        seeds = len(parameters)
-        return BoundEnsemble(self, self.mlp.layers(parameters.view(seeds * self.members, -1)), seeds)
+        seeds, kind = len(parameters), _BoundInParts if isinstance(self.mlp, PartedMLP) else BoundEnsemble
+        return kind(self, self.mlp.layers(parameters.view(seeds * self.members, -1)), seeds)
 
 
 @dataclass(frozen=True)
@@ -108,33 +108,49 @@ class BoundEnsemble:
         """Return the first member of each seed as an ensemble of one, sharing its memory."""
         members = self.shape.members
         layers = [(weight[::members], bias[::members]) for weight, bias in self.layers]
-        return BoundEnsemble(self.shape.single(), layers, self.seeds)
+        return type(self)(self.shape.single(), layers, self.seeds)
 
     def by_member(self, stacked: Tensor) -> Tensor:
         """View `[S * K, M, ...]` as `[K, S, M, ...]`."""
-        if isinstance(mlp := self.shape.mlp, PartedMLP):
-            apart = mlp.by_part(stacked)
-            return apart.view(self.seeds, self.shape.members, *apart.shape[1:]).transpose(0, 1).flatten(1, 2)
         return stacked.view(self.seeds, self.shape.members, *stacked.shape[1:]).movedim(1, 0)
 
     def by_row(self, members: Tensor) -> Tensor:
         """Reshape `[K, S, M, ...]` to `[S * K, M, ...]`."""
-        if self.shape.parts > 1:
-            members = members.reshape(len(members), self.seeds, -1, *members.shape[3:])
         return members.movedim(0, 1).reshape(-1, *members.shape[2:])
 
     def gradient(self, pieces: Sequence[Tensor]) -> Tensor:
         """Return the gradients of all parameters `[S, P]` from those of the layers, in their order."""
-        members, parts = self.shape.members, self.shape.parts
-        if parts > 1 and members > 1:
-            pieces = [piece.view(self.seeds, members, parts, -1).transpose(1, 2) for piece in pieces]
-        return torch.cat(list(pieces), dim=-1).view(self.seeds * parts, -1)
+        return torch.cat(list(pieces), dim=-1).view(self.seeds, -1)
+
+    def input_gradient(self, stacked: Tensor) -> Tensor:
+        """Return the gradient of the inputs `[S, M, in]` from those of the inputs of all members."""
+        return stacked.view(self.seeds, self.shape.members, *stacked.shape[1:]).sum(1)
 
     def _stacked(self, inputs: Tensor) -> Tensor:
         """Return the inputs of all members, `[S * K, M, in]`."""
-        if self.shape.parts > 1:
-            inputs = inputs.reshape(self.seeds, -1, inputs.shape[2])
         return inputs.repeat_interleave(self.shape.members, 0)
+
+
+class _BoundInParts(BoundEnsemble):
+    """Networks whose samples come in P parts: S * P seeds outside, and P * M samples of each seed for the layers."""
+
+    def by_member(self, stacked: Tensor) -> Tensor:
+        apart = cast(PartedMLP, self.shape.mlp).by_part(stacked)
+        return apart.view(self.seeds, self.shape.members, *apart.shape[1:]).transpose(0, 1).flatten(1, 2)
+
+    def by_row(self, members: Tensor) -> Tensor:
+        return super().by_row(members.reshape(len(members), self.seeds, -1, *members.shape[3:]))
+
+    def gradient(self, pieces: Sequence[Tensor]) -> Tensor:
+        members, parts = self.shape.members, self.shape.parts
+        apart = [piece.view(self.seeds, members, parts, -1).transpose(1, 2) for piece in pieces]
+        return torch.cat(apart, dim=-1).view(self.seeds * parts, -1)
+
+    def input_gradient(self, stacked: Tensor) -> Tensor:
+        return super().input_gradient(stacked).view(self.seeds * self.shape.parts, -1, stacked.shape[2])
+
+    def _stacked(self, inputs: Tensor) -> Tensor:
+        return super()._stacked(inputs.reshape(self.seeds, -1, inputs.shape[2]))
 
 
 class EnsemblePass:
@@ -179,7 +195,5 @@ class _Frozen(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None]:
         bound: BoundEnsemble = ctx.bound
-        cotangent = bound.by_row(gradients[0])
-        gradient = bound.shape.mlp.input_gradient(bound.layers, ctx.trace, cotangent, ctx.buffers)
-        gradient = gradient.view(bound.seeds, bound.shape.members, *gradient.shape[1:]).sum(1)
-        return gradient.view(bound.seeds * bound.shape.parts, -1, gradient.shape[2]), None
+        cotangent, mlp = bound.by_row(gradients[0]), bound.shape.mlp
+        return bound.input_gradient(mlp.input_gradient(bound.layers, ctx.trace, cotangent, ctx.buffers)), None
