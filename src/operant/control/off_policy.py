@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import cached_property, partial, wraps
 from typing import Annotated, Any, Generic, Protocol, Self, TypeVar
 
 import torch
@@ -282,23 +282,10 @@ class Networks(Resumable, Generic[C]):
         samples = self.config.batch_size // self.shards.count
         return one_by_one(self, samples=samples, hidden=self.config.hidden_sizes)
 
-    def mean(
-        self, differentiate: "Callable[[Self, Transitions, Tensor], Descent]", batch: Transitions, noise: Tensor
+    def mean_of_shards(
+        self, differentiate: "Callable[[Self, Transitions, Tensor], Descent]", batch: NoisyBatch
     ) -> Descent:
-        """Return gradients and diagnostics of a batch, computed by shards.
-
-        Args:
-            differentiate: function of a learner with these networks, samples, and their noise.
-            batch: M samples per seed.
-            noise: noise of the samples, `[S, M, ...]`.
-        """
-        if self.shards.count == 1:
-            return differentiate(self, batch, noise)
-        return self._mean_of_shards(differentiate, NoisyBatch(batch, noise))
-
-    def _mean_of_shards(
-        self, differentiate: "Callable[[Self, Transitions, Tensor], Descent]", parts: "NoisyBatch"
-    ) -> Descent:
+        """Return the means over the shards of a batch of what `differentiate` returns (see `by_shards`)."""
         sizes, names = dict[str, int](), list[str]()
 
         def rows(learner: Self, part: NoisyBatch) -> tuple[Tensor, Sequence[Tensor]]:
@@ -311,7 +298,7 @@ class Networks(Resumable, Generic[C]):
         def stacked(parts: NoisyBatch) -> tuple[Tensor, Sequence[Tensor]]:
             return rows(self.of_shards(), parts)
 
-        gradient, numbers = self.shards.mean(partial(rows, self), parts, stacked, kind=differentiate)
+        gradient, numbers = self.shards.mean(partial(rows, self), batch, stacked, kind=differentiate)
         columns: Sequence[Tensor] = torch.split(gradient, [*sizes.values()], dim=1)
         return dict(zip(sizes, columns, strict=True)), dict(zip(names, numbers, strict=True))
 
@@ -350,14 +337,34 @@ class Networks(Resumable, Generic[C]):
             act: returns actions `[S, n, A]` for observations `[S, n, D]`, the step, the slice of these n environments
                 among the N of each seed, and the actor; for several shards together `[S * K', N / K, ...]`.
         """
-        mixed = sometimes_random(self.config, self.experience, self.action_streams)
+        mixed = self._sometimes_random() if self.config.random_exploration else None
 
         def acting(actor: BoundEnsemble) -> Act:
-            return mixed(lambda obs, t, envs: act(obs, t, envs, actor))
+            def own(obs: Tensor, t: int, envs: slice) -> Tensor:
+                return act(obs, t, envs, actor)
+
+            return own if mixed is None else mixed(own)
 
         return self.experience.collect(
             self.config.train_freq, acting(self.actor), lambda: acting(self.of_shards().actor)
         )
+
+    def _sometimes_random(self) -> Callable[[Act], Act]:
+        """Return a function of a policy that returns it with a share `random_exploration` of random actions."""
+        generators, shape = self.action_streams, (self.config.train_freq, self.config.num_envs)
+        drawn = streams.draw(generators, lambda s: torch.rand(shape, generator=s, device=s.device), dim=1)
+        chosen = drawn < self.config.random_exploration
+        actions = streams.draw(generators, lambda s: self.experience.random(shape, s), dim=1)
+
+        def mixed(act: Act) -> Act:
+            def mix(obs: Tensor, t: int, envs: slice) -> Tensor:
+                own = act(obs, t, envs)
+                where = chosen[t][:, envs].reshape(*own.shape[:2], *[1] * (own.dim() - 2))
+                return torch.where(where, actions[t][:, envs].reshape(own.shape), own)
+
+            return mix
+
+        return mixed
 
     def descend(self, gradients: Mapping[str, Tensor], report: dict[str, Tensor]) -> dict[str, Tensor]:
         """Update parameters by their gradients, and return the metrics."""
@@ -376,30 +383,25 @@ class Networks(Resumable, Generic[C]):
         return {**self.parameters, **self.experience.learned}
 
 
+N = TypeVar("N", bound=Networks[Any])
+
+
+def by_shards(
+    differentiate: Callable[[N, Transitions, Tensor], Descent],
+) -> Callable[[N, Transitions, Tensor], Descent]:
+    """Decorate a method that differentiates the losses of a batch with its noise `[S, M, ...]`, to run it by shards."""
+
+    @wraps(differentiate)
+    def descent(learner: N, batch: Transitions, noise: Tensor) -> Descent:
+        if learner.shards.count == 1:
+            return differentiate(learner, batch, noise)
+        return learner.mean_of_shards(differentiate, NoisyBatch(batch, noise))
+
+    return descent
+
+
 Noise = Callable[[Sequence[Tensor], int], Tensor]
 """Function of the layers of the actor (`BoundEnsemble.trace`) and the step that returns the noise `[S, N, A]`."""
-
-
-def sometimes_random(
-    config: OffPolicyConfig, experience: Experience, generators: Sequence[torch.Generator]
-) -> Callable[[Act], Act]:
-    """Return a function of a policy that returns it with a share `random_exploration` of random actions."""
-    if not config.random_exploration:
-        return lambda act: act
-    shape = config.train_freq, config.num_envs
-    drawn = streams.draw(generators, lambda s: torch.rand(shape, generator=s, device=s.device), dim=1)
-    chosen = drawn < config.random_exploration
-    actions = streams.draw(generators, lambda s: experience.random(shape, s), dim=1)
-
-    def mixed(act: Act) -> Act:
-        def mix(obs: Tensor, t: int, envs: slice) -> Tensor:
-            own = act(obs, t, envs)
-            where = chosen[t][:, envs].reshape(*own.shape[:2], *[1] * (own.dim() - 2))
-            return torch.where(where, actions[t][:, envs].reshape(own.shape), own)
-
-        return mix
-
-    return mixed
 
 
 def exploration_noise(

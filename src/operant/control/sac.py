@@ -25,6 +25,7 @@ from operant.control.off_policy import (
     Networks,
     OffPolicyConfig,
     alternate,
+    by_shards,
     exploration_noise,
     require_shards,
 )
@@ -217,15 +218,17 @@ class SAC(Networks[SACConfig]):
         """Take one gradient step on critics, policy and temperature, and update the target critics."""
         samples = self.config.batch_size
         noise = streams.draw(self.update_streams, lambda stream: self.bounds.normal((2, samples), stream), dim=1)
-        metrics = self.descend(*self.mean(SAC.improve_critics, batch, noise[0]))
-        metrics |= self.descend(*self.mean(SAC.improve_policy, batch, noise[1]))
+        metrics = self.descend(*self.improve_critics(batch, noise[0]))
+        metrics |= self.descend(*self.improve_policy(batch, noise[1]))
         self.parameters["targets"].lerp_(self.parameters["critics"], self.config.tau)
         return metrics
 
+    @by_shards
     def improve_critics(self, batch: Transitions, noise: Tensor) -> Descent:
         """Differentiate the critic loss; `noise` is the noise of target actions."""
         return self.critic_gradient(batch, self.compute_targets(batch, noise))
 
+    @by_shards
     def improve_policy(self, batch: Transitions, noise: Tensor) -> Descent:
         """Differentiate the losses of policy and temperature; `noise` is the noise of the policy's actions."""
         return self.actor_gradient(batch, noise)

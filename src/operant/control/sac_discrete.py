@@ -19,7 +19,7 @@ from torch import Tensor
 
 from operant import ops, streams
 from operant.control.compatibility import require_suitable
-from operant.control.off_policy import Descent, Networks, OffPolicyConfig, alternate, sometimes_random
+from operant.control.off_policy import Descent, Networks, OffPolicyConfig, alternate
 from operant.control.sac import CRITICS, LEAST_ALPHA
 from operant.envs import BatchEnv, Tree
 from operant.nets import BoundEnsemble, CategoricalHead, EnsemblePass, StackedAdam, compilable
@@ -152,9 +152,11 @@ class DiscreteSAC(Networks[DiscreteSACConfig]):
         """Sample actions from the policy for `train_freq` steps, and store the transitions."""
         steps, rows = self.config.train_freq, self.config.num_envs
         noise = streams.draw(self.action_streams, lambda stream: self.head.noise((steps, rows), stream), dim=1)
-        mixed = sometimes_random(self.config, self.experience, self.action_streams)
-        act = mixed(lambda obs, t, _: ops.categorical_sample(self.policy(obs), noise[t]))
-        return self.experience.collect(steps, act)
+
+        def act(obs: Tensor, t: int, envs: slice, actor: BoundEnsemble) -> Tensor:
+            return ops.categorical_sample(actor(obs)[0], noise[t])
+
+        return self.collect_with(act)
 
     def sample(self) -> Transitions:
         """Sample a batch from the replay buffer."""

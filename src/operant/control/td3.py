@@ -26,6 +26,7 @@ from operant.control.off_policy import (
     Networks,
     OffPolicyConfig,
     alternate,
+    by_shards,
     exploration_noise,
     require_shards,
 )
@@ -212,18 +213,20 @@ class TD3(Networks[TD3Config]):
         """Take one gradient step on the critics; every `policy_delay` steps also on the policy and the targets."""
         samples = self.config.batch_size
         noise = streams.draw(self.update_streams, lambda stream: self.bounds.normal((samples,), stream))
-        metrics = self.descend(*self.mean(TD3.improve_critics, batch, noise))
+        metrics = self.descend(*self.improve_critics(batch, noise))
         self.updates += 1
         if self.updates % self.config.policy_delay == 0:
-            self.actor_loss = self.descend(*self.mean(TD3.improve_policy, batch, noise))["losses/actor"]
+            self.actor_loss = self.descend(*self.improve_policy(batch, noise))["losses/actor"]
             for name in ("actor", "critics"):
                 self.parameters[f"target_{name}"].lerp_(self.parameters[name], self.config.tau)
         return {**metrics, "losses/actor": self.actor_loss}
 
+    @by_shards
     def improve_critics(self, batch: Transitions, noise: Tensor) -> Descent:
         """Differentiate the critic loss; `noise` is the noise of target actions."""
         return self.critic_gradient(batch, self.compute_targets(batch, noise))
 
+    @by_shards
     def improve_policy(self, batch: Transitions, noise: Tensor) -> Descent:
         """Differentiate the policy loss; `noise` is not used."""
         return self.actor_gradient(batch)
