@@ -257,11 +257,8 @@ class Sampler(DeclaredState):
 
     def answers(self, count: int, group: int) -> Answers:
         """Sample answers to the next `count` prompts, `group` each, without advancing to later prompts."""
-        return self.ask(self.next_prompts(count), group, self._chance)
-
-    def ask(self, prompts: Sequence[Prompt], group: int, chance: torch.Generator) -> Answers:
-        """Sample answers to the given prompts, `group` each."""
-        return ask(self.engine, prompts, group, self.sampling, tokenizer=self.tokenizer, generator=chance)
+        options: dict[str, Any] = {"tokenizer": self.tokenizer, "generator": self._chance}
+        return ask(self.engine, self.next_prompts(count), group, self.sampling, **options)
 
     def next_prompts(self, count: int) -> list[Prompt]:
         """Return the next `count` prompts."""
