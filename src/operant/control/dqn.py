@@ -177,8 +177,8 @@ class DQN(Resumable):
         budget: int,
         algorithm: str = "dqn",
     ) -> None:
-        require_budget(budget, learning_starts=config.learning_starts)
         require_suitable(env, algorithm)
+        require_budget(budget, learning_starts=config.learning_starts)
         self.config, self.seeds, self.budget, self.device = config, list(seeds), budget, env.device
         self.target_range = config.target_range(config.gamma)
         head = CategoricalHead(env.action_space)  # pyright: ignore[reportArgumentType]

@@ -1,30 +1,23 @@
-"""Shared parts of off-policy actor-critics: hyperparameters, named networks, alternating collection and updates."""
+"""Shared parts of off-policy actor-critics: hyperparameters, alternating collection and updates, exploration noise."""
 
-from collections.abc import Callable, Mapping, Sequence
-from copy import copy
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import cached_property, partial, wraps
-from typing import Annotated, Any, Generic, Protocol, Self, TypeVar
+from typing import Annotated, Any, Protocol
 
 import torch
 from torch import Tensor
 
 from operant import streams
-from operant.control.replay_collector import Act, Experience, ReplayConfig
+from operant.control.replay_collector import Experience, ReplayConfig
 from operant.control.scaled_experience import ScaledExperience
 from operant.control.state_noise import StateNoise, require_state_noise
 from operant.nets import (
     Activation,
-    BoundEnsemble,
     Ensemble,
-    Program,
-    StackedAdam,
     TorsoName,
     encoders,
     modules,
     network_of_vectors,
-    one_by_one,
-    programs,
     whole_network,
 )
 from operant.runtime.bounds import Interval, NonNegativeInt, PositiveFloat, PositiveInt, UnitFloat, require
@@ -32,13 +25,7 @@ from operant.runtime.budget import iterations
 from operant.runtime.learner import Metrics
 from operant.runtime.metrics_window import DROPPED, update_metrics
 from operant.runtime.rollouts import all_episodes
-from operant.runtime.shards import Alone, Shards
 from operant.runtime.transitions import Transitions
-from operant.runtime.weights import Weights
-from operant.state import Resumable
-
-Descent = tuple[Mapping[str, Tensor], dict[str, Tensor]]
-"""Gradients `[S, P]` of named parameters, and diagnostics `[S]`."""
 
 
 class TakesTurns(Protocol):
@@ -222,184 +209,6 @@ class OffPolicyConfig(ReplayConfig):
         return Ensemble(layers, members=members)
 
 
-C = TypeVar("C", bound=OffPolicyConfig)
-
-
-@dataclass(frozen=True)
-class NoisyBatch:
-    """A batch, and the noise `[S, M, ...]` of its samples."""
-
-    transitions: Transitions
-    noise: Tensor
-
-    @property
-    def weights(self) -> Tensor | None:
-        """The weights of the transitions."""
-        return self.transitions.weights
-
-    def map(self, function: Callable[[Tensor], Tensor]) -> Self:
-        """Return the batch with `function` applied to every tensor."""
-        return type(self)(self.transitions.map(function), function(self.noise))
-
-
-class Networks(Resumable, Generic[C]):
-    """The networks of a learner by name, with their targets and optimizers.
-
-    Attributes:
-        shards: division of environments and batches among processes.
-        shapes: shapes of the networks, by parameter name.
-        parameters: parameters by name, `[S, P]` each.
-        optimizers: optimizers of the parameters trained by gradient steps.
-    """
-
-    STATE = ("consumed", "parameters", "optimizers", "experience", "action_streams", "update_streams")
-
-    config: C
-    shards: Shards = Shards(1, Alone())
-    seeds: list[int]
-    device: torch.device
-    experience: Experience
-    action_streams: list[torch.Generator]
-    shapes: Mapping[str, Ensemble]
-    parameters: Mapping[str, Tensor]
-    optimizers: Mapping[str, StackedAdam]
-    actor: BoundEnsemble
-
-    def bind(self, parameters: Mapping[str, Tensor]) -> None:
-        """Use `parameters`, by name `[S, P]` each; networks become attributes with the same names."""
-        self.parameters = parameters
-        for name, shape in self.shapes.items():
-            setattr(self, name, shape.bind(parameters[name]))
-
-    def for_seed(self, seed: int) -> Self:
-        """Return a learner of the seed at one index, sharing the storage of its networks."""
-        learner = copy(self)
-        learner.bind({name: part[seed : seed + 1] for name, part in self.parameters.items()})
-        return learner
-
-    def one_by_one(self) -> list[Self]:
-        """Return the targets of compilation (see `operant.nets.one_by_one`)."""
-        samples = self.config.batch_size // self.shards.count
-        return one_by_one(self, samples=samples, hidden=self.config.hidden_sizes)
-
-    def mean_of_shards(
-        self, differentiate: "Callable[[Self, Transitions, Tensor], Descent]", batch: NoisyBatch
-    ) -> Descent:
-        """Return the means over the shards of a batch of what `differentiate` returns (see `by_shards`)."""
-        sizes, names = dict[str, int](), list[str]()
-
-        def rows(learner: Self, part: NoisyBatch) -> tuple[Tensor, Sequence[Tensor]]:
-            gradients, report = differentiate(learner, part.transitions, part.noise)
-            sizes.update({name: gradient.shape[1] for name, gradient in gradients.items()})
-            names[:] = report
-            columns = [*gradients.values()]
-            return columns[0] if len(columns) == 1 else torch.cat(columns, dim=1), [*report.values()]
-
-        def stacked(parts: NoisyBatch) -> tuple[Tensor, Sequence[Tensor]]:
-            return rows(self.of_shards(), parts)
-
-        gradient, numbers = self.shards.mean(partial(rows, self), batch, stacked, kind=differentiate)
-        columns: Sequence[Tensor] = torch.split(gradient, [*sizes.values()], dim=1)
-        return dict(zip(sizes, columns, strict=True)), dict(zip(names, numbers, strict=True))
-
-    def of_shards(self) -> Self:
-        """Return this learner with the current networks of each seed for every shard of this process."""
-        learner = self._of_shards
-        for name, part in learner.parameters.items():
-            if part is not self.parameters[name]:
-                part.unflatten(0, (len(self.seeds), -1)).copy_(self.parameters[name].unsqueeze(1))
-        return learner
-
-    @cached_property
-    def _of_shards(self) -> Self:
-        learner, count = copy(self), len(self.shards.mine)
-        for name in [name for name, value in vars(self).items() if isinstance(value, Program)]:
-            del vars(learner)[name]
-        learner.seeds = [seed for seed in self.seeds for _ in range(count)]
-        # Compiled programs know nothing of parts, nor do modules from outside: they have copies of the parameters.
-        compiled = any(program.compiled for program in programs(self))
-        shapes = {name: None if compiled else shape.in_parts(count) for name, shape in self.shapes.items()}
-        learner.shapes = {name: shape or self.shapes[name] for name, shape in shapes.items()}
-        learner.bind(
-            {
-                name: part if shapes.get(name) else part.repeat_interleave(count, 0)
-                for name, part in self.parameters.items()
-            }
-        )
-        for own, program in zip(programs(self), programs(learner), strict=True):
-            program.compiled = own.compiled
-        return learner
-
-    def collect_with(self, act: Callable[[Tensor, int, slice, BoundEnsemble], Tensor]) -> Metrics:
-        """Take `train_freq` steps, and store the transitions.
-
-        Args:
-            act: returns actions `[S, n, A]` for observations `[S, n, D]`, the step, the slice of these n environments
-                among the N of each seed, and the actor; for several shards together `[S * K', N / K, ...]`.
-        """
-        mixed = self._sometimes_random() if self.config.random_exploration else None
-
-        def acting(actor: BoundEnsemble) -> Act:
-            def own(obs: Tensor, t: int, envs: slice) -> Tensor:
-                return act(obs, t, envs, actor)
-
-            return own if mixed is None else mixed(own)
-
-        return self.experience.collect(
-            self.config.train_freq, acting(self.actor), lambda: acting(self.of_shards().actor)
-        )
-
-    def _sometimes_random(self) -> Callable[[Act], Act]:
-        """Return a function of a policy that returns it with a share `random_exploration` of random actions."""
-        generators, shape = self.action_streams, (self.config.train_freq, self.config.num_envs)
-        drawn = streams.draw(generators, lambda s: torch.rand(shape, generator=s, device=s.device), dim=1)
-        chosen = drawn < self.config.random_exploration
-        actions = streams.draw(generators, lambda s: self.experience.random(shape, s), dim=1)
-
-        def mixed(act: Act) -> Act:
-            def mix(obs: Tensor, t: int, envs: slice) -> Tensor:
-                own = act(obs, t, envs)
-                where = chosen[t][:, envs].reshape(*own.shape[:2], *[1] * (own.dim() - 2))
-                return torch.where(where, actions[t][:, envs].reshape(own.shape), own)
-
-            return mix
-
-        return mixed
-
-    def descend(self, gradients: Mapping[str, Tensor], report: dict[str, Tensor]) -> dict[str, Tensor]:
-        """Update parameters by their gradients, and return the metrics."""
-        for name, gradient in gradients.items():
-            self.optimizers[name].step(gradient, learning_rate=self.config.learning_rate)
-        return report
-
-    @property
-    def counts(self) -> Tensor:
-        """Updates `[2, S]` of all optimizers together: attempted, and skipped."""
-        return torch.stack([optimizer.counts for optimizer in self.optimizers.values()]).sum(0)
-
-    @property
-    def learned(self) -> Weights:
-        """All trained parameters and their targets; and the weights of wrappers."""
-        return {**self.parameters, **self.experience.learned}
-
-
-N = TypeVar("N", bound=Networks[Any])
-
-
-def by_shards(
-    differentiate: Callable[[N, Transitions, Tensor], Descent],
-) -> Callable[[N, Transitions, Tensor], Descent]:
-    """Decorate a method that differentiates the losses of a batch with its noise `[S, M, ...]`, to run it by shards."""
-
-    @wraps(differentiate)
-    def descent(learner: N, batch: Transitions, noise: Tensor) -> Descent:
-        if learner.shards.count == 1:
-            return differentiate(learner, batch, noise)
-        return learner.mean_of_shards(differentiate, NoisyBatch(batch, noise))
-
-    return descent
-
-
 Noise = Callable[[Sequence[Tensor], int], Tensor]
 """Function of the layers of the actor (`BoundEnsemble.trace`) and the step that returns the noise `[S, N, A]`."""
 
@@ -435,16 +244,3 @@ def exploration_noise(
         return lambda trace, t: noise.at(trace[-2], t)
 
     return of_states
-
-
-def require_shards(config: OffPolicyConfig, shards: Shards) -> None:
-    """Check that environments and batches can be divided.
-
-    Raises:
-        ValueError: if they cannot be divided.
-    """
-    shards.require_even(num_envs=config.num_envs, batch_size=config.batch_size)
-    if shards.count > 1 and getattr(config, "sde_every", None) is not None:
-        raise ValueError(f"use_sde uses the same weights in all environments: leave out --shards {shards.count}")
-    if shards.count > 1 and config.hindsight != "none":
-        raise ValueError(f"hindsight does not support shards: leave out --shards {shards.count}")

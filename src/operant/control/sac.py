@@ -19,22 +19,13 @@ import torch
 from torch import Tensor
 
 from operant import ops, streams
-from operant.control.compatibility import require_suitable
-from operant.control.off_policy import (
-    Descent,
-    Networks,
-    OffPolicyConfig,
-    alternate,
-    by_shards,
-    exploration_noise,
-    require_shards,
-)
+from operant.control.off_policy import OffPolicyConfig, alternate, exploration_noise
+from operant.control.off_policy_learner import Descent, OffPolicyLearner, by_shards
 from operant.control.presets import REACH
 from operant.control.state_noise import StateNoiseConfig
 from operant.envs import BatchEnv, Tree
 from operant.nets import Bounded, BoundEnsemble, EnsemblePass, StackedAdam, compilable
 from operant.runtime.bounds import NonNegativeFloat
-from operant.runtime.budget import require_budget
 from operant.runtime.learner import Metrics
 from operant.runtime.shards import Shards
 from operant.runtime.transitions import Transitions
@@ -88,7 +79,7 @@ PRESETS: Mapping[str, Mapping[str, Any]] = {
 """Presets: by task, selected automatically, or by name. Other fields keep their defaults."""
 
 
-class SAC(Networks[SACConfig]):
+class SAC(OffPolicyLearner[SACConfig]):
     """Learner that trains `S` seeds as one program.
 
     Args:
@@ -123,31 +114,14 @@ class SAC(Networks[SACConfig]):
         algorithm: str = "sac",
         shards: Shards | None = None,
     ) -> None:
-        self.shards = shards or Shards()
-        require_budget(budget, learning_starts=config.learning_starts)
-        require_shards(config, self.shards)
-        require_suitable(first_env := env[0] if isinstance(env, Sequence) else env, algorithm)
-        self.config, self.seeds, self.budget, self.device = config, list(seeds), budget, first_env.device
-        self.target_range = config.target_range(config.gamma)
-        self.bounds = Bounded(first_env.action_space, device=first_env.device)
-        self.experience = config.experience(
-            env,
-            seeds=seeds,
-            rows=config.num_envs,
-            capacity=config.buffer_size,
-            to_env=self.bounds.to_env,
-            random=self.bounds.uniform,
-            config=config,
-            shards=self.shards,
-        )
-        self.action_streams = streams.of_seeds(seeds, "policy", device=self.device)
+        super().__init__(config, env, seeds=seeds, budget=budget, algorithm=algorithm, shards=shards or Shards())
+        self.bounds = Bounded(self.first_env.action_space, device=self.device)
+        self.set_up(env, self.bounds.to_env, self.bounds.uniform)
         self.update_streams = streams.of_seeds(seeds, "updates", device=self.device)
         dimensions = self.bounds.dimensions
         self.target_entropy = -float(dimensions) if config.target_entropy is None else config.target_entropy
         self._make_networks(self.experience.collector.obs.shape[-1], dimensions)
         self.draw_noise = exploration_noise(config, self.action_streams, self.shapes["actor"], dimensions)
-        self.close, self.rollout_steps = self.experience.close, config.rollout_steps
-        self.consumed = 0
 
     def _make_networks(self, features: int, dimensions: int) -> None:
         config = self.config
@@ -167,11 +141,6 @@ class SAC(Networks[SACConfig]):
             name: StackedAdam(parameters[name], max_grad_norm=config.max_grad_norm)
             for name in ("actor", "critics", "log_alpha")
         }
-
-    @property
-    def gradient_steps(self) -> int:
-        """Gradient steps of the whole run."""
-        return self.config.updates(self.budget)
 
     def iterate(self) -> Metrics:
         """Alternate collection and updates; the first call takes random actions before."""

@@ -18,14 +18,14 @@ import torch
 from torch import Tensor
 
 from operant import ops, streams
-from operant.control.compatibility import require_suitable
-from operant.control.off_policy import Descent, Networks, OffPolicyConfig, alternate
+from operant.control.off_policy import OffPolicyConfig, alternate
+from operant.control.off_policy_learner import Descent, OffPolicyLearner
 from operant.control.sac import CRITICS, LEAST_ALPHA
 from operant.envs import BatchEnv, Tree
 from operant.nets import BoundEnsemble, CategoricalHead, EnsemblePass, StackedAdam, compilable
 from operant.runtime.bounds import NonNegativeFloat, UnitFloat
-from operant.runtime.budget import require_budget
 from operant.runtime.learner import Metrics
+from operant.runtime.shards import Alone, Shards
 from operant.runtime.transitions import Transitions
 
 
@@ -57,7 +57,7 @@ PRESETS: Mapping[str, Mapping[str, Any]] = {
 """Presets: by task, selected automatically, or by name. Other fields keep their defaults."""
 
 
-class DiscreteSAC(Networks[DiscreteSACConfig]):
+class DiscreteSAC(OffPolicyLearner[DiscreteSACConfig]):
     """Learner that trains `S` seeds as one program.
 
     Args:
@@ -91,26 +91,13 @@ class DiscreteSAC(Networks[DiscreteSACConfig]):
         budget: int,
         algorithm: str = "sac-discrete",
     ) -> None:
-        require_budget(budget, learning_starts=config.learning_starts)
-        require_suitable(env, algorithm)
-        self.config, self.seeds, self.budget, self.device = config, list(seeds), budget, env.device
-        self.target_range = config.target_range(config.gamma)
+        alone = Shards(1, Alone())
+        super().__init__(config, env, seeds=seeds, budget=budget, algorithm=algorithm, shards=alone)
         self.head = CategoricalHead(env.action_space)  # pyright: ignore[reportArgumentType]
         self.choices = self.head.outputs
-        self.experience = config.experience(
-            env,
-            seeds=seeds,
-            rows=config.num_envs,
-            capacity=config.buffer_size,
-            to_env=self.head.to_env,
-            random=self.uniform,
-            config=config,
-        )
-        self.action_streams = streams.of_seeds(seeds, "policy", device=env.device)
+        self.set_up(env, self.head.to_env, self.uniform)
         self.target_entropy = config.target_entropy_scale * log(self.choices)
         self._make_networks(self.experience.collector.obs.shape[-1])
-        self.close, self.rollout_steps = self.experience.close, config.rollout_steps
-        self.consumed = 0
 
     def _make_networks(self, features: int) -> None:
         config, choices = self.config, self.choices
@@ -133,11 +120,6 @@ class DiscreteSAC(Networks[DiscreteSACConfig]):
     def uniform(self, shape: tuple[int, ...], generator: torch.Generator) -> Tensor:
         """Draw uniform actions `[*shape]`."""
         return torch.randint(self.choices, shape, generator=generator, device=generator.device)
-
-    @property
-    def gradient_steps(self) -> int:
-        """Gradient steps of the whole run."""
-        return self.config.updates(self.budget)
 
     def iterate(self) -> Metrics:
         """Alternate collection and updates; the first call takes random actions before."""

@@ -47,8 +47,8 @@ STEP_SIZES: Mapping[str, float] = {"grpo": 1.4e-4, "iterative-grpo": 1.4e-4, "rl
 critic estimates an advantage per token."""
 
 TASK_STEP_SIZES: Mapping[tuple[str, str], float] = {("grpo", "steps"): 2.8e-4}
-"""Exceptions to `STEP_SIZES` by task, whatever its options. The noise of a run grows with the square root of its answers, so
-10 000 prompts of `steps` allow twice the learning rate of 40 000 prompts of `arithmetic`, and need it to gain as much."""
+"""Exceptions to `STEP_SIZES` by task, whatever its options. The noise of a run grows with the square root of its
+answers, so 10 000 prompts of `steps` allow twice the learning rate of 40 000 prompts of `arithmetic`."""
 
 ANSWERS = 256
 """Number of answers per optimizer step for `STEP_SIZES`."""

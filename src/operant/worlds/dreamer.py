@@ -116,8 +116,8 @@ class Dreamer(Resumable):
     def __init__(
         self, config: DreamerConfig, env: BatchEnv, *, seeds: Sequence[int], budget: int, algorithm: str = "dreamer"
     ) -> None:
-        require_budget(budget)
         require_suitable(env, algorithm)
+        require_budget(budget)
         require_rows(env, seeds, config.num_envs)
         self.config, self.seeds, self.budget, self.device = config, list(seeds), budget, env.device
         self.close = env.close

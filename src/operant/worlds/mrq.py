@@ -104,8 +104,8 @@ class MRQ(Resumable):
     def __init__(
         self, config: MRQConfig, env: BatchEnv, *, seeds: Sequence[int], budget: int, algorithm: str = "mrq"
     ) -> None:
-        require_budget(budget, learning_starts=config.learning_starts)
         require_suitable(env, algorithm)
+        require_budget(budget, learning_starts=config.learning_starts)
         self.config, self.seeds, self.budget, self.device = config, list(seeds), budget, env.device
         self.actions = action_vectors(env.action_space, temperature=config.gumbel_temperature, device=env.device)
         self.experience = Experience(

@@ -165,8 +165,8 @@ class MuZero(BoardGamePlayer, Resumable):
     def __init__(
         self, config: MuZeroConfig, env: BatchEnv, *, seeds: Sequence[int], budget: int, algorithm: str = "muzero"
     ) -> None:
-        require_budget(budget, unit="step")
         require_suitable(env, algorithm)
+        require_budget(budget, unit="step")
         require_rows(env, seeds, config.num_envs)
         self.config, self.seeds, self.budget, self.device = config, list(seeds), budget, env.device
         self.game = rules_of(env)

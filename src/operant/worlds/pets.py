@@ -111,8 +111,8 @@ class PETS(Resumable):
     def __init__(
         self, config: PETSConfig, env: BatchEnv, *, seeds: Sequence[int], budget: int, algorithm: str = "pets"
     ) -> None:
-        require_budget(budget, learning_starts=config.learning_starts)
         require_suitable(env, algorithm)
+        require_budget(budget, learning_starts=config.learning_starts)
         self.config, self.seeds, self.budget, self.device = config, list(seeds), budget, env.device
         self.bounds = Bounded(env.action_space, device=env.device)
         self.experience = Experience(
