@@ -119,6 +119,40 @@ def assert_reports_alike(block, alone, *, place):
         )
 
 
+def assert_learns_alone_as_in_company(fresh, *, iterations, atol=1e-5):
+    """Check that what a seed learns does not depend on the others; return the learners of three, one and two seeds.
+
+    Args:
+        fresh: returns a learner of these seeds.
+        iterations: number of iterations of each learner.
+        atol: absolute tolerance of the parameters.
+    """
+    block, alone, pair = (fresh(seeds) for seeds in [(3, 5, 8), (5,), (5, 3)])
+    for _ in range(iterations):
+        for learner in (block, alone, pair):
+            learner.iterate()
+    one, single, two = (getattr(each, "agent", each).parameters for each in (block, alone, pair))
+    torch.testing.assert_close(one[1], single[0], rtol=1e-3, atol=atol)
+    torch.testing.assert_close(one[[1, 0]], two, rtol=1e-3, atol=atol)
+    return block, alone, pair
+
+
+def assert_a_bad_reward_skips_one_update_of_its_seed(clean, hit, *, updates):
+    """Check that a NaN in the second batch of the second seed of `hit` ends its `updates`, and nothing else."""
+    skipped, due = [], []
+    for iteration in range(4):
+        before = hit.agent.parameters[1].clone()
+        clean.iterate()
+        metrics = hit.iterate()
+        skipped.append(metrics["health/skipped_updates"].tolist())
+        due.append(metrics["health/updates"].tolist())
+        assert torch.equal(hit.agent.parameters[1], before) is (iteration == 1)
+    assert skipped == [[0, 0], [0, updates], [0, 0], [0, 0]]
+    assert due == [[updates, updates]] * 4
+    assert torch.equal(hit.agent.parameters[0], clean.agent.parameters[0])
+    assert hit.agent.parameters.isfinite().all()
+
+
 def assert_resumes_exactly(fresh, tmp_path, iterations=3, between=lambda: None):
     """Check that a learner of `fresh()` resumes bit for bit from a checkpoint of another, after a call of `between`."""
     whole, first, second = fresh(), fresh(), fresh()

@@ -7,8 +7,10 @@ from torch.distributions import Categorical, Independent, Normal
 
 from control.learners import (
     TASKS,
+    assert_a_bad_reward_skips_one_update_of_its_seed,
     assert_a_refused_state_changes_nothing,
     assert_equal_metrics,
+    assert_learns_alone_as_in_company,
     assert_resumes_exactly,
     assert_solved,
     build,
@@ -251,13 +253,7 @@ def test_one_update_is_the_same_alone_and_among_other_seeds(task, optimizer, cri
 @TASKS
 def test_a_seed_learns_the_same_in_any_company(task):
     config = {"normalize_obs": True, "normalize_reward": True}
-    learners = [learner(task, seeds, **config) for seeds in [(3, 5, 8), (5,), (5, 3)]]
-    for _ in range(8):
-        for a2c in learners:
-            a2c.iterate()
-    block, alone, pair = learners
-    torch.testing.assert_close(block.agent.parameters[1], alone.agent.parameters[0], rtol=1e-3, atol=1e-5)
-    torch.testing.assert_close(block.agent.parameters[[1, 0]], pair.agent.parameters, rtol=1e-3, atol=1e-5)
+    assert_learns_alone_as_in_company(lambda seeds: learner(task, seeds, **config), iterations=8)
 
 
 # Resume and invalid numbers
@@ -290,18 +286,7 @@ def test_a_state_of_another_configuration_is_rejected():
 
 def test_a_reward_that_is_not_a_number_harms_its_own_seed_alone_and_for_one_update():
     clean, hit = learner(), learner(wrap=poison(row=5, when=10))
-    skipped, due = [], []
-    for iteration in range(4):
-        before = hit.agent.parameters[1].clone()
-        clean.iterate()
-        metrics = hit.iterate()
-        skipped.append(metrics["health/skipped_updates"].tolist())
-        due.append(metrics["health/updates"].tolist())
-        assert torch.equal(hit.agent.parameters[1], before) is (iteration == 1)
-    assert skipped == [[0, 0], [0, 1], [0, 0], [0, 0]]
-    assert due == [[1, 1]] * 4
-    assert torch.equal(hit.agent.parameters[0], clean.agent.parameters[0])
-    assert hit.agent.parameters.isfinite().all()
+    assert_a_bad_reward_skips_one_update_of_its_seed(clean, hit, updates=1)
 
 
 def test_one_bad_reward_does_not_end_a_training():

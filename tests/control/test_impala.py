@@ -10,6 +10,7 @@ from control.learners import (
     TASKS,
     assert_a_refused_state_changes_nothing,
     assert_equal_metrics,
+    assert_learns_alone_as_in_company,
     assert_resumes_exactly,
     assert_solved,
     build,
@@ -294,13 +295,7 @@ def test_stale_rollouts_are_dropped_and_counted(started):
 
 @TASKS
 def test_a_seed_learns_the_same_in_any_company(task):
-    learners = [learner(task, seeds) for seeds in [(3, 5, 8), (5,), (5, 3)]]
-    for _ in range(8):
-        for impala in learners:
-            impala.iterate()
-    block, alone, pair = learners
-    torch.testing.assert_close(block.agent.parameters[1], alone.agent.parameters[0], rtol=1e-3, atol=1e-5)
-    torch.testing.assert_close(block.agent.parameters[[1, 0]], pair.agent.parameters, rtol=1e-3, atol=1e-5)
+    assert_learns_alone_as_in_company(lambda seeds: learner(task, seeds), iterations=8)
 
 
 @TASKS

@@ -1,17 +1,21 @@
 """Guarantees of PPO for each seed: independence of other seeds, exact resume, and NaN in one seed alone."""
 
-import gymnasium
 import pytest
 import torch
-from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
-from control.learners import TASKS, Changed, learner, same
+from control.learners import (
+    TASKS,
+    assert_a_bad_reward_skips_one_update_of_its_seed,
+    assert_equal_metrics,
+    assert_learns_alone_as_in_company,
+    assert_resumes_exactly,
+    learner,
+    next_step,
+    poison,
+    same,
+)
 from control.probes import Constant
-from operant.envs import GymnasiumEnv
-from operant.runtime.checkpoints import Checkpoints
-from operant.runtime.checkpoints import load as load_checkpoint
 from operant.runtime.training import train
-from operant.streams import row_seeds
 
 # Independence of seeds
 
@@ -44,13 +48,9 @@ def test_one_update_is_the_same_alone_and_among_other_seeds(task, minibatches):
 @pytest.mark.parametrize("target_kl", [None, 0.001])
 def test_a_seed_learns_the_same_in_any_company(task, target_kl):
     config = {"normalize_obs": True, "normalize_reward": True, "target_kl": target_kl, "learning_rate": 3e-3}
-    learners = [learner(task, seeds, num_epochs=4, **config) for seeds in [(3, 5, 8), (5,), (5, 3)]]
-    for _ in range(5):
-        for ppo in learners:
-            ppo.iterate()
-    block, alone, pair = learners
-    torch.testing.assert_close(block.agent.parameters[1], alone.agent.parameters[0], rtol=1e-3, atol=1e-5)
-    torch.testing.assert_close(block.agent.parameters[[1, 0]], pair.agent.parameters, rtol=1e-3, atol=1e-5)
+    block, *_ = assert_learns_alone_as_in_company(
+        lambda seeds: learner(task, seeds, num_epochs=4, **config), iterations=5
+    )
     steps = block.optimizer.steps.unique()
     assert len(steps) == 1 if target_kl is None else len(steps) > 1, "the test must stop seeds at different times"
 
@@ -69,24 +69,7 @@ def test_training_resumes_bit_for_bit_from_a_checkpoint(task, backend, normalize
         "clip_range_schedule": "linear",
         "target_kl": 0.05,
     }
-    whole, first, second = (learner(task, backend=backend, **config) for _ in range(3))
-    for _ in range(3):
-        whole.iterate()
-        first.iterate()
-    saved = first.state_dict()
-    folder = Checkpoints(tmp_path / "checkpoints").save(saved, first.consumed)
-    first.iterate()  # must not change the saved state
-    second.load_state_dict(load_checkpoint(folder))
-    assert second.consumed == 3 * 64
-    assert same(second.state_dict(), saved)
-    for _ in range(3):
-        expected, got = whole.iterate(), second.iterate()
-        assert expected.keys() == got.keys()
-        for name, value in expected.items():
-            torch.testing.assert_close(
-                torch.as_tensor(got[name]), torch.as_tensor(value), rtol=0, atol=0, equal_nan=True
-            )
-    assert same(whole.state_dict(), second.state_dict())
+    assert_resumes_exactly(lambda: learner(task, backend=backend, **config), tmp_path)
 
 
 def test_the_statistics_of_the_normalizer_are_part_of_the_state():
@@ -142,32 +125,10 @@ def test_target_kl_stops_single_seeds():
     assert 0 < ppo.optimizer.steps[1] < 5 * 4
 
 
-def poison(row, when):
-    """Return a wrapper that makes the reward and the score of one environment NaN at one step."""
-
-    def change(step, time):
-        bad = step.reward.clone()
-        bad[row] = torch.nan
-        return step._replace(reward=bad, score=bad) if time == when else step
-
-    return lambda env: Changed(env, change)
-
-
 def test_a_reward_that_is_not_a_number_harms_its_own_seed_alone_and_for_one_update():
     config = {"normalize_advantage": "batch", "num_minibatches": 1}
     clean, hit = learner(**config), learner(wrap=poison(row=5, when=20), **config)
-    skipped, due = [], []
-    for iteration in range(4):
-        before = hit.agent.parameters[1].clone()
-        clean.iterate()
-        metrics = hit.iterate()
-        skipped.append(metrics["health/skipped_updates"].tolist())
-        due.append(metrics["health/updates"].tolist())
-        assert torch.equal(hit.agent.parameters[1], before) is (iteration == 1)
-    assert skipped == [[0, 0], [0, 2], [0, 0], [0, 0]]
-    assert due == [[2, 2]] * 4
-    assert torch.equal(hit.agent.parameters[0], clean.agent.parameters[0])
-    assert hit.agent.parameters.isfinite().all()
+    assert_a_bad_reward_skips_one_update_of_its_seed(clean, hit, updates=2)
 
 
 def test_one_bad_reward_does_not_end_a_training():
@@ -182,32 +143,13 @@ def test_returns_that_are_all_equal_do_not_end_a_training():
 
 def test_invalid_transitions_take_no_part():
     def run(junk):
-        def change(step, _):
-            over = (step.terminated | step.truncated).unsqueeze(1)  # the next transition is invalid
-            invalid = ~step.valid
-            return step._replace(
-                obs=torch.where(over, junk * torch.ones_like(step.obs), step.obs),
-                reward=step.reward.masked_fill(invalid, junk),
-                score=step.score.masked_fill(invalid, junk * junk),
-                final_obs=torch.where(invalid.unsqueeze(1), junk * torch.ones_like(step.obs), step.final_obs),
-            )
-
-        def short():
-            return gymnasium.make("CartPole-v1", max_episode_steps=9)
-
-        def next_step(_):
-            vector = SyncVectorEnv([short] * 8, autoreset_mode=AutoresetMode.NEXT_STEP)
-            return Changed(GymnasiumEnv(vector, row_seeds((3, 5), 4, "environment")), change)
-
-        ppo = learner(wrap=next_step, target_kl=0.1, ent_coef=0.01)
+        ppo = learner(wrap=next_step(junk), target_kl=0.1, ent_coef=0.01)
         return [ppo.iterate() for _ in range(4)], ppo
 
-    expected, calm = run(0.0)
-    got, wild = run(1e6)
+    (expected, calm), (got, wild) = run(0.0), run(1e6)
     assert torch.equal(calm.agent.parameters, wild.agent.parameters)
     for one, other in zip(expected, got, strict=True):
-        for name, value in one.items():
-            torch.testing.assert_close(torch.as_tensor(other[name]), torch.as_tensor(value), equal_nan=True)
+        assert_equal_metrics(one, other)
     assert sum(int(metrics["rollout/episodes"].sum()) for metrics in expected) > 8
     lengths = torch.stack([metrics["rollout/episode_length"] for metrics in expected])
     assert lengths.max() <= 9, "the invalid transitions do not count as steps"

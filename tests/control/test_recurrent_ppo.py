@@ -9,6 +9,8 @@ from torch.distributions import Categorical, Independent, Normal
 from control.learners import (
     TASKS,
     Changed,
+    assert_a_bad_reward_skips_one_update_of_its_seed,
+    assert_learns_alone_as_in_company,
     assert_reports_alike,
     assert_resumes_exactly,
     build,
@@ -300,11 +302,7 @@ def test_one_update_is_the_same_alone_and_among_other_seeds(task):
 
 
 def test_a_seed_learns_the_same_in_any_company():
-    block, alone = (learner("Pendulum-v1", seeds, normalize_reward=True) for seeds in [(3, 5, 8), (5,)])
-    for _ in range(3):
-        block.iterate()
-        alone.iterate()
-    torch.testing.assert_close(block.agent.parameters[1], alone.agent.parameters[0], rtol=1e-3, atol=1e-5)
+    assert_learns_alone_as_in_company(lambda seeds: learner("Pendulum-v1", seeds, normalize_reward=True), iterations=3)
 
 
 def test_a_seed_that_is_stopped_reports_the_same_in_any_company():
@@ -332,18 +330,7 @@ def test_training_resumes_bit_for_bit_from_a_checkpoint(task, tmp_path):
 def test_a_reward_that_is_not_a_number_harms_its_own_seed_alone_and_for_one_update():
     config = {"normalize_advantage": "batch", "num_minibatches": 1}
     clean, hit = learner(**config), learner(wrap=poison(row=5, when=10), **config)
-    skipped, due = [], []
-    for iteration in range(4):
-        before = hit.agent.parameters[1].clone()
-        clean.iterate()
-        metrics = hit.iterate()
-        skipped.append(metrics["health/skipped_updates"].tolist())
-        due.append(metrics["health/updates"].tolist())
-        assert torch.equal(hit.agent.parameters[1], before) is (iteration == 1)
-    assert skipped == [[0, 0], [0, 2], [0, 0], [0, 0]]
-    assert due == [[2, 2]] * 4
-    assert torch.equal(hit.agent.parameters[0], clean.agent.parameters[0])
-    assert hit.agent.parameters.isfinite().all()
+    assert_a_bad_reward_skips_one_update_of_its_seed(clean, hit, updates=2)
 
 
 def test_invalid_transitions_take_no_part():

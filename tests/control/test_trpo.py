@@ -7,7 +7,9 @@ from torch.distributions import Categorical, Independent, Normal, kl_divergence
 
 from control.learners import (
     TASKS,
+    assert_a_bad_reward_skips_one_update_of_its_seed,
     assert_a_refused_state_changes_nothing,
+    assert_learns_alone_as_in_company,
     assert_resumes_exactly,
     assert_solved,
     build,
@@ -334,11 +336,7 @@ def test_one_update_is_the_same_alone_and_among_other_seeds(task, sampling):
 @SAMPLING
 def test_a_seed_learns_the_same_in_any_company(task, sampling):
     config = {"normalize_obs": True, "normalize_reward": True, "sampling": sampling}
-    block, alone = (learner(task, seeds, **config) for seeds in [(3, 5, 8), (5,)])
-    for _ in range(3):
-        block.iterate()
-        alone.iterate()
-    torch.testing.assert_close(block.agent.parameters[1], alone.agent.parameters[0], rtol=1e-3, atol=1e-4)
+    assert_learns_alone_as_in_company(lambda seeds: learner(task, seeds, **config), iterations=3, atol=1e-4)
 
 
 # Resume and invalid numbers
@@ -363,18 +361,9 @@ def test_a_rejected_state_leaves_the_learner_unchanged():
 def test_a_reward_that_is_not_a_number_harms_its_own_seed_alone_and_for_one_update():
     config = {"critic_minibatches": 1, "critic_epochs": 2}
     clean, hit = learner(**config), learner(wrap=poison(row=5, when=20), **config)
-    skipped, due = [], []
-    for iteration in range(4):
-        before = hit.agent.parameters[1].clone()
-        clean.iterate()
-        metrics = hit.iterate()
-        skipped.append(metrics["health/skipped_updates"].tolist())
-        due.append(metrics["health/updates"].tolist())
-        assert torch.equal(hit.agent.parameters[1], before) is (iteration == 1)
-    assert skipped == [[0, 0], [0, 3], [0, 0], [0, 0]], "one step of the policy and two of the critic"
-    assert due == [[3, 3]] * 4
-    assert torch.equal(hit.agent.parameters[0], clean.agent.parameters[0])
-    assert hit.agent.parameters.isfinite().all()
+    assert_a_bad_reward_skips_one_update_of_its_seed(
+        clean, hit, updates=3
+    )  # one step of the policy, and two of the critic
 
 
 @pytest.mark.parametrize("line_search", [True, False])
