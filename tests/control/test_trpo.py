@@ -359,11 +359,9 @@ def test_a_rejected_state_leaves_the_learner_unchanged():
 
 
 def test_a_reward_that_is_not_a_number_harms_its_own_seed_alone_and_for_one_update():
-    config = {"critic_minibatches": 1, "critic_epochs": 2}
+    config = {"critic_minibatches": 1, "critic_epochs": 2}  # one step of the policy, and two of the critic
     clean, hit = learner(**config), learner(wrap=poison(row=5, when=20), **config)
-    assert_a_bad_reward_skips_one_update_of_its_seed(
-        clean, hit, updates=3
-    )  # one step of the policy, and two of the critic
+    assert_a_bad_reward_skips_one_update_of_its_seed(clean, hit, updates=3)
 
 
 @pytest.mark.parametrize("line_search", [True, False])
