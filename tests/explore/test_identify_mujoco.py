@@ -21,19 +21,7 @@ def record(task, seed, true, *, episodes=20, steps=20, noise=0.01):
     env = gymnasium.make(task)
     physics = MuJoCoPhysics([env.unwrapped.model], list(true), task)
     physics.apply({name: torch.tensor([value]) for name, value in true.items()})
-    env.action_space.seed(seed)
-    draw, recorded = np.random.default_rng(seed), []
-    for episode in range(episodes):
-        seen, done = [env.reset(seed=1000 * seed + episode)[0]], []
-        for _ in range(steps):
-            done.append(env.action_space.sample())
-            obs, _, terminated, truncated, _ = env.step(done[-1])
-            seen.append(obs)
-            if terminated or truncated:
-                break
-        exact = np.array(seen)
-        recorded.append((exact + noise * draw.standard_normal(exact.shape), np.array(done)))
-    return Trajectories.of(recorded)
+    return Trajectories.record(env, episodes=episodes, steps=steps, noise=noise, seed=seed)
 
 
 def draws(seed=0):

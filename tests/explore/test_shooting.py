@@ -1,5 +1,6 @@
 """Recorded episodes, their windows and the weights of a fit."""
 
+import gymnasium
 import numpy as np
 import pytest
 import torch
@@ -19,6 +20,46 @@ def test_episodes_of_any_length_are_taken():
     found = Trajectories.of(episodes)
     assert found.lengths.tolist() == [3, 1]
     assert found.observations.shape == (2, 4, 3)
+
+
+class Counting(gymnasium.Env):
+    """Observes the seed and the number of steps; an episode terminates after four."""
+
+    observation_space = gymnasium.spaces.Box(-np.inf, np.inf, (2,))
+    action_space = gymnasium.spaces.Discrete(3)
+
+    def reset(self, *, seed=None, options=None):
+        self.seen = np.array([seed, 0.0])
+        return self.seen.copy(), {}
+
+    def step(self, action):
+        self.seen[1] += 1
+        return self.seen.copy(), 0.0, self.seen[1] == 4, False, {}
+
+
+def test_episodes_are_recorded():
+    found = Trajectories.record(Counting(), episodes=2, steps=9, seed=3)
+    assert found.lengths.tolist() == [4, 4]
+    assert found.observations.tolist() == [[[seed, step] for step in range(5)] for seed in (3000, 3001)]
+    assert found.actions.float().std() > 0
+    same, other = (Trajectories.record(Counting(), episodes=2, steps=9, seed=seed) for seed in (3, 4))
+    assert torch.equal(found.actions, same.actions)
+    assert not torch.equal(found.actions, other.actions)
+    short = Trajectories.record(Counting(), episodes=1, steps=3, policy=lambda obs: int(obs[1]) % 3)
+    assert short.actions.tolist() == [[0, 1, 2]]
+    assert short.lengths.tolist() == [3]
+    noisy = Trajectories.record(Counting(), episodes=100, steps=3, noise=0.5, seed=3)
+    exact = Trajectories.record(Counting(), episodes=100, steps=3, seed=3)
+    assert torch.equal(noisy.actions, exact.actions)
+    assert (noisy.observations - exact.observations).std() == pytest.approx(0.5, rel=0.1)
+
+
+def test_what_cannot_be_recorded_is_rejected():
+    with pytest.raises(ValueError, match=r"must be vectors, got Discrete\(16\): .*FlattenObservation"):
+        Trajectories.record(gymnasium.make("FrozenLake-v1"), episodes=1, steps=1)
+    for name, value in (("episodes", 0), ("steps", 0), ("noise", -0.1), ("noise", np.nan), ("seed", -1)):
+        with pytest.raises(ValueError, match=rf"{name} must be in \[., inf\), got {value}"):
+            Trajectories.record(Counting(), **{"episodes": 1, "steps": 1, name: value})
 
 
 def test_windows_by_hand():

@@ -4,11 +4,12 @@ The state at the start of each window is unknown (multiple shooting; Bock 1983).
 its window, are eliminated from the equations (variable projection; Golub and Pereyra 1973).
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import gymnasium
 import numpy as np
 import torch
 from torch import Tensor
@@ -56,6 +57,57 @@ class Trajectories:
         pairs = [(torch.as_tensor(np.asarray(obs)).double(), torch.as_tensor(np.asarray(a))) for obs, a in episodes]
         rows = [torch.nn.utils.rnn.pad_sequence(list(part), batch_first=True) for part in zip(*pairs, strict=True)]
         return cls(rows[0], rows[1], torch.tensor([len(actions) for _, actions in pairs]))
+
+    @classmethod
+    def record(
+        cls,
+        env: gymnasium.Env[Any, Any],
+        *,
+        episodes: int,
+        steps: int,
+        policy: Callable[[Any], Any] | None = None,
+        noise: float = 0.0,
+        seed: int = 0,
+    ) -> "Trajectories":
+        """Play episodes, and return what was observed and done.
+
+        Args:
+            env: environment of Gymnasium with vectors as observations.
+            episodes: number of episodes; episode i begins with `env.reset(seed=1000 * seed + i)`.
+            steps: maximum number of actions per episode.
+            policy: function from an observation to an action. None: random actions of the action space.
+            noise: standard deviation of Gaussian noise on the recorded observations, as of sensors.
+            seed: non-negative seed of episodes, random actions and noise.
+
+        Raises:
+            ValueError: if observations are no vectors, or a number is out of its range.
+        """
+        space = env.observation_space
+        if not isinstance(space, gymnasium.spaces.Box) or len(space.shape) != 1:
+            raise ValueError(
+                f"observations must be vectors, got {space}: wrap env in gymnasium.wrappers.FlattenObservation"
+            )
+        for name, value, least in (
+            ("episodes", episodes, 1),
+            ("steps", steps, 1),
+            ("noise", noise, 0),
+            ("seed", seed, 0),
+        ):
+            if not least <= value < np.inf:
+                raise ValueError(f"{name} must be in [{least}, inf), got {value}")
+        env.action_space.seed(seed)
+        sensors, recorded = np.random.default_rng(seed), list[tuple[Any, Any]]()
+        for episode in range(episodes):
+            seen, done = [env.reset(seed=1000 * seed + episode)[0]], list[Any]()
+            over = False
+            while not over and len(done) < steps:
+                done.append(policy(seen[-1]) if policy else env.action_space.sample())
+                obs, _, terminated, truncated, _ = env.step(done[-1])
+                seen.append(obs)
+                over = terminated or truncated
+            exact = np.array(seen)
+            recorded.append((exact + noise * sensors.standard_normal(exact.shape), np.array(done)))
+        return cls.of(recorded)
 
     @classmethod
     def load(cls, path: Path | str) -> "Trajectories":
