@@ -49,14 +49,6 @@ def test_step_sizes_of_policies_go_with_the_root_of_the_answers_of_a_step(name, 
     assert found.learning_rate == pytest.approx(step_size(STEP_SIZES[name], answers))
 
 
-def test_a_task_with_fewer_prompts_has_longer_steps():
-    for task in ("steps", "steps:terms=3,digits=1-2"):
-        assert configuration(GRPO, task).learning_rate == pytest.approx(2.8e-4)
-        assert configuration(GRPO, task, "dapo").learning_rate == pytest.approx(2.8e-4 * math.sqrt(32 / 256))
-        assert configuration(GRPO, task, model="org/large").learning_rate == 1e-6
-        assert configuration(catalog.find("rlhf"), task).learning_rate == pytest.approx(4e-4 / 4)
-
-
 @pytest.mark.parametrize("name", sorted(STEP_SIZES))
 def test_a_step_size_that_is_named_wins(name):
     values = {"learning_rate": 0.5, "prompts_per_batch": 8, "num_minibatches": 2}

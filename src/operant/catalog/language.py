@@ -91,7 +91,7 @@ LANGUAGE: tuple[Algorithm, ...] = (
         module="operant.language.grpo",
         config="GRPOConfig",
         learner="GRPO",
-        budgets=(("arithmetic", 40_000), ("preference", 4_000), ("steps", 10_000)),
+        budgets=(("arithmetic", 40_000), ("preference", 4_000), ("steps", 40_000)),
         presets=("paper", "grpo", "dr-grpo", "dapo", "prorl", "rloo", "gspo", "cispo"),
     ),
     _ON_PROMPTS(

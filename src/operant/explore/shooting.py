@@ -69,7 +69,7 @@ class Trajectories:
         noise: float = 0.0,
         seed: int = 0,
     ) -> "Trajectories":
-        """Play episodes, and return what was observed and done.
+        """Play episodes, and return the observations and actions.
 
         Args:
             env: environment of Gymnasium with vectors as observations.

@@ -46,10 +46,6 @@ STEP_SIZES: Mapping[str, float] = {"grpo": 1.4e-4, "iterative-grpo": 1.4e-4, "rl
 """Learning rates of built-in policies for `ANSWERS` answers per optimizer step. They may be larger for RLHF, whose
 critic estimates an advantage per token."""
 
-TASK_STEP_SIZES: Mapping[tuple[str, str], float] = {("grpo", "steps"): 2.8e-4}
-"""Exceptions to `STEP_SIZES` by task, whatever its options. The noise of a run grows with the square root of its
-answers, so 10 000 prompts of `steps` allow twice the learning rate of 40 000 prompts of `arithmetic`."""
-
 ANSWERS = 256
 """Number of answers per optimizer step for `STEP_SIZES`."""
 
@@ -106,5 +102,4 @@ def configuration(algorithm: Algorithm, task: str, preset: str | None = None, **
     if algorithm.root not in STEP_SIZES or "learning_rate" in values:
         return found
     answers = found.prompts_per_batch * found.num_generations / found.num_minibatches
-    base = TASK_STEP_SIZES.get((algorithm.root, name), STEP_SIZES[algorithm.root])
-    return replace(found, learning_rate=step_size(base, answers))
+    return replace(found, learning_rate=step_size(STEP_SIZES[algorithm.root], answers))
