@@ -98,15 +98,15 @@ class Trajectories:
         env.action_space.seed(seed)
         sensors, recorded = np.random.default_rng(seed), list[tuple[Any, Any]]()
         for episode in range(episodes):
-            seen, done = [env.reset(seed=1000 * seed + episode)[0]], list[Any]()
+            observations, actions = [env.reset(seed=1000 * seed + episode)[0]], list[Any]()
             over = False
-            while not over and len(done) < steps:
-                done.append(policy(seen[-1]) if policy else env.action_space.sample())
-                obs, _, terminated, truncated, _ = env.step(done[-1])
-                seen.append(obs)
+            while not over and len(actions) < steps:
+                actions.append(policy(observations[-1]) if policy else env.action_space.sample())
+                obs, _, terminated, truncated, _ = env.step(actions[-1])
+                observations.append(obs)
                 over = terminated or truncated
-            exact = np.array(seen)
-            recorded.append((exact + noise * sensors.standard_normal(exact.shape), np.array(done)))
+            exact = np.array(observations)
+            recorded.append((exact + noise * sensors.standard_normal(exact.shape), np.array(actions)))
         return cls.of(recorded)
 
     @classmethod
