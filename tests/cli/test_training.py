@@ -353,3 +353,22 @@ def test_health_counts_over_records_and_seeds(tmp_path):
     writer.close()
     trained = SimpleNamespace(run=SimpleNamespace(metrics_path=tmp_path / "metrics.jsonl"))
     assert health(trained) == "Health, all seeds together: 3 empty batches."
+
+
+def test_ray_without_workers_is_rejected_before_it_starts(cli, tmp_path):
+    small = ["--num-envs", 4, "--num-steps", 16, "--num-minibatches", 1, "--budget", 64, "--progress", "silent"]
+    train = ["train", "ppo", "CartPole-v1", *small, "--evaluate-episodes", 1, "--run", tmp_path / "run"]
+    status, _, error = cli(*train, "--ray")
+    assert status == 2
+    assert "all environments are in this process: add --vectorization async, or leave out --ray" in error
+    assert cli(*train)[0] == 0
+    status, _, error = cli("resume", tmp_path / "run", "--ray-address", "127.0.0.1:1")
+    assert status == 2
+    assert "all environments are in this process: leave out --ray and --ray-address" in error
+    status, _, error = cli("train", "impala", "CartPole-v1", "--ray", "--run", tmp_path / "other")
+    assert status == 2
+    assert "add --workers 4, or leave out --ray" in error
+    status, _, error = cli("train", "grpo", "reverse", "--ray", "--run", tmp_path / "other")
+    assert status == 2
+    assert "this run of grpo has none: leave out --ray and --ray-address" in error
+    assert not (tmp_path / "other").exists()

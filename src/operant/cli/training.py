@@ -33,7 +33,7 @@ def train(arguments: list[str]) -> int:
         from operant import api
 
         if options.ray or options.ray_address:
-            _require_workers(options, config)
+            _require_workers(options, config, package=catalog.find(options.algorithm).package)
         work = partial(
             api.train,
             **options.settings(),
@@ -64,30 +64,32 @@ class ResumeOptions(Training, Opening):
     """Trackers of this session. Default: the run's."""
 
 
-def _require_workers(options: Any, config: Any) -> None:
+def _require_workers(settings: Any, config: Any, *, package: str, added: bool = True) -> None:
     """Check that a run uses worker processes, which can run on Ray.
 
+    Args:
+        settings: options of the command, or settings of the run.
+        config: configuration of the algorithm.
+        package: package of the algorithm.
+        added: whether options that make workers can be added.
+
     Raises:
-        ValueError: its environments are in this process, or it has no reward functions of its own.
+        ValueError: its environments are in this process, or it has no custom reward functions.
     """
     from operant.runtime.rollout_workers import RolloutWorkersConfig
 
-    if catalog.find(options.algorithm).package == "language":
-        if not getattr(config, "rewards", ()):
-            raise ValueError(
-                f"Ray runs the reward functions of --rewards, but this run of {options.algorithm} has none: leave out "
-                "--ray and --ray-address"
-            )
-        return
-    if isinstance(config, RolloutWorkersConfig):
-        in_process, flag = config.workers == 0, f"--workers {config.num_actors}"
+    if package == "language":
+        missing, flag = not getattr(config, "rewards", ()), ""
+        what = f"the reward functions of --rewards, but this run of {settings.algorithm} has none"
     else:
-        in_process, flag = options.vectorization == "sync", "--vectorization async"
-    if in_process:
-        raise ValueError(
-            f"Ray runs workers of environments, but all environments are in this process: add {flag}, or leave out "
-            "--ray and --ray-address"
-        )
+        what = "workers of environments, but all environments are in this process"
+        if isinstance(config, RolloutWorkersConfig):
+            missing, flag = config.workers == 0, f"--workers {config.num_actors}"
+        else:
+            missing, flag = settings.vectorization == "sync", "--vectorization async"
+    if missing:
+        add = f"add {flag}, or " if flag and added else ""
+        raise ValueError(f"Ray runs {what}: {add}leave out --ray and --ray-address")
 
 
 def resume(arguments: list[str]) -> int:
@@ -95,7 +97,12 @@ def resume(arguments: list[str]) -> int:
     with Interruption() as interrupted:
         options = parse(ResumeOptions, arguments, "resume")
         from operant import api
+        from operant.runtime.run import Run
 
+        if options.ray or options.ray_address:
+            run = Run.open(options.run)
+            config = run.config(run.entry.config_class)
+            _require_workers(run.settings, config, package=run.entry.package, added=False)
         work = partial(
             api.resume,
             options.run,
