@@ -66,8 +66,8 @@ class Training(Answering):
 
     shard: tyro.conf.FlagCreatePairsOff[bool] = False
     """Shard a language model among the processes (FSDP2), for models larger than a device: each process holds a part of
-    the parameters, gradients and optimizer states. For sft, dpo, grpo and reward-model. Results equal those of one
-    process up to rounding; the choice may change on resume."""
+    the parameters, gradients and optimizer states. For sft, reward models, dpo, rlhf, grpo and iterative-grpo. Results
+    equal those of one process up to rounding; the choice may change on resume."""
 
     ray: tyro.conf.FlagCreatePairsOff[bool] = False
     """Run the worker processes of environments and of custom reward functions on Ray, started for this command only
@@ -93,8 +93,8 @@ class TrainOptions(Training, Settings):
     'path/to/file.py:Name(scale=0.1)'. May be repeated, from the innermost wrapper to the outermost."""
 
     bonus: Annotated[tuple[str, ...], tyro.conf.UseAppendAction] = ()
-    """Exploration bonus: counts, hashed, episodic, rnd or forward, or a custom class as path/to/file.py:Name, each with
-    optional parameters, as in 'rnd(weight=0.1)'. May be repeated. For deep control."""
+    """Exploration bonus: counts, hashed, episodic, rnd, forward or icm, or a custom class as path/to/file.py:Name, each
+    with optional parameters, as in 'rnd(weight=0.1)'. May be repeated. For deep control."""
 
     randomize: Path | None = None
     """TOML file of domain randomization: physics parameters, action delays, and noise and bias of observations, which
