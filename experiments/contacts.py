@@ -32,7 +32,19 @@ def record(task: str, seed: int) -> Trajectories:
     env = gymnasium.make(task)
     physics = MuJoCoPhysics([env.unwrapped.model], list(TRUE), task)  # pyright: ignore[reportAttributeAccessIssue]
     physics.apply({name: torch.tensor([value]) for name, value in TRUE.items()})
-    return Trajectories.record(env, episodes=TRAJECTORIES, steps=TASKS[task], noise=NOISE, seed=seed)
+    env.action_space.seed(seed)
+    draw, recorded = np.random.default_rng(seed), []
+    for number in range(TRAJECTORIES):
+        seen, done = [env.reset(seed=1000 * seed + number)[0]], []
+        for _ in range(TASKS[task]):
+            done.append(env.action_space.sample())
+            obs, _, terminated, truncated, _ = env.step(done[-1])
+            seen.append(obs)
+            if terminated or truncated:
+                break
+        exact = np.array(seen)
+        recorded.append((exact + NOISE * draw.standard_normal(exact.shape), np.array(done)))
+    return Trajectories.of(recorded)
 
 
 def trial(task: str, seed: int) -> dict[str, Any]:

@@ -28,6 +28,10 @@ def test_every_name_leads_to_a_bonus(name):
     assert bonus.is_episodic == (name == "episodic")
 
 
+def test_a_bonus_may_be_discounted_entirely():
+    assert Named.of("rnd(gamma=0.0)").gamma == 0.0
+
+
 def test_a_method_with_channels_gets_one_for_the_bonus():
     asked, learns = with_bonuses(
         settings(wrappers=("a.py:B",)), config("ppo"), ["rnd(weight=0.1, width=128, gamma=0.9)"]

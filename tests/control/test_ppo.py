@@ -400,7 +400,11 @@ def test_a_run_resumes_exactly_on_another_number_of_processes():
     ("count", "config", "message"),
     [
         (3, {}, "num_envs must be divisible by the number of shards, got 8 and 3"),
-        (8, {"num_steps": 1, "num_minibatches": 2}, "minibatch must be divisible by the number of shards, got 4 and 8"),
+        (
+            8,
+            {"num_steps": 1, "num_minibatches": 2},
+            "num_minibatches=2 gives minibatches of 4 samples, which 8",
+        ),
         (2, {"normalize_obs": True}, "normalize_obs on CartPole-v1 needs all environments of each seed"),
     ],
 )

@@ -149,3 +149,16 @@ def test_a_missing_emulator_is_named_with_the_extra(monkeypatch):
     monkeypatch.setitem(sys.modules, "ale_py", None)
     with pytest.raises(ModuleNotFoundError, match=r'pip install "operant\[atari\]"'):
         make("ALE/Pong-v5", 1, [0])
+
+
+def test_games_are_truncated_after_the_given_number_of_steps():
+    env = make("ALE/Pong-v5", 1, [0], max_steps=20)
+    env.reset()
+    lengths, length = [], 0
+    while len(lengths) < 2:
+        step = env.step(torch.zeros(1, dtype=torch.int64))
+        length += int(step.valid)
+        if step.truncated.any():
+            lengths.append(length)
+            length = 0
+    assert all(10 <= length <= 20 for length in lengths)  # frames of the random start count, too

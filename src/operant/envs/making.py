@@ -16,7 +16,7 @@ from gymnasium.wrappers import TimeLimit
 
 from operant import doors, streams
 from operant.envs.adapter import GymnasiumEnv
-from operant.envs.atari import Atari, is_atari
+from operant.envs.atari import FRAMES, Atari, is_atari
 from operant.envs.base import BatchEnv
 from operant.envs.checks import first_problem, needs_check
 from operant.envs.envpool import EnvPool
@@ -71,8 +71,8 @@ def make(
         deadline: time limit in seconds for a reply of a worker process.
         pool: worker processes for "async", with their own time limit. Default: new ones, which end when the
             environments are closed.
-        max_steps: number of steps after which an episode of the backend "gymnasium" is truncated, unless it has a
-            shorter limit. Default: no limit.
+        max_steps: number of steps after which an episode is truncated, unless it has a shorter limit; frames of the
+            random start of Atari's games count, too. Default: no limit.
         clip_rewards: for Atari, see `operant.envs.Atari`.
         episodic_life: for Atari, see `operant.envs.Atari`.
         env_kwargs: keyword arguments of the constructor of Gymnasium's environment, which override the registered
@@ -100,12 +100,15 @@ def make(
     if resolved == "tensor":
         tensors = TENSOR_ENVS[task](row_seeds, device=device, dtype=dtype, **(env_kwargs or {}))
         tensors.env_kwargs = dict(env_kwargs or {})
+        if max_steps is not None:
+            tensors.max_episode_steps = min(tensors.max_episode_steps, max_steps)
         return tensors
     if dtype is not torch.float32:
         raise ValueError(f"Gymnasium environments have observations of torch.float32, got dtype={dtype}")
     if spec is None:
-        return EnvPool(registered(task), row_seeds, device=device)
+        return EnvPool(_limited(registered(task), max_steps), row_seeds, device=device)
     if game:
+        spec = _limited(spec, max_steps)
         return Atari(spec, row_seeds, device=device, clip_rewards=clip_rewards, episodic_life=episodic_life)
     one = partial(_make_one, spec, max_steps)
     if vectorization == "async":
@@ -251,6 +254,18 @@ class _Checked(_Plain):
 def _warn(text: str) -> None:
     """Log a warning of MuJoCo once for all environments."""
     logger.warning("MuJoCo: %s", text)
+
+
+def _limited(spec: EnvSpec, max_steps: int | None) -> EnvSpec:
+    """Return a spec whose episodes are truncated after `max_steps` steps, unless its own limit is shorter."""
+    if max_steps is None:
+        return spec
+    limited, frames = copy(spec), "max_num_frames_per_episode"
+    if is_atari(spec):
+        limited.kwargs = {**spec.kwargs, frames: min(spec.kwargs[frames], FRAMES * max_steps)}
+    else:
+        limited.max_episode_steps = min(spec.max_episode_steps or max_steps, max_steps)
+    return limited
 
 
 def _make_one(spec: EnvSpec, max_steps: int | None) -> gymnasium.Env[Any, Any]:

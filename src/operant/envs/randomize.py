@@ -244,6 +244,10 @@ class Randomize(Wrapper):
 
     def reset(self, seeds: Sequence[int] | None = None) -> Tree:
         """Start episode 0 of every environment."""
+        self.episode, self.steps = torch.zeros_like(self.episode), torch.zeros_like(self.steps)
+        self.row_width = self.width.repeat_interleave(self.each)
+        self.forget()
+        self._draw()
         return self._sensed(self.env.reset(seeds))
 
     def step(self, actions: Tensor) -> Step:

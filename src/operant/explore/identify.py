@@ -159,7 +159,8 @@ class _Problem:
 
     def linearized(self, logs: Tensor, starts: Tensor, scale: Tensor) -> Fit:
         """Return the residuals at parameters `logs [P]` and `starts [W, D]`, and their central differences."""
-        width = DIFFERENCE * torch.cat([torch.ones_like(logs), starts.std(0).clamp(min=1e-3)])
+        spread = starts.std(0, correction=min(1, len(starts) - 1)).clamp(min=1e-3)
+        width = DIFFERENCE * torch.cat([torch.ones_like(logs), spread])
         changes = torch.cat([torch.zeros(1, len(width), dtype=torch.float64), width.diag(), -width.diag()])
         values = (logs + changes[:, : len(logs)]).exp().repeat_interleave(self.count, 0)
         self.env.set_parameters(**{name: values[:, i] for i, name in enumerate(self.names)})

@@ -14,6 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from operant import streams
 from operant.tensors import integers, linalg
 
 BLIND = 1e-9
@@ -73,11 +74,11 @@ class Trajectories:
 
         Args:
             env: environment of Gymnasium with vectors as observations.
-            episodes: number of episodes; episode i begins with `env.reset(seed=1000 * seed + i)`.
+            episodes: number of episodes.
             steps: maximum number of actions per episode.
             policy: function from an observation to an action. None: random actions of the action space.
             noise: standard deviation of Gaussian noise on the recorded observations, as of sensors.
-            seed: non-negative seed of episodes, random actions and noise.
+            seed: non-negative seed of the independent random streams of start states, actions and noise.
 
         Raises:
             ValueError: if observations are no vectors, or a number is out of its range.
@@ -95,10 +96,10 @@ class Trajectories:
         ):
             if not least <= value < np.inf:
                 raise ValueError(f"{name} must be in [{least}, inf), got {value}")
-        env.action_space.seed(seed)
-        sensors, recorded = np.random.default_rng(seed), list[tuple[Any, Any]]()
+        env.action_space.seed(streams.integer(seed, "actions"))
+        sensors, recorded = np.random.default_rng(streams.seed_sequence(seed, "sensors")), list[tuple[Any, Any]]()
         for episode in range(episodes):
-            observations, actions = [env.reset(seed=1000 * seed + episode)[0]], list[Any]()
+            observations, actions = [env.reset(seed=streams.integer(seed, "episodes", episode))[0]], list[Any]()
             over = False
             while not over and len(actions) < steps:
                 actions.append(policy(observations[-1]) if policy else env.action_space.sample())

@@ -41,7 +41,7 @@ def take_ledger(learner: object, *, consumed: int, seed: int) -> Ledger | None:
 
     Args:
         learner: any learner.
-        consumed: number of prompts used, including the batch.
+        consumed: number of prompts used by the run, including the batch: the minimum over its seeds.
         seed: seed of the learner.
     """
     if not isinstance(learner, Teachable):

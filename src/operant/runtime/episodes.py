@@ -70,7 +70,7 @@ class Episodes:
         else:
             if playing.any():
                 row = int(playing.nonzero()[0, 0])
-                raise EndlessError.of(self.env.task, row, self.max_steps, remedy=", or raise max_steps")
+                raise EndlessError.of(self.env.task, row, self.max_steps, remedy=", or raise --max-episode-steps")
         rollout = self._rollout(torch.stack(seen), obs, kept, results, torch.stack(live))
         rollout.metrics.update(info_metrics(told, self.seeds))
         for wrapper in self._reporting:

@@ -191,17 +191,19 @@ def _write_onnx(module: nn.Module, example: Tensor, file: Path, names: Sequence[
     with warnings.catch_warnings(), torch.no_grad():
         warnings.simplefilter("ignore")
         log.setLevel(logging.ERROR)  # it would warn about packages that are not needed
-        program: Any = cast(Any, torch.onnx).export(
-            module,
-            (example,),
-            input_names=["observation"],
-            output_names=list(names),
-            dynamic_shapes=({0: batch},),
-            dynamo=True,
-            verbose=False,
-        )
-        program.save(str(file), include_initializers=True)
-    log.setLevel(level)
+        try:
+            program: Any = cast(Any, torch.onnx).export(
+                module,
+                (example,),
+                input_names=["observation"],
+                output_names=list(names),
+                dynamic_shapes=({0: batch},),
+                dynamo=True,
+                verbose=False,
+            )
+            program.save(str(file), include_initializers=True)
+        finally:
+            log.setLevel(level)
 
 
 def _read_onnx(file: Path) -> Callable[[NDArray[Any]], Arrays]:

@@ -48,7 +48,7 @@ class Ledger:
     """A training batch, token by token.
 
     Attributes:
-        consumed: number of prompts used by the learner of this seed, including the batch.
+        consumed: number of prompts used by the run, including the batch: the minimum over its seeds.
         seed: seed of the learner.
         group: number of answers per prompt, G.
         steps: number of optimizer steps, K.

@@ -144,7 +144,7 @@ def opened(name: str | Path) -> tuple[Run, bool]:
 def best_weights_of(run: Run, experiment: Experiment) -> list[tuple[HasWeights, Best]]:
     """Return the learners of a run with the stores of their best weights.
 
-    return [(weights, Best(run, index=index)) for index, weights in enumerate(experiment.weights)]
+    There is one per seed if seeds have separate weights, and none if the learner has no weights.
     """
     if isinstance(experiment, SeparateWeights):
         return [(weights, Best(run, index=index)) for index, weights in enumerate(experiment.weights)]

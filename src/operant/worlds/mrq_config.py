@@ -28,7 +28,8 @@ class MRQConfig:
     gradient_steps: PositiveInt = 1
     """Gradient steps of policy and critics per training phase."""
     rounds_per_iteration: PositiveInt = 50
-    """Rounds of collection and training per iteration. It affects only how often metrics are reported."""
+    """Rounds of collection and training per iteration. Metrics, evaluations and checkpoints are between iterations, and
+    the end of the budget is, too: more rounds exceed it by more."""
     batch_size: PositiveInt = 256
     """Minibatch size in transitions, or windows."""
     buffer_size: PositiveInt = 100_000
