@@ -69,7 +69,7 @@ def one_step(model, *, order=range(4), scores=SCORES, moved=True, **values):
     if moved:
         disturb(model, 0.02, seed=3)  # now the old policy is another one, too
         disturb(critic, 0.02, seed=4)
-    return SimpleNamespace(learner=found, batch=batch, judged=judged, metrics=found.update(batch))
+    return SimpleNamespace(learner=found, batch=batch, judged=judged, metrics=found.update(batch, began=0))
 
 
 # --- a twin without packing, op by op from the papers
@@ -295,6 +295,28 @@ def test_only_the_critic_learns_while_it_warms_up(make_model):
     assert found.beta == 0.05
     found.iterate()
     assert any(not torch.equal(value, before[name]) for name, value in model.state_dict().items())
+
+
+@pytest.mark.parametrize("step", ["ppo", "vpg"])
+def test_a_batch_that_uses_the_whole_budget_is_learned_from(step, make_model):
+    """A schedule that decays to 0 at the end of the budget is read in the middle of each step's share of it."""
+    model = make_model()
+    found = learner(model, step=step, budget=6, lr_schedule="linear", critic_warmup=0)
+    before = clone(model.state_dict())
+    found.iterate()
+    assert found.consumed == found.budget
+    assert any(not torch.equal(value, before[name]) for name, value in model.state_dict().items())
+
+
+def test_no_two_seeds_share_the_order_of_minibatches(make_model):
+    found = {}
+    for seed in range(4):
+        one = learner(make_model(), seed=seed, num_minibatches=4)
+        for one.iterations in range(4):
+            batch, _ = one.estimate_advantages(rollout())
+            found[seed, one.iterations] = str([batch.owners[i] for steps in batch.plans[0] for p in steps for i in p])
+    assert len(set(found.values())) > 7, "the sum of seed and iteration gives 7 orders"
+    assert [found[0, i] for i in (1, 2, 3)] != [found[1, i] for i in (0, 1, 2)]
 
 
 def test_values_are_regressed_on_the_score_while_the_critic_warms_up(make_model):

@@ -22,7 +22,7 @@ from typing import Annotated, Any, Literal
 import torch
 from torch import Tensor
 
-from operant import doors, ops
+from operant import doors, ops, streams
 from operant.language.critic import Critic, CriticConfig
 from operant.language.divergence import kl_of_batch
 from operant.language.engines.protocol import Engine
@@ -212,12 +212,13 @@ class RLHF(DeclaredState):
 
     def iterate(self) -> Metrics:
         """Sample answers, estimate the advantages of their tokens, and update critic and policy."""
+        began = self.consumed
         rollout = self.sampler.draw(self.config.prompts_per_batch, self.config.num_generations)
         self.sampler.begin(self.config.prompts_per_batch, self.config.num_generations)
         metrics = reward_metrics(rollout) | length_metrics(rollout.answers.completions) | self.sampler.metrics()
         if rollout.judged.valid.any():
             batch, judged = self.estimate_advantages(rollout)
-            metrics |= judged | self.update(batch)
+            metrics |= judged | self.update(batch, began=began)
         else:
             metrics["health/empty_batches"] = 1.0
         self.iterations += 1
@@ -233,7 +234,8 @@ class RLHF(DeclaredState):
         truncated = torch.tensor([c.truncated for c in completions], device=device)
         scores = rollout.judged.total[kept].to(device)
         scores = shaped(scores, truncated, clip=config.score_clip, missing_eos=config.missing_eos)
-        owners, seed = [k // rollout.group for k in kept], self.seed + 1 + self.iterations
+        owners = [k // rollout.group for k in kept]
+        seed = streams.integer(self.seed, "minibatches", self.iterations)
         size = {"tokens": config.micro_batch_tokens, "shards": self.shards.count}
         planned = plans(samples, owners, config.num_iterations, config.num_minibatches, seed=seed, **size)
         how: dict[str, Any] = {"temperature": config.temperature, "shards": self.shards}
@@ -276,8 +278,13 @@ class RLHF(DeclaredState):
             target, horizon = config.beta_target, config.beta_horizon
             self.beta = ops.adapt_horizon(price, float(kl), target=target, horizon=horizon, n=answers)
 
-    def update(self, batch: RLHFBatch) -> dict[str, Any]:
-        """Update policy and critic on a batch, and return its metrics."""
+    def update(self, batch: RLHFBatch, *, began: int) -> dict[str, Any]:
+        """Update policy and critic on a batch, and return its metrics.
+
+        Args:
+            batch: answers, advantages and value targets.
+            began: number of prompts used before the batch, for the learning-rate schedule.
+        """
         config, warm = self.config, self.iterations >= self.config.critic_warmup
         first = batch.parts if self.iterations == config.critic_warmup else []
         for part, new in zip(first, self._log_probs(batch, first), strict=True):
@@ -286,11 +293,15 @@ class RLHF(DeclaredState):
         clips = config.step == "ppo" and config.objective in ("clip", "clip-and-penalty")
         self._learned = batch.record((config.epsilon, config.epsilon_high) if clips else None)
         reports: list[dict[str, Any]] = []
+        steps, asked = [parts for each in batch.plans for parts in each], self.consumed - began
         if warm and config.step == "vpg":
-            reports = [self._step(batch, batch.parts, critic=False)]
+            reports = [self._step(batch, batch.parts, (began + asked / 2) / self.budget, critic=False)]
         elif warm and config.step == "trpo":
             reports = [doors.load(NATURAL, expected="the natural gradient step")(self, batch)]
-        reports += [self._step(batch, parts, policy=together) for steps in batch.plans for parts in steps]
+        reports += [
+            self._step(batch, parts, (began + asked * (index + 0.5) / len(steps)) / self.budget, policy=together)
+            for index, parts in enumerate(steps)
+        ]
         names = dict.fromkeys(name for report in reports for name in report)
         found = {name: torch.stack([torch.as_tensor(r[name]) for r in reports if name in r]) for name in names}
         metrics = {name: v.sum() if name.startswith("health/") else v.mean() for name, v in found.items()}
@@ -301,9 +312,12 @@ class RLHF(DeclaredState):
         return metrics
 
     def _step(
-        self, batch: RLHFBatch, parts: list[list[int]], *, policy: bool = True, critic: bool = True
+        self, batch: RLHFBatch, parts: list[list[int]], progress: float, *, policy: bool = True, critic: bool = True
     ) -> dict[str, Any]:
-        """Take one optimizer step of policy, critic or both, with a common loss denominator for all micro-batches."""
+        """Take one optimizer step of policy, critic or both, with a common loss denominator for all micro-batches.
+
+        `progress` is the used share of the budget.
+        """
         size: dict[str, Any] = {"longest": self.max_tokens, "device": self.model.device}
         weight = step_weights(batch.samples, parts, how=self.config.loss_aggregation, **size)
         steppers = [self.stepper, self.critic_stepper]
@@ -312,7 +326,7 @@ class RLHF(DeclaredState):
         )
         seen = [TokenStats(*share.pop("tokens")) for share in found if policy]
         totals = {name: sum((share[name] for share in found), torch.zeros(())) for name in found[0]}
-        tokens, progress = sum(len(batch.old[i]) for part in parts for i in part), self.consumed / self.budget
+        tokens = sum(len(batch.old[i]) for part in parts for i in part)
         metrics, skipped = {name: total / tokens for name, total in totals.items()}, 0.0
         if policy:
             metrics["losses/policy"] = torch.stack([one.policy.sum() for one in seen]).sum()
