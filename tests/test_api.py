@@ -694,6 +694,23 @@ def test_a_run_that_lost_its_checkpoints_is_not_told_to_be_resumed(tmp_path):
         operant.load(tmp_path / "run")
 
 
+def test_a_run_is_loaded_though_its_training_replaces_checkpoints(tmp_path, monkeypatch):
+    """Building the experiment takes long enough for another process to save and delete checkpoints."""
+    trained = train(tmp_path / "run", checkpoint_seconds=0.0)
+    older, newer = sorted(trained.run.checkpoints.paths())
+    kept = shutil.move(newer, tmp_path / newer.name)
+    build = api.reassemble
+
+    def slowly(*arguments):
+        experiment = build(*arguments)
+        shutil.move(kept, newer)
+        shutil.rmtree(older)
+        return experiment
+
+    monkeypatch.setattr(api, "reassemble", slowly)
+    assert api.load(tmp_path / "run").experiment.learner.consumed == trained.experiment.learner.consumed
+
+
 def test_a_run_without_a_checkpoint_cannot_be_loaded_but_resumed(tmp_path, caplog):
     bare_run(tmp_path / "run")
     with pytest.raises(RunError, match="has no checkpoint yet; train it with `operant resume"):

@@ -4,6 +4,7 @@
 actions.
 """
 
+import contextlib
 import logging
 import operator
 import sys
@@ -35,6 +36,7 @@ from operant.envs.registry import drawn
 from operant.runtime.advice import hints_of
 from operant.runtime.callback_files import callbacks_of, named, recorded, unnamed
 from operant.runtime.callbacks import Callback, Report
+from operant.runtime.checkpoints import DamagedError
 from operant.runtime.checkpoints import load as load_checkpoint
 from operant.runtime.configuration import learner_kind
 from operant.runtime.evaluation import Evaluation
@@ -324,12 +326,20 @@ def load(
             raise ValueError(f"best and at={at} name different policies: leave out one of them")
         experiment = reassemble(folder, remote_code, accept_changes)
         return Trained(folder, experiment, arrival=TimeTravel(folder, experiment.learner).go(at))
-    checkpoint = folder.latest_checkpoint()
+    folder.latest_checkpoint()  # an error before the experiment is built, which takes long
     experiment = reassemble(folder, remote_code, accept_changes)
-    experiment.learner.load_state_dict(without_episodes(load_checkpoint(checkpoint)))
+    experiment.learner.load_state_dict(without_episodes(_latest_state(folder)))
     if not best:
         return Trained(folder, experiment)
     return Trained(folder, experiment, consumed=load_best_weights(folder, experiment))
+
+
+def _latest_state(run: Run, attempts: int = 3) -> Mapping[str, Any]:
+    """Return the state of the latest checkpoint, also if training in another process deletes older ones meanwhile."""
+    for _ in range(attempts - 1):
+        with contextlib.suppress(DamagedError):
+            return load_checkpoint(run.latest_checkpoint())
+    return load_checkpoint(run.latest_checkpoint())
 
 
 def _load_source(path: Path, entry: catalog.Algorithm) -> Any:

@@ -195,7 +195,7 @@ def test_answers_to_conversations_are_messages(row):
     }
 
 
-def test_functions_know_how_far_training_is(make_sampler):
+def test_functions_know_how_far_training_is(make_sampler, make_model):
     steps = []
 
     def reward(completions, trainer_state, log_metric):
@@ -204,13 +204,16 @@ def test_functions_know_how_far_training_is(make_sampler):
         return [0.0] * len(completions)
 
     sampler = make_sampler()
-    sampler.judge, sampler.budget = combine([reward]), 7
-    parts = [sampler.draw(2, 2) for _ in range(3)]
-    assert [state["global_step"] for state in steps] == [0, 1, 2]
+    sampler.judge, sampler.budget, sampler.prompts_per_batch = combine([reward]), 7, 2
+    parts = []
+    for version, draws in ((1, [2]), (2, [1, 1]), (3, [2])):  # a batch may be refilled
+        parts += [sampler.draw(count, 2) for count in draws]
+        sampler.update(make_model(), version)
+    assert [state["global_step"] for state in steps] == [0, 1, 1, 2]
     assert {state["max_steps"] for state in steps} == {4}
     assert reward_metrics(parts[1])["seen"] == 2
     whole = Rollout.join(parts)
-    assert reward_metrics(whole)["seen"] == reward_metrics(whole.take([0]))["seen"] == 2
+    assert reward_metrics(whole)["seen"] == reward_metrics(whole.take([0]))["seen"] == 2.5
 
 
 def test_reward_functions_are_given_what_the_rows_have():

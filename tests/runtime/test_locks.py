@@ -2,6 +2,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 
 import pytest
 
@@ -47,4 +48,15 @@ def test_a_process_that_was_forked_off_does_not_release_it_when_it_ends(tmp_path
 
 def test_a_folder_that_cannot_be_written(tmp_path):
     with pytest.raises(OSError, match="No such file"), held(tmp_path / "missing"):
+        pass
+
+
+def test_a_lock_that_is_held_for_an_instant_is_waited_for(tmp_path):
+    """As by a process that lists runs while another one resumes one of them."""
+    listing = held(tmp_path)
+    listing.__enter__()
+    threading.Timer(0.2, listing.__exit__, (None, None, None)).start()
+    with pytest.raises(HeldError), held(tmp_path):
+        pass
+    with held(tmp_path, patience=30.0):
         pass

@@ -273,6 +273,7 @@ class GRPO(DeclaredState):
             raise ValueError("supervision=process needs a task with rewards of steps, or a process reward model")
         self.config, self.model, self.budget, self.shards = config, model, budget, shards or Shards()
         common: dict[str, Any] = {"max_tokens": max_tokens, "seed": seed, "budget": budget, "shards": self.shards}
+        common["prompts_per_batch"] = config.prompts_per_batch
         self.sampler = sampler_of(config, engine, prompts, judge, model.tokenizer, **common)
         self.max_tokens, self.steps, self.seed, self.iterations, self._warned = max_tokens, steps, seed, 0, False
         self.advantage = advantage_of(config.advantage, config.num_generations + config.statistics)

@@ -192,6 +192,7 @@ class RLHF(DeclaredState):
         self.config, self.model, self.critic = config, model, critic
         self.budget, self.max_tokens, self.seed = budget, max_tokens, seed
         common: dict[str, Any] = {"max_tokens": max_tokens, "seed": seed, "budget": budget, "shards": self.shards}
+        common["prompts_per_batch"] = config.prompts_per_batch
         self.sampler = sampler_of(config, engine, prompts, judge, model.tokenizer, **common)
         self.reference = Reference(model)
         self.stepper = OptimizerStep(model.trained(), config)

@@ -155,6 +155,7 @@ class Sampler(DeclaredState):
         sampling: sampling parameters.
         seed: random seed of the prompt order and of sampling.
         budget: total number of prompts, for the trainer state of reward functions.
+        prompts_per_batch: number of prompts of a batch, for the same.
         shards: shards of the prompts, which are sampled and rewarded separately.
         max_staleness: maximum age of the weights that sampled an answer, in updates.
 
@@ -175,6 +176,7 @@ class Sampler(DeclaredState):
         *,
         seed: int,
         budget: int = 0,
+        prompts_per_batch: int = 1,
         shards: Shards | None = None,
         max_staleness: int = 0,
     ):
@@ -182,6 +184,7 @@ class Sampler(DeclaredState):
             raise ValueError("there are no training prompts")
         self.engine, self.prompts, self.judge, self.tokenizer = engine, prompts, judge, tokenizer
         self.sampling, self.seed, self.budget, self.asked = sampling, seed, budget, 0
+        self.prompts_per_batch = prompts_per_batch
         self.shards, self.max_staleness, self.version = shards or Shards(), max_staleness, 0
         self._chance = streams.torch_generator(seed, "sampling")
 
@@ -196,7 +199,7 @@ class Sampler(DeclaredState):
         Raises:
             ValueError: weights older than `max_staleness` updates sampled an answer.
         """
-        state = self._trainer_state(count)
+        state = self._trainer_state()
 
         def rewarded(answers: Answers) -> Rollout:
             self._require_recent(answers.completions)
@@ -277,12 +280,12 @@ class Sampler(DeclaredState):
         self.engine.update(model)
         self.version = version
 
-    def _trainer_state(self, count: int) -> dict[str, float]:
-        """Return the progress of training before a batch of `count` prompts, as TRL's state."""
+    def _trainer_state(self) -> dict[str, float]:
+        """Return the progress of training before a batch, which may have several draws, as TRL's state."""
         size = len(self.prompts)
         return {
-            "global_step": self.asked // count,
-            "max_steps": -(-self.budget // count),
+            "global_step": self.version,
+            "max_steps": -(-self.budget // self.prompts_per_batch),
             "epoch": self.asked / size,
             "num_train_epochs": self.budget / size,
         }

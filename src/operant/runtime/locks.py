@@ -21,10 +21,14 @@ class HeldError(Exception):
 
 
 @contextlib.contextmanager
-def held(folder: Path) -> Generator[None]:
+def held(folder: Path, *, patience: float = 0.0) -> Generator[None]:
     """Return a context manager that holds the lock of a folder.
 
     The file `lock.holder` contains the holder, since `lock` is unreadable on Windows.
+
+    Args:
+        folder: an existing folder.
+        patience: seconds to wait for a lock that is held. Processes that test whether it is, hold it for an instant.
 
     Raises:
         HeldError: another process or object holds the lock.
@@ -35,7 +39,7 @@ def held(folder: Path) -> Generator[None]:
     lock = FileLock(folder / "lock", thread_local=False)
     holder = folder / "lock.holder"
     try:
-        lock.acquire(blocking=False)
+        lock.acquire(timeout=patience)
     except Timeout:
         raise HeldError(_named(holder)) from None
     try:

@@ -65,6 +65,9 @@ RUN_NOTE = "in the run "
 
 _FOLDERS = ("checkpoints", "eval", "media")
 
+PATIENCE = 1.0
+"""Seconds to wait for the lock of a run, which other processes hold for an instant to list it."""
+
 
 class Run:
     """A run on disk, created by `create` or opened by `open`.
@@ -423,7 +426,7 @@ class Run:
     def _held(self) -> Generator[None]:
         with contextlib.ExitStack() as stack:
             try:
-                stack.enter_context(held(self.path))
+                stack.enter_context(held(self.path, patience=PATIENCE))
             except HeldError as error:
                 raise RunError(
                     f"{self.path} is being trained by {error}: wait for it to end, stop it, "
