@@ -82,6 +82,29 @@ def test_seeds_that_wait_have_no_valid_step_and_nothing_to_report():
     assert rollout.metrics["rollout/episode_return"].isnan().tolist() == [False, True, False]
 
 
+def test_a_lost_episode_is_not_learned_from_but_counted():
+    class Losing(Scripted):
+        """Loses the second row in its third step."""
+
+        def step(self, actions):
+            step = super().step(actions)
+            lost = torch.tensor([False, len(self.steps) == 2, False])
+            self.steps.append(step)
+            return step._replace(truncated=step.truncated | lost, valid=step.valid & ~lost)
+
+    env = Losing(next_step=True)
+    env.steps = []
+    rollout = Episodes(env, seeds=1, max_steps=9).collect([7, 8, 9], act)
+    whole = Episodes(Scripted(next_step=True), seeds=1, max_steps=9).collect([7, 8, 9], act)
+    assert not rollout.valid[:, 0, 1].any()
+    for row in (0, 2):
+        assert torch.equal(rollout.valid[:, 0, row], whole.valid[: len(rollout.valid), 0, row])
+    assert rollout.metrics["health/lost_episodes"].tolist() == [1]
+    assert rollout.metrics["rollout/episodes"].tolist() == [2]
+    assert whole.metrics["rollout/episodes"].tolist() == [3]
+    assert "health/lost_episodes" not in whole.metrics
+
+
 def test_an_episode_without_an_end_is_an_error_that_names_the_row():
     episodes = Episodes(Scripted(), seeds=1, max_steps=4)
     with pytest.raises(

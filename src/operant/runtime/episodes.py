@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from operant.envs import BatchEnv, EndlessError, Features, Step, Tree, reporting
+from operant.runtime.metrics_window import LOST
 from operant.runtime.rollouts import Act, Rollout, has_extras, info_metrics, stack_extras
 
 _SYNC_EVERY = 32
@@ -15,7 +16,8 @@ class Episodes:
     """Collector of one whole episode per environment.
 
     Every batch resets all environments with the given seeds. Environments whose episode has ended are stepped until the
-    longest one ends; these steps are invalid, with reward 0 and false flags.
+    longest one ends; these steps are invalid, with reward 0 and false flags. So are all steps of an episode that is lost
+    with its worker process.
 
     Args:
         env: environments `[S, N]`, flattened.
@@ -52,6 +54,7 @@ class Episodes:
         kept: list[tuple[Tensor, ...]] = []
         results: list[Step] = []
         live: list[Tensor] = []
+        lost = torch.zeros_like(playing)
         told: list[Mapping[str, Tensor]] = []
         stride = 1 if self.env.device.type == "cpu" else _SYNC_EVERY
         for t in range(self.max_steps):
@@ -64,14 +67,17 @@ class Episodes:
             if result.infos is not None:
                 told.append({name: values.where(live[-1], torch.nan) for name, values in result.infos.items()})
             obs = self._shape(result.obs)
-            playing = playing & ~(result.terminated | result.truncated)  # lost episodes also end
+            lost |= playing & result.truncated & ~result.valid
+            playing = playing & ~(result.terminated | result.truncated)
             if (t + 1) % stride == 0 and not playing.any():
                 break
         else:
             if playing.any():
                 row = int(playing.nonzero()[0, 0])
                 raise EndlessError.of(self.env.task, row, self.max_steps, remedy=", or raise --max-episode-steps")
-        rollout = self._rollout(torch.stack(seen), obs, kept, results, torch.stack(live))
+        rollout = self._rollout(torch.stack(seen), obs, kept, results, torch.stack(live) & ~lost)
+        if not self.env.always_valid and lost.any():
+            rollout.metrics[LOST] = lost.view(self.seeds, self.rows).sum(1)
         rollout.metrics.update(info_metrics(told, self.seeds))
         for wrapper in self._reporting:
             rollout.metrics.update({**wrapper.metrics(), **rollout.metrics})
