@@ -16,8 +16,8 @@ class Episodes:
     """Collector of one whole episode per environment.
 
     Every batch resets all environments with the given seeds. Environments whose episode has ended are stepped until the
-    longest one ends; these steps are invalid, with reward 0 and false flags. So are all steps of an episode that is lost
-    with its worker process.
+    longest one ends; these steps are invalid, with reward 0 and false flags, as are all steps of an episode that is
+    lost with its worker process.
 
     Args:
         env: environments `[S, N]`, flattened.
