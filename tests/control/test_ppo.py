@@ -403,7 +403,7 @@ def test_a_run_resumes_exactly_on_another_number_of_processes():
         (
             8,
             {"num_steps": 1, "num_minibatches": 2},
-            "num_minibatches=2 gives minibatches of 4 samples, which 8",
+            r"num_steps / num_minibatches must be divisible by .* shards, got 4 and 8",
         ),
         (2, {"normalize_obs": True}, "normalize_obs on CartPole-v1 needs all environments of each seed"),
     ],

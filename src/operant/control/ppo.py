@@ -247,12 +247,8 @@ class PPO(Resumable):
     ) -> None:
         require_budget(budget)
         self.config, self.seeds, self.budget, self.shards = config, list(seeds), budget, shards or Shards()
-        self.shards.require_even(num_envs=config.num_envs)
-        if config.minibatch % self.shards.count:
-            raise ValueError(
-                f"num_minibatches={config.num_minibatches} gives minibatches of {config.minibatch} samples, which "
-                f"{self.shards.count} shards do not divide: change one of them"
-            )
+        minibatch = {"num_envs * num_steps / num_minibatches": config.minibatch}
+        self.shards.require_even(num_envs=config.num_envs, **minibatch)
         self.agent = self.AGENT(
             env,
             seeds=seeds,
