@@ -44,7 +44,8 @@ def test_without_noise_the_factor_is_exact():
     recorded = record("InvertedPendulum-v5", 0, {"gear": 0.8}, episodes=4, noise=0.0)
     found = identify("InvertedPendulum-v5", recorded, ["gear"])
     assert found.estimate["gear"] == pytest.approx(0.8, rel=1e-5)
-    assert identify("InvertedPendulum-v5", recorded, ["gear"]).estimate == found.estimate
+    again = identify("InvertedPendulum-v5", recorded, ["gear"])  # sums of BLAS depend on the alignment of memory
+    assert again.estimate["gear"] == pytest.approx(found.estimate["gear"], rel=1e-13)
     env = Randomize(make("InvertedPendulum-v5", 2, [0]), **tomllib.loads(found.toml()))
     start(env, [0])
     gears = [single.unwrapped.model.actuator_gear[0, 0] for single in env.env.singles]
