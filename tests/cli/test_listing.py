@@ -51,7 +51,7 @@ def test_an_algorithm_for_language_models(cli):
     status, out, _ = cli("list", "grpo")
     assert status == 0
     assert "tasks   arithmetic, " in out
-    assert "20000 prompts per seed (40000 on arithmetic, 4000 on preference, 10000 on steps)" in " ".join(out.split())
+    assert "20000 prompts per seed (40000 on arithmetic, 4000 on preference, 40000 on steps)" in " ".join(out.split())
     assert "  dapo: " in out
     assert "small built-in models use learning_rate = " in out
     assert "model of the world" not in out
