@@ -4,7 +4,6 @@
 actions.
 """
 
-import contextlib
 import logging
 import operator
 import sys
@@ -326,20 +325,16 @@ def load(
             raise ValueError(f"best and at={at} name different policies: leave out one of them")
         experiment = reassemble(folder, remote_code, accept_changes)
         return Trained(folder, experiment, arrival=TimeTravel(folder, experiment.learner).go(at))
-    folder.latest_checkpoint()  # an error before the experiment is built, which takes long
+    checkpoint = folder.latest_checkpoint()
     experiment = reassemble(folder, remote_code, accept_changes)
-    experiment.learner.load_state_dict(without_episodes(_latest_state(folder)))
+    try:
+        state = load_checkpoint(checkpoint)
+    except DamagedError:  # training in another process has replaced it meanwhile
+        state = load_checkpoint(folder.latest_checkpoint())
+    experiment.learner.load_state_dict(without_episodes(state))
     if not best:
         return Trained(folder, experiment)
     return Trained(folder, experiment, consumed=load_best_weights(folder, experiment))
-
-
-def _latest_state(run: Run, attempts: int = 3) -> Mapping[str, Any]:
-    """Return the state of the latest checkpoint, also if training in another process deletes older ones meanwhile."""
-    for _ in range(attempts - 1):
-        with contextlib.suppress(DamagedError):
-            return load_checkpoint(run.latest_checkpoint())
-    return load_checkpoint(run.latest_checkpoint())
 
 
 def _load_source(path: Path, entry: catalog.Algorithm) -> Any:
