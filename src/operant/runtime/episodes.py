@@ -67,7 +67,8 @@ class Episodes:
             if result.infos is not None:
                 told.append({name: values.where(live[-1], torch.nan) for name, values in result.infos.items()})
             obs = self._shape(result.obs)
-            lost |= playing & result.truncated & ~result.valid
+            if not self.env.always_valid:
+                lost |= playing & result.truncated & ~result.valid
             playing = playing & ~(result.terminated | result.truncated)
             if (t + 1) % stride == 0 and not playing.any():
                 break
