@@ -1,3 +1,6 @@
+import threading
+import time
+
 import pytest
 import torch
 
@@ -339,3 +342,31 @@ def test_a_part_is_rounded_where_it_would_be_alone(bfloat16_processor):
     exact = matmul.product(left, right, like=(2, matmul.LEAST_SIDE - 1, 256))
     assert not torch.equal(exact, matmul.product(left, right))
     torch.testing.assert_close(exact.double(), left.double() @ right.double(), rtol=1e-4, atol=1e-4)
+
+
+def test_threads_take_turns_with_the_library_of_all():
+    """While one thread uses oneDNN, PyTorch answers no question about its precision, and would keep the setting."""
+    matmul_of_all, before = matmul._OneDNN.matmul, matmul._OneDNN.matmul.fp32_precision
+    inside, faults = threading.Event(), []
+
+    def multiply():
+        with matmul._OneDNN():
+            inside.set()
+            time.sleep(0.01)
+
+    def ask():
+        inside.wait()
+        try:
+            assert matmul.precision() == "highest"
+            with matmul._OneDNN():
+                assert matmul_of_all.fp32_precision == "bf16"
+        except BaseException as error:  # a thread loses what it raises
+            faults.append(error)
+
+    threads = [threading.Thread(target=work) for work in (multiply, ask, ask)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not faults
+    assert matmul_of_all.fp32_precision == before

@@ -7,6 +7,7 @@ products use oneDNN, PyTorch's library for convolutions: up to twice as fast and
 from collections.abc import Mapping, Sequence
 from functools import cache
 from math import prod
+from threading import RLock
 from typing import Any
 
 import torch
@@ -50,7 +51,10 @@ def set_precision(precision: str, device: torch.device, *, stacked: bool = True)
 
 def precision() -> str:
     """Return the precision of products here."""
-    return _Own.precision or torch.get_float32_matmul_precision()
+    if _Own.precision is not None or tracing():
+        return _Own.precision or torch.get_float32_matmul_precision()
+    with _OneDNN.lock:  # while another thread uses oneDNN, PyTorch refuses to answer
+        return torch.get_float32_matmul_precision()
 
 
 def product(
@@ -104,16 +108,20 @@ def rounds(left: Tensor, right: Tensor, like: Sequence[int] | None = None) -> bo
 class _OneDNN:
     """Make PyTorch use oneDNN for products: it does if they may be rounded to bfloat16.
 
-    oneDNN rounds only with matrix units, which `halves_vectors` rules out.
+    oneDNN rounds only with matrix units, which `halves_vectors` rules out. The setting is one of the whole process, so
+    that threads take turns. Products of autograd in other threads may use oneDNN meanwhile, which is as exact.
     """
 
+    lock = RLock()
     matmul: Any = torch.backends.mkldnn.matmul  # pyright: ignore[reportAttributeAccessIssue, reportUnknownMemberType, reportUnknownVariableType]
 
     def __enter__(self) -> None:
+        self.lock.acquire()
         self.before, self.matmul.fp32_precision = self.matmul.fp32_precision, "bf16"
 
     def __exit__(self, *_: object) -> None:
         self.matmul.fp32_precision = self.before
+        self.lock.release()
 
 
 def _by_onednn(
