@@ -114,6 +114,7 @@ CONTROL: tuple[Algorithm, ...] = (
         config="MuZeroConfig",
         learner="MuZero",
         budget=40_000,
+        budgets=(("operant/TicTacToe-v0", 160_000),),
     ),
     _REPLAY(
         name="pets",

@@ -53,7 +53,7 @@ def precision() -> str:
     """Return the precision of products here."""
     if _Own.precision is not None or tracing():
         return _Own.precision or torch.get_float32_matmul_precision()
-    with _OneDNN.lock:  # while another thread uses oneDNN, PyTorch refuses to answer
+    with _OneDNN.lock:  # while another thread uses oneDNN, PyTorch raises an error
         return torch.get_float32_matmul_precision()
 
 
