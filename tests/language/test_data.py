@@ -231,6 +231,7 @@ def test_a_split_depends_on_the_seed_alone():
         [{"prompt": [{"role": "user", "content": str(i // 5)}], "completion": [GOOD]} for i in range(50)],
         [{"chosen": f"question {i // 5}: yes {i}", "rejected": f"question {i // 5}: no {i}"} for i in range(50)],
         [{"text": f"{i // 5}"} for i in range(50)],
+        [{"messages": [{"role": "user", "content": f"{i // 5}"}, GOOD | {"content": f"{i}"}]} for i in range(50)],
         [{"question": f"{i // 5}"} for i in range(50)],
     ],
 )
@@ -239,6 +240,24 @@ def test_rows_on_one_prompt_stay_together(rows):
     assert (len(train), len(held_out)) == (40, 10)
     group_of = {json.dumps(row): i // 5 for i, row in enumerate(rows)}
     assert not {group_of[json.dumps(row)] for row in train} & {group_of[json.dumps(row)] for row in held_out}
+
+
+@pytest.mark.parametrize("others", [3, 10, 60])
+def test_a_frequent_prompt_is_held_out_only_if_that_is_near_what_is_wanted(others):
+    rows = [{"prompt": "frequent", "answer": str(i)} for i in range(90)] + [{"prompt": f"{i}"} for i in range(others)]
+    for seed in range(5):
+        train, held_out = split_rows(rows, 0.2, seed)
+        assert len(held_out) == min(round(0.2 * len(rows)), others)
+        assert sum(row["prompt"] == "frequent" for row in train) == 90
+
+
+@pytest.mark.parametrize("prompts", [1, 2])
+def test_rows_are_held_out_one_by_one_if_no_prompt_has_few_enough(prompts, caplog):
+    rows = [{"prompt": f"{i % prompts}", "completion": str(i)} for i in range(20)]
+    train, held_out = split_rows(rows, 4, 0)
+    assert (len(train), len(held_out)) == (16, 4)
+    assert f"Held out 4 of 20 rows whose prompts are trained on, too: no prompt has few enough rows" in caplog.text
+    assert f"({prompts} prompts); --eval-dataset gives other rows" in caplog.text
 
 
 @pytest.mark.parametrize("held_out", [-1, -0.5, 1.0, 1.5])

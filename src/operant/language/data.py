@@ -9,6 +9,7 @@ import logging
 import math
 import reprlib
 from collections.abc import Mapping, Sequence
+from itertools import takewhile
 from typing import Any, Literal, NamedTuple, cast
 
 import numpy as np
@@ -162,10 +163,12 @@ def compare(row: Row) -> Comparison:
 def split_rows(rows: Sequence[Row], held_out: float, seed: int) -> tuple[list[Row], list[Row]]:
     """Split examples into training and held-out ones. Examples with the same prompt stay together.
 
+    The examples of a prompt are held out if their number then is closer to `held_out`. If no prompt has few enough
+    examples, as in a data set with a single prompt, examples are held out one by one, with a warning.
+
     Args:
         rows: examples.
-        held_out: amount to hold out: a fraction (float below 1) or a number (int); slightly more if the last prompt
-            has several examples.
+        held_out: amount to hold out: a fraction (float below 1) or a number (int).
         seed: random seed of the split.
 
     Returns:
@@ -180,19 +183,30 @@ def split_rows(rows: Sequence[Row], held_out: float, seed: int) -> tuple[list[Ro
     prompts: dict[str, list[int]] = {}
     for i, row in enumerate(rows):
         prompts.setdefault(_identity(row), []).append(i)
-    groups = list(prompts.values())
-    out: set[int] = set()
-    order: list[int] = np.random.default_rng(streams.seed_sequence(seed, "held-out")).permutation(len(groups)).tolist()
-    for group in order:
-        if len(out) >= wanted:
-            break
-        out.update(groups[group])
-    if len(out) == len(rows):
+    out = _held_out([*prompts.values()], wanted, seed)
+    if wanted and not out and len(rows) > 1:
+        out = _held_out([[i] for i in range(len(rows))], wanted, seed)
+        logger.warning(
+            "Held out %d of %d rows whose prompts are trained on, too: no prompt has few enough rows to be held out "
+            "with all of them (%d prompts); --eval-dataset gives other rows.",
+            *(len(out), len(rows), len(prompts)),
+        )
+    if len(out) == len(rows) or (wanted and not out):
         raise ValueError(
-            f"held_out is {held_out}, which leaves none of the {len(rows)} rows ({len(groups)} prompts) to train on: "
-            "hold out fewer"
+            f"held_out is {held_out}, which leaves none of the {len(rows)} rows ({len(prompts)} prompts) to train on: "
+            "hold out fewer, use more rows, or evaluate on other rows with --eval-dataset"
         )
     return [row for i, row in enumerate(rows) if i not in out], [rows[i] for i in sorted(out)]
+
+
+def _held_out(groups: Sequence[Sequence[int]], wanted: int, seed: int) -> set[int]:
+    """Return the rows of random groups, each of which brings their number closer to `wanted`."""
+    out: set[int] = set()
+    order: list[int] = np.random.default_rng(streams.seed_sequence(seed, "held-out")).permutation(len(groups)).tolist()
+    for group in (groups[index] for index in order):
+        if abs(len(out) + len(group) - wanted) < wanted - len(out):
+            out.update(group)
+    return out
 
 
 def order(count: int, epoch: int, seed: int) -> NDArray[np.int64]:
@@ -225,7 +239,10 @@ def _identity(row: Row) -> str:
     found = _kind(row)
     if found == "preference":
         return json.dumps(compare(row).prompt, sort_keys=True, default=str)
-    column = next((column for column in ("prompt", "messages", "text") if row.get(column) is not None), None)
+    if found == "language-modeling" and row.get("messages") is not None:
+        asked = takewhile(lambda message: message.get("role") != "assistant", row["messages"])
+        return json.dumps([*asked], sort_keys=True, default=str)
+    column = next((column for column in ("prompt", "text") if row.get(column) is not None), None)
     return json.dumps(row[column] if column else row, sort_keys=True, default=str)
 
 

@@ -71,7 +71,7 @@ def check_policy(init: str) -> None:
     """Check that an initial run trained a policy.
 
     Args:
-        init: folder of the run; empty: none.
+        init: folder of the run, or `RUN/best`; empty: none.
 
     Raises:
         RunError: there is no run.
@@ -79,7 +79,7 @@ def check_policy(init: str) -> None:
     """
     if not init:
         return
-    entry = Run.open(init).entry
+    entry = opened(init)[0].entry
     if entry.family == "reward":
         raise ValueError(
             f"--init {init} is a run of {entry.name}, which trains a reward model, but a policy is needed: pass a run "
