@@ -51,8 +51,10 @@ def set_precision(precision: str, device: torch.device, *, stacked: bool = True)
 
 def precision() -> str:
     """Return the precision of products here."""
-    if _Own.precision is not None or tracing():
-        return _Own.precision or torch.get_float32_matmul_precision()
+    if _Own.precision is not None:
+        return _Own.precision
+    if tracing():  # which cannot take the lock
+        return torch.get_float32_matmul_precision()
     with _OneDNN.lock:  # while another thread uses oneDNN, PyTorch raises an error
         return torch.get_float32_matmul_precision()
 

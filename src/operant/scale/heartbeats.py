@@ -13,7 +13,7 @@ from typing import Any, cast
 import torch.distributed as dist
 
 INTERVAL = 2.0
-"""Seconds between two signs of life of a process."""
+"""Seconds between two heartbeats of a process."""
 
 SILENCE = 300.0
 """Seconds without a sign of life after which a process counts as lost. They must cover what blocks all threads."""
