@@ -297,6 +297,18 @@ def test_only_the_critic_learns_while_it_warms_up(make_model):
     assert any(not torch.equal(value, before[name]) for name, value in model.state_dict().items())
 
 
+def test_the_learning_rate_of_the_critic_does_not_warm_up(make_model):
+    """The first steps of Adam move every parameter by the learning rate."""
+    moved = []
+    for ratio in (0.0, 0.9):
+        found = learner(make_model(), critic_warmup=1, warmup_ratio=ratio, budget=600, weight_decay=0.0)
+        head = found.critic.head.weight.clone()
+        found.iterate()
+        moved.append(found.critic.head.weight - head)
+    assert moved[0].abs().max() > 0
+    torch.testing.assert_close(moved[1], moved[0])
+
+
 @pytest.mark.parametrize("step", ["ppo", "vpg"])
 def test_a_batch_that_uses_the_whole_budget_is_learned_from(step, make_model):
     """A schedule that decays to 0 at the end of the budget is read in the middle of each step's share of it."""

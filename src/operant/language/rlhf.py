@@ -16,7 +16,7 @@ Answers to which no reward function applies are dropped. There is no pretraining
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Annotated, Any, Literal
 
 import torch
@@ -196,7 +196,11 @@ class RLHF(DeclaredState):
         self.sampler = sampler_of(config, engine, prompts, judge, model.tokenizer, **common)
         self.reference = Reference(model)
         self.stepper = OptimizerStep(model.trained(), config)
-        self.critic_stepper = OptimizerStep(critic.trained(), config, learning_rate=config.critic_learning_rate)
+        self.critic_stepper = OptimizerStep(
+            critic.trained(),
+            replace(config, warmup_ratio=0.0),  # its first targets are far from its values
+            learning_rate=config.critic_learning_rate,
+        )
         self.objective = doors.chosen(
             OBJECTIVES,
             config.objective if config.step == "ppo" else "vpg",
