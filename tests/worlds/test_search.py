@@ -101,7 +101,7 @@ def test_the_improved_policy_is_at_least_as_good_as_its_prior(simulations):
 def test_rows_do_not_see_each_other(kind):
     world = World(GOLDEN["tables"])
     planner = Planner(kind=kind, simulations=20, considered=4)
-    noise = torch.rand(8, 4, generator=torch.Generator().manual_seed(0))
+    noise = planner.noise((8, 4), torch.Generator().manual_seed(0))
     states = torch.arange(8)
     together = search(planner, world.root(states), world, noise)
     for row in range(8):
@@ -109,23 +109,40 @@ def test_rows_do_not_see_each_other(kind):
         assert torch.equal(alone.tree.values[0], together.tree.values[row])
         assert torch.equal(alone.tree.children[0], together.tree.children[row])
         assert torch.equal(alone.policy[0], together.policy[row])
+        assert alone.actions[0] == together.actions[row]
 
 
 def test_actions_that_are_not_allowed_are_never_taken():
     world = World(GOLDEN["tables"])
     allowed = torch.tensor([[True, False, True, False], [False, False, False, True]])
     for kind in ("gumbel", "puct"):
-        noise = torch.rand(2, 4, generator=torch.Generator().manual_seed(1)) * 9
         planner = Planner(kind=kind, simulations=30, considered=4)
+        noise = planner.noise((2, 4), torch.Generator().manual_seed(1))
         found = search(planner, world.root(torch.arange(2), allowed), world, noise)
         assert (visits(found.tree)[~allowed] == 0).all()
         assert (found.policy[~allowed] == 0).all()
         assert allowed[torch.arange(2), found.actions].all()
 
 
-def test_no_simulation_is_the_network_alone():
+def test_puct_draws_actions_from_the_visits_and_takes_the_most_visited_without_noise():
+    """In AlphaZero and MuZero moves of self-play are drawn, and evaluations take the best one."""
+    world, tries = World(GOLDEN["tables"]), 4000
+    planner = Planner(kind="puct", simulations=20, exploration=0.0)
+    states = torch.zeros(tries, dtype=torch.int64)
+    noise = planner.noise((tries, 4), torch.Generator().manual_seed(0))
+    found = search(planner, world.root(states), world, noise)
+    shares = found.actions.bincount(minlength=4) / tries
+    assert (found.policy == found.policy[0]).all()
+    assert_close(shares, found.policy[0], atol=0.03, rtol=0)
+    assert (shares > 0).sum() > 1
+    greedy = search(planner, world.root(states[:1]), world, None)
+    assert greedy.actions[0] == greedy.policy[0].argmax()
+
+
+@pytest.mark.parametrize("kind", ["gumbel", "puct"])
+def test_no_simulation_is_the_network_alone(kind):
     world = World(GOLDEN["tables"])
-    found = search(Planner(simulations=0), world.root(torch.arange(6)), world, None)
+    found = search(Planner(kind=kind, simulations=0), world.root(torch.arange(6)), world, None)
     assert torch.equal(found.actions, world.tables["logits"][:6].argmax(1))
     assert_close(found.policy, world.tables["logits"][:6].softmax(1))
 

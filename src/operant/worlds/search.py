@@ -106,21 +106,27 @@ class Planner:
     concentration: float = 0.3
 
     def noise(self, shape: tuple[int, ...], stream: torch.Generator) -> Tensor:
-        """Sample the noise `[..., A]` of searches, from the Gumbel or the Dirichlet distribution."""
+        """Sample the noise of searches with `shape = [..., A]`.
+
+        Returns:
+            `[..., A]` samples of the Gumbel distribution; for pUCT `[..., A + 1]` samples of the Dirichlet distribution,
+            and a uniform number that selects the action.
+        """
         if self.kind == "gumbel":
             uniform = torch.rand(shape, generator=stream, device=stream.device).clamp(1e-12, 1 - 1e-7)
             return -(-uniform.log()).log()
         gamma = torch._standard_gamma(  # pyright: ignore[reportPrivateImportUsage, reportPrivateUsage] - torch.distributions calls it without a generator
             torch.full(shape, self.concentration, device=stream.device), generator=stream
         )
-        return gamma / gamma.sum(-1, keepdim=True).clamp(min=1e-12)
+        chance = torch.rand((*shape[:-1], 1), generator=stream, device=stream.device)
+        return torch.cat((gamma / gamma.sum(-1, keepdim=True).clamp(min=1e-12), chance), -1)
 
 
 class Found(NamedTuple):
     """The result of a search.
 
     Attributes:
-        actions: `[B]` selected actions.
+        actions: `[B]` selected actions; for pUCT drawn from the visits, or without noise the most visited.
         policy: `[B, A]` training targets: the improved policy (Gumbel) or the visit distribution (pUCT).
         value: `[B]` values of the roots, means over all simulations.
         prior_value: `[B]` values of the roots under the prior policy, from visited actions
@@ -143,11 +149,11 @@ def search(planner: Planner, root: Expansion, model: Model, noise: Tensor | None
         planner: settings of the search.
         root: outputs at the roots; rewards and discounts are ignored.
         model: the rules or the learned model.
-        noise: `[B, A]`; samples of the standard Gumbel distribution for "gumbel", of a Dirichlet distribution for
-            "puct". None: no noise, for the strongest play.
+        noise: noise of the roots (`Planner.noise`). None: no noise, for the strongest play.
     """
-    if noise is not None and planner.kind == "puct":
-        root = root._replace(logits=_mixed(root.logits, noise, planner.exploration))
+    sampled = noise is not None and planner.kind == "puct"
+    if noise is not None and sampled:
+        root = root._replace(logits=_mixed(root.logits, noise[:, :-1], planner.exploration))
     (batch, width), nodes, device = root.logits.shape, planner.simulations + 1, root.value.device
     trees, outputs = _empty(batch, width, nodes)
     rules, steps = _rules(planner, root.logits.shape, noise), np.empty((2, batch), np.int64)
@@ -172,7 +178,11 @@ def search(planner: Planner, root: Expansion, model: Model, noise: Tensor | None
     kernels.conclude(trees, rules, results)
     shared = {name: from_numpy(part) for name, part in trees._asdict().items()}
     returned = {name: from_numpy(part).to(device) for name, part in results._asdict().items()}
-    return Found(**returned, tree=Tree(**shared, states=states))
+    found = Found(**returned, tree=Tree(**shared, states=states))
+    if noise is None or not sampled:
+        return found
+    visits = found.policy.double().cumsum(1)
+    return found._replace(actions=torch.searchsorted(visits, noise[:, -1:] * visits[:, -1:], right=True).squeeze(1))
 
 
 def _empty(batch: int, actions: int, nodes: int) -> tuple[kernels.Arrays, kernels.Outputs]:

@@ -295,9 +295,10 @@ def conclude(trees, rules, results):  # pragma: no cover
             results.actions[b] = halved(trees, rules, b, visits[most_visited(trees, b)])
             softmax(rules.scores, results.policy[b])
         else:
-            results.actions[b] = most_visited(trees, b)
+            shares = visits if visits.sum() > 0 else trees.priors[b, 0]
+            results.actions[b] = np.argmax(shares)
             for a in range(len(visits)):
-                results.policy[b, a] = visits[a] / visits.sum()
+                results.policy[b, a] = shares[a] / shares.sum()
 
 
 @compiled
