@@ -379,7 +379,8 @@ def test_sequences_are_steps_in_a_row_and_know_where_episodes_begin(added, lengt
             for k in range(length):
                 line = lines[first + k - oldest][s][row]
                 before = lines[first + k - 1 - oldest][s][row] if first + k > oldest else None
-                assert bool(got.is_first[k, s, m]) == (before is None or held_end(before))
+                begins_anew = before is None or held_end(before) or not before["valid"]
+                assert bool(got.is_first[k, s, m]) == begins_anew
                 assert got.weights is None or bool(got.weights[k, s, m]) == line["valid"]
                 if line["valid"]:
                     assert torch.equal(got.obs[k, s, m], line["obs"])

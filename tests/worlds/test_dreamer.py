@@ -279,6 +279,26 @@ def test_it_takes_the_configured_number_of_gradient_steps():
     assert found.optimizer.counts[0].tolist() == [found.updates] * 2
 
 
+def test_dropped_transitions_are_counted_and_nothing_is_imagined_from_them():
+    found = learner()
+    step = found.collector.env.step
+
+    def spoiled(actions):
+        result = step(actions)
+        return result._replace(reward=torch.full_like(result.reward, torch.nan))
+
+    found.collector.env.step = spoiled
+    metrics = found.collect()
+    assert metrics["health/dropped_transitions"].tolist() == [found.config.num_steps * found.config.num_envs] * 2
+    found.consumed += 1
+    for _ in range(20):
+        metrics = found.collect()
+    index = found.replay.draw_sequences(found.config.batch_size, found.config.sequence_length, found.streams)
+    frames = frames_of(found.replay.take_sequences(index, found.config.sequence_length))
+    _, _, losses = found.gradient(frames, found._draws(), found.scale)
+    assert losses["losses/actor"].tolist() == losses["losses/critic"].tolist() == [0, 0]
+
+
 def test_a_seed_that_diverges_leaves_the_others_alone():
     found, well = learner(), learner()
     frames, draws = batch(found)

@@ -1,5 +1,7 @@
 """The networks of MuZero: their initialization, the range of latent states, and numbers as distributions."""
 
+from dataclasses import replace
+
 import torch
 from torch.testing import assert_close
 
@@ -39,6 +41,17 @@ def test_each_seed_has_its_own_networks():
     both, alone = model(), model((5,))
     obs = torch.randn(2, 7, 3, generator=torch.Generator().manual_seed(0))
     assert_close(both.represent(obs)[1:], alone.represent(obs[1:]))
+
+
+def test_an_outcome_of_a_game_is_an_atom():
+    """So its logits saturate: no other atom has a share of a certain win."""
+    found = replace(SHAPE, support_size=1, squashed=False)
+    found = found.bind(found.initial([torch.Generator().manual_seed(3)]))
+    outcomes = torch.tensor([-1.0, 0.0, 1.0])
+    logits = 40 * torch.eye(3)
+    assert_close(found.number(logits), outcomes)
+    assert_close(found.loss(logits, outcomes), torch.zeros(3))
+    assert_close(found.number(torch.zeros(3)), torch.tensor(0.0))
 
 
 def test_a_distribution_stands_for_the_number_that_it_was_made_of():

@@ -77,6 +77,26 @@ def test_nothing_is_imagined_after_the_end():
         assert not (valid[t + 1] & (ended[: t + 1] & valid[: t + 1]).any(0)).any()
 
 
+def test_no_rollout_begins_in_a_dropped_transition():
+    found = learner()
+    step = found.experience.collector.env.step
+    found.experience.collector.env.step = lambda actions: spoiled(step(actions))
+
+    def spoiled(result):
+        every_second = torch.arange(len(result.reward)) % 2 == 0
+        return result._replace(reward=result.reward.masked_fill(every_second, torch.nan))
+
+    found.iterate()
+    found.model.predict = known
+    found.imagine(2)
+    fields = found.imagined.fields
+    real = fields["obs"][0].abs().sum(-1) > 0
+    assert real.any()
+    assert not real.all(), "dropped transitions are stored as zeros"
+    assert torch.equal(fields["valid"][0], real)
+    assert not fields["valid"][1][~real].any()
+
+
 def test_a_batch_has_its_share_of_real_transitions():
     found = learner()
     found.iterate()
@@ -151,6 +171,8 @@ def test_it_takes_the_configured_number_of_gradient_steps():
         ({"hindsight": "future"}, "hindsight must be 'none'"),
         ({"normalize_obs": True}, "normalize_obs must be off"),
         ({"learning_starts": 0}, "learning_starts must be at least 1 to fit the model, got 0"),
+        ({"real_ratio": 1.0}, r"real_ratio must be in \(0, 1\), got 1"),
+        ({"batch_size": 1}, "batch_size must be at least 2, a real and an imagined transition, got 1"),
     ],
 )
 def test_an_invalid_configuration_is_rejected(options, message):

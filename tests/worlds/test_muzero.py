@@ -2,6 +2,8 @@
 
 from dataclasses import replace
 
+import gymnasium
+import numpy as np
 import pytest
 import torch
 from torch.testing import assert_close
@@ -105,6 +107,38 @@ def test_reanalyzed_targets_replace_the_old_ones():
     drawn = none.streams[0].get_state()
     none.reanalyze()
     assert torch.equal(none.streams[0].get_state(), drawn)
+
+
+class Choosing(gymnasium.Env):
+    """Two of three actions are allowed; the reward of step 3 is NaN."""
+
+    observation_space = gymnasium.spaces.Dict(
+        observation=gymnasium.spaces.Box(0, 1, (2,)), action_mask=gymnasium.spaces.MultiBinary(3)
+    )
+    action_space = gymnasium.spaces.Discrete(3)
+    steps = 0
+
+    def seen(self):
+        return {"observation": np.full(2, self.steps % 2, np.float32), "action_mask": np.array([1, 1, 0], np.int8)}
+
+    def reset(self, **kwargs):
+        super().reset(**kwargs)
+        return self.seen(), {}
+
+    def step(self, action):
+        self.steps += 1
+        return self.seen(), np.nan if self.steps == 3 else 1.0, False, self.steps % 7 == 0, {}
+
+
+def test_a_dropped_transition_spoils_nothing():
+    gymnasium.register("Choosing-v0", Choosing)
+    found = learner(replace(SMALL, reanalyze_ratio=4.0, search="puct"), task="Choosing-v0")
+    metrics = [found.iterate() for _ in range(4)]
+    assert [each["health/dropped_transitions"].tolist() for each in metrics] == [[4, 4], [0, 0], [0, 0], [0, 0]]
+    assert all(each.get("health/skipped_updates", torch.zeros(1)).sum() == 0 for each in metrics)
+    assert found.parameters.isfinite().all()
+    assert found.spread.isfinite().all()
+    assert found.replay.fields["extras.policy"].isfinite().all()
 
 
 def test_values_are_scaled_by_the_range_of_returns():

@@ -100,6 +100,19 @@ def test_values_are_zero_after_termination_and_unknown_after_truncation():
     assert cut.returns.flatten().tolist() == [1, 0, 0, 0]
 
 
+def test_an_invalid_step_ends_what_is_known():
+    """Step 2 was dropped: the reward before it counts, and returns bootstrap from the value of step 1."""
+    steps = window([1, 2, 0, 4, 5, 6])
+    steps = replace(steps, weights=torch.tensor([1.0, 1, 0, 1, 1, 1]).view(-1, 1, 1))
+    found = sample(steps)
+    assert found.known.flatten().tolist() == found.acting.flatten().tolist() == [1, 1, 0, 0]
+    assert returns(steps, [0.0, 7, 9, 9, 9, 8])[:2] == [1 + 7, 7]
+    between = replace(window([1, 2, 0, 4, 5, 6], terminated=(1,)), weights=steps.weights)
+    assert sample(between).known.flatten().tolist() == [1, 1, 1, 1], "after the end everything is known"
+    assert sample(between).returns.flatten().tolist() == [3, 2, 0, 0]
+    assert sample(replace(steps, weights=steps.weights.roll(-2, 0))).known.sum() == 0
+
+
 def plain_losses(model, batch, place):
     """Return policy, value and reward loss of one sample, step by step as in the paper."""
     latent = model.represent(batch.obs[:, place : place + 1])

@@ -307,7 +307,10 @@ class Replay:
             )
         steps = slots + torch.arange(length, device=index.device).view(-1, 1, 1)
         places = steps % self.length * self.rows + rows
-        before = self.read("ended", (steps - 1) % self.length * self.rows + rows)
+        previous = (steps - 1) % self.length * self.rows + rows
+        before = self.read("ended", previous)
+        if self._gaps:  # an invalid step may stand between two episodes, and nothing continues over it
+            before |= ~self.read("valid", previous)
         before[0] |= newer == self.filled - 1
         terminated = self.read("terminated", places)
         names = [name for name in self.fields if name.startswith(EXTRAS)]

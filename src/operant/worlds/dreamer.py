@@ -28,7 +28,7 @@ from operant.envs import BatchEnv, Tree, begins_anew, learned, start
 from operant.nets import StackedLaProp, compilable
 from operant.runtime.budget import require_budget
 from operant.runtime.learner import Metrics
-from operant.runtime.metrics_window import update_metrics
+from operant.runtime.metrics_window import DROPPED, update_metrics
 from operant.runtime.replay import Replay
 from operant.runtime.rollouts import Collector
 from operant.runtime.weights import Weights
@@ -201,8 +201,8 @@ class Dreamer(Resumable):
 
         rollout = self.collector.collect(config.num_steps, act)
         self._forget()
-        self.replay.add(rollout, rollout.kept[0])
-        return rollout.metrics
+        dropped = self.replay.add(rollout, rollout.kept[0])
+        return {**rollout.metrics, DROPPED: dropped}
 
     def _forget(self) -> None:
         """Reset the hidden states of environments whose episode has just ended."""
@@ -274,7 +274,7 @@ class Dreamer(Resumable):
         world = agent.world.losses(frames, states, posterior, free=config.free_nats)
         begin = State(*(merged(part[-self.imagined_frames :].detach()) for part in states))
         imagined = agent.imagine(begin, self.actions, draws.prior, draws.actions)
-        alive = merged((~frames.terminal[-self.imagined_frames :]).float())
+        alive = merged((frames.weights * ~frames.terminal)[-self.imagined_frames :])
         behavior = self._behavior_losses(agent, imagined, alive, scale)
         names = ("reconstruction", "reward", "continue", "dynamics", "representation")
         losses = {name: _mean(loss, frames.weights) for name, loss in zip(names, world, strict=True)}
@@ -304,7 +304,7 @@ class Dreamer(Resumable):
         Args:
             agent: the networks.
             imagined: imagined trajectories.
-            alive: `[S, I]`, 0 if a trajectory starts at the end of an episode, else 1.
+            alive: `[S, I]`, 0 if a trajectory starts at the end of an episode or in an invalid frame, else 1.
             scale: `[S]`, divisor of returns if above 1.
         """
         config, (steps, _, rows) = self.config, imagined.rewards.shape

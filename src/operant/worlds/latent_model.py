@@ -27,6 +27,8 @@ class LatentShape:
         hidden: sizes of the hidden layers of each network.
         activation: activation function of the hidden layers.
         support_size: atoms of rewards and values on each side of 0, K = 2 support_size + 1.
+        squashed: whether the atoms are squashed numbers. Without, a number that equals an atom is learned as a class,
+            whose logits saturate.
     """
 
     inputs: int
@@ -35,6 +37,7 @@ class LatentShape:
     hidden: tuple[int, ...]
     activation: Activation
     support_size: int
+    squashed: bool = True
 
     @property
     def atoms(self) -> int:
@@ -81,7 +84,7 @@ class LatentModel:
         shape: shape of the networks.
         networks: representation, dynamics and prediction.
         layers: layers of each network.
-        support: `[K]` atoms of rewards and values, squashed (see `operant.ops.two_hot`).
+        support: `[K]` atoms of rewards and values (see `operant.ops.two_hot`).
     """
 
     shape: LatentShape
@@ -109,11 +112,12 @@ class LatentModel:
 
     def number(self, logits: Tensor) -> Tensor:
         """Return the rewards or values `[...]` encoded by logits `[..., K]`."""
-        return ops.signed_parabolic(ops.two_hot_mean(logits, self.support))
+        mean = ops.two_hot_mean(logits, self.support)
+        return ops.signed_parabolic(mean) if self.shape.squashed else mean
 
     def loss(self, logits: Tensor, numbers: Tensor) -> Tensor:
         """Return the cross-entropy `[...]` of logits `[..., K]` and rewards or values `[...]`."""
-        return ops.two_hot_loss(logits, ops.signed_hyperbolic(numbers), self.support)
+        return ops.two_hot_loss(logits, ops.signed_hyperbolic(numbers) if self.shape.squashed else numbers, self.support)
 
 
 def _scaled(latent: Tensor) -> Tensor:

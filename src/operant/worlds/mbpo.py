@@ -12,7 +12,7 @@ through all networks, whereas the paper samples among the best ones.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any
 
 import torch
 from torch import Tensor
@@ -21,7 +21,7 @@ from operant import ops, streams
 from operant.control.off_policy import alternate, explore
 from operant.control.sac import SAC, SACConfig
 from operant.envs import BatchEnv
-from operant.runtime.bounds import PositiveInt, UnitFloat
+from operant.runtime.bounds import Interval, PositiveInt
 from operant.runtime.budget import iterations
 from operant.runtime.learner import Metrics
 from operant.runtime.replay import Replay
@@ -36,8 +36,8 @@ class MBPOConfig(ModelConfig, SACConfig):
 
     gradient_steps: PositiveInt = 20
     """Gradient steps of actor and critics per training phase, mostly on model data."""
-    real_ratio: UnitFloat = 0.05
-    """Share of real transitions in each batch."""
+    real_ratio: Annotated[float, Interval("(0, 1)")] = 0.05
+    """Share of real transitions in each batch, which has at least one real and one imagined transition."""
     rollout_batch_size: PositiveInt = 1000
     """Number of model rollouts after each fit, a multiple of `ensemble_size`."""
     rollout_length: PositiveInt = 1
@@ -54,6 +54,10 @@ class MBPOConfig(ModelConfig, SACConfig):
             raise ValueError(
                 f"rollout_batch_size must be a multiple of ensemble_size, which is {self.ensemble_size}, got "
                 f"{self.rollout_batch_size}"
+            )
+        if self.batch_size < 2:
+            raise ValueError(
+                f"batch_size must be at least 2, a real and an imagined transition, got {self.batch_size}"
             )
         needed = self.rollout_batch_size * max(self.rollout_length, self.rollout_length_final)
         if self.model_buffer_size < needed:
@@ -134,8 +138,9 @@ class MBPO(SAC):
     def imagine(self, length: int) -> None:
         """Store rollouts of the policy in the model, from states of the real replay buffer."""
         replay, count = self.experience.replay, self.config.rollout_batch_size
-        obs = replay.take(replay.draw(count, self.rollout_streams), gamma=1.0).obs
-        alive = torch.ones(obs.shape[:2], dtype=torch.bool, device=self.device)
+        begin = replay.take(replay.draw(count, self.rollout_streams), gamma=1.0)
+        obs = begin.obs
+        alive = torch.ones_like(begin.terminated) if begin.weights is None else begin.weights > 0
         steps: list[tuple[Tensor, ...]] = []
         for t in range(length):
             noise = streams.draw(self.rollout_streams, lambda stream: self.bounds.normal((count,), stream))

@@ -32,9 +32,9 @@ from operant.nets import Activation, StackedAdam, compilable
 from operant.runtime.bounds import Interval, NonNegativeFloat, PositiveFloat, PositiveInt, UnitFloat, require
 from operant.runtime.budget import iterations, remaining, require_budget, scheduled
 from operant.runtime.learner import Metrics
-from operant.runtime.metrics_window import EPISODES, update_metrics
+from operant.runtime.metrics_window import DROPPED, EPISODES, update_metrics
 from operant.runtime.priorities import Priorities
-from operant.runtime.replay import Replay
+from operant.runtime.replay import EXTRAS, Replay
 from operant.runtime.rollouts import Collector, Rollout
 from operant.runtime.transitions import Sequences
 from operant.runtime.weights import Weights
@@ -102,7 +102,8 @@ class MuZeroConfig:
     activation: Activation = "relu"
     """Activation function of the hidden layers."""
     support_size: PositiveInt = 20
-    """Number of atoms of values and rewards on each side of 0; n atoms cover values up to about n² + 2 n."""
+    """Number of atoms of values and rewards on each side of 0; n atoms cover values up to about n² + 2 n. Unused in board
+    games, whose atoms are their outcomes -1, 0 and 1."""
 
     def __post_init__(self) -> None:
         """Validate."""
@@ -185,7 +186,8 @@ class MuZero(BoardGamePlayer, Resumable):
             latent=config.latent_size,
             hidden=config.hidden_sizes,
             activation=config.activation,
-            support_size=config.support_size,
+            support_size=config.support_size if self.game is None else 1,
+            squashed=self.game is None,
         )
         self.parameters = self.shape.initial(streams.of_seeds(seeds, "networks")).to(env.device)
         self.model = self.shape.bind(self.parameters)
@@ -259,28 +261,34 @@ class MuZero(BoardGamePlayer, Resumable):
             return kept, kept[0] + self.first_action
 
         rollout = self.collector.collect(self.config.num_steps, act)
-        self._remember(rollout)
+        dropped = self._remember(rollout)
         _, policies, values = rollout.kept
         report = rollout.metrics if self.game is None else {"rollout/games": rollout.metrics[EPISODES].float()}
         return {
             **report,
+            DROPPED: dropped,
             "search/policy_entropy": ops.categorical_entropy(policies.clamp(min=1e-12).log()).mean((0, 2)),
             "search/root_value": values.mean((0, 2)) if self.game is None else values.abs().mean((0, 2)),
         }
 
-    def _remember(self, rollout: Rollout) -> None:
-        """Store steps, their search policies, and the behavior probabilities of their actions."""
+    def _remember(self, rollout: Rollout) -> Tensor:
+        """Store steps, their search policies, and the behavior probabilities of their actions.
+
+        Returns:
+            `[S]` number of dropped transitions.
+        """
         actions, policy, _ = rollout.kept
         behavior = policy.gather(-1, actions.unsqueeze(-1)).squeeze(-1)
-        self.replay.add(replace(rollout, extras={"policy": policy, "behavior": behavior}), actions)
+        dropped = self.replay.add(replace(rollout, extras={"policy": policy, "behavior": behavior}), actions)
         if self.priorities is None:
-            return
+            return dropped
         replay, steps = self.replay, len(actions)
         newest = replay.newest(steps)
         self.priorities.insert(newest, torch.zeros_like(replay.valid(newest)))
         ready = replay.newest(steps + self.config.window - 1)[: -(self.config.window - 1) * replay.rows]
         if len(ready):  # steps that can now start a window
             self.priorities.insert(ready, replay.valid(ready))
+        return dropped
 
     @torch.no_grad()
     def reanalyze(self) -> None:
@@ -292,7 +300,10 @@ class MuZero(BoardGamePlayer, Resumable):
         index = replay.draw(count, self.streams)
         obs = replay.read("obs", index)
         result = self.search(obs, self._drawn(count))
-        replay.amend(index, {"policy": torch.unflatten(result.policy, 0, index.shape)})
+        policy = torch.unflatten(result.policy, 0, index.shape)
+        # Invalid steps have no actions, from which a search would return NaN.
+        valid = replay.read("valid", index).unsqueeze(-1)
+        replay.amend(index, {"policy": torch.where(valid, policy, replay.read(f"{EXTRAS}policy", index))})
 
     def _drawn(self, rows: int) -> Tensor:
         """Return the noise `[S * M, A]` of a search."""

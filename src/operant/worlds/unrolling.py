@@ -23,7 +23,8 @@ class Unroll:
         returns: `[K + 1, S, M]`; 0 after a terminal state.
         rewards: `[K, S, M]` rewards of the actions; 0 after a terminal state.
         acting: `[K + 1, S, M]`, 1 before the end of the episode, else 0.
-        known: `[K + 1, S, M]`, 0 after a truncation, because the continuation is unknown, else 1.
+        known: `[K + 1, S, M]`, 0 after a truncation and from an invalid step on, because the continuation is unknown,
+            else 1.
         weights: `[S, M]` importance weights of the samples.
     """
 
@@ -41,7 +42,7 @@ def returns_of(steps: Sequences, values: Tensor, *, off_policy: bool, turn: floa
     """Return the λ-returns `[L - 1, S, M]` of windows of L steps; in games, for the player to move.
 
     If players alternate, so does the sign of the values. The successor of a truncated step is not evaluated: returns
-    bootstrap from the step itself.
+    bootstrap from the step itself, and so do those of a step before an invalid one.
 
     Args:
         steps: steps with the extra tensors `policy`, from the last search of each step, and `behavior`, the behavior
@@ -53,6 +54,8 @@ def returns_of(steps: Sequences, values: Tensor, *, off_policy: bool, turn: floa
         lam: λ.
     """
     cut = steps.truncated[:-1]
+    if steps.weights is not None:
+        cut = cut | ((steps.weights[1:] == 0) & ~steps.terminated[:-1])
     behavior = drawn = torch.zeros_like(steps.rewards[:-1])
     if off_policy:
         behavior = steps.extras["policy"][:-1].gather(-1, steps.actions[:-1].unsqueeze(-1)).squeeze(-1).log()
@@ -89,6 +92,10 @@ def unrolled(
     ended = steps.terminated[:k] | steps.truncated[:k]
     terminated, truncated = (_before(flag[:k], ended) for flag in (steps.terminated, steps.truncated))
     acting = ~(terminated | truncated)
+    known = ~truncated
+    if steps.weights is not None:  # nothing is known from the first invalid step of the episode on
+        known = known & ~((steps.weights[: k + 1] == 0) & acting).cummax(0).values
+        acting = acting & known
     shape, device = acting[:k, 0].shape, weights.device
     random_actions = torch.stack([torch.randint(actions, shape, generator=g, device=device) for g in generators], 1)
     return Unroll(
@@ -98,7 +105,7 @@ def unrolled(
         returns=returns[: k + 1].masked_fill(~acting, 0.0),
         rewards=steps.rewards[:k].masked_fill(~acting[:k], 0.0),
         acting=acting.float(),
-        known=(~truncated).float(),
+        known=known.float(),
         weights=weights if steps.weights is None else weights * steps.weights[0],
     )
 

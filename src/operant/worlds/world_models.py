@@ -292,7 +292,7 @@ class WorldModels(Resumable):
         steps = torch.arange(length + 1, device=self.device).view(-1, 1, 1) * replay.rows
         places = (index + steps) % (replay.length * replay.rows)
         terminated, ended, valid = (replay.read(name, places[:-1]) for name in ("terminated", "ended", "valid"))
-        starts = torch.cat((torch.ones_like(ended[:1]), ended[:-1]))
+        starts = torch.cat((torch.ones_like(ended[:1]), (ended | ~valid)[:-1]))
         latent = self._drawn(places.movedim(0, 1)).movedim(1, 0)
         weights = (valid & (terminated | ~ended)).float()
         columns = (latent[:-1], replay.read("actions", places[:-1]), starts, latent[1:])
