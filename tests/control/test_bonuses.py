@@ -75,7 +75,9 @@ def test_two_bonuses_need_two_channels():
         ),
         ("ppo", "rnd(0.1)", "parameters are given by name"),
         ("ppo", "counts", "exact counts need Discrete observations"),
-        ("ppo", "rnd(breadth=3)", "breadth"),
+        ("ppo", "rnd(breadth=3)", "the bonus rnd has no parameter 'breadth': it takes weight, channel, width, "),
+        ("dqn", "rnd(weigth=3)", r"the bonus rnd has no parameter 'weigth'; did you mean weight\?"),
+        ("ppo", "rnd(weight=-1)", "the weight of the bonus rnd must be a number of at least 0, got -1"),
         ("q-learning", "rnd", "q-learning takes no bonus, leave it out; deep control does, such as ppo and dqn"),
     ],
 )

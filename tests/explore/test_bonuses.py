@@ -177,6 +177,14 @@ def test_bonuses_are_divided_by_the_deviation_of_their_returns():
         assert torch.allclose(got[step].view(2, 2).double(), raw[step].view(2, 2) / spread.unsqueeze(1))
 
 
+@pytest.mark.parametrize("rows", [1, 8])
+def test_a_bonus_is_not_huge_because_the_first_returns_are_equal(rows):
+    for kind in (Counts, *KINDS):
+        bonuses = torch.tensor(dive(sea(kind, rows=rows, gamma=0.99), [1, 0, 1, 1]))
+        assert bonuses.max() <= 10
+        assert bonuses.min() >= 0
+
+
 def test_a_mixed_bonus_is_added_to_the_reward_and_not_to_the_score():
     env = sea(Counts, mixed=0.25)
     step = env.step(torch.ones(2, dtype=torch.int64))

@@ -2,6 +2,8 @@
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields, replace
+from difflib import get_close_matches
+from inspect import signature
 from typing import Any, TypeVar
 
 from operant import doors
@@ -50,9 +52,13 @@ class Named:
         if not doors.is_name(place):
             place = doors.name_of(doors.load(place, expected="a subclass of operant.explore.Bonus", group=ENTRY_POINTS))
         parameters: dict[str, Any] = {**({"gamma": GAMMA} if built_in else {}), **call.parameters}
+        weight = parameters.pop("weight", built_in.weight if built_in else WEIGHT)
+        if not isinstance(weight, int | float) or not weight >= 0:
+            raise ValueError(f"the weight of the bonus {call.name} must be a number of at least 0, got {weight!r}")
+        _check(call.name, place, parameters)
         return cls(
             place=place,
-            weight=parameters.pop("weight", built_in.weight if built_in else WEIGHT),
+            weight=weight,
             channel=parameters.get("channel", "intrinsic"),
             gamma=GAMMA if parameters.get("gamma") is None else parameters["gamma"],
             is_episodic=bool(built_in and built_in.is_episodic),
@@ -63,6 +69,17 @@ class Named:
         """Return the wrapper as in `Settings.wrappers`."""
         values = ", ".join(f"{name}={value!r}" for name, value in {**self.parameters, **more}.items())
         return f"{self.place}({values})"
+
+
+def _check(name: str, place: str, parameters: Mapping[str, Any]) -> None:
+    """Check that the class of a bonus has these parameters."""
+    taken = signature(doors.load(place, expected="a subclass of operant.explore.Bonus", group=ENTRY_POINTS)).parameters
+    known = ["weight", *(key for key in taken if key not in ("env", "mixed"))]
+    free = any(one.kind is one.VAR_KEYWORD for one in taken.values())
+    for wrong in () if free else sorted(parameters.keys() - known):
+        near = get_close_matches(wrong, known, n=1)
+        meant = f"; did you mean {near[0]}?" if near else f": it takes {', '.join(known)}"
+        raise ValueError(f"the bonus {name} has no parameter {wrong!r}{meant}")
 
 
 def with_bonuses(settings: Settings, config: C, texts: Iterable[str]) -> tuple[Settings, C]:

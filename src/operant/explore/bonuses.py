@@ -25,6 +25,10 @@ EVERY_STEP, SELDOM = 100, 8
 """The standard deviation of returns is computed at every step at first (for the first number of steps), then at every
 n-th step (the second number), because it changes slowly and is expensive."""
 
+MOST = 10.0
+"""Maximum bonus after division by the standard deviation of returns, as in the `VecNormalize` of Stable-Baselines3. The
+returns of the first steps are nearly equal, and their deviation can be 0."""
+
 
 class Taken(NamedTuple):
     """A step of all environments.
@@ -57,7 +61,7 @@ class Bonus(Wrapper):
         channel: name of the extra tensor with the bonus.
         mixed: weight of the bonus in the reward, not negative; 0: it is not added.
         gamma: discount of the non-episodic return whose running standard deviation, per seed, divides the bonus (Burda
-            et al. 2018, arXiv:1810.12894, section 2.4); None: no division.
+            et al. 2018, arXiv:1810.12894, section 2.4), after which it is at most `MOST`; None: no division.
 
     Attributes:
         shape: `(S, N)`.
@@ -164,7 +168,7 @@ class Bonus(Wrapper):
             self.moments.update(self.returns, None if self.always_valid else valid)
             self.deviation.copy_((self.moments.variance() + 1e-8).sqrt_())
         self.steps += 1
-        return bonus / self.deviation
+        return (bonus / self.deviation).clamp(max=MOST)
 
     def load_state_dict(self, state: State) -> Tree:
         """Restore a state, and return the next observations."""
