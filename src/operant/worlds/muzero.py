@@ -131,7 +131,13 @@ LEAST_SPREAD = 1e-3
 
 PRESETS: Mapping[str, Mapping[str, Any]] = {
     "CartPole-v1": {"reanalyze_ratio": 16.0},
-    "operant/TicTacToe-v0": {"value_scale": 0.1, "num_envs": 16, "gradient_steps": 128, "buffer_size": 16_384},
+    "operant/TicTacToe-v0": {
+        "value_scale": 0.1,
+        "num_envs": 16,
+        "gradient_steps": 128,
+        "buffer_size": 16_384,
+        "hidden_sizes": (256, 256),
+    },
     "operant/ConnectFour-v0": {"value_scale": 0.1},
 }
 """Presets: by task, selected automatically, or by name. Other fields keep their defaults."""
