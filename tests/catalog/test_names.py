@@ -87,3 +87,24 @@ def test_hints_for_options_of_other_libraries():
     assert hint("packing", known, GRPO) == ": always on"
     assert hint("--ref-model", known, GRPO, flags=True).startswith(": the model that training starts from; ")
     assert hint("packing", FIELDS, PPO).startswith("; known are: ")
+
+
+@pytest.mark.parametrize(
+    ("word", "known", "said"),
+    [
+        ("--cliprange", {"epsilon", "epsilon_high"}, "GRPO calls it --epsilon and --epsilon-high"),
+        ("--cliprange", {"epsilon_high"}, "GRPO calls it --epsilon-high"),
+        ("--max-length", {"max_prompt_length", "max_completion_length"}, "--max-prompt-length and --max-completion-"),
+        ("--ppo-mini-batch-size", {"num_minibatches"}, "GRPO calls it --num-minibatches (their number, not size)"),
+        ("--scale-rewards", {"advantage"}, "GRPO calls it --advantage (group, batch or mean)"),
+        ("--warmup-steps", {"warmup_ratio"}, "GRPO calls it --warmup-ratio (a share of the budget)"),
+        ("--missing-eos-penalty", {"missing_eos"}, "--missing-eos (the score of a truncated answer, such as -1, not"),
+        ("--center-rewards-coefficient", {"centering_examples"}, ": no equivalent coefficient of a loss; training"),
+        ("--center-rewards-coefficient", {"centering_examples"}, "on --centering-examples answers"),
+        ("--loss-type", {"loss_aggregation", "objective", "preset"}, "--loss-aggregation, --objective or --preset ("),
+        ("--generation-batch-size", {"prompts_per_batch", "num_generations"}, "(times --num-generations)"),
+    ],
+)
+def test_hints_name_all_options_that_the_algorithm_has_and_explain_them(word, known, said):
+    assert said in hint(word, known, GRPO, flags=True)
+    assert said.replace("--", "").replace("-", "_") in hint(word, known, GRPO).replace("-", "_")

@@ -148,10 +148,13 @@ _OBJECTIVE: Mapping[str, str] = {
     "scale_rewards": "advantage (group, batch or mean)",
     "loss_agg_mode": "loss_aggregation (token_mean, sequence_mean or constant)",
     "importance_sampling_level": "objective (sequence: GSPO)",
-    "missing_eos_penalty": "missing_eos",
+    "loss_type": "loss_aggregation, objective or preset (such as dr-grpo or cispo)",
+    "missing_eos_penalty": "missing_eos (the score of a truncated answer, such as -1, not a penalty to subtract)",
     "sync_ref_model": "ref_reset_interval",
     "ref_model_sync_steps": "ref_reset_interval",
-    "center_rewards_coefficient": "centering_examples",
+    "center_rewards_coefficient": (
+        "no equivalent coefficient of a loss; training ends with a shift to mean score 0 on centering_examples answers"
+    ),
     "reward_clip_range": "score_clip",
     "freezing_actor_steps": "critic_warmup",
     "critic_warmup_steps": "critic_warmup",

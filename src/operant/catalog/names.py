@@ -12,11 +12,18 @@ _WITHOUT = ("no equivalent", "always on", "every ", "the model that", "`operant 
 """Prefix of an entry of `LANGUAGE` without an option."""
 
 
+_PART = re.compile(r"(^|,? (?:and |or )?)(\w+)((?: \([^)]*\))?)")
+"""Conjunction, option and explanation in an entry of `LANGUAGE`."""
+
+
+def _parts(answer: str) -> list[tuple[str, str, str]]:
+    """Return the options in an entry of `LANGUAGE`, each with the conjunction before and the explanation after it."""
+    return [] if answer.startswith(_WITHOUT) else _PART.findall(answer)
+
+
 def _options(answer: str) -> str:
     """Return the options in an entry of `LANGUAGE`, without its explanations."""
-    if answer.startswith(_WITHOUT):
-        return ""
-    return " ".join(re.split(r"[\s,]+(?:and |or )?", re.sub(r" \([^)]*\)", "", answer)))
+    return " ".join(option for _, option, _ in _parts(answer))
 
 
 FOREIGN: Mapping[str, Mapping[str, str]] = {
@@ -51,7 +58,7 @@ def suggest(word: str, known: Collection[str], package: str = "") -> Suggestion 
         known: names with underscores.
         package: `control`, `tabular` or `language`, with its foreign names. Default: none.
     """
-    name = word.strip("-").lower().replace("-", "_")
+    name = _normal(word)
     ours = FOREIGN.get(package, {}).get(name, "").split()
     if found := next((field for field in ours if field in known), None):
         return Suggestion(found, foreign=True)
@@ -66,9 +73,17 @@ def suggest(word: str, known: Collection[str], package: str = "") -> Suggestion 
 
 def explanation(word: str, package: str) -> str:
     """Return the replacement of another library's option without an equivalent; empty if there is one."""
-    name = word.strip("-").lower().replace("-", "_")
-    answer = LANGUAGE.get(name, "") if package == "language" else ""
-    return "" if _options(answer) else answer
+    answer = _answer(word, package)
+    return "" if _parts(answer) else answer
+
+
+def _answer(word: str, package: str) -> str:
+    """Return the entry of `LANGUAGE` of an unknown name; empty if there is none."""
+    return LANGUAGE.get(_normal(word), "") if package == "language" else ""
+
+
+def _normal(word: str) -> str:
+    return word.strip("-").lower().replace("-", "_")
 
 
 def hint(word: str, known: Collection[str], algorithm: Algorithm | None = None, *, flags: bool = False) -> str:
@@ -81,19 +96,25 @@ def hint(word: str, known: Collection[str], algorithm: Algorithm | None = None, 
         flags: whether to show names as flags of the command line.
 
     Returns:
-        `: PPO calls it learning_rate`, `: always on`, `; did you mean gamma?`, or all known names.
+        `: PPO calls it learning_rate`, `: GRPO calls it epsilon and epsilon_high`, `: always on`, `; did you mean
+        gamma?`, or all known names.
     """
 
     def shown(name: str) -> str:
         return f"--{name.replace('_', '-')}" if flags else name
 
+    def explained(text: str) -> str:
+        return re.sub(r"\w+_\w+", lambda found: shown(found[0]) if found[0] in known else found[0], text)
+
     package = algorithm.package if algorithm else ""
     if answer := explanation(word, package):
-        return f": {answer}"
+        return f": {explained(answer)}"
     found = suggest(word, known, package)
     if found is None:
         return f"; known are: {', '.join(map(shown, sorted(known)))}"
     if algorithm is None or not found.foreign:
         return f"; did you mean {shown(found.name)}?"
     owner = algorithm.learner if algorithm.learner.isupper() else algorithm.name
-    return f": {owner} calls it {shown(found.name)}"
+    ours = [part for part in _parts(_answer(word, package)) if part[1] in known] or [("", found.name, "")]
+    phrase = "".join(f"{also}{shown(option)}{explained(meaning)}" for also, option, meaning in ours)
+    return f": {owner} calls it {phrase.removeprefix(ours[0][0])}"
