@@ -16,7 +16,7 @@ from operant.language.engines.protocol import Completion
 from operant.language.examples import Prompt
 from operant.language.packing import Sample, pack
 from operant.language.rewards import Rewards, combine
-from operant.language.rlhf import RLHF, RLHFConfig
+from operant.language.rlhf import PRESETS, RLHF, RLHFConfig
 from operant.language.rollouts import Answers, Rollout
 from operant.state import clone
 
@@ -421,7 +421,7 @@ def test_a_resumed_run_is_the_uninterrupted_one_bit_for_bit(make_model, values):
 
 
 def test_coefficients_of_version_0_1_are_read(make_model):
-    found = learner(make_model(), beta=0.25, kl_coef=2.0)
+    found = learner(make_model(), beta=0.25, objective="penalty", kl_coef=2.0, kl_coef_target=None)
     assert found.iterate()["objective/beta"] == 0.25
     state = clone(found.state_dict())
     assert state["coefficients"] == {"beta": 0.25, "kl_coef": 2.0}
@@ -446,7 +446,9 @@ def test_an_adapted_policy_has_itself_without_the_adapter_for_a_reference(make_n
 @pytest.mark.parametrize("step", ["ppo", "vpg", "trpo"])
 def test_it_learns_to_write_what_is_rewarded(make_model, step):
     """40 of 99 tokens are rewarded: random answers get 0.40 per token, 0.5 per answer of 5."""
-    values = {"prompts_per_batch": 32, "beta": 0.01, "target_kl": 0.02, "gae_lambda": 0.95}
+    values = {"prompts_per_batch": 32, "beta": 0.01, "gae_lambda": 0.95} | (
+        {"target_kl": 0.02} if step == "trpo" else {}
+    )
     values |= {"learning_rate": 0.02 if step == "vpg" else 3e-3, "critic_learning_rate": 3e-3, "step": step}
     found = learner(make_model(), budget=32 * 12, asked=PROMPTS * 6, **values)
     rewards = []
@@ -492,11 +494,23 @@ def test_a_task_needs_something_that_rewards(tmp_path):
         ({"critic": "shared", "step": "vpg"}, "critic=shared needs step=ppo.*--critic copy"),
         ({"beta": 0.0, "beta_target": 6.0}, "beta must be above 0, got 0"),
         ({"target_kl": 0.0}, r"target_kl must be in \(0, inf\), got 0.0"),
+        ({"kl_coef": 0.05}, r"kl_coef=0.05 has an effect only with .*objective=penalty.*TRL's kl_coef\) is beta"),
+        ({"kl_coef": 0.5, "objective": "penalty", "step": "vpg"}, "kl_coef=0.5 has an effect only with step=ppo"),
+        ({"kl_coef_target": None}, "kl_coef_target=None has an effect only with .*the target beta_target"),
+        ({"target_kl": 6.0}, "target_kl=6.0 has an effect only with step=trpo, got step=ppo .*the target beta_target"),
+        ({"cg_damping": 0.1, "step": "vpg"}, "cg_damping=0.1 has an effect only with step=trpo.*leave out cg_damping$"),
     ],
 )
 def test_invalid_values_are_rejected(values, message):
     with pytest.raises(ValueError, match=message):
         RLHFConfig(**({"prompts_per_batch": 6} | values))
+
+
+def test_options_of_the_chosen_objective_and_step_are_accepted():
+    assert RLHFConfig(objective="clip-and-penalty", kl_coef=0.5, kl_coef_target=None).kl_coef == 0.5
+    assert RLHFConfig(step="trpo", target_kl=0.02, cg_damping=0.1).target_kl == 0.02
+    for preset in PRESETS.values():
+        assert RLHFConfig(**preset)
 
 
 def test_the_kl_of_a_batch_is_measured_after_its_updates(make_model):

@@ -78,7 +78,8 @@ class RLHFConfig(CriticConfig):
     epsilon_high: PositiveFloat = 0.2
     """Upper clip range: tokens of positive advantage have no gradient if their ratio is above 1 + epsilon_high."""
     kl_coef: PositiveFloat = 1.0
-    """Initial coefficient of the penalty on KL(old‖new)."""
+    """Initial coefficient of the penalty on KL(old‖new); TRL's kl_coef is `beta`. Only for objectives with a
+    penalty."""
     kl_coef_target: PositiveFloat | None = 0.01
     """Target of KL(old‖new) per update, in nats per token, to which `kl_coef` is adapted within 1e-6 to 1e6; None:
     constant coefficient."""
@@ -122,6 +123,23 @@ class RLHFConfig(CriticConfig):
             )
         if self.beta_target is not None and self.beta == 0:
             raise ValueError("beta_target multiplies beta by factors, so beta must be above 0, got 0")
+        self._require_used()
+
+    def _require_used(self) -> None:
+        """Check that the options of other objectives and steps have their defaults, since they would have no effect."""
+        ppo, penalty, trpo = self.step == "ppo", "step=ppo and objective=penalty or clip-and-penalty", "step=trpo"
+        reference = "of KL(policy‖reference), the coefficient (TRL's kl_coef) is beta, and the target beta_target"
+        for name, used, needs, other in (
+            ("kl_coef", ppo and self.objective != "clip", penalty, reference),
+            ("kl_coef_target", ppo and self.objective in PENALIZED, penalty, reference),
+            ("target_kl", self.step == "trpo", trpo, reference),
+            ("cg_damping", self.step == "trpo", trpo, ""),
+        ):
+            if not used and (value := getattr(self, name)) != getattr(type(self), name):
+                raise ValueError(
+                    f"{name}={value} has an effect only with {needs}, got step={self.step} and objective="
+                    f"{self.objective}: set them, or leave out {name}{other and f'; {other}'}"
+                )
 
 
 NATURAL = "operant.experimental.natural_gradient:improve"
