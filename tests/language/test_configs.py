@@ -3,6 +3,9 @@ import dataclasses
 import pytest
 
 from operant.language.configs import LanguageConfig, ModelOptions, SamplingConfig
+from operant.language.grpo import PRESETS, GRPOConfig
+from operant.language.rlhf import RLHFConfig
+from operant.runtime.tables import from_table, to_table
 
 
 @pytest.mark.parametrize("kind", [ModelOptions, LanguageConfig, SamplingConfig])
@@ -64,3 +67,30 @@ def test_weights_go_with_rewards():
 
 def test_addresses_are_engines():
     assert SamplingConfig(engine="http://127.0.0.1:8000").engine.endswith("8000")
+
+
+@pytest.mark.parametrize("kind", [GRPOConfig, RLHFConfig])
+def test_the_upper_clip_range_is_the_lower_one_unless_it_is_set(kind):
+    assert kind().clip_range == (0.2, 0.2)
+    assert kind(epsilon=0.1).clip_range == (0.1, 0.1)
+    assert kind(epsilon=0.1, epsilon_high=0.3).clip_range == (0.1, 0.3)
+    assert dataclasses.replace(kind(), epsilon=0.1).clip_range == (0.1, 0.1)
+    assert from_table(kind, to_table(kind(epsilon=0.1))).clip_range == (0.1, 0.1)
+    assert from_table(kind, {"epsilon": 0.1, "epsilon_high": 0.2}).clip_range == (0.1, 0.2)  # a file of an older run
+
+
+def test_presets_keep_their_clip_ranges():
+    ranges = {name: GRPOConfig(**values).clip_range for name, values in PRESETS.items()}
+    others = {"dapo": (0.2, 0.28), "prorl": (0.2, 0.4), "gspo": (3e-4, 4e-4), "cispo": (0.2, 4.0)}
+    assert ranges == dict.fromkeys(PRESETS, (0.2, 0.2)) | others
+
+
+@pytest.mark.parametrize(("objective", "values"), [("cispo", {}), ("cispo", {"epsilon": 0.3}), ("sequence", {})])
+def test_the_clip_range_of_tokens_is_not_that_of_other_ratios(objective, values):
+    with pytest.raises(ValueError, match=f"objective={objective} needs another clip range than the default"):
+        GRPOConfig(objective=objective, **values)
+    assert GRPOConfig(objective=objective, epsilon_high=0.2, **values).clip_range[1] == 0.2  # also in older files
+
+
+def test_sequences_have_one_clip_range_if_only_the_lower_one_is_set():
+    assert GRPOConfig(objective="sequence", epsilon=3e-4).clip_range == (3e-4, 3e-4)

@@ -297,13 +297,13 @@ def twin_loss(config, max_tokens, *, new, old, ref, advantages, mask):
     a = advantages[:, None]
     match config.objective:
         case "cispo":
-            losses = -gap.exp().clamp(max=1 + config.epsilon_high).detach() * a * new
+            losses = -gap.exp().clamp(max=1 + config.clip_range[1]).detach() * a * new
         case "sequence":
             rho = (gap.sum(1) / lengths).exp()[:, None].expand_as(new)
-            losses = -torch.minimum(rho * a, rho.clamp(1 - config.epsilon, 1 + config.epsilon_high) * a)
+            losses = -torch.minimum(rho * a, rho.clamp(1 - config.epsilon, 1 + config.clip_range[1]) * a)
         case "clip":
             rho = gap.exp()
-            losses = -torch.minimum(rho * a, rho.clamp(1 - config.epsilon, 1 + config.epsilon_high) * a)
+            losses = -torch.minimum(rho * a, rho.clamp(1 - config.epsilon, 1 + config.clip_range[1]) * a)
     if config.beta:
         d = torch.where(mask, new - ref, 0.0)
         kl = {"k2": d**2 / 2, "k3": (-d).exp() - 1 + d}[config.kl_estimator]
@@ -811,7 +811,8 @@ from operant import ops
 
 
 def tokens(new, old, advantages, batch, config):
-    return ops.clipped_surrogate(new, old, advantages, clip_low=config.epsilon, clip_high=config.epsilon_high)
+    low, high = config.clip_range
+    return ops.clipped_surrogate(new, old, advantages, clip_low=low, clip_high=high)
 
 
 def group(rewards):

@@ -136,7 +136,7 @@ def twin(make_model, config, *, bootstrap):
         ]
         for t in range(n):
             rho, a = (new[t] - old[b][t]).exp(), advantages[b, t]
-            policy = -torch.minimum(rho * a, rho.clamp(1 - config.epsilon, 1 + config.epsilon_high) * a)
+            policy = -torch.minimum(rho * a, rho.clamp(1 - config.epsilon, 1 + config.clip_range[1]) * a)
             if config.objective == "penalty":
                 policy = -rho * a
             if config.objective != "clip":

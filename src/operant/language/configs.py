@@ -1,4 +1,4 @@
-"""Shared options of language algorithms: `ModelOptions`, `LanguageConfig`, `SamplingConfig`."""
+"""Shared options of language algorithms: `ModelOptions`, `LanguageConfig`, `SamplingConfig`, `ClipRange`."""
 
 from dataclasses import dataclass
 from typing import Annotated, Literal
@@ -155,4 +155,32 @@ class SamplingConfig(LanguageConfig):
             raise ValueError(
                 "max_staleness=1 needs a server that samples during updates, got engine='native', which samples from "
                 "the trained model: set engine to the URL of a server, or use max_staleness=0"
+            )
+
+
+class ClipRange:
+    """Clip range of the probability ratio, for configurations with the fields `epsilon` and `epsilon_high`."""
+
+    epsilon: float
+    epsilon_high: float | None
+
+    @property
+    def clip_range(self) -> tuple[float, float]:
+        """Lower and upper clip range of the ratio; without `epsilon_high` they are equal."""
+        return self.epsilon, self.epsilon if self.epsilon_high is None else self.epsilon_high
+
+    def require_range(self, objective: str) -> None:
+        """Check that an objective whose ratios are not those of tokens has another clip range than theirs.
+
+        Args:
+            objective: `sequence` or `cispo`; others have no condition.
+
+        Raises:
+            ValueError: the range is the default.
+        """
+        default = objective == "cispo" or (objective == "sequence" and self.epsilon == type(self).epsilon)
+        if default and self.epsilon_high is None:
+            raise ValueError(
+                f"objective={objective} needs another clip range than the default, which is for ratios of "
+                "tokens: set epsilon_high, or use --preset cispo (epsilon_high 4) or gspo (3e-4 and 4e-4)"
             )

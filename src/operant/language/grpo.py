@@ -1,11 +1,11 @@
 """Group relative policy optimization (Shao et al. 2024, arXiv:2402.03300) and its variants.
 
 Each iteration samples a group of answers to each prompt, estimates the advantage of each answer by comparing its reward
-with those of its group, without a critic, and updates the policy with the clipped surrogate. The variants differ in the
-advantage, the objective, the loss weights of tokens, and the groups that are trained on. Presets: `grpo`, `dr-grpo`
-(Liu et al. 2025, arXiv:2503.20783), `dapo` (Yu et al. 2025, arXiv:2503.14476), `prorl` (Liu et al. 2025,
-arXiv:2505.24864), `rloo` (Ahmadian et al. 2024, arXiv:2402.14740), `gspo` (Zheng et al. 2025, arXiv:2507.18071) and
-`cispo` (MiniMax 2025, arXiv:2506.13585).
+with those of its group, and updates the policy with the clipped surrogate. Variants differ in advantage, objective,
+loss weights of tokens, and the groups that are trained on. Presets: `grpo`, `dr-grpo` (Liu et al. 2025,
+arXiv:2503.20783), `dapo` (Yu et al. 2025, arXiv:2503.14476), `prorl` (Liu et al. 2025, arXiv:2505.24864), `rloo`
+(Ahmadian et al. 2024, arXiv:2402.14740), `gspo` (Zheng et al. 2025, arXiv:2507.18071) and `cispo` (MiniMax 2025,
+arXiv:2506.13585).
 
 What differs from the papers: `token_mean` averages over the tokens of the whole optimizer step, as is usual, not of
 each group. Each sample of the KL estimate is multiplied by its probability ratio, so the gradient is that of
@@ -23,7 +23,7 @@ import torch
 from torch import Tensor
 
 from operant import doors, ops, streams
-from operant.language.configs import SamplingConfig
+from operant.language.configs import ClipRange, SamplingConfig
 from operant.language.divergence import kl_of_batch
 from operant.language.engines.protocol import Engine
 from operant.language.examples import Prompt
@@ -97,7 +97,7 @@ PRESETS: Mapping[str, Mapping[str, Any]] = {
 
 
 @dataclass(frozen=True, kw_only=True)
-class GRPOConfig(SamplingConfig):
+class GRPOConfig(SamplingConfig, ClipRange):
     """Hyperparameters of GRPO; the defaults are those of TRL's `GRPOConfig`."""
 
     learning_rate: float = 1e-6
@@ -124,9 +124,9 @@ class GRPOConfig(SamplingConfig):
     or path/to/file.py:function of a function with the parameters of `operant.language.grpo.of_tokens`."""
     epsilon: Annotated[float, Interval("(0, 1]")] = 0.2
     """Lower clip range: no gradient for negative advantages at ratios below 1 - epsilon. Unused by cispo."""
-    epsilon_high: PositiveFloat = 0.2
-    """Upper clip range: no gradient for positive advantages at ratios above 1 + epsilon_high. Larger values (DAPO:
-    0.28) let the probability of rare tokens grow, and preserve entropy."""
+    epsilon_high: PositiveFloat | None = None
+    """Upper clip range: no gradient for positive advantages at ratios above 1 + epsilon_high; None: epsilon. Larger
+    values (DAPO: 0.28) let the probability of rare tokens grow, and preserve entropy."""
     dual_clip: Annotated[float, Interval("(1, inf)")] | None = None
     """Upper bound of the ratio for negative advantages, above 1 (often 3); None: no bound. Unused by cispo."""
     loss_aggregation: Literal["token_mean", "sequence_mean", "constant"] = "token_mean"
@@ -172,6 +172,7 @@ class GRPOConfig(SamplingConfig):
                 "supervision=process normalizes the rewards of steps over the group: it needs advantage=group and "
                 f"overlong_buffer=0, got {self.advantage} and {self.overlong_buffer}"
             )
+        self.require_range(self.objective)
         if self.beta and self.kl_estimator == "k1" and not self.kl_weighted:
             raise ValueError(
                 "kl_estimator=k1 with kl_weighted=False has an expected gradient of 0; set one of them otherwise"
@@ -184,7 +185,7 @@ Clipped = tuple[Tensor, Tensor]
 
 def of_tokens(new: Tensor, old: Tensor, advantages: Tensor, batch: Packed, config: GRPOConfig) -> Clipped:
     """Compute the clipped surrogate of each token (GRPO, equation 3; with two clip ranges DAPO, equation 8)."""
-    low, high, dual = config.epsilon, config.epsilon_high, config.dual_clip
+    (low, high), dual = config.clip_range, config.dual_clip
     return ops.clipped_surrogate(new, old, advantages, clip_low=low, clip_high=high, dual_clip=dual), new - old
 
 
@@ -196,7 +197,7 @@ def of_sequences(new: Tensor, old: Tensor, advantages: Tensor, batch: Packed, co
 
 def of_weights(new: Tensor, old: Tensor, advantages: Tensor, batch: Packed, config: GRPOConfig) -> Clipped:
     """Compute the policy gradient with clipped importance weights, without a lower bound (CISPO, equation 4)."""
-    return ops.cispo(new, old, advantages, cap=1 + config.epsilon_high), (new - old).clamp(min=0)
+    return ops.cispo(new, old, advantages, cap=1 + config.clip_range[1]), (new - old).clamp(min=0)
 
 
 Objective = Callable[[Tensor, Tensor, Tensor, Packed, GRPOConfig], Clipped]
@@ -380,9 +381,9 @@ class GRPO(DeclaredState):
             self._step(batch, step, before, (began + asked * (index + 0.5) / len(rounds)) / self.budget)
             for index, (step, before) in enumerate(rounds)
         ]
-        clip, taken = (config.epsilon, config.epsilon_high), steps * config.num_iterations
-        self._learned = Learned(batch, taken, found, config.num_generations, clip, bool(self.reference))
-        metrics = measured(found, clip_low=config.epsilon, clip_high=config.epsilon_high)
+        (low, high), taken = config.clip_range, steps * config.num_iterations
+        self._learned = Learned(batch, taken, found, config.num_generations, (low, high), bool(self.reference))
+        metrics = measured(found, clip_low=low, clip_high=high)
         if found:
             metrics["policy/kl_old"] = kl_of_batch(self.model, *log_probs_before(batch, steps, found), config)
         return {name: value for name, value in metrics.items() if self.reference or name not in ("kl", "losses/kl")}
@@ -435,9 +436,8 @@ class GRPO(DeclaredState):
         """Estimate KL(policy‖ref) at each token."""
         if self.reference is None:
             return torch.zeros_like(new)
-        ref = self.reference.log_probs(packed, temperature=self.config.temperature)
-        ratio = old if self.config.kl_weighted else None
-        return ops.kl_estimate(new, ref, self.config.kl_estimator, old_log_probs=ratio)
+        ref, how = self.reference.log_probs(packed, temperature=self.config.temperature), self.config.kl_estimator
+        return ops.kl_estimate(new, ref, how, old_log_probs=old if self.config.kl_weighted else None)
 
     def take_learned(self) -> Learned | None:
         """Return the last training batch; None if it was already returned."""

@@ -23,6 +23,7 @@ import torch
 from torch import Tensor
 
 from operant import doors, ops, streams
+from operant.language.configs import ClipRange
 from operant.language.critic import Critic, CriticConfig
 from operant.language.divergence import kl_of_batch
 from operant.language.engines.protocol import Engine
@@ -54,7 +55,7 @@ PRESETS: Mapping[str, Mapping[str, Any]] = {
 
 
 @dataclass(frozen=True, kw_only=True)
-class RLHFConfig(CriticConfig):
+class RLHFConfig(CriticConfig, ClipRange):
     """Hyperparameters of RLHF; the defaults are those of TRL's PPO trainer, except its temperature of 0.7."""
 
     learning_rate: float = 3e-6
@@ -75,8 +76,9 @@ class RLHFConfig(CriticConfig):
     the parameters of `operant.language.rlhf.OBJECTIVES`."""
     epsilon: Annotated[float, Interval("(0, 1]")] = 0.2
     """Lower clip range: tokens of negative advantage have no gradient if their ratio is below 1 - epsilon."""
-    epsilon_high: PositiveFloat = 0.2
-    """Upper clip range: tokens of positive advantage have no gradient if their ratio is above 1 + epsilon_high."""
+    epsilon_high: PositiveFloat | None = None
+    """Upper clip range: tokens of positive advantage have no gradient if their ratio is above 1 + epsilon_high; None:
+    epsilon."""
     kl_coef: PositiveFloat = 1.0
     """Initial coefficient of the penalty on KL(old‖new); TRL's kl_coef is `beta`. Only for objectives with a
     penalty."""
@@ -147,7 +149,7 @@ NATURAL = "operant.experimental.natural_gradient:improve"
 
 OBJECTIVES: Mapping[str, Callable[[Tensor, Tensor, Tensor, float, RLHFConfig], Tensor]] = {
     "clip": lambda new, old, advantages, beta, config: ops.clipped_surrogate(
-        new, old, advantages, clip_low=config.epsilon, clip_high=config.epsilon_high
+        new, old, advantages, clip_low=config.clip_range[0], clip_high=config.clip_range[1]
     ),
     "penalty": lambda new, old, advantages, beta, config: ops.penalized_surrogate(
         new, old, advantages, ops.kl_estimate(old, new, "k3"), beta=beta
@@ -314,7 +316,7 @@ class RLHF(DeclaredState):
             check_start(new, flat(part, batch.old), flat(part, batch.behavior), dtype=self.model.dtype)
         together = warm and config.step == "ppo"
         clips = config.step == "ppo" and config.objective in ("clip", "clip-and-penalty")
-        self._learned = batch.record((config.epsilon, config.epsilon_high) if clips else None)
+        self._learned = batch.record(config.clip_range if clips else None)
         reports: list[dict[str, Any]] = []
         steps, asked = [parts for each in batch.plans for parts in each], self.consumed - began
         if warm and config.step == "vpg":
@@ -410,10 +412,10 @@ class RLHF(DeclaredState):
             raise ValueError(
                 f"objective {config.objective} must return the losses of {len(new)} tokens, got {losses!r:.80}"
             )
-        rho = (new.detach() - old).exp()
+        rho, (low, high) = (new.detach() - old).exp(), config.clip_range
         return losses, {
             "policy/approxkl_avg": ops.kl_estimate(old, new.detach(), "k3"),
-            "policy/clipfrac_avg": ((rho < 1 - config.epsilon) | (rho > 1 + config.epsilon_high)).float(),
+            "policy/clipfrac_avg": ((rho < 1 - low) | (rho > 1 + high)).float(),
             "val/ratio": rho,
         }
 
