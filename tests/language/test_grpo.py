@@ -2,6 +2,7 @@
 
 import logging
 import math
+import warnings
 
 import pytest
 import torch
@@ -536,7 +537,27 @@ def test_answers_that_nothing_rewards_have_no_advantage(make_learner):
     found = torch.stack([a[0] for a in batch.advantages]).view(2, 4)
     spread = math.sqrt(13 / 3) + 1e-4
     torch.testing.assert_close(found, torch.tensor([[0, -5 / 3, -2 / 3, 7 / 3], [0] * 4]) / spread)
-    assert batch.counts.all()
+    assert batch.counts.tolist() == [False, True, True, True, False, False, False, True]
+
+
+@pytest.mark.parametrize("weights", list(MASKED_LOSSES))
+def test_answers_that_nothing_rewards_are_in_no_mean_of_the_loss(make_learner, make_model, weights):
+    def some(completion_ids, **_):
+        return [None if ids[0] == 5 else float(ids[0]) for ids in completion_ids]
+
+    quiet = {"loss_aggregation": weights, "beta": 0.5, "reward": some, "max_tokens": 4}
+    groups = [(PROMPTS[0], [[5, 3, 3], [3, 4, EOS], [4], [7, 7]]), (PROMPTS[1], [[5], [5], [5], [5, EOS]])]
+    rewarded = [(PROMPTS[0], [[3, 4, EOS], [4], [7, 7]])]
+    found = list[torch.Tensor]()
+    for size, rows in ((4, groups), (3, rewarded)):
+        learner = make_learner(num_generations=size, prompts_per_batch=len(rows), **quiet)
+        for value in learner.model.trained().values():
+            value.data *= 1.1  # away from the reference
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", RuntimeWarning)
+            batch = learner.estimate_advantages(rollout_of(learner, rows))
+        found.append(gradient(learner, batch))
+    close(*found)
 
 
 def test_punishing_lengths_moves_rewards_and_hides_from_the_filter(make_learner, caplog):

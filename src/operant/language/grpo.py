@@ -2,10 +2,9 @@
 
 Each iteration samples a group of answers to each prompt, estimates the advantage of each answer by comparing its reward
 with those of its group, and updates the policy with the clipped surrogate. Variants differ in advantage, objective,
-loss weights of tokens, and the groups that are trained on. Presets: `grpo`, `dr-grpo` (Liu et al. 2025,
-arXiv:2503.20783), `dapo` (Yu et al. 2025, arXiv:2503.14476), `prorl` (Liu et al. 2025, arXiv:2505.24864), `rloo`
-(Ahmadian et al. 2024, arXiv:2402.14740), `gspo` (Zheng et al. 2025, arXiv:2507.18071) and `cispo` (MiniMax 2025,
-arXiv:2506.13585).
+token weights, and the groups trained on. Presets: `grpo`, `dr-grpo` (Liu et al. 2025, arXiv:2503.20783), `dapo` (Yu et
+al. 2025, arXiv:2503.14476), `prorl` (Liu et al. 2025, arXiv:2505.24864), `rloo` (Ahmadian et al. 2024,
+arXiv:2402.14740), `gspo` (Zheng et al. 2025, arXiv:2507.18071) and `cispo` (MiniMax 2025, arXiv:2506.13585).
 
 What differs from the papers: `token_mean` averages over the tokens of the whole optimizer step, as is usual, not of
 each group. Each sample of the KL estimate is multiplied by its probability ratio, so the gradient is that of
@@ -343,6 +342,7 @@ class GRPO(DeclaredState):
         """Return the advantages of all tokens of the training answers."""
         config, size, answers, rewards = self.config, rollout.group, rollout.answers, rollout.rewards()
         lengths = torch.tensor([len(c.ids) for c in answers.completions])
+        counts = torch.tensor([not (config.mask_truncated_completions and c.truncated) for c in answers.completions])
         if config.supervision == "process":
             longest = int(lengths.max())
             per_token = ops.process_advantages(*rollout.step_rewards(), length=longest, eps=config.advantage_eps)
@@ -351,9 +351,9 @@ class GRPO(DeclaredState):
             if buffer := round(config.overlong_buffer * self.max_tokens):
                 penalties = ops.overlong_penalty(lengths, max_length=self.max_tokens, buffer=buffer)
                 rewards = rewards + config.overlong_penalty * penalties.view(-1, size)
+            counts &= rollout.judged.valid
             scaled = self.advantage(rewards.nan_to_num(), rollout.valid(), config.advantage_eps)
             advantages = [a.expand(n) for a, n in zip(scaled.flatten(), integers(lengths), strict=True)]
-        counts = torch.tensor([not (config.mask_truncated_completions and c.truncated) for c in answers.completions])
         own = [i for i in range(len(lengths)) if i % size < config.num_generations]
         samples, behavior = answers.samples(), [torch.tensor(c.log_probs) for c in answers.completions]
         versions = take([c.version for c in answers.completions], own)

@@ -82,7 +82,8 @@ class GRPOBatch(NamedTuple):
         samples: sequences.
         advantages: advantages of the tokens of each answer, `[l]` each.
         behavior: log-probabilities of the tokens by the engine, `[l]` each.
-        counts: mask `[N]` of the answers that count in loss and denominator.
+        counts: mask `[N]` of the answers that count in the loss; neither truncated ones, if they are masked, nor those
+            without a reward do.
         rewards: rewards from which the advantages are computed, `[N]`; NaN if missing.
         versions: version of the weights that sampled each answer.
     """
@@ -100,7 +101,7 @@ class Step(NamedTuple):
 
     Attributes:
         parts: micro-batches, each as indices of samples that count.
-        answers: number of answers to the prompts of the step, including masked ones.
+        answers: number of answers to the prompts of the step, including masked ones, but not those without a reward.
     """
 
     parts: list[list[int]]
@@ -173,25 +174,27 @@ def plan(
         shards: number of shards per step (see `operant.language.packing.micro_batches`).
 
     Returns:
-        The steps. Masked answers are in no micro-batch, and a step with only masked answers is dropped.
+        The steps. Answers that do not count are in no micro-batch, and a step with only such answers is dropped.
     """
+    total = batch.counts | batch.rewards.isfinite()  # masked answers stay in the denominators, unrewarded ones do not
     prompts = len(batch.samples) // group
     order = integers(torch.randperm(prompts, generator=generator))
     found: list[Step] = []
     for k in range(steps):
         chosen = order[prompts * k // steps : prompts * (k + 1) // steps]
-        answers = [i for p in chosen for i in range(p * group, (p + 1) * group) if batch.counts[i]]
+        everything = [i for p in chosen for i in range(p * group, (p + 1) * group)]
+        answers = [i for i in everything if batch.counts[i]]
         parts = micro_batches(take(batch.samples, answers), tokens=tokens, shards=shards)
-        found.append(Step([[answers[i] for i in part] for part in parts], len(chosen) * group))
+        found.append(Step([[answers[i] for i in part] for part in parts], int(total[everything].sum())))
     return [step for step in found if step.parts]
 
 
 def warn_of_nothing(prompts: int) -> None:
     """Warn that no answer of a batch can be trained on."""
     logger.warning(
-        "Nothing to learn from %d prompts: the answers to each have equal rewards, or were truncated; use easier or "
-        "harder prompts, a larger --num-generations, or a longer --max-completion-length. This warning appears once; "
-        "health/empty_batches counts all",
+        "Nothing to learn from %d prompts: the answers to each have equal rewards or none, or were truncated; use "
+        "easier or harder prompts, a larger --num-generations, or a longer --max-completion-length. This warning "
+        "appears once; health/empty_batches counts all",
         prompts,
     )
 

@@ -404,13 +404,12 @@ def _mean_metrics(parts: Sequence[Rewards]) -> dict[str, float]:
 
 def reward_metrics(rollout: Rollout) -> dict[str, float]:
     """Compute means and standard deviations of rewards, under TRL's names."""
-    judged, spread = rollout.judged, float("nan")
-    if rollout.group > 1 and judged.valid.all():
-        spread = float(rollout.rewards().std(1).mean())
+    judged, groups = rollout.judged, zip(rollout.rewards(), rollout.valid(), strict=True)
+    spreads = [rewards[valid].std() for rewards, valid in groups if valid.sum() > 1]
     means = floats(judged.table.nanmean(0))
     return {
         "reward": float(judged.total.nanmean()),
-        "reward_std": spread,
+        "reward_std": float(torch.stack(spreads).mean()) if spreads else float("nan"),
         "health/missing_rewards": float((~judged.valid).sum()),
         **{f"rewards/{name}/mean": mean for name, mean in zip(judged.names, means, strict=True)},
         **judged.metrics,
