@@ -37,6 +37,12 @@ def test_the_answers_to_a_prompt_stay_together():
         assert [owner for i, owner in enumerate(order) if i == 0 or order[i - 1] != owner] == list(dict.fromkeys(order))
 
 
+@pytest.mark.parametrize(("prompts", "asked", "sizes"), [(10, 8, [1, 1, 1, 2, 1, 1, 1, 2]), (12, 4, [3] * 4)])
+def test_there_are_as_many_minibatches_as_asked_for(prompts, asked, sizes):
+    (plan,) = plans(SAMPLES[:1] * prompts, range(prompts), 1, asked, tokens=100, seed=0)
+    assert [sum(map(len, step)) for step in plan] == sizes
+
+
 def test_there_are_no_more_minibatches_than_prompts():
     (plan,) = plans(SAMPLES, OWNERS, 1, 50, tokens=100, seed=0)
     assert sorted(len([i for part in step for i in part]) for step in plan) == [1, 2, 2]

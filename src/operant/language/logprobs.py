@@ -4,8 +4,8 @@ Minibatches are planned first. Recomputing the same packed batch gives bitwise e
 at the first step are exactly 1.
 """
 
-import math
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import NamedTuple
 
 import torch
@@ -45,7 +45,7 @@ def plans(
     seed: int,
     shards: int = 1,
 ) -> list[Plan]:
-    """Split samples into random minibatches without splitting prompts, in a new order for each epoch.
+    """Split samples into random minibatches of nearly equal size without splitting prompts, in a new order per epoch.
 
     Args:
         samples: all samples of the batch.
@@ -57,12 +57,12 @@ def plans(
         shards: number of shards per minibatch (see `operant.language.packing.micro_batches`).
     """
     prompts = [[i for i, owner in enumerate(owners) if owner == prompt] for prompt in dict.fromkeys(owners)]
-    count = len(prompts)
-    size = math.ceil(count / minibatches)
+    count, cuts = len(prompts), min(minibatches, len(prompts))
+    edges = [count * k // cuts for k in range(cuts + 1)]
     found: list[Plan] = []
     for epoch in range(epochs):
         order = shuffled(count, epoch * count, count, seed=seed)
-        steps = [[i for p in order[start : start + size] for i in prompts[p]] for start in range(0, count, size)]
+        steps = [[i for p in order[start:end] for i in prompts[p]] for start, end in pairwise(edges)]
         parts = [micro_batches(take(samples, step), tokens=tokens, shards=shards) for step in steps]
         found.append([[[step[i] for i in part] for part in own] for step, own in zip(steps, parts, strict=True)])
     return found
