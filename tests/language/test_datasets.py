@@ -48,6 +48,21 @@ def test_rows_of_another_kind_are_rejected(tmp_path):
         material(settings(str(path)), SFTConfig(), ("prompt-completion",), seed=0)
 
 
+def test_an_error_about_rows_says_whether_they_are_those_of_the_training(tmp_path):
+    path = tmp_path / "rows.jsonl"
+    path.write_text("\n".join(json.dumps({"prompt": str(i), "completion": "x"}) for i in range(10)))
+    data = material(settings(str(path)), SFTConfig(), ("prompt-completion",), seed=0)
+
+    def fail(rows):
+        raise ValueError(f"none of the {len(rows)} rows is usable")
+
+    with pytest.raises(ValueError, match=r"^in the training examples, none of the 8 rows is usable$"):
+        data.encode("training", fail)
+    with pytest.raises(ValueError, match=r"^in the evaluation examples, none of the 2 rows is usable$"):
+        data.encode("evaluation", fail)
+    assert data.encode("evaluation", len) == 2
+
+
 def test_a_task_that_there_is_not():
     with pytest.raises(ValueError, match="revers"):
         material(settings("revers"), SFTConfig(), ("prompt-completion",), seed=0)

@@ -88,7 +88,18 @@ def test_a_demonstration_that_is_cut_has_no_eos(characters, text, caplog):
     with caplog.at_level(logging.WARNING):
         examples = demonstrations(characters, rows, eos_ids=ENDS, max_completion_length=4)
     assert [text(example.completion) for example in examples] == ["abcd", "abc<eos>", "abcd"]
-    assert "Cut 2 completions on the right, to 4 tokens." in caplog.text
+    assert "Cut 2 completions on the right, to 4 tokens. Text of 2 of 3 rows (67 %) is lost: raise" in caplog.text
+    assert "raise --max-completion-length to keep it" in caplog.text
+
+
+def test_the_share_of_rows_that_are_cut_counts_each_once(characters, caplog):
+    rows = [
+        {"prompt": "pppp", "chosen": "abcdef", "rejected": "xyzxyz"},
+        *[{"prompt": "", "chosen": "a", "rejected": "b"}] * 3,
+    ]
+    with caplog.at_level(logging.WARNING):
+        pairs(characters, rows, eos_ids=ENDS, max_prompt_length=3, max_completion_length=4)
+    assert "Text of 1 of 4 rows (25 %) is lost: raise --max-prompt-length and --max-completion-length" in caplog.text
 
 
 def test_rows_without_a_completion_are_left_out_and_counted(characters, caplog):
@@ -134,8 +145,9 @@ def test_a_conversation_that_is_cut_keeps_its_mask(characters, text):
 
 def test_a_row_that_cannot_be_tokenized_is_named(characters):
     rows = [{"prompt": "a", "completion": "b"}, {"prompt": "a", "completion": "é"}]
-    with pytest.raises(ValueError, match=r"row 2: the tokenizer has no token for 'é' \(U\+00E9\)"):
+    with pytest.raises(ValueError, match=r"row 2: the tokenizer has no token for 'é' \(U\+00E9\)") as caught:
         demonstrations(characters, rows, eos_ids=ENDS)
+    assert str(caught.value).endswith("counted among these 2 rows; it starts with {'prompt': 'a', 'completion': 'é'}")
 
 
 def test_a_prompt_that_gives_nothing_to_start_from_is_left_out(words, characters):

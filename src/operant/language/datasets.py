@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal, TypeVar
 
 from operant.language import tasks, verifiers
 from operant.language.configs import LanguageConfig, SamplingConfig
@@ -10,6 +10,8 @@ from operant.language.data import Kind, Row, kind, read_rows, split_rows
 from operant.language.rewards import check_columns, combine
 from operant.language.rollouts import Judge
 from operant.runtime.settings import Settings
+
+T = TypeVar("T")
 
 FILES = (".jsonl", ".json", ".parquet", ".csv")
 """File suffixes of data sets; a task with such a name is a data set."""
@@ -41,6 +43,17 @@ class TrainingData:
     def limits(self) -> dict[str, int]:
         """Length limits, as arguments of `operant.language.examples`."""
         return {"max_prompt_length": self.config.max_prompt_length, "max_completion_length": self.max_tokens}
+
+    def encode(self, part: Literal["training", "evaluation"], make: Callable[[list[Row]], T]) -> T:
+        """Return one part of the examples as `make` encodes it.
+
+        Raises:
+            ValueError: `make` rejects the rows; the message names the part.
+        """
+        try:
+            return make(self.train if part == "training" else self.held_out)
+        except ValueError as error:
+            raise ValueError(f"in the {part} examples, {error}") from error
 
     def judge(self, extra: Sequence[Callable[..., Any]] = ()) -> Judge | None:
         """Return the configured reward functions, or those of the task; None if there are none.

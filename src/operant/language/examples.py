@@ -142,21 +142,28 @@ class _Encoder:
     def convert(self, rows: Sequence[Row], one: Callable[[Row], Example]) -> list[Example]:
         """Convert examples, and log the numbers of dropped and truncated ones."""
         examples: list[Example] = []
-        reasons: Counter[str] = Counter()
+        reasons, touched = Counter[str](), 0
         for number, row in enumerate(rows, 1):
+            before = self.cut.total()
             try:
                 examples.append(one(row))
             except _UnusableError as reason:
                 reasons[str(reason)] += 1
             except ValueError as error:
-                raise ValueError(f"row {number}: {error}") from error
+                start = f"counted among these {len(rows)} rows; it starts with {row!r:.80}"
+                raise ValueError(f"row {number}: {error}; {start}") from error
+            touched += self.cut.total() > before
         why = "; ".join(f"{count} with {reason}" for reason, count in reasons.most_common())
         if not examples:
             raise ValueError(f"none of the {len(rows)} rows is usable: {why}")
         if reasons:
             logger.warning("Left out %d of %d rows: %s.", reasons.total(), len(rows), why)
         if self.cut:
-            logger.warning("Cut %s.", "; ".join(f"{count} {what}" for what, count in self.cut.items()))
+            flags = " and ".join(dict.fromkeys(f"--max-{what.partition('s ')[0]}-length" for what in self.cut))
+            cut = "; ".join(f"{count} {what}" for what, count in self.cut.items())
+            share = 100 * touched / len(rows)
+            lost = "Cut %s. Text of %d of %d rows (%.0f %%) is lost: raise %s to keep it"
+            logger.warning(lost, cut, touched, len(rows), share, flags)
         return examples
 
 

@@ -229,7 +229,8 @@ def answering(
         return {}
     if names := getattr(judge, "names", ()):  # report an invalid name now, not after training
         deciding(decides, names)
-    prompts = examples.prompts(model.tokenizer, data.held_out, max_prompt_length=data.config.max_prompt_length)
+    encoded = partial(examples.prompts, model.tokenizer, max_prompt_length=data.config.max_prompt_length)
+    prompts = data.encode("evaluation", encoded)
     check_context(prompts, model, max_tokens=data.max_tokens)
     size = {"max_tokens": data.max_tokens, "rows": getattr(data.config, "engine_batch_size", ROWS)}
     if getattr(trained_on, "names", None) == getattr(judge, "names", ()):
@@ -268,10 +269,8 @@ def _policy(config: LanguageConfig, *, seed: int, device: str) -> LanguageModel:
 def _sft(kind_: Any, settings: Settings, config: Any, seed: int, device: str) -> Member:
     data = material(settings, config, ("prompt-completion", *ACCEPTS["sft"]), seed=seed)
     model = _policy(config, seed=seed, device=device)
-    train, held_out = (
-        examples.demonstrations(model.tokenizer, rows, eos_ids=model.stop, **data.limits)
-        for rows in (data.train, data.held_out)
-    )
+    encoded = partial(examples.demonstrations, model.tokenizer, eos_ids=model.stop, **data.limits)
+    train, held_out = data.encode("training", encoded), data.encode("evaluation", encoded)
     check_context([*train, *held_out], model)
     learner = kind_(config, model, train, held_out, seed=seed, budget=settings.budget)
 
@@ -318,7 +317,7 @@ def _reward_learner(kind_: Any, settings: Settings, config: Any, seed: int, devi
         make = examples.pairs if kind(rows) == "preference" else examples.rankings
         return make(model.tokenizer, rows, **common)
 
-    train, held_out = encoded(data.train), encoded(data.held_out)
+    train, held_out = data.encode("training", encoded), data.encode("evaluation", encoded)
     check_context([*train, *held_out], model)
     head = starting_head(config.init, model, seed=seed)
     learner = kind_(config, model, train, seed=seed, budget=settings.budget, head=head)
@@ -328,8 +327,8 @@ def _reward_learner(kind_: Any, settings: Settings, config: Any, seed: int, devi
 def _dpo(kind_: Any, settings: Settings, config: Any, seed: int, device: str) -> Member:
     data = material(settings, config, ACCEPTS["dpo"], seed=seed)
     model = _policy(config, seed=seed, device=device)
-    common: dict[str, Any] = {"eos_ids": model.stop, **data.limits}
-    train, held_out = (examples.pairs(model.tokenizer, rows, **common) for rows in (data.train, data.held_out))
+    encoded = partial(examples.pairs, model.tokenizer, eos_ids=model.stop, **data.limits)
+    train, held_out = data.encode("training", encoded), data.encode("evaluation", encoded)
     check_context([*train, *held_out], model)
     learner = kind_(config, model, train, held_out, seed=seed, budget=settings.budget)
 
@@ -386,7 +385,8 @@ def _sampling(
         **own: other arguments of the learner.
     """
     config: Any = data.config
-    prompts = examples.prompts(model.tokenizer, data.train, max_prompt_length=config.max_prompt_length)
+    encoded = partial(examples.prompts, model.tokenizer, max_prompt_length=config.max_prompt_length)
+    prompts = data.encode("training", encoded)
     check_context(prompts, model, max_tokens=data.max_tokens)
     for scorer in scorers:
         check_context(prompts, scorer.scorer.model, max_tokens=data.max_tokens, name="the reward model")
