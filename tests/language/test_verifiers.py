@@ -180,6 +180,17 @@ def test_accuracy_compares_mathematics_in_another_process():
         rate(verifier, ["1"], gold=["1"])
 
 
+def test_accuracy_checks_its_column_before_anything_is_sampled():
+    pytest.importorskip("math_verify")
+    for column in ("solution", "answer"):
+        check_columns([find("accuracy")], [{"prompt": "p", column: "1"}])
+    check_columns([find("accuracy:column=gold")], [{"prompt": "p", "gold": "1"}])
+    with pytest.raises(ValueError, match="accuracy needs the column 'solution' or 'answer', but the data has no"):
+        check_columns([find("accuracy")], [{"prompt": "p"}])
+    with pytest.raises(ValueError, match="accuracy needs the column 'gold', but the data has answer"):
+        check_columns([find("accuracy:column=gold")], [{"prompt": "p", "answer": "1"}])
+
+
 def test_accuracy_is_stopped_by_its_deadline():
     pytest.importorskip("math_verify")
     verifier = find("accuracy:seconds=1")

@@ -163,17 +163,21 @@ def check_columns(functions: Iterable[RewardFunction], rows: Sequence[Mapping[st
     """
     present = set[str]().union(*rows) - {"prompt", "completion"}
     for function in functions:
-        missing = [name for name in required(function) if name not in present]
+        options = [(needed,) if isinstance(needed, str) else needed for needed in required(function)]
+        missing = [" or ".join(map(repr, names)) for names in options if present.isdisjoint(names)]
         if missing:
             there = ", ".join(sorted(present)) or "no columns except prompt and completion, which are not passed on"
             raise ValueError(
-                f"the reward function {name_of(function)} needs the column {missing[0]!r}, but the data has {there}: "
+                f"the reward function {name_of(function)} needs the column {missing[0]}, but the data has {there}: "
                 "add it to the data, or give the parameter a default"
             )
 
 
-def required(function: RewardFunction) -> tuple[str, ...]:
-    """Return the required columns of a reward function: its parameters without a default."""
+def required(function: RewardFunction) -> tuple[str | tuple[str, ...], ...]:
+    """Return the required columns of a reward function: its parameters without a default.
+
+    Of several names in a tuple, as the attribute `required_columns` may have, one is enough.
+    """
     if (found := getattr(function, "required_columns", None)) is not None:
         return tuple(found)
     return tuple(

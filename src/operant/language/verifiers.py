@@ -157,6 +157,7 @@ def accuracy(*, column: str = "", seconds: float = 10.0, workers: int = 1) -> Re
         found.update(zip(asked, sandbox.map([(rights[row], texts[row]) for row in asked]), strict=True))
         return [found.get(row) for row in range(len(completions))]
 
+    vars(reward)["required_columns"] = (column or ("solution", "answer"),)
     return _named("accuracy", reward)
 
 
