@@ -116,6 +116,8 @@ def test_the_configuration_determines_the_initial_critic(reward_run, make_model)
     assert start("auto").trunk.width == model.width
     assert start("auto", reward_run).trunk.width == 128  # the width of the reward model
     assert start("reward-model", reward_run).trunk.width == 128
+    auto = CriticConfig(reward_model=reward_run)
+    assert starting_critic(auto, model, outcome=True, same_vocabulary=False, seed=0).trunk.width == model.width
     config = CriticConfig(critic="reward-model", reward_model=reward_run)
     with pytest.raises(ValueError, match="scores steps: use --critic copy"):
         starting_critic(config, model, outcome=False, seed=0)

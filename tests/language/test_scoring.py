@@ -162,6 +162,17 @@ def test_another_vocabulary_tokenizes_the_texts_again(scorer, words):
     assert found == pytest.approx(expected.tolist(), abs=1e-5)
 
 
+def test_an_answer_with_a_character_without_a_token_has_no_reward(scorer, words):
+    for process in (False, True):
+        reward = RewardModelFunction(scorer, process=process, separator="\n", tokenizer=words)
+        (expected,) = reward(["ab"], ["xyz"], [[300]])
+        found = reward(["ab"] * 3, ["\ufffd", "xyz", "caf\ufffd"], [[300]] * 3)
+        assert found == [None, pytest.approx(expected, rel=1e-5), None]
+        assert reward(["ab"], ["\ufffd"], [[300]]) == [None]
+        with pytest.raises(ValueError, match="no token for 'é'"):
+            reward(["é"], ["xyz"], [[300]])  # of a prompt it is an error of the data
+
+
 def test_a_process_model_rewards_an_answer_with_the_probability_that_all_is_right(scorer):
     reward = RewardModelFunction(scorer, process=True, separator="\n")
     (found,) = reward(["ab"], ["1\n2"], [[]])

@@ -123,7 +123,7 @@ class Conversation:
 
 
 def score(judge: RewardModelFunction, answer: Answer, speaker: ChatModel) -> float | None:
-    """Score an answer with a reward model; None if it gives no reward.
+    """Score an answer with a reward model; None if its tokenizer lacks a character of the answer.
 
     Args:
         judge: reward model.
@@ -131,7 +131,7 @@ def score(judge: RewardModelFunction, answer: Answer, speaker: ChatModel) -> flo
         speaker: model that sampled the answer.
 
     Raises:
-        ValueError: the reward model cannot tokenize the answer, or its context is too short.
+        ValueError: the reward model cannot tokenize the prompt, or its context is too short.
     """
     limit, length = _most_tokens(judge.scorer.model), len(answer.prompt_ids) + len(answer.ids)
     if length > limit:

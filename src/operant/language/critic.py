@@ -25,7 +25,8 @@ class CriticConfig(SamplingConfig):
 
     critic: Literal["auto", "copy", "reward-model", "shared"] = "auto"
     """Initialization of the critic: a copy of the policy with a value head of 0 (copy), the reward model with its head
-    (reward-model), or a value head on the policy (shared). auto: the reward model if there is one, else a copy."""
+    (reward-model), or a value head on the policy (shared). auto: the reward model if there is one with the policy's
+    vocabulary, else a copy."""
     critic_learning_rate: PositiveFloat | None = None
     """Learning rate of AdamW for the critic (InstructGPT: 9e-6); None: the policy's."""
     critic_warmup: NonNegativeInt = 0
@@ -154,7 +155,13 @@ class Critic:
 
 
 def starting_critic(
-    config: CriticConfig, model: LanguageModel, *, outcome: bool, seed: int, device: torch.device | str = "cpu"
+    config: CriticConfig,
+    model: LanguageModel,
+    *,
+    outcome: bool,
+    same_vocabulary: bool = True,
+    seed: int,
+    device: torch.device | str = "cpu",
 ) -> Critic:
     """Create the critic of a configuration.
 
@@ -162,6 +169,7 @@ def starting_critic(
         config: options.
         model: policy.
         outcome: whether there is an outcome reward model; scores of a process reward model are not values.
+        same_vocabulary: whether it has the vocabulary of the policy, without which auto chooses a copy.
         seed: seed of the learner.
         device: device of a reward model.
 
@@ -176,7 +184,7 @@ def starting_critic(
         )
     if config.critic == "shared":
         return Critic.sharing(model)
-    if config.critic == "copy" or not outcome:
+    if config.critic == "copy" or not outcome or (config.critic == "auto" and not same_vocabulary):
         return Critic.copy_of(model)
     return Critic.from_reward_model(config.reward_model, config, tokenizer=model.tokenizer, seed=seed, device=device)
 

@@ -8,16 +8,20 @@ from typing import Any
 
 from operant.language.huggingface import Tokenizer
 
-__all__ = ["encode", "encode_parts", "shared_length"]
+__all__ = ["UnknownCharacterError", "encode", "encode_parts", "shared_length"]
 
 logger = logging.getLogger(__name__)
+
+
+class UnknownCharacterError(ValueError):
+    """A character of a text has no token."""
 
 
 def encode(tokenizer: Tokenizer, text: str) -> list[int]:
     """Return the ids of a text, without BOS or EOS.
 
     Raises:
-        ValueError: a character has no token, and the tokenizer has no unknown token.
+        UnknownCharacterError: a character has no token, and the tokenizer has no unknown token.
     """
     try:
         return tokenizer.encode(text, add_special_tokens=False, verbose=False)
@@ -26,7 +30,7 @@ def encode(tokenizer: Tokenizer, text: str) -> list[int]:
             try:
                 tokenizer.encode(character, add_special_tokens=False)
             except Exception:
-                raise ValueError(
+                raise UnknownCharacterError(
                     f"the tokenizer has no token for {character!r} (U+{ord(character):04X}), character {position} of "
                     f"{_shortened(text)}: remove it, or use a model whose tokenizer knows it"
                 ) from error

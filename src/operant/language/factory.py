@@ -345,7 +345,8 @@ def _rlhf(kind_: Any, settings: Settings, config: Any, seed: int, device: str) -
     scorers = _reward_model(config, model, device)
     judge = _needed(data.judge(scorers), settings)
     outcome = any(not scorer.process for scorer in scorers)
-    critic = starting_critic(config, model, outcome=outcome, seed=seed, device=device)
+    same = all(scorer.same_vocabulary for scorer in scorers)
+    critic = starting_critic(config, model, outcome=outcome, same_vocabulary=same, seed=seed, device=device)
     return _sampling(kind_, settings, data, model, judge, seed=seed, scorers=scorers, critic=critic)
 
 

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from operant.language.configs import ModelOptions
+from operant.language.encoding import UnknownCharacterError
 from operant.language.engines.protocol import Completion
 from operant.language.examples import Prompt
 from operant.language.huggingface import Tokenizer
@@ -22,7 +23,7 @@ from operant.language.process_rewards import StepRewards, Steps, last_token, tab
 from operant.language.processes import loaded
 from operant.language.rewards import text_of
 from operant.language.runs import trained_state
-from operant.language.tokenizer import decode, encode_pair
+from operant.language.tokenizer import decode, encode_pair, encode_prompt
 from operant.runtime.run import Run
 from operant.runtime.weights import opened
 from operant.state import copy_named
@@ -151,6 +152,11 @@ class RewardModelFunction:
         separator: separator between steps.
         tokenizer: tokenizer of the policy. If its vocabulary differs from the reward model's, answers are tokenized
             again.
+
+    Attributes:
+        scorer: model with head.
+        process: whether it is a process reward model.
+        same_vocabulary: whether policy and reward model have the same vocabulary.
     """
 
     __name__ = "reward_model"
@@ -158,7 +164,7 @@ class RewardModelFunction:
     def __init__(self, scorer: Scorer, *, process: bool, separator: str, tokenizer: Tokenizer | None = None):
         self.scorer, self.process, self.separator = scorer, process, separator
         own = scorer.model.tokenizer
-        self._same = tokenizer is None or tokenizer is own or tokenizer.get_vocab() == own.get_vocab()
+        self.same_vocabulary = tokenizer is None or tokenizer is own or tokenizer.get_vocab() == own.get_vocab()
 
     def __call__(
         self,
@@ -170,7 +176,7 @@ class RewardModelFunction:
         truncated: Sequence[bool] | None = None,
         **_: Any,
     ) -> list[float | None]:
-        """Compute the rewards of n answers.
+        """Compute the rewards of n answers; None for texts with a character that the reward model's tokenizer lacks.
 
         Args:
             prompts: strings or messages.
@@ -180,10 +186,17 @@ class RewardModelFunction:
             truncated: mask of the truncated answers, to which no EOS is added; None: none.
         """
         cut = [False] * len(prompts) if truncated is None else truncated
-        if self._same and prompt_ids is not None and all(map(len, completion_ids)):
+        samples: list[Sample | None]
+        if self.same_vocabulary and prompt_ids is not None and all(map(len, completion_ids)):
             samples = [Sample(p, c) for p, c in zip(prompt_ids, completion_ids, strict=True)]
         else:
             samples = [self._encoded(*row) for row in zip(prompts, completions, cut, strict=True)]
+        found = iter(self._rewards([sample for sample in samples if sample is not None]))
+        return [None if sample is None else next(found) for sample in samples]
+
+    def _rewards(self, samples: Sequence[Sample]) -> list[float]:
+        if not samples:
+            return []
         if not self.process:
             return [*floats(self.scorer.scores(samples))]
         ends = [step_ends(self.scorer.model.tokenizer, s.completion, self.separator) for s in samples]
@@ -193,12 +206,17 @@ class RewardModelFunction:
         """Return this reward model for the answers of a policy with another tokenizer."""
         return RewardModelFunction(self.scorer, process=self.process, separator=self.separator, tokenizer=tokenizer)
 
-    def _encoded(self, prompt: Any, completion: Any, truncated: bool) -> Sample:
+    def _encoded(self, prompt: Any, completion: Any, truncated: bool) -> Sample | None:
+        """Return a tokenized answer; None if a character of it has no token, unlike those of the prompt."""
         model = self.scorer.model
         if isinstance(prompt, str) != isinstance(completion, str):
             text = text_of(completion)
             completion = text if isinstance(prompt, str) else [{"role": "assistant", "content": text}]
-        first, second = encode_pair(model.tokenizer, prompt, completion, eos_ids=model.stop)
+        try:
+            first, second = encode_pair(model.tokenizer, prompt, completion, eos_ids=model.stop)
+        except UnknownCharacterError:
+            encode_prompt(model.tokenizer, prompt)  # that of a prompt is an error of the data
+            return None
         return Sample(first, second[:-1] if truncated and len(second) > 1 else second)
 
 
