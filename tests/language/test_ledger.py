@@ -122,12 +122,13 @@ def test_tokens_beyond_the_limit_are_summed(make_learner, monkeypatch):
 @pytest.mark.filterwarnings("ignore:no reward function applies")
 def test_answers_without_a_reward_and_those_cut_off_say_so(make_learner):
     learner = make_learner(
-        lambda completion_ids, **_: [None if ids[0] % 2 else float(ids[0]) for ids in completion_ids],
+        lambda completion_ids, **_: [float(ids[0]) if ids[0] % 2 else None for ids in completion_ids],
         mask_truncated_completions=True,
     )
     learner.iterate()
     found = take_ledger(learner, consumed=4, seed=0)
     assert any(answer["reward"] is None for answer in found.answers)
+    assert not any(answer["counts"] for answer in found.answers if answer["reward"] is None)
     seen = {visit.answer for visit in found.visits}
     assert seen == {i for i, answer in enumerate(found.answers) if answer["counts"]}
     assert len(seen) < 16
