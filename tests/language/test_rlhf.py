@@ -506,6 +506,23 @@ def test_invalid_values_are_rejected(values, message):
         RLHFConfig(**({"prompts_per_batch": 6} | values))
 
 
+def test_clipped_are_the_tokens_whose_clipped_term_is_the_larger_loss(make_model):
+    found = one_step(make_model(), epsilon=0.001)
+    batch, (parts,) = found.batch, found.batch.plans[0]
+    active = [
+        row
+        for (_, seen) in found.learner.take_learned().found
+        for tokens in seen
+        for row in zip(tokens.ratios.exp(), tokens.advantages * tokens.trust, strict=True)
+    ]
+    share = sum(float(-a * rho.clamp(0.999, 1.001) > -a * rho) for rho, a in active) / len(active)
+    assert len(active) == sum(len(batch.old[i]) for part in parts for i in part)
+    assert 0 < share < 1
+    assert float(found.metrics["policy/clipfrac_avg"]) == pytest.approx(share)
+    outside = sum(float(abs(rho - 1) > 0.001) for rho, _ in active) / len(active)
+    assert share < outside
+
+
 def test_options_of_the_chosen_objective_and_step_are_accepted():
     assert RLHFConfig(objective="clip-and-penalty", kl_coef=0.5, kl_coef_target=None).kl_coef == 0.5
     assert RLHFConfig(step="trpo", target_kl=0.02, cg_damping=0.1).target_kl == 0.02

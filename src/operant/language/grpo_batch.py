@@ -247,8 +247,20 @@ def clipped(tokens: TokenStats, *, clip_low: float, clip_high: float) -> tuple[T
         clip_low: lower clip range of the ratio.
         clip_high: upper clip range of the ratio.
     """
-    rho = tokens.ratios.exp()
-    return (rho < 1 - clip_low) & (tokens.advantages < 0), (rho > 1 + clip_high) & (tokens.advantages > 0)
+    return out_of_range(tokens.ratios, tokens.advantages, clip_low, clip_high)
+
+
+def out_of_range(ratios: Tensor, advantages: Tensor, low: float, high: float) -> tuple[Tensor, Tensor]:
+    """Return masks `[m]` of the tokens of negative advantage below, and of positive advantage above, the clip range.
+
+    Args:
+        ratios: log-ratios, `[m]`.
+        advantages: advantages, `[m]`.
+        low: lower clip range of the ratio.
+        high: upper clip range of the ratio.
+    """
+    rho = ratios.exp()
+    return (rho < 1 - low) & (advantages < 0), (rho > 1 + high) & (advantages > 0)
 
 
 def log_probs_before(

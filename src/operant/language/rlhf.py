@@ -28,7 +28,7 @@ from operant.language.critic import Critic, CriticConfig
 from operant.language.divergence import kl_of_batch
 from operant.language.engines.protocol import Engine
 from operant.language.examples import Prompt
-from operant.language.grpo_batch import Learned, Step, TokenStats
+from operant.language.grpo_batch import Learned, Step, TokenStats, out_of_range
 from operant.language.importance import check_start, corrections, mismatch_metrics
 from operant.language.logprobs import check_reference, flat, measure, plans, read
 from operant.language.models import LanguageModel, Reference
@@ -412,11 +412,12 @@ class RLHF(DeclaredState):
             raise ValueError(
                 f"objective {config.objective} must return the losses of {len(new)} tokens, got {losses!r:.80}"
             )
-        rho, (low, high) = (new.detach() - old).exp(), config.clip_range
+        ratios = new.detach() - old
+        low, high = out_of_range(ratios, advantages, *config.clip_range)
         return losses, {
             "policy/approxkl_avg": ops.kl_estimate(old, new.detach(), "k3"),
-            "policy/clipfrac_avg": ((rho < 1 - low) | (rho > 1 + high)).float(),
-            "val/ratio": rho,
+            "policy/clipfrac_avg": (low | high).float(),
+            "val/ratio": ratios.exp(),
         }
 
     def _adapt_penalty(self, batch: RLHFBatch) -> dict[str, float]:
