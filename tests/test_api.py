@@ -1,6 +1,7 @@
 import json
 import shutil
 import signal
+from dataclasses import fields, replace
 
 import gymnasium
 import numpy as np
@@ -11,6 +12,7 @@ import operant
 from operant import api, check, streams
 from operant.control import PPO, PPOConfig
 from operant.envs import RestoreError
+from operant.language.sft import SFTConfig
 from operant.runtime.checkpoints import CheckpointError
 from operant.runtime.encoding import flatten
 from operant.runtime.metrics import read_records
@@ -840,6 +842,20 @@ def test_evaluations_of_a_reward_model_run_contain_both_scores_and_the_kl(tmp_pa
     learned = last["metrics"]["eval/rewards/reward_model/mean"]
     assert last["metrics"]["eval/reward"] == pytest.approx(learned, rel=1e-5)
     assert learned != [last["mean"]], "the task's own reward is the score"
+
+
+def test_a_whole_configuration_of_a_language_model_can_start_from_a_run(tmp_path):
+    settings = {name: value for name, value in SPEAKING.items() if name not in {f.name for f in fields(SFTConfig)}}
+    config = operant.configure("sft", "arithmetic", batch_size=8, train_examples=48, held_out=6)
+    operant.train("sft", "arithmetic", run=tmp_path / "first", config=config, **settings)
+    second = operant.train(
+        "sft", "arithmetic", run=tmp_path / "second", config=config, init=tmp_path / "first", **settings
+    )
+    assert second.experiment.learner.learners[0].config == replace(config, init=str(tmp_path / "first"))
+    with pytest.raises(ValueError, match="config is complete: leave out preset and parameters, got batch_size"):
+        operant.train("sft", "arithmetic", run=tmp_path / "third", config=config, batch_size=4, **settings)
+    with pytest.raises(TypeError, match=r"sft needs a configuration of SFTConfig, got \{\}"):
+        operant.train("sft", "arithmetic", run=tmp_path / "third", config={}, init=tmp_path / "first", **settings)
 
 
 def test_a_policy_that_gets_worse_causes_a_warning(tmp_path, caplog):

@@ -151,15 +151,15 @@ def train(
     track = tuple(chosen_settings.get("track", ()))
     chosen_settings |= {"budget": budget, "callbacks": named(callbacks), "track": track}
     settings = Settings(algorithm=entry.name, task=task, seeds=_seeds(seeds, seed), **chosen_settings)
-    if init is not None and entry.package == "language":
-        parameters["init"], init = str(init), None
+    model = {} if init is None or entry.package != "language" else {"init": str(init)}
     check_names(entry, parameters)
     if config is None:
-        config = configure(algorithm, task, preset=preset, **parameters)
+        config = configure(algorithm, task, preset=preset, **parameters, **model)
     elif preset is not None or parameters:
         raise ValueError(f"config is complete: leave out preset and parameters, got {', '.join(parameters) or preset}")
     learner_kind(entry, config)
-    source = None if init is None else Path(init).resolve()
+    config = replace(config, **model) if model else config
+    source = None if init is None or model else Path(init).resolve()
     with ExitStack() as stack:
         keeper = stack.enter_context(keeping())
         settings, config, inputs = pin(entry, *_with_bonuses(entry, settings, config, bonus), source)
