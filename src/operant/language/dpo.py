@@ -41,7 +41,7 @@ ROUNDED = 3e-2
 
 @dataclass(frozen=True, kw_only=True)
 class DPOConfig(LanguageConfig):
-    """Hyperparameters of DPO; names and defaults are those of TRL."""
+    """Hyperparameters of DPO, with TRL's names; docs/algorithms/dpo.md lists the differences from TRL's defaults."""
 
     learning_rate: float = 1e-6
     """Learning rate of AdamW. Models of a few million parameters need 1e-5 to 1e-4."""

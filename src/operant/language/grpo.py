@@ -97,7 +97,7 @@ PRESETS: Mapping[str, Mapping[str, Any]] = {
 
 @dataclass(frozen=True, kw_only=True)
 class GRPOConfig(SamplingConfig, ClipRange):
-    """Hyperparameters of GRPO; the defaults are those of TRL's `GRPOConfig`."""
+    """Hyperparameters of GRPO; docs/algorithms/grpo.md lists the differences from TRL's defaults."""
 
     learning_rate: float = 1e-6
     """Learning rate of AdamW. Models of a few million parameters need 1e-4 to 1e-3."""

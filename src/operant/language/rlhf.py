@@ -56,7 +56,7 @@ PRESETS: Mapping[str, Mapping[str, Any]] = {
 
 @dataclass(frozen=True, kw_only=True)
 class RLHFConfig(CriticConfig, ClipRange):
-    """Hyperparameters of RLHF; the defaults are those of TRL's PPO trainer, except its temperature of 0.7."""
+    """Hyperparameters of RLHF; docs/algorithms/rlhf.md lists the differences from the defaults of TRL's PPO trainer."""
 
     learning_rate: float = 3e-6
     """Learning rate of AdamW for the policy. Models of a few million parameters need 1e-4 or more."""
