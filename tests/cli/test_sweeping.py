@@ -119,8 +119,15 @@ def test_status_75_is_tried_again_and_failures_are_reported(cli, grid, tmp_path,
         (("algorithm =", "algorithms ="), "a sweep has no key 'algorithms'; valid keys: algorithm"),
         (('task = "FrozenLake-v1"', ""), "a sweep needs task, such as"),
         (("step_size = [0.1, 0.5]", "step_size = 0.1"), "[grid] step_size must be a list of values, got 0.1"),
-        (("step_size", "stepsize"), "stepsize"),
-        (("0.5]", "-3.0]"), "step_size--3.0"),
+        (("step_size", "stepsize"), "grid.toml: [grid] stepsize: there is no such key"),
+        (("gamma", "gama"), "grid.toml: [config] gama: there is no such key"),
+        (("evaluate_episodes", "episodes"), "grid.toml: [settings] episodes: there is no such key"),
+        (("budget = 400", 'budget = "x"'), "grid.toml: budget: 'x' is not a value of type int"),
+        (("0.5]", "-3.0]"), "grid.toml: step_size must be in"),
+        (('task = "FrozenLake-v1"', 'task = ["FrozenLake-v1", "FrozenLak-v1"]'), "'FrozenLak-v1' is not a registered"),
+        (('task = "FrozenLake-v1"', 'task = ["FrozenLake-v1", "no.py:Env"]'), "to take Env from"),
+        (('task = "FrozenLake-v1"', 'task = ["FrozenLake-v1", "CartPole-v1"]'), "CartPole-v1-step_size-0.1"),
+        (("evaluate_episodes = 2", 'callbacks = ["no.py:Name"]'), "to take Name from"),
     ],
 )
 def test_a_wrong_grid_is_rejected_before_anything_is_trained(cli, grid, tmp_path, change, message):
@@ -129,6 +136,29 @@ def test_a_wrong_grid_is_rejected_before_anything_is_trained(cli, grid, tmp_path
     assert status == 2
     assert message in err
     assert not (tmp_path / "sweep").exists()
+
+
+def test_a_folder_in_which_no_cell_has_begun_takes_another_grid(cli, grid, tmp_path, monkeypatch):
+    out = tmp_path / "sweep"
+    with monkeypatch.context() as patch:
+        patch.setattr("operant.cli.main", lambda words: 2 if words[0] == "train" else main(words))
+        status, text, err = cli("sweep", grid, "--out", out, "--executor", "inline", "--json")
+    assert status == 1
+    assert [cell["outcome"] for cell in json.loads(text)["cells"]] == ["failed", "failed"]
+    assert f"{CELLS[0]}: status 2, see its error above" in err
+    assert ".log" not in err
+    grid.write_text(GRID.replace("[0.1, 0.5]", "[0.3]"), encoding="utf-8")
+    (cell,) = json.loads(cli("sweep", grid, "--out", out, "--executor", "inline", "--json")[1])["cells"]
+    assert cell["outcome"] == "finished"
+    assert [file.stem for file in (out / "cells").iterdir()] == [cell["cell"]]
+
+
+def test_one_cell_answers_in_json(cli, grid, tmp_path):
+    for arguments in ([grid, "--out", tmp_path / "sweep"], [tmp_path / "sweep"]):  # the second time it is finished
+        status, text, _ = cli("sweep", *arguments, "--cell", 1, "--json")
+        (line,) = text.splitlines()
+        assert status == 0
+        assert [(cell["cell"], cell["outcome"]) for cell in json.loads(line)["cells"]] == [(CELLS[1], "finished")]
 
 
 def test_a_folder_with_hidden_files_is_left_alone_and_one_with_a_torn_write_is_used(cli, grid, tmp_path):

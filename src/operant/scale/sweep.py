@@ -21,6 +21,7 @@ from typing import Any, Protocol, cast
 import tomli_w
 
 from operant import hosts
+from operant.envs import EnvError
 from operant.runtime.files import meant, replace_durably
 from operant.runtime.run import Run, RunError
 from operant.runtime.sessions import FINISHED
@@ -193,25 +194,29 @@ class Sweep:
     """Cells of a grid, in a folder.
 
     Args:
-        path: folder; new, empty, or that of the same sweep.
+        path: folder; new, empty, that of the same sweep, or of another one in which no cell has begun.
         grid: tables of the TOML file; None: those of the folder.
+        source: file of the grid, for messages. Default: the one in the folder.
 
     Attributes:
         cells: all cells.
+        has_begun: whether any cell has begun.
 
     Raises:
         ValueError: the folder contains another sweep or other files, or no sweep, and no grid is given.
     """
 
-    def __init__(self, path: Path, grid: Mapping[str, Any] | None = None) -> None:
+    def __init__(self, path: Path, grid: Mapping[str, Any] | None = None, source: Path | None = None) -> None:
         self.path, kept = path, path / "sweep.toml"
+        self.source = kept if source is None else source
+        self.has_begun = any((path / "runs").glob("*"))
         if kept.exists():
             there = tomllib.loads(kept.read_text(encoding="utf-8"))
-            if grid is not None and dict(grid) != there:
+            grid = there if grid is None else grid
+            if self.has_begun and dict(grid) != there:
                 raise ValueError(
                     f"{path} has another sweep: continue with `operant sweep {path}`, or choose another folder"
                 )
-            grid = there
         elif path.is_dir() and any(meant(str(file)) != str(kept) for file in path.iterdir()):  # a torn write may stay
             raise ValueError(f"{path} is no sweep, and not empty: choose another folder")
         if grid is None:
@@ -230,24 +235,27 @@ class Sweep:
 
         Other processes may read the files at any time, such as the jobs of an array, which run one cell each.
         """
-        self.path.mkdir(parents=True, exist_ok=True)
+        folder, names = self.path / "cells", {f"{cell.name}.toml" for cell in self.cells}
+        folder.mkdir(parents=True, exist_ok=True)
         _keep(self.path / "sweep.toml", self.given)
-        (self.path / "cells").mkdir(exist_ok=True)
+        stale = () if self.has_begun else [file for file in folder.glob("*.toml") if file.name not in names]
+        for file in stale:  # of an earlier grid
+            file.unlink(missing_ok=True)
         for cell in self.cells:
             named = dict(zip(("algorithm", "task"), cell.words[1:3], strict=True))
             tables = {
                 "settings": {**named, **self.grid.settings, "seeds": list(self.grid.seeds)},
                 "config": {**self.grid.config, **cell.values},
             }
-            _keep(self.path / "cells" / f"{cell.name}.toml", tables)
+            _keep(folder / f"{cell.name}.toml", tables)
 
-    def check(self, parse: Callable[[Sequence[str]], Any]) -> None:
+    def check(self, check: Callable[[Sequence[str]], Any]) -> None:
         """Create the folder, and check that every cell can be trained, before any starts.
 
         A new folder is removed if one cannot.
 
         Args:
-            parse: function that parses the arguments of `operant train`.
+            check: function that checks the arguments of `operant train`.
 
         Raises:
             ValueError: a cell is invalid; the message names it.
@@ -257,13 +265,27 @@ class Sweep:
             self.write()
             for cell in self.cells:
                 try:
-                    parse(cell.words[1:])
-                except ValueError as error:
-                    raise ValueError(f"{cell.name}: {error}") from error
+                    check(cell.words[1:])
+                except (ValueError, OSError, EnvError) as error:
+                    raise ValueError(f"{cell.name}: {self._sourced(str(error), cell)}") from error
         except BaseException:
             if new:
                 shutil.rmtree(self.path, ignore_errors=True)
             raise
+
+    def _sourced(self, message: str, cell: Cell) -> str:
+        """Return a message that names the place in the grid instead of that in the file of a cell."""
+
+        def place(match: re.Match[str]) -> str:
+            table, key = match[1], match[2]
+            if key is None:
+                return str(self.source)
+            table = "grid" if table == "config" and key in self.grid.values else table
+            own = table == "settings" and key in self.given
+            return f"{self.source}: {key if own else f'[{table}] {key}'}"
+
+        file = self.path / "cells" / f"{cell.name}.toml"
+        return re.sub(rf"{re.escape(str(file))}: (config|settings)(?:\.(\w+))?", place, message)
 
     def run(
         self,
