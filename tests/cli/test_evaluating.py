@@ -1,4 +1,5 @@
 import io
+import json
 import shutil
 
 import pytest
@@ -15,6 +16,15 @@ def test_scores_are_those_of_the_library(answer, run):
     assert (scored["episodes"], scored["env_backend"], scored["seeds"]) == (6, "gymnasium", [0, 1])
     kept = read_records(run / "eval" / "final.jsonl")[-1]
     assert (kept["scores"], kept["consumed"], kept["env_backend"]) == (list(expected.scores), 1024, "gymnasium")
+
+
+def test_an_interrupted_evaluation_answers_in_json(cli, run, monkeypatch):
+    def interrupt(*_, **__):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("operant.api.Trained.evaluate", interrupt)
+    status, out, _ = cli("evaluate", run, "--json")
+    assert (status, json.loads(out)) == (130, {"run": str(run), "outcome": "interrupted"})
 
 
 def test_the_backend_can_be_chosen(answer, run):

@@ -20,8 +20,8 @@ from operant.runtime.metrics import RecordWriter
 from operant.runtime.run import Run
 
 JSON_KEYS = (
-    "algorithm task seeds budget per_seed_scores mean iqm interval env_steps_per_second skipped_updates skipped_share "
-    "wall_seconds"
+    "algorithm task seeds budget run outcome consumed per_seed_scores mean iqm interval env_steps_per_second "
+    "skipped_updates skipped_share wall_seconds"
 )
 
 # Many short iterations, so that there is time to send a signal during training.
@@ -67,6 +67,7 @@ def test_json_is_one_line_with_these_keys(answer, cli, tmp_path):
     assert list(trained) == JSON_KEYS.split()
     assert (trained["algorithm"], trained["task"], trained["budget"]) == ("ppo", "CartPole-v1", 512)
     assert trained["seeds"] == [3, 4]
+    assert (trained["run"], trained["outcome"], trained["consumed"]) == (str(path), "finished", 512)
     assert len(trained["per_seed_scores"]) == 2
     assert trained["mean"] == sum(trained["per_seed_scores"]) / 2
     assert trained["env_steps_per_second"] > 0
@@ -179,7 +180,9 @@ def test_a_stopped_run_resumes_as_if_uninterrupted(cli, start, tmp_path):
     eventually(lambda: size(stopped / "metrics.jsonl"), process)
     process.send_signal(signal.SIGTERM)
     out, err = process.communicate(timeout=60)
-    assert (process.returncode, out) == (75, "")
+    assert process.returncode == 75
+    found = json.loads(out)
+    assert (found["run"], found["outcome"], found["consumed"]) == (str(stopped), "interrupted", newest(stopped)[0])
     assert err == f"operant: interrupted and saved; continue with `operant resume {stopped}`\n"
     assert 0 < newest(stopped)[0] < 3_000
     assert cli("resume", stopped, "--progress", "silent")[0] == 0
@@ -214,6 +217,37 @@ def test_json_alone_is_on_standard_output(start, tmp_path):
     assert process.returncode == 0
     assert json.loads(out)["task"] == "CartPole-v1"
     assert "ppo CartPole-v1  100 %" in err
+
+
+PRINTING = """
+import gymnasium
+
+print("imported")
+
+
+class World(gymnasium.Env):
+    metadata = {"render_modes": []}
+    observation_space = gymnasium.spaces.Discrete(2)
+    action_space = gymnasium.spaces.Discrete(2)
+
+    def reset(self, *, seed=None, options=None):
+        print("reset")
+        return 0, {}
+
+    def step(self, action):
+        return 1, 0.0, True, False, {}
+"""
+
+
+@pytest.mark.parametrize("where", ["sync", "async"])
+def test_what_an_environment_prints_is_on_standard_error(start, tmp_path, where):
+    (tmp_path / "world.py").write_text(PRINTING)
+    flags = [*TINY, "--budget", 128, "--run", tmp_path / "run", "--vectorization", where, "--json"]
+    for command in (["train", "ppo", f"{tmp_path}/world.py:World", *flags], ["evaluate", tmp_path / "run", "--json"]):
+        out, err = start(*command).communicate(timeout=60)
+        assert json.loads(out)["run"] == str(tmp_path / "run")
+        assert "imported" in err
+        assert "reset" in err
 
 
 def test_the_report_of_a_language_model(cli, answer, tmp_path):

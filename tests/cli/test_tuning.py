@@ -1,4 +1,6 @@
+import json
 import shutil
+import signal
 
 import imageio.v3 as iio
 import pytest
@@ -41,6 +43,18 @@ def test_a_custom_space_without_fresh_seeds(cli, tmp_path):
     assert status == 0, err
     assert err.startswith("operant: tuning step_size in ")
     assert "The best of many scores is biased upward" in out
+
+
+def test_an_interrupted_search_answers_in_json(start, tmp_path):
+    path = tmp_path / "study"
+    flags = ["--fresh-seeds", 0, "--budget", 900_000_000, "--run", path, "--json"]
+    process = start("tune", "q-learning", "CliffWalking-v1", *flags)
+    assert process.stderr.readline().startswith("operant: tuning")
+    process.send_signal(signal.SIGTERM)
+    out, _ = process.communicate(timeout=60)
+    found = json.loads(out)
+    assert (process.returncode, found["study"], found["outcome"]) == (75, str(path), "interrupted")
+    assert found["trials"]["complete"] == 0
 
 
 GRID = """

@@ -119,7 +119,13 @@ def _run(arguments: list[str]) -> int:
         hint = f"did you mean {near[0]}?" if near else f"commands: {', '.join(COMMANDS)}"
         raise ValueError(f"there is no command {name!r}; {hint}")
     module, _, function = COMMANDS[name].function.partition(".")
-    return getattr(importlib.import_module(f"operant.cli.{module}"), function)(rest)
+    command = getattr(importlib.import_module(f"operant.cli.{module}"), function)
+    if "--json" not in rest or {"-h", "--help"} & set(rest):
+        return command(rest)
+    from operant.cli.output import only_json
+
+    with only_json():
+        return command(rest)
 
 
 def _help() -> str:

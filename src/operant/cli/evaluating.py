@@ -11,8 +11,9 @@ import tyro
 from operant.cli.answers import answer_table, sampled_fields, sampled_table
 from operant.cli.arguments import Opening, parse
 from operant.cli.exactness import Certificates, Losses, exact
-from operant.cli.output import faulty, number, print_json, say, score_fields, seed_table
+from operant.cli.output import faulty, number, print_json, processes_on_stderr, say, score_fields, seed_table
 from operant.cli.tables import score_notes
+from operant.runtime.sessions import FINISHED, INTERRUPTED
 
 if TYPE_CHECKING:
     from operant.api import Trained
@@ -77,6 +78,17 @@ class EvaluateOptions(Opening):
 def evaluate(arguments: list[str]) -> int:
     """Evaluate the policies of a run."""
     options = parse(EvaluateOptions, arguments, "evaluate")
+    if not options.json:
+        return _evaluate(options)
+    try:
+        with processes_on_stderr():
+            return _evaluate(options)
+    except KeyboardInterrupt:
+        print_json({"run": str(options.run), "outcome": INTERRUPTED})
+        raise
+
+
+def _evaluate(options: EvaluateOptions) -> int:
     from operant import api
     from operant.runtime.experiment import Answering
     from operant.runtime.run import Run
@@ -108,6 +120,7 @@ def evaluate(arguments: list[str]) -> int:
     settings = trained.run.settings
     if options.json:
         facts = {"algorithm": settings.algorithm, "task": settings.task, "seeds": settings.seeds}
+        facts |= {"run": str(options.run), "outcome": FINISHED}
         ours = _stamp(trained) | ({"wrappers": list(wrappers)} if wrappers else {})
         ours |= (
             {"unit": entry.unit}

@@ -1,5 +1,6 @@
 """Output of commands: tables, JSON, paths of files."""
 
+import contextlib
 import importlib.util
 import json
 import math
@@ -9,7 +10,8 @@ import shlex
 import shutil
 import sys
 import textwrap
-from collections.abc import Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
+from contextvars import ContextVar
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
@@ -37,6 +39,9 @@ class Updates(NamedTuple):
         return f"{self.skipped:.0f} ({'< 1' if self.share < 0.01 else f'{100 * self.share:.0f}'} %)"
 
 
+_answers: ContextVar[list[str] | None] = ContextVar("answers", default=None)
+"""Lines of JSON to print at the end of `only_json`; None outside of it."""
+
 _REWARDS = re.compile(r"eval/rewards/(.+)/mean")
 
 
@@ -50,8 +55,42 @@ def say(text: str) -> None:
 
 
 def print_json(value: Mapping[str, Any]) -> None:
-    """Print one line of JSON; NaN and Inf become null."""
-    print(json.dumps(finite(value), allow_nan=False))
+    """Print one line of JSON, within `only_json` at the end of its block; NaN and Inf become null."""
+    line, lines = json.dumps(finite(value), allow_nan=False), _answers.get()
+    if lines is None:
+        print(line)
+    else:
+        lines.append(line)
+
+
+@contextlib.contextmanager
+def only_json() -> Generator[None]:
+    """Send what the block prints to standard error, except by `print_json`: environments and callbacks may print."""
+    lines: list[str] = []
+    token = _answers.set(lines)
+    try:
+        with contextlib.redirect_stdout(sys.stderr):
+            yield
+    finally:
+        _answers.reset(token)
+        for line in lines:
+            print(line)
+
+
+@contextlib.contextmanager
+def processes_on_stderr() -> Generator[None]:
+    """Send what processes print that the block starts to standard error."""
+    if sys.__stdout__ is None or sys.__stderr__ is None:  # closed
+        yield
+        return
+    sys.__stdout__.flush()
+    kept = os.dup(1)
+    os.dup2(2, 1)
+    try:
+        yield
+    finally:
+        os.dup2(kept, 1)
+        os.close(kept)
 
 
 def table(rows: Sequence[Sequence[str]], align: str) -> str:

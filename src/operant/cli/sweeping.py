@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from operant.cli.flags import Parser
-from operant.cli.output import location, number, print_json, say, table
+from operant.cli.output import location, number, print_json, processes_on_stderr, say, table
 from operant.runtime.sessions import FAILED
 from operant.runtime.signals import EXIT_REQUEUE, Interruption
 
@@ -58,7 +58,7 @@ def sweep(arguments: list[str]) -> int:
         if found.has_begun or options.cell is not None:
             found.check(parse_training)
         else:
-            with contextlib.redirect_stdout(sys.stderr):
+            with contextlib.redirect_stdout(sys.stderr), processes_on_stderr():
                 found.check(partial(_require_trainable, here=options.executor != "ray"))
         if options.cell is not None:
             return _one(found, options.cell, as_json=options.json)
@@ -159,7 +159,7 @@ def _inline(words: Any) -> int:
 
 def _quietly(words: Any) -> int:
     """Run a command with its output on standard error: standard output is for the sweep."""
-    with contextlib.redirect_stdout(sys.stderr):
+    with contextlib.redirect_stdout(sys.stderr), processes_on_stderr():
         return _inline(words)
 
 

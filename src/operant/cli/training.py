@@ -1,5 +1,6 @@
 """`operant train` and `operant resume`."""
 
+import contextlib
 import math
 import time
 from collections.abc import Callable, Sequence
@@ -13,7 +14,17 @@ import tyro
 from operant import catalog
 from operant.cli.answers import answer_table
 from operant.cli.arguments import Opening, Training, parse, parse_training
-from operant.cli.output import Updates, faulty, location, number, print_json, say, score_fields, seed_table
+from operant.cli.output import (
+    Updates,
+    faulty,
+    location,
+    number,
+    print_json,
+    processes_on_stderr,
+    say,
+    score_fields,
+    seed_table,
+)
 from operant.cli.processes import in_processes
 from operant.cli.showing import keep_picture
 from operant.cli.tables import score_notes
@@ -120,7 +131,8 @@ def resume(arguments: list[str]) -> int:
 def finish(work: Callable[[], "Trained"], *, as_json: bool) -> int:
     """Train, print the result and return the exit status."""
     begin = time.perf_counter()
-    trained = work()
+    with processes_on_stderr() if as_json else contextlib.nullcontext():
+        trained = work()
     seconds = time.perf_counter() - begin
     outcome, place = trained.outcome, location(trained.run.path)
     assert outcome is not None  # noqa: S101 - train and resume always set it
@@ -130,6 +142,8 @@ def finish(work: Callable[[], "Trained"], *, as_json: bool) -> int:
         say(f"operant: disabled after an error: {error}")
     if outcome.interrupted:
         say(f"operant: interrupted and saved; continue with `operant resume {place}`")
+        if as_json:
+            print_json(_facts(trained, outcome.consumed))
         return outcome.exit_code
     if outcome.stopped_by:
         left = f"{outcome.consumed:,} of {trained.run.settings.budget:,}"
@@ -146,10 +160,7 @@ def finish(work: Callable[[], "Trained"], *, as_json: bool) -> int:
         speed = {"unit": entry.unit, "units_per_second": rate} if is_language_model else {"env_steps_per_second": rate}
         print_json(
             {
-                "algorithm": settings.algorithm,
-                "task": settings.task,
-                "seeds": settings.seeds,
-                "budget": settings.budget,
+                **_facts(trained, outcome.consumed),
                 **score_fields(evaluation),
                 **course_fields(course),
                 **({"metrics": evaluation.metrics} if evaluation.metrics else {}),
@@ -176,6 +187,13 @@ def finish(work: Callable[[], "Trained"], *, as_json: bool) -> int:
     print(_speed(outcome.steps_per_second, seconds, entry.unit))
     print(f"\n{next_commands(place, entry, settings.task)}")
     return status
+
+
+def _facts(trained: "Trained", consumed: int) -> dict[str, Any]:
+    """Return what a run is and how far it is, for `--json`."""
+    settings = trained.run.settings
+    named = {name: getattr(settings, name) for name in ("algorithm", "task", "seeds", "budget")}
+    return {**named, "run": str(trained.run.path), "outcome": trained.run.outcome()[0], "consumed": consumed}
 
 
 def updates_of(run: "Run") -> list[Updates]:

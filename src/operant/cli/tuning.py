@@ -10,6 +10,7 @@ import tyro
 
 from operant.cli.arguments import Answering, TrainOptions, parse, parse_training
 from operant.cli.output import location, missing, number, print_json, require_extra, say, score_fields, summary, table
+from operant.runtime.sessions import FINISHED, INTERRUPTED
 from operant.runtime.settings import Settings
 from operant.runtime.signals import EXIT_REQUEUE, Interruption
 
@@ -103,6 +104,8 @@ def tune(arguments: list[str]) -> int:
         result = study.run(interrupted=interrupted, report=lambda trial: say(_describe(study, trial)))
         if result is None:
             say(f"operant: interrupted and saved; continue with `operant tune {place}`")
+            if options.json:
+                print_json(_facts(study, INTERRUPTED, study.trials()))
             return EXIT_REQUEUE
     picture = None
     if not missing(["matplotlib"]):
@@ -167,8 +170,14 @@ def _describe(study: "Study", trial: "Trial") -> str:
     return f"{which}: {trial.state}{score}{reason} in {trial.seconds:.0f} s: {names}"
 
 
-def _counts(result: "Result") -> dict[str, int]:
-    states = [trial.state for trial in result.trials]
+def _facts(study: "Study", outcome: str, trials: "Sequence[Trial]") -> dict[str, Any]:
+    """Return what a study is and how far it is, for `--json`."""
+    named = {"algorithm": study.settings.algorithm, "task": study.settings.task, "study": str(study.path)}
+    return {**named, "outcome": outcome, "trials": _counts(trials), "from": _sources(trials)}
+
+
+def _counts(trials: "Sequence[Trial]") -> dict[str, int]:
+    states = [trial.state for trial in trials]
     return {state: states.count(state) for state in ("complete", "pruned", "failed")}
 
 
@@ -184,7 +193,7 @@ def _command(study: "Study", result: "Result") -> str:
 
 def _report(study: "Study", result: "Result") -> str:
     best, first = result.best, result.initial
-    ended = ", ".join(f"{count} {state}" for state, count in _counts(result).items() if count)
+    ended = ", ".join(f"{count} {state}" for state, count in _counts(result.trials).items() if count)
     rows = [["field", "before", "tuned"]]
     rows += [[name, str(first.values[name]), str(value)] for name, value in best.values.items()]
     seeds = study.settings.seeds
@@ -218,11 +227,7 @@ def _report(study: "Study", result: "Result") -> str:
 def _answer(study: "Study", result: "Result") -> dict[str, Any]:
     tuned, default = result.tuned, result.default
     return {
-        "algorithm": study.settings.algorithm,
-        "task": study.settings.task,
-        "study": str(study.path),
-        "trials": _counts(result),
-        "from": _sources(result.trials),
+        **_facts(study, FINISHED, result.trials),
         "best_trial": result.best.number,
         "values": result.best.values,
         "values_before": result.initial.values,
