@@ -35,7 +35,7 @@ def expect_fallback(checkpoints, name, caplog):
     assert consumed == 1
     assert load(path)["nested"]["number"] == 1
     assert f"step_000000000002/{name}" in caplog.text
-    assert "using the previous checkpoint" in caplog.text
+    assert "; the checkpoint is skipped" in caplog.text
 
 
 @pytest.mark.parametrize("name", FILES)
@@ -77,6 +77,23 @@ def test_a_folder_in_place_of_a_file_is_noticed(damaged, caplog):
     file.unlink()
     file.mkdir()
     expect_fallback(damaged, "state.json", caplog)
+
+
+def test_if_none_is_left_the_newest_intact_state_of_the_history_is_named(damaged):
+    history = damaged.folder.with_name("history")
+    shutil.copytree(damaged.folder, history)
+    (newest(Checkpoints(history)) / "state.json").unlink()
+    for path in damaged.paths():
+        (path / "state.safetensors").write_bytes(b"")
+    checkpoints = Checkpoints(damaged.folder, spare=history)
+    with pytest.raises(
+        CheckpointError, match=r"continue from \S+/history/step_000000000001 \(move it to \S+/checkpoints"
+    ):
+        checkpoints.latest()
+    shutil.rmtree(damaged.folder)
+    damaged.folder.mkdir()
+    (history / "step_000000000001").rename(damaged.folder / "step_000000000001")
+    assert checkpoints.latest()[1] == 1
 
 
 def test_if_none_is_left_nothing_is_restarted_silently(damaged):

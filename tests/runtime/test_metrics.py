@@ -92,7 +92,17 @@ def test_rewind_moves_what_is_later(path):
     assert [r["consumed"] for r in read_records(aside)] == [30, 40, 25]
 
 
-def test_rewind_drops_a_torn_line(path):
+def test_rewind_moves_damaged_lines_and_warns(path, caplog):
+    path.write_bytes(b'{"consumed": 1}\n\xff\x00\n\n{"consumed": 2}\n{"cons\n{"consumed": 3}\n')
+    assert rewind(path, 2) == 1
+    assert path.read_bytes() == b'{"consumed": 1}\n{"consumed": 2}\n'
+    assert path.with_name("rewound.jsonl").read_bytes() == b'\xff\x00\n{"cons\n{"consumed": 3}\n'
+    assert "has 2 lines without a record, moved to rewound.jsonl" in caplog.text
+
+
+def test_rewind_drops_a_torn_line(path, caplog):
     path.write_bytes(b'{"consumed": 1}\n{"consu')
     assert rewind(path, 5) == 0
     assert path.read_bytes() == b'{"consumed": 1}\n'
+    assert not path.with_name("rewound.jsonl").exists()
+    assert not caplog.text

@@ -59,10 +59,11 @@ class Checkpoints:
         folder: folder of the checkpoints.
         keep: number of valid checkpoints to keep; None: all.
         durable: whether a checkpoint is flushed to disk before earlier ones are removed.
+        spare: folder of other states of the run, named if no checkpoint can be used.
     """
 
-    def __init__(self, folder: Path, *, keep: int | None = 2, durable: bool = True):
-        self.folder, self.keep, self.durable = folder, keep, durable
+    def __init__(self, folder: Path, *, keep: int | None = 2, durable: bool = True, spare: Path | None = None):
+        self.folder, self.keep, self.durable, self.spare = folder, keep, durable, spare
         self.quarantine = folder / "quarantine"
         self._verified: set[Path] = set()
         self._segments = SegmentStore(folder)
@@ -115,7 +116,7 @@ class Checkpoints:
                 consumed = verify(path)
             except DamagedError as error:
                 faults.append(str(error))
-                logger.warning("%s; using the previous checkpoint", error)
+                logger.warning("%s; the checkpoint is skipped", error)
                 continue
             self._verified.add(path)
             return path, consumed
@@ -123,9 +124,18 @@ class Checkpoints:
         if faults:
             raise CheckpointError(
                 f"no checkpoint in {self.folder} can be used ({'; '.join(faults)}); "
-                "restore one from a backup, or start a new run"
+                f"restore one from a backup, {self._spare()}or start a new run"
             )
         return None
+
+    def _spare(self) -> str:
+        """Return how to continue from the newest undamaged other state of the run; empty without one."""
+        for path in reversed([] if self.spare is None else _steps(self.spare)):
+            with suppress(CheckpointError):
+                verify(path)
+                if not _read_manifest(path / "manifest.json").get(SEGMENTS):  # these are stored beside it
+                    return f"continue from {path} (move it to {self.folder}, and the damaged ones out of it), "
+        return ""
 
     def paths(self) -> list[Path]:
         """Return the folders of all checkpoints, oldest first, including damaged ones but not quarantined ones."""

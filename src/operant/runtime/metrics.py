@@ -101,32 +101,38 @@ def read_records(path: Path) -> list[dict[str, Any]]:
 def rewind(path: Path, consumed: int) -> int:
     """Move the records after `consumed` to `rewound.jsonl` next to `path`; a resumed run writes them again.
 
-    No record is lost if the process crashes.
+    Damaged lines are moved, too, with a warning; an incomplete last line, as after a crash, is removed. No record is
+    lost if the process crashes.
 
     Returns:
         Number of moved records.
     """
     kept: list[bytes] = []
     moved: list[bytes] = []
+    damaged: list[bytes] = []
     torn = False
     for line, record in _lines(path):
         if record is None:
             torn = True
+            damaged += [line] if line.endswith(b"\n") and line.strip() else []
         elif record.get("consumed", 0) > consumed:
             moved.append(line)
         else:
             kept.append(line)
-    if moved:
+    if damaged:
+        count = f"{len(damaged)} line{'s' * (len(damaged) > 1)}"
+        logger.warning("%s has %s without a record, moved to rewound.jsonl next to it", path, count)
+    if moved or damaged:
         aside = path.with_name("rewound.jsonl")
         before = read_regular(aside) if aside.exists() else b""
-        replace_durably(aside, before + _joined(moved))
+        replace_durably(aside, before + _joined([*damaged, *moved]))
     if moved or torn:
         replace_durably(path, _joined(kept))
     return len(moved)
 
 
 def _joined(lines: Iterable[bytes]) -> bytes:
-    return b"".join(line + b"\n" for line in lines)
+    return b"".join(line.strip() + b"\n" for line in lines)
 
 
 def _lines(path: Path) -> Iterable[tuple[bytes, dict[str, Any] | None]]:
@@ -135,9 +141,9 @@ def _lines(path: Path) -> Iterable[tuple[bytes, dict[str, Any] | None]]:
         return
     require_regular(path)
     with path.open("rb") as file:
-        for line in map(bytes.strip, file):
+        for line in file:
             try:
-                record = json.loads(line) if line else None
+                record = json.loads(line) if line.strip() else None
             except (ValueError, RecursionError):
                 record = None
             yield line, _restored(record) if isinstance(record, dict) else None

@@ -87,7 +87,7 @@ class Run:
     def __init__(self, path: Path, settings: Settings, config: Mapping[str, Any]):
         self.path = path
         self.settings = settings
-        self.checkpoints = Checkpoints(path / "checkpoints")
+        self.checkpoints = Checkpoints(path / "checkpoints", spare=path / "history")
         self.history = Checkpoints(path / "history", keep=None, durable=False)
         self.hashes_path = path / "history" / "hashes.jsonl"
         self.metrics_path = path / "metrics.jsonl"
