@@ -1,5 +1,6 @@
 import json
 import os
+import shlex
 import shutil
 import subprocess
 import sys
@@ -7,6 +8,7 @@ import sys
 import pytest
 
 from operant.runtime.comparison import learning_curve
+from operant.runtime.locks import held
 from operant.runtime.run import RunError
 from operant.web import runs
 from operant.web.workers import NotFoundError
@@ -102,7 +104,10 @@ def test_runs_that_cannot_be_compared_still_show_what_differs(folder, tmp_path):
 def test_whether_a_run_is_running(tmp_path):
     make_run(tmp_path / "runs" / "open", [[0.1]], ended=False, metrics=7)
     (entry,) = runs.index(tmp_path / "runs")["runs"]
-    assert (entry["outcome"], entry["consumed"]) == ("running", 1000)  # this process is running
+    assert entry["outcome"] == "unfinished"  # this process is running, but does not train
+    with held(tmp_path / "runs" / "open"):
+        (entry,) = runs.index(tmp_path / "runs")["runs"]
+        assert (entry["outcome"], entry["consumed"]) == ("running", 1000)
     file = tmp_path / "runs" / "open" / "run.json"
     facts = json.loads(file.read_text())
     ended = subprocess.Popen([sys.executable, "-c", ""])
@@ -112,6 +117,12 @@ def test_whether_a_run_is_running(tmp_path):
     (entry,) = runs.index(tmp_path / "runs")["runs"]
     assert entry["outcome"] == "unfinished"
     assert "resume" in runs.show(tmp_path / "runs", "open")["commands"]
+
+
+def test_commands_quote_paths_for_the_shell(tmp_path):
+    make_run(tmp_path / "my runs" / "first", [[0.1]])
+    commands = runs.show(tmp_path / "my runs", "first")["commands"]
+    assert shlex.split(commands["evaluate"]) == ["operant", "evaluate", str(tmp_path / "my runs" / "first")]
 
 
 @pytest.mark.parametrize(

@@ -6,14 +6,14 @@ import json
 import math
 import os
 import re
-import shlex
 import shutil
 import sys
 import textwrap
 from collections.abc import Generator, Mapping, Sequence
 from contextvars import ContextVar
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
+
+from operant.runtime.run_paths import location  # noqa: F401 - of the output of commands, and of the web app
 
 if TYPE_CHECKING:
     from operant.runtime.evaluation import Evaluation
@@ -138,13 +138,6 @@ def two_columns(rows: Sequence[tuple[str, str]], *, indent: str = "") -> str:
         return "\n".join(f"{indent}{name}\n{wrapped(text, indent=f'{indent}    ')}" for name, text in rows)
     later = " " * (len(indent) + names + 2)
     return "\n".join(wrapped(text, indent=later, first=f"{indent}{name:{names}}  ") for name, text in rows)
-
-
-def location(path: Path) -> str:
-    """Return a path for use in a shell: relative if it is in the working directory, quoted if needed."""
-    path = path.resolve()
-    here = Path.cwd()
-    return shlex.quote(str(path.relative_to(here) if path.is_relative_to(here) else path))
 
 
 def number(value: float) -> str:

@@ -1,4 +1,4 @@
-"""File locks of folders, which are released when their process ends: `held`.
+"""File locks of folders, which are released when their process ends: `held`, `is_held`.
 
 The library `filelock` supports all platforms and closes locks in forked processes, so workers that survive a killed
 trainer do not hold locks.
@@ -51,6 +51,19 @@ def held(folder: Path, *, patience: float = 0.0) -> Generator[None]:
         with contextlib.suppress(OSError):
             holder.unlink(missing_ok=True)
         lock.release()
+
+
+def is_held(folder: Path) -> bool:
+    """Return whether another process or object holds the lock of a folder.
+
+    Raises:
+        OSError: the folder is not writable.
+    """
+    try:
+        with held(folder):
+            return False
+    except HeldError:
+        return True
 
 
 def _named(holder: Path) -> str:

@@ -15,11 +15,10 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from operant import catalog
-from operant.runtime import sessions
+from operant.runtime import locks, sessions
 from operant.runtime.comparison import different_settings, evaluations
 from operant.runtime.evaluation import Evaluation
 from operant.runtime.inputs import records_of
-from operant.runtime.locks import HeldError, held
 from operant.runtime.metrics import RecordWriter
 from operant.runtime.run import Run, RunError
 from operant.runtime.run_paths import check_name
@@ -126,10 +125,7 @@ def size(run: Run) -> int:
 def is_held(run: Run) -> bool:
     """Return whether another process is training a run."""
     try:
-        with held(run.path):
-            return False
-    except HeldError:
-        return True
+        return locks.is_held(run.path)
     except OSError:
         return False  # a folder without write access is not trained either
 

@@ -1,7 +1,8 @@
-"""Names of run folders, and errors about them."""
+"""Names of run folders, for a shell too, and errors about them."""
 
 import difflib
 import re
+import shlex
 from pathlib import Path
 
 from operant import doors
@@ -15,6 +16,18 @@ class RunError(Exception):
 
 class TakenError(RunError):
     """The folder for a new run is not empty."""
+
+
+def shown_path(path: Path) -> str:
+    """Return a path for display: relative if it is in the working directory."""
+    path = path.resolve()
+    here = Path.cwd()
+    return str(path.relative_to(here) if path.is_relative_to(here) else path)
+
+
+def location(path: Path) -> str:
+    """Return a path for use in a shell: as `shown_path`, quoted if needed."""
+    return shlex.quote(shown_path(path))
 
 
 def nearest_run(path: Path, root: Path = Path("runs")) -> Path | None:

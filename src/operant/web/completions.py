@@ -11,8 +11,9 @@ from numpy.typing import NDArray
 from operant import catalog
 from operant.runtime.ledger import Ledger, ledgers_of, read_ledger
 from operant.runtime.metrics import read_records
+from operant.runtime.run_paths import location
 from operant.web.folders import folder_of, names_of
-from operant.web.runs import settings_of, shown_path
+from operant.web.runs import settings_of
 from operant.web.workers import NotFoundError
 
 KINDS: dict[str, str] = {"piece": "i4", "clipped": "u1"}
@@ -60,7 +61,7 @@ def steps(runs: Path, run: str) -> dict[str, Any]:
     algorithm = str(settings.get("algorithm", ""))
     note = "" if found["training"] else WITHOUT_BATCHES.get(algorithm, NO_BATCHES)
     about = {"algorithm": algorithm, "task": settings.get("task", ""), "note": note}
-    return {"steps": steps, **about, "command": f"operant show {shown_path(path)}"}
+    return {"steps": steps, **about, "command": f"operant show {location(path)}"}
 
 
 def batch(runs: Path, run: str, source: str, consumed: int, seed: int) -> dict[str, Any]:

@@ -21,8 +21,8 @@ from operant.language.preferences import (
     export,
 )
 from operant.language.preferences.exporting import Form, HeldOut
+from operant.runtime.run_paths import shown_path
 from operant.web.folders import folder_of, names_of
-from operant.web.runs import shown_path
 from operant.web.workers import NotFoundError
 
 MOST_SECONDS = 86_400.0

@@ -11,6 +11,8 @@ from typing import Any, cast
 
 from operant import catalog, doors
 from operant.runtime.files import read_regular
+from operant.runtime.locks import is_held
+from operant.runtime.run_paths import location
 from operant.runtime.sessions import UNFINISHED, described
 from operant.web.curves import Columns, decimated, last_record
 from operant.web.documentation import page_of
@@ -35,7 +37,7 @@ def show(runs: Path, run: str) -> dict[str, Any]:
     path = folder_of(runs, run)
     tables = tables_of(path)
     facts = _facts(path)
-    shown = shown_path(path)
+    shown = location(path)
     commands = {"show": f"operant show {shown}", "evaluate": f"operant evaluate {shown}"}
     if _entry(runs, run)["outcome"] != "finished":
         commands["resume"] = f"operant resume {shown}"
@@ -86,7 +88,7 @@ def compare(runs: Path, names: list[str], metric: str | None = None) -> dict[str
 
     opened = [Run.open(folder_of(runs, name)) for name in names]
     differ = {name: [_plain(value) for value in values] for name, values in different_settings(opened).items()}
-    command = " ".join(["operant compare", *(shown_path(run.path) for run in opened)])
+    command = " ".join(["operant compare", *(location(run.path) for run in opened)])
     answer: dict[str, Any] = {"differ": differ, "problem": "", "standings": [], "command": command}
     if metric:
         answer["command"] += f" --metric {metric}"
@@ -134,7 +136,7 @@ def _entry(runs: Path, name: str) -> dict[str, Any]:
         return {"name": name, "outcome": "damaged", "problem": str(error)}
     sessions: list[dict[str, Any]] = facts.get("sessions") or [{}]
     outcome, reason = described(sessions)
-    if outcome == UNFINISHED and _alive(sessions[-1]):
+    if outcome == UNFINISHED and _alive(sessions[-1]) and _held(path):
         outcome = "running"
     evaluation = last_record(path / "eval" / "evaluations.jsonl") or {}
     latest = last_record(path / "metrics.jsonl") if outcome in ("running", UNFINISHED) else None
@@ -165,6 +167,14 @@ def _alive(session: dict[str, Any]) -> bool:
     except PermissionError:
         return True
     return True
+
+
+def _held(path: Path) -> bool:
+    """Return whether a process trains a run: another program may have the id of a process that has ended."""
+    try:
+        return is_held(path)
+    except OSError:
+        return True  # unknown: this process cannot write in the folder
 
 
 def _stamp(path: Path) -> tuple[int, int, int]:
@@ -242,12 +252,6 @@ def _media(path: Path) -> list[dict[str, Any]]:
     kept = [entry for entry in entries if Path(entry.name).suffix in MEDIA and NAME.fullmatch(entry.name)]
     kept.sort(key=lambda entry: entry.stat().st_mtime, reverse=True)
     return [{"name": entry.name, "bytes": entry.stat().st_size} for entry in kept]
-
-
-def shown_path(path: Path) -> str:
-    """Return a path in shell syntax, relative to the server's working folder."""
-    here = Path.cwd()
-    return str(path.relative_to(here) if path.is_relative_to(here) else path)
 
 
 def _number(value: Any) -> float | None:

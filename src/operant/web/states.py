@@ -7,8 +7,9 @@ from typing import Any, cast
 from operant import doors
 from operant.catalog import ALGORITHMS
 from operant.runtime.metrics import read_records
+from operant.runtime.run_paths import location
 from operant.web.folders import folder_of
-from operant.web.runs import shown_path, tables_of
+from operant.web.runs import tables_of
 
 
 def states(runs: Path, run: str) -> dict[str, Any]:
@@ -34,7 +35,7 @@ def foreign(path: Path, settings: Mapping[str, Any], config: Mapping[str, Any]) 
 
     The app runs code of operant and of registered environments, but no code specified in the folder of a run.
     """
-    advice = f"on the command line, `operant evaluate {shown_path(path)} --at STEP`"
+    advice = f"on the command line, `operant evaluate {location(path)} --at STEP`"
     algorithm, task = settings.get("algorithm"), str(settings.get("task", ""))
     entry = next((entry for entry in ALGORITHMS if entry.name == algorithm), None)
     if entry is None:

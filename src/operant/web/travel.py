@@ -19,12 +19,13 @@ from operant.build import reassemble
 from operant.runtime.experiment import Numbering
 from operant.runtime.learner import Describing
 from operant.runtime.run import Run, RunError
+from operant.runtime.run_paths import location
 from operant.runtime.time_travel import TimeTravel
 from operant.runtime.trained import Trained
 from operant.runtime.watching import Scene, Stage
 from operant.web.folders import folder_of
 from operant.web.images import png
-from operant.web.runs import shown_path, tables_of
+from operant.web.runs import tables_of
 from operant.web.states import foreign
 from operant.web.workers import NotFoundError
 
@@ -274,4 +275,4 @@ def _scene(scene: Scene) -> dict[str, Any]:
 
 
 def _command(path: Path, command: str, at: int) -> str:
-    return f"operant {command} {shown_path(path)} --at {at}"
+    return f"operant {command} {location(path)} --at {at}"
