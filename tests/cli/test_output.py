@@ -6,7 +6,6 @@ import pytest
 from operant.cli.output import (
     Updates,
     faulty,
-    location,
     print_json,
     require_extra,
     score_fields,
@@ -15,6 +14,7 @@ from operant.cli.output import (
     table,
 )
 from operant.runtime.evaluation import Evaluation
+from operant.runtime.run_paths import location
 
 
 def test_columns_are_aligned():

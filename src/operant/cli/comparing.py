@@ -9,7 +9,8 @@ import tyro
 
 from operant.cli.arguments import Answering, parse
 from operant.cli.charts import WIDTH, bar_chart, budget_axis
-from operant.cli.output import location, number, print_json, require_extra, say, score_fields, table
+from operant.cli.output import number, print_json, require_extra, say, score_fields, table
+from operant.runtime.run_paths import location
 
 if TYPE_CHECKING:
     from operant.runtime.comparison import Curve, Standing

@@ -6,7 +6,7 @@ from pathlib import Path
 import operant
 from operant import catalog
 from operant.cli.flags import Parser
-from operant.cli.output import location
+from operant.runtime.run_paths import location
 
 
 def copy(arguments: list[str]) -> int:

@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any, Literal
 import tyro
 
 from operant.cli.arguments import Opening, parse
-from operant.cli.output import location, print_json, require_extra, say
+from operant.cli.output import print_json, require_extra, say
 from operant.runtime.files import beside
+from operant.runtime.run_paths import location
 
 if TYPE_CHECKING:
     from operant.runtime.run import Run

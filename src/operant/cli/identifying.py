@@ -3,7 +3,8 @@
 from pathlib import Path
 
 from operant.cli.flags import Parser
-from operant.cli.output import location, number, print_json, table
+from operant.cli.output import number, print_json, table
+from operant.runtime.run_paths import location
 
 
 def identify(arguments: list[str]) -> int:

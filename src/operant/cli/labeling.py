@@ -11,7 +11,8 @@ import tyro
 
 from operant.cli.agreement import agreement_fields, agreement_text
 from operant.cli.arguments import Answering, parse
-from operant.cli.output import location, print_json, require_extra, say
+from operant.cli.output import print_json, require_extra, say
+from operant.runtime.run_paths import location
 
 if TYPE_CHECKING:
     from operant.language.data import Row

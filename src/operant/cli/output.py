@@ -13,8 +13,6 @@ from collections.abc import Generator, Mapping, Sequence
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
-from operant.runtime.run_paths import location  # noqa: F401 - of the output of commands, and of the web app
-
 if TYPE_CHECKING:
     from operant.runtime.evaluation import Evaluation
 

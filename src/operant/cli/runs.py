@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any
 import tyro
 
 from operant.cli.arguments import Answering, parse
-from operant.cli.output import location, number, print_json, say, table, width
+from operant.cli.output import number, print_json, say, table, width
+from operant.runtime.run_paths import location
 from operant.runtime.sizes import readable
 
 if TYPE_CHECKING:

@@ -9,7 +9,8 @@ import numpy as np
 import tyro
 
 from operant.cli.arguments import Answering, parse
-from operant.cli.output import location, missing, number, print_json, require_extra, say, summary, table
+from operant.cli.output import missing, number, print_json, require_extra, say, summary, table
+from operant.runtime.run_paths import location
 
 if TYPE_CHECKING:
     from operant.api import Trained

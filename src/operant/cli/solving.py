@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import tyro
 
 from operant.cli.arguments import Answering, parse
-from operant.cli.output import location, print_json, say, table
+from operant.cli.output import print_json, say, table
 from operant.cli.solutions import (
     SUFFIXES,
     Answer,
@@ -20,6 +20,7 @@ from operant.cli.solutions import (
     state_name,
     write,
 )
+from operant.runtime.run_paths import location
 
 if TYPE_CHECKING:
     from operant.mdp.maps import Mapped

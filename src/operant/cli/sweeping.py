@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from operant.cli.flags import Parser
-from operant.cli.output import location, number, print_json, processes_on_stderr, say, table
+from operant.cli.output import number, print_json, processes_on_stderr, say, table
+from operant.runtime.run_paths import location
 from operant.runtime.sessions import FAILED
 from operant.runtime.signals import EXIT_REQUEUE, Interruption
 

@@ -13,10 +13,11 @@ from operant.cli.arguments import parse
 from operant.cli.charts import budget_axis
 from operant.cli.comparing import curve_chart
 from operant.cli.evaluating import keep
-from operant.cli.output import location, missing, number, seed_table, table
+from operant.cli.output import missing, number, seed_table, table
 from operant.cli.solving import solve
 from operant.cli.training import next_commands
 from operant.cli.watching import film
+from operant.runtime.run_paths import location
 from operant.runtime.signals import Interruption
 
 if TYPE_CHECKING:

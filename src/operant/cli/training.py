@@ -14,20 +14,11 @@ import tyro
 from operant import catalog
 from operant.cli.answers import answer_table
 from operant.cli.arguments import Opening, Training, parse, parse_training
-from operant.cli.output import (
-    Updates,
-    faulty,
-    location,
-    number,
-    print_json,
-    processes_on_stderr,
-    say,
-    score_fields,
-    seed_table,
-)
+from operant.cli.output import Updates, faulty, number, print_json, processes_on_stderr, say, score_fields, seed_table
 from operant.cli.processes import in_processes
 from operant.cli.showing import keep_picture
 from operant.cli.tables import score_notes
+from operant.runtime.run_paths import location
 from operant.runtime.signals import Interruption
 
 if TYPE_CHECKING:

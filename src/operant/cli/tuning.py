@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import tyro
 
 from operant.cli.arguments import Answering, TrainOptions, parse, parse_training
-from operant.cli.output import location, missing, number, print_json, require_extra, say, score_fields, summary, table
+from operant.cli.output import missing, number, print_json, require_extra, say, score_fields, summary, table
+from operant.runtime.run_paths import location
 from operant.runtime.sessions import FINISHED, INTERRUPTED
 from operant.runtime.settings import Settings
 from operant.runtime.signals import EXIT_REQUEUE, Interruption

@@ -14,7 +14,8 @@ import tyro
 from operant.cli.arguments import parse
 from operant.cli.captions import captioned
 from operant.cli.evaluating import arrived
-from operant.cli.output import location, number, require_extra
+from operant.cli.output import number, require_extra
+from operant.runtime.run_paths import location
 
 if TYPE_CHECKING:
     from operant.api import Trained

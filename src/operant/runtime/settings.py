@@ -157,6 +157,9 @@ class Settings:
         return {name: getattr(self, name) for name in others if getattr(self, name) != plain[name]}
 
     def __post_init__(self) -> None:
+        for name, value in vars(self).items():
+            if isinstance(value, np.generic):
+                object.__setattr__(self, name, value.item())
         require(self)
         task = vars(self)["task"]
         if not isinstance(task, str):
