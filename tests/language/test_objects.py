@@ -130,6 +130,10 @@ def test_a_model_is_kept_with_its_tokenizer(tmp_path):
         ("ppo", 7, {}, r"7 is not a task: pass the name"),
         ("ppo", Count(), {}, r"is not a task: pass the name"),
         ("sft", [{"prompt": "a", "completion": {1}}], {}, r"row 1 cannot be saved with the run.*set"),
+        ("sft", None, {"dataset": []}, r"dataset has no rows, expected at least 1"),
+        ("sft", [{"question": "a"}], {}, r"the rows have the columns \['question'\]"),
+        ("sft", ROWS, {"eval_dataset": [{"question": "a"}]}, r"the rows have the columns \['question'\]"),
+        ("grpo", ROWS, {"model": 3}, r"model is of type int, expected a model of transformers"),
         ("sft", ROWS, {"dataset": ROWS}, r"examples both as task and as dataset"),
         ("sft", "arithmetic", {"eval_dataset": ROWS}, r"needs a training dataset; arithmetic generates its own"),
         ("grpo", "arithmetic", {"model": 3}, r"model is of type int, expected a model of transformers"),
@@ -139,6 +143,8 @@ def test_invalid_values_are_rejected(algorithm, task, values, message, tmp_path)
     with pytest.raises(ValueError, match=message):
         operant.train(algorithm, task, run=tmp_path / "run", **values)
     assert not (tmp_path / "run").exists()
+    if algorithm == "sft" and task != "arithmetic":
+        assert not (tmp_path / "objects").exists()
 
 
 def test_one_object_has_one_name():

@@ -11,7 +11,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from operant.language.data import kind
 from operant.language.huggingface import Tokenizer
+from operant.language.layouts import standard
 from operant.language.sources import read
 from operant.runtime.files import replace_durably
 from operant.runtime.inputs import digest
@@ -30,7 +32,8 @@ def stored(task: Any, parameters: Mapping[str, Any], folder: Path) -> tuple[Any,
         folder: folder of the files.
 
     Raises:
-        ValueError: examples have values that JSON cannot represent, or a model comes without its tokenizer.
+        ValueError: examples are invalid or have values that JSON cannot represent, or a model comes without its
+            tokenizer; nothing was written.
         OSError: the folder is not writable.
     """
     found = dict(parameters)
@@ -38,25 +41,28 @@ def stored(task: Any, parameters: Mapping[str, Any], folder: Path) -> tuple[Any,
         if found.get("dataset"):
             raise ValueError("there are examples both as task and as dataset: leave out one of them")
         task, found["dataset"] = None, task
-    for name in DATA:
-        if name in found and not isinstance(found[name], str | Path):
-            found[name] = str(rows_file(found[name], folder, name))
+    given = [name for name in DATA if name in found and not isinstance(found[name], str | Path)]
+    data = {name: _lines_of(found[name], name) for name in given}
     tokenizer = found.pop("tokenizer", found.pop("processing_class", None))
     if "model" in found and not isinstance(found["model"], str | Path):
         found["model"] = str(model_folder(found["model"], tokenizer, folder))
     elif tokenizer is not None:
         raise ValueError("tokenizer needs a model object: leave it out, since the folder of a model contains its own")
+    found |= {name: str(_rows_file(lines, folder, name)) for name, lines in data.items()}
     return ("dataset" if task is None and found.get("dataset") else task), found
 
 
-def rows_file(rows: Any, folder: Path, name: str = "dataset") -> Path:
-    """Write examples to a JSON Lines file, and return its path.
+def _lines_of(rows: Any, name: str) -> bytes:
+    """Return examples as JSON Lines.
 
     Raises:
-        ValueError: an example has values that JSON cannot represent.
+        ValueError: there is no example, or one is invalid or has values that JSON cannot represent.
     """
     lines: list[str] = []
-    for where, row in read(rows, split="test" if name == "eval_dataset" and _has_parts(rows) else "train"):
+    found = list(read(rows, split="test" if name == "eval_dataset" and _has_parts(rows) else "train"))
+    if not found:
+        raise ValueError(f"{name} has no rows, expected at least 1")
+    for where, row in found:
         try:
             lines.append(json.dumps(row, ensure_ascii=False, allow_nan=False))
         except (TypeError, ValueError) as error:
@@ -64,7 +70,13 @@ def rows_file(rows: Any, folder: Path, name: str = "dataset") -> Path:
                 f"{name}: {where} cannot be saved with the run: {error}. Use columns of text, numbers, lists and "
                 "dictionaries, or a file"
             ) from error
-    data = "".join(f"{line}\n" for line in lines).encode()
+    if known := [row for _, raw in found if (row := standard(raw)) is not None]:
+        kind(known)
+    return "".join(f"{line}\n" for line in lines).encode()
+
+
+def _rows_file(data: bytes, folder: Path, name: str) -> Path:
+    """Write examples to a file, and return its path."""
     path = folder / f"{name}-{hashlib.sha256(data).hexdigest()[:16]}.jsonl"
     if not path.exists():
         folder.mkdir(parents=True, exist_ok=True)
