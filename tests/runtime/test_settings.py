@@ -100,6 +100,14 @@ def test_parameters_of_the_environment_are_what_a_file_gives_back():
         Settings("ppo", "X-v0", env_kwargs=3)
 
 
+def test_numbers_of_numpy_become_those_of_python():
+    settings = Settings("ppo", "CartPole-v1", budget=np.int64(64), evaluate_episodes=np.int32(2), shards=np.uint8(1))
+    assert [type(value) for value in (settings.budget, settings.evaluate_episodes, settings.shards)] == [int, int, int]
+    assert from_table(Settings, to_table(settings)) == settings
+    with pytest.raises(ValueError, match=r"budget must be an integer, got 64\.5"):
+        Settings("ppo", "CartPole-v1", budget=np.float64(64.5))
+
+
 def test_seeds_in_words():
     assert seeds_in_words((7,)) == "seed 7"
     assert seeds_in_words(range(1000)) == "1000 seeds, 0 to 999"
