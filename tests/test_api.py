@@ -568,6 +568,14 @@ def test_runs_that_start_together_get_separate_folders(tmp_path, monkeypatch):
     assert operant.train("ppo", "CartPole-v1", **QUICK).run.path == tmp_path / "ppo-2"
 
 
+def test_a_configuration_takes_the_tasks_of_training():
+    made = operant.configure("ppo", lambda: gymnasium.make("CartPole-v1"), gamma=0.5)
+    assert made == operant.configure("ppo", "Own-v0", gamma=0.5)
+    assert operant.configure("ppo", gymnasium.spec("CartPole-v1")) == operant.configure("ppo", "CartPole-v1")
+    with pytest.raises(ValueError, match="7 is not a task"):
+        operant.configure("ppo", 7)
+
+
 def test_hyperparameters_may_be_numbers_of_numpy():
     numbers = {"learning_rate": np.float64(1e-3), "num_epochs": np.int64(3), "hidden_sizes": (np.int64(8), 4)}
     config = operant.configure("ppo", "CartPole-v1", **numbers)

@@ -7,7 +7,7 @@ actions.
 import logging
 import operator
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import fields, replace
 from functools import partial
@@ -31,7 +31,7 @@ from operant.build import (
     resolve,
 )
 from operant.envs import without_episodes
-from operant.envs.registry import drawn
+from operant.envs.registry import drawn, from_object
 from operant.runtime.advice import hints_of
 from operant.runtime.callback_files import callbacks_of, named, recorded, unnamed
 from operant.runtime.callbacks import Callback, Report
@@ -60,19 +60,21 @@ from operant.runtime.weights import best_weights_of, load_best_weights, opened
 logger = logging.getLogger(__name__)
 
 
-def configure(algorithm: str | type, task: str, *, preset: str | None = None, **parameters: Any) -> Any:
+def configure(algorithm: str | type, task: Any, *, preset: str | None = None, **parameters: Any) -> Any:
     """Return an algorithm's configuration for a task.
 
     Args:
         algorithm: name of a built-in algorithm, or an external one, as for `train`.
-        task: training task; its preset is used if the algorithm has one.
+        task: training task, as for `train`; its preset is used if the algorithm has one.
         preset: name of another preset.
         **parameters: values of single fields, which override the preset.
 
     Raises:
         ValueError: a name is unknown, or a value out of its range.
     """
-    entry = find(algorithm)
+    entry, task = find(algorithm), doors.named(task)
+    if not isinstance(task, str) and entry.package != "language":
+        task, _ = from_object(task, {})
     return package(entry).configuration(entry, task, preset, **parameters)
 
 
@@ -92,7 +94,7 @@ def train(
     progress: ProgressMode = "auto",
     interrupted: Callable[[], bool] | None = None,
     report: Report | None = None,
-    callbacks: Sequence[Callback | str] = (),
+    callbacks: Iterable[Callback | str] = (),
     command: Sequence[str] = tuple(sys.argv),
     **parameters: Any,
 ) -> Trained:
@@ -143,6 +145,7 @@ def train(
     """
     entry, parameters = find(algorithm), {name: doors.named(value) for name, value in parameters.items()}
     task, parameters = given(entry, doors.named(task), doors.named(env), parameters, run)
+    callbacks = tuple(callbacks) if isinstance(callbacks, Iterator) else callbacks
     all_callbacks = callbacks_of(callbacks) + trackers_of(parameters.get("track", ()))
     chosen_settings = _of_settings(parameters)
     if entry.package != "language":
@@ -223,7 +226,7 @@ def resume(
     progress: ProgressMode = "auto",
     interrupted: Callable[[], bool] | None = None,
     report: Report | None = None,
-    callbacks: Sequence[Callback | str] = (),
+    callbacks: Iterable[Callback | str] = (),
     track: Sequence[str] | None = None,
     command: Sequence[str] = tuple(sys.argv),
     remote_code: bool = False,
@@ -260,6 +263,7 @@ def resume(
     for name, thing in (objects or {}).items():
         doors.hold(thing, name)
     require_own_process()
+    callbacks = tuple(callbacks) if isinstance(callbacks, Iterator) else callbacks
     folder = Run.open(run)
     with folder.lock(), keeping(folder.path):
         if budget is not None:

@@ -101,7 +101,7 @@ def test_invalid_callbacks_are_rejected_before_anything_is_written(home, given, 
 
 
 def test_a_run_calls_again_what_it_was_made_with(home, tmp_path, monkeypatch):
-    trained = train(home / "run", callbacks=["stop.py:Stop(evaluations=1)"])
+    trained = train(home / "run", callbacks=(text for text in ["stop.py:Stop(evaluations=1)"]))
     assert trained.outcome.consumed == 100
     assert trained.outcome.stopped_by == "callback Stop"
     run = Run.open(home / "run")

@@ -2,6 +2,7 @@ import numpy as np
 import pytest
 
 import operant
+from operant.envs import Wrapper
 
 QUICK = {"budget": 320, "evaluate_every": 160, "evaluate_episodes": 2, "progress": "silent", "num_envs": 2}
 SMALL = {"num_steps": 16, "num_minibatches": 2, "num_epochs": 2, "hidden_sizes": (8,)}
@@ -31,6 +32,22 @@ def test_sampled_actions_come_from_a_separate_stream(tmp_path):
     assert {*first[0]} == {0, 1}
 
 
+class Leftward(Wrapper):
+    """Always pushes to the left, also in evaluations."""
+
+    in_evaluation = True
+
+    def step(self, actions):
+        return self.env.step(0 * actions)
+
+
+def test_wrappers_of_an_evaluation_are_classes_or_names(tmp_path):
+    trained = train(tmp_path / "run")
+    found = [trained.evaluate(2, wrappers=wrappers).scores for wrappers in ([Leftward], f"{__file__}:Leftward")]
+    assert found[0] == found[1]
+    assert max(found[0]) < 11
+
+
 def test_the_repr_fits_a_screen(tmp_path):
     assert len(repr(train(tmp_path / "run"))) < 2000
 
@@ -40,6 +57,12 @@ def test_values_of_other_types_are_named(tmp_path):
     for episodes in ("2", 2.5):
         with pytest.raises(ValueError, match=f"episodes must be an integer, got {episodes!r}"):
             trained.evaluate(episodes)
+    with pytest.raises(ValueError, match="episodes must be at least 1, got 0"):
+        trained.evaluate(0)
+    with pytest.raises(ValueError, match="seed_index must be an integer or \"best\", got 'first'"):
+        trained.predict(np.zeros(4, np.float32), seed_index="first")
+    with pytest.raises(ValueError, match="memory is the hidden state of a recurrent policy, and this policy has none"):
+        trained.predict(np.zeros(4, np.float32), np.zeros(8, np.float32))
     with pytest.raises(ValueError, match="at must be between 0 and 320, the budget used by run, got 'start'"):
         operant.load(tmp_path / "run", at="start")
     with pytest.raises(ValueError, match=r"the observation is a pair, as env\.reset\(\) returns: pass its first part"):

@@ -2,7 +2,7 @@
 
 import inspect
 import logging
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import Any, cast
 
 from operant import doors
@@ -36,7 +36,7 @@ def callbacks_of(given: Any) -> list[Callback]:
     return found
 
 
-def recorded(run: Run, given: Sequence[Any] = (), *, accept_changes: bool = False) -> list[Callback]:
+def recorded(run: Run, given: Iterable[Any] = (), *, accept_changes: bool = False) -> list[Callback]:
     """Return the callbacks of a saved run; warn about those that cannot be created.
 
     Args:
@@ -63,12 +63,12 @@ def recorded(run: Run, given: Sequence[Any] = (), *, accept_changes: bool = Fals
     return callbacks_of([text for text in run.settings.callbacks if text not in gone])
 
 
-def named(given: Sequence[Any]) -> tuple[str, ...]:
+def named(given: Iterable[Any]) -> tuple[str, ...]:
     """Return the callbacks given as strings, which a run can save."""
     return tuple(one for one in given if isinstance(one, str))
 
 
-def unnamed(given: Sequence[Any]) -> tuple[str, ...]:
+def unnamed(given: Iterable[Any]) -> tuple[str, ...]:
     """Return the class names of the callbacks given as objects, which a run cannot restore."""
     return tuple(type(one).__qualname__ for one in given if not isinstance(one, str))
 

@@ -1,6 +1,7 @@
 """Policies with Gymnasium's interface, from NumPy observations to actions for `env.step`."""
 
 from collections.abc import Callable, Mapping, Sequence
+from numbers import Integral
 from typing import Any, cast
 
 import gymnasium
@@ -83,9 +84,11 @@ class Predictor:
             noise: function that draws the noise `[S, N, ...]` of N sampled actions. Default: greedy actions.
 
         Raises:
-            ValueError: there is no such seed, observations or hidden state have a wrong shape, NaN or Inf, or a mask
-                allows no action.
+            ValueError: there is no such seed, observations or hidden state have a wrong shape, NaN or Inf, a mask
+                allows no action, or a policy without a hidden state is given one.
         """
+        if not isinstance(cast(object, seed_index), Integral):
+            raise ValueError(f'seed_index must be an integer or "best", got {seed_index!r}')
         if not 0 <= seed_index < self._seeds:
             raise ValueError(
                 f"seed_index must lie between 0 and {self._seeds - 1}, as there are {self._seeds} seeds; "
@@ -108,6 +111,8 @@ class Predictor:
                 None if before is None else self._for_all(before.to(self._device)),
                 noise(rows) if noise else None,
             )
+        if memory is not None and after is None:
+            raise ValueError("memory is the hidden state of a recurrent policy, and this policy has none: leave it out")
         chosen = self._to_gymnasium(actions[seed_index].cpu().numpy())
         kept = None if after is None else cast(Tensor, after)[seed_index].cpu().numpy()
         return (chosen[0], None if kept is None else kept[0]) if single else (chosen, kept)

@@ -1,6 +1,5 @@
 """A run and its trained policies: `Trained`."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from numbers import Integral
@@ -9,7 +8,7 @@ from typing import Any, Literal, cast
 import torch
 from torch import Tensor
 
-from operant import streams
+from operant import doors, streams
 from operant.envs import BatchEnv, Wrapper, wrappers
 from operant.runtime.comparison import learning_curve
 from operant.runtime.evaluation import Evaluation
@@ -49,17 +48,16 @@ class Trained(LearnedTables):
         score = f", {self.outcome.evaluation!r}" if self.outcome and self.outcome.evaluation else ""
         return f"Trained({self.run!r}, consumed={used:,}{score})"
 
-    def evaluate(
-        self, episodes: int | None = None, *, backend: str | None = None, wrappers: Sequence[str] = ()
-    ) -> Evaluation:
+    def evaluate(self, episodes: int | None = None, *, backend: str | None = None, wrappers: Any = ()) -> Evaluation:
         """Evaluate the policies of all seeds with greedy actions.
 
         Args:
             episodes: number of episodes per seed, or of held-out examples. Default: 100 episodes, or all examples.
             backend: backend of the environments, "tensor" or "gymnasium"; ignored for language models. Default: the
                 run's.
-            wrappers: additional wrappers of the environments, such as those of `operant.envs.randomizer`, for other
-                physics or noisy sensors. For deep control.
+            wrappers: additional wrappers of the environments: a list of classes, functions or names as for
+                `operant.train`, such as those of `operant.envs.randomizer`, for other physics or noisy sensors. For
+                deep control.
 
         Raises:
             ValueError: wrappers are given for a table or a language model, or a wrapper cannot be created.
@@ -68,11 +66,14 @@ class Trained(LearnedTables):
             episodes = self.experiment.held_out if isinstance(self.experiment, Answering) else EPISODES
         if not isinstance(cast(object, episodes), Integral):
             raise ValueError(f"episodes must be an integer, got {episodes!r}")
-        if not wrappers:
+        if episodes < 1:
+            raise ValueError(f"episodes must be at least 1, got {episodes}")
+        names: tuple[str, ...] = doors.named((wrappers,) if isinstance(wrappers, str) else tuple(wrappers))
+        if not names:
             return self.experiment.evaluate(episodes, backend=backend)
         if not isinstance(self.experiment, Collecting):
-            raise ValueError(f"wrappers are for deep control, but this is a run of {self.run.entry.name}: {wrappers}")
-        return cast(Collecting, self.experiment).evaluate(episodes, backend=backend, wrappers=wrappers)
+            raise ValueError(f"wrappers are for deep control, but this is a run of {self.run.entry.name}: {names}")
+        return cast(Collecting, self.experiment).evaluate(episodes, backend=backend, wrappers=names)
 
     def predict(
         self,
