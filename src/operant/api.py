@@ -151,8 +151,7 @@ def train(
     if entry.package != "language":
         task, chosen_settings["env_kwargs"] = drawn(task, chosen_settings.get("env_kwargs", {}))
     budget = entry.budget_for(str(task)) if budget is None else budget
-    track = tuple(chosen_settings.get("track", ()))
-    chosen_settings |= {"budget": budget, "callbacks": named(callbacks), "track": track}
+    chosen_settings |= {"budget": budget, "callbacks": named(callbacks)}
     settings = Settings(algorithm=entry.name, task=task, seeds=_seeds(seeds, seed), **chosen_settings)
     model = {} if init is None or entry.package != "language" else {"init": str(init)}
     check_names(entry, parameters)
@@ -207,7 +206,8 @@ def _with_bonuses(
 
 def _of_settings(parameters: dict[str, Any]) -> dict[str, Any]:
     """Pop the fields of `Settings` from `parameters` and return them."""
-    return {field.name: parameters.pop(field.name) for field in fields(Settings) if field.name in parameters}
+    found = {field.name: parameters.pop(field.name) for field in fields(Settings) if field.name in parameters}
+    return found | {"track": tuple(found.get("track", ()))}
 
 
 def _first_free(make: Callable[[Path], Run], algorithm: str, task: str) -> Run:

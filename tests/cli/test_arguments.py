@@ -116,6 +116,7 @@ def test_flags_win_over_the_seeds_of_a_file_even_where_they_repeat_its_number_or
         ("", "or both; it has no such table"),
         ("nonsense", "is not TOML"),
         ("[config]\n[settings]\nalgorithm = 'dqn'\ntask = 'x'", "configures dqn, not ppo"),
+        ("[config]\ntau = 1.0\n[settings]\nalgorithm = 'dqn'\ntask = 'x'", "configures dqn, not ppo"),
     ],
 )
 def test_a_wrong_file(text, message, file):

@@ -298,6 +298,9 @@ def _defaults(
     options = kind(**common)
     if not tables:
         return options, config
+    given = tables.get("settings", {}).get("algorithm", entry.name)
+    if given != entry.name:
+        raise ValueError(f"{named.config} configures {given}, not {entry.name}: train {given}")
     where = f"{named.config}: config"
     config_class = cast(type[Any], type(config))
     config = from_table(config_class, tables["config"], base=config, where=where, algorithm=entry)
@@ -305,10 +308,6 @@ def _defaults(
         return options, config
     base = Settings(**{field.name: getattr(options, field.name) for field in fields(Settings)})
     settings = from_table(Settings, tables["settings"], base=base, where=f"{named.config}: settings", algorithm=entry)
-    if settings.algorithm != entry.name:
-        raise ValueError(
-            f"{named.config} configures {settings.algorithm}, not {entry.name}: train {settings.algorithm}"
-        )
     values = {field.name: getattr(settings, field.name) for field in fields(Settings)} | {"task": task}
     count, first = len(settings.seeds), settings.seeds[0]
     if named.seeds is not None or named.seed is not None:
