@@ -108,6 +108,14 @@ def test_wrong_use(flags, cli, run):
     assert cli("watch", run, *flags)[0] == 2
 
 
+def test_a_video_that_cannot_be_written_is_not_filmed(cli, run):
+    status, out, err = cli("watch", run, "--out", "/dev/null/film.gif")
+    assert (status, out) == (2, "")
+    assert (
+        err == "operant: error: /dev/null/film.gif cannot be written: Not a directory; choose another file with --out\n"
+    )
+
+
 def test_a_seed_that_is_not_there(cli, run):
     status, _, err = cli("watch", run, "--seed-index", 2)
     assert status == 2

@@ -100,6 +100,11 @@ def test_a_policy_trained_in_a_wrapper_is_rejected(tmp_path):
         network_of(experiment, 0)
 
 
+def test_a_learner_without_an_agent_is_named():
+    with pytest.raises(ValueError, match=r"got SimpleNamespace, which has no such agent: use `operant\.load\(run\)"):
+        network_of(SimpleNamespace(learner=SimpleNamespace(), env=None), 0)
+
+
 def test_a_recurrent_policy_is_rejected(tmp_path):
     common = {"seeds": 1, "budget": 64, "evaluate_episodes": 1, "evaluate_every": 64, "progress": "silent"}
     small = {"num_envs": 2, "num_steps": 16, "num_minibatches": 1, "num_epochs": 1}

@@ -9,7 +9,7 @@ import tyro
 
 from operant.cli.arguments import Answering, parse
 from operant.cli.charts import WIDTH, bar_chart, budget_axis
-from operant.cli.output import number, print_json, require_extra, say, score_fields, table
+from operant.cli.output import number, print_json, require_extra, require_writable, say, score_fields, table
 from operant.runtime.run_paths import location
 
 if TYPE_CHECKING:
@@ -74,6 +74,8 @@ def compare(arguments: list[str]) -> int:
     if options.allow_different:
         _warn_about_protocols(opened, options.metric)
     names = names_of([run.path for run in opened])
+    if options.out is not None:
+        require_writable(options.out)
     decision = _decide(standings, options.looks) if options.enough else None
     if options.json:
         runs = [_answer(name, standing) for name, standing in zip(names, standings, strict=True)]

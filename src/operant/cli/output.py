@@ -11,7 +11,10 @@ import sys
 import textwrap
 from collections.abc import Generator, Mapping, Sequence
 from contextvars import ContextVar
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
+
+from operant.runtime.files import beside
 
 if TYPE_CHECKING:
     from operant.runtime.evaluation import Evaluation
@@ -240,6 +243,23 @@ def require_extra(extra: str, what: str, modules: Sequence[str]) -> None:
     absent = missing(modules)
     if absent:
         raise ModuleNotFoundError(f'{what} needs {", ".join(absent)}: pip install "operant[{extra}]"')
+
+
+def require_writable(path: Path) -> None:
+    """Check that a file can be written, and create its folder, before its contents are computed.
+
+    Raises:
+        ValueError: the folder is not writable, or the path is one.
+    """
+    part = beside(path)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        part.touch()
+        part.unlink()
+    except OSError as error:
+        raise ValueError(f"{path} cannot be written: {error.strerror}; choose another file with --out") from error
+    if path.is_dir():
+        raise ValueError(f"{path} is a folder; choose a file with --out")
 
 
 def finite(value: Any) -> Any:

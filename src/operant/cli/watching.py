@@ -14,7 +14,7 @@ import tyro
 from operant.cli.arguments import parse
 from operant.cli.captions import captioned
 from operant.cli.evaluating import arrived
-from operant.cli.output import number, require_extra
+from operant.cli.output import number, require_extra, require_writable
 from operant.runtime.run_paths import location
 
 if TYPE_CHECKING:
@@ -143,7 +143,7 @@ def film(
         task = re.sub(r"[^A-Za-z0-9._-]+", "-", trained.run.settings.task)
         place = "" if trained.arrival is None else f"-at{trained.arrival.consumed}"
         path = path or trained.run.media_path / f"{task}-seed{seed}{place}.gif"
-        path.parent.mkdir(parents=True, exist_ok=True)
+        require_writable(path)
         with closing(_Film(path, stage.frames_per_second)) as writer:
             return path, stage.play(episodes, lambda frame: writer.add(captioned(frame, stage.moment)))
 

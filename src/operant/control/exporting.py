@@ -78,7 +78,12 @@ def _parts(experiment: Any, index: int) -> Parts:
         return learner.actor.shape.mlp, learner.actor.layers, facts, tensors
     agent = learner.agent if isinstance(learner, HasAgent) else None
     if not isinstance(agent, Agent) or agent.networks.shape.masked:
-        raise ValueError(_refusal(learner))
+        kind = type(learner).__name__
+        what = f"{kind} with action masks" if isinstance(agent, Agent) else f"{kind}, which has no such agent"
+        raise ValueError(
+            f"export supports agents of feed-forward networks (operant.control.agent.Agent), got {what}: use "
+            "`operant.load(run).predict`"
+        )
     facts: dict[str, Any] = {}
     tensors: dict[str, Tensor] = {}
     if agent.normalizer is not None:
