@@ -81,6 +81,14 @@ def test_wrong_use(typed, arguments, message):
     assert message in " ".join(err.replace("│", " ").split())
 
 
+def test_a_message_names_no_flag_that_chat_lacks(typed, monkeypatch):
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    status, _, err = typed("", "nope")
+    assert status == 2
+    assert "nope cannot be loaded" in err
+    assert "--model" not in err
+
+
 def test_a_policy_in_an_environment_does_not_speak(typed, run):
     status, _, err = typed("", run)
     assert status == 2

@@ -52,7 +52,7 @@ def test_the_plot_of_a_comparison(cli, run, other, tmp_path):
 def test_a_plot_that_cannot_be_written_is_named_first(cli, run):
     status, out, err = cli("compare", run, "--out", "/dev/null/plot.png")
     assert (status, out) == (2, "")
-    assert "/dev/null/plot.png cannot be written: Not a directory; choose another file with --out" in err
+    assert "/dev/null/plot.png cannot be written: " in err
 
 
 def test_runs_of_another_protocol_are_rejected(cli, run, tmp_path):

@@ -103,6 +103,14 @@ def test_wrong_use(arguments, cli, run):
     assert cli("evaluate", *arguments, *([run] if arguments else []))[0] == 2
 
 
+def test_an_unnamed_default_is_no_choice(cli, run):
+    for arguments in (["evaluate", run, "--env-backend", "envpool"], ["resume", run, "--track", "foo"]):
+        status, _, err = cli(*arguments)
+        assert status == 2
+        assert "Expected one of ('" in err
+        assert "None" not in err
+
+
 def test_no_run(cli, tmp_path):
     status, _, err = cli("evaluate", tmp_path)
     assert status == 2

@@ -66,6 +66,12 @@ def test_runs_are_listed(cli, answer, folder):
     assert cli("runs", "--sort", "x")[0] == 2
 
 
+def test_a_run_or_a_sweep_is_no_folder_of_runs(cli, folder):
+    assert "runs/one is a run, not a folder of runs: use `operant runs show runs/one`" in cli("runs", "runs/one")[2]
+    (folder / "sweep.toml").touch()
+    assert "runs is a sweep: use `operant runs runs/runs`" in cli("runs", "runs")[2]
+
+
 def test_a_damaged_run_is_a_warning_and_can_be_deleted(cli, folder):
     (folder / "one" / "run.json").write_text("{", encoding="utf-8")
     status, out, err = cli("runs")

@@ -102,6 +102,7 @@ def test_the_cells_of_a_sweep_are_trials(cli, answer, tmp_path):
     ("flags", "message"),
     [
         ([], "name an algorithm and a task first: operant tune ppo CartPole-v1"),
+        (["runs/none"], "there is no study in runs/none: name the folder of one"),
         (["q-learning", "CliffWalking-v1", "--seed", "3"], "seeds [3, 4, 5, 6] are both trial seeds and new seeds"),
         (["q-learning", "CliffWalking-v1", "--trials", "0"], "trials must be in [1, inf), got 0"),
         (["q-learning", "CliffWalking-v1", "--trial", "3"], "unknown flag --trial; did you mean --trials?"),

@@ -235,7 +235,12 @@ def test_damaged_facts_are_explained(run):
 def test_two_objects_cannot_hold_one_run(run):
     other = Run.open(run.path)
     with run.lock():
-        with pytest.raises(RunError, match=rf"is being trained by process {os.getpid()} on "), other.lock():
+        with (
+            pytest.raises(
+                RunError, match=rf"is being trained by process {os.getpid()} on .*: wait for it to end, or stop it$"
+            ),
+            other.lock(),
+        ):
             pass
         with run.lock():
             pass

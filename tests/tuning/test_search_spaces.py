@@ -59,7 +59,7 @@ def test_a_custom_space():
 @pytest.mark.parametrize(
     ("own", "message"),
     [
-        ({"gama": {"choices": [1, 2]}}, "space.gama: Config has no such field; it has learning_rate"),
+        ({"gama": {"choices": [1, 2]}}, "space.gama: Config has no such field; did you mean gamma"),
         ({"gamma": 0.5}, "space.gamma must be a table with low and high, or with choices, got 0.5"),
         ({"gamma": {"low": 0.5}}, "high"),
         ({"gamma": {"low": 0.5, "high": 0.1}}, "low < high, got 0.5 and 0.1"),

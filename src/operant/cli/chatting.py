@@ -119,9 +119,12 @@ def _load_model(options: ChatOptions, name: str, index: int, device: str) -> "Ch
     if (folder / "config.toml").exists():
         Run.open(folder).require_inputs(MODEL, accept=options.accept_changes)
     in_turns = {"auto": None, "chat": True, "plain": False}[options.format]
-    return find_chat_model(
-        name, index=index, device=device, remote_code=options.remote_code, in_turns=in_turns, best=options.best
-    )
+    try:
+        return find_chat_model(
+            name, index=index, device=device, remote_code=options.remote_code, in_turns=in_turns, best=options.best
+        )
+    except ValueError as error:  # it names the flag of training
+        raise ValueError(str(error).removeprefix("--model ")) from error
 
 
 def _greeting(speaker: "ChatModel") -> str:

@@ -59,6 +59,7 @@ def in_a_line(box: str, command: str) -> str:
     # Of several types the last, which is not None.
     message = re.sub(r"no type matching .*<class '[\w.]+'>: ", "", message)
     message = re.sub(r"\[.*?\] does not match choices \('None',\) - [^:]*: ", "", message)
+    message = re.sub(r", 'None'(?=[,)])|(?<=\()'None', ", "", message)  # the default, which is not to be named
     message = re.sub(r"\[/?bold\]", "", message)
     message = re.sub(
         r"Could not find valid parse for arguments: (\[.*\])$",

@@ -99,6 +99,7 @@ def _list(arguments: list[str]) -> int:
 
     if not options.folder.is_dir():
         raise ValueError(f"there is no folder {options.folder}; pass the folder of your runs")
+    _require_folder_of_runs(options.folder)
     found, faults = entries_in(options.folder)
     for fault in faults:
         say(f"operant: warning: {fault}")
@@ -111,6 +112,19 @@ def _list(arguments: list[str]) -> int:
         piped = not sys.stdout.isatty() and "COLUMNS" not in os.environ
         print(listing(entries, datetime.now(UTC), columns=None if piped else width()))
     return 0
+
+
+def _require_folder_of_runs(folder: Path) -> None:
+    """Check that a folder is not itself a run or a sweep.
+
+    Raises:
+        ValueError: it is one; the message says what to list instead.
+    """
+    place = location(folder)
+    if (folder / "config.toml").is_file():
+        raise ValueError(f"{place} is a run, not a folder of runs: use `operant runs show {place}`")
+    if (folder / "sweep.toml").is_file():
+        raise ValueError(f"{place} is a sweep: use `operant runs {location(folder / 'runs')}`")
 
 
 def listing(entries: "Sequence[Entry]", now: datetime, *, columns: int | None) -> str:

@@ -10,6 +10,7 @@ import tyro
 
 from operant.cli.arguments import Answering, TrainOptions, parse, parse_training
 from operant.cli.output import missing, number, print_json, require_extra, say, score_fields, summary, table
+from operant.doors import is_name
 from operant.runtime.run_paths import location
 from operant.runtime.sessions import FINISHED, INTERRUPTED
 from operant.runtime.settings import Settings
@@ -96,6 +97,7 @@ def tune(arguments: list[str]) -> int:
             study = Study.open(options.study)
             study.extend(trials=options.trials, hours=options.hours)
         else:
+            _require_no_folder(arguments)
             options, config = parse_training(arguments, "tune", TuneOptions)
             study = _new(options, config, arguments)
         place = location(study.path)
@@ -121,6 +123,16 @@ def tune(arguments: list[str]) -> int:
     if picture is not None:
         print(f"\nA plot of the search: {location(picture)}")
     return 0
+
+
+def _require_no_folder(arguments: Sequence[str]) -> None:
+    """Check that the first argument is not the folder of a study that does not exist."""
+    first = arguments[0] if arguments else ""
+    if "/" in first and not is_name(first):
+        raise ValueError(
+            f"there is no study in {location(Path(first))}: name the folder of one, which has a study.toml, or an "
+            "algorithm and a task"
+        )
 
 
 def _new(options: TuneOptions, config: Any, arguments: Sequence[str]) -> "Study":

@@ -428,10 +428,7 @@ class Run:
             try:
                 stack.enter_context(held(self.path, patience=PATIENCE))
             except HeldError as error:
-                raise RunError(
-                    f"{self.path} is being trained by {error}: wait for it to end, stop it, "
-                    "or choose another folder with --run"
-                ) from error
+                raise RunError(f"{self.path} is being trained by {error}: wait for it to end, or stop it") from error
             except OSError as error:
                 raise RunError(f"cannot write in {self.path}: {error.strerror}") from error
             yield

@@ -9,6 +9,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import asdict, dataclass, fields
 from typing import Any, cast
 
+from operant.catalog.names import hint
 from operant.runtime.tables import from_table
 
 
@@ -182,7 +183,7 @@ def space_of(config: Any, *, fixed: Collection[str] = (), own: Mapping[str, Any]
         known = {name: dimension_of(table, f"space.{name}") for name, table in own.items()}
     for name in known:
         if name not in values:
-            raise ValueError(f"space.{name}: {type(config).__name__} has no such field; it has {', '.join(values)}")
+            raise ValueError(f"space.{name}: {type(config).__name__} has no such field{hint(name, values)}")
     found: dict[str, Dimension] = {}
     for name in [name for name in known if name not in fixed]:
         try:
