@@ -109,9 +109,9 @@ def test_wrong_use(flags, cli, run):
 
 
 def test_a_video_that_cannot_be_written_is_not_filmed(cli, run):
-    status, out, err = cli("watch", run, "--out", "/dev/null/film.gif")
+    status, out, err = cli("watch", run, "--out", "/dev/null/video.gif")
     assert (status, out) == (2, "")
-    assert err.startswith("operant: error: /dev/null/film.gif cannot be written: ")
+    assert err.startswith("operant: error: /dev/null/video.gif cannot be written: ")
 
 
 def test_a_seed_that_is_not_there(cli, run):

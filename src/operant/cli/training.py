@@ -181,7 +181,7 @@ def finish(work: Callable[[], "Trained"], *, as_json: bool) -> int:
 
 
 def _facts(trained: "Trained", consumed: int) -> dict[str, Any]:
-    """Return what a run is and how far it is, for `--json`."""
+    """Return the settings and progress of a run for `--json`."""
     settings = trained.run.settings
     named = {name: getattr(settings, name) for name in ("algorithm", "task", "seeds", "budget")}
     return {**named, "run": str(trained.run.path), "outcome": trained.run.outcome()[0], "consumed": consumed}

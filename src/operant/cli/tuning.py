@@ -184,7 +184,7 @@ def _describe(study: "Study", trial: "Trial") -> str:
 
 
 def _facts(study: "Study", outcome: str, trials: "Sequence[Trial]") -> dict[str, Any]:
-    """Return what a study is and how far it is, for `--json`."""
+    """Return the settings and progress of a study for `--json`."""
     named = {"algorithm": study.settings.algorithm, "task": study.settings.task, "study": str(study.path)}
     return {**named, "outcome": outcome, "trials": _counts(trials), "from": _sources(trials)}
 

@@ -133,7 +133,7 @@ class Checkpoints:
         for path in reversed([] if self.spare is None else _steps(self.spare)):
             with suppress(CheckpointError):
                 verify(path)
-                if not _read_manifest(path / "manifest.json").get(SEGMENTS):  # these are stored beside it
+                if not _read_manifest(path / "manifest.json").get(SEGMENTS):  # these are stored separately
                     return f"continue from {path} (move it to {self.folder}, and the damaged ones out of it), "
         return ""
 
