@@ -189,7 +189,8 @@ def _facts(experiment: Experiment, config: Any, source: Path | None) -> dict[str
     """Return the resolved values to record: compilation, the initial run, and Python objects outside files."""
     facts: dict[str, Any] = {"compile": isinstance(experiment, Collecting) and experiment.compiled}
     facts |= {} if source is None else {"init": str(source)}
-    return facts | ({"objects": held} if (held := doors.objects_in([experiment.settings, config])) else {})
+    held = doors.described([*experiment.settings.__dict__.values(), *config.__dict__.values()])
+    return facts | ({"objects": held} if held else {})
 
 
 def _with_bonuses(
@@ -249,10 +250,12 @@ def resume(
         remote_code: whether to allow Python code that comes with a language model, if the run needs it.
         accept_changes: whether to continue if the run's data, models, or files with rewards or environments have
             changed; the run then records the new ones.
-        objects: Python objects that are not defined in files, by their names in the run.
+        objects: Python objects that are not defined in files, by their names in the run, which alone uses them.
+            Default: those passed for this run before in this process.
 
     Raises:
-        ValueError: the budget is not a positive integer, or a budget is given for a language model.
+        ValueError: an object is missing, or the run needs none of that name; the budget is not a positive integer, or
+            a budget is given for a language model.
         RunError: there is no run, it has already used more than the budget, another process is training it, its
             model's code is not allowed, or its inputs have changed.
         CheckpointError: all checkpoints are damaged.
@@ -260,11 +263,9 @@ def resume(
         OSError: a required server does not respond.
         KeyboardInterrupt: as for `train`.
     """
-    for name, thing in (objects or {}).items():
-        doors.hold(thing, name)
     require_own_process()
     callbacks = tuple(callbacks) if isinstance(callbacks, Iterator) else callbacks
-    folder = Run.open(run)
+    folder = Run.open(run, objects or {})
     with folder.lock(), keeping(folder.path):
         if budget is not None:
             _require_budget(folder)
@@ -316,14 +317,13 @@ def load(
         objects: as for `resume`.
 
     Raises:
-        ValueError: the run has not reached `at`, or both `at` and `best` are given.
+        ValueError: an object is missing, or the run needs none of that name; the run has not reached `at`, or both
+            `at` and `best` are given.
         RunError: there is no run, it has no checkpoint or no best policies, its model's code is not allowed, its
             inputs have changed, or the update cannot be recomputed.
         CheckpointError: all checkpoints are damaged.
     """
-    for name, thing in (objects or {}).items():
-        doors.hold(thing, name)
-    folder = Run.open(run)
+    folder = Run.open(run, objects or {})
     if at is not None:
         if best:
             raise ValueError(f"best and at={at} name different policies: leave out one of them")

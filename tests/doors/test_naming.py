@@ -1,3 +1,4 @@
+import importlib
 import json
 import subprocess
 import sys
@@ -182,3 +183,45 @@ def test_a_class_of_a_script_is_named_by_the_script(tmp_path):
     script.write_text("from operant import doors\n\nclass A:\n    pass\n\nprint(doors.name_of(A))\n")
     result = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, check=False)
     assert result.stdout.strip() == f"{script}:A", result.stderr
+
+
+@pytest.fixture
+def alg(tmp_path, monkeypatch):
+    monkeypatch.syspath_prepend(tmp_path)
+    (tmp_path / "own_alg.py").write_text("class A:\n    version = 1\n")
+    yield importlib.import_module("own_alg")
+    del sys.modules["own_alg"]
+
+
+def test_a_module_that_has_changed_since_its_import_is_reloaded_first(alg):
+    name = doors.name_of(alg.A)
+    old = alg.A
+    Path(alg.__file__).write_text("class A:\n    version = 22\n")
+    for ask in (doors.name_of, doors.named):
+        with pytest.raises(doors.DoorError, match=r"has changed since it was imported.*importlib\.reload\(own_alg\)"):
+            ask(alg.A)
+    importlib.reload(alg)
+    assert doors.name_of(alg.A) == name
+    with pytest.raises(doors.DoorError, match="import it again after a reload"):
+        doors.name_of(old)
+
+
+def test_the_name_of_a_file_reads_a_changed_file_again(alg):
+    name = doors.name_of(alg.A)
+    assert doors.load(name, expected="a class") is alg.A
+    Path(alg.__file__).write_text("class A:\n    version = 22\n")
+    doors.refresh()
+    assert doors.load(name, expected="a class").version == 22
+
+
+def test_the_digest_of_a_script_is_that_of_its_start(tmp_path):
+    script = tmp_path / "script.py"
+    script.write_text(
+        "from operant import doors\nfrom pathlib import Path\nfrom operant.runtime.inputs import Input, changes\n"
+        "class A: pass\nbefore = Input.of('task', Path(__file__)).sha256\n"
+        "Path(__file__).write_text('# changed')\n"
+        "after = Input.of('task', Path(__file__))\nprint(doors.name_of(A), before == after.sha256)\n"
+        "print(changes([after.record(Path())], Path()))"
+    )
+    result = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, check=False)
+    assert result.stdout.splitlines() == [f"{script}:A True", f"['task {script} has changed']"], result.stderr

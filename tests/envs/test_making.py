@@ -173,7 +173,7 @@ def test_a_task_in_a_file_is_made_by_its_name_and_registers_nothing(tmp_path):
     assert (made.task, made.rows) == (env.task, 6)
     assert set(gymnasium.registry) == known
     assert not only_here(env)
-    local = make(doors.hold(lambda: Peculiar(), "local"), 1, [0])  # noqa: PLW0108 - a class could be found again
+    local = make(doors.hold(lambda: Peculiar()), 1, [0])  # noqa: PLW0108 - a class could be found again
     assert only_here(local)
 
 

@@ -59,7 +59,8 @@ def test_an_object_without_a_file_must_be_given_again_in_another_process(tmp_pat
     whole = operant.train("a2c", lambda: Count(4), budget=128, run=tmp_path / "whole", **values)
     half = operant.train("a2c", lambda: Count(4), budget=64, run=tmp_path / "half", **values)
     (name,) = half.run.resolved()["objects"]
-    monkeypatch.setattr("operant.doors.naming._given", {})
+    for known in ("_held", "_prefixes"):
+        monkeypatch.setattr(f"operant.doors.objects.{known}", {})
     for call in (operant.load, operant.resume):
         with pytest.raises(ValueError, match=rf"object:{name} was passed as a Python object.*objects="):
             call(tmp_path / "half")
@@ -153,3 +154,21 @@ def test_one_object_has_one_name():
 
     assert doors.named([thing, thing]) == [doors.hold(thing)] * 2
     assert doors.hold(thing) != doors.hold(lambda: None)
+
+
+def test_a_loaded_run_is_scored_in_its_own_environment(tmp_path, monkeypatch):
+    values = {"budget": 64, "num_envs": 2, "num_steps": 8, **QUIET}
+    makers = {"one": lambda: Count(1), "ten": lambda: Count(10)}
+    for name, maker in makers.items():  # as by separate processes
+        monkeypatch.setattr("operant.doors.objects._held", {})
+        operant.train("a2c", maker, run=tmp_path / name, **values)
+    monkeypatch.setattr("operant.doors.objects._prefixes", {})
+    with pytest.raises(ValueError, match="object:lambda_1 was passed as a Python object"):
+        operant.load(tmp_path / "one")
+    one, ten = (operant.load(tmp_path / name, objects={"lambda_1": maker}) for name, maker in makers.items())
+    assert [max(trained.evaluate(2).lengths) for trained in (one, ten)] == [1, 10]
+    assert max(operant.load(tmp_path / "one").evaluate(2).lengths) == 1
+    assert max(operant.resume(tmp_path / "one", budget=128, **QUIET).evaluate(2).lengths) == 1
+    assert one.run.open(one.run.path).settings.task == "object:lambda_1"
+    with pytest.raises(ValueError, match="needs no object 'nope'; it needs lambda_1"):
+        operant.load(tmp_path / "one", objects={"nope": 1})

@@ -6,27 +6,24 @@ other processes can import it by that name, too. This package has no heavy impor
 """
 
 from operant.doors.calls import Call
-from operant.doors.importing import refresh
+from operant.doors.importing import is_installed, script_digest
 from operant.doors.naming import (
-    DoorError,
     Place,
     absence,
     absolute,
     choices,
     chosen,
     entry_points,
-    hold,
     is_file,
-    is_installed,
     is_name,
-    is_object,
     label,
     load,
     name_of,
     named,
-    objects_in,
     place_of,
+    refresh,
 )
+from operant.doors.objects import DoorError, bind, bound, described, hold, is_object, names_in, own, unbound
 
 __all__ = [
     "Call",
@@ -34,8 +31,11 @@ __all__ = [
     "Place",
     "absence",
     "absolute",
+    "bind",
+    "bound",
     "choices",
     "chosen",
+    "described",
     "entry_points",
     "hold",
     "is_file",
@@ -46,7 +46,10 @@ __all__ = [
     "load",
     "name_of",
     "named",
-    "objects_in",
+    "names_in",
+    "own",
     "place_of",
     "refresh",
+    "script_digest",
+    "unbound",
 ]

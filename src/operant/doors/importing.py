@@ -1,13 +1,19 @@
-"""Python files of users as modules with names of their own: `Finder`, `module_name`, `imported`."""
+"""Python files of users as modules with names of their own: `Finder`, `module_name`, `imported`.
+
+Files that are imported by the name that they already have, such as `import alg`, keep it; `executed` returns the digest
+of the source that they were imported from.
+"""
 
 import hashlib
 import importlib
 import os
 import sys
+import sysconfig
 from collections.abc import Generator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from functools import cache
 from importlib.abc import MetaPathFinder
-from importlib.machinery import ModuleSpec, SourceFileLoader
+from importlib.machinery import ModuleSpec, PathFinder, SourceFileLoader
 from importlib.util import spec_from_file_location
 from pathlib import Path
 from types import ModuleType
@@ -17,6 +23,9 @@ PREFIX = "operant.doors."
 
 _digests: dict[str, str] = {}
 """SHA-256 of each file as it was when it was imported, by the name of its module."""
+
+_executed: dict[str, str] = {}
+"""The same of files that keep their names, and of the script of this process."""
 
 
 def module_name(path: Path) -> str:
@@ -55,11 +64,52 @@ def refresh() -> None:
             sys.modules.pop(name, None)
 
 
+def executed(module: str, file: Path) -> str:
+    """Return the SHA-256 of the source that a module was imported from.
+
+    Args:
+        module: name without a dot, or `__main__`.
+        file: its file, whose current source is taken if the import was not seen.
+    """
+    if module not in _executed:
+        _executed[module] = _digest(file.read_bytes())
+    return _executed[module]
+
+
+def script_digest(file: Path) -> str:
+    """Return the SHA-256 of the source of this process's script if it is this file; empty for others."""
+    script = getattr(sys.modules.get("__main__"), "__file__", None)
+    same = script is not None and Path(os.path.abspath(script)) == file  # noqa: PTH100 - links stay
+    return _executed.get("__main__", "") if same else ""
+
+
+def current(file: Path) -> str:
+    """Return the SHA-256 of a file as it is now; empty if it cannot be read."""
+    try:
+        return _digest(file.read_bytes())
+    except OSError:
+        return ""
+
+
+def is_installed(file: Path) -> bool:
+    """Whether a file at an absolute path belongs to Python or to an installed package, and is no code of the user."""
+    packages = {"site-packages", "dist-packages"}
+    return not _installed_folders().isdisjoint(file.parents) or not packages.isdisjoint(file.parts)
+
+
+@cache
+def _installed_folders() -> frozenset[Path]:
+    return frozenset(Path(sysconfig.get_path(name)) for name in ("stdlib", "platstdlib", "purelib", "platlib"))
+
+
 class Finder(MetaPathFinder):
-    """Finds the modules of `module_name`; for `sys.meta_path`."""
+    """Finds the modules of `module_name`, and notes the source of the user's others; for `sys.meta_path`."""
 
     def find_spec(self, fullname: str, path: Sequence[str] | None, target: Any = None) -> ModuleSpec | None:
         """Return where a module is: a folder as a package, a file in it by `_Loader`; None for all others."""
+        if path is None and fullname not in sys.stdlib_module_names:
+            found = PathFinder.find_spec(fullname)
+            _note(fullname, found and found.origin)
         folder, _, rest = fullname.removeprefix(PREFIX).partition(".")
         place = _decoded(folder)
         if not fullname.startswith(PREFIX) or not Path(place).is_absolute():
@@ -93,6 +143,13 @@ def _beside(folder: Path) -> Generator[None]:
         sys.path.reverse()
 
 
+def _note(module: str, file: str | None) -> None:
+    """Note the current source of a module without a dot, if it is a file of the user."""
+    if file is not None and file.endswith(".py") and not is_installed(Path(os.path.abspath(file))):  # noqa: PTH100
+        with suppress(OSError):
+            _executed[module] = _digest(Path(file).read_bytes())
+
+
 def _digest(source: bytes) -> str:
     return hashlib.sha256(source).hexdigest()
 
@@ -105,4 +162,7 @@ def _decoded(folder: str) -> str:
     return folder.replace("%2E", ".").replace("%25", "%") or os.curdir
 
 
+for _name, _module in list(sys.modules.items()):  # imported before this package
+    if "." not in _name:
+        _note(_name, getattr(_module, "__file__", None))
 sys.meta_path.insert(0, Finder())

@@ -6,7 +6,6 @@ import importlib.metadata
 import os
 import re
 import sys
-import sysconfig
 import traceback
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
@@ -17,19 +16,21 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, TypeVar, cast
 
-from operant.doors import importing
+from operant.doors import importing, objects
+from operant.doors.objects import DoorError
 
 T = TypeVar("T")
 
 _PART = r"[^\W\d]\w*(?:\.[^\W\d]\w*)*"
 _NAME = re.compile(rf"(?P<where>.+\.py|{_PART}):(?P<name>{_PART})")
-_OBJECT = "object:"
-_given: dict[str, Any] = {}
-"""Passed objects by name: they are not imported again."""
+_named: dict[str, tuple[Any, str]] = {}
+"""Classes and functions by the names of `name_of`, with the digest of their source: they are not imported again."""
+
+_SCRIPT = "__main__"
 
 
-class DoorError(ValueError):
-    """A name leads nowhere, or to something else than is needed; the message says what is there."""
+class ChangedError(DoorError):
+    """A file has changed since it was imported, so that it no longer holds the code that runs."""
 
 
 @dataclass(frozen=True)
@@ -106,21 +107,14 @@ def load(text: str, *, expected: str, accepts: Callable[[Any], bool] = callable,
         DoorError: if there is no such file, module or name in it, it raises an error when it is imported, or it holds
             something else.
     """
-    if text in _given:
-        return _accepted(_given[text], text, text, expected, accepts)
-    if is_object(text):
-        name = text.removeprefix(_OBJECT)
-        raise DoorError(
-            f"{text} was passed as a Python object, which no file contains: pass it again, as in "
-            f"operant.load(RUN, objects={{{name!r}: ...}}) or operant.resume(RUN, objects={{{name!r}: ...}}); expected "
-            f"{expected}"
-        )
+    if objects.is_object(text):
+        return _accepted(objects.object_of(text), text, text, expected, accepts)
     point = entry_points(group).get(text) if group else None
     place = place_of(point.value if point else text)
     if place is None:
         raise DoorError(_unreadable(text, expected))
-    if (known := str(place)) in _given:
-        return _accepted(_given[known], place.where, known, expected, accepts)
+    if (known := str(place)) in _named:
+        return _accepted(_named[known][0], place.where, known, expected, accepts)
     module = _module(place, f"{text!r}, an entry point of {_package(point)}, is {point.value}: " if point else "")
     return _accepted(_attribute(module, place, expected), place.where, place.name, expected, accepts)
 
@@ -159,25 +153,55 @@ def name_of(thing: Any) -> str:
     rest of this process.
 
     Raises:
-        DoorError: if it stands within a function or has no name.
+        ChangedError: if its file has changed since it was imported; not for scripts.
+        DoorError: if it stands within a function, has no name, or its module holds something else by this name.
     """
-    name = getattr(thing, "__qualname__", "")
+    name, module = getattr(thing, "__qualname__", ""), str(getattr(thing, "__module__", ""))
     if not name or "<" in name:
         raise DoorError(
             f"{thing!r} cannot be found again when the run is resumed: let it be a class or function at the top of a "
             "file"
         )
-    text = f"{_home(str(thing.__module__))}:{name}"
-    if importing.file_of(str(thing.__module__)) is None:  # what came through a door comes through it again
-        _given[text] = thing
+    text = f"{_home(module)}:{name}"
+    if importing.file_of(module) is None:  # what came through a door comes through it again
+        _require_same(thing, module, text)
+        _named[text] = thing, _require_current(module, text)
     return text
 
 
-def is_installed(file: Path) -> bool:
-    """Whether a file at an absolute path belongs to Python or to an installed package, and is no code of the user."""
-    folders = {Path(sysconfig.get_path(name)) for name in ("stdlib", "platstdlib", "purelib", "platlib")}
-    packages = {"site-packages", "dist-packages"}
-    return not folders.isdisjoint(file.parents) or not packages.isdisjoint(file.parts)
+def refresh() -> None:
+    """Reload every file that has changed since its import when it is next named; see also `importing.refresh`."""
+    importing.refresh()
+    for text, (_, executed) in list(_named.items()):
+        place = place_of(text)
+        if executed and place is not None and place.path and importing.current(place.path) != executed:
+            del _named[text]
+
+
+def _require_same(thing: Any, module: str, text: str) -> None:
+    """Check that a name leads to the object itself: it may be decorated, or from before a reload of its module."""
+    found: Any = sys.modules.get(module)
+    for part in thing.__qualname__.split("."):
+        found = getattr(found, part, None)
+    if found != thing:
+        raise DoorError(
+            f"{thing!r} cannot be found again when the run is resumed, since {text} is {found!r}: pass that one, or "
+            "import it again after a reload"
+        )
+
+
+def _require_current(module: str, text: str) -> str:
+    """Return the digest of the source of a user's module; empty for scripts, which cannot be reloaded, and others."""
+    path = Place(*text.rsplit(":", 1)).path
+    if path is None or module == _SCRIPT or not path.is_file():
+        return ""
+    executed = importing.executed(module, path)
+    if importing.current(path) != executed:
+        raise ChangedError(
+            f"{path} has changed since it was imported, and this program still has the code from before: reload it, "
+            f"as in importlib.reload({module}), or start the program again"
+        )
+    return executed
 
 
 def absence(path: Path, name: str) -> str:
@@ -196,54 +220,16 @@ def named(value: Any) -> Any:
     if isinstance(value, list | tuple):
         several = cast(Any, value)
         return type(several)(map(named, several))
+    if isinstance(value, str) and objects.held(value):  # of a loaded run
+        return objects.hold(objects.object_of(value))
     if not (isinstance(value, type) or isroutine(value) or isinstance(value, partial)):
         return value
     try:
         return name_of(value)
+    except ChangedError:
+        raise
     except DoorError:
-        return hold(value)
-
-
-def is_object(text: str) -> bool:
-    """Whether a text is the name of a passed Python object, `object:name`."""
-    return text.startswith(_OBJECT)
-
-
-def hold(thing: Any, name: str = "") -> str:
-    """Keep an object that no file holds for the rest of this process, and return the name by which `load` gives it.
-
-    Args:
-        thing: such as a lambda.
-        name: without `object:`. Default: one made from that of the object, so that the same program gives the same.
-    """
-    if name:
-        _given[f"{_OBJECT}{name}"] = thing
-        return f"{_OBJECT}{name}"
-    known = next((text for text, other in _given.items() if other is thing and is_object(text)), None)
-    if known is not None:
-        return known
-    stem = re.sub(r"\W+", "", getattr(thing, "__name__", "") or type(thing).__name__)
-    number = 1 + sum(is_object(text) for text in _given)
-    return hold(thing, f"{stem}_{number}")
-
-
-def objects_in(values: Iterable[Any]) -> dict[str, str]:
-    """Return which objects dataclasses name, by the name without `object:`, and what each looks like."""
-    texts = [
-        text
-        for value in values
-        for field in value.__dict__.values()
-        for text in (cast(tuple[Any, ...], field) if isinstance(field, tuple) else (field,))
-    ]
-    found = [text for text in texts if isinstance(text, str) and text in _given and is_object(text)]
-    return {text.removeprefix(_OBJECT): _described(_given[text]) for text in found}
-
-
-def _described(thing: Any) -> str:
-    """Return the name and place of a function; the representation of other objects."""
-    code = getattr(thing, "__code__", None)
-    name = getattr(thing, "__qualname__", f"{thing!r:.200}")
-    return f"{name}, {code.co_filename}, line {code.co_firstlineno}" if code else name
+        return objects.hold(value)
 
 
 def _home(module: str) -> str:
@@ -254,7 +240,7 @@ def _home(module: str) -> str:
     if "." in module or file is None or not file.endswith(".py"):
         return module
     path = Path(os.path.abspath(file))  # noqa: PTH100 - links stay, see `Place`
-    return module if is_installed(path) else str(path)
+    return module if importing.is_installed(path) else str(path)
 
 
 def _module(place: Place, which: str) -> ModuleType:

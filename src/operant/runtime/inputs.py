@@ -13,6 +13,7 @@ from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
+from operant import doors
 from operant.runtime.files import read_regular, sha256
 
 C = TypeVar("C")
@@ -45,13 +46,16 @@ class Input:
 
     @classmethod
     def of(cls, name: str, path: Path, *, fills: str = "", at_start: bool = False) -> "Input":
-        """Create the record of an input from its current contents.
+        """Create the record of an input from its current contents; of the running script, from those that run.
 
         Raises:
             OSError: the input cannot be read.
         """
         whole = Path(os.path.abspath(path.expanduser()))  # noqa: PTH100 - keep links: their targets may change
-        return cls(name, whole, digest(whole), stamp(whole), fills, at_start)
+        found, executed = digest(whole), doors.script_digest(whole)
+        if executed not in ("", found):  # the stamp of the changed file would hide the change
+            return cls(name, whole, executed, "", fills, at_start)
+        return cls(name, whole, found, stamp(whole), fills, at_start)
 
     def record(self, folder: Path) -> dict[str, Any]:
         """Return the entry of `run.json`, for a run in `folder`."""

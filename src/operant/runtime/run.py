@@ -27,7 +27,7 @@ from typing import Any, TypeVar, cast
 
 import tomli_w
 
-from operant import catalog
+from operant import catalog, doors
 from operant.catalog import old_names
 from operant.runtime import sessions
 from operant.runtime.checkpoints import Checkpoints
@@ -157,13 +157,20 @@ class Run:
             raise RunError(
                 f"cannot create the run folder {path}: {error.strerror}: choose another folder with --run"
             ) from error
+        doors.own(str(path))
         return cls(path, settings, own)
 
     @classmethod
-    def open(cls, path: str | Path) -> "Run":
+    def open(cls, path: str | Path, objects: Mapping[str, Any] | None = None) -> "Run":
         """Open the run in the folder `path`.
 
+        Args:
+            path: path of the folder.
+            objects: Python objects of the run by name, to train or evaluate it (`operant.load`). Default: it is only
+                read.
+
         Raises:
+            DoorError: an object is missing, or the run needs none of that name.
             RunError: the folder contains no run, or one that this version cannot read.
         """
         path = absolute(path)
@@ -180,6 +187,10 @@ class Run:
         unknown = sorted(tables.keys() - {"settings", "config"})
         if unknown or not all(isinstance(tables.get(name), dict) for name in ("settings", "config")):
             raise RunError(f"{file} must contain only the tables [settings] and [config], got {sorted(tables)}")
+        if objects is not None:
+            needed = doors.names_in([*tables["settings"].values(), *tables["config"].values()])
+            doors.bind(str(path), needed, objects)
+            tables = {name: doors.bound(table, str(path)) for name, table in tables.items()}
         try:
             table = moved(tables["settings"], records_of(path), path)
             settings = from_table(Settings, table, where="settings")
@@ -217,7 +228,7 @@ class Run:
 
     def asked(self) -> dict[str, Any]:
         """Return all settings and configuration fields by name."""
-        return {**to_table(self.settings), **self._config}
+        return doors.unbound({**to_table(self.settings), **self._config})
 
     def facts(self) -> dict[str, Any]:
         """Return the contents of `run.json`.
@@ -378,7 +389,8 @@ class Run:
         """Write `settings` to `config.toml`."""
         entry = self._known_entry()
         table = self.settings.table(entry and entry.package)
-        tables = {"schema_version": SCHEMA, "settings": table, "config": self._config}
+        own = {name: doors.unbound(part) for name, part in (("settings", table), ("config", self._config))}
+        tables = {"schema_version": SCHEMA, **own}
         try:
             replace_durably(self.path / "config.toml", tomli_w.dumps(tables).encode())
         except OSError as error:

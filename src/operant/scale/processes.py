@@ -292,7 +292,7 @@ def follow(processes: Processes) -> None:
         message = processes.receive()
         if message.get("call") == END:
             return
-        folder = Run.open(message["run"])
+        folder = Run.open(message["run"], {})
         folder.set_budget(message["budget"])
         experiment = reassemble(folder, remote_code=True, accept_changes=True)  # as the leading process has
         with closing(experiment):

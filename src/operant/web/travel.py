@@ -49,7 +49,7 @@ class _Open:
         tables = tables_of(path)
         if problem := foreign(path, tables["settings"], tables["config"]):
             raise RunError(problem)
-        run = Run.open(path)
+        run = Run.open(path, {})
         self.trained = Trained(run, reassemble(run, remote_code=False))
         self.travel = TimeTravel(run, self.trained.experiment.learner)
         self._is_table = run.entry.package == "tabular"
