@@ -203,7 +203,7 @@ def _stage(trained: "Trained", index: int, sample: bool, max_steps: int, *, live
     from operant.runtime.watching import Stage
 
     learner, settings = trained.experiment.learner, trained.run.settings
-    stream = streams.torch_generator(settings.seeds[0], "watching", device=learner.device)
+    stream = streams.torch_generator(settings.seeds[0], "watching", device=trained.device)
     return Stage(
         learner,
         settings.task,
@@ -214,7 +214,7 @@ def _stage(trained: "Trained", index: int, sample: bool, max_steps: int, *, live
         max_steps=max_steps,
         live=live,
         env_kwargs=settings.env_kwargs,
-        device=learner.device,
+        device=trained.device,
         wrappers=trained.wrappers,
         describe=learner.describe if isinstance(learner, Describing) else None,
     )

@@ -11,12 +11,14 @@ import torch
 from operant import catalog
 from operant.control.agent import Agent
 from operant.control.seed_memory import require_memory_of_seeds, size_of
+from operant.control.trial import acts_built_in, try_learner
 from operant.envs import BatchEnv, WorkerPool, for_evaluation, make, resolve_backend, start, wrapped
+from operant.envs.trial import try_wrappers
 from operant.nets import missing_tool, programs
 from operant.runtime.available_memory import require_memory
 from operant.runtime.configuration import learner_kind
 from operant.runtime.evaluation import LONGEST_EPISODE, Evaluation, evaluate_policy
-from operant.runtime.learner import HasAgent, Learner, Policy
+from operant.runtime.learner import ControlLearner, HasAgent, HasDevice, HasGradientSteps
 from operant.runtime.settings import Settings
 from operant.runtime.shards import Shards
 
@@ -29,29 +31,6 @@ value. These lower bounds catch mistakes in the number of environments."""
 
 GRADIENT_STEPS_TO_REPAY = 50_000
 """Minimum gradient steps of a run for compilation by default: it saves at least 0.3 ms per step, and takes 15 s."""
-
-
-class ControlLearner(Learner, Policy, Protocol):
-    """A learner with its own environments."""
-
-    @property
-    def config(self) -> Any:
-        """Hyperparameters, an instance of the algorithm's configuration class."""
-        ...
-
-    @property
-    def device(self) -> torch.device:
-        """The device of networks and tensor environments."""
-        ...
-
-    @property
-    def gradient_steps(self) -> int:
-        """Minimum number of gradient steps of the whole run."""
-        ...
-
-    def close(self) -> None:
-        """Close the environments. It can be called twice."""
-        ...
 
 
 @runtime_checkable
@@ -97,6 +76,13 @@ class Experiment:
     env: BatchEnv | None = None
 
     @property
+    def device(self) -> torch.device:
+        """The device of networks and tensor environments."""
+        if isinstance(self.learner, HasDevice):
+            return self.learner.device
+        return torch.device("cpu") if self.env is None else self.env.device
+
+    @property
     def compiled(self) -> bool:
         """Whether the learner's updates are compiled."""
         return any(program.compiled for program in programs(self.learner))
@@ -128,7 +114,7 @@ class Experiment:
             _evaluation_rows(episodes),
             backend=backend or settings.env_backend,
             purpose="evaluation",
-            device=self.learner.device,
+            device=self.device,
             pool=self.pool,
             max_steps=(longest := settings.evaluate_max_steps or LONGEST_EPISODE),
         )
@@ -154,7 +140,7 @@ class Experiment:
         """Environment steps per seed in one rollout, which is never shortened; 0 if not applicable."""
         if isinstance(self.learner, HasRolloutSteps):
             return self.learner.rollout_steps
-        config: Any = self.learner.config
+        config: Any = getattr(self.learner, "config", None)
         return config.num_envs * config.num_steps if isinstance(config, RolloutConfig) else 0
 
     def close(self) -> None:
@@ -208,7 +194,13 @@ def _assemble(
     device: str,
     pool: WorkerPool | None,
 ) -> Experiment:
+    if not hasattr(config, "num_envs"):
+        raise ValueError(
+            f"the configuration of {algorithm.name}, {type(config).__name__}, has no field num_envs: add the number of "
+            "environments per seed, as in `num_envs: int = 1`"
+        )
     _require_memory(settings, config, torch.device(device))
+    _try(learner_class, algorithm, settings, config, torch.device(device))
     options: dict[str, Any] = {"algorithm": algorithm.name} if _takes(learner_class, "algorithm") else {}
     shards = Shards(settings.shards)
     if shards.count > 1:
@@ -223,7 +215,7 @@ def _assemble(
             envs[-1] = wrapped(envs[-1], settings.wrappers)
         env = envs[0] if shards.count == 1 else envs
         learner: ControlLearner = learner_class(config, env, seeds=settings.seeds, budget=settings.budget, **options)
-        if compiles(learner, settings):
+        if compiles(learner, settings, torch.device(device)):
             for program in programs(learner):
                 program.compiled = True
             if isinstance(learner, HasAgent) and isinstance(learner.agent, Agent):
@@ -233,6 +225,32 @@ def _assemble(
             each.close()
         raise
     return Experiment(learner, settings, pool, envs[0])
+
+
+def _try(
+    learner_class: Any, algorithm: catalog.Algorithm, settings: Settings, config: Any, device: torch.device
+) -> None:
+    """Try the user's wrappers and learner, if there are any, with one seed in separate environments.
+
+    Raises:
+        ValueError: if something does not fit.
+    """
+    seeds = settings.seeds[:1]
+    alone = replace(settings, seeds=seeds, vectorization="sync", num_workers=0, lost_workers="end")
+
+    def envs(rows: int) -> BatchEnv:
+        return wrapped(_training_envs(alone, slice(0, rows), device, None), settings.wrappers)
+
+    if settings.wrappers:
+        try_wrappers(lambda: envs(2), seeds)
+    if not acts_built_in(learner_class):
+        options = {"algorithm": algorithm.name} if _takes(learner_class, "algorithm") else {}
+        budget = settings.budget
+        try_learner(
+            lambda env: learner_class(config, env, seeds=seeds, budget=budget, **options),
+            lambda: envs(config.num_envs),
+            seeds,
+        )
 
 
 def _takes(learner_class: Any, name: str) -> bool:
@@ -343,7 +361,7 @@ def _make(settings: Settings, rows: int, **options: Any) -> BatchEnv:
     )
 
 
-def compiles(learner: ControlLearner, settings: Settings) -> bool:
+def compiles(learner: ControlLearner, settings: Settings, device: torch.device) -> bool:
     """Return whether to compile a learner's updates, from `Settings.compile`.
 
     Raises:
@@ -351,9 +369,10 @@ def compiles(learner: ControlLearner, settings: Settings) -> bool:
     """
     if settings.compile == "off":
         return False
-    missing = missing_tool(learner.device)
+    missing = missing_tool(device)
     if settings.compile == "auto":
-        return missing is None and learner.gradient_steps >= GRADIENT_STEPS_TO_REPAY
+        steps = learner.gradient_steps if isinstance(learner, HasGradientSteps) else 0
+        return missing is None and steps >= GRADIENT_STEPS_TO_REPAY
     if missing:
         raise ValueError(f"compile needs {missing}, which is not installed")
     return True

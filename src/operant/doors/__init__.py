@@ -5,8 +5,8 @@ once per process, as the module `operant.doors.<folder>.<file>`, so it does not 
 other processes can import it by that name, too. This package has no heavy imports.
 """
 
-from operant.doors.calls import Call
-from operant.doors.importing import is_installed, script_digest
+from operant.doors.calls import Call, require_arguments
+from operant.doors.importing import is_built_in, is_installed, script_digest
 from operant.doors.naming import (
     Place,
     absence,
@@ -38,6 +38,7 @@ __all__ = [
     "described",
     "entry_points",
     "hold",
+    "is_built_in",
     "is_file",
     "is_installed",
     "is_name",
@@ -50,6 +51,7 @@ __all__ = [
     "own",
     "place_of",
     "refresh",
+    "require_arguments",
     "script_digest",
     "unbound",
 ]

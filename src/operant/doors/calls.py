@@ -5,6 +5,7 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
+from inspect import signature
 from typing import Any
 
 from operant.doors.naming import DoorError, load
@@ -48,3 +49,23 @@ class Call:
         """Return the object of the name, with its parameters bound; see `operant.doors.load`."""
         found = load(self.name, expected=expected, accepts=accepts, group=group)
         return partial(found, **self.parameters) if self.parameters else found
+
+
+def require_arguments(function: Callable[..., Any], what: str, count: int, expected: str) -> None:
+    """Check that a function can be called with a number of positional arguments.
+
+    Args:
+        function: a user's function.
+        what: its name in messages.
+        count: number of arguments.
+        expected: description of the expected function.
+
+    Raises:
+        DoorError: it cannot.
+    """
+    try:
+        signature(function).bind(*[None] * count)
+    except TypeError as error:
+        raise DoorError(f"{what} cannot be called: {error}; expected {expected}") from error
+    except ValueError:  # a function in C without a signature
+        return

@@ -91,6 +91,11 @@ def current(file: Path) -> str:
         return ""
 
 
+def is_built_in(kind: type) -> bool:
+    """Whether a class belongs to operant itself, and is no code of the user."""
+    return kind.__module__.partition(".")[0] == "operant" and file_of(kind.__module__) is None
+
+
 def is_installed(file: Path) -> bool:
     """Whether a file at an absolute path belongs to Python or to an installed package, and is no code of the user."""
     packages = {"site-packages", "dist-packages"}

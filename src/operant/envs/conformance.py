@@ -1,6 +1,7 @@
 """Conformance test of environments and wrappers: `check_batch_env`."""
 
 from collections.abc import Callable, Mapping, Sequence
+from copy import deepcopy
 from typing import Any, cast
 
 import gymnasium
@@ -8,6 +9,7 @@ import torch
 from torch import Tensor
 
 from operant.envs.base import BatchEnv, Step, Tree, begins_anew, is_mapping
+from operant.envs.features import MASK
 from operant.envs.spaces import ActionFormat, is_dict
 from operant.envs.wrapper import for_evaluation, learned, start, unwrapped
 from operant.state import State, clone
@@ -51,6 +53,28 @@ def check_batch_env(make: Callable[[], BatchEnv], *, seeds: Sequence[int] = (3, 
         each.close()
 
 
+def try_once(env: BatchEnv, seeds: Sequence[int]) -> None:
+    """Start environments, take one step, save their state, and check the shapes of everything.
+
+    Args:
+        env: environments that are used for nothing else.
+        seeds: seeds of the runs.
+
+    Raises:
+        ContractError: a check fails; the message describes it.
+    """
+    start(env, seeds)
+    _attributes(env)
+    obs = env.reset()
+    _tree(env, obs, "reset()")
+    if not is_mapping(obs) or MASK not in obs:  # a random action may not be allowed
+        _step(env, env.step(_actions(env, 1)[0]))
+    try:
+        env.state_dict()
+    except AttributeError as error:
+        raise ContractError(f"its state cannot be saved, as STATE names what it does not have: {error}") from error
+
+
 def _started(make: Callable[[], BatchEnv], seeds: Sequence[int]) -> BatchEnv:
     env = make()
     start(env, seeds)
@@ -71,7 +95,7 @@ def _attributes(env: BatchEnv) -> None:
 
 def _actions(env: BatchEnv, steps: int) -> list[Tensor]:
     """Draw actions `[B, ...]` from the action space, with a fixed seed."""
-    space = env.action_space
+    space = deepcopy(env.action_space)
     space.seed(0)
     columns = [torch.stack([torch.as_tensor(space.sample()) for _ in range(env.rows)]) for _ in range(steps)]
     return [column.to(env.device) for column in columns]

@@ -15,6 +15,7 @@ from torch import Tensor
 from operant.envs.base import BatchEnv, EndlessError, Tree
 from operant.envs.infos import metric
 from operant.envs.workers import WorkerError
+from operant.runtime.acting import require_actions, split
 from operant.runtime.learner import Policy
 from operant.runtime.metrics_window import INFO, SUCCESS_RATE
 from operant.runtime.statistics import iqm, stratified_bootstrap
@@ -183,7 +184,8 @@ def evaluate_policy(
 
     Raises:
         StoppedError: `interrupted` returned True.
-        ValueError: the environments cannot be divided among the seeds, or the episodes among the environments.
+        ValueError: the environments cannot be divided among the seeds, or the episodes among the environments; an
+            action, checked every 1024 steps, has a wrong shape or is outside the action space.
         EndlessError: an episode exceeds `max_steps` steps.
     """
     if seeds < 1 or env.rows % seeds:
@@ -236,7 +238,7 @@ def _play(policy: Policy, env: BatchEnv, *, seeds: int, quota: int, limits: _Lim
     results = torch.zeros(3, env.rows, quota + 1, dtype=torch.float64, device=env.device)
     finished = torch.zeros(env.rows, dtype=torch.int64, device=env.device)
     every_row = torch.arange(env.rows, device=env.device)
-    obs, memory = _split(env.reset(), seeds), None
+    obs, memory = split(env.reset(), seeds), None
     stride = 1 if env.device.type == "cpu" else _SYNC_EVERY
     told: dict[str, Tensor] = {}
     t, longest = 0, 0
@@ -244,7 +246,10 @@ def _play(policy: Policy, env: BatchEnv, *, seeds: int, quota: int, limits: _Lim
         t += 1
         if limits.interrupted():
             raise StoppedError("training was interrupted during an evaluation")
-        actions, memory = policy.act(obs, memory, None)
+        acted = policy.act(obs, memory, None)
+        if t % _LOOK_EVERY == 1:
+            require_actions(acted, env, seeds, type(policy).__name__)
+        actions, memory = acted
         step = env.step(actions.flatten(0, 1))
         if not env.always_valid and (step.truncated & ~step.valid).any():
             raise _LostEpisodesError
@@ -263,7 +268,7 @@ def _play(policy: Policy, env: BatchEnv, *, seeds: int, quota: int, limits: _Lim
             told |= {_TOTAL: results[0], _LENGTH: results[1], _CUT: results[2]}
             return {name: values[:, :quota] for name, values in told.items()}
         memory = _forget(memory, (ended | ~step.valid).view(seeds, -1))
-        obs = _split(step.obs, seeds)
+        obs = split(step.obs, seeds)
 
 
 def _keep(told: dict[str, Tensor], infos: Mapping[str, Tensor], slot: Tensor, results: Tensor) -> None:
@@ -303,13 +308,6 @@ def _tuples(value: Any) -> Any:
 
 def _floats(numbers: ArrayLike) -> tuple[float, ...]:
     return tuple(float(number) for number in np.asarray(numbers, dtype=np.float64))
-
-
-def _split(tree: Tree, seeds: int) -> Tree:
-    """View a tree of `[B, ...]` as `[S, N, ...]`."""
-    if isinstance(tree, Mapping):
-        return {key: _split(value, seeds) for key, value in tree.items()}
-    return tree.view(seeds, -1, *tree.shape[1:])
 
 
 def _forget(memory: Tree | None, starts: Tensor) -> Tree | None:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Protocol, runtime_checkable
 
 import gymnasium
+import torch
 
 from operant.envs import BatchEnv
 from operant.runtime.evaluation import Evaluation
@@ -65,6 +66,11 @@ class Collecting(Protocol):
     @property
     def env(self) -> BatchEnv | None:
         """Training environments, whose wrappers are also used in evaluations."""
+        ...
+
+    @property
+    def device(self) -> torch.device:
+        """Device of networks and tensor environments."""
         ...
 
     @property

@@ -121,6 +121,26 @@ class Describing(Protocol):
         ...
 
 
+@runtime_checkable
+class HasDevice(Protocol):
+    """A learner that names its device. Default: the device of its environments."""
+
+    @property
+    def device(self) -> torch.device:
+        """The device of networks and tensor environments."""
+        ...
+
+
+@runtime_checkable
+class HasGradientSteps(Protocol):
+    """A learner whose updates may be compiled. Default: no gradient steps, so that nothing is compiled by itself."""
+
+    @property
+    def gradient_steps(self) -> int:
+        """Minimum number of gradient steps of the whole run."""
+        ...
+
+
 class Policy(Protocol):
     """A policy for `S` seeds with `N` environments each."""
 
@@ -140,3 +160,18 @@ class Policy(Protocol):
     def noise(self, rows: int, generator: torch.Generator) -> Tensor:
         """Draw the noise for one action of each of `rows` environments per seed, `[S, N, ...]`."""
         ...
+
+
+class ControlLearner(Learner, Policy, Protocol):
+    """What a learner of deep control needs, called as `MyLearner(config, env, seeds=..., budget=...)`.
+
+    It may also be a `HasWeights`, which gives it best weights, `HasDevice`, `HasGradientSteps` and `Describing`.
+    """
+
+    def close(self) -> None:
+        """Close the environments. It can be called twice."""
+        ...
+
+
+METHODS = ("iterate", "state_dict", "load_state_dict", "act", "noise", "close")
+"""Methods of a `ControlLearner`."""

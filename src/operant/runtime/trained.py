@@ -120,6 +120,13 @@ class Trained(LearnedTables):
         return int(curve.scores[last].argmax())
 
     @property
+    def device(self) -> torch.device:
+        """Device of the networks."""
+        if isinstance(self.experiment, Collecting):
+            return self.experiment.device
+        return self.experiment.learner.device
+
+    @property
     def wrappers(self) -> list[Wrapper]:
         """Wrappers of the training environments, from the innermost to the outermost."""
         env: BatchEnv | None = getattr(self.experiment, "env", None)
@@ -140,14 +147,13 @@ class Trained(LearnedTables):
             wrap=self.experiment.wrap if isinstance(self.experiment, Numbering) else None,
             env_kwargs=settings.env_kwargs,
             wrappers=self.wrappers,
-            device=learner.device,
+            device=self.device,
         )
 
     @cached_property
     def _stream(self) -> torch.Generator:
         """Random stream of the actions sampled by `predict`."""
-        device = self.experiment.learner.device
-        return streams.torch_generator(self.run.settings.seeds[0], "predicting", device=device)
+        return streams.torch_generator(self.run.settings.seeds[0], "predicting", device=self.device)
 
     def close(self) -> None:
         """Close the environments. Can be called twice."""

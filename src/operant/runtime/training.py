@@ -7,7 +7,7 @@ import re
 import time
 from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, TypeVar, cast
 
 import numpy as np
 
@@ -18,7 +18,7 @@ from operant.runtime.course import Hints
 from operant.runtime.encoding import flatten
 from operant.runtime.evaluation import Evaluation, StoppedError
 from operant.runtime.history import forget_later
-from operant.runtime.learner import Learner
+from operant.runtime.learner import Learner, Metrics
 from operant.runtime.ledger import drop_later
 from operant.runtime.metrics import read_records, rewind
 from operant.runtime.metrics_window import DropWatch, Guard, RefusalWatch, SkipWatch, Window, summarize
@@ -268,7 +268,13 @@ class _Session(Generic[L]):
 
     def _iterate(self) -> None:
         begin, before = time.perf_counter(), self.learner.consumed
-        self._window.add(self.learner.iterate())
+        metrics: Any = self.learner.iterate()
+        if not isinstance(metrics, Mapping):
+            raise ValueError(
+                f"{type(self.learner).__name__}.iterate returned {metrics!r:.80}: it must return a mapping of metrics, "
+                "{} if there are none"
+            )
+        self._window.add(cast(Metrics, metrics))
         self._seconds += time.perf_counter() - begin
         if self.files.history:
             self.files.history.note(self.learner, before)
@@ -335,7 +341,8 @@ class _Session(Generic[L]):
         """Save the state and run the last evaluation; return False if interrupted."""
         if self.learner.consumed < self.budget and not self._stopped_by:
             return False
-        if self.evaluate is None or (self.files.evaluated or 0) >= self.learner.consumed:
+        evaluated = self.files.evaluated
+        if self.evaluate is None or (evaluated is not None and evaluated >= self.learner.consumed):
             return True
         if self.interrupted():
             return False

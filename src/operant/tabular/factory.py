@@ -12,6 +12,7 @@ from operant import catalog
 from operant.envs import BatchEnv, FiniteEnv, for_evaluation, start, wrapped, wrappers
 from operant.envs.checking import check_users_environment
 from operant.envs.registry import make_single, specified
+from operant.envs.trial import try_wrappers
 from operant.envs.worlds.bandits import Bandit
 from operant.envs.worlds.mazes import ChangingMaze
 from operant.mdp import MDP
@@ -170,6 +171,10 @@ def assemble(
     return Experiment(learner, settings, mdp)
 
 
+def _enumerated(settings: Settings, seeds: Sequence[int]) -> BatchEnv:
+    return enumerated(settings.task, seeds, env_kwargs=settings.env_kwargs)
+
+
 def _in_wrappers(settings: Settings) -> BatchEnv:
     """Return the environments of a task with state indices as observations and the wrappers of a run.
 
@@ -182,7 +187,7 @@ def _in_wrappers(settings: Settings) -> BatchEnv:
             f"env_backend='tensor' simulates the model of {settings.task} inside the kernel, which does not "
             f"support wrappers={settings.wrappers}: leave env_backend at 'auto', which steps the environment"
         )
-    unwrapped = enumerated(settings.task, settings.seeds, env_kwargs=settings.env_kwargs)
+    unwrapped = _enumerated(settings, settings.seeds)
     try:
         env = wrapped(unwrapped, settings.wrappers)
         for wrapper in wrappers(env):
@@ -193,6 +198,8 @@ def _in_wrappers(settings: Settings) -> BatchEnv:
                         "Discrete observations and actions that start at 0; use your own environment for others, "
                         "path/to/file.py:MyEnv"
                     )
+        one = settings.seeds[:1]
+        try_wrappers(lambda: wrapped(_enumerated(settings, one), settings.wrappers), one)
         start(env, settings.seeds)
     except BaseException:
         unwrapped.close()

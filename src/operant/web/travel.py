@@ -99,7 +99,7 @@ class _Open:
     def _stage(self, seed_index: int, *, sample: bool) -> Stage:
         """Return the environment of a seed's policy as in `operant watch`, rendered if possible."""
         learner, settings = self.trained.experiment.learner, self.trained.run.settings
-        stream = streams.torch_generator(settings.seeds[0], "watching", device=learner.device)
+        stream = streams.torch_generator(settings.seeds[0], "watching", device=self.trained.device)
         policy = learner
         if self._is_table:
             from operant.tabular.learner import Player  # noqa: PLC0415 - only tables need numba and scipy
@@ -111,7 +111,7 @@ class _Open:
             "noise": (lambda: policy.noise(1, stream)) if sample else None,
             "max_steps": MOST_STEPS,
             "env_kwargs": settings.env_kwargs,
-            "device": learner.device,
+            "device": self.trained.device,
             "wrappers": self.trained.wrappers,
             "describe": learner.describe if isinstance(learner, Describing) else None,
         }

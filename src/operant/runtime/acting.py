@@ -1,0 +1,82 @@
+"""Checks of the actions that a policy returns: `require_actions`, `try_policy`."""
+
+from typing import Any, cast
+
+import torch
+from torch import Tensor
+
+from operant import streams
+from operant.envs.base import BatchEnv, Tree, is_mapping
+from operant.envs.spaces import ActionFormat, is_box
+from operant.runtime.learner import Policy
+
+_MARGIN = 1e-3
+"""Tolerance of the bounds of continuous actions, for rounding errors."""
+
+
+def split(tree: Tree, seeds: int) -> Tree:
+    """View a tree of `[S*N, ...]` as `[S, N, ...]`."""
+    if is_mapping(tree):
+        return {key: split(value, seeds) for key, value in tree.items()}
+    return tree.view(seeds, -1, *tree.shape[1:])
+
+
+def require_actions(returned: Any, env: BatchEnv, seeds: int, name: str) -> None:
+    """Check what `Policy.act` returned for all environments of all seeds.
+
+    Args:
+        returned: actions `[S, N, ...]` and the next hidden state.
+        env: `S * N` environments.
+        seeds: number of seeds, S.
+        name: name of the policy in messages.
+
+    Raises:
+        ValueError: it is no such pair, or the actions have another shape or dtype or are outside the action space.
+    """
+    pair = cast(tuple[Any, ...], returned)
+    if not isinstance(returned, tuple) or len(pair) != 2 or not isinstance(pair[0], Tensor):
+        raise ValueError(
+            f"{name}.act must return a pair, a tensor of actions and the next hidden state (None if there is none), "
+            f"got {returned!r:.80}"
+        )
+    actions: Tensor = pair[0]
+    form = ActionFormat.of(env.action_space, env.rows)
+    expected = (seeds, env.rows // seeds, *form.shape[1:])
+    if tuple(actions.shape) != expected:
+        raise ValueError(
+            f"{name}.act must return actions of shape {expected}, seeds and environments"
+            f"{'' if expected[2:] == () else ' and the shape of an action'}, got {tuple(actions.shape)}"
+        )
+    try:
+        form.check(actions.flatten(0, 1))
+    except (ValueError, TypeError) as error:
+        raise ValueError(f"{name}.act: {error}") from error
+    if (outside := _outside(actions, env.action_space)).any():
+        raise ValueError(f"{name}.act returned the action {actions[outside][0].item()}, not in {env.action_space}")
+
+
+def try_policy(policy: Policy, env: BatchEnv, seeds: int, name: str) -> None:
+    """Let a policy act on first observations, greedily and with noise, and check its actions (`require_actions`).
+
+    Args:
+        policy: policy of S seeds.
+        env: environments that are used for nothing else.
+        seeds: number of seeds, S.
+        name: name of the policy in messages.
+    """
+    obs = split(env.reset(), seeds)
+    stream = streams.torch_generator(0, "trial", device=env.device)
+    with torch.no_grad():
+        for noise in (None, policy.noise(env.rows // seeds, stream)):
+            require_actions(policy.act(obs, None, noise), env, seeds, name)
+
+
+def _outside(actions: Tensor, space: Any) -> Tensor:
+    """Return which numbers of actions are outside their space."""
+    if is_box(space):
+        low, high = space.low - _MARGIN, space.high + _MARGIN
+    else:
+        low = getattr(space, "start", 0)
+        high = low + getattr(space, "nvec", getattr(space, "n", 2)) - 1
+    least, most = (torch.as_tensor(bound, device=actions.device) for bound in (low, high))
+    return ~((actions >= least) & (actions <= most))

@@ -1,0 +1,190 @@
+"""Wrong learners and wrappers of users are reported before a run is created."""
+
+from dataclasses import dataclass
+
+import pytest
+import torch
+
+import operant
+from operant.envs import Wrapper, make
+from operant.envs.conformance import try_once
+from operant.envs.trial import trial_of
+from operant.state import Resumable
+
+TINY = {"budget": 32, "progress": "silent", "evaluate_episodes": 2}
+SMALL = {**TINY, "num_envs": 2, "num_steps": 8, "hidden_sizes": (4,)}
+
+
+@dataclass(frozen=True)
+class Config:
+    """Hyperparameters of a learner from scratch."""
+
+    num_envs: int = 2
+    """Environments per seed."""
+
+
+class Scratch(Resumable):
+    """Learner with the documented methods alone, which plays the first action."""
+
+    STATE = ("consumed", "env")
+
+    def __init__(self, config: Config, env, *, seeds, budget):
+        self.consumed, self.env, self.seeds = 0, env, seeds
+        self.env.reset()
+
+    def act(self, obs, memory, noise):
+        return torch.zeros(len(obs), obs.shape[1], dtype=torch.int64), None
+
+    def noise(self, rows, generator):
+        return torch.rand(len(self.seeds), rows, generator=generator)
+
+    def iterate(self):
+        self.env.step(torch.zeros(self.env.rows, dtype=torch.int64))
+        self.consumed += 2
+        return {}
+
+    def close(self):
+        self.env.close()
+
+
+def train(learner, path, **options):
+    return operant.train(learner, "CartPole-v1", run=path / "run", **{**TINY, **options})
+
+
+def test_the_documented_methods_are_enough(tmp_path):
+    trained = train(Scratch, tmp_path, seeds=2)
+    assert trained.outcome.consumed == 32
+    assert trained.predict([0.0] * 4)[0] == trained.predict([0.0] * 4, deterministic=False)[0] == 0
+    assert operant.resume(tmp_path / "run", budget=40, progress="silent").outcome.evaluation.mean > 0
+
+
+class NoAct(Scratch):
+    act = None
+
+
+class NoNoise(Scratch):
+    noise = close = None
+
+
+class Alone(Scratch):
+    def act(self, obs, memory, noise):
+        return super().act(obs, memory, noise)[0]
+
+
+class Flat(Scratch):
+    def act(self, obs, memory, noise):
+        return super().act(obs, memory, noise)[0].flatten(), None
+
+
+class Third(Scratch):
+    def act(self, obs, memory, noise):
+        return super().act(obs, memory, noise)[0] + (2 if noise is None else 0), None
+
+
+class Real(Scratch):
+    def act(self, obs, memory, noise):
+        return super().act(obs, memory, noise)[0].float(), None
+
+
+class NotCounting(Scratch):
+    consumed = property(lambda self: 0.5, lambda self, value: None)
+
+
+@dataclass(frozen=True)
+class Sparse:
+    """Hyperparameters without the number of environments."""
+
+    rate: float = 0.1
+    """Rate."""
+
+
+class NoRows(Scratch):
+    config: Sparse
+
+
+@pytest.mark.parametrize(
+    ("learner", "said"),
+    [
+        (NoAct, r"NoAct lacks the method act: see operant\.runtime\.learner\.ControlLearner"),
+        (NoNoise, "NoNoise lacks the methods noise, close"),
+        (Alone, r"Alone\.act must return a pair, a tensor of actions and the next hidden state"),
+        (Flat, r"Flat\.act must return actions of shape \(1, 2\), seeds and environments, got \(2,\)"),
+        (Third, r"Third\.act returned the action 2, not in Discrete\(2\)"),
+        (Real, r"Real\.act: actions have dtype torch\.float32, but the action space needs torch\.int64"),
+        (NotCounting, r"NotCounting\.consumed must be an integer"),
+        (NoRows, "Sparse, has no field num_envs: add"),
+    ],
+)
+def test_a_learner_that_cannot_be_trained_is_reported_before_there_is_a_run(learner, said, tmp_path):
+    with pytest.raises(ValueError, match=said):
+        train(learner, tmp_path)
+    assert not (tmp_path / "run").exists()
+
+
+class Silent(Scratch):
+    def iterate(self):
+        super().iterate()
+
+
+def test_metrics_that_are_none_are_named(tmp_path):
+    with pytest.raises(ValueError, match=r"Silent\.iterate returned None: it must return a mapping of metrics"):
+        train(Silent, tmp_path)
+
+
+class Longer(Wrapper):
+    def observation(self, obs):
+        return torch.cat((obs, obs), 1)
+
+
+class Total(Wrapper):
+    def step(self, actions):
+        step = super().step(actions)
+        return step._replace(reward=step.reward.sum())
+
+
+class Missing(Wrapper):
+    STATE = ("visits",)
+
+
+class Drawing(Wrapper):
+    """Wrapper that changes nothing but the global generator of torch."""
+
+    def step(self, actions):
+        torch.rand(())
+        return super().step(actions)
+
+
+@pytest.mark.parametrize(
+    ("wrapper", "said"),
+    [
+        (Longer, r"the wrapper Longer does not fit CartPole-v1: reset\(\) must have shape \[2, 4\], got \[2, 8\]"),
+        (Total, r"the wrapper Total .*: Step\.reward must be a float of shape \[2\] on cpu, got torch\.float32 \[\]"),
+        (Missing, r"the wrapper Missing .*: its state cannot be saved, as STATE names .*'visits'"),
+    ],
+)
+def test_a_wrapper_that_does_not_fit_is_reported_before_there_is_a_run(wrapper, said, tmp_path):
+    with pytest.raises(ValueError, match=said):
+        operant.train("a2c", "CartPole-v1", wrappers=[wrapper], run=tmp_path / "run", **SMALL)
+    assert not (tmp_path / "run").exists()
+
+
+def test_wrappers_of_tables_are_tried_too(tmp_path):
+    with pytest.raises(ValueError, match=r"the wrapper Total does not fit FrozenLake-v1: Step\.reward must be"):
+        operant.train("q-learning", "FrozenLake-v1", wrappers=[Total], run=tmp_path / "run", **TINY)
+    assert not (tmp_path / "run").exists()
+
+
+def test_the_trial_leaves_the_global_generator_and_the_run_as_they_are(tmp_path):
+    plain = operant.train("a2c", "CartPole-v1", run=tmp_path / "plain", **SMALL)
+    before = torch.random.get_rng_state()
+    with trial_of(lambda: Drawing(make("CartPole-v1", 2, [0]))) as env:
+        try_once(env, [0])
+    assert torch.equal(torch.random.get_rng_state(), before)
+    wrapped = operant.train("a2c", "CartPole-v1", wrappers=[Drawing], run=tmp_path / "wrapped", **SMALL)
+    assert torch.equal(*(one.experiment.learner.agent.parameters for one in (plain, wrapped)))
+
+
+def test_an_objective_with_other_parameters_is_rejected(tmp_path):
+    with pytest.raises(ValueError, match=r"objective .* cannot be called: too many positional arguments; expected a"):
+        operant.train("ppo", "CartPole-v1", objective=lambda batch: batch, run=tmp_path / "run", **TINY)
+    assert not (tmp_path / "run").exists()
