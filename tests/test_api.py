@@ -939,3 +939,14 @@ def test_a_rollout_beyond_the_budget_is_reported_before_training(tmp_path, caplo
     caplog.clear()
     operant.train("ppo", "CartPole-v1", run=tmp_path / "whole", budget=64, evaluate_episodes=1, **small)
     assert caplog.text == ""
+
+
+def test_a_wrong_display_of_progress_is_rejected_before_anything_is_written(tmp_path):
+    trained = operant.train("ppo", "CartPole-v1", run=tmp_path / "run", **QUICK)
+    sessions = len(trained.run.facts()["sessions"])
+    with pytest.raises(ValueError, match="progress must be auto, plain or silent, got 'no'"):
+        operant.resume(tmp_path / "run", progress="no")
+    assert (trained.run.outcome()[0], len(trained.run.facts()["sessions"])) == ("finished", sessions)
+    with pytest.raises(ValueError, match="progress must be"):
+        operant.train("ppo", "CartPole-v1", run=tmp_path / "other", **{**QUICK, "progress": "no"})
+    assert not (tmp_path / "other").exists()

@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 
 from operant import catalog, doors
 from operant.build import (
+    NO_WEIGHTS,
     assemble,
     begin_with,
     check_names,
@@ -43,7 +44,7 @@ from operant.runtime.experiment import Answering, Collecting, Experiment, Reacha
 from operant.runtime.generations import keep_samples
 from operant.runtime.learner import HasWeights
 from operant.runtime.ledger import keep_ledgers
-from operant.runtime.progress import ProgressMode, announce
+from operant.runtime.progress import ProgressMode, announce, require_mode
 from operant.runtime.run import Run, RunError
 from operant.runtime.run_paths import TakenError, default_run_path
 from operant.runtime.settings import Settings, counted_seeds, seeds_in_words
@@ -143,6 +144,7 @@ def train(
         OSError: a required server does not respond; nothing was written.
         KeyboardInterrupt: Ctrl-C, after saving the state; after a second one the last checkpoint remains.
     """
+    require_mode(progress)
     entry, parameters = find(algorithm), {name: doors.named(value) for name, value in parameters.items()}
     task, parameters = given(entry, doors.named(task), doors.named(env), parameters, run)
     callbacks = tuple(callbacks) if isinstance(callbacks, Iterator) else callbacks
@@ -166,13 +168,14 @@ def train(
         keeper = stack.enter_context(keeping())
         settings, config, inputs = pin(entry, *_with_bonuses(entry, settings, config, bonus), source)
         resolved = resolve(entry, settings, config)
-        source_learner = None if source is None else _load_source(source, entry)
+        initial = None if source is None else _load_source(source, entry)
         experiment = assemble(entry, settings, config, resolved)
         stopping = stack.enter_context(saving_first(interrupted))
         stack.enter_context(closing(experiment))
         _check_servers(experiment)
-        if source is not None:
-            begin_with(source_learner, experiment.learner, source)
+        if source is not None and initial is not None:
+            learner, its_seeds = initial
+            begin_with(learner, experiment.learner, source, (its_seeds, settings.seeds))
         facts = resolved | _facts(experiment, config, source)
         own = {"inputs": inputs, "outside": None if entry in catalog.ALGORITHMS else entry}
         make = partial(Run.create, settings=settings, config=config, command=command, resolved=facts, **own)
@@ -263,6 +266,7 @@ def resume(
         OSError: a required server does not respond.
         KeyboardInterrupt: as for `train`.
     """
+    require_mode(progress)
     require_own_process()
     callbacks = tuple(callbacks) if isinstance(callbacks, Iterator) else callbacks
     folder = Run.open(run, objects or {})
@@ -341,8 +345,8 @@ def load(
     return Trained(folder, experiment, consumed=load_best_weights(folder, experiment))
 
 
-def _load_source(path: Path, entry: catalog.Algorithm) -> Any:
-    """Load the learner of a run whose weights initialize another algorithm, and close its environments.
+def _load_source(path: Path, entry: catalog.Algorithm) -> tuple[Any, tuple[int, ...]]:
+    """Load the learner and seeds of a run whose weights initialize another algorithm, and close its environments.
 
     Raises:
         ValueError: the algorithm cannot start from its weights.
@@ -354,12 +358,16 @@ def _load_source(path: Path, entry: catalog.Algorithm) -> Any:
         other, learner = source.run.entry, source.experiment.learner
         files = {catalog.find(algorithm.root).module for algorithm in (entry, other)}
         related = len(files) == 1 or (entry.on_policy and other.on_policy)
-        if entry.package != other.package or not related or not isinstance(learner, HasWeights):
+        if entry.package == other.package and related and not isinstance(learner, HasWeights):
+            raise ValueError(
+                f"{entry.name} cannot start from {path}: {other.name} has no weights to copy; {NO_WEIGHTS}"
+            )
+        if entry.package != other.package or not related:
             raise ValueError(
                 f"{entry.name} cannot start from the weights of {other.name} in {path}; init takes runs of deep "
                 "control, on-policy methods those of each other, and off-policy methods those of the same file"
             )
-        return learner
+        return learner, source.run.settings.seeds
 
 
 def _seeds(seeds: Any, first: int) -> tuple[int, ...]:

@@ -3,7 +3,7 @@
 import importlib
 import logging
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import fields, replace
 from importlib.util import find_spec
 from pathlib import Path
@@ -33,6 +33,9 @@ TRAINING = ("env", "seeds", "seed", "budget", "run", "init", "preset", "config",
 
 LANGUAGE = ("transformers", "tokenizers", "peft", "datasets")
 """Required packages of the extra `language`."""
+
+NO_WEIGHTS = "give it `learned`, a dictionary of its weights by name (operant.runtime.learner.HasWeights)"
+"""Fix for a learner whose weights cannot be copied."""
 
 _LAYOUT = (
     *("hidden_sizes", "share_features", "critic_ensemble_size", "n_critics", "rnn_hidden_size", "dueling", "scale_obs"),
@@ -218,20 +221,24 @@ def reassemble(folder: Run, remote_code: bool, accept_changes: bool = False) -> 
     return assemble(entry, settings, config, resolved)
 
 
-def begin_with(source: Any, learner: Any, path: Path) -> None:
+def begin_with(source: Any, learner: Any, path: Path, seeds: tuple[Sequence[int], Sequence[int]]) -> None:
     """Copy the weights of another run's learner: by seed if both have the same seeds, else by index.
 
     Args:
         source: learner of the other run.
         learner: learner to initialize.
         path: folder of the other run, for messages.
+        seeds: seeds of the other run, and of this one.
 
     Raises:
-        ValueError: the networks or the number of seeds differ.
+        ValueError: the networks or the number of seeds differ, or the learner has no weights to initialize.
     """
+    if not hasattr(learner, "learned"):
+        raise ValueError(f"{type(learner).__name__} cannot start from the weights of {path}: {NO_WEIGHTS}")
     weights: Weights = source.learned
-    if set(source.seeds) == set(learner.seeds):
-        indices = [source.seeds.index(seed) for seed in learner.seeds]
+    before, now = seeds
+    if set(before) == set(now):
+        indices = [before.index(seed) for seed in now]
         weights = {name: tensor[indices] for name, tensor in weights.items()}
     try:
         _compare(_semantics(source), _semantics(learner))
@@ -260,12 +267,15 @@ def _agent(learner: object) -> NetworkAgent | None:
 def _semantics(learner: Any) -> dict[str, Any]:
     """Return the activation, and the number of logits of each discrete action component."""
     agent = _agent(learner)
-    return {"activation": learner.config.activation, "choices": [] if agent is None else list(agent.head.choices)}
+    config: Any = getattr(learner, "config", None)
+    activation = {"activation": config.activation} if hasattr(config, "activation") else {}
+    return {**activation, "choices": [] if agent is None else list(agent.head.choices)}
 
 
 def _layout(learner: Any) -> dict[str, Any]:
     """Return properties in which networks with equal parameters can differ, and the critic's target."""
-    traits = {name: getattr(learner.config, name) for name in _LAYOUT if hasattr(learner.config, name)}
+    config = getattr(learner, "config", None)
+    traits = {name: getattr(config, name) for name in _LAYOUT if hasattr(config, name)}
     traits |= {f"layout of the {name}": layout for name, layout in _modules(learner).items()}
     agent = _agent(learner)
     if agent is not None:

@@ -140,6 +140,18 @@ def test_a_callback_of_the_command_line_is_called_again_by_resume(cli, tmp_path)
     assert (status, "there is no file" in err) == (2, True)
 
 
+def test_a_callback_that_stops_before_the_first_update_ends_with_an_evaluation(cli, tmp_path):
+    (tmp_path / "now.py").write_text(
+        "import operant\n\n\nclass Now(operant.Callback):\n    def should_stop(self, consumed):\n        return True\n"
+    )
+    path = tmp_path / "run"
+    status, out, err = cli("train", "ppo", "CartPole-v1", *TINY, "--run", path, "--callback", tmp_path / "now.py:Now")
+    assert (status, "callback Now ended training at 0 of" in err) == (0, True)
+    assert "The last evaluation, with greedy actions:" in out
+    assert Run.open(path).outcome() == ("finished", "callback Now stopped it")
+    assert Run.open(path).checkpoints.latest()[1] == 0
+
+
 def test_a_run_begins_with_another(cli, run, tmp_path):
     status, _, _ = cli("train", "ppo", "CartPole-v1", *TINY, "--run", tmp_path / "run", "--init", run)
     assert status == 0

@@ -58,6 +58,39 @@ def test_the_documented_methods_are_enough(tmp_path):
     assert operant.resume(tmp_path / "run", budget=40, progress="silent").outcome.evaluation.mean > 0
 
 
+class Counting(Scratch):
+    """Learner with a weight per seed."""
+
+    STATE = ("consumed", "env", "weight")
+
+    def __init__(self, config: Config, env, *, seeds, budget):
+        super().__init__(config, env, seeds=seeds, budget=budget)
+        del self.seeds
+        self.count, self.weight = len(seeds), torch.tensor([float(seed) for seed in seeds])
+
+    @property
+    def learned(self):
+        return {"weight": self.weight}
+
+    def noise(self, rows, generator):
+        return torch.rand(self.count, rows, generator=generator)
+
+
+def test_a_learner_with_weights_starts_from_another_run(tmp_path):
+    operant.train(Counting, "CartPole-v1", run=tmp_path / "first", seeds=[3, 1], **TINY)
+    for seeds, weights in (([1, 3], [1.0, 3.0]), ([5, 6], [3.0, 1.0])):
+        run = tmp_path / f"run-{seeds[0]}"
+        again = operant.train(Counting, "CartPole-v1", run=run, seeds=seeds, init=tmp_path / "first", **TINY)
+        assert again.experiment.learner.weight.tolist() == weights
+    assert (tmp_path / "first" / "best").is_dir()
+    operant.train(Scratch, "CartPole-v1", run=tmp_path / "none", **TINY)
+    for learner, source in ((Scratch, "none"), (Scratch, "first"), (Counting, "none")):
+        with pytest.raises(
+            ValueError, match=r"cannot start from .*: give it `learned`|no weights to copy; give it `learn"
+        ):
+            operant.train(learner, "CartPole-v1", run=tmp_path / "x", init=tmp_path / source, **TINY)
+
+
 class NoAct(Scratch):
     act = None
 

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Generator, Iterable
 from dataclasses import dataclass, replace
 from types import TracebackType
-from typing import Literal, Self
+from typing import Literal, Self, get_args
 
 from rich.console import Console
 from rich.progress import BarColumn, TaskID, TextColumn
@@ -15,6 +15,12 @@ from rich.progress import Progress as Bar
 
 ProgressMode = Literal["auto", "plain", "silent"]
 """`auto`: a live line on a terminal, otherwise as `plain`: a line every 10 seconds; `silent`: none."""
+
+
+def require_mode(mode: str) -> None:
+    """Raise ValueError unless a mode is one of `ProgressMode`."""
+    if mode not in get_args(ProgressMode):
+        raise ValueError(f"progress must be auto, plain or silent, got {mode!r}")
 
 
 class _Console(Console):
@@ -94,8 +100,7 @@ class Progress:
         Raises:
             ValueError: the mode is unknown.
         """
-        if mode not in ("auto", "plain", "silent"):
-            raise ValueError(f"progress must be auto, plain or silent, got {mode!r}")
+        require_mode(mode)
         self._console = console or _Console(stderr=True)
         self._title, self._budget, self._every, self._now = title, budget, every, now
         self._silent = mode == "silent"
