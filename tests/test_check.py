@@ -5,6 +5,7 @@ import operant
 from operant import streams
 from operant.check import LearnerError, check_learner
 from operant.control import A2C
+from operant.envs import make
 from operant.state import Resumable, State
 
 SMALL = {"num_envs": 2, "hidden_sizes": (4,)}
@@ -128,6 +129,57 @@ class MixesSeeds(Mean):
         return super().drawn().mean().expand(len(self.seeds))
 
 
+class DrawsFromFirst(Mean):
+    def drawn(self):
+        return torch.rand((), generator=self.streams[0]).expand(len(self.seeds))
+
+
+class AveragesLater(Mean):
+    """Learner that overwrites all seeds but the first in its second iteration."""
+
+    def iterate(self):
+        metrics = super().iterate()
+        if self.consumed > 4:
+            self.weights[1:] = self.weights.mean()
+        return metrics
+
+
+class AveragesState(AveragesLater):
+    learned = None
+
+
+class Acts(Mean):
+    """Learner with a policy."""
+
+    def __init__(self, seeds):
+        super().__init__(seeds)
+        self.env = make("CartPole-v1", 3, seeds)
+
+    def act(self, obs, memory, noise):
+        return torch.zeros(obs.shape[:2], dtype=torch.int64), None
+
+    def noise(self, rows, generator):
+        return torch.rand(len(self.seeds), rows, generator=generator)
+
+
+class NeverActs(Acts):
+    act = None
+
+
+class NeverDraws(Acts):
+    noise = None
+
+
+class ActsFlat(Acts):
+    def act(self, obs, memory, noise):
+        return super().act(obs, memory, noise)[0].flatten(), None
+
+
+class ActsOutside(Acts):
+    def act(self, obs, memory, noise):
+        return super().act(obs, memory, noise)[0] + (0 if noise is None else 7), None
+
+
 class ClosesOnce(Mean):
     closed = False
 
@@ -143,6 +195,7 @@ class NeverCloses(Mean):
 
 def test_a_learner_that_keeps_the_contract_passes():
     check_learner(Mean)
+    check_learner(Acts)
     check_learner(Mean, seeds=(5,), iterations=1)
 
 
@@ -170,12 +223,19 @@ def test_a_learner_that_keeps_the_contract_passes():
             "a state that lacks 'weights' raised an error, but has changed state entry /consumed: inherit from",
         ),
         (SavesSets, "state_dict returned a value that checkpoints cannot store: state entry /seen is a set"),
-        (MixesSeeds, "metric 'losses/error' of the first seed differs by .* without the other seeds: sum losses"),
+        (MixesSeeds, "metric 'losses/error' of seed 0 differs by .* without the other seeds: sum losses"),
+        (DrawsFromFirst, "metric 'losses/error' of seed 1 differs by .* without the other seeds"),
+        (AveragesLater, "weight 'weights' of seed 1 differs by .* without the other seeds"),
+        (AveragesState, "state entry /weights of seed 1 differs by .* without the other seeds"),
+        (NeverActs, "NeverActs has no method 'act'"),
+        (NeverDraws, "NeverDraws has no method 'noise'"),
+        (ActsFlat, r"ActsFlat\.act must return actions of shape \(2, 3\), .*, got \(6,\)"),
+        (ActsOutside, r"ActsOutside\.act returned the action 7, not in Discrete\(2\)"),
         (
             ClosesOnce,
             r"close failed when called twice \(RuntimeError\('closed already'\)\): the second call must do nothing",
         ),
-        (NeverCloses, "NeverCloses has no method 'close': see operant.runtime.learner.Learner"),
+        (NeverCloses, "NeverCloses has no method 'close': see operant.runtime.learner.ControlLearner"),
     ],
 )
 def test_a_learner_that_breaks_the_contract_raises_an_error_with_place_and_fix(kind, message):

@@ -11,8 +11,9 @@ from torch import Tensor
 
 from operant.build import check_names, find, package
 from operant.envs.base import is_mapping
+from operant.runtime.acting import try_policy
 from operant.runtime.encoding import flatten, unflatten
-from operant.runtime.learner import HasWeights
+from operant.runtime.learner import METHODS, HasWeights
 from operant.runtime.metrics_window import LOSSES
 from operant.runtime.settings import Settings
 from operant.state import State, clone
@@ -20,6 +21,11 @@ from operant.tensors import nested
 
 Make = Callable[[Sequence[int]], Any]
 """Function that creates a new learner for the given seeds."""
+
+ACTING = ("act", "noise")
+"""Methods of policies, which learners in other packages than deep control may lack."""
+
+_ENVIRONMENTS = ("env", "agent.collector.env", "collector.env")
 
 RESUMABLE = "name it in STATE, if the learner inherits from operant.state.Resumable"
 
@@ -46,7 +52,9 @@ def check_learner(
     - learners with equal seeds give the same results, bit for bit;
     - a new learner that loads the state of another continues with the same results, bit for bit;
     - loading a state that lacks an entry, or has a tensor of another shape, raises an error and changes nothing;
-    - a seed gives the same results alone and with other seeds;
+    - every seed gives the same results alone and with other seeds;
+    - a policy returns actions of the right shape within the action space, greedily and with noise, if the learner has
+      one and its environments are known: with a task, or as the attribute `env`;
     - `close` can be called twice.
 
     Use small networks and few environments: the check runs about ten iterations.
@@ -87,7 +95,8 @@ def check_learner(
         _check_resumption(first, make(seeds))
         _check_refusals(first, make(seeds))
         if len(seeds) > 1:
-            _check_neighbors(make(seeds), make(seeds[:1]), rtol)
+            _check_neighbors(make, seeds, iterations, rtol)
+        _check_actions(make(seeds), len(seeds))
         _check_close(first)
 
 
@@ -104,10 +113,11 @@ def _named(learner: Any, task: str | None, seeds: Sequence[int], budget: int, pa
 
 
 def _require_parts(learner: Any) -> None:
-    for name in ("iterate", "state_dict", "load_state_dict", "close"):
-        if not callable(getattr(learner, name, None)):
+    acts = any(hasattr(learner, name) for name in ACTING)
+    for name in METHODS:
+        if not callable(getattr(learner, name, None)) and (acts or name not in ACTING):
             raise LearnerError(
-                f"{type(learner).__name__} has no method {name!r}: see operant.runtime.learner.Learner; "
+                f"{type(learner).__name__} has no method {name!r}: see operant.runtime.learner.ControlLearner; "
                 "operant.state.Resumable provides state_dict and load_state_dict"
             )
     consumed = getattr(learner, "consumed", None)
@@ -220,25 +230,60 @@ def _check_refusals(other: Any, learner: Any) -> None:
         )
 
 
-def _check_neighbors(block: Any, alone: Any, rtol: float) -> None:
-    reports = block.iterate(), alone.iterate()
-    pairs = {f"metric {name!r}": [report.get(name) for report in reports] for name in reports[0]}
-    if isinstance(block, HasWeights) and is_mapping(weights := block.learned):
-        pairs |= {f"weight {name!r}": [weights[name], alone.learned[name]] for name in weights}
-    for what, (with_others, without) in pairs.items():
-        if without is None:
-            raise LearnerError(f"{what} is reported for several seeds but not for a single one: always report the same")
-        left, right = torch.as_tensor(with_others).detach(), torch.as_tensor(without).detach()
-        if not left.dim() or left.shape[1:] != right.shape[1:]:
-            continue
-        here, there = left[0].double().cpu(), right[0].double().cpu()
-        scale = max(1.0, float(there.nan_to_num().abs().max())) if there.numel() else 1.0
-        if not torch.allclose(here, there, rtol=0.0, atol=rtol * scale, equal_nan=True):
-            raise LearnerError(
-                f"{what} of the first seed differs by {float((here - there).abs().max()):.3g} from its value without "
-                "the other seeds: sum losses over seeds, clip and normalize each seed separately, and use separate "
-                "random streams for each"
-            )
+def _check_neighbors(make: Make, seeds: Sequence[int], iterations: int, rtol: float) -> None:
+    """Compare every seed among the others with that seed alone, after some iterations."""
+    block = make(seeds)
+    together = _results(block, iterations)
+    for index, seed in enumerate(seeds):
+        alone = _results(make([seed]), iterations)
+        for what, with_others in together.items():
+            if what not in alone:
+                raise LearnerError(
+                    f"{what} is reported for several seeds but not for a single one: always report the same"
+                )
+            _compare(what, (with_others, alone[what]), index, seed, rtol)
+
+
+def _results(learner: Any, iterations: int) -> dict[str, Tensor]:
+    """Return the metrics of the last of some iterations, and the weights or else the tensors of the state."""
+    reported: Mapping[str, Any] = {}
+    for _ in range(iterations):
+        reported = learner.iterate()
+    found = {f"metric {name!r}": torch.as_tensor(value) for name, value in reported.items()}
+    if isinstance(learner, HasWeights) and is_mapping(weights := learner.learned):
+        return found | {f"weight {name!r}": tensor for name, tensor in weights.items()}
+    tensors = flatten(_state(learner))[1]
+    return found | {f"state entry {path}": part for path, part in tensors.items() if part.is_floating_point()}
+
+
+def _compare(what: str, pair: tuple[Tensor, Tensor], index: int, seed: int, rtol: float) -> None:
+    left, right = (tensor.detach() for tensor in pair)
+    if not left.dim() or left.shape[1:] != right.shape[1:] or len(right) != 1 or index >= len(left):
+        return
+    here, there = left[index].double().cpu(), right[0].double().cpu()
+    scale = max(1.0, float(there.nan_to_num().abs().max())) if there.numel() else 1.0
+    if not torch.allclose(here, there, rtol=0.0, atol=rtol * scale, equal_nan=True):
+        raise LearnerError(
+            f"{what} of seed {seed} differs by {float((here - there).abs().max()):.3g} from its value without the "
+            "other seeds: sum losses over seeds, clip and normalize each seed separately, and use separate random "
+            "streams for each"
+        )
+
+
+def _check_actions(learner: Any, seeds: int) -> None:
+    env = next((found for path in _ENVIRONMENTS if (found := _attribute(learner, path)) is not None), None)
+    if env is None or not hasattr(learner, "act"):
+        return
+    try:
+        try_policy(learner, env, seeds, type(learner).__name__)
+    except ValueError as error:
+        raise LearnerError(str(error)) from error
+
+
+def _attribute(thing: Any, path: str) -> Any:
+    for name in path.split("."):
+        thing = getattr(thing, name, None)
+    return thing
 
 
 def _check_close(learner: Any) -> None:
