@@ -2,11 +2,14 @@ import re
 import shutil
 from pathlib import Path
 
+import gymnasium
 import pytest
 
 from operant.cli.errors import explain, ran_out_of_memory, report_bug
 from operant.runtime.run import RUN_NOTE, Run, RunError
 from operant.runtime.settings import Settings
+
+SHORT = ["--budget", 64, "--num-envs", 2, "--progress", "silent"]
 
 
 def raised(function, *arguments):
@@ -23,7 +26,6 @@ def raised(function, *arguments):
         (RunError("a"), "a", 2),
         (OSError("a"), "a", 1),
         (SyntaxError("invalid syntax", ("file.py", 3, 1, "def f(:")), "file.py, line 3: invalid syntax", 2),
-        (TypeError("E.__init__() missing 1 required positional argument: 'size'"), "kwargs={...}", 2),
         (
             MemoryError(),
             "out of memory (MemoryError); lower --num-envs, --num-steps, --num-minibatches, --hidden-sizes or --seeds",
@@ -49,6 +51,70 @@ def test_an_error_in_code_of_the_user_names_the_line(tmp_path):
     names = {}
     exec(compile(path.read_text(), str(path), "exec"), names)  # noqa: S102 - the test's own text
     assert explain(raised(names["fail"])) == (f"{path}, line 2: KeyError: 'nope'; --debug shows the traceback", 1)
+
+
+def test_missing_arguments_of_an_environment_are_passed_at_its_registration():
+    gymnasium.register("OperantTestNeedy-v0", lambda size: None)
+    error = raised(gymnasium.make, "OperantTestNeedy-v0")
+    del gymnasium.registry["OperantTestNeedy-v0"]
+    in_gymnasium = error.__traceback__.tb_next  # without the frame of this file
+    message, status = explain(error.with_traceback(in_gymnasium))
+    assert (status, "kwargs={...}" in message) == (2, True)
+    assert explain(TypeError("E.__init__() missing 1 required positional argument: 'size'")) is None
+
+
+ALGORITHM = """
+import torch
+from operant.control import A2C
+from operant.envs import Wrapper
+
+
+class Fails(A2C):
+    def iterate(self):
+        {iterate}
+        return super().iterate()
+
+
+class Wrong(Wrapper):
+    def observation(self, obs):
+        raise ValueError("boom")
+
+
+class Needy(A2C):
+    def __init__(self, config, env, size, *, seeds, budget):
+        super().__init__(config, env, seeds=seeds, budget=budget)
+"""
+
+
+@pytest.mark.parametrize(
+    ("iterate", "said"),
+    [
+        ("raise ValueError('boom')", "ValueError: boom"),
+        ("Wrong()", "TypeError: Wrapper.__init__() missing 1 required positional argument: 'env'"),
+        ("torch.zeros(2).view(3)", "RuntimeError: shape '[3]' is invalid for input of size 2"),
+    ],
+)
+def test_an_error_of_an_own_algorithm_in_training_names_its_line(iterate, said, cli, tmp_path):
+    path = tmp_path / "own.py"
+    path.write_text(ALGORITHM.format(iterate=iterate))
+    status, _, err = cli("train", f"{path}:Fails", "CartPole-v1", *SHORT, "--run", tmp_path / "run")
+    assert (status, err.splitlines()[-1]) == (
+        1,
+        f"operant: error: {path}, line 9: {said}; --debug shows the traceback",
+    )
+
+
+def test_errors_before_a_run_is_created_are_wrong_use_with_a_place(cli, tmp_path):
+    path = tmp_path / "own.py"
+    path.write_text(ALGORITHM.format(iterate="pass"))
+    status, _, err = cli("train", "a2c", "CartPole-v1", *SHORT, "--wrapper", f"{path}:Wrong", "--run", tmp_path / "run")
+    assert (status, f"{path}, line 15: ValueError: boom" in err) == (2, True)
+    status, _, err = cli("train", f"{path}:Needy", "CartPole-v1", *SHORT, "--run", tmp_path / "run")
+    assert (status, "own.py:Needy cannot be called with (config, env, seeds=..., budget=...): missing" in err) == (
+        2,
+        True,
+    )
+    assert not (tmp_path / "run").exists()
 
 
 def test_the_traceback_is_kept_in_the_folder_of_the_run_or_a_temporary_file(tmp_path):

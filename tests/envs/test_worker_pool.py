@@ -407,9 +407,9 @@ def test_rows_with_other_spaces_are_rejected(pool):
 
 def test_a_mistake_in_the_environment_names_task_call_and_rows(pool):
     env = wrapped(pool(), Broken)
-    with pytest.raises(
-        EnvError, match=r"Still: step\(\).*ZeroDivisionError in environments 0, 2: one by nought"
-    ) as caught:
+    line = Broken.step.__code__.co_firstlineno + 1
+    said = rf"Still: step\(\).*ZeroDivisionError in environments 0, 2: one by nought \({__file__}, line {line}\)\. Fix"
+    with pytest.raises(EnvError, match=said) as caught:
         env.step(ACTIONS)
     assert isinstance(caught.value.__cause__, ZeroDivisionError)
 

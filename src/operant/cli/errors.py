@@ -1,12 +1,12 @@
 """One-line error messages and exit statuses of the command line."""
 
 import re
-import sysconfig
 import tempfile
 import traceback
 from collections.abc import Sequence
 from pathlib import Path
 
+from operant.doors import is_installed
 from operant.runtime.files import meant
 from operant.runtime.run import RUN_NOTE
 
@@ -40,7 +40,12 @@ def explain(error: Exception, arguments: Sequence[str] = ()) -> tuple[str, int] 
     message = str(error)
     if isinstance(error, OSError) and message.startswith("[Errno") and error.filename is not None:
         message = f"{meant(str(error.filename))}: {error.strerror}"
-    if isinstance(error, ValueError | ModuleNotFoundError | FileNotFoundError | RunError):
+    usage = ValueError | ModuleNotFoundError | FileNotFoundError | RunError
+    if location := "" if ran_out_of_memory(error) else _user_location(error):
+        training = any(note.startswith(RUN_NOTE) for note in getattr(error, "__notes__", []))
+        status = USAGE if isinstance(error, usage) and not training else FAILURE
+        return f"{location}: {type(error).__name__}: {error}; --debug shows the traceback", status
+    if isinstance(error, usage):
         return message, USAGE
     return (message, FAILURE) if isinstance(error, failures) else _explain_others(error, arguments)
 
@@ -52,14 +57,12 @@ def _explain_others(error: Exception, arguments: Sequence[str]) -> tuple[str, in
         explanation = f"out of memory ({_first_line(error)}); {_memory_advice(arguments)}", FAILURE
     elif isinstance(error, RecursionError) and _innermost(error).startswith(("json", "tomllib")):
         explanation = "a file is nested too deeply", USAGE
-    elif isinstance(error, TypeError) and _MISSING.search(str(error)):
+    elif isinstance(error, TypeError) and _MISSING.search(str(error)) and _innermost(error).startswith("gymnasium"):
         explanation = f"{error}; pass the arguments to gymnasium.register(..., kwargs={{...}})", USAGE
     elif isinstance(error, SyntaxError) and error.filename:
         explanation = f"{error.filename}, line {error.lineno}: {error.msg}", USAGE
     elif type(error).__name__ in ("SandboxError", "RewardError"):
         explanation = _first_and_last_lines(error), FAILURE
-    elif location := _user_location(error):
-        explanation = f"{location}: {type(error).__name__}: {error}; --debug shows the traceback", FAILURE
     return explanation
 
 
@@ -117,16 +120,14 @@ def _innermost(error: BaseException) -> str:
 
 
 def _user_location(error: BaseException) -> str:
-    """Return file and line of the user's code that raised an error; empty if operant or a library raised it."""
-    frames = list(traceback.walk_tb(error.__traceback__))
-    if not frames:
-        return ""
-    frame, line = frames[-1]
-    path = Path(frame.f_code.co_filename)
-    library = [_PACKAGE, *(Path(sysconfig.get_path(name)).resolve() for name in ("stdlib", "purelib", "platlib"))]
-    if not path.is_file() or any(path.resolve().is_relative_to(folder) for folder in library):
-        return ""
-    return "" if "site-packages" in path.parts else f"{path}, line {line}"
+    """Return file and line of the user's code that raised an error, itself or in a library; empty if operant did."""
+    for frame, line in reversed(list(traceback.walk_tb(error.__traceback__))):
+        path = Path(frame.f_code.co_filename)
+        if path.is_file() and path.resolve().is_relative_to(_PACKAGE):
+            return ""
+        if path.is_file() and not is_installed(path.resolve()):
+            return f"{path}, line {line}"
+    return ""
 
 
 def _temporary() -> Path:

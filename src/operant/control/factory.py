@@ -199,6 +199,7 @@ def _assemble(
             f"the configuration of {algorithm.name}, {type(config).__name__}, has no field num_envs: add the number of "
             "environments per seed, as in `num_envs: int = 1`"
         )
+    _require_call(learner_class, algorithm)
     _require_memory(settings, config, torch.device(device))
     _try(learner_class, algorithm, settings, config, torch.device(device))
     options: dict[str, Any] = {"algorithm": algorithm.name} if _takes(learner_class, "algorithm") else {}
@@ -251,6 +252,20 @@ def _try(
             lambda: envs(config.num_envs),
             seeds,
         )
+
+
+def _require_call(learner_class: Any, algorithm: catalog.Algorithm) -> None:
+    """Check the parameters of a learner's constructor.
+
+    Raises:
+        ValueError: if it cannot be called.
+    """
+    try:
+        signature(learner_class).bind(None, None, seeds=None, budget=None)
+    except TypeError as error:
+        raise ValueError(
+            f"{algorithm.name} cannot be called with (config, env, seeds=..., budget=...): {error}"
+        ) from error
 
 
 def _takes(learner_class: Any, name: str) -> bool:

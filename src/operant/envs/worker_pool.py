@@ -131,7 +131,8 @@ class WorkerPool:
         failed = {index: answer.error for index, answer in answers.items() if answer.error is not None}
         if failed and command != "make":
             rows = sorted({env.places[index][answers[index].row] for index in failed})
-            raise env_error(env.task, command, next(iter(failed.values())), rows)
+            index, error = next(iter(failed.items()))
+            raise env_error(env.task, command, error, rows, at=answers[index].place)
         if failed:
             raise next(iter(failed.values()))
         if command == "step":  # all other commands are repeated when a lost worker is replaced

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from operant.envs.base import is_mapping
 from operant.envs.infos import scalars
+from operant.envs.workers import place
 
 PATIENCE = 10.0
 """Seconds after which an idle worker checks whether its parent is alive."""
@@ -35,11 +36,13 @@ class Answer(NamedTuple):
         value: the result.
         error: error raised by an environment, instead of a result.
         row: index of that environment in the worker.
+        place: its line that raised the error, if known (`operant.envs.workers.place`).
     """
 
     value: Any = None
     error: Exception | None = None
     row: int = 0
+    place: str = ""
 
 
 class Made(NamedTuple):
@@ -82,14 +85,14 @@ def observation_buffers(space: gymnasium.Space[Any], rows: int, buffer: memoryvi
     """
     end = 0
 
-    def place(shape: int | Sequence[int], dtype: Any = None) -> Any:
+    def array(shape: int | Sequence[int], dtype: Any = None) -> Any:
         nonlocal end
         start, dtype = end, np.dtype(dtype or np.float64)
         whole = tuple(np.atleast_1d(shape))
         end += -(-math.prod(whole) * dtype.itemsize // _ALIGNMENT) * _ALIGNMENT
         return None if buffer is None else np.ndarray(whole, dtype, buffer=buffer, offset=start)
 
-    arrays = create_empty_array(space, rows, fn=place)
+    arrays = create_empty_array(space, rows, fn=array)
     return end, arrays
 
 
@@ -190,7 +193,7 @@ class Groups:
         try:
             return Answer(getattr(group, command)(*payload))
         except Exception as error:
-            return Answer(error=sendable(error), row=group.row)
+            return Answer(error=sendable(error), row=group.row, place=place(error))
 
     def close(self) -> None:
         """Close all environments."""

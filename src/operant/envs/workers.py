@@ -127,7 +127,7 @@ def require_positive(deadline: float) -> None:
         raise ValueError(f"deadline must be a positive number of seconds, got {deadline}")
 
 
-def env_error(task: str, call: str, error: BaseException, rows: Iterable[int] = ()) -> EnvError:
+def env_error(task: str, call: str, error: BaseException, rows: Iterable[int] = (), *, at: str = "") -> EnvError:
     """Return a detailed error for an error raised by `reset` or `step` of an environment.
 
     Args:
@@ -135,12 +135,13 @@ def env_error(task: str, call: str, error: BaseException, rows: Iterable[int] = 
         call: name of the method.
         error: raised error.
         rows: indices of the environments, if known.
+        at: `place` of an error of another process, which has no traceback here.
     """
     failed = _listed(rows)
     where = f" in environments {failed}" if failed else ""
     found = EnvError(
         f"{task}: {call}() of the environment raised {type(error).__name__}{where}: {str(error).rstrip('.')}"
-        f"{place(error) or _contract(call, error)}. "
+        f"{at or place(error) or _contract(call, error)}. "
         "Fix the environment; `operant resume` then continues from the last checkpoint, if there is one"
     )
     found.__cause__ = error
