@@ -168,14 +168,13 @@ def train(
         keeper = stack.enter_context(keeping())
         settings, config, inputs = pin(entry, *_with_bonuses(entry, settings, config, bonus), source)
         resolved = resolve(entry, settings, config)
-        initial = None if source is None else _load_source(source, entry)
+        initial = (None, ()) if source is None else _load_source(source, entry)
         experiment = assemble(entry, settings, config, resolved)
         stopping = stack.enter_context(saving_first(interrupted))
         stack.enter_context(closing(experiment))
         _check_servers(experiment)
-        if source is not None and initial is not None:
-            learner, its_seeds = initial
-            begin_with(learner, experiment.learner, source, (its_seeds, settings.seeds))
+        if source is not None:
+            begin_with(*initial, experiment.learner, settings.seeds, source)
         facts = resolved | _facts(experiment, config, source)
         own = {"inputs": inputs, "outside": None if entry in catalog.ALGORITHMS else entry}
         make = partial(Run.create, settings=settings, config=config, command=command, resolved=facts, **own)

@@ -221,14 +221,15 @@ def reassemble(folder: Run, remote_code: bool, accept_changes: bool = False) -> 
     return assemble(entry, settings, config, resolved)
 
 
-def begin_with(source: Any, learner: Any, path: Path, seeds: tuple[Sequence[int], Sequence[int]]) -> None:
+def begin_with(source: Any, before: Sequence[int], learner: Any, now: Sequence[int], path: Path) -> None:
     """Copy the weights of another run's learner: by seed if both have the same seeds, else by index.
 
     Args:
         source: learner of the other run.
+        before: seeds of the other run.
         learner: learner to initialize.
+        now: its seeds.
         path: folder of the other run, for messages.
-        seeds: seeds of the other run, and of this one.
 
     Raises:
         ValueError: the networks or the number of seeds differ, or the learner has no weights to initialize.
@@ -236,7 +237,6 @@ def begin_with(source: Any, learner: Any, path: Path, seeds: tuple[Sequence[int]
     if not hasattr(learner, "learned"):
         raise ValueError(f"{type(learner).__name__} cannot start from the weights of {path}: {NO_WEIGHTS}")
     weights: Weights = source.learned
-    before, now = seeds
     if set(before) == set(now):
         indices = [before.index(seed) for seed in now]
         weights = {name: tensor[indices] for name, tensor in weights.items()}

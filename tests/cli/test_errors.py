@@ -54,7 +54,11 @@ def test_an_error_in_code_of_the_user_names_the_line(tmp_path):
 
 
 def test_missing_arguments_of_an_environment_are_passed_at_its_registration():
-    gymnasium.register("OperantTestNeedy-v0", lambda size: None)
+    class Sized:
+        def __init__(self, size):
+            self.size = size
+
+    gymnasium.register("OperantTestNeedy-v0", Sized)
     error = raised(gymnasium.make, "OperantTestNeedy-v0")
     del gymnasium.registry["OperantTestNeedy-v0"]
     in_gymnasium = error.__traceback__.tb_next  # without the frame of this file

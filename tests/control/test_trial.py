@@ -1,4 +1,4 @@
-"""Wrong learners and wrappers of users are reported before a run is created."""
+"""Wrong learners of users are reported before a run is created."""
 
 from dataclasses import dataclass
 
@@ -6,13 +6,9 @@ import pytest
 import torch
 
 import operant
-from operant.envs import Wrapper, make
-from operant.envs.conformance import try_once
-from operant.envs.trial import trial_of
 from operant.state import Resumable
 
 TINY = {"budget": 32, "progress": "silent", "evaluate_episodes": 2}
-SMALL = {**TINY, "num_envs": 2, "num_steps": 8, "hidden_sizes": (4,)}
 
 
 @dataclass(frozen=True)
@@ -162,59 +158,6 @@ class Silent(Scratch):
 def test_metrics_that_are_none_are_named(tmp_path):
     with pytest.raises(ValueError, match=r"Silent\.iterate returned None: it must return a mapping of metrics"):
         train(Silent, tmp_path)
-
-
-class Longer(Wrapper):
-    def observation(self, obs):
-        return torch.cat((obs, obs), 1)
-
-
-class Total(Wrapper):
-    def step(self, actions):
-        step = super().step(actions)
-        return step._replace(reward=step.reward.sum())
-
-
-class Missing(Wrapper):
-    STATE = ("visits",)
-
-
-class Drawing(Wrapper):
-    """Wrapper that changes nothing but the global generator of torch."""
-
-    def step(self, actions):
-        torch.rand(())
-        return super().step(actions)
-
-
-@pytest.mark.parametrize(
-    ("wrapper", "said"),
-    [
-        (Longer, r"the wrapper Longer does not fit CartPole-v1: reset\(\) must have shape \[2, 4\], got \[2, 8\]"),
-        (Total, r"the wrapper Total .*: Step\.reward must be a float of shape \[2\] on cpu, got torch\.float32 \[\]"),
-        (Missing, r"the wrapper Missing .*: its state cannot be saved, as STATE names .*'visits'"),
-    ],
-)
-def test_a_wrapper_that_does_not_fit_is_reported_before_there_is_a_run(wrapper, said, tmp_path):
-    with pytest.raises(ValueError, match=said):
-        operant.train("a2c", "CartPole-v1", wrappers=[wrapper], run=tmp_path / "run", **SMALL)
-    assert not (tmp_path / "run").exists()
-
-
-def test_wrappers_of_tables_are_tried_too(tmp_path):
-    with pytest.raises(ValueError, match=r"the wrapper Total does not fit FrozenLake-v1: Step\.reward must be"):
-        operant.train("q-learning", "FrozenLake-v1", wrappers=[Total], run=tmp_path / "run", **TINY)
-    assert not (tmp_path / "run").exists()
-
-
-def test_the_trial_leaves_the_global_generator_and_the_run_as_they_are(tmp_path):
-    plain = operant.train("a2c", "CartPole-v1", run=tmp_path / "plain", **SMALL)
-    before = torch.random.get_rng_state()
-    with trial_of(lambda: Drawing(make("CartPole-v1", 2, [0]))) as env:
-        try_once(env, [0])
-    assert torch.equal(torch.random.get_rng_state(), before)
-    wrapped = operant.train("a2c", "CartPole-v1", wrappers=[Drawing], run=tmp_path / "wrapped", **SMALL)
-    assert torch.equal(*(one.experiment.learner.agent.parameters for one in (plain, wrapped)))
 
 
 def test_an_objective_with_other_parameters_is_rejected(tmp_path):

@@ -31,22 +31,8 @@ from operant import catalog, doors
 from operant.catalog import old_names
 from operant.runtime import sessions
 from operant.runtime.checkpoints import Checkpoints
-from operant.runtime.files import (
-    make_folder,
-    read_regular,
-    remove_leftovers,
-    replace_durably,
-)
-from operant.runtime.inputs import (
-    TRAINING_ONLY,
-    Input,
-    changes,
-    located,
-    moved,
-    outside_of,
-    records_of,
-    refreshed,
-)
+from operant.runtime.files import make_folder, read_regular, remove_leftovers, replace_durably
+from operant.runtime.inputs import TRAINING_ONLY, Input, changes, located, moved, outside_of, records_of, refreshed
 from operant.runtime.locks import HeldError, held
 from operant.runtime.metrics import read_records
 from operant.runtime.run_paths import RunError, TakenError, absolute, check_name, no_run
@@ -389,8 +375,7 @@ class Run:
         """Write `settings` to `config.toml`."""
         entry = self._known_entry()
         table = self.settings.table(entry and entry.package)
-        own = {name: doors.unbound(part) for name, part in (("settings", table), ("config", self._config))}
-        tables = {"schema_version": SCHEMA, **own}
+        tables = {"schema_version": SCHEMA, "settings": doors.unbound(table), "config": doors.unbound(self._config)}
         try:
             replace_durably(self.path / "config.toml", tomli_w.dumps(tables).encode())
         except OSError as error:
