@@ -256,7 +256,7 @@ def test_rows_are_held_out_one_by_one_if_no_prompt_has_few_enough(prompts, caplo
     rows = [{"prompt": f"{i % prompts}", "completion": str(i)} for i in range(20)]
     train, held_out = split_rows(rows, 4, 0)
     assert (len(train), len(held_out)) == (16, 4)
-    assert f"Held out 4 of 20 rows whose prompts are trained on, too: no prompt has few enough rows" in caplog.text
+    assert "Held out 4 of 20 rows whose prompts are trained on, too: no prompt has few enough rows" in caplog.text
     assert f"({prompts} prompts); --eval-dataset gives other rows" in caplog.text
 
 

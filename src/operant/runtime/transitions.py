@@ -56,7 +56,8 @@ class Sequences:
         next_obs: true successor of each step, `[L, S, M, ...]`.
         terminated: whether the successor is terminal, bool `[L, S, M]`.
         truncated: whether the episode was truncated, bool `[L, S, M]`.
-        is_first: whether the step starts an episode, or its predecessor is invalid or no longer stored, bool `[L, S, M]`.
+        is_first: whether the step starts an episode, or its predecessor is invalid or no longer stored, bool
+            `[L, S, M]`.
         weights: 0 for invalid steps (see `Replay.add`), else 1, `[L, S, M]`; None if all are 1.
         extras: extra tensors of the steps by name, `[L, S, M, ...]`.
         index: indices of the first steps in the buffer, `[S, M]`.

@@ -117,7 +117,9 @@ class LatentModel:
 
     def loss(self, logits: Tensor, numbers: Tensor) -> Tensor:
         """Return the cross-entropy `[...]` of logits `[..., K]` and rewards or values `[...]`."""
-        return ops.two_hot_loss(logits, ops.signed_hyperbolic(numbers) if self.shape.squashed else numbers, self.support)
+        return ops.two_hot_loss(
+            logits, ops.signed_hyperbolic(numbers) if self.shape.squashed else numbers, self.support
+        )
 
 
 def _scaled(latent: Tensor) -> Tensor:

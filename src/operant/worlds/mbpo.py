@@ -56,9 +56,7 @@ class MBPOConfig(ModelConfig, SACConfig):
                 f"{self.rollout_batch_size}"
             )
         if self.batch_size < 2:
-            raise ValueError(
-                f"batch_size must be at least 2, a real and an imagined transition, got {self.batch_size}"
-            )
+            raise ValueError(f"batch_size must be at least 2, a real and an imagined transition, got {self.batch_size}")
         needed = self.rollout_batch_size * max(self.rollout_length, self.rollout_length_final)
         if self.model_buffer_size < needed:
             raise ValueError(

@@ -102,8 +102,8 @@ class MuZeroConfig:
     activation: Activation = "relu"
     """Activation function of the hidden layers."""
     support_size: PositiveInt = 20
-    """Number of atoms of values and rewards on each side of 0; n atoms cover values up to about n² + 2 n. Unused in board
-    games, whose atoms are their outcomes -1, 0 and 1."""
+    """Number of atoms of values and rewards on each side of 0; n atoms cover values up to about n² + 2 n. Unused in
+    board games, whose atoms are their outcomes -1, 0 and 1."""
 
     def __post_init__(self) -> None:
         """Validate."""

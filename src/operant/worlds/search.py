@@ -109,8 +109,8 @@ class Planner:
         """Sample the noise of searches with `shape = [..., A]`.
 
         Returns:
-            `[..., A]` samples of the Gumbel distribution; for pUCT `[..., A + 1]` samples of the Dirichlet distribution,
-            and a uniform number that selects the action.
+            `[..., A]` samples of the Gumbel distribution; for pUCT `[..., A + 1]`, samples of the Dirichlet
+            distribution and a uniform number that selects the action.
         """
         if self.kind == "gumbel":
             uniform = torch.rand(shape, generator=stream, device=stream.device).clamp(1e-12, 1 - 1e-7)
