@@ -86,7 +86,9 @@ def test_flags_are_translated_with_their_values():
 
 def test_names_that_changed_their_meaning_are_old_in_an_old_table_alone():
     rlhf = kinds()["RLHFConfig"]
-    old = from_table(rlhf, {"kl_coefficient": 0.3, "beta": 2.0, "beta_target": 0.1, "kl_target": 5.0})
+    old = from_table(
+        rlhf, {"objective": "penalty", "kl_coefficient": 0.3, "beta": 2.0, "beta_target": 0.1, "kl_target": 5.0}
+    )
     assert (old.beta, old.kl_coef, old.kl_coef_target, old.beta_target) == (0.3, 2.0, 0.1, 5.0)
     new = from_table(rlhf, {"beta": 0.3, "beta_target": 5.0})
     assert (new.beta, new.beta_target) == (0.3, 5.0)
