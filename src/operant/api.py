@@ -149,11 +149,10 @@ def train(
     task, parameters = given(entry, doors.named(task), doors.named(env), parameters, run)
     callbacks = tuple(callbacks) if isinstance(callbacks, Iterator) else callbacks
     all_callbacks = callbacks_of(callbacks) + trackers_of(parameters.get("track", ()))
-    chosen_settings = _of_settings(parameters)
+    chosen_settings = _of_settings(parameters) | {"callbacks": named(callbacks)}
     if entry.package != "language":
         task, chosen_settings["env_kwargs"] = drawn(task, chosen_settings.get("env_kwargs", {}))
-    budget = entry.budget_for(str(task)) if budget is None else budget
-    chosen_settings |= {"budget": budget, "callbacks": named(callbacks)}
+    chosen_settings["budget"] = entry.budget_for(str(task)) if budget is None else budget
     settings = Settings(algorithm=entry.name, task=task, seeds=_seeds(seeds, seed), **chosen_settings)
     model = {} if init is None or entry.package != "language" else {"init": str(init)}
     check_names(entry, parameters)

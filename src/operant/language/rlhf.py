@@ -216,11 +216,8 @@ class RLHF(DeclaredState):
         self.sampler = sampler_of(config, engine, prompts, judge, model.tokenizer, **common)
         self.reference = Reference(model)
         self.stepper = OptimizerStep(model.trained(), config)
-        self.critic_stepper = OptimizerStep(
-            critic.trained(),
-            replace(config, warmup_ratio=0.0),  # its first targets are far from its values
-            learning_rate=config.critic_learning_rate,
-        )
+        at_full_rate = replace(config, warmup_ratio=0.0)  # the first targets are far from the critic's values
+        self.critic_stepper = OptimizerStep(critic.trained(), at_full_rate, learning_rate=config.critic_learning_rate)
         self.objective = doors.chosen(
             OBJECTIVES,
             config.objective if config.step == "ppo" else "vpg",
