@@ -153,6 +153,14 @@ def test_a_folder_in_which_no_cell_has_begun_takes_another_grid(cli, grid, tmp_p
     assert [file.stem for file in (out / "cells").iterdir()] == [cell["cell"]]
 
 
+def test_the_algorithm_may_be_a_file_in_the_working_folder(cli, grid, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert cli("copy", "q-learning", "mine.py")[0] == 0
+    grid.write_text(GRID.replace("q-learning", "mine.py:QLearning"), encoding="utf-8")
+    status, out, err = cli("sweep", "grid.toml", "--out", "sweep", "--cell", 0, "--json")
+    assert (status, json.loads(out)["cells"][0]["outcome"]) == (0, "finished"), err
+
+
 def test_one_cell_answers_in_json(cli, grid, tmp_path):
     for arguments in ([grid, "--out", tmp_path / "sweep"], [tmp_path / "sweep"]):  # the second time it is finished
         status, text, _ = cli("sweep", *arguments, "--cell", 1, "--json")

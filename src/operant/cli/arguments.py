@@ -14,7 +14,7 @@ from typing import Annotated, Any, Literal, TypeVar, cast
 
 import tyro
 
-from operant import catalog
+from operant import catalog, doors
 from operant.catalog import old_names
 from operant.cli.flags import flags_of, in_a_line, unknown
 from operant.cli.output import wrapped
@@ -299,7 +299,7 @@ def _defaults(
     if not tables:
         return options, config
     given = tables.get("settings", {}).get("algorithm", entry.name)
-    if given != entry.name:
+    if given != entry.name and doors.absolute(str(given)) != entry.name:
         raise ValueError(f"{named.config} configures {given}, not {entry.name}: train {given}")
     where = f"{named.config}: config"
     config_class = cast(type[Any], type(config))
@@ -308,7 +308,8 @@ def _defaults(
         return options, config
     base = Settings(**{field.name: getattr(options, field.name) for field in fields(Settings)})
     settings = from_table(Settings, tables["settings"], base=base, where=f"{named.config}: settings", algorithm=entry)
-    values = {field.name: getattr(settings, field.name) for field in fields(Settings)} | {"task": task}
+    values = {field.name: getattr(settings, field.name) for field in fields(Settings)}
+    values |= {"algorithm": entry.name, "task": task}
     count, first = len(settings.seeds), settings.seeds[0]
     if named.seeds is not None or named.seed is not None:
         values["seeds"] = counted_seeds(first, count)
