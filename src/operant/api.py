@@ -149,7 +149,7 @@ def train(
     task, parameters = given(entry, doors.named(task), doors.named(env), parameters, run)
     callbacks = tuple(callbacks) if isinstance(callbacks, Iterator) else callbacks
     all_callbacks = callbacks_of(callbacks) + trackers_of(parameters.get("track", ()))
-    chosen_settings = _of_settings(parameters) | {"callbacks": named(callbacks)}
+    chosen_settings: dict[str, Any] = _of_settings(parameters) | {"callbacks": named(callbacks)}
     if entry.package != "language":
         task, chosen_settings["env_kwargs"] = drawn(task, chosen_settings.get("env_kwargs", {}))
     chosen_settings["budget"] = entry.budget_for(str(task)) if budget is None else budget
