@@ -21,6 +21,9 @@ from operant.scale import follow, joined, leave
 
 SMALL = {"held_out": 8, "train_examples": 64, "micro_batch_tokens": 96, "max_grad_norm": 0.05}
 DRAWN = SMALL | {"prompts_per_batch": 3, "num_generations": 4, "max_completion_length": 8, "learning_rate": 1e-4}
+CRITIC = DRAWN | {"critic_learning_rate": 1e-6}
+"""Settings with a critic, whose learning rate does not warm up: in its first steps Adam turns rounding errors of small
+gradients into steps of the size of the learning rate."""
 REWARD = "reward"
 """Run of a reward model in the folder of the test."""
 CASES = {
@@ -32,10 +35,10 @@ CASES = {
     "grpo": ("grpo", "preference", DRAWN | {"num_minibatches": 2, "num_iterations": 2}),
     "grpo, filtered": ("grpo", "preference", DRAWN | {"filter": "refill", "max_rounds": 2, "beta": 0.04}),
     "reward model": ("reward-model", "preference", SMALL | {"batch_size": 5, "lm_coef": 0.5}),
-    "rlhf": ("rlhf", "preference", DRAWN | {"num_minibatches": 2, "num_iterations": 2}),
-    "rlhf, vanilla": ("rlhf", "preference", DRAWN | {"num_minibatches": 1, "step": "vpg", "critic_warmup": 1}),
-    "rlhf, critic from a reward model": ("rlhf", "preference", DRAWN | {"num_minibatches": 1, "reward_model": REWARD}),
-    "rlhf, shared critic": ("rlhf", "preference", DRAWN | {"num_minibatches": 1, "critic": "shared"}),
+    "rlhf": ("rlhf", "preference", CRITIC | {"num_minibatches": 2, "num_iterations": 2}),
+    "rlhf, vanilla": ("rlhf", "preference", CRITIC | {"num_minibatches": 1, "step": "vpg", "critic_warmup": 1}),
+    "rlhf, critic from a reward model": ("rlhf", "preference", CRITIC | {"num_minibatches": 1, "reward_model": REWARD}),
+    "rlhf, shared critic": ("rlhf", "preference", CRITIC | {"num_minibatches": 1, "critic": "shared"}),
     "iterative grpo": (
         *("iterative-grpo", "preference"),
         DRAWN | {"filter": "refill", "max_rounds": 2, "ref_reset_interval": 1, "reward_model": REWARD},
