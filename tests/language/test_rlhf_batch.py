@@ -55,5 +55,5 @@ def test_a_record_has_no_steps_yet_and_without_a_range_nothing_is_clipped(batch)
     assert found.columns["reward"] is batch.rewards
     low, high = batch.record(None).clip
     far = TokenStats(*[torch.tensor([1.0, -1.0])] * 10)._replace(ratios=torch.tensor([50.0, -50.0]))
-    assert not any(side.any() for side in clipped(far, clip_low=low, clip_high=high))
+    assert not any(side.any() for side in clipped(far.ratios, far.advantages, clip_low=low, clip_high=high))
     assert high == math.inf

@@ -226,7 +226,7 @@ def measured(
         return {}
     seen = [tokens for _, parts in steps for tokens in parts]
     tokens = TokenStats(*(torch.cat(rows) for rows in zip(*seen, strict=True)))
-    low, high = clipped(tokens, clip_low=clip_low, clip_high=clip_high)
+    low, high = clipped(tokens.ratios, tokens.advantages, clip_low=clip_low, clip_high=clip_high)
     columns = {name: torch.stack([torch.as_tensor(own[name]).cpu() for own, _ in steps]) for name in steps[0][0]}
     return {
         **{name: v.sum() if name.startswith("health/") else v.mean() for name, v in columns.items()},
@@ -239,28 +239,17 @@ def measured(
     }
 
 
-def clipped(tokens: TokenStats, *, clip_low: float, clip_high: float) -> tuple[Tensor, Tensor]:
+def clipped(ratios: Tensor, advantages: Tensor, *, clip_low: float, clip_high: float) -> tuple[Tensor, Tensor]:
     """Return masks `[m]` of the tokens without gradient because the ratio is below, and above, the clip range.
-
-    Args:
-        tokens: statistics of the tokens.
-        clip_low: lower clip range of the ratio.
-        clip_high: upper clip range of the ratio.
-    """
-    return out_of_range(tokens.ratios, tokens.advantages, clip_low, clip_high)
-
-
-def out_of_range(ratios: Tensor, advantages: Tensor, low: float, high: float) -> tuple[Tensor, Tensor]:
-    """Return masks `[m]` of the tokens of negative advantage below, and of positive advantage above, the clip range.
 
     Args:
         ratios: log-ratios, `[m]`.
         advantages: advantages, `[m]`.
-        low: lower clip range of the ratio.
-        high: upper clip range of the ratio.
+        clip_low: lower clip range of the ratio, for negative advantages.
+        clip_high: upper clip range of the ratio, for positive advantages.
     """
     rho = ratios.exp()
-    return (rho < 1 - low) & (advantages < 0), (rho > 1 + high) & (advantages > 0)
+    return (rho < 1 - clip_low) & (advantages < 0), (rho > 1 + clip_high) & (advantages > 0)
 
 
 def log_probs_before(

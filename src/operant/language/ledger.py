@@ -127,7 +127,7 @@ def _columns(learned: Learned, visits: Sequence[Visit]) -> dict[str, Tensor]:
     """Return the values of every trained token in the order of training, by column, on the CPU."""
     seen = [tokens for _, parts in learned.found for tokens in parts]
     tokens = TokenStats(*(torch.cat(rows).float().cpu() for rows in zip(*seen, strict=True)))
-    low, high = clipped(tokens, clip_low=learned.clip[0], clip_high=learned.clip[1])
+    low, high = clipped(tokens.ratios, tokens.advantages, clip_low=learned.clip[0], clip_high=learned.clip[1])
     count = len(learned.found)
     found = {
         "log_prob": tokens.before,

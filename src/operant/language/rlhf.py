@@ -28,7 +28,7 @@ from operant.language.critic import Critic, CriticConfig
 from operant.language.divergence import kl_of_batch
 from operant.language.engines.protocol import Engine
 from operant.language.examples import Prompt
-from operant.language.grpo_batch import Learned, Step, TokenStats, out_of_range
+from operant.language.grpo_batch import Learned, Step, TokenStats, clipped
 from operant.language.importance import check_start, corrections, mismatch_metrics
 from operant.language.logprobs import check_reference, flat, measure, plans, read
 from operant.language.models import LanguageModel, Reference
@@ -410,7 +410,7 @@ class RLHF(DeclaredState):
                 f"objective {config.objective} must return the losses of {len(new)} tokens, got {losses!r:.80}"
             )
         ratios = new.detach() - old
-        low, high = out_of_range(ratios, advantages, *config.clip_range)
+        low, high = clipped(ratios, advantages, clip_low=config.clip_range[0], clip_high=config.clip_range[1])
         return losses, {
             "policy/approxkl_avg": ops.kl_estimate(old, new.detach(), "k3"),
             "policy/clipfrac_avg": (low | high).float(),
