@@ -2,12 +2,12 @@
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields, replace
-from difflib import get_close_matches
 from inspect import signature
 from typing import Any, TypeVar
 
 from operant import doors
 from operant.catalog.bonuses import BONUSES, ENTRY_POINTS, WEIGHT
+from operant.catalog.names import suggest
 from operant.runtime.settings import Settings
 
 C = TypeVar("C")
@@ -77,8 +77,8 @@ def _check(name: str, place: str, parameters: Mapping[str, Any]) -> None:
     known = ["weight", *(key for key in taken if key not in ("env", "mixed"))]
     free = any(one.kind is one.VAR_KEYWORD for one in taken.values())
     for wrong in () if free else sorted(parameters.keys() - known):
-        near = get_close_matches(wrong, known, n=1)
-        meant = f"; did you mean {near[0]}?" if near else f": it takes {', '.join(known)}"
+        near = suggest(wrong, known)
+        meant = f"; did you mean {near.name}?" if near else f": it takes {', '.join(known)}"
         raise ValueError(f"the bonus {name} has no parameter {wrong!r}{meant}")
 
 

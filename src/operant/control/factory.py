@@ -3,6 +3,7 @@
 import contextlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from inspect import signature
 from typing import Any, Protocol, runtime_checkable
 
@@ -201,8 +202,8 @@ def _assemble(
         )
     _require_call(learner_class, algorithm)
     _require_memory(settings, config, torch.device(device))
-    _try(learner_class, algorithm, settings, config, torch.device(device))
     options: dict[str, Any] = {"algorithm": algorithm.name} if _takes(learner_class, "algorithm") else {}
+    _try(partial(learner_class, **options), learner_class, settings, config, torch.device(device))
     shards = Shards(settings.shards)
     if shards.count > 1:
         _require_sharding(learner_class, algorithm, config, shards, device)
@@ -229,7 +230,7 @@ def _assemble(
 
 
 def _try(
-    learner_class: Any, algorithm: catalog.Algorithm, settings: Settings, config: Any, device: torch.device
+    make_learner: Callable[..., Any], learner_class: Any, settings: Settings, config: Any, device: torch.device
 ) -> None:
     """Try the user's wrappers and learner, if there are any, with one seed in separate environments.
 
@@ -245,10 +246,8 @@ def _try(
     if settings.wrappers:
         try_wrappers(lambda: envs(2), seeds)
     if not acts_built_in(learner_class):
-        options = {"algorithm": algorithm.name} if _takes(learner_class, "algorithm") else {}
-        budget = settings.budget
         try_learner(
-            lambda env: learner_class(config, env, seeds=seeds, budget=budget, **options),
+            lambda env: make_learner(config, env, seeds=seeds, budget=settings.budget),
             lambda: envs(config.num_envs),
             seeds,
         )

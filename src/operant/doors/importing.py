@@ -150,9 +150,12 @@ def _beside(folder: Path) -> Generator[None]:
 
 def _note(module: str, file: str | None) -> None:
     """Note the current source of a module without a dot, if it is a file of the user."""
-    if file is not None and file.endswith(".py") and not is_installed(Path(os.path.abspath(file))):  # noqa: PTH100
+    if file is None or not file.endswith(".py"):
+        return
+    whole = Path(os.path.abspath(file))  # noqa: PTH100 - links stay
+    if not is_installed(whole):
         with suppress(OSError):
-            _executed[module] = _digest(Path(file).read_bytes())
+            _executed[module] = _digest(whole.read_bytes())
 
 
 def _digest(source: bytes) -> str:
