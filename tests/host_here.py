@@ -1,7 +1,9 @@
 """Host whose actors are objects in this process, each with its own threads; they can be lost as remote ones can."""
 
+import queue
 import threading
-from concurrent.futures import Future, ThreadPoolExecutor
+import weakref
+from concurrent.futures import Future
 from concurrent.futures import TimeoutError as LateError
 
 
@@ -20,11 +22,21 @@ class ReplyHere:
 
 
 class ActorHere:
+    """An object with its own threads, which read calls from a queue.
+
+    The garbage collector may close a sandbox, and so call its actor, at any point of a thread. A SimpleQueue allows
+    that; a ThreadPoolExecutor would wait forever if that thread were inside another executor, with the lock of all.
+    """
+
     def __init__(self, kind, args, threads):
-        self._pool = ThreadPoolExecutor(threads)
-        self.made = self._pool.submit(kind, *args)
+        self._tasks = queue.SimpleQueue()
+        self.made = Future()
         self.pending = []
         self.lost = False
+        self._tasks.put(lambda: _settle(self.made, kind, args))
+        for _ in range(threads):
+            threading.Thread(target=_work, args=(self._tasks,), daemon=True).start()
+        weakref.finalize(self, _stop, self._tasks, threads).atexit = False
 
     def call(self, method, *args):
         future = Future()
@@ -32,27 +44,40 @@ class ActorHere:
             future.set_exception(ConnectionError("the actor is lost"))
             return ReplyHere(future)
         self.pending = [*(each for each in self.pending if not each.done()), future]
-        try:
-            self._pool.submit(self._run, future, method, args)
-        except RuntimeError:  # the interpreter ends
-            self.kill()
+        self._tasks.put(lambda: self._run(future, method, args))
         return ReplyHere(future)
 
     def _run(self, future, method, args):
-        try:
-            result = getattr(self.made.result(), method)(*args)
-        except Exception as error:
-            if not future.done():
-                future.set_exception(error)
-        else:
-            if not future.done():
-                future.set_result(result)
+        _settle(future, lambda: getattr(self.made.result(), method)(*args))
 
     def kill(self):
         self.lost = True
         for future in self.pending:
             if not future.done():
                 future.set_exception(ConnectionError("the actor is lost"))
+
+
+def _work(tasks):
+    while (task := tasks.get()) is not None:
+        task()
+        del task  # it may be the last reference to the actor
+
+
+def _stop(tasks, threads):
+    for _ in range(threads):
+        tasks.put(None)
+
+
+def _settle(future, function, args=()):
+    """Set the result of the function, unless the actor was lost meanwhile."""
+    try:
+        result = function(*args)
+    except Exception as error:
+        if not future.done():
+            future.set_exception(error)
+    else:
+        if not future.done():
+            future.set_result(result)
 
 
 class HostHere:
