@@ -172,3 +172,18 @@ def test_a_loaded_run_is_scored_in_its_own_environment(tmp_path, monkeypatch):
     assert one.run.open(one.run.path).settings.task == "object:lambda_1"
     with pytest.raises(ValueError, match="needs no object 'nope'; it needs lambda_1"):
         operant.load(tmp_path / "one", objects={"nope": 1})
+
+
+@pytest.mark.parametrize("algorithm", ["grpo", "rlhf"])
+def test_an_objective_with_other_parameters_is_rejected(algorithm, tmp_path):
+    with pytest.raises(ValueError, match=r"objective .* cannot be called: too many positional arguments; expected a"):
+        operant.train(
+            algorithm,
+            dataset=ROWS,
+            rewards="exact",
+            num_minibatches=1,
+            objective=lambda batch: batch,
+            run=tmp_path / "run",
+            **TINY,
+        )
+    assert not (tmp_path / "run").exists()

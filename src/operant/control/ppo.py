@@ -188,10 +188,9 @@ def objective_of(name: str) -> Objective:
         operant.doors.DoorError: if there is none, or it does not take these arguments.
     """
     expected = "a function (log_probs, batch, clip, beta, kl) -> losses [S, M]"
-    function = doors.chosen(OBJECTIVES, name, expected=expected, group="operant.objectives")
+    function = doors.chosen(OBJECTIVES, name, arguments=5, expected=expected, group="operant.objectives")
     if name in OBJECTIVES:
         return function
-    doors.require_arguments(function, f"objective {name}", 5, expected)
 
     @wraps(function)
     def checked(log_probs: Tensor, *others: Any) -> Tensor:

@@ -5,14 +5,13 @@ once per process, as the module `operant.doors.<folder>.<file>`, so it does not 
 other processes can import it by that name, too. This package has no heavy imports.
 """
 
-from operant.doors.calls import Call, require_arguments
+from operant.doors.calls import Call, chosen, require_arguments
 from operant.doors.importing import is_built_in, is_installed, script_digest
 from operant.doors.naming import (
     Place,
     absence,
     absolute,
     choices,
-    chosen,
     entry_points,
     is_file,
     is_name,

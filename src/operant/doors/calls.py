@@ -6,9 +6,11 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from inspect import signature
-from typing import Any
+from typing import Any, TypeVar
 
 from operant.doors.naming import DoorError, load
+
+T = TypeVar("T")
 
 _CALL = re.compile(r"(?P<name>.*?\.py:[\w.]+|[\w.-]+(?::[\w.]+)?)\s*(?:\((?P<parameters>.*)\))?", re.DOTALL)
 
@@ -69,3 +71,24 @@ def require_arguments(function: Callable[..., Any], what: str, count: int, expec
         raise DoorError(f"{what} cannot be called: {error}; expected {expected}") from error
     except ValueError:  # a function in C without a signature
         return
+
+
+def chosen(table: Mapping[str, T], name: str, *, arguments: int, expected: str, group: str) -> T:
+    """Return a built-in function by name, or else the function of the name (see `operant.doors.load`).
+
+    Args:
+        table: built-in functions by name.
+        name: name of one of them, or of another function.
+        arguments: number of positional arguments that it is called with.
+        expected: description of the expected function.
+        group: group of entry points, `operant.<kind>`.
+
+    Raises:
+        DoorError: if there is neither, or it does not take these arguments.
+    """
+    if name in table:
+        return table[name]
+    function = load(name, expected=expected, group=group)
+    kind = group.removeprefix("operant.").removesuffix("s")
+    require_arguments(function, f"{kind} {name}", arguments, expected)
+    return function

@@ -14,12 +14,10 @@ from functools import partial
 from inspect import isroutine
 from pathlib import Path
 from types import ModuleType
-from typing import Any, TypeVar, cast
+from typing import Any, cast
 
 from operant.doors import importing, objects
 from operant.doors.objects import DoorError
-
-T = TypeVar("T")
 
 _PART = r"[^\W\d]\w*(?:\.[^\W\d]\w*)*"
 _NAME = re.compile(rf"(?P<where>.+\.py|{_PART}):(?P<name>{_PART})")
@@ -117,15 +115,6 @@ def load(text: str, *, expected: str, accepts: Callable[[Any], bool] = callable,
         return _accepted(_named[known][0], place.where, known, expected, accepts)
     module = _module(place, f"{text!r}, an entry point of {_package(point)}, is {point.value}: " if point else "")
     return _accepted(_attribute(module, place, expected), place.where, place.name, expected, accepts)
-
-
-def chosen(table: Mapping[str, T], name: str, *, expected: str, group: str) -> T:
-    """Return a built-in part by name, or else the object of the name (see `load`).
-
-    Raises:
-        DoorError: if there is neither.
-    """
-    return table[name] if name in table else load(name, expected=expected, group=group)
 
 
 def choices(

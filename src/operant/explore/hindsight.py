@@ -54,10 +54,10 @@ def strategy_of(name: str) -> Strategy:
     """Return a strategy by name: one of `STRATEGIES`, or a custom function, whose result is validated.
 
     Raises:
-        operant.doors.DoorError: if the strategy is unknown.
+        operant.doors.DoorError: if there is none, or it does not take these arguments.
     """
     expected = "a function (episodes, streams) -> steps [S, M]"
-    strategy = doors.chosen(STRATEGIES, name, expected=expected, group="operant.hindsight")
+    strategy = doors.chosen(STRATEGIES, name, arguments=2, expected=expected, group="operant.hindsight")
     if name in STRATEGIES:
         return strategy
 

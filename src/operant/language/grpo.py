@@ -209,10 +209,10 @@ def objective_of(name: str) -> Objective:
     A custom function may return only the losses `[m]`.
 
     Raises:
-        operant.doors.DoorError: there is no such function.
+        operant.doors.DoorError: there is no such function, or it does not take these arguments.
     """
-    expected = "a function (new, old, advantages, batch, config) -> losses [m]"
-    function: Any = doors.chosen(OBJECTIVES, name, expected=expected, group="operant.objectives")
+    form: dict[str, Any] = {"expected": "a function (new, old, advantages, batch, config) -> losses [m]", "arguments": 5}
+    function: Any = doors.chosen(OBJECTIVES, name, group="operant.objectives", **form)
     if name in OBJECTIVES:
         return function
 

@@ -218,12 +218,9 @@ class RLHF(DeclaredState):
         self.stepper = OptimizerStep(model.trained(), config)
         at_full_rate = replace(config, warmup_ratio=0.0)  # the first targets are far from the critic's values
         self.critic_stepper = OptimizerStep(critic.trained(), at_full_rate, learning_rate=config.critic_learning_rate)
-        self.objective = doors.chosen(
-            OBJECTIVES,
-            config.objective if config.step == "ppo" else "vpg",
-            expected="a function (new, old, advantages, beta, config) -> losses [m]",
-            group="operant.objectives",
-        )
+        form = "a function (new, old, advantages, beta, config) -> losses [m]"
+        name = config.objective if config.step == "ppo" else "vpg"
+        self.objective = doors.chosen(OBJECTIVES, name, arguments=5, expected=form, group="operant.objectives")
         self.beta, self.kl_coef, self.iterations = config.beta, config.kl_coef, 0
         self._learned: Learned | None = None
 
