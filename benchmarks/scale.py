@@ -10,7 +10,7 @@
 - `gather`: seconds a call, and a megabyte, of both exchanges between two processes.
 - `messages`: milliseconds of a call of an actor, and of one with a megabyte: in this process, in another one, on Ray.
 - `memory`: megabytes of a process that trains a language model of 78 million parameters, alone and as one of two that
-  share it (`--shard`): the tensors by purpose, and the peak of the process during two steps, above what it took before
+  share it (`--fsdp`): the tensors by purpose, and the peak of the process during two steps, above what it took before
   the model was loaded. A process of two should take at most 0.6 of one.
 
     python benchmarks/scale.py [--tasks overhead speed gather messages memory] [--rounds 15] [--json]

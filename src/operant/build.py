@@ -181,7 +181,7 @@ def assemble(entry: catalog.Algorithm, settings: Settings, config: Any, resolved
     """
     if group().sharded and entry.package != "language":
         raise ValueError(
-            f"--shard divides a language model among processes, but {entry.name} trains none: leave it out"
+            f"--fsdp divides a language model among processes, but {entry.name} trains none: leave it out"
         )
     torch.set_num_threads(resolved["threads"])
     set_precision(resolved["precision"], torch.device(resolved["device"]), stacked=entry.package == "control")

@@ -29,7 +29,7 @@ def test_several_are_started_with_the_same_command(others, monkeypatch):
     assert found == (["train", "ppo"], 3)
 
 
-@pytest.mark.parametrize(("options", "starts"), [({}, False), ({"shard": True}, True)])
+@pytest.mark.parametrize(("options", "starts"), [({}, False), ({"fsdp": True}, True)])
 def test_shards_are_counted_before_processes_start(options, starts, monkeypatch):
     monkeypatch.setattr(scale, "launch", lambda command, processes: (command, processes))
     started = partial(in_processes, ["train"], Training(processes=3, **options), lambda: 0, shards=2)
@@ -64,7 +64,7 @@ def test_work_may_have_its_workers_on_ray(options, monkeypatch):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (Training(shard=True), "add --processes 2, or leave it out"),
+        (Training(fsdp=True), "add --processes 2, or leave it out"),
         (Training(ray=True, processes=2), "leave out --ray or --processes"),
         (Training(ray=True, ray_unauthenticated=True), "add --ray-address"),
     ],

@@ -11,7 +11,7 @@ from operant.runtime.shards import within
 
 REFUSED = {
     "the natural gradient": ("rlhf", {"step": "trpo"}, {}, "step=trpo needs the full model: use another step"),
-    "shards": ("sft", {}, {"shards": 2}, "--shard shards the model, --shards 2 the batches"),
+    "shards": ("sft", {}, {"shards": 2}, "--fsdp shards the model, --shards 2 the batches"),
     "an adapter": ("sft", {"lora_r": 4}, {}, "does not support adapters .--lora-r 4."),
     "a server": ("grpo", {"engine": "http://127.0.0.1:8000"}, {}, "needs the full model"),
     "a small batch": ("sft", {"batch_size": 1}, {}, "batch_size is 1, less than the 2 processes"),

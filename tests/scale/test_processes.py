@@ -140,7 +140,7 @@ def test_processes_that_share_a_model_are_killed_one_after_another_and_the_run_i
     """The whole run is equal up to rounding: gradients of two processes are added in another order."""
     common = ("sft", "arithmetic", "--seeds", "1", "--budget", "120", "--threads", "1", "--progress", "silent", *SHARED)
     finished("train", *common, "--run", tmp_path / "whole")
-    killed, shared = tmp_path / "killed", ("--processes", "2", "--shard")
+    killed, shared = tmp_path / "killed", ("--processes", "2", "--fsdp")
     calls = ("train", *common, "--checkpoint-seconds", "0", "--run", killed), ("resume", killed, "--progress", "silent")
     for place, call in zip((-1, 0), calls, strict=True):
         with operant(*call, *shared) as process:

@@ -126,7 +126,7 @@ def test_a_run_of_one_process_is_continued_by_two(shared, whole):
 def test_a_run_of_two_processes_is_continued_by_one(settings, whole, tmp_path):
     flags = settings | {"callback": settings["callbacks"][0], "processes": 2, "run": tmp_path / "run"}
     named = [f"--{name.replace('_', '-')}={value}" for name, value in flags.items() if name != "callbacks"]
-    _run(sys.executable, "-m", "operant", "train", "sft", "arithmetic", "--shard", *named)
+    _run(sys.executable, "-m", "operant", "train", "sft", "arithmetic", "--fsdp", *named)
     _state(tmp_path / "run", HALF)
     operant.resume(tmp_path / "run", progress="silent")
     found = _state(tmp_path / "run", 2 * HALF)
@@ -143,7 +143,7 @@ def test_a_run_of_several_models_is_continued_by_two_processes_and_then_by_one(a
     values |= {name: value for name, value in settings.items() if name != "batch_size"} | {"budget": 3 * THIRD}
     operant.train(algorithm, "preference", run=tmp_path / "run", **values | {"callbacks": [f"{stop}:Stop"]})
     _learner(tmp_path / "run", THIRD)
-    two = ("--processes", "2", "--shard", "--progress", "silent")
+    two = ("--processes", "2", "--fsdp", "--progress", "silent")
     _run(sys.executable, "-m", "operant", "resume", str(tmp_path / "run"), *two)
     _learner(tmp_path / "run", 2 * THIRD)
     operant.resume(tmp_path / "run", progress="silent")

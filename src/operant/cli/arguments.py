@@ -64,7 +64,7 @@ class Training(Answering):
     """Number of processes on this machine that train together, at most the number of shards (see --shards). It may
     change on resume."""
 
-    shard: tyro.conf.FlagCreatePairsOff[bool] = False
+    fsdp: tyro.conf.FlagCreatePairsOff[bool] = False
     """Shard a language model among the processes (FSDP2), for models larger than a device: each process holds a part of
     the parameters, gradients and optimizer states. For sft, reward models, dpo, rlhf, grpo and iterative-grpo. Results
     equal those of one process up to rounding; the choice may change on resume."""

@@ -38,19 +38,19 @@ def in_processes(
         with cluster(options.ray_address, unauthenticated=options.ray_unauthenticated):
             return work()
     if processes == 1 and not several:
-        if options.shard:
-            raise ValueError("--shard needs several processes: add --processes 2, or leave it out")
+        if options.fsdp:
+            raise ValueError("--fsdp needs several processes: add --processes 2, or leave it out")
         return work()
     from operant import scale
 
     if not several:
-        if shards is not None and not options.shard:
+        if shards is not None and not options.fsdp:
             from operant.runtime.shards import require_shards
 
             require_shards(shards, processes)
         return scale.launch(command, processes)
     status = 0
-    with scale.joined(sharded=options.shard) as group:
+    with scale.joined(sharded=options.fsdp) as group:
         if group is None or group.rank == 0:
             status = work()
         else:

@@ -56,17 +56,17 @@ def _of_models(kind: Any, algorithm: catalog.Algorithm, settings: Settings, conf
     shares = InStep(group().size)
     if "shards" not in signature(kind).parameters:
         raise ValueError(
-            f"{algorithm.name} does not support --shard; sft, dpo, rlhf, grpo, iterative-grpo and reward-model do: "
+            f"{algorithm.name} does not support --fsdp; sft, dpo, rlhf, grpo, iterative-grpo and reward-model do: "
             "leave it out"
         )
     if settings.shards > 1:
-        raise ValueError(f"--shard shards the model, --shards {settings.shards} the batches: leave out one of them")
+        raise ValueError(f"--fsdp shards the model, --shards {settings.shards} the batches: leave out one of them")
     if config.lora_r:
-        raise ValueError(f"--shard does not support adapters (--lora-r {config.lora_r}): leave out one of them")
+        raise ValueError(f"--fsdp does not support adapters (--lora-r {config.lora_r}): leave out one of them")
     if getattr(config, "step", "") == "trpo":
-        raise ValueError("step=trpo needs the full model: use another step, or leave out --shard")
+        raise ValueError("step=trpo needs the full model: use another step, or leave out --fsdp")
     if isinstance(config, SamplingConfig) and config.engine != "native":
-        raise ValueError(f"the engine {config.engine} needs the full model: leave out --shard, or --engine")
+        raise ValueError(f"the engine {config.engine} needs the full model: leave out --fsdp, or --engine")
     _require_enough(config, shares.count, "processes")
     return shares
 

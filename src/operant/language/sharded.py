@@ -208,7 +208,7 @@ def divided(model: LanguageModel, probed: tuple[float, int], *, device: str) -> 
         ValueError: the model has an adapter, or no list of blocks.
     """
     if hasattr(model.network, "get_base_model"):
-        raise ValueError("--shard does not support adapters: merge the adapter, or leave out --shard")
+        raise ValueError("--fsdp does not support adapters: merge the adapter, or leave out --fsdp")
     found = ShardedModel(
         model.network, model.tokenizer, stop=model.stop, group=cast(ModelGroup, group()), device=device
     )
@@ -227,8 +227,8 @@ def blocks_of(network: Any) -> list[nn.Module]:
     found = [part for part in trunk.modules() if isinstance(part, nn.ModuleList) and len(part) == layers]
     if not found:
         raise ValueError(
-            f"{type(trunk).__name__} has no list of num_hidden_layers ({layers}) blocks, so --shard cannot shard "
-            "it: leave out --shard, or use a plain transformer (Llama, Qwen, Mistral, Gemma, GPT-2, ...)"
+            f"{type(trunk).__name__} has no list of num_hidden_layers ({layers}) blocks, so --fsdp cannot shard "
+            "it: leave out --fsdp, or use a plain transformer (Llama, Qwen, Mistral, Gemma, GPT-2, ...)"
         )
     return list(found[0])
 
@@ -241,11 +241,11 @@ def device_of(kind: str) -> str:
     """
     name, _, number = kind.partition(":")
     if name not in ("cpu", "cuda") or number:
-        raise ValueError(f"--shard needs the CPU, or one GPU per process, got device {kind!r}: use cpu or cuda")
+        raise ValueError(f"--fsdp needs the CPU, or one GPU per process, got device {kind!r}: use cpu or cuda")
     local = int(os.environ.get("LOCAL_RANK", "0"))
     if name == "cuda" and local >= torch.cuda.device_count():
         raise ValueError(
-            f"--shard needs one GPU per process; for process {local} of this machine there are only "
+            f"--fsdp needs one GPU per process; for process {local} of this machine there are only "
             f"{torch.cuda.device_count()} GPUs: use fewer processes, or --device cpu"
         )
     return "cpu" if name == "cpu" else f"cuda:{local}"

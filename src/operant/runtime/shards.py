@@ -25,7 +25,7 @@ class Group(Protocol):
     Attributes:
         rank: index of this process.
         size: number of processes.
-        sharded: whether each process holds only a part of a language model (`--shard`).
+        sharded: whether each process holds only a part of a language model (`--fsdp`).
     """
 
     rank: int
