@@ -1,4 +1,4 @@
-"""Environments: batched tensor environments, Gymnasium's environments, wrappers of both, and small worlds."""
+"""Environments: batched tensor environments, Gymnasium's environments, wrappers of both, and small environments."""
 
 import importlib
 from typing import TYPE_CHECKING, Any
