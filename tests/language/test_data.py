@@ -200,6 +200,11 @@ def test_a_prompt_next_to_answers_is_the_users_message():
     assert compare({"prompt": "hi", "chosen": [GOOD], "rejected": [BAD]}) == ([USER], [GOOD], [BAD])
 
 
+def test_strings_next_to_a_prompt_of_messages_are_answers_of_the_assistant():
+    assert compare({"prompt": [USER], "chosen": "good", "rejected": "bad"}) == ([USER], [GOOD], [BAD])
+    assert compare({"prompt": [USER], "chosen": "good one", "rejected": "good two"}).prompt == [USER]
+
+
 def test_an_explicit_prompt_stays():
     assert compare({"prompt": "p", "chosen": "a b", "rejected": "a c"}) == ("p", "a b", "a c")
     assert compare({"prompt": [USER], "chosen": [GOOD], "rejected": [BAD]}) == ([USER], [GOOD], [BAD])

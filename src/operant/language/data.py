@@ -21,7 +21,19 @@ from operant.language.layouts import standard
 from operant.language.sources import Row, Source, read
 from operant.language.templates import Message
 
-__all__ = ["ACCEPTS", "Comparison", "Kind", "Row", "compare", "extremes", "kind", "order", "read_rows", "split_rows"]
+__all__ = [
+    "ACCEPTS",
+    "Comparison",
+    "Kind",
+    "Row",
+    "as_messages",
+    "compare",
+    "extremes",
+    "kind",
+    "order",
+    "read_rows",
+    "split_rows",
+]
 
 logger = logging.getLogger(__name__)
 
@@ -146,18 +158,26 @@ def compare(row: Row) -> Comparison:
     An implicit prompt is the common prefix of both completions: the first common messages, or the longest common prefix
     of strings that ends at the end of a word, without the following space. It may include a part of the answers, which
     does not change losses of pairs, since the common part cancels. A string prompt with completions of messages is
-    converted to a user message, unless they already contain it.
+    converted to a user message, unless they already contain it; strings that complete a prompt of messages are
+    converted to messages of the assistant.
     """
     prompt, chosen, rejected = row.get("prompt"), row["chosen"], row["rejected"]
-    if prompt is not None and isinstance(prompt, str) == isinstance(chosen, str):
-        return Comparison(prompt, chosen, rejected)
+    if prompt is not None and not isinstance(prompt, str):
+        return Comparison(prompt, as_messages(chosen, "assistant"), as_messages(rejected, "assistant"))
     if isinstance(chosen, str):
+        if prompt is not None:
+            return Comparison(prompt, chosen, rejected)
         shared = _shared_words(chosen, rejected)
     else:
         shared = min(shared_length(chosen, rejected), len(chosen) - 1, len(rejected) - 1)
         if isinstance(prompt, str) and not shared:
-            return Comparison([{"role": "user", "content": prompt}], chosen, rejected)
+            return Comparison(as_messages(prompt, "user"), chosen, rejected)
     return Comparison(chosen[:shared], chosen[shared:], rejected[shared:])
+
+
+def as_messages(text: str | Sequence[Message], role: str) -> list[Any]:
+    """Return a text as messages: a string is one message of `role`."""
+    return [{"role": role, "content": text}] if isinstance(text, str) else list(text)
 
 
 def split_rows(rows: Sequence[Row], held_out: float, seed: int) -> tuple[list[Row], list[Row]]:

@@ -3,6 +3,7 @@ import json
 
 import pytest
 
+from operant.language.data import compare, extremes, kind, read_rows
 from operant.language.preferences import Completion, Item, PreferenceStore, export, new_event_id
 from operant.language.preferences.exporting import manifest_path, pseudonym
 
@@ -65,9 +66,36 @@ def test_rankings_are_those_of_nemo(store, tmp_path):
     result = export(store, tmp_path / "rankings.jsonl", form="rankings")
     assert (result.rows, result.left_out) == (4, {"both-bad": 1, "skip": 1, "tie": 1})
     last = rows(result.path)[-1]
-    assert last["context"] == [{"role": "user", "content": "three"}]
-    ranked = [(c["rank"], c["completion"][0]["role"], c["completion"][0]["content"]) for c in last["completions"]]
-    assert ranked == [(0, "assistant", "y"), (1, "assistant", "x"), (1, "assistant", "z")]
+    assert last["context"] == "three"
+    assert [(c["rank"], c["completion"]) for c in last["completions"]] == [(0, "y"), (1, "x"), (1, "z")]
+
+
+@pytest.mark.parametrize("form", ["pairs", "rankings"])
+def test_all_texts_of_a_conversation_are_messages(tmp_path, form):
+    prompt = [{"role": "user", "content": "2+2?"}]
+    with PreferenceStore(tmp_path / "preferences.sqlite") as store:
+        store.add_item(Item.of(prompt, ["It is 4.", "It is 5."]))
+        put(store, 0, "ann", "better", "It is 4.")
+        path = export(store, tmp_path / "labels.jsonl", form=form).path
+    found = read_rows(path)
+    comparison = compare(found[0]) if kind(found) == "preference" else extremes(found[0])
+    answers = [[{"role": "assistant", "content": text}] for text in ("It is 4.", "It is 5.")]
+    assert comparison == (prompt, *answers)
+    (row,) = rows(path)
+    assert answers == (
+        [row["chosen"], row["rejected"]] if form == "pairs" else [c["completion"] for c in row["completions"]]
+    )
+
+
+def test_labels_on_held_out_prompts_are_exported_only_if_asked_for(tmp_path):
+    with PreferenceStore(tmp_path / "preferences.sqlite") as store:
+        for number, mark in enumerate(({}, {"held_out": True})):
+            store.add_item(Item.of(f"p{number}", ["a", "b"], provenance=mark))
+            put(store, number, "ann", "better", "a")
+        result = export(store, tmp_path / "pairs.jsonl")
+        assert (result.rows, result.left_out, result.held_out) == (1, {"held-out": 1}, 0)
+        assert pairs(result.path) == [("p0", "a", "b")]
+        assert export(store, tmp_path / "pairs.jsonl", held_out="with").rows == 2
 
 
 def test_the_log_has_everything(store, tmp_path):

@@ -12,14 +12,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+from operant.language.data import as_messages
 from operant.language.preferences.items import Completion, Event, Item, Text, encode
 from operant.language.preferences.store import PreferenceStore
 from operant.runtime.files import replace_durably, sha256
 
 Form = Literal["pairs", "rankings", "events"]
 """`pairs`: `{prompt, chosen, rejected}`; `rankings`: `{context, completions: [{rank, completion}]}`; `events`: all
-items and events, undone ones included. Lines on held-out prompts have the mark `held_out`, which `import_file`
-reads."""
+items and events, undone ones included. The texts of an item are strings, or messages if any of them are messages, which
+NeMo-RL requires. Lines on held-out prompts have the mark `held_out`, which `import_file` reads."""
 
 MANIFEST = 1
 """Version of the manifest."""
@@ -47,7 +48,7 @@ class Exported:
 
 
 def export(
-    store: PreferenceStore, path: Path, *, form: Form = "pairs", names: bool = False, held_out: HeldOut = "with"
+    store: PreferenceStore, path: Path, *, form: Form = "pairs", names: bool = False, held_out: HeldOut = "without"
 ) -> Exported:
     """Write the valid labels to a JSON Lines file, and its manifest next to it.
 
@@ -157,8 +158,9 @@ def _labels(
 def _pairs(item: Item, event: Event, columns: Sequence[str]) -> list[dict[str, Any]]:
     ranks = event.ranks_of_item() or ()
     best_first = sorted(range(len(ranks)), key=ranks.__getitem__)
+    prompt, texts = _texts(item)
     return [
-        {"prompt": item.prompt, "chosen": item.completions[i].text, "rejected": item.completions[j].text}
+        {"prompt": prompt, "chosen": texts[i], "rejected": texts[j]}
         | _provenance("chosen", item.completions[i], columns)
         | _provenance("rejected", item.completions[j], columns)
         for i in best_first
@@ -177,14 +179,16 @@ def _ranking(item: Item, event: Event) -> list[dict[str, Any]]:
     if len(set(ranks)) < 2:
         return []
     order = sorted(range(len(ranks)), key=ranks.__getitem__)
-    completions = [
-        {"rank": ranks[i] - 1, "completion": _messages(item.completions[i].text, "assistant")} for i in order
-    ]
-    return [{"context": _messages(item.prompt, "user"), "completions": completions}]
+    prompt, texts = _texts(item)
+    return [{"context": prompt, "completions": [{"rank": ranks[i] - 1, "completion": texts[i]} for i in order]}]
 
 
-def _messages(text: Text, role: str) -> list[dict[str, Any]]:
-    return [{"role": role, "content": text}] if isinstance(text, str) else text
+def _texts(item: Item) -> tuple[Text, list[Text]]:
+    """Return prompt and completions in one form: strings, or messages if any of them are messages."""
+    texts = [completion.text for completion in item.completions]
+    if all(isinstance(text, str) for text in (item.prompt, *texts)):
+        return item.prompt, texts
+    return as_messages(item.prompt, "user"), [as_messages(text, "assistant") for text in texts]
 
 
 def _events(store: PreferenceStore, alias: Callable[[str], str]) -> tuple[list[dict[str, Any]], dict[str, int]]:
