@@ -110,6 +110,8 @@ def test_empty_data_is_rejected(tmp_path):
         ("unpaired", {"label": "good"}, "column 'label': found 'good', expected true or false"),
         ("stepwise", {"labels": [True]}, r"column 'labels': found \[True\], expected a list of 2 numbers"),
         ("stepwise", {"labels": [True, "no"]}, r"column 'labels': found \[True, 'no'\]"),
+        ("stepwise", {"labels": [-1, 0]}, r"column 'labels': found \[-1, 0\], expected probabilities .* PRM800K rates"),
+        ("stepwise", {"labels": [0.5, 1.01]}, r"column 'labels': found \[0.5, 1.01\], expected probabilities from 0"),
         ("stepwise", {"completions": []}, r"column 'completions': found \[\], expected a list of at least 1"),
         ("stepwise", {"completions": ["a", [GOOD]]}, "column 'completions': found messages, expected strings"),
         ("ranking", {"completions": ["a"]}, r"column 'completions': found \['a'\], expected a list of at least 2"),

@@ -247,6 +247,14 @@ def test_steps_end_where_they_are_scored(characters, text):
     assert [text(step) for step in example.steps] == ["a;", "bc;", "d;"]
 
 
+@pytest.mark.parametrize(("step", "separator"), [("b\nc", "\n"), ("b\n", "\n"), ("b\n", "\n\n")])
+def test_a_step_that_contains_the_separator_is_named(characters, step, separator):
+    rows = [{"prompt": "q", "completions": ["a", one, "d"], "labels": [1, 0, 1]} for one in ("b", step)]
+    with pytest.raises(ValueError, match=r"^row 2: step 2, 'b.*', contains the separator .*: set --step-separator to"):
+        stepwise(characters, rows, eos_ids=ENDS, separator=separator)
+    assert len(stepwise(characters, rows, eos_ids=ENDS, separator=";")) == 2
+
+
 def test_steps_that_do_not_fit_are_cut_off_with_their_labels(characters, text, caplog):
     row = {"prompt": "q", "completions": ["a", "bc", "d"], "labels": [1, 0, 1]}
     with caplog.at_level(logging.WARNING):

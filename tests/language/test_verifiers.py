@@ -69,6 +69,13 @@ def test_numeric():
         rate(near, ["3"], answer=["x"])
 
 
+def test_correct_answers_that_are_no_numbers_are_found_before_training():
+    rows = [{"prompt": "p", "answer": answer} for answer in ("3", None, "see #### 4", "none")]
+    check_columns([find("numeric"), find("exact")], rows[:3])
+    with pytest.raises(ValueError, match=r"numeric: the column 'answer' must contain numbers, got 'none'.* \(row 4, "):
+        check_columns([find("numeric")], rows)
+
+
 @pytest.mark.parametrize(
     ("text", "box"),
     [

@@ -122,7 +122,7 @@ def kind(rows: Sequence[Row], *, accept: Sequence[Kind] = ()) -> Kind:
     | kind | columns (each a string or messages, unless noted) |
     |---|---|
     | `preference` | `chosen`, `rejected`, and `prompt` unless both start with it; a number `margin` is allowed |
-    | `stepwise` | `prompt`, `completions` (the steps, strings), `labels` (a boolean or number per step) |
+    | `stepwise` | `prompt`, `completions` (the steps, strings), `labels` (a boolean or number from 0 to 1 per step) |
     | `ranking` | `prompt`, `completions`, best first unless `ranks` has an integer for each, 1 the best |
     | `unpaired` | `prompt`, `completion`, `label` (a boolean) |
     | `prompt-completion` | `prompt`, `completion` |
@@ -324,6 +324,14 @@ def _check_completions(row: Row, name: Kind, where: str) -> None:
             numbers,
             reprlib.repr(row[numbers]),
             f"a list of {len(completions)} numbers, one for each completion",
+        )
+    if name == "stepwise" and not all(0 <= value <= 1 for value in listed):
+        raise _error(
+            where,
+            numbers,
+            reprlib.repr(row[numbers]),
+            "probabilities from 0 (wrong) to 1 (right). PRM800K rates steps -1, 0 (neutral) or 1: replace -1 by 0, and "
+            "choose whether neutral steps count as wrong or right",
         )
 
 

@@ -62,7 +62,7 @@ class TrainingData:
             extra: additional reward functions.
 
         Raises:
-            ValueError: a function requires a column that the examples lack.
+            ValueError: a function requires a column that the examples lack, or cannot use a value in it.
         """
         names = getattr(self.config, "rewards", ())
         given: dict[str, Any] = {"max_completion_length": self.max_tokens}
@@ -70,8 +70,8 @@ class TrainingData:
             memory = round(self.config.reward_memory * 2**30) or None
             given |= {"timeout": self.config.reward_timeout, "workers": self.config.reward_workers, "memory": memory}
         functions = [verifiers.find(name, **given) for name in names]
-        for rows in (self.train, self.held_out):
-            check_columns(functions, rows)
+        for part in ("training", "evaluation"):
+            self.encode(part, lambda rows: check_columns(functions, rows))
         weights = list(getattr(self.config, "reward_weights", ()))
         if not functions and not extra and self.task:
             functions, weights = list(self.task.rewards), weights or list(self.task.reward_weights)

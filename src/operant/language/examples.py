@@ -328,11 +328,12 @@ def stepwise(
         max_prompt_length: as for `prompts`.
         max_completion_length: maximum number of tokens of a solution, which is truncated before the first step that
             does not fit.
-        separator: separator between steps.
+        separator: separator between steps, which no step contains.
         finished: whether the last step ends the solution, with EOS; otherwise it ends with the separator.
 
     Raises:
-        ValueError: the examples are of another kind, one cannot be tokenized, or none is left.
+        ValueError: the examples are of another kind, one cannot be tokenized, a step contains the separator, or none is
+            left.
     """
     found = kind(rows, accept=("stepwise", "unpaired"))
     encoder = _Encoder(tokenizer, eos_ids, max_prompt_length, max_completion_length)
@@ -345,6 +346,7 @@ def stepwise(
             )
         else:
             labels = row["labels"]
+            _check_steps(row["completions"], separator)
             prompt, steps = encode_steps(
                 tokenizer,
                 row["prompt"],
@@ -365,6 +367,16 @@ def stepwise(
         )
 
     return encoder.convert(rows, one)
+
+
+def _check_steps(steps: Sequence[str], separator: str) -> None:
+    """Check that each step ends at its first separator, since answers are divided there to score them."""
+    for number, step in enumerate(steps, 1):
+        if (step + separator).index(separator) < len(step) and separator:
+            raise ValueError(
+                f"step {number}, {step!r:.80}, contains the separator {separator!r}, so its parts would be scored as "
+                "steps: set --step-separator to a text that no step contains, or replace it in the steps"
+            )
 
 
 def _tools(row: Row) -> Any:

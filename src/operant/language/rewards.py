@@ -152,14 +152,15 @@ class _Log:
 
 
 def check_columns(functions: Iterable[RewardFunction], rows: Sequence[Mapping[str, Any]]) -> None:
-    """Check that the examples have all columns that reward functions require.
+    """Check that the examples have all columns that reward functions require, with valid values.
 
     Args:
-        functions: reward functions.
+        functions: reward functions. The attribute `check_columns` of a function may map columns to checks of their
+            values other than None, which raise ValueError.
         rows: examples.
 
     Raises:
-        ValueError: a column is missing; the message names the function.
+        ValueError: a column is missing, or a value is invalid; the message names function and row.
     """
     present = set[str]().union(*rows) - {"prompt", "completion"}
     for function in functions:
@@ -171,6 +172,18 @@ def check_columns(functions: Iterable[RewardFunction], rows: Sequence[Mapping[st
                 f"the reward function {name_of(function)} needs the column {missing[0]}, but the data has {there}: "
                 "add it to the data, or give the parameter a default"
             )
+        for column, check in getattr(function, "check_columns", {}).items():
+            for number, row in enumerate(rows, 1):
+                if row.get(column) is not None:
+                    _check_value(function, check, row[column], f"row {number}, which starts with {row!r:.80}")
+
+
+def _check_value(function: RewardFunction, check: Callable[[Any], object], value: Any, where: str) -> None:
+    """Check a value of a column of a row."""
+    try:
+        check(value)
+    except ValueError as error:
+        raise ValueError(f"the reward function {name_of(function)}: {error} ({where})") from error
 
 
 def required(function: RewardFunction) -> tuple[str | tuple[str, ...], ...]:

@@ -103,13 +103,20 @@ def numeric(*, column: str = "answer", tolerance: float = 1e-9) -> RewardFunctio
         raise ValueError(f"tolerance must be finite and not negative, got {tolerance}")
     slack = Fraction(tolerance)
 
-    def near(text: str, gold: Any) -> float:
-        right, given = _stated_or_last(right_answer(gold)), answer_number(text)
+    def number(gold: Any) -> Fraction:
+        right = _stated_or_last(right_answer(gold))
         if right is None:
-            raise ValueError(f"the column {column!r} must contain numbers, got {gold!r}")
+            raise ValueError(
+                f"the column {column!r} must contain numbers, got {gold!r}: correct it, or set it to null, so that "
+                "answers get no reward"
+            )
+        return right
+
+    def near(text: str, gold: Any) -> float:
+        right, given = number(gold), answer_number(text)
         return float(given is not None and abs(given - right) <= slack * max(1, abs(right)))
 
-    return _comparing("numeric", column, near)
+    return _comparing("numeric", column, near, check=number)
 
 
 def boxed(*, column: str = "answer") -> RewardFunction:
@@ -365,8 +372,17 @@ def _by_number(text: str, right: str) -> float | None:
     return float(answer == number) if box is not None or answer == number or not _LATEX.search(text) else None
 
 
-def _comparing(name: str, column: str, judge: Callable[[str, Any], float]) -> RewardFunction:
-    """Create a reward function that compares each completion with the correct answer in a column."""
+def _comparing(
+    name: str, column: str, judge: Callable[[str, Any], float], *, check: Callable[[Any], object] | None = None
+) -> RewardFunction:
+    """Create a reward function that compares each completion with the correct answer in a column.
+
+    Args:
+        name: name of the function.
+        column: column with the correct answers.
+        judge: reward of a completion, given the correct answer.
+        check: raises ValueError for an invalid correct answer; None: all are valid.
+    """
 
     def reward(completions: Sequence[Any], **columns: Any) -> list[float | None]:
         golds = _gold(name, column, columns)
@@ -375,7 +391,7 @@ def _comparing(name: str, column: str, judge: Callable[[str, Any], float]) -> Re
             for completion, gold in zip(completions, golds, strict=True)
         ]
 
-    vars(reward)["required_columns"] = (column,)
+    vars(reward).update(required_columns=(column,), check_columns={column: check} if check else {})
     return _named(name, reward)
 
 
