@@ -46,6 +46,7 @@ def test_kinds_are_recognized_by_their_columns(name):
         ({"prompt": "hi", "chosen": [USER, GOOD], "rejected": [USER, BAD], "messages": [USER, GOOD]}, "preference"),
         ({"prompt": [USER], "completion": [GOOD]}, "prompt-completion"),
         ({"messages": [USER, GOOD]}, "language-modeling"),
+        ({"messages": [USER, {"role": "assistant", "tool_calls": [{"type": "function"}]}]}, "language-modeling"),
         ({"prompt": [USER]}, "prompt-only"),
         ({"prompt": [USER], "completions": [[GOOD], [BAD]], "ranks": [1, 2]}, "ranking"),
         ({"prompt": "p", "completions": ["a"], "labels": [0.5]}, "stepwise"),

@@ -60,6 +60,43 @@ def test_columns_of_a_csv_file_that_are_no_strings(written):
     assert rows_of(path) == [{"prompt": "5", "label": True, "margin": 0.5, "labels": [True, False], "ranks": None}]
 
 
+@pytest.mark.parametrize("column", ["prompt", "completion", "chosen", "rejected", "messages"])
+def test_cells_of_a_csv_file_may_be_conversations(written, column):
+    messages = [{"role": "user", "content": "a"}]
+    path = written(".csv", [{column: cell} for cell in (json.dumps(messages), '["a"]', '"a"', "a [")])
+    assert [row[column] for row in rows_of(path)] == [messages, '["a"]', '"a"', "a ["]
+
+
+def test_text_in_a_column_of_labels_of_a_csv_file_stays_text(written):
+    row = {"prompt": "capital of France?", "label": "Paris", "labels": "none yet", "margin": "wide"}
+    assert rows_of(written(".csv", [row])) == [row]
+
+
+CALL = {"role": "assistant", "tool_calls": [{"type": "function", "function": {"name": "f", "arguments": {"a": 1}}}]}
+OTHER = {"role": "assistant", "tool_calls": [{"type": "function", "function": {"name": "g", "arguments": {"b": 2}}}]}
+TOOLS = [
+    {"type": "function", "function": {"name": n, "parameters": {"properties": {n: {"type": "int"}}}}} for n in "fg"
+]
+
+
+@pytest.mark.parametrize("suffix", [".parquet", "of datasets"])
+def test_keys_that_arrow_adds_are_removed_from_messages_and_tools(written, suffix):
+    turns = [{"role": "user", "content": "a"}, CALL, {"role": "tool", "name": "f", "content": "b"}, OTHER]
+    rows = [
+        {"prompt": turns[:1], "completions": [[CALL], [OTHER]], "messages": turns, "tools": TOOLS, "meta": {"a": None}},
+        {"prompt": turns[:3], "completions": [[OTHER], [CALL]], "messages": None, "tools": None, "meta": {"a": 1}},
+    ]
+    of_arrow = datasets.Dataset.from_list(rows)
+    assert of_arrow[0]["messages"][0] != turns[0]  # it has the keys of the other messages
+    assert rows_of(of_arrow if suffix == "of datasets" else written(suffix, rows)) == rows
+
+
+def test_objects_that_are_no_messages_keep_none_and_so_do_rows_in_memory(written):
+    rows = [{"instruction": "a", "completions": [{"response": None}, {"response": "b"}]}]
+    assert rows_of(written(".parquet", rows)) == rows
+    assert rows_of([{"prompt": [{**CALL, "content": None}]}]) == [{"prompt": [{**CALL, "content": None}]}]
+
+
 def test_places(written):
     assert places_of(written(".jsonl"))[1].endswith("rows.jsonl, line 2")
     assert places_of(written(".csv"))[1].endswith("rows.csv, line 4")  # the quoted cell has two lines
@@ -110,7 +147,12 @@ def test_splits_of_a_json_file(tmp_path):
         ("a.json", b'["a"]', r"a\.json, row 1: found a str"),
         ("a.csv", b"prompt,answer\na,b\nc,d,e\n", r"a\.csv, line 3: more or fewer cells than the 2 of the header"),
         ("a.csv", b"prompt,answer\na\n", r"a\.csv, line 2: more or fewer cells"),
-        ("a.csv", b"prompt,label\na,maybe\n", r"a\.csv, line 2, column 'label': 'maybe' is not JSON"),
+        (
+            "a.json",
+            b'{"prompt": ["a"], "completion": ["b"]}',
+            "'prompt', 'completion', which are columns, expected a list",
+        ),
+        ("a.json", b'{"prompt": [[{"role": "user"}]]}', "object of the lists 'prompt', which are columns"),
         ("a.csv", b'prompt,answer\na,"b"c\n', r"a\.csv, line 2: .*expected after"),
         ("a.csv", b"prompt\n\xff\n", r"a\.csv: the text is not UTF-8"),
         ("a.json", b'["\xff"]', r"a\.json, byte 3: the text is not UTF-8"),

@@ -8,7 +8,7 @@ import json
 import logging
 import math
 import reprlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from itertools import takewhile
 from typing import Any, Literal, NamedTuple, cast
 
@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from operant import streams
 from operant.language.encoding import shared_length
 from operant.language.layouts import standard
-from operant.language.sources import Row, Source, read
+from operant.language.sources import Row, Source, is_message, read
 from operant.language.templates import Message
 
 __all__ = [
@@ -50,7 +50,7 @@ COLUMNS: dict[Kind, tuple[tuple[str, ...], ...]] = {
 }
 LISTS = ("completions", "labels", "label")  # columns that are not texts
 ONE_FORM: dict[str, type] = {"messages": list, "text": str}  # columns that must be of this type
-MESSAGES = "a list of messages with `role` and `content`"
+MESSAGES = "a list of messages with `role` and `content` (or `tool_calls`)"
 PROMPTED: tuple[Kind, ...] = ("prompt-only", "prompt-completion", "unpaired", "preference", "stepwise", "ranking")
 ACCEPTS: dict[str, tuple[Kind, ...]] = {
     "sft": ("language-modeling", "prompt-completion"),
@@ -347,11 +347,8 @@ def _text_problem(value: Any) -> str | None:
     messages = cast(list[Any], value) if isinstance(value, list) else []
     if not messages:
         return reprlib.repr(cast(object, value))
-    for number, given in enumerate(messages, 1):
-        message: Mapping[str, Any] = cast(Mapping[str, Any], given) if isinstance(given, Mapping) else {}
-        if not isinstance(message.get("role"), str) or "content" not in message:
-            return f"{reprlib.repr(messages[number - 1])} as message {number}"
-    return None
+    wrong = next((number for number, message in enumerate(messages, 1) if not is_message(message)), None)
+    return None if wrong is None else f"{reprlib.repr(messages[wrong - 1])} as message {wrong}"
 
 
 def _error(where: str, column: str, found: str, expected: str) -> ValueError:

@@ -14,7 +14,7 @@ from typing import Any, cast
 
 from operant.language.huggingface import hub_problem, is_path
 
-__all__ = ["Row", "Source", "read"]
+__all__ = ["Row", "Source", "is_message", "read"]
 
 Row = dict[str, Any]
 """One example, with TRL's column names."""
@@ -22,8 +22,11 @@ Source = str | Path | Iterable[Mapping[str, Any]] | Mapping[str, Iterable[Mappin
 
 HUB_NAME = re.compile(r"[\w.-]+(?:/[\w.-]+)?(?::[\w.-]+)?")
 PREFERENCES = "train_prefs"  # training split of HuggingFaceH4/ultrafeedback_binarized
-# Columns of CSV files whose cells are not strings.
-TYPED_CELLS = ("label", "labels", "margin", "completions", "ranks", "messages")
+# Columns of CSV files whose cells may be JSON: values, or lists of messages.
+TYPED_CELLS = ("label", "labels", "margin", "completions", "ranks")
+CONVERSATIONS = ("messages", "prompt", "completion", "chosen", "rejected")
+# Columns with objects of different keys, to which Arrow adds the keys of the others with None.
+NESTED = (*CONVERSATIONS, "completions", "context", "tools")
 
 
 def read(source: Source, *, split: str) -> Iterator[tuple[str, Row]]:
@@ -48,8 +51,10 @@ def read(source: Source, *, split: str) -> Iterator[tuple[str, Row]]:
     parts: Any = rows
     if isinstance(rows, Mapping):
         rows = _part(parts, split, name)
+    of_arrow = type(rows).__module__.startswith("datasets.")
     for number, row in enumerate(rows, 1):
-        yield f"{name}, row {number}", _as_row(row, f"{name}, row {number}")
+        found = _as_row(row, f"{name}, row {number}")
+        yield f"{name}, row {number}", _without_none(found) if of_arrow else found
 
 
 def _read_file(path: Path, split: str) -> Iterator[tuple[str, Row]]:
@@ -66,6 +71,30 @@ def _as_row(row: Any, where: str) -> Row:
     if not isinstance(row, Mapping):
         raise ValueError(f"{where}: found a {type(row).__name__}, expected an object with columns such as `prompt`")
     return dict(cast(Row, row))
+
+
+def is_message(value: Any) -> bool:
+    """Return whether a value is a message: an object with a role and content, or with tool calls."""
+    if not isinstance(value, Mapping):
+        return False
+    message = cast(Mapping[str, Any], value)
+    return isinstance(message.get("role"), str) and ("content" in message or bool(message.get("tool_calls")))
+
+
+def _without_none(row: Row) -> Row:
+    """Remove the keys with None that Arrow has added to messages and to descriptions of tools, as TRL does."""
+    return {column: _pruned(value, column == "tools") if column in NESTED else value for column, value in row.items()}
+
+
+def _pruned(value: Any, inside: bool) -> Any:
+    """Remove keys with None from messages, or from every object `inside` one."""
+    if isinstance(value, list):
+        return [_pruned(one, inside) for one in cast(list[Any], value)]
+    if not isinstance(value, Mapping):
+        return value
+    given = cast(Mapping[str, Any], value)
+    inside = inside or "role" in given
+    return {key: _pruned(one, inside) for key, one in given.items() if one is not None or not inside}
 
 
 def _part(parts: Mapping[str, Any], split: str, name: str) -> Iterable[Any]:
@@ -116,6 +145,11 @@ def _json(path: Path, split: str) -> Iterator[tuple[str, Any]]:
         raise ValueError(f"{path}: it is nested too deeply") from error
     parts = cast(dict[str, Any], content) if isinstance(content, dict) else {}
     if parts and all(isinstance(part, list) for part in parts.values()):
+        if not all(isinstance(row, Mapping) for part in parts.values() for row in part):
+            raise ValueError(
+                f"{path} is an object of the lists {', '.join(map(repr, parts))}, which are columns, expected a list "
+                'of rows, such as [{"prompt": ..., "completion": ...}, ...], or one row per line (JSON Lines): convert it'
+            )
         content = _part(parts, split, str(path))
     rows: list[Any] = cast(list[Any], content) if isinstance(content, list) else [content]
     yield from ((f"row {number}", row) for number, row in enumerate(rows, 1))
@@ -127,7 +161,7 @@ def _no_utf8(where: str) -> ValueError:
 
 
 def _csv(path: Path, split: str) -> Iterator[tuple[str, Any]]:
-    """Read a table with a header; cells are strings, except in columns with another type."""
+    """Read a table with a header; cells are strings, except for JSON in columns with another type."""
     del split
     with path.open(encoding="utf-8-sig", newline="") as file:
         reader = csv.DictReader(file, strict=True)
@@ -139,21 +173,30 @@ def _csv(path: Path, split: str) -> Iterator[tuple[str, Any]]:
                         f"{path}, {where}: more or fewer cells than the {len(row.keys() - {None})} of the header: put "
                         "quotes around cells with commas, quotes or line breaks"
                     )
-                yield where, {column: _cell(column, cell, f"{path}, {where}") for column, cell in row.items()}
+                yield where, {column: _cell(column, cell) for column, cell in row.items()}
         except csv.Error as error:
             raise ValueError(f"{path}, line {reader.reader.line_num}: {error}: repair the line") from error
         except UnicodeDecodeError as error:
             raise _no_utf8(str(path)) from error
 
 
-def _cell(column: str, cell: str, where: str) -> Any:
-    """Return the value of a cell."""
-    if column not in TYPED_CELLS:
+def _cell(column: str, cell: str) -> Any:
+    """Return the value of a cell; text that is not JSON, or no list of messages where one may be, stays text."""
+    if column not in TYPED_CELLS + CONVERSATIONS:
         return cell
+    if not cell and column not in CONVERSATIONS[1:]:
+        return None
     try:
-        return json.loads(cell.lower() if column == "label" else cell) if cell else None
-    except json.JSONDecodeError as error:
-        raise ValueError(f"{where}, column {column!r}: {cell!r} is not JSON: {error.msg}") from error
+        value: Any = json.loads(cell.lower() if column == "label" else cell)
+    except (json.JSONDecodeError, RecursionError):
+        return cell
+    return value if column in TYPED_CELLS or _are_messages(value) else cell
+
+
+def _are_messages(value: Any) -> bool:
+    """Return whether a value is a list of messages."""
+    messages = cast(list[Any], value) if isinstance(value, list) else []
+    return bool(messages) and all(map(is_message, messages))
 
 
 def _parquet(path: Path, split: str) -> Iterator[tuple[str, Any]]:
@@ -170,7 +213,7 @@ def _parquet(path: Path, split: str) -> Iterator[tuple[str, Any]]:
             for batch in file.iter_batches():
                 for row in batch.to_pylist():
                     number += 1
-                    yield f"row {number}", row
+                    yield f"row {number}", _without_none(row)
     except damage as error:
         raise ValueError(f"{path} cannot be read as Parquet: {error}") from error
 

@@ -140,7 +140,7 @@ def assistant_turns(
 
 def _shielded(message: Message, special: re.Pattern[str]) -> dict[str, Any]:
     """Return a message whose content has no special tokens."""
-    content = message["content"]
+    content = message.get("content")
     if not isinstance(content, str) or SHIELD in content:
         raise ValueError(f"the content of a message is {content!r}, expected a string of characters")
     return {**message, "content": special.sub(lambda match: match[0][0] + SHIELD + match[0][1:], content)}
