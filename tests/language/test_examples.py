@@ -69,6 +69,51 @@ def test_a_long_prompt_without_bos_keeps_its_end(words):
     assert words.decode(example.prompt) == " sat on"
 
 
+THINKS = (
+    "{% for m in messages %}{{ m.role + ':' + m.content + '<|im_end|>' }}{% endfor %}"
+    "{% if add_generation_prompt %}{{ 'assistant:' if thinking else 'assistant:no ' }}{% endif %}"
+)
+
+
+@pytest.mark.parametrize(
+    ("convert", "columns"),
+    [
+        (demonstrations, {"completion": [{"role": "assistant", "content": "no cat"}]}),
+        (pairs, {side: [{"role": "assistant", "content": f"no {side}"}] for side in ("chosen", "rejected")}),
+        (stepwise, {"completions": ["no cat"], "labels": [1]}),
+        (prompts, {}),
+    ],
+)
+def test_variables_are_given_to_the_template(make_words, convert, columns):
+    words = make_words(template=THINKS)
+    ends = {} if convert is prompts else {"eos_ids": words.all_special_ids}
+    given = ({"thinking": True}, '{"thinking": false}', None)
+    rows = [{"prompt": [USER], **columns, "chat_template_kwargs": kwargs} for kwargs in given]
+    found = [words.decode(example.prompt) for example in convert(words, rows, **ends)]
+    assert [text.endswith("assistant:no ") for text in found] == [False, True, True]
+
+
+@pytest.mark.parametrize(
+    ("kwargs", "message"),
+    [
+        ([1], r"row 2: chat_template_kwargs is \[1\], expected an object"),
+        ({"tokenize": True}, "row 2: chat_template_kwargs has 'tokenize', which is set for every row"),
+        ({1: True}, "row 2: chat_template_kwargs has 1,"),
+    ],
+)
+def test_wrong_variables_of_a_template_are_named(words, kwargs, message):
+    rows = [{"prompt": [USER], "chat_template_kwargs": each} for each in (None, kwargs)]
+    with pytest.raises(ValueError, match=message):
+        prompts(words, rows)
+
+
+def test_a_template_that_fails_names_the_row(make_words):
+    template = "{% for m in messages %}{{ m.content if m.content else raise_exception('no content') }}{% endfor %}"
+    rows = [{"prompt": [{"role": "user", "content": content}]} for content in ("a", "")]
+    with pytest.raises(ValueError, match=r"row 2: the chat template cannot render .* no content"):
+        prompts(make_words(template=template), rows)
+
+
 def test_tools_are_given_to_the_template(make_words):
     words = make_words(template="{{ tools[0].name if tools else 'none' }}{{ messages[0].content }}")
     rows = [{"prompt": [USER], "tools": tools} for tools in ([{"name": "a"}], '[{"name": "b"}]', None)]

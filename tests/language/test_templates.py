@@ -51,10 +51,34 @@ def test_special_tokens_come_from_the_template_and_never_from_messages(character
     assert characters.decode(ids) == "<bos>user: <eos> <bos><eos>\nassistant: <pad><eos>\n"
 
 
-@pytest.mark.parametrize("content", ["a\uffff", None, [{"type": "text", "text": "a"}]])
+@pytest.mark.parametrize("content", ["a\uffff", None])
 def test_content_must_be_a_string_of_characters(characters, content):
     with pytest.raises(ValueError, match="the content of a message is"):
         render(characters, [{"role": "user", "content": content}], tools=None)
+
+
+def test_texts_in_a_message_are_joined_and_other_parts_rejected(words, characters):
+    parts = [{"type": "text", "text": "the "}, {"type": "text", "text": "cat"}]
+    for tokenizer in (words, characters):
+        ours, plain = ({"role": "user", "content": content} for content in (parts, "the cat"))
+        assert render(tokenizer, [ours], tools=None) == render(tokenizer, [plain], tools=None)
+        with pytest.raises(ValueError, match=r"has the part \{'type': 'image', .*images and other parts are not supp"):
+            render(tokenizer, [{"role": "user", "content": [*parts, {"type": "image", "url": "a"}]}], tools=None)
+
+
+@pytest.mark.parametrize(
+    ("template", "cause"),
+    [
+        ("{{ raise_exception('Conversation roles must alternate') }}", "Conversation roles must alternate"),
+        ("{{ messages[0].role + messages[0].size }}", "has no attribute 'size'"),
+        ("{{ messages[0].role + 1 }}", "can only concatenate str"),
+    ],
+)
+def test_a_template_that_fails_names_the_roles(make_words, template, cause):
+    message = rf"cannot render a conversation of \['user', 'assistant'\]: .*{cause}.*: change the messages"
+    for words in (make_words(template=template), make_words(template=template + "{% generation %}{% endgeneration %}")):
+        with pytest.raises(ValueError, match=message):
+            assistant_turns(words, [QUESTION, ANSWER], tools=None)
 
 
 def test_special_tokens_of_other_tokenizers_are_tokens_wherever_they_stand(words):

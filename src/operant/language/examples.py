@@ -16,7 +16,8 @@ from typing import Any, NamedTuple, TypeVar
 from operant.language.data import PROMPTED, Row, compare, extremes, kind
 from operant.language.huggingface import Tokenizer
 from operant.language.packing import Sample
-from operant.language.templates import system_length
+from operant.language.sources import TEMPLATE
+from operant.language.templates import check_kwargs, system_length
 from operant.language.tokenizer import encode_pair, encode_prompt, encode_steps, encode_text
 
 __all__ = [
@@ -111,7 +112,7 @@ class _Encoder:
         most = self.max_prompt_length
         if most is None or len(ids) <= most:
             return ids
-        system = 0 if isinstance(text, str) else system_length(self.tokenizer, text, ids, tools=_tools(row))
+        system = 0 if isinstance(text, str) else system_length(self.tokenizer, text, ids, **self.template(row))
         if system >= most:
             raise ValueError(
                 f"the system message has {system} tokens, which leaves no room for a prompt of {most}: use a larger "
@@ -132,12 +133,19 @@ class _Encoder:
 
     def answers(self, prompt: Any, completions: Sequence[Any], row: Row) -> tuple[list[int], list[list[int]]]:
         """Tokenize and truncate a prompt and several completions."""
-        tools = _tools(row)
+        given = self.template(row)
         encoded = [
-            encode_pair(self.tokenizer, prompt, completion, eos_ids=self.eos_ids, tools=tools)
-            for completion in completions
+            encode_pair(self.tokenizer, prompt, completion, eos_ids=self.eos_ids, **given) for completion in completions
         ]
         return self.prompt(encoded[0][0], prompt, row), [self.completion(ids) for _, ids in encoded]
+
+    def template(self, row: Row) -> dict[str, Any]:
+        """Return the inputs of the chat template other than messages, which some datasets store as JSON."""
+        found = {name: row.get(name) for name in TEMPLATE}
+        found = {name: json.loads(value) if isinstance(value, str) else value for name, value in found.items()}
+        if found["chat_template_kwargs"] is not None:
+            check_kwargs(self.tokenizer, found["chat_template_kwargs"])
+        return found
 
     def convert(self, rows: Sequence[Row], one: Callable[[Row], Example]) -> list[Example]:
         """Convert examples, and log the numbers of dropped and truncated ones."""
@@ -188,7 +196,7 @@ def prompts(tokenizer: Tokenizer, rows: Sequence[Row], *, max_prompt_length: int
         text = compare(row).prompt if found == "preference" else row.get("prompt")
         if text is None:
             raise ValueError("no prompt, expected one as in the first row: add it, or remove the row")
-        return Prompt(encoder.prompt(encode_prompt(tokenizer, text, tools=_tools(row)), text, row), row)
+        return Prompt(encoder.prompt(encode_prompt(tokenizer, text, **encoder.template(row)), text, row), row)
 
     return encoder.convert(rows, one)
 
@@ -225,7 +233,7 @@ def demonstrations(
             prompt, (completion,) = encoder.answers(row["prompt"], [row["completion"]], row)
             return Sample(prompt, completion)
         text = row["text"] if row.get("messages") is None else row["messages"]
-        ids, trained = encode_text(tokenizer, text, eos_ids=eos_ids, tools=_tools(row))
+        ids, trained = encode_text(tokenizer, text, eos_ids=eos_ids, **encoder.template(row))
         start = max(trained.index(True), 1)  # the first token has no prediction
         completion = encoder.completion(ids[start:])
         mask = trained[start:][: len(completion)]
@@ -342,7 +350,7 @@ def stepwise(
         if found == "unpaired":
             labels = [row["label"]]
             prompt, *steps = encode_pair(
-                tokenizer, row["prompt"], row["completion"], eos_ids=eos_ids, tools=_tools(row)
+                tokenizer, row["prompt"], row["completion"], eos_ids=eos_ids, **encoder.template(row)
             )
         else:
             labels = row["labels"]
@@ -354,7 +362,7 @@ def stepwise(
                 eos_ids=eos_ids,
                 separator=separator,
                 finished=finished,
-                tools=_tools(row),
+                **encoder.template(row),
             )
         kept = len(encoder.completion([token for step in steps for token in step]))
         whole = sum(end <= kept for end in accumulate(map(len, steps)))
@@ -377,9 +385,3 @@ def _check_steps(steps: Sequence[str], separator: str) -> None:
                 f"step {number}, {step!r:.80}, contains the separator {separator!r}, so its parts would be scored as "
                 "steps: set --step-separator to a text that no step contains, or replace it in the steps"
             )
-
-
-def _tools(row: Row) -> Any:
-    """Return the tool descriptions of an example, which some datasets store as JSON."""
-    tools = row.get("tools")
-    return json.loads(tools) if isinstance(tools, str) else tools

@@ -26,7 +26,8 @@ PREFERENCES = "train_prefs"  # training split of HuggingFaceH4/ultrafeedback_bin
 TYPED_CELLS = ("label", "labels", "margin", "completions", "ranks")
 CONVERSATIONS = ("messages", "prompt", "completion", "chosen", "rejected")
 # Columns with objects of different keys, to which Arrow adds the keys of the others with None.
-NESTED = (*CONVERSATIONS, "completions", "context", "tools")
+TEMPLATE = ("tools", "chat_template_kwargs")
+NESTED = (*CONVERSATIONS, "completions", "context", *TEMPLATE)
 
 
 def read(source: Source, *, split: str) -> Iterator[tuple[str, Row]]:
@@ -82,8 +83,8 @@ def is_message(value: Any) -> bool:
 
 
 def _without_none(row: Row) -> Row:
-    """Remove the keys with None that Arrow has added to messages and to descriptions of tools, as TRL does."""
-    return {column: _pruned(value, column == "tools") if column in NESTED else value for column, value in row.items()}
+    """Remove the keys with None that Arrow has added to messages and other inputs of chat templates, as TRL does."""
+    return {column: _pruned(value, column in TEMPLATE) if column in NESTED else value for column, value in row.items()}
 
 
 def _pruned(value: Any, inside: bool) -> Any:
@@ -148,7 +149,7 @@ def _json(path: Path, split: str) -> Iterator[tuple[str, Any]]:
         if not all(isinstance(row, Mapping) for part in parts.values() for row in part):
             raise ValueError(
                 f"{path} is an object of the lists {', '.join(map(repr, parts))}, which are columns, expected a list "
-                'of rows, such as [{"prompt": ..., "completion": ...}, ...], or one row per line (JSON Lines): convert it'
+                'of rows, such as [{"prompt": ..., "completion": ...}, ...], or one row per line (JSON Lines)'
             )
         content = _part(parts, split, str(path))
     rows: list[Any] = cast(list[Any], content) if isinstance(content, list) else [content]

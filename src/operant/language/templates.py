@@ -1,16 +1,22 @@
 """Tokenization of conversations by the chat template of a tokenizer."""
 
+import inspect
 import re
 from collections.abc import Mapping, Sequence
 from itertools import chain, pairwise
-from typing import Any
+from typing import Any, cast
 
 from operant.language.encoding import encode, encode_parts, shared_length
 from operant.language.huggingface import Tokenizer
 
-__all__ = ["Message", "assistant_turns", "encode_rendered", "remainder", "render", "system_length"]
+__all__ = ["Message", "assistant_turns", "check_kwargs", "encode_rendered", "remainder", "render", "system_length"]
 
 Message = Mapping[str, Any]
+
+
+class TemplateFailedError(ValueError):
+    """A chat template cannot render a conversation."""
+
 
 SHIELD = "\uffff"  # a Unicode noncharacter, so never part of a text
 
@@ -20,6 +26,7 @@ def render(
     messages: Sequence[Message],
     *,
     tools: Sequence[Any] | None,
+    chat_template_kwargs: Mapping[str, Any] | None = None,
     generation_prompt: bool = False,
 ) -> str:
     """Render a conversation as text, only for `encode_rendered`.
@@ -29,30 +36,66 @@ def render(
 
     Args:
         tokenizer: tokenizer of the model.
-        messages: conversation.
+        messages: conversation. Content that is a list of texts is joined.
         tools: tool descriptions for the template.
+        chat_template_kwargs: other variables for the template.
         generation_prompt: whether to append the start of an answer.
 
     Raises:
-        ValueError: the tokenizer has no chat template.
+        ValueError: the tokenizer has no chat template, the template cannot render the conversation, or the content of a
+            message has other parts than texts.
     """
     if not tokenizer.chat_template:
         raise ValueError(
             "the tokenizer has no chat template, so it cannot encode messages: use strings, or an instruction-tuned "
             "model, or set `tokenizer.chat_template`"
         )
-    conversation: list[Any] = list(messages)
     if tokenizer.split_special_tokens:
         special = _special_tokens(tokenizer)
-        conversation = [_shielded(message, special) for message in messages]
-    return str(
-        tokenizer.apply_chat_template(
-            conversation,
-            tools=list(tools) if tools else None,
-            tokenize=False,
-            add_generation_prompt=generation_prompt,
+        messages = [_shielded(message, special) for message in map(_joined, messages)]
+    how = {"tokenize": False, "add_generation_prompt": generation_prompt}
+    return str(_apply(tokenizer, messages, tools, chat_template_kwargs, **how))
+
+
+def check_kwargs(tokenizer: Tokenizer, kwargs: Any) -> None:
+    """Check variables for a chat template.
+
+    Raises:
+        ValueError: they are no mapping of names, or an argument of `apply_chat_template` is among them.
+    """
+    if not isinstance(kwargs, Mapping):
+        raise ValueError(
+            f"chat_template_kwargs is {kwargs!r:.80}, expected an object with variables of the chat template, such as "
+            '{"enable_thinking": false}'
         )
-    )
+    arguments = inspect.signature(tokenizer.apply_chat_template).parameters.keys() - {"documents", "kwargs"}
+    for name in cast(Mapping[Any, Any], kwargs):
+        if not isinstance(name, str) or name in arguments | {"messages"}:
+            raise ValueError(
+                f"chat_template_kwargs has {name!r}, which is set for every row, expected variables of the chat "
+                "template: remove it"
+            )
+
+
+def _apply(
+    tokenizer: Tokenizer,
+    messages: Sequence[Message],
+    tools: Sequence[Any] | None,
+    chat_template_kwargs: Mapping[str, Any] | None,
+    **how: Any,
+) -> Any:
+    """Apply the chat template of a tokenizer."""
+    from jinja2 import TemplateError
+
+    conversation: list[Any] = [*map(_joined, messages)]
+    how = {**(chat_template_kwargs or {}), **how}
+    try:
+        return tokenizer.apply_chat_template(conversation, tools=list(tools) if tools else None, **how)
+    except (TemplateError, TypeError) as error:
+        raise TemplateFailedError(
+            f"the chat template cannot render a conversation of {[message['role'] for message in messages]}: {error}: "
+            "change the messages, or use strings"
+        ) from error
 
 
 def encode_rendered(tokenizer: Tokenizer, text: str) -> list[int]:
@@ -75,6 +118,7 @@ def system_length(
     ids: Sequence[int],
     *,
     tools: Sequence[Any] | None,
+    chat_template_kwargs: Mapping[str, Any] | None = None,
 ) -> int:
     """Return the number of tokens of a conversation's system message.
 
@@ -83,17 +127,16 @@ def system_length(
         messages: conversation.
         ids: token ids of the conversation.
         tools: tool descriptions for the template.
+        chat_template_kwargs: other variables for the template.
 
     Returns:
         The number; 0 if there is no system message, or the template cannot render it alone.
     """
-    from jinja2 import TemplateError
-
     if not messages or messages[0]["role"] != "system":
         return 0
     try:
-        alone = render(tokenizer, messages[:1], tools=tools)
-    except TemplateError:
+        alone = render(tokenizer, messages[:1], tools=tools, chat_template_kwargs=chat_template_kwargs)
+    except TemplateFailedError:
         return 0
     return shared_length(encode_rendered(tokenizer, alone), ids)
 
@@ -116,7 +159,11 @@ def remainder(head: str, full: str) -> str:
 
 
 def assistant_turns(
-    tokenizer: Tokenizer, messages: Sequence[Message], *, tools: Sequence[Any] | None
+    tokenizer: Tokenizer,
+    messages: Sequence[Message],
+    *,
+    tools: Sequence[Any] | None,
+    chat_template_kwargs: Mapping[str, Any] | None = None,
 ) -> tuple[list[int], list[bool]]:
     """Return the ids of a conversation, `[L]`, and a mask of the assistant's turns, `[L]`.
 
@@ -128,14 +175,28 @@ def assistant_turns(
     """
     template = tokenizer.chat_template
     if not isinstance(template, str) or "generation %}" not in template or tokenizer.split_special_tokens:
-        return _added_turns(tokenizer, messages, tools)
-    ids, turns = _marked_turns(tokenizer, messages, tools)
+        return _added_turns(tokenizer, messages, tools, chat_template_kwargs)
+    ids, turns = _marked_turns(tokenizer, messages, tools, chat_template_kwargs)
     if not any(turns):
         raise ValueError(
             "the chat template marks no token of the conversation as the assistant's: mark its turns with "
             "{% generation %} and {% endgeneration %}, or remove the marks"
         )
     return ids, turns
+
+
+def _joined(message: Message) -> Message:
+    """Return a message with its texts joined, if its content is a list of them."""
+    content = message.get("content")
+    if not isinstance(content, list):
+        return message
+    for part in (parts := cast(list[Any], content)):
+        if not isinstance(part, Mapping) or not isinstance(cast(Mapping[str, Any], part).get("text"), str):
+            raise ValueError(
+                f"the content of a message has the part {part!r:.80}, expected a string, or a list of "
+                '{"type": "text", "text": ...}: images and other parts are not supported'
+            )
+    return {**message, "content": "".join(part["text"] for part in parts)}
 
 
 def _shielded(message: Message, special: re.Pattern[str]) -> dict[str, Any]:
@@ -152,15 +213,19 @@ def _special_tokens(tokenizer: Tokenizer) -> re.Pattern[str]:
 
 
 def _added_turns(
-    tokenizer: Tokenizer, messages: Sequence[Message], tools: Sequence[Any] | None
+    tokenizer: Tokenizer,
+    messages: Sequence[Message],
+    tools: Sequence[Any] | None,
+    chat_template_kwargs: Mapping[str, Any] | None,
 ) -> tuple[list[int], list[bool]]:
     """Find the assistant's turns from the text that each turn adds."""
-    full = render(tokenizer, messages, tools=tools)
+    given: dict[str, Any] = {"tools": tools, "chat_template_kwargs": chat_template_kwargs}
+    full = render(tokenizer, messages, **given)
     cuts = [0]  # starts and ends of turns, alternating
     for turn, message in enumerate(messages):
         if message["role"] == "assistant":
-            head = render(tokenizer, messages[:turn], tools=tools, generation_prompt=True)
-            answered = render(tokenizer, messages[: turn + 1], tools=tools)
+            head = render(tokenizer, messages[:turn], generation_prompt=True, **given)
+            answered = render(tokenizer, messages[: turn + 1], **given)
             remainder(head, answered)
             remainder(answered, full)
             cuts += [len(head), len(answered)]
@@ -171,11 +236,12 @@ def _added_turns(
 
 
 def _marked_turns(
-    tokenizer: Tokenizer, messages: Sequence[Message], tools: Sequence[Any] | None
+    tokenizer: Tokenizer,
+    messages: Sequence[Message],
+    tools: Sequence[Any] | None,
+    chat_template_kwargs: Mapping[str, Any] | None,
 ) -> tuple[list[int], list[bool]]:
     """Find the assistant's turns from the marks in the chat template."""
-    conversation: list[Any] = list(messages)
-    encoded: Any = tokenizer.apply_chat_template(
-        conversation, tools=list(tools) if tools else None, return_dict=True, return_assistant_tokens_mask=True
-    )
+    how = {"return_dict": True, "return_assistant_tokens_mask": True}
+    encoded = _apply(tokenizer, messages, tools, chat_template_kwargs, **how)
     return list(encoded["input_ids"]), [bool(counts) for counts in encoded["assistant_masks"]]

@@ -6,7 +6,7 @@ EOS that is also the padding token, a completion whose first token would merge w
 templates that rewrite earlier turns.
 """
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from operant.language.encoding import encode, encode_parts
@@ -97,7 +97,13 @@ def stop_ids(tokenizer: Tokenizer, generation_config: "GenerationConfig | None" 
     return ids
 
 
-def encode_prompt(tokenizer: Tokenizer, prompt: Text, *, tools: Sequence[Any] | None = None) -> list[int]:
+def encode_prompt(
+    tokenizer: Tokenizer,
+    prompt: Text,
+    *,
+    tools: Sequence[Any] | None = None,
+    chat_template_kwargs: Mapping[str, Any] | None = None,
+) -> list[int]:
     """Return the ids of a prompt, ready for a continuation.
 
     Args:
@@ -106,6 +112,7 @@ def encode_prompt(tokenizer: Tokenizer, prompt: Text, *, tools: Sequence[Any] | 
             starts with it; or messages, which are rendered by the chat template with its generation prompt. The
             template adds its own BOS.
         tools: tool descriptions for the chat template.
+        chat_template_kwargs: other variables for the chat template.
 
     Raises:
         ValueError: a character is not in the vocabulary, messages are given but the tokenizer has no chat template, or
@@ -115,7 +122,8 @@ def encode_prompt(tokenizer: Tokenizer, prompt: Text, *, tools: Sequence[Any] | 
         return _with_bos(tokenizer, encode(tokenizer, prompt))
     if prompt and prompt[-1]["role"] == "assistant":
         raise ValueError("the prompt ends with an assistant message: move that message to the completion")
-    return encode_rendered(tokenizer, render(tokenizer, prompt, tools=tools, generation_prompt=True))
+    given: dict[str, Any] = {"tools": tools, "chat_template_kwargs": chat_template_kwargs}
+    return encode_rendered(tokenizer, render(tokenizer, prompt, generation_prompt=True, **given))
 
 
 def encode_pair(
@@ -125,6 +133,7 @@ def encode_pair(
     *,
     eos_ids: Collection[int],
     tools: Sequence[Any] | None = None,
+    chat_template_kwargs: Mapping[str, Any] | None = None,
 ) -> tuple[list[int], list[int]]:
     """Return the ids of a prompt and of its completion, which ends with exactly one EOS.
 
@@ -138,6 +147,7 @@ def encode_pair(
         completion: a string, or a list with one assistant message; of the same type as the prompt.
         eos_ids: tokens that end a completion (`stop_ids`).
         tools: tool descriptions for the chat template.
+        chat_template_kwargs: other variables for the chat template.
 
     Raises:
         ValueError: prompt and completion have different types, the completion is not one assistant message, or the
@@ -158,8 +168,9 @@ def encode_pair(
             f"the completion has messages of {roles}, expected one of the assistant: pass whole conversations as "
             "`messages`, whose every assistant turn is trained"
         )
-    head = render(tokenizer, conversation[:-1], tools=tools, generation_prompt=True)
-    rest = remainder(head, render(tokenizer, conversation, tools=tools))
+    given: dict[str, Any] = {"tools": tools, "chat_template_kwargs": chat_template_kwargs}
+    head = render(tokenizer, conversation[:-1], generation_prompt=True, **given)
+    rest = remainder(head, render(tokenizer, conversation, **given))
     prompt_ids, tail = encode_parts(tokenizer, [head, rest], encode_rendered)
     return prompt_ids, _ended(tokenizer, tail, eos_ids)
 
@@ -173,6 +184,7 @@ def encode_steps(
     separator: str = "\n",
     finished: bool = True,
     tools: Sequence[Any] | None = None,
+    chat_template_kwargs: Mapping[str, Any] | None = None,
 ) -> tuple[list[int], list[list[int]]]:
     """Return the ids of a prompt and of each step of its solution; concatenated, they are the solution's ids.
 
@@ -188,13 +200,15 @@ def encode_steps(
         finished: whether the last step ends the solution. Otherwise it ends with the separator, as for data that stop
             at the first mistake.
         tools: tool descriptions for the chat template.
+        chat_template_kwargs: other variables for the chat template.
     """
     texts = [step + separator for step in steps[:-1]] + [steps[-1] + ("" if finished else separator)]
     if isinstance(prompt, str):
         prompt_ids, *parts = encode_parts(tokenizer, [prompt, *texts])
         prompt_ids = _with_bos(tokenizer, prompt_ids)
     else:
-        prompt_ids, parts = encode_prompt(tokenizer, prompt, tools=tools), encode_parts(tokenizer, texts)
+        prompt_ids = encode_prompt(tokenizer, prompt, tools=tools, chat_template_kwargs=chat_template_kwargs)
+        parts = encode_parts(tokenizer, texts)
     if finished:
         parts[-1] = _ended(tokenizer, parts[-1], eos_ids)
     return prompt_ids, parts
@@ -206,6 +220,7 @@ def encode_text(
     *,
     eos_ids: Collection[int],
     tools: Sequence[Any] | None = None,
+    chat_template_kwargs: Mapping[str, Any] | None = None,
 ) -> Encoded:
     """Return the ids of a text for language modeling, and a mask of the trained tokens.
 
@@ -218,6 +233,7 @@ def encode_text(
         text: a string or messages.
         eos_ids: tokens that end a completion (`stop_ids`).
         tools: tool descriptions for the chat template.
+        chat_template_kwargs: other variables for the chat template.
 
     Raises:
         ValueError: a conversation has no assistant turn, or the chat template rewrites earlier turns.
@@ -231,7 +247,7 @@ def encode_text(
     roles = [message["role"] for message in text]
     if "assistant" not in roles:
         raise ValueError(f"the conversation has messages of {roles}, expected an assistant message to train on")
-    ids, turns = assistant_turns(tokenizer, text, tools=tools)
+    ids, turns = assistant_turns(tokenizer, text, tools=tools, chat_template_kwargs=chat_template_kwargs)
     return _with_ends(tokenizer, ids, turns, eos_ids)
 
 
