@@ -12,6 +12,7 @@ from operant.language.data import ACCEPTS, COLUMNS, compare, kind, order, read_r
 USER = {"role": "user", "content": "hi"}
 GOOD = {"role": "assistant", "content": "good"}
 BAD = {"role": "assistant", "content": "bad"}
+HH = "\n\nHuman: Where?\n\nAssistant:"
 ROWS = {
     "preference": {"prompt": "p", "chosen": "c", "rejected": "r"},
     "stepwise": {"prompt": "p", "completions": ["a", "b"], "labels": [True, False]},
@@ -172,10 +173,23 @@ def test_rankings_in_another_form_get_the_same_columns():
         ("yes", "no", ("", "yes", "no")),
         ("a cat.", "a cats", ("a", " cat.", " cats")),
         ("a cats", "a cat.", ("a", " cats", " cat.")),
+        (f"{HH} Put it in a box.", f"{HH} Put it in a bag.", (HH, " Put it in a box.", " Put it in a bag.")),
+        (f"{HH} a{HH} b", f"{HH} a{HH} c", (f"{HH} a{HH}", " b", " c")),
+        (f"{HH} a", f"{HH} b{HH} c", (HH, " a", f" b{HH} c")),
     ],
 )
 def test_the_implicit_prompt_of_strings(chosen, rejected, expected):
     assert compare({"chosen": chosen, "rejected": rejected}) == expected
+
+
+def test_pairs_of_one_implicit_prompt_are_held_out_together():
+    answers = [" Put it in a box", " Put it in a bag", " Put it here", " No"]
+    pairs = [(one, other) for one in answers for other in answers if one != other]
+    texts = [HH, HH.replace("Where", "How")]
+    rows = [{"chosen": text + one, "rejected": text + other} for text in texts for one, other in pairs]
+    train, held_out = split_rows(rows, len(pairs), 0)
+    assert {row["chosen"][: len(HH) - 2] for row in train}.isdisjoint(row["chosen"][: len(HH) - 2] for row in held_out)
+    assert len(train) == len(held_out) == len(pairs)
 
 
 @settings(deadline=None, max_examples=200)

@@ -69,6 +69,15 @@ def test_a_long_prompt_without_bos_keeps_its_end(words):
     assert words.decode(example.prompt) == " sat on"
 
 
+def test_the_common_beginning_of_two_texts_is_no_prompt_to_sample_for(words):
+    turn = "the cat\n\nAssistant:"
+    rows = [{"chosen": f"{turn} sat on", "rejected": f"{turn} sat yes"}]
+    (example,) = prompts(words, rows)
+    assert words.decode(example.prompt) == turn
+    with pytest.raises(ValueError, match="row 2: no prompt, and the common beginning of `chosen` and `rejected` may"):
+        prompts(words, [*rows, {"chosen": "the cat sat on", "rejected": "the cat sat yes"}])
+
+
 THINKS = (
     "{% for m in messages %}{{ m.role + ':' + m.content + '<|im_end|>' }}{% endfor %}"
     "{% if add_generation_prompt %}{{ 'assistant:' if thinking else 'assistant:no ' }}{% endif %}"

@@ -29,9 +29,11 @@ __all__ = [
     "as_messages",
     "compare",
     "extremes",
+    "has_prompt",
     "kind",
     "order",
     "read_rows",
+    "same_prompts",
     "split_rows",
 ]
 
@@ -48,6 +50,7 @@ COLUMNS: dict[Kind, tuple[tuple[str, ...], ...]] = {
     "language-modeling": (("messages",), ("text",)),
     "prompt-only": (("prompt",),),
 }
+ASSISTANT = "\n\nAssistant:"  # begins the answers of hh-rlhf, whose texts contain their prompts
 LISTS = ("completions", "labels", "label")  # columns that are not texts
 ONE_FORM: dict[str, type] = {"messages": list, "text": str}  # columns that must be of this type
 MESSAGES = "a list of messages with `role` and `content` (or `tool_calls`)"
@@ -153,13 +156,15 @@ def kind(rows: Sequence[Row], *, accept: Sequence[Kind] = ()) -> Kind:
 
 
 def compare(row: Row) -> Comparison:
-    """Return prompt, chosen and rejected of a preference example, whose prompt may be implicit.
+    r"""Return prompt, chosen and rejected of a preference example, whose prompt may be implicit.
 
-    An implicit prompt is the common prefix of both completions: the first common messages, or the longest common prefix
-    of strings that ends at the end of a word, without the following space. It may include a part of the answers, which
-    does not change losses of pairs, since the common part cancels. A string prompt with completions of messages is
-    converted to a user message, unless they already contain it; strings that complete a prompt of messages are
-    converted to messages of the assistant.
+    An implicit prompt is the common prefix of both completions: the first common messages, or that of strings up to the
+    last `\n\nAssistant:` in it, as in hh-rlhf. Without this mark it is the longest common prefix of strings that ends
+    with a word, without the following space. It may then include a part of the answers, which does not change losses of
+    pairs, since the common part cancels, but is no prompt to sample for (`has_prompt`).
+
+    A string prompt with completions of messages is converted to a user message, unless they already contain it; strings
+    that complete a prompt of messages are converted to messages of the assistant.
     """
     prompt, chosen, rejected = row.get("prompt"), row["chosen"], row["rejected"]
     if prompt is not None and not isinstance(prompt, str):
@@ -167,12 +172,18 @@ def compare(row: Row) -> Comparison:
     if isinstance(chosen, str):
         if prompt is not None:
             return Comparison(prompt, chosen, rejected)
-        shared = _shared_words(chosen, rejected)
+        turn = chosen.rfind(ASSISTANT, 0, shared_length(chosen, rejected))
+        shared = _shared_words(chosen, rejected) if turn < 0 else turn + len(ASSISTANT)
     else:
         shared = min(shared_length(chosen, rejected), len(chosen) - 1, len(rejected) - 1)
         if isinstance(prompt, str) and not shared:
             return Comparison(as_messages(prompt, "user"), chosen, rejected)
     return Comparison(chosen[:shared], chosen[shared:], rejected[shared:])
+
+
+def has_prompt(row: Row) -> bool:
+    """Return whether the prompt of a preference example (`compare`) is known to contain no part of the answers."""
+    return row.get("prompt") is not None or not isinstance(row["chosen"], str) or ASSISTANT in compare(row).prompt
 
 
 def as_messages(text: str | Sequence[Message], role: str) -> list[Any]:
@@ -217,6 +228,12 @@ def split_rows(rows: Sequence[Row], held_out: float, seed: int) -> tuple[list[Ro
             "hold out fewer, use more rows, or evaluate on other rows with --eval-dataset"
         )
     return [row for i, row in enumerate(rows) if i not in out], [rows[i] for i in sorted(out)]
+
+
+def same_prompts(rows: Sequence[Row], others: Sequence[Row]) -> int:
+    """Return the number of examples in `others` whose prompts are those of `rows`."""
+    known = set(map(_identity, rows))
+    return sum(_identity(row) in known for row in others)
 
 
 def _held_out(groups: Sequence[Sequence[int]], wanted: int, seed: int) -> set[int]:

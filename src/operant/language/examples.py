@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from itertools import accumulate
 from typing import Any, NamedTuple, TypeVar
 
-from operant.language.data import PROMPTED, Row, compare, extremes, kind
+from operant.language.data import PROMPTED, Row, compare, extremes, has_prompt, kind
 from operant.language.huggingface import Tokenizer
 from operant.language.packing import Sample
 from operant.language.sources import TEMPLATE
@@ -185,7 +185,7 @@ def prompts(tokenizer: Tokenizer, rows: Sequence[Row], *, max_prompt_length: int
             beginning, conversations after their system message. None: no limit.
 
     Raises:
-        ValueError: an example has no prompt.
+        ValueError: an example has no prompt, or an implicit one that may contain a part of the answers.
     """
     found = kind(rows)
     if rows[0].get("prompt") is None:
@@ -193,6 +193,11 @@ def prompts(tokenizer: Tokenizer, rows: Sequence[Row], *, max_prompt_length: int
     encoder = _Encoder(tokenizer, (), max_prompt_length, None)
 
     def one(row: Row) -> Prompt:
+        if found == "preference" and not has_prompt(row):
+            raise ValueError(
+                "no prompt, and the common beginning of `chosen` and `rejected` may contain a part of the answers: add "
+                "a column `prompt`, or use messages, or texts whose answers begin after '\\n\\nAssistant:'"
+            )
         text = compare(row).prompt if found == "preference" else row.get("prompt")
         if text is None:
             raise ValueError("no prompt, expected one as in the first row: add it, or remove the row")

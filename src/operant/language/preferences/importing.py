@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, cast
 
-from operant.language.data import Row, compare
+from operant.language.data import Row, compare, has_prompt
 from operant.language.encoding import shared_length
 from operant.language.layouts import standard
 from operant.language.preferences.exporting import manifest_path
@@ -129,7 +129,7 @@ def _labeled(row: Row, who: str) -> tuple[Item, Event]:
 
 def _pair(row: Mapping[str, Any]) -> tuple[Text, Text, Text]:
     chosen, rejected = row["chosen"], row["rejected"]
-    if row.get("prompt") is not None:
+    if has_prompt(dict(row)):
         prompt, chosen, rejected = compare(dict(row))  # one may be text, the others messages that contain it
         return _plain(prompt), _plain(chosen), _plain(rejected)
     length = shared_length(chosen, rejected)
