@@ -41,6 +41,17 @@ def test_rows_of_a_file(tmp_path):
     assert one.judge() is None
 
 
+@pytest.mark.parametrize("shared", [0, 3])
+def test_evaluation_rows_with_prompts_of_the_training_are_counted(tmp_path, caplog, shared):
+    for name, start in (("train", 0), ("test", 10 - shared)):
+        rows = [{"prompt": str(start + i), "completion": name} for i in range(10)]
+        (tmp_path / f"{name}.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    config = SFTConfig(held_out=5, eval_dataset=str(tmp_path / "test.jsonl"))
+    with caplog.at_level("WARNING"):
+        material(settings(str(tmp_path / "train.jsonl")), config, ("prompt-completion",), seed=0)
+    assert ("3 of 5 rows of eval_dataset have prompts of the training data" in caplog.text) == bool(shared)
+
+
 def test_rows_of_another_kind_are_rejected(tmp_path):
     path = tmp_path / "rows.jsonl"
     path.write_text(json.dumps({"prompt": "a", "chosen": "b", "rejected": "c"}) + "\n")

@@ -104,6 +104,11 @@ def test_boxed():
     assert reward(r"\boxed{\left(1, 2\right)}", "(1,2)") == 1
     assert reward(r"\boxed{5}", r"\boxed{5}") == 1
     assert reward(r"\boxed{x = 5}", "5") == 1
+    assert reward(r"\boxed{\text{A}}", "A") == 1
+    assert reward(r"\boxed{\textbf{\text{New York}.}}", "New York") == 1
+    assert reward(r"\boxed{B}", r"\mathrm{B}") == 1
+    assert reward(r"\boxed{\text{A} or \text{B}}", "A or B") == 0
+    assert reward(r"\boxed{\text{A}}", "B") == 0
     assert reward(r"\boxed{5x}", "5") == 0
     assert reward(r"\boxed{51}", "5") == 0
     assert reward("5", "5") == 0

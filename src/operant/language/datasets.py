@@ -1,15 +1,18 @@
 """Training and evaluation examples, from a task or a data set, and the rewards of answers."""
 
+import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, TypeVar
 
 from operant.language import tasks, verifiers
 from operant.language.configs import LanguageConfig, SamplingConfig
-from operant.language.data import Kind, Row, kind, read_rows, split_rows
+from operant.language.data import Kind, Row, kind, read_rows, same_prompts, split_rows
 from operant.language.rewards import check_columns, combine
 from operant.language.rollouts import Judge
 from operant.runtime.settings import Settings
+
+logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
@@ -92,7 +95,14 @@ def _rows(source: str, config: LanguageConfig, accepted: Sequence[Kind]) -> tupl
         return split_rows(rows, min(config.held_out, max(1, round(HELD_OUT_SHARE * len(rows)))), 0)
     others = read_rows(config.eval_dataset, split="test")
     kind(others, accept=accepted)
-    return rows, others[: config.held_out]
+    others = others[: config.held_out]
+    if known := same_prompts(rows, others):
+        logger.warning(
+            "%d of %d rows of eval_dataset have prompts of the training data, so the score also measures memorization: "
+            "remove them from either.",
+            *(known, len(others)),
+        )
+    return rows, others
 
 
 def material(settings: Settings, config: LanguageConfig, accepted: Sequence[Kind], *, seed: int) -> TrainingData:

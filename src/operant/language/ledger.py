@@ -19,7 +19,7 @@ from operant.runtime.ledger import Ledger, Visit
 from operant.tensors import floats
 
 MOST_TOKENS = 1 << 16
-"""Maximum number of groups in a ledger; the others are only summed."""
+"""Maximum number of tokens in a ledger, unless those of the first prompt are more; the others are only summed."""
 
 
 @runtime_checkable

@@ -32,6 +32,7 @@ ENTRY_POINTS = "operant.rewards"
 _MATHEMATICS = f"{Path(__file__).resolve().with_name('mathematics.py')}:equivalent"
 
 _EQUATION = re.compile(r"\s*-?\d+\s*[a-z]\s*=")
+_FONT = re.compile(r"\\(?:text|mathrm|mathbf)(?:bf|it|rm|normal)?\{((?:[^{}]|\{[^{}]*\})*)\}")
 _LATEX = re.compile(r"\$|\\[(\[]")
 _THINK = re.compile(r"<think>(?!.*<think>)(.*?)</think>.*", re.DOTALL)
 _THINK_ANSWER = re.compile(r"<think>(?!.*<think>)(.*?)</think>\s*<answer>(?!.*<answer>)(.*?)</answer>\s*", re.DOTALL)
@@ -123,7 +124,8 @@ def boxed(*, column: str = "answer") -> RewardFunction:
     r"""Return 1 if the content of the last `\boxed{...}` of the completion is the correct answer, else 0.
 
     Answers are the same if they are equal numbers, also with a unit or as `x = 18`, or equal text up to spaces, dollar
-    signs, `\left`, `\right`, a final period and the size of fractions. For general mathematics use `accuracy`.
+    signs, `\left`, `\right`, a final period, the size of fractions and a font of the whole answer (`\text{A}`). For
+    general mathematics use `accuracy`.
     """
 
     def same(text: str, gold: Any) -> float:
@@ -346,7 +348,9 @@ def right_answer(gold: Any) -> str:
 def _plain(text: str) -> str:
     """Remove LaTeX that does not change the value."""
     text = re.sub(r"\\left|\\right|\\[,;! ]|[\s$]", "", text)
-    return re.sub(r"\\[dt]frac", r"\\frac", text).rstrip(".")
+    text = re.sub(r"\\[dt]frac", r"\\frac", text).rstrip(".")
+    found = _FONT.fullmatch(text)
+    return _plain(found[1]) if found else text
 
 
 def _stated_or_last(text: str) -> Fraction | None:
