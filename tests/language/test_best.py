@@ -32,7 +32,7 @@ def course(monkeypatch):
 
 
 def values(learner):
-    return {name: value.detach().clone() for name, value in ModelWeights(learner).learned.items()}
+    return {name: value.detach().clone() for name, value in ModelWeights(learner).kept.items()}
 
 
 def same(one, other):

@@ -5,6 +5,7 @@ import torch
 
 from operant import api
 from operant.language import tasks
+from operant.language.best import ModelWeights
 from operant.language.configs import ModelOptions
 from operant.language.engines.protocol import Completion
 from operant.language.examples import Prompt
@@ -22,6 +23,8 @@ from operant.language.scoring import (
     step_ends,
 )
 from operant.language.tokenizer import encode_pair, encode_prompt
+from operant.runtime.evaluation import Evaluation
+from operant.runtime.weights import Best
 
 EOS = 2
 SMALL = {"budget": 8, "train_examples": 8, "held_out": 4, "batch_size": 4, "progress": "silent"}
@@ -237,3 +240,52 @@ def test_grpo_is_rewarded_by_a_process_model(runs, tmp_path):
         "grpo", "steps", run=tmp_path / "run", held_out=2, max_completion_length=12, progress="silent", **values
     )
     assert result.outcome.consumed == 2
+
+
+@pytest.fixture(scope="module")
+def two_seeds(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("seeds") / "run"
+    api.train("reward-model", "preference", run=folder, seeds=2, learning_rate=1e-3, **SMALL)
+    return str(folder)
+
+
+@pytest.mark.parametrize("algorithm", ["grpo", "rlhf"])
+def test_each_seed_is_rewarded_by_the_reward_model_of_its_own_seed(two_seeds, tmp_path, monkeypatch, algorithm):
+    models = []
+    monkeypatch.setattr(
+        "operant.language.factory.load_scorer",
+        lambda run, **options: models.append(load_scorer(run, **options)) or models[-1],
+    )
+    values = {"prompts_per_batch": 2, "num_generations": 2, "budget": 2, "held_out": 2, "max_completion_length": 4}
+    values |= {"reward_model": two_seeds, "micro_batch_tokens": 100, "num_minibatches": 1, "progress": "silent"}
+    api.train(algorithm, "preference", run=tmp_path / "run", seeds=(1, 2), **values)
+    for model, seed in zip(models, (1, 0), strict=True):  # the run lacks seed 2: its first one
+        torch.testing.assert_close(model.scorer.head.weight, load_scorer(two_seeds, seed=seed).scorer.head.weight)
+        assert model.tokens == 100
+    assert not torch.equal(models[0].scorer.head.weight, models[1].scorer.head.weight)
+
+
+def test_forward_passes_have_at_most_the_given_number_of_tokens(scorer, monkeypatch):
+    sizes, read = [], Scorer.read
+    monkeypatch.setattr(Scorer, "read", lambda self, batch, at: sizes.append(len(batch.ids)) or read(self, batch, at))
+    for process in (False, True):
+        found = [
+            RewardModelFunction(scorer, process=process, separator="\n", **limit)(["ab", "ac"], ["x", "y"], [[], []])
+            for limit in ({}, {"tokens": 1})
+        ]
+        assert found[0] == pytest.approx(found[1], abs=1e-5)
+    one = sizes[1]
+    assert sizes == [2 * one, one, one] * 2
+
+
+def test_the_best_weights_of_a_run_become_a_reward_function_with_centered_scores(two_seeds):
+    trained = api.load(two_seeds)
+    learner = trained.experiment.members[0].learner
+    samples, learner.consumed = [sample for e in learner.examples for sample in e.samples], 4
+    learner.scorer.head.bias.data += 3.0  # as in the middle of a run
+    Best(trained.run, index=0).offer(ModelWeights(learner), Evaluation.of([[2.0]]))
+    assert float(learner.scorer.scores(samples).mean()) == pytest.approx(3.0, abs=1e-5)
+    for folder in (two_seeds, f"{two_seeds}/best"):
+        scores = load_scorer(folder).scorer.scores(samples)
+        assert float(scores.mean()) == pytest.approx(0, abs=1e-5)
+        assert float(scores.std()) > 1e-4

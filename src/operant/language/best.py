@@ -36,6 +36,14 @@ class ModelWeights:
             found |= {f"{HEAD}.{name}": value for name, value in scorer.head.named_parameters()}
         return {name: value.detach().unsqueeze(0) for name, value in found.items()}
 
+    @property
+    def kept(self) -> Weights:
+        """The parameters by name, as they are stored: with the centered scores of a finished reward model."""
+        learner, found = self.learner, self.learned
+        if hasattr(learner, "centered_bias"):
+            found[f"{HEAD}.bias"] = learner.centered_bias().unsqueeze(0)
+        return found
+
     def refresh(self) -> None:
         """Synchronize the optimizer with the current parameters."""
         getattr(self.learner, "grpo", self.learner).stepper.refresh()

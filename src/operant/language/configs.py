@@ -117,8 +117,10 @@ class SamplingConfig(LanguageConfig):
     """Name of the reward function that determines whether an answer is correct in pass@k (reward at least 1). Empty:
     the first one, or for a built-in task the task's."""
     reward_model: str = ""
-    """Folder of a reward-model run whose score is a reward function, besides those in `rewards`; empty: none. Without
-    `rewards` it replaces the reward of a built-in task, which remains the score of evaluations."""
+    """Folder of a reward-model run whose score is a reward function, besides those in `rewards`; RUN/best for its
+    weights with the highest evaluation score; empty: none. Each seed uses the reward model of the same seed, or of the
+    run's first seed if the run lacks it. Without `rewards` it replaces the reward of a built-in task, which remains
+    the score of evaluations."""
     engine: str = "native"
     """Sampling engine: the model in this process (native), or the URL of a vLLM server, such as http://127.0.0.1:8000.
     With several URLs, separated by commas, prompts are distributed among the servers. Or a custom engine,

@@ -285,9 +285,9 @@ def _sft(kind_: Any, settings: Settings, config: Any, seed: int, device: str) ->
 def _grpo(kind_: Any, settings: Settings, config: Any, seed: int, device: str) -> Member:
     data = material(settings, config, ACCEPTS["grpo"], seed=seed)
     model = _policy(config, seed=seed, device=device)
-    steps = _steps(config, data, model, device) if config.supervision == "process" else None
+    steps = _steps(config, data, model, seed, device) if config.supervision == "process" else None
     checked = steps is not None and data.task is not None  # the reward model scores steps, the task whole answers
-    scorers = [] if checked else _reward_model(config, model, device)
+    scorers = [] if checked else _reward_model(config, model, seed, device)
     judge = _needed(data.judge(scorers), settings)
     return _sampling(kind_, settings, data, model, judge, seed=seed, scorers=scorers, steps=steps)
 
@@ -295,12 +295,13 @@ def _grpo(kind_: Any, settings: Settings, config: Any, seed: int, device: str) -
 def _iterative(kind_: Any, settings: Settings, config: Any, seed: int, device: str) -> Member:
     data = material(settings, config, ACCEPTS["grpo"], seed=seed)
     model = _policy(config, seed=seed, device=device)
-    run, own = reward_run(config.reward_model)
-    learned = material(run.settings, own, ACCEPTS["reward-model"], seed=seed)  # of rankings, the best and the worst
+    run, options = reward_run(config.reward_model)
+    learned = material(run.settings, options, ACCEPTS["reward-model"], seed=seed)  # of rankings, the best and the worst
     shards = kind_.keywords["shards"] if isinstance(kind_, partial) else None
     common: dict[str, Any] = {"seed": seed, "budget": settings.budget, "device": device, "shards": shards}
     others = companions(config, learned.train, data.judge(), limits=learned.limits, **common)
-    scorer = RewardModelFunction(others.reward.scorer, process=False, separator="\n", tokenizer=model.tokenizer)
+    own: dict[str, Any] = {"process": False, "separator": "\n", "tokens": config.micro_batch_tokens}
+    scorer = RewardModelFunction(others.reward.scorer, tokenizer=model.tokenizer, **own)
     return _sampling(kind_, settings, data, model, combine([scorer]), seed=seed, scored_by=data.judge(), others=others)
 
 
@@ -342,7 +343,7 @@ def _dpo(kind_: Any, settings: Settings, config: Any, seed: int, device: str) ->
 def _rlhf(kind_: Any, settings: Settings, config: Any, seed: int, device: str) -> Member:
     data = material(settings, config, ACCEPTS["rlhf"], seed=seed)
     model = _policy(config, seed=seed, device=device)
-    scorers = _reward_model(config, model, device)
+    scorers = _reward_model(config, model, seed, device)
     judge = _needed(data.judge(scorers), settings)
     outcome = any(not scorer.process for scorer in scorers)
     same = all(scorer.same_vocabulary for scorer in scorers)
@@ -408,19 +409,25 @@ def _sampling(
     return Member(learner, engine=engine, **scoring)
 
 
-def _steps(config: SamplingConfig, data: TrainingData, model: LanguageModel, device: str) -> StepRewards | None:
+def _steps(
+    config: SamplingConfig, data: TrainingData, model: LanguageModel, seed: int, device: str
+) -> StepRewards | None:
     """Return the reward function of steps: a process reward model, or the task's."""
     if config.reward_model:
-        tokenizer, code = model.tokenizer, config.remote_code
-        return load_step_rewards(config.reward_model, device=device, tokenizer=tokenizer, remote_code=code)
+        return load_step_rewards(config.reward_model, **_options_of_reward_model(config, model, seed, device))
     return step_judge(data.task, model.tokenizer) if data.task else None
 
 
-def _reward_model(config: SamplingConfig, model: LanguageModel, device: str) -> list[RewardModelFunction]:
+def _reward_model(config: SamplingConfig, model: LanguageModel, seed: int, device: str) -> list[RewardModelFunction]:
     if not config.reward_model:
         return []
-    tokenizer, code = model.tokenizer, config.remote_code
-    return [load_scorer(config.reward_model, device=device, tokenizer=tokenizer, remote_code=code)]
+    return [load_scorer(config.reward_model, **_options_of_reward_model(config, model, seed, device))]
+
+
+def _options_of_reward_model(config: SamplingConfig, model: LanguageModel, seed: int, device: str) -> dict[str, Any]:
+    """Return the options with which the reward model of a policy is loaded."""
+    limits = {"remote_code": config.remote_code, "tokens": config.micro_batch_tokens}
+    return {"device": device, "tokenizer": model.tokenizer, "seed": seed, **limits}
 
 
 BUILDERS: Mapping[str, Callable[..., Member]] = {

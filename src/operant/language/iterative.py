@@ -37,6 +37,7 @@ from operant.runtime.bounds import Interval, NonNegativeFloat, PositiveFloat, Po
 from operant.runtime.learner import Metrics
 from operant.runtime.run import Run
 from operant.runtime.shards import Shards
+from operant.runtime.weights import opened
 from operant.state import State, load_part
 from operant.tensors import floats, integers
 
@@ -248,7 +249,7 @@ def reward_run(folder: str) -> tuple[Run, RewardModelConfig]:
     """
     if not folder:
         raise ValueError("iterative-grpo needs an initial reward model: add --reward-model RUN")
-    run = Run.open(folder)
+    run, _ = opened(folder)
     if run.settings.algorithm != "reward-model":
         raise ValueError(
             f"{folder} is a run of {run.settings.algorithm}, but iterative-grpo needs an outcome reward model: "

@@ -350,12 +350,22 @@ class RewardModel(DeclaredState):
 
     def center(self) -> None:
         """Shift the scores to mean 0 over answers of the training set."""
+        self.scorer.head.bias.data.copy_(self._shifted_bias())
+
+    def centered_bias(self) -> Tensor:
+        """Return the bias of the head, a scalar; during training the one that would center the scores."""
+        finished = self.process or self.consumed >= self.budget
+        return self.scorer.head.bias.detach() if finished else self._shifted_bias()
+
+    def _shifted_bias(self) -> Tensor:
+        """Return the bias of the head with which the scores have mean 0 over answers of the training set."""
+        bias = self.scorer.head.bias.detach()
         samples = [sample for e in self.examples[: self.config.centering_examples] for sample in e.samples][
             : self.config.centering_examples
         ]
-        if samples:
-            scores = self.scorer.scores(samples, tokens=self.config.micro_batch_tokens)
-            self.scorer.head.bias.data -= scores.mean()
+        if not samples:
+            return bias
+        return bias - self.scorer.scores(samples, tokens=self.config.micro_batch_tokens).mean()
 
     def _units(self, examples: Sequence[Example]) -> int:
         """Return the denominator of a mean: the number of examples, or of steps."""

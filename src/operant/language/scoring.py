@@ -24,10 +24,12 @@ from operant.language.processes import loaded
 from operant.language.rewards import text_of
 from operant.language.runs import trained_state
 from operant.language.tokenizer import decode, encode_pair, encode_prompt
-from operant.runtime.run import Run
 from operant.runtime.weights import opened
 from operant.state import copy_named
 from operant.tensors import floats, integers, split
+
+TOKENS = 16_384
+"""Default maximum number of tokens per forward pass."""
 
 
 class Scorer:
@@ -67,7 +69,7 @@ class Scorer:
         return self.head(hidden.index_select(0, places), lowest_log_probs(log_probs, batch, places))
 
     @torch.no_grad()
-    def scores(self, samples: Sequence[Sample], *, tokens: int = 16_384) -> Tensor:
+    def scores(self, samples: Sequence[Sample], *, tokens: int = TOKENS) -> Tensor:
         """Compute the score of each answer at its last token, `[B]`.
 
         Args:
@@ -82,7 +84,7 @@ class Scorer:
 
     @torch.no_grad()
     def step_scores(
-        self, samples: Sequence[Sample], ends: Sequence[Sequence[int]], *, tokens: int = 16_384
+        self, samples: Sequence[Sample], ends: Sequence[Sequence[int]], *, tokens: int = TOKENS
     ) -> list[Tensor]:
         """Compute the scores of the steps of each answer, `[K]` each.
 
@@ -152,6 +154,7 @@ class RewardModelFunction:
         separator: separator between steps.
         tokenizer: tokenizer of the policy. If its vocabulary differs from the reward model's, answers are tokenized
             again.
+        tokens: maximum number of tokens per forward pass.
 
     Attributes:
         scorer: model with head.
@@ -161,8 +164,16 @@ class RewardModelFunction:
 
     __name__ = "reward_model"
 
-    def __init__(self, scorer: Scorer, *, process: bool, separator: str, tokenizer: Tokenizer | None = None):
-        self.scorer, self.process, self.separator = scorer, process, separator
+    def __init__(
+        self,
+        scorer: Scorer,
+        *,
+        process: bool,
+        separator: str,
+        tokenizer: Tokenizer | None = None,
+        tokens: int = TOKENS,
+    ):
+        self.scorer, self.process, self.separator, self.tokens = scorer, process, separator, tokens
         own = scorer.model.tokenizer
         self.same_vocabulary = tokenizer is None or tokenizer is own or tokenizer.get_vocab() == own.get_vocab()
 
@@ -198,13 +209,15 @@ class RewardModelFunction:
         if not samples:
             return []
         if not self.process:
-            return [*floats(self.scorer.scores(samples))]
+            return [*floats(self.scorer.scores(samples, tokens=self.tokens))]
         ends = [step_ends(self.scorer.model.tokenizer, s.completion, self.separator) for s in samples]
-        return [float(row.sigmoid().prod()) for row in self.scorer.step_scores(samples, ends)]
+        found = self.scorer.step_scores(samples, ends, tokens=self.tokens)
+        return [float(row.sigmoid().prod()) for row in found]
 
     def for_tokenizer(self, tokenizer: Tokenizer) -> "RewardModelFunction":
         """Return this reward model for the answers of a policy with another tokenizer."""
-        return RewardModelFunction(self.scorer, process=self.process, separator=self.separator, tokenizer=tokenizer)
+        own: dict[str, Any] = {"process": self.process, "separator": self.separator, "tokens": self.tokens}
+        return RewardModelFunction(self.scorer, tokenizer=tokenizer, **own)
 
     def _encoded(self, prompt: Any, completion: Any, truncated: bool) -> Sample | None:
         """Return a tokenized answer; None if a character of it has no token, unlike those of the prompt."""
@@ -249,23 +262,25 @@ def load_scorer(
     tokenizer: Tokenizer | None = None,
     seed: int = 0,
     remote_code: bool = False,
+    tokens: int = TOKENS,
 ) -> RewardModelFunction:
     """Load the reward model of a run as a reward function named `reward_model`.
 
     Args:
-        run: folder of a run of `reward-model` or `process-reward-model`.
+        run: folder of a run of `reward-model` or `process-reward-model`; `RUN/best` for its best weights.
         device: device of the model.
         tokenizer: tokenizer of the policy; None: the reward model's.
         seed: seed of the run; if the run lacks it, its first seed is used.
         remote_code: whether to allow Python code that comes with its model, if the run needs it.
+        tokens: maximum number of tokens per forward pass.
 
     Raises:
-        RunError: there is no run, or its model's code is not allowed.
+        RunError: there is no run, it has no best weights, or its model's code is not allowed.
         ValueError: the run has another algorithm, or no checkpoint.
     """
     scorer, config = _load(run, device, seed, remote_code)
-    process = config.supervision == "process"
-    return RewardModelFunction(scorer, process=process, separator=config.step_separator, tokenizer=tokenizer)
+    own: dict[str, Any] = {"process": config.supervision == "process", "separator": config.step_separator}
+    return RewardModelFunction(scorer, tokenizer=tokenizer, tokens=tokens, **own)
 
 
 def load_step_rewards(
@@ -275,20 +290,22 @@ def load_step_rewards(
     tokenizer: Tokenizer | None = None,
     seed: int = 0,
     remote_code: bool = False,
+    tokens: int = TOKENS,
 ) -> StepRewards:
     """Load the process reward model of a run as step reward function, for GRPO with process supervision.
 
     The reward of a step is the probability that it is correct.
 
     Args:
-        run: folder of a run of `process-reward-model`.
+        run: folder of a run of `process-reward-model`; `RUN/best` for its best weights.
         device: device of the model.
         tokenizer: tokenizer of the policy; None: the reward model's. Rewards belong to tokens, so both must be equal.
         seed: seed of the run; if the run lacks it, its first seed is used.
         remote_code: whether to allow Python code that comes with its model, if the run needs it.
+        tokens: maximum number of tokens per forward pass.
 
     Raises:
-        RunError: there is no run, or its model's code is not allowed.
+        RunError: there is no run, it has no best weights, or its model's code is not allowed.
         ValueError: the run has another algorithm, an outcome model, no checkpoint, or another vocabulary than the
             policy.
     """
@@ -308,7 +325,7 @@ def load_step_rewards(
     def judge(prompts: Sequence[Prompt], completions: Sequence[Completion]) -> Steps:
         samples = [Sample(p.prompt, c.ids) for p, c in zip(prompts, completions, strict=True)]
         ends = [step_ends(own, sample.completion, config.step_separator) for sample in samples]
-        right = [floats(row.sigmoid()) for row in scorer.step_scores(samples, ends)]
+        right = [floats(row.sigmoid()) for row in scorer.step_scores(samples, ends, tokens=tokens)]
         return table([list(zip(row, places_, strict=True)) for row, places_ in zip(right, ends, strict=True)])
 
     return judge
@@ -337,7 +354,7 @@ def _trained_head(run: str, model: LanguageModel, seed: int) -> ScalarHead:
 
 def _load(run: str, device: torch.device | str, seed: int, remote_code: bool) -> tuple[Scorer, Any]:
     """Load the scorer of a run and its configuration."""
-    folder = Run.open(run)
+    folder, _ = opened(run)
     entry = folder.entry
     if entry.family != "reward":
         raise ValueError(

@@ -94,8 +94,14 @@ class HasCriticKind(Protocol):
         ...
 
 
+@runtime_checkable
 class RenewableWeights(HasWeights, Protocol):
     """Weights from which other tensors are computed."""
+
+    @property
+    def kept(self) -> Weights:
+        """The weights to save as best weights, by the names of `learned`."""
+        ...
 
     def refresh(self) -> None:
         """Recompute derived tensors after a change of the weights."""

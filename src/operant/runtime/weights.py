@@ -13,7 +13,7 @@ from torch import Tensor
 from operant.runtime.checkpoints import CheckpointError, Checkpoints, load
 from operant.runtime.evaluation import Evaluation
 from operant.runtime.experiment import Experiment, SeparateWeights
-from operant.runtime.learner import HasWeights, Weights
+from operant.runtime.learner import HasWeights, RenewableWeights, Weights
 from operant.runtime.run import Run, RunError
 from operant.state import State
 
@@ -94,7 +94,8 @@ class Best:
         seed_scores = evaluation.scores if self._index is None else evaluation.scores[self._index : self._index + 1]
         scores = torch.tensor(seed_scores, dtype=torch.float64).nan_to_num(nan=-torch.inf)
         consumed = torch.full(scores.shape, learner.consumed)
-        copies = {name: tensor.detach().to("cpu", copy=True) for name, tensor in learner.learned.items()}
+        kept = learner.kept if isinstance(learner, RenewableWeights) else learner.learned
+        copies = {name: tensor.detach().to("cpu", copy=True) for name, tensor in kept.items()}
         new = BestPolicy(copies, scores, consumed)
         better = torch.stack([t.isfinite().reshape(len(t), -1).all(1) for t in new.learned.values()]).all(0)
         try:
