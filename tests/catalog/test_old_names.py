@@ -8,6 +8,7 @@ from operant import catalog
 from operant.build import check_names
 from operant.catalog.old_names import ALGORITHMS, FIELDS, algorithm, current, current_flags, names, upgraded
 from operant.control import A2CConfig, PPOConfig, ReinforceConfig, TRPOConfig
+from operant.language.grpo import GRPOConfig
 from operant.runtime.configuration import configuration
 from operant.runtime.settings import Settings
 from operant.runtime.tables import from_table
@@ -127,6 +128,15 @@ def test_a_file_of_an_earlier_version_counts_the_steps_of_all_environments_in_dq
     assert "train_every" not in newer
     assert newer.keys() - {"train_freq"} == older.keys() - {"train_freq", "train_every"}
     assert upgraded(newer, 2) == newer
+
+
+@pytest.mark.parametrize("version", [1, 2])
+def test_the_weight_of_an_estimate_that_must_not_have_it_is_left_out(version):
+    older = {"kl_estimator": "k2", "kl_weighted": True, "beta": 0.1}
+    assert GRPOConfig(**upgraded(older, version)) == GRPOConfig(kl_estimator="k2", beta=0.1)
+    kept = {"kl_estimator": "k3", "kl_weighted": True, "beta": 0.1}
+    assert upgraded(kept, version) == kept
+    GRPOConfig(**kept)
 
 
 def test_a_damaged_file_of_an_earlier_version_is_left_to_its_reader():

@@ -68,6 +68,21 @@ def test_total_timesteps_is_the_budget_of_what_counts_steps(flags):
         parse_training(["grpo", "arithmetic", *flags])
 
 
+@pytest.mark.parametrize(
+    ("flags", "value"),
+    [
+        ([], None),
+        (["--kl-weighted"], True),
+        (["--no-kl-weighted"], False),
+        (["--no_kl_weighted", "--beta", "0.1"], False),
+        (["--kl-weighted", "False"], False),
+        (["--kl_weighted=None"], None),
+    ],
+)
+def test_a_switch_with_a_default_that_depends_on_others(flags, value):
+    assert parse_training(["grpo", "arithmetic", *flags])[1].kl_weighted is value
+
+
 def test_a_named_preset():
     assert parse_training(["ppo", TASK, "--preset", "paper"])[1] == PPOConfig()
 

@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from operant import ops, streams
+from operant.language.divergence import is_weighted
 from operant.language.engines.native import NativeEngine
 from operant.language.engines.protocol import Completion
 from operant.language.examples import Prompt
@@ -48,7 +49,17 @@ def same_networks():
 @pytest.fixture
 def make_learner(make_model):
     def make(
-        *, reward=varied, max_tokens=6, model=None, engine=None, rows=PROMPTS, seed=0, steps=None, shards=None, **values
+        *,
+        reward=varied,
+        max_tokens=6,
+        model=None,
+        engine=None,
+        rows=PROMPTS,
+        seed=0,
+        budget=100,
+        steps=None,
+        shards=None,
+        **values,
     ):
         values = {"learning_rate": 1e-2, "prompts_per_batch": 4, "num_generations": 4, "max_grad_norm": 1e9} | values
         model = model or make_model(vocab_size=8)
@@ -60,7 +71,7 @@ def make_learner(make_model):
             combine([reward]),
             max_tokens=max_tokens,
             seed=seed,
-            budget=100,
+            budget=budget,
             steps=steps,
             shards=shards,
         )
@@ -256,10 +267,16 @@ def test_estimates_with_their_ratio_follow_the_reverse_divergence_for_any_sample
     close(found, reverse)
 
 
+@pytest.mark.parametrize("estimator", ["k1", "k2", "k3"])
+def test_every_estimator_alone_follows_the_reverse_divergence(divergence, estimator):
+    found, reverse, _ = divergence(estimator, None)
+    close(found, reverse)
+
+
 def test_the_presets_follow_a_divergence(divergence):
     for preset in ("grpo", "prorl"):
         values = GRPOConfig(**PRESETS[preset])
-        found, reverse, _ = divergence(values.kl_estimator, values.kl_weighted)
+        found, reverse, _ = divergence(values.kl_estimator, is_weighted(values.kl_estimator, values.kl_weighted))
         close(found, reverse)
 
 
@@ -308,7 +325,7 @@ def twin_loss(config, max_tokens, *, new, old, ref, advantages, mask):
     if config.beta:
         d = torch.where(mask, new - ref, 0.0)
         kl = {"k2": d**2 / 2, "k3": (-d).exp() - 1 + d}[config.kl_estimator]
-        losses = losses + config.beta * kl * (gap.exp() if config.kl_weighted else 1.0)
+        losses = losses + config.beta * kl * (gap.exp() if is_weighted(config.kl_estimator, config.kl_weighted) else 1.0)
     losses = torch.where(mask, losses, 0.0)
     match config.loss_aggregation:
         case "token_mean":
@@ -613,7 +630,7 @@ def test_refilled_batches_are_full_of_signal(make_learner):
     def rare(completion_ids, **_):
         return [float(ids[0] == 5) for ids in completion_ids]
 
-    learner = make_learner(reward=rare, filter="refill", max_rounds=200)
+    learner = make_learner(reward=rare, filter="refill", max_rounds=200, budget=1000)
     for _ in range(3):
         rollout, metrics = learner.collect()
         assert len(rollout) == metrics["sampling/groups"] == 4
@@ -626,6 +643,17 @@ def test_refilled_batches_are_full_of_signal(make_learner):
     assert all(len(rollout) == metrics["sampling/groups"] for rollout, metrics in found)
     assert min(len(rollout) for rollout, _ in found) < 4
     assert short.consumed == 20
+
+
+@pytest.mark.parametrize(("budget", "asked"), [(4, 4), (6, 6), (9, 9)])
+def test_refilling_ends_with_the_budget_and_a_batch_has_at_least_one_round(make_learner, budget, asked):
+    learner = make_learner(reward=lambda completion_ids, **_: [0.0] * len(completion_ids), filter="refill", budget=budget)
+    rollout, metrics = learner.collect()
+    assert (len(rollout), learner.consumed) == (0, asked)
+    assert metrics["sampling/rounds"] == -(-budget // 4)
+    learner.sampler.asked = budget - 1
+    learner.collect()
+    assert learner.consumed == budget + 3
 
 
 @pytest.mark.parametrize("weights", ["sequence_mean", "constant"])
@@ -718,6 +746,15 @@ def test_the_schedule_follows_the_prompts_within_a_batch(make_learner):
     assert [progress for _, _, progress in notes] == pytest.approx([0.01, 0.03, 0.05, 0.07])
 
 
+@pytest.mark.parametrize(("budget", "expected"), [(8, [1 / 8, 3 / 8, 5 / 8, 7 / 8]), (5, [1 / 8, 3 / 8, 5 / 8, 7 / 8])])
+def test_the_schedule_ends_with_the_last_whole_batch(make_learner, budget, expected):
+    learner = make_learner(num_minibatches=2, budget=budget)
+    notes = record(learner)
+    while learner.consumed < budget:
+        learner.iterate()
+    assert [progress for _, _, progress in notes] == pytest.approx(expected)
+
+
 def test_metrics_have_the_usual_names(make_learner):
     plain, held = make_learner().iterate(), make_learner(beta=0.1).iterate()
     assert {"reward", "reward_std", "rewards/varied/mean", "completions/clipped_ratio", "entropy"} <= plain.keys()
@@ -736,6 +773,7 @@ def test_metrics_have_the_usual_names(make_learner):
         ({"overlong_penalty": 0.0}, "overlong_penalty"),
         ({"advantage_eps": -1e-4}, "advantage_eps"),
         ({"beta": 0.1, "kl_estimator": "k1", "kl_weighted": False}, "expected gradient of 0"),
+        ({"beta": 0.1, "kl_estimator": "k2", "kl_weighted": True}, "gradient of no divergence: leave out kl_weighted"),
         ({"dual_clip": 0.5}, "dual_clip"),
         ({"filter": "maybe"}, "filter"),
     ],

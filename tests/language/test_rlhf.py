@@ -309,14 +309,15 @@ def test_the_learning_rate_of_the_critic_does_not_warm_up(make_model):
     torch.testing.assert_close(moved[1], moved[0])
 
 
+@pytest.mark.parametrize("budget", [1, 6])
 @pytest.mark.parametrize("step", ["ppo", "vpg"])
-def test_a_batch_that_uses_the_whole_budget_is_learned_from(step, make_model):
+def test_a_batch_that_uses_the_whole_budget_is_learned_from(step, budget, make_model):
     """A schedule that decays to 0 at the end of the budget is read in the middle of each step's share of it."""
     model = make_model()
-    found = learner(model, step=step, budget=6, lr_schedule="linear", critic_warmup=0)
+    found = learner(model, step=step, budget=budget, lr_schedule="linear", critic_warmup=0)
     before = clone(model.state_dict())
     found.iterate()
-    assert found.consumed == found.budget
+    assert found.consumed == 6
     assert any(not torch.equal(value, before[name]) for name, value in model.state_dict().items())
 
 

@@ -355,7 +355,7 @@ def current_flags(kind: type, flags: Sequence[str]) -> list[str]:
 def upgraded(config: Mapping[str, Any], version: int) -> dict[str, Any]:
     """Return the configuration in a file of a run, with current values.
 
-    Up to version 1 DQN counted the steps of all environments of a seed together in `train_freq` (first `train_every`);
+    GRPO weighted all estimates of the KL divergence by default, which is wrong for k2. Up to version 1 DQN counted the steps of all environments of a seed together in `train_freq` (first `train_every`);
     it now counts those of every environment, as the other learners always did.
 
     Args:
@@ -363,6 +363,8 @@ def upgraded(config: Mapping[str, Any], version: int) -> dict[str, Any]:
         version: its `schema_version`.
     """
     values = dict(config)
+    if values.get("kl_estimator") == "k2" and values.get("kl_weighted") is True:
+        del values["kl_weighted"]
     if version > 1 or not {"target_update_interval", "train_every"} & values.keys():
         return values
     steps = values.pop("train_every", values.get("train_freq"))

@@ -8,9 +8,9 @@ import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, make_dataclass, replace
 from inspect import cleandoc
-from itertools import takewhile
+from itertools import takewhile, zip_longest
 from pathlib import Path
-from typing import Annotated, Any, Literal, TypeVar, cast
+from typing import Annotated, Any, Literal, TypeVar, cast, get_type_hints
 
 import tyro
 
@@ -245,7 +245,7 @@ def parse_training(
     options, config = _defaults(algorithm, task, first_look, kind)
     entry = catalog.find(algorithm)
     config_class = cast(type[Any], type(config))
-    flags = old_names.current_flags(config_class, flags)
+    flags = _with_values(config_class, old_names.current_flags(config_class, flags))
     if entry.unit == "environment steps":
         flags = [re.sub(r"^--total[-_]timesteps(?==|$)", "--budget", flag) for flag in flags]
     field_name = re.sub(r"\W", "_", entry.label)
@@ -255,6 +255,18 @@ def parse_training(
     )
     parsed = parse(options_class, flags, command, entry=entry, default=options_class(options, config), description=note)
     return parsed.run, getattr(parsed, field_name)
+
+
+def _with_values(kind: type, flags: Sequence[str]) -> list[str]:
+    """Return flags in which `--name` and `--no-name` of a field of true, false or None have their values."""
+    optional = {name for name, hint in get_type_hints(kind).items() if hint == bool | None}
+    found: list[str] = []
+    for word, following in zip_longest(flags, flags[1:], fillvalue=""):
+        name = word.removeprefix("--").replace("-", "_")
+        off, name = name.startswith("no_"), name.removeprefix("no_")
+        switch = word.startswith("--") and name in optional and (off or following not in ("True", "False", "None"))
+        found.append(f"--{name}={not off}" if switch else word)
+    return found
 
 
 def _missing_words(words: Sequence[str], verb: str) -> str:

@@ -1,7 +1,7 @@
 """KL divergence of a policy from earlier ones: over one batch, `kl_of_batch`, and since initialization, `Start`."""
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import torch
 from torch import Tensor
@@ -17,6 +17,30 @@ ANSWERS, SHARE = 16, 32
 """Maximum number of answers of a batch to score again after its last step, and the inverse of their fraction."""
 LARGEST = 50_000_000
 """Maximum number of parameters of a model that is copied only to measure KL(policy‖start)."""
+
+WEIGHTED: Mapping[str, tuple[bool, ...]] = {"k1": (True,), "k2": (False,), "k3": (True, False)}
+"""Whether each sample of an estimate of KL(policy‖ref) may have its probability ratio as weight, the default first."""
+
+
+def is_weighted(estimator: str, chosen: bool | None) -> bool:
+    """Return whether each sample of an estimate of KL(policy‖ref) is weighted by its probability ratio.
+
+    Args:
+        estimator: name in `operant.ops.kl_estimate`.
+        chosen: value of `kl_weighted`; None: as the estimator needs it.
+
+    Raises:
+        ValueError: the gradient would be that of no divergence.
+    """
+    allowed = WEIGHTED[estimator]
+    weighted = allowed[0] if chosen is None else chosen
+    if weighted not in allowed:
+        wrong = "an expected gradient of 0" if estimator == "k1" else "the gradient of no divergence"
+        raise ValueError(
+            f"kl_estimator={estimator} with kl_weighted={chosen} has {wrong}: leave out kl_weighted, or use "
+            "kl_estimator=k3"
+        )
+    return weighted
 
 
 @torch.no_grad()

@@ -8,9 +8,9 @@ arXiv:2402.14740), `gspo` (Zheng et al. 2025, arXiv:2507.18071) and `cispo` (Min
 
 What differs from the papers: `token_mean` averages over the tokens of the whole optimizer step, as is usual, not of
 each group. Each sample of the KL estimate is multiplied by its probability ratio, so the gradient is that of
-KL(policy‖ref); with `kl_weighted=False`, as in the paper, k3 has the gradient of KL(ref‖policy). Dynamic sampling
-(`refill`) replaces each dropped group by a new prompt, for at most `max_rounds` rounds, and then uses the groups it
-has. The KL penalty of RLOO is an optional loss term, not part of the reward.
+KL(policy‖ref), which k2 has without it; with `kl_weighted=False`, as in the paper, k3 has that of KL(ref‖policy). Dynamic sampling
+(`refill`) replaces each dropped group by a new prompt, for at most `max_rounds` rounds and within the budget. The KL
+penalty of RLOO is an optional loss term, not part of the reward.
 """
 
 import math
@@ -23,7 +23,7 @@ from torch import Tensor
 
 from operant import doors, ops, streams
 from operant.language.configs import ClipRange, SamplingConfig
-from operant.language.divergence import kl_of_batch
+from operant.language.divergence import is_weighted, kl_of_batch
 from operant.language.engines.protocol import Engine
 from operant.language.examples import Prompt
 from operant.language.grpo_batch import (
@@ -41,7 +41,7 @@ from operant.language.grpo_batch import (
 )
 from operant.language.importance import check_start, corrections
 from operant.language.models import LanguageModel, Reference
-from operant.language.optimizer import OptimizerStep, backward
+from operant.language.optimizer import OptimizerStep, backward, progress
 from operant.language.packing import Packed, pack, step_weights, take
 from operant.language.process_rewards import StepRewards
 from operant.language.rollouts import Judge, Rollout
@@ -137,7 +137,7 @@ class GRPOConfig(SamplingConfig, ClipRange):
     """Treatment of groups whose rewards, before any length penalty, are equal: keep them, which dilutes the mean; drop
     them, which gives the others more weight; or refill the batch with new prompts (dynamic sampling)."""
     max_rounds: PositiveInt = 10
-    """Maximum number of sampling rounds per batch with `refill`."""
+    """Maximum number of sampling rounds per batch with `refill`. The budget, in which dropped prompts count, ends it."""
     statistics: NonNegativeInt = 0
     """Additional answers per prompt, used only for the mean and standard deviation of the group."""
     mask_truncated_completions: bool = False
@@ -152,8 +152,8 @@ class GRPOConfig(SamplingConfig, ClipRange):
     """Coefficient of the KL penalty to the reference, per nat and token. Above 0, a copy of the model is needed."""
     kl_estimator: Literal["k1", "k2", "k3"] = "k3"
     """Estimator of the KL divergence (`operant.ops.kl_estimate`)."""
-    kl_weighted: bool = True
-    """Weight each sample of the KL estimate by its probability ratio, with gradient: correct for k1 and k3, not k2."""
+    kl_weighted: bool | None = None
+    """Weight each sample of the KL estimate by its probability ratio, with gradient; None: k1 and k3, but not k2."""
     ref_reset_interval: NonNegativeInt = 0
     """Batches between resets of the reference to the current policy, and of the optimizer (ProRL). 0: never."""
 
@@ -172,10 +172,8 @@ class GRPOConfig(SamplingConfig, ClipRange):
                 f"overlong_buffer=0, got {self.advantage} and {self.overlong_buffer}"
             )
         self.require_range(self.objective)
-        if self.beta and self.kl_estimator == "k1" and not self.kl_weighted:
-            raise ValueError(
-                "kl_estimator=k1 with kl_weighted=False has an expected gradient of 0; set one of them otherwise"
-            )
+        if self.beta:
+            is_weighted(self.kl_estimator, self.kl_weighted)
 
 
 Clipped = tuple[Tensor, Tensor]
@@ -324,13 +322,14 @@ class GRPO(DeclaredState):
         return self.sampler.draw(prompts, self.config.num_generations + self.config.statistics, steps=steps)
 
     def collect_filtered(self) -> tuple[Rollout, dict[str, Any]]:
-        """Sample answers to P prompts, drop groups with equal rewards, and with `refill` sample replacements."""
+        """Sample answers to P prompts, drop groups with equal rewards, and with `refill` replace them in the budget."""
         config, missing = self.config, self.config.prompts_per_batch
-        drawn, kept = list[Rollout](), list[Rollout]()
-        while missing and len(drawn) < (config.max_rounds if config.filter == "refill" else 1):
-            drawn.append(self.draw(missing))
+        drawn, kept, asked = list[Rollout](), list[Rollout](), missing
+        while asked > 0 and len(drawn) < (config.max_rounds if config.filter == "refill" else 1):
+            drawn.append(self.draw(asked))
             kept.append(drawn[-1].take(integers(self.signal(drawn[-1]).nonzero().squeeze(1))))
             missing -= len(kept[-1])
+            asked = min(missing, self.budget - self.consumed)
         metrics = {"sampling/rounds": float(len(drawn)), "sampling/groups": float(config.prompts_per_batch - missing)}
         return Rollout.join(kept), group_metrics(Rollout.join(drawn)) | metrics
 
@@ -379,11 +378,9 @@ class GRPO(DeclaredState):
         known = config.num_iterations == 1 and self.stepper.steps > 0
         old = [None if known and not index else self._log_probs(batch, s.parts) for index, s in enumerate(steps)]
         rounds = [*zip(steps, old, strict=True)] * config.num_iterations
-        asked = self.consumed - began
-        found = [
-            self._step(batch, step, before, (began + asked * (index + 0.5) / len(rounds)) / self.budget)
-            for index, (step, before) in enumerate(rounds)
-        ]
+        size = {"steps": len(rounds), "budget": self.budget, "batch": config.prompts_per_batch}
+        shares = [progress(began, self.consumed, index, **size) for index in range(len(rounds))]
+        found = [self._step(batch, *each, share) for each, share in zip(rounds, shares, strict=True)]
         (low, high), taken = config.clip_range, steps * config.num_iterations
         self._learned = Learned(batch, taken, found, config.num_generations, (low, high), bool(self.reference))
         metrics = measured(found, clip_low=low, clip_high=high)
@@ -440,7 +437,7 @@ class GRPO(DeclaredState):
         if self.reference is None:
             return torch.zeros_like(new)
         ref, how = self.reference.log_probs(packed, temperature=self.config.temperature), self.config.kl_estimator
-        return ops.kl_estimate(new, ref, how, old_log_probs=old if self.config.kl_weighted else None)
+        return ops.kl_estimate(new, ref, how, old_log_probs=old if is_weighted(how, self.config.kl_weighted) else None)
 
     def take_learned(self) -> Learned | None:
         """Return the last training batch; None if it was already returned."""

@@ -233,6 +233,23 @@ def _widen(owner: "weakref.ref[OptimizerStep]", name: str, value: Tensor) -> Non
         stepper.widen(name, value)
 
 
+def progress(began: int, consumed: int, index: int, *, steps: int, budget: int, batch: int) -> float:
+    """Return the used fraction of a budget in the middle of an optimizer step, for the learning-rate schedule.
+
+    Budgets are rounded up to whole batches. A batch with replaced prompts may end after that; then it ends the schedule.
+
+    Args:
+        began: number of prompts used before the batch of the step.
+        consumed: number of prompts used after it.
+        index: index of the step in its batch.
+        steps: number of steps of the batch.
+        budget: number of training prompts.
+        batch: number of prompts of a batch.
+    """
+    whole = max(-(-budget // batch) * batch, consumed)
+    return (began + (consumed - began) * (index + 0.5) / steps) / whole
+
+
 def scheduled(config: LanguageConfig, progress: float) -> float:
     """Return the learning-rate factor of the schedule after a fraction `progress` of the budget."""
     if progress < config.warmup_ratio:

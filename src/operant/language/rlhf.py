@@ -32,7 +32,7 @@ from operant.language.grpo_batch import Learned, Step, TokenStats, clipped
 from operant.language.importance import check_start, corrections, mismatch_metrics
 from operant.language.logprobs import check_reference, flat, measure, plans, read
 from operant.language.models import LanguageModel, Reference
-from operant.language.optimizer import OptimizerStep, backward
+from operant.language.optimizer import OptimizerStep, backward, progress
 from operant.language.packing import pack, step_weights, take
 from operant.language.rlhf_batch import RLHFBatch
 from operant.language.rollouts import Judge, Rollout, length_metrics, reward_metrics
@@ -148,16 +148,16 @@ NATURAL = "operant.experimental.natural_gradient:improve"
 """Policy step for `step="trpo"`, by name, since its module imports this one."""
 
 OBJECTIVES: Mapping[str, Callable[[Tensor, Tensor, Tensor, float, RLHFConfig], Tensor]] = {
-    "clip": lambda new, old, advantages, beta, config: ops.clipped_surrogate(
+    "clip": lambda new, old, advantages, kl_coef, config: ops.clipped_surrogate(
         new, old, advantages, clip_low=config.clip_range[0], clip_high=config.clip_range[1]
     ),
-    "penalty": lambda new, old, advantages, beta, config: ops.penalized_surrogate(
-        new, old, advantages, ops.kl_estimate(old, new, "k3"), beta=beta
+    "penalty": lambda new, old, advantages, kl_coef, config: ops.penalized_surrogate(
+        new, old, advantages, ops.kl_estimate(old, new, "k3"), beta=kl_coef
     ),
-    "clip-and-penalty": lambda new, old, advantages, beta, config: (
-        OBJECTIVES["clip"](new, old, advantages, beta, config) + beta * ops.kl_estimate(old, new, "k3")
+    "clip-and-penalty": lambda new, old, advantages, kl_coef, config: (
+        OBJECTIVES["clip"](new, old, advantages, kl_coef, config) + kl_coef * ops.kl_estimate(old, new, "k3")
     ),
-    "vpg": lambda new, old, advantages, beta, config: ops.policy_gradient(new, advantages),
+    "vpg": lambda new, old, advantages, kl_coef, config: ops.policy_gradient(new, advantages),
 }
 """PPO objectives: loss `[m]` of each token. On samples of the old policy, k3 is an unbiased estimator of KL(old‖new)
 and of its gradient."""
@@ -218,7 +218,7 @@ class RLHF(DeclaredState):
         self.stepper = OptimizerStep(model.trained(), config)
         at_full_rate = replace(config, warmup_ratio=0.0)  # the first targets are far from the critic's values
         self.critic_stepper = OptimizerStep(critic.trained(), at_full_rate, learning_rate=config.critic_learning_rate)
-        form = "a function (new, old, advantages, beta, config) -> losses [m]"
+        form = "a function (new, old, advantages, kl_coef, config) -> losses [m]"
         name = config.objective if config.step == "ppo" else "vpg"
         self.objective = doors.chosen(OBJECTIVES, name, arguments=5, expected=form, group="operant.objectives")
         self.beta, self.kl_coef, self.iterations = config.beta, config.kl_coef, 0
@@ -312,13 +312,16 @@ class RLHF(DeclaredState):
         clips = config.step == "ppo" and config.objective in ("clip", "clip-and-penalty")
         self._learned = batch.record(config.clip_range if clips else None)
         reports: list[dict[str, Any]] = []
-        steps, asked = [parts for each in batch.plans for parts in each], self.consumed - began
+        steps = [parts for each in batch.plans for parts in each]
+        size = {"budget": self.budget, "batch": config.prompts_per_batch}
         if warm and config.step == "vpg":
-            reports = [self._step(batch, batch.parts, (began + asked / 2) / self.budget, critic=False)]
+            middle = progress(began, self.consumed, 0, steps=1, **size)
+            reports = [self._step(batch, batch.parts, middle, critic=False)]
         elif warm and config.step == "trpo":
             reports = [doors.load(NATURAL, expected="the natural gradient step")(self, batch)]
+        size["steps"] = len(steps)
         reports += [
-            self._step(batch, parts, (began + asked * (index + 0.5) / len(steps)) / self.budget, policy=together)
+            self._step(batch, parts, progress(began, self.consumed, index, **size), policy=together)
             for index, parts in enumerate(steps)
         ]
         names = dict.fromkeys(name for report in reports for name in report)
@@ -333,10 +336,7 @@ class RLHF(DeclaredState):
     def _step(
         self, batch: RLHFBatch, parts: list[list[int]], progress: float, *, policy: bool = True, critic: bool = True
     ) -> dict[str, Any]:
-        """Take one optimizer step of policy, critic or both, with a common loss denominator for all micro-batches.
-
-        `progress` is the used share of the budget.
-        """
+        """Take one optimizer step of policy, critic or both, with a common loss denominator for all micro-batches."""
         size: dict[str, Any] = {"longest": self.max_tokens, "device": self.model.device}
         weight = step_weights(batch.samples, parts, how=self.config.loss_aggregation, **size)
         steppers = [self.stepper, self.critic_stepper]
