@@ -12,8 +12,9 @@ import numpy as np
 import pytest
 
 from cli.conftest import SPEAKING, TINY
+from operant import catalog
 from operant.cli.output import seed_table
-from operant.cli.training import course_fields, development, health, updates_of
+from operant.cli.training import course_fields, development, health, next_commands, updates_of
 from operant.runtime.course import Course, Point
 from operant.runtime.evaluation import Evaluation
 from operant.runtime.metrics import RecordWriter
@@ -41,6 +42,17 @@ def eventually(condition, process):
 
 def size(path):
     return path.stat().st_size if path.exists() else 0
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "command"),
+    [
+        ("process-reward-model", "train grpo TASK --init RUN --supervision process --reward-model runs/r "),
+        ("reward-model", "train rlhf TASK --init RUN --reward-model runs/r "),
+    ],
+)
+def test_the_next_command_uses_a_reward_model_as_it_was_trained(algorithm, command):
+    assert command in next_commands("runs/r", catalog.find(algorithm), "steps")
 
 
 def newest(path):

@@ -107,8 +107,11 @@ def test_a_parent_that_does_not_come_before_is_rejected(parent):
 
 def test_a_softcap_in_attention_is_rejected(make_network, characters):
     model = LanguageModel(make_network("gemma2", attn_logit_softcapping=50.0), characters, stop=frozenset({2}))
-    with pytest.raises(ValueError, match=r"Gemma2Attention uses softcap, which packed sequences do not"):
+    with pytest.raises(
+        ValueError, match=r"Gemma2Attention uses softcap \(.*\), which packed sequences do not"
+    ) as caught:
         model.log_probs(pack([Sample([1, 4], [5, 2])]))
+    assert "dropout" not in str(caught.value)
 
 
 def test_dropout_in_attention_is_rejected(make_model):
@@ -125,6 +128,14 @@ def test_a_model_without_an_attention_interface_is_rejected(characters, caplog):
 
     network = AutoModelForCausalLM.from_config(BloomConfig(vocab_size=99, hidden_size=16, n_layer=1, n_head=2))
     with caplog.at_level(logging.ERROR, "transformers"), pytest.raises(ValueError, match=r"Bloom.*own attention"):
+        LanguageModel(network, characters, stop=frozenset({2}))
+
+
+def test_a_model_with_recurrent_layers_is_rejected(characters):
+    from transformers import AutoModelForCausalLM, MambaConfig
+
+    network = AutoModelForCausalLM.from_config(MambaConfig(vocab_size=99, hidden_size=16, num_hidden_layers=1))
+    with pytest.raises(ValueError, match=r"MambaForCausalLM has recurrent layers.*use a model with attention only"):
         LanguageModel(network, characters, stop=frozenset({2}))
 
 

@@ -325,7 +325,9 @@ def twin_loss(config, max_tokens, *, new, old, ref, advantages, mask):
     if config.beta:
         d = torch.where(mask, new - ref, 0.0)
         kl = {"k2": d**2 / 2, "k3": (-d).exp() - 1 + d}[config.kl_estimator]
-        losses = losses + config.beta * kl * (gap.exp() if is_weighted(config.kl_estimator, config.kl_weighted) else 1.0)
+        losses = losses + config.beta * kl * (
+            gap.exp() if is_weighted(config.kl_estimator, config.kl_weighted) else 1.0
+        )
     losses = torch.where(mask, losses, 0.0)
     match config.loss_aggregation:
         case "token_mean":
@@ -647,7 +649,9 @@ def test_refilled_batches_are_full_of_signal(make_learner):
 
 @pytest.mark.parametrize(("budget", "asked"), [(4, 4), (6, 6), (9, 9)])
 def test_refilling_ends_with_the_budget_and_a_batch_has_at_least_one_round(make_learner, budget, asked):
-    learner = make_learner(reward=lambda completion_ids, **_: [0.0] * len(completion_ids), filter="refill", budget=budget)
+    learner = make_learner(
+        reward=lambda completion_ids, **_: [0.0] * len(completion_ids), filter="refill", budget=budget
+    )
     rollout, metrics = learner.collect()
     assert (len(rollout), learner.consumed) == (0, asked)
     assert metrics["sampling/rounds"] == -(-budget // 4)

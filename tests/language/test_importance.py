@@ -3,7 +3,7 @@ import math
 import pytest
 import torch
 
-from operant.language.importance import STARTING_GAP, check_start, corrections, mismatch_metrics
+from operant.language.importance import GAPS, check_start, corrections, mismatch_metrics
 
 RATIOS = torch.tensor([0.2, 0.5, 1.0, 1.5, 2.0, 7.0])
 BEHAVIOR = torch.tensor([-1.0, -2.0, -0.5, -3.0, -1.5, -4.0])
@@ -76,11 +76,11 @@ def test_a_ratio_that_is_not_1_is_named():
         check_start(BEHAVIOR + 1e-6, BEHAVIOR, BEHAVIOR, dtype=torch.float32)
 
 
-@pytest.mark.parametrize("dtype", list(STARTING_GAP))
+@pytest.mark.parametrize("dtype", list(GAPS))
 def test_an_engine_that_disagrees_is_named(dtype):
-    allowed = BEHAVIOR + 0.9 * STARTING_GAP[dtype]
+    allowed = BEHAVIOR + 0.9 * GAPS[dtype]
     check_start(allowed, allowed, BEHAVIOR, dtype=dtype)
-    off = BEHAVIOR + 1.1 * STARTING_GAP[dtype]
+    off = BEHAVIOR + 1.1 * GAPS[dtype]
     with pytest.raises(ValueError, match="other weights, another temperature or another precision"):
         check_start(off, off, BEHAVIOR, dtype=dtype)
 

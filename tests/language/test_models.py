@@ -10,6 +10,7 @@ from torch import nn
 from operant.language.configs import ModelOptions
 from operant.language.models import BUILT_IN, LanguageModel, Reference, ScalarHead, build, finish, load, random_network
 from operant.language.packing import Sample, pack
+from operant.language.pretrained import with_adapter
 
 SAMPLES = [Sample([1, 40, 41], [50, 51, 2]), Sample([1, 40, 41], [60, 2]), Sample([1], [70, 71, 72, 2])]
 BATCH = pack(SAMPLES)
@@ -261,6 +262,25 @@ def test_a_model_that_is_not_there(name, monkeypatch):
 def test_an_adapter_on_the_last_layer_is_rejected():
     with pytest.raises(ValueError, match="lora_target_modules must not contain lm_head"):
         load(ModelOptions(lora_r=2, lora_target_modules=("lm_head",)), seed=0)
+
+
+@pytest.mark.parametrize(("kind", "name"), [("llama-tied", "embed_tokens"), ("gpt2", "wte"), ("gpt2", "lm_head")])
+def test_an_adapter_on_embeddings_that_are_the_last_layer_is_rejected(make_network, kind, name):
+    with pytest.raises(ValueError, match=f"lora_target_modules must not contain {name}, whose weights are "):
+        with_adapter(make_network(kind), ModelOptions(lora_r=2, lora_target_modules=("q_proj", name)), seed=0)
+    untied = with_adapter(make_network(), ModelOptions(lora_r=2, lora_target_modules=("embed_tokens",)), seed=0)
+    assert {name.split(".")[-3] for name, _ in untied.named_parameters() if "lora_" in name} == {"embed_tokens"}
+
+
+def test_all_linear_layers_are_the_default_of_an_adapter(make_network):
+    names = [
+        [name for name, _ in with_adapter(make_network("llama-tied"), options, seed=0).named_parameters()]
+        for options in (ModelOptions(lora_r=2), ModelOptions(lora_r=2, lora_target_modules=("all-linear",)))
+    ]
+    assert names[0] == names[1]
+    assert sum("lora_A" in name for name in names[0]) == 14  # 7 in each of two layers
+    with pytest.raises(ValueError, match="must be all-linear alone, or names of layers, got q_proj, all-linear"):
+        with_adapter(make_network(), ModelOptions(lora_r=2, lora_target_modules=("q_proj", "all-linear")), seed=0)
 
 
 # Saved models

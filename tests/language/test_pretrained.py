@@ -14,6 +14,7 @@ from operant.language.configs import ModelOptions
 from operant.language.models import Reference, load
 from operant.language.packing import Sample, pack
 from operant.language.pretrained import fingerprint, is_adapter, provenance
+from operant.runtime.run import RunError
 
 BATCH = pack([Sample([1, 40, 41], [50, 51, 2]), Sample([1], [70, 71, 72, 2])])
 TINY = {"train_examples": 20, "held_out": 5, "batch_size": 8, "budget": 16, "progress": "silent", "learning_rate": 0.1}
@@ -167,6 +168,34 @@ def test_an_adapter_of_the_last_layer_is_rejected_unless_it_is_merged(model_fold
         get_peft_model(base, config).save_pretrained(tmp_path / "last", save_embedding_layers=False)
     with pytest.raises(ValueError, match="an adapter of the output layer"):
         load(ModelOptions(model=str(tmp_path / "last")), seed=0)
+
+
+def test_an_adapter_of_tied_embeddings_is_rejected_unless_it_is_merged(make_network, characters, tmp_path):
+    from peft import LoraConfig, get_peft_model
+
+    base = make_network("llama-tied")
+    for saved in (base, characters):
+        saved.save_pretrained(tmp_path / "base")
+    base.name_or_path = str(tmp_path / "base")
+    config = LoraConfig(r=2, target_modules=["embed_tokens"], init_lora_weights=False, task_type="CAUSAL_LM")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # peft warns, too
+        get_peft_model(base, config).save_pretrained(tmp_path / "first", save_embedding_layers=False)
+        with pytest.raises(
+            ValueError, match="an adapter of embeddings whose weights are also those of the output layer"
+        ):
+            load(ModelOptions(model=str(tmp_path / "first")), seed=0)
+
+
+def test_a_run_is_no_model_and_a_model_no_run(model_folder, tmp_path):
+    run = tmp_path / "run"
+    (run / "best").mkdir(parents=True)
+    (run / "config.toml").write_text("")
+    for folder in (run, run / "best"):
+        with pytest.raises(ValueError, match=rf"the folder of a run, whose trained model is that of --init {folder}"):
+            load(ModelOptions(model=str(folder)), seed=0)
+    with pytest.raises(RunError, match=r"it contains a model and no run: train from it with --model"):
+        load(ModelOptions(init=str(model_folder)), seed=0)
 
 
 # Weights

@@ -45,9 +45,9 @@ def test_a_line_break_before_the_end_of_sequence(characters):
     assert ends.tolist() == [[8], [7]]
 
 
-def test_an_empty_answer_has_no_step(characters):
+def test_the_end_of_an_empty_answer_is_a_wrong_step(characters):
     rewards, ends, exists = judged(characters, answer(characters, ""), answer(characters, "24"))
-    assert exists.tolist() == [[False], [True]]
+    assert exists.tolist() == [[True], [True]]
     assert (rewards.tolist(), ends.tolist()) == ([[0], [0]], [[0], [2]])
 
 

@@ -355,8 +355,9 @@ def current_flags(kind: type, flags: Sequence[str]) -> list[str]:
 def upgraded(config: Mapping[str, Any], version: int) -> dict[str, Any]:
     """Return the configuration in a file of a run, with current values.
 
-    GRPO weighted all estimates of the KL divergence by default, which is wrong for k2. Up to version 1 DQN counted the steps of all environments of a seed together in `train_freq` (first `train_every`);
-    it now counts those of every environment, as the other learners always did.
+    Up to version 1 DQN counted the steps of all environments of a seed together in `train_freq` (first `train_every`);
+    it now counts those of every environment, as the other learners always did. GRPO once weighted all estimates of the
+    KL divergence by default, which is wrong for k2.
 
     Args:
         config: the table of the file.

@@ -323,6 +323,9 @@ def next_commands(place: str, entry: catalog.Algorithm | None = None, task: str 
             f"evaluate {place}": "evaluate 100 more episodes in Gymnasium's environment",
             f"watch {place}": "record a video",
         }
+    elif entry.name == "process-reward-model":
+        options = f"--init RUN --supervision process --reward-model {place}"
+        calls = {f"train grpo TASK {options}": "train a policy with it"}
     elif entry.family == "reward":
         calls = {f"train rlhf TASK --init RUN --reward-model {place}": "train a policy with it"}
     else:

@@ -23,6 +23,14 @@ from operant.tensors import from_numpy
 
 NAME = "operant"
 """Name of this attention in transformers."""
+SUPPORTED = "Llama, Qwen, Mistral, Gemma 3, GPT-2, ..."
+"""Some models whose sequences can be packed."""
+_UNSUPPORTED = {
+    "softcap": "softcap (soft-capped attention scores, as in Gemma 2)",
+    "s_aux": "s_aux (attention sinks, as in gpt-oss)",
+    "position_bias": "position_bias (as in T5)",
+}
+"""Options of attention that need other scores than the scaled products, by their names in transformers."""
 
 
 class Layout(Protocol):
@@ -197,14 +205,19 @@ def install(network: Any) -> None:
     """Enable attention layouts in a model of transformers; calls without a layout are unchanged.
 
     Raises:
-        ValueError: the model does not support transformers' attention interface.
+        ValueError: the model has recurrent layers, or does not support transformers' attention interface.
     """
+    if getattr(type(network), "_is_stateful", False):
+        raise ValueError(
+            f"{type(network).__name__} has recurrent layers, whose states would pass from one packed sequence to the "
+            f"next; use a model with attention only ({SUPPORTED})"
+        )
     register_attention(NAME, _attention)
     network.set_attn_implementation(NAME)
     if network.config._attn_implementation != NAME:
         raise ValueError(
             f"{type(network).__name__} has its own attention, so its sequences cannot be packed; use a model "
-            "with the attention interface of transformers (Llama, Qwen, Mistral, Gemma, GPT-2, ...)"
+            f"with the attention interface of transformers ({SUPPORTED})"
         )
 
 
@@ -224,11 +237,12 @@ def _attention(
     if layout is None:
         options |= {"scaling": scaling, "sliding_window": sliding_window}
         return sdpa_attention(module, query, key, value, attention_mask, **options)
-    strange = [name for name in ("softcap", "s_aux", "position_bias") if options.get(name) is not None]
+    strange = [text for name, text in _UNSUPPORTED.items() if options.get(name) is not None]
     if strange or options.get("dropout"):
+        what, fix = ", ".join(strange) or "dropout", "set attention_dropout to 0 in its config.json"
         raise ValueError(
-            f"{type(module).__name__} uses {', '.join(strange) or 'dropout'}, which packed sequences do not "
-            "support; use a model without it, or set attention_dropout to 0 in its config.json"
+            f"{type(module).__name__} uses {what}, which packed sequences do not support; "
+            f"{f'use a model without it ({SUPPORTED})' if strange else fix}"
         )
     scale = query.shape[-1] ** -0.5 if scaling is None else scaling
     rows = (tensor.squeeze(0).transpose(0, 1) for tensor in (query, key, value))

@@ -43,7 +43,8 @@ class ModelOptions:
     lora_alpha: NonNegativeInt = 0
     """LoRA alpha: adapters are scaled by alpha / rank; 0: twice the rank."""
     lora_target_modules: tuple[str, ...] = ()
-    """Names of the layers with adapters; none: all linear layers except the output layer."""
+    """Names of the layers with adapters; none, or all-linear: all linear layers except the output layer. The output
+    layer has none, nor have embeddings with the same weights."""
     gradient_checkpointing: bool = False
     """Recompute activations in the backward pass, which saves memory and takes about a third more time."""
     remote_code: bool = False

@@ -7,8 +7,8 @@ al. 2025, arXiv:2503.14476), `prorl` (Liu et al. 2025, arXiv:2505.24864), `rloo`
 arXiv:2402.14740), `gspo` (Zheng et al. 2025, arXiv:2507.18071) and `cispo` (MiniMax 2025, arXiv:2506.13585).
 
 What differs from the papers: `token_mean` averages over the tokens of the whole optimizer step, as is usual, not of
-each group. Each sample of the KL estimate is multiplied by its probability ratio, so the gradient is that of
-KL(policy‖ref), which k2 has without it; with `kl_weighted=False`, as in the paper, k3 has that of KL(ref‖policy). Dynamic sampling
+each group. Each sample of the KL estimate by k1 or k3 is multiplied by its probability ratio, so the gradient is that
+of KL(policy‖ref); with `kl_weighted=False`, as in the paper, k3 has the gradient of KL(ref‖policy). Dynamic sampling
 (`refill`) replaces each dropped group by a new prompt, for at most `max_rounds` rounds and within the budget. The KL
 penalty of RLOO is an optional loss term, not part of the reward.
 """
@@ -137,7 +137,7 @@ class GRPOConfig(SamplingConfig, ClipRange):
     """Treatment of groups whose rewards, before any length penalty, are equal: keep them, which dilutes the mean; drop
     them, which gives the others more weight; or refill the batch with new prompts (dynamic sampling)."""
     max_rounds: PositiveInt = 10
-    """Maximum number of sampling rounds per batch with `refill`. The budget, in which dropped prompts count, ends it."""
+    """Maximum number of sampling rounds per batch with `refill`. Dropped prompts count in the budget, which ends it."""
     statistics: NonNegativeInt = 0
     """Additional answers per prompt, used only for the mean and standard deviation of the group."""
     mask_truncated_completions: bool = False

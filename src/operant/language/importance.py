@@ -19,8 +19,8 @@ whole sequences."""
 TOKEN_CAP, SEQUENCE_CAP = 2.0, 3.0
 """Default caps of weights of tokens and of sequences; 3 is TRL's."""
 
-STARTING_GAP = {torch.float32: 1e-3, torch.bfloat16: 0.05, torch.float16: 0.02}
-"""Maximum mean error of the engine's log-probabilities before the first step, in nats."""
+GAPS: Mapping[torch.dtype, float] = {torch.float32: 1e-3, torch.bfloat16: 0.1, torch.float16: 0.03}
+"""Maximum mean error of an engine's log-probabilities, in nats, by precision of the trainer."""
 
 
 def corrections(
@@ -79,8 +79,8 @@ def check_start(log_probs: Tensor, old: Tensor, behavior: Tensor, *, dtype: torc
             "or routing in the network"
         )
     gap = float((old - behavior).abs().mean())
-    if not gap <= STARTING_GAP[dtype]:
+    if not gap <= GAPS[dtype]:
         raise ValueError(
             f"the engine's log-probabilities are {gap:.2g} nats off the trainer's before the first step (at most "
-            f"{STARTING_GAP[dtype]:g} can be rounding): it has other weights, another temperature or another precision"
+            f"{GAPS[dtype]:g} can be rounding): it has other weights, another temperature or another precision"
         )

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from operant import ops, streams
-from operant.language.attention import install
+from operant.language.attention import SUPPORTED, install
 from operant.language.configs import ModelOptions
 from operant.language.huggingface import Tokenizer, network_of
 from operant.language.packing import Packed, Sample, micro_batches, pack, take
@@ -218,7 +218,7 @@ class LanguageModel:
             raise ValueError(
                 f"{type(self._trunk).__name__} gives log-probabilities that differ by {difference:.2g} nats between "
                 "packed batches and single sequences: it mixes tokens outside attention, or modifies its "
-                "logits; use a plain transformer (Llama, Qwen, Mistral, Gemma, GPT-2, ...)"
+                f"logits; use a plain transformer ({SUPPORTED})"
             )
 
     def _check_tokenizer(self) -> None:

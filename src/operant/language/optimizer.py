@@ -236,7 +236,7 @@ def _widen(owner: "weakref.ref[OptimizerStep]", name: str, value: Tensor) -> Non
 def progress(began: int, consumed: int, index: int, *, steps: int, budget: int, batch: int) -> float:
     """Return the used fraction of a budget in the middle of an optimizer step, for the learning-rate schedule.
 
-    Budgets are rounded up to whole batches. A batch with replaced prompts may end after that; then it ends the schedule.
+    Budgets are rounded up to whole batches; a batch with replaced prompts that ends after that ends the schedule.
 
     Args:
         began: number of prompts used before the batch of the step.

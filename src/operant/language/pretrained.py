@@ -42,6 +42,8 @@ _SHOWN = 3
 """Maximum number of tensors in a message."""
 _SAMPLED = 64
 """Number of values per tensor in a fingerprint."""
+_ALL = "all-linear"
+"""All linear layers except the output layer, in peft and in `lora_target_modules`."""
 _DEPTH = 4
 """Maximum depth of stacked adapters."""
 
@@ -85,17 +87,19 @@ def with_adapter(network: Any, options: ModelOptions, *, seed: int) -> Any:
         seed: random seed of its initialization.
 
     Raises:
-        ValueError: the layers include the output layer.
+        ValueError: the layers include the output layer, or embeddings that are also the output layer.
     """
     from peft import LoraConfig
 
-    if "lm_head" in options.lora_target_modules:
-        raise ValueError("lora_target_modules must not contain lm_head, whose weights are read directly: leave it out")
+    targets = [] if options.lora_target_modules == (_ALL,) else list(options.lora_target_modules)
+    if _ALL in targets:
+        raise ValueError(f"lora_target_modules must be {_ALL} alone, or names of layers, got {', '.join(targets)}")
+    _require_separate(network, targets)
     config = LoraConfig(
         task_type="CAUSAL_LM",
         r=options.lora_r,
         lora_alpha=options.lora_alpha or 2 * options.lora_r,
-        target_modules="all-linear" if not options.lora_target_modules else list(options.lora_target_modules),
+        target_modules=targets or _ALL,
     )
     network = _wrapped(network, config)
     generator = streams.torch_generator(seed, "adapter")
@@ -104,6 +108,18 @@ def with_adapter(network: Any, options: ModelOptions, *, seed: int) -> Any:
             start = nn.init.kaiming_uniform_(torch.empty(parameter.shape), a=5**0.5, generator=generator)
             parameter.data.copy_(start)
     return network
+
+
+def _require_separate(network: Any, targets: Sequence[str]) -> None:
+    """Check that the layers of an adapter do not include those whose weights compute the logits directly."""
+    first, last = network.get_input_embeddings(), network.get_output_embeddings()
+    reasons = {id(last): "whose weights are read directly"}
+    if first.weight is last.weight:
+        reasons[id(first)] = "whose weights are also those of the output layer in this model"
+    for name, module in network.named_modules():
+        target = next((target for target in targets if name == target or name.endswith(f".{target}")), None)
+        if target is not None and id(module) in reasons:
+            raise ValueError(f"lora_target_modules must not contain {target}, {reasons[id(module)]}: leave it out")
 
 
 def is_adapter(name: str) -> bool:
@@ -168,6 +184,8 @@ def _unloadable(options: ModelOptions, error: Exception, others: Sequence[str]) 
     first = str(error).strip().splitlines()[0]
     if "trust_remote_code" in str(error):
         first = "it needs its own Python code, which --remote-code allows: only for authors you trust"
+    elif _is_run(options.model):
+        first = f"it is the folder of a run, whose trained model is that of --init {options.model}"
     elif not Path(options.model).is_dir() and not is_path(options.model) and (problem := hub_problem()):
         first = (
             f"there is no such folder, the Hugging Face Hub cannot be reached ({problem}), and its cache on this "
@@ -177,6 +195,14 @@ def _unloadable(options: ModelOptions, error: Exception, others: Sequence[str]) 
     return ValueError(
         f"--model {options.model} cannot be loaded: {first}; use a folder or a Hub model with config.json, "
         f"safetensors weights and a tokenizer{built}"
+    )
+
+
+def _is_run(name: str) -> bool:
+    """Return whether a name is the folder of a run, or `RUN/best`."""
+    path = Path(name).expanduser()
+    return any(
+        (folder / "config.toml").is_file() for folder in ([path, path.parent] if path.name == "best" else [path])
     )
 
 
@@ -333,10 +359,14 @@ def _filled(name: str, base: str, network: Any, config: Any, tensors: Mapping[st
             "set its base model in base_model_name_or_path of adapter_config.json"
         )
     set_adapter_state(network, dict(tensors))
-    if type(network.get_base_model().get_output_embeddings()) is not nn.Linear:
+    causal = network.get_base_model()
+    first, last = causal.get_input_embeddings(), causal.get_output_embeddings()
+    adapted = "" if type(last) is nn.Linear else "the output layer, whose weights are read directly"
+    if not adapted and hasattr(first, "base_layer") and first.base_layer.weight is last.weight:
+        adapted = "embeddings whose weights are also those of the output layer"
+    if adapted:
         raise ValueError(
-            f"--model {name} is an adapter of the output layer, whose weights are read directly: "
-            "merge it into its model with peft, and use the merged model"
+            f"--model {name} is an adapter of {adapted}: merge it into its model with peft, and use the merged model"
         )
     return network
 

@@ -24,7 +24,7 @@ from torch import Tensor, nn
 from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
 from torch.distributed.tensor import DTensor
 
-from operant.language.attention import Segment, Segments
+from operant.language.attention import SUPPORTED, Segment, Segments
 from operant.language.in_step import ModelGroup
 from operant.language.models import LanguageModel
 from operant.runtime.shards import Group, group
@@ -228,7 +228,7 @@ def blocks_of(network: Any) -> list[nn.Module]:
     if not found:
         raise ValueError(
             f"{type(trunk).__name__} has no list of num_hidden_layers ({layers}) blocks, so --fsdp cannot shard "
-            "it: leave out --fsdp, or use a plain transformer (Llama, Qwen, Mistral, Gemma, GPT-2, ...)"
+            f"it: leave out --fsdp, or use a plain transformer ({SUPPORTED})"
         )
     return list(found[0])
 

@@ -54,6 +54,8 @@ def no_run(path: Path, error: OSError) -> str:
         return "it is a file"
     if inside := sorted(file.parent.name for file in path.glob("*/config.toml")):
         return f"it contains runs, use one of them: {', '.join(inside[:5])}{', ...' if len(inside) > 5 else ''}"
+    if any((path / name).is_file() for name in ("config.json", "adapter_config.json")):
+        return "it contains a model and no run: train from it with --model"
     return f"config.toml: {error.strerror}{hint}"
 
 

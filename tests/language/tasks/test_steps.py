@@ -39,7 +39,7 @@ def test_invalid_prompts_are_rejected(prompt):
         ("12+7=19", [(7, 0)]),
         ("12+7=19\n19+5=24", [(8, 1), (15, 0)]),
         ("12+7=19\x0b", [(8, 0)]),
-        ("", []),
+        ("", [(0, 0)]),
     ],
 )
 def test_rewards_of_steps(completion, rewards):

@@ -7,7 +7,8 @@ import torch
 
 from operant import doors
 from operant.language.configs import ENGINES
-from operant.language.engines.protocol import GAPS, AheadEngine, Completion, Engine, Sampling, generate_shards
+from operant.language.engines.protocol import AheadEngine, Completion, Engine, Sampling, generate_shards
+from operant.language.importance import GAPS
 from operant.language.models import LanguageModel
 from operant.language.packing import Sample, pack
 

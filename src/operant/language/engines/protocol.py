@@ -1,15 +1,12 @@
 """Protocols of sampling engines: `Engine`, `ShardEngine`, `Sampling`, `Completion`."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol, runtime_checkable
 
 import torch
 
 from operant.language.models import LanguageModel
-
-GAPS: Mapping[torch.dtype, float] = {torch.float32: 1e-3, torch.bfloat16: 0.1, torch.float16: 0.03}
-"""Maximum mean error of an engine's log-probabilities, in nats, by precision of the trainer."""
 
 
 @dataclass(frozen=True)

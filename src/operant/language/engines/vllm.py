@@ -19,7 +19,8 @@ import torch
 from operant.language.engines import handover
 from operant.language.engines.connection import Connection, ServerError
 from operant.language.engines.native import NativeEngine
-from operant.language.engines.protocol import GAPS, Completion, Sampling
+from operant.language.engines.protocol import Completion, Sampling
+from operant.language.importance import GAPS
 from operant.language.models import LanguageModel
 from operant.language.packing import Sample, pack
 from operant.tensors import floats, integers

@@ -84,7 +84,8 @@ def step_rewards(prompt: str, completion: str) -> list[tuple[int, float]]:
     """Compute the reward of each line of an answer: 1 if it equals the line of the correct answer, else 0.
 
     So all lines after a mistake are wrong. The last line of an answer that is too short is wrong, too: otherwise an
-    answer that ends after its first line would have no wrong step, and a policy would learn to stop early.
+    answer that ends after its first line would have no wrong step, and a policy would learn to stop early. An empty
+    answer is one wrong step, which its EOS ends.
 
     Args:
         prompt: prompt of this task.
@@ -92,19 +93,18 @@ def step_rewards(prompt: str, completion: str) -> list[tuple[int, float]]:
 
     Returns:
         For each line the number of characters up to and including its line break (the last has none), and its reward.
-        Empty for an empty answer.
 
     Raises:
         ValueError: the text is not a prompt of this task.
     """
     right = solution(prompt)
-    lines = re.findall(r"[^\n]*\n|[^\n]+", completion)
+    lines = re.findall(r"[^\n]*\n|[^\n]+", completion) or [""]
     ends = accumulate(map(len, lines))
     found = [
         (end, float(place < len(right) and line.removesuffix("\n") == right[place]))
         for place, (line, end) in enumerate(zip(lines, ends, strict=True))
     ]
-    if 0 < len(found) < len(right):
+    if len(found) < len(right):
         found[-1] = (found[-1][0], 0.0)
     return found
 
