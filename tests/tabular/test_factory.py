@@ -6,6 +6,7 @@ from operant import api, catalog
 from operant.envs import EnvError, GymnasiumEnv
 from operant.runtime.settings import Settings
 from operant.tabular import Arms, OneStepConfig, RandomConfig, assemble, known_model, learner_for
+from operant.tabular.view import view_of
 
 from .models import corridor
 
@@ -32,6 +33,71 @@ def test_a_known_model_is_simulated_and_others_are_stepped():
     made = experiment("FrozenLake-v1", env_backend="gymnasium")
     assert isinstance(made.learner.env, GymnasiumEnv)
     made.close()
+
+
+OWN = """
+import gymnasium
+from gymnasium import spaces
+from gymnasium.envs.toy_text.frozen_lake import FrozenLakeEnv
+from gymnasium.wrappers import TransformObservation, TransformReward
+
+
+def cost():
+    return TransformReward(gymnasium.make("FrozenLake-v1"), lambda reward: reward - 0.1)
+
+
+def rows():
+    return TransformObservation(gymnasium.make("FrozenLake-v1"), lambda state: state // 4, spaces.Discrete(4))
+
+
+class Slow(FrozenLakeEnv):
+    def step(self, action):
+        observation, reward, *rest = super().step(action)
+        return observation, reward - 0.1, *rest
+
+
+class Momentum(FrozenLakeEnv):
+    P = 0.9
+
+    def __init__(self):
+        super().__init__()
+        self.table, self.P = self.P, 0.9
+
+    def step(self, action):
+        self.P = self.table
+        result = super().step(action)
+        self.P = 0.9
+        return result
+"""
+
+
+@pytest.mark.parametrize(
+    ("name", "states", "reward", "said"),
+    [
+        ("cost", 16, -0.1, "the wrapper TransformReward"),
+        ("rows", 4, 0.0, "the wrapper TransformObservation"),
+        ("Slow", 16, -0.1, "in state 0 returns the state, reward and termination"),
+        ("Momentum", 16, 0.0, ""),
+    ],
+)
+@pytest.mark.parametrize("env_backend", ["auto", "gymnasium"])
+def test_an_environment_that_differs_from_its_table_is_stepped(
+    name, states, reward, said, env_backend, tmp_path, caplog
+):
+    file = tmp_path / "own.py"
+    file.write_text(OWN)
+    task = f"{file}:{name}"
+    made = experiment(task, budget=100, env_backend=env_backend)
+    assert isinstance(made.learner.env, GymnasiumEnv)
+    assert made.mdp is None
+    assert made.learner.states == states
+    made.learner.iterate()
+    assert made.learner.q.min() < 0 if reward else made.learner.q.min() == 0
+    assert view_of(made, 0).q.shape == (states, 4)
+    assert said in caplog.text if env_backend == "auto" else "stepped" not in caplog.text
+    made.close()
+    with pytest.raises(ValueError, match="has no model to simulate"):
+        experiment(task, env_backend="tensor")
 
 
 def test_evaluations_are_the_same_at_every_call_and_need_no_limit():

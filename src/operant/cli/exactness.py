@@ -115,6 +115,7 @@ def known_model(trained: "Trained") -> "MDP":
 
     from operant import mdp
     from operant.envs.finite import FiniteEnv
+    from operant.mdp import tables
 
     settings = trained.run.settings
     fault = (
@@ -126,7 +127,7 @@ def known_model(trained: "Trained") -> "MDP":
     env = gymnasium.make(settings.task, **settings.env_kwargs)
     try:
         bare: Any = env.unwrapped
-        if not isinstance(bare, FiniteEnv) and getattr(bare, "P", None) is None:
+        if not isinstance(bare, FiniteEnv) and not tables.has_table(env):
             raise ValueError(f"{fault}: leave it out")
         model = mdp.MDP.from_gymnasium(env)
         hidden = isinstance(bare, FiniteEnv) and not bare.shows_states

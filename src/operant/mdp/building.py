@@ -11,7 +11,7 @@ import gymnasium
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from operant.mdp import sparse
+from operant.mdp import sparse, tables
 from operant.mdp.entries import COLUMNS, Entries
 from operant.mdp.validation import (
     Bools,
@@ -36,7 +36,11 @@ _Listed = Mapping[int, Any] | Sequence[Any]
 
 
 def read_gymnasium(env: gymnasium.Env[Any, Any] | str, **options: Any) -> tuple[Entries, Floats | None, int | None]:
-    """Return the transitions of an environment, the distribution of its first state and its step limit, if known."""
+    """Return the transitions of an environment, the distribution of its first state and its step limit, if known.
+
+    Raises:
+        ValueError: if the environment has no table, or an invalid one, or does not behave as its table.
+    """
     from operant.envs.finite import FiniteEnv  # noqa: PLC0415 - registers operant's worlds, and imports torch
 
     if isinstance(env, str):
@@ -47,16 +51,16 @@ def read_gymnasium(env: gymnasium.Env[Any, Any] | str, **options: Any) -> tuple[
             instance.close()
     if options:
         raise TypeError(f"options ({', '.join(options)}) are for the id of an environment, not for an instance")
-    limit = None if env.spec is None else env.spec.max_episode_steps
-    unwrapped = env.unwrapped
+    limit, unwrapped = tables.step_limit(env), env.unwrapped
     if isinstance(unwrapped, FiniteEnv):
+        _check_table(env)
         return _entries_of(unwrapped.transitions), unwrapped.transitions.start, limit
-    table = getattr(unwrapped, "P", None)
-    if table is None:
+    table: Any = getattr(unwrapped, "P", None)
+    if not tables.has_table(env):
+        found = "" if table is None else f", but a {type(table).__name__} of this name"
         raise ValueError(
-            f"{env if env.spec is None else env.spec.id} has no transition table (env.unwrapped.P): use a toy-text "
-            "environment such as FrozenLake-v1 or a world of operant such as operant/Cliff-v0, or learn from samples "
-            "(`operant train`)"
+            f"{_name(env)} has no transition table (env.unwrapped.P){found}: use a toy-text environment such as "
+            "FrozenLake-v1 or a world of operant such as operant/Cliff-v0, or learn from samples (`operant train`)"
         )
     start = getattr(unwrapped, "initial_state_distrib", None)
     start = None if start is None else floats(start, "initial_state_distrib")
@@ -64,7 +68,22 @@ def read_gymnasium(env: gymnasium.Env[Any, Any] | str, **options: Any) -> tuple[
     entries = Entries.of(
         dict(zip(COLUMNS, columns, strict=True)), len(table), getattr(unwrapped.action_space, "n", None)
     )
+    _check_table(env)
     return replace(entries, ignored=np.repeat(_entered_by_ending(entries, start), entries.actions)), start, limit
+
+
+def _name(env: gymnasium.Env[Any, Any]) -> str:
+    return str(env) if env.spec is None else env.spec.id
+
+
+def _check_table(env: gymnasium.Env[Any, Any]) -> None:
+    """Raise ValueError if an environment does not behave as its table."""
+    reason = tables.fault(env)
+    if reason is not None:
+        raise ValueError(
+            f"{_name(env)} does not behave as its transition table (env.unwrapped.P): {reason}; solve the environment "
+            "without what differs, or learn from samples (`operant train`)"
+        )
 
 
 def _entries_of(model: "Transitions") -> Entries:

@@ -152,14 +152,19 @@ class MDP:
 
         `P[s][a]` lists `(probability, successor, reward, terminated)`. A state that an episode can enter only by ending
         there is terminal, even if its row has transitions, as in Gymnasium's cliff and taxi. The first state
-        is distributed as `initial_state_distrib`, if defined; the step limit is that of the environment's spec.
+        is distributed as `initial_state_distrib`, if defined; the step limit is the smallest of those of the
+        environment's spec and its TimeLimit wrappers.
+
+        The environment must behave as its table. Wrappers may limit steps, record or render, but not change
+        observations, actions, rewards or ends. For an environment that is neither a toy-text environment of Gymnasium
+        nor a world of operant, 200 steps of a copy are compared with the table.
 
         Args:
             env: an environment, or an id.
             **options: arguments of `gymnasium.make`, for an id.
 
         Raises:
-            ValueError: if the environment has no table, or an invalid one.
+            ValueError: if the environment has no table, or an invalid one, or does not behave as its table.
         """
         return cls._from(*building.read_gymnasium(env, **options))
 

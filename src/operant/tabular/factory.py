@@ -1,5 +1,6 @@
 """Construction of tabular learners and their environments."""
 
+import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, overload
@@ -15,7 +16,7 @@ from operant.envs.registry import make_single, specified
 from operant.envs.trial import try_wrappers
 from operant.envs.worlds.bandits import Bandit
 from operant.envs.worlds.mazes import ChangingMaze
-from operant.mdp import MDP
+from operant.mdp import MDP, tables
 from operant.runtime.configuration import configuration, learner_kind
 from operant.runtime.evaluation import Evaluation, evaluate_policy
 from operant.runtime.settings import Settings
@@ -26,6 +27,8 @@ from operant.tabular.evaluation import LONGEST_EPISODE, sampled_returns
 from operant.tabular.exact import expected_episodes, may_compute
 from operant.tabular.learner import Player, TabularLearner
 from operant.tabular.simulator import UNLIMITED
+
+logger = logging.getLogger(__name__)
 
 EVALUATION_ROWS = 20
 """Maximum parallel evaluation environments per seed."""
@@ -137,7 +140,8 @@ def assemble(
     """Create the learner of a run with its model or environment.
 
     A task with a known, constant model is simulated inside the kernel; other tasks with finite spaces are stepped, as
-    are tasks with wrappers, which see state indices. `settings.env_backend` selects "tensor" (the former) or
+    are environments that do not behave as their table `P` (see `MDP.from_gymnasium`) and tasks with wrappers, which see
+    state indices. `settings.env_backend` selects "tensor" (the former) or
     "gymnasium" (the latter). Bandits always run inside the kernel.
 
     Args:
@@ -155,7 +159,7 @@ def assemble(
         raise ValueError(f"{algorithm.name} runs only on the CPU, which is fastest for tables; got device {device!r}")
     if algorithm.family == "bandit":
         return _with_arms(learner_class, settings, config)
-    mdp = known_model(settings.task, settings.env_kwargs)
+    mdp = _model(settings)
     source: MDP | BatchEnv | None = mdp if _simulated(settings.task, mdp, settings.env_backend) else None
     if settings.wrappers:
         source = _in_wrappers(settings)
@@ -233,16 +237,46 @@ def known_model(task: str, env_kwargs: Mapping[str, Any] | None = None) -> MDP |
         ValueError: if the task is unknown or out of date.
         ModuleNotFoundError: if the task needs a package that is not installed.
     """
+    return _read_model(task, env_kwargs)[0]
+
+
+def _read_model(
+    task: str, env_kwargs: Mapping[str, Any] | None, *, of_users: bool = True
+) -> tuple[MDP | None, str | None]:
+    """Return the model of a task, and why a table of the environment is not its model; None each if there is none.
+
+    Args:
+        task: a Gymnasium id.
+        env_kwargs: parameters for the constructor of the environment.
+        of_users: whether to read tables of environments that are neither Gymnasium's nor operant's.
+    """
     env = make_single(specified(task, env_kwargs))
     try:
-        unwrapped = env.unwrapped
-        if isinstance(unwrapped, Bandit | ChangingMaze) or not (
-            isinstance(unwrapped, FiniteEnv) or hasattr(unwrapped, "P")
-        ):
-            return None
-        return MDP.from_gymnasium(env)
+        finite = isinstance(env.unwrapped, FiniteEnv) or tables.has_table(env)
+        if isinstance(env.unwrapped, Bandit | ChangingMaze) or not finite:
+            return None, None
+        if not (of_users or tables.is_trusted(env)):
+            return None, None
+        return MDP.from_gymnasium(env), None
+    except (ValueError, TypeError) as error:
+        return None, str(error)
     finally:
         env.close()
+
+
+def _model(settings: Settings) -> MDP | None:
+    """Return the model of a run's task; log why a table of the environment is not used.
+
+    Raises:
+        ValueError: if the run must simulate the model, and the environment does not behave as its table.
+    """
+    backend = settings.env_backend
+    mdp, reason = _read_model(settings.task, settings.env_kwargs, of_users=backend != "gymnasium")
+    if reason is not None and backend == "tensor":
+        raise ValueError(f"{settings.task!r} has no model to simulate: {reason}; use the backend 'gymnasium'")
+    if reason is not None and backend == "auto":
+        logger.warning("%s is stepped, not simulated: %s", settings.task, reason)
+    return mdp
 
 
 def _simulated(task: str, mdp: MDP | None, backend: str) -> bool:

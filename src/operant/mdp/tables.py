@@ -1,0 +1,127 @@
+"""Whether the transition table of an environment describes what its `reset` and `step` do."""
+
+from collections.abc import Mapping, Sequence
+from copy import deepcopy
+from typing import Any, cast
+
+import gymnasium
+import numpy as np
+from gymnasium import spaces, wrappers
+from numpy.typing import NDArray
+
+SAMPLED_STEPS = 200
+"""Steps that are compared with the table of an environment of an unknown class."""
+
+_TRANSPARENT = (
+    wrappers.TimeLimit,
+    wrappers.OrderEnforcing,
+    wrappers.PassiveEnvChecker,
+    wrappers.RecordEpisodeStatistics,
+    wrappers.RecordVideo,
+    wrappers.RenderCollection,
+    wrappers.HumanRendering,
+)
+"""Wrappers that change neither observations nor actions, rewards or ends, except for the step limit."""
+_TRUSTED = ("gymnasium.envs.toy_text.", "operant.envs.")
+"""Prefixes of the modules of environments that sample from their table."""
+
+
+def has_table(env: gymnasium.Env[Any, Any]) -> bool:
+    """Return whether `env.unwrapped.P` has the form of Gymnasium's tables: a list or dictionary of choices."""
+    table = getattr(env.unwrapped, "P", None)
+    if not isinstance(table, Mapping | Sequence) or isinstance(table, str | bytes):
+        return False
+    rows = cast(Sequence[object], list(table.values()) if isinstance(table, Mapping) else table)
+    return all(isinstance(row, Mapping | Sequence) and not isinstance(row, str) for row in rows)
+
+
+def is_trusted(env: gymnasium.Env[Any, Any]) -> bool:
+    """Return whether the class of an environment, without wrappers, is Gymnasium's or operant's own."""
+    return type(env.unwrapped).__module__.startswith(_TRUSTED)
+
+
+def foreign_wrapper(env: gymnasium.Env[Any, Any]) -> str | None:
+    """Return the name of the outermost wrapper that may change the model of an environment, or None."""
+    while env is not env.unwrapped:
+        if type(env) not in _TRANSPARENT:
+            return type(env).__name__
+        env = cast(gymnasium.Wrapper[Any, Any, Any, Any], env).env
+    return None
+
+
+def step_limit(env: gymnasium.Env[Any, Any]) -> int | None:
+    """Return the smallest step limit of an environment's spec and its TimeLimit wrappers, or None."""
+    limits = [] if env.spec is None else [env.spec.max_episode_steps]
+    while isinstance(env, gymnasium.Wrapper):
+        if isinstance(env, wrappers.TimeLimit):
+            limits.append(env._max_episode_steps)  # noqa: SLF001 # pyright: ignore[reportPrivateUsage]
+        env = cast(gymnasium.Env[Any, Any], env.env)
+    return min((limit for limit in limits if limit is not None), default=None)
+
+
+def fault(env: gymnasium.Env[Any, Any]) -> str | None:
+    """Return why the table of an environment is not its model, or None if no reason is known.
+
+    Steps of an environment of an unknown class are sampled from a copy, or from the environment itself if it cannot be
+    copied.
+
+    Args:
+        env: an environment with a table, or a world of operant.
+    """
+    wrapper = foreign_wrapper(env)
+    if wrapper is not None:
+        return f"the wrapper {wrapper} may change the observations, actions, rewards or ends of the table"
+    inner: Any = env.unwrapped
+    if getattr(inner, "fickle_passenger", False):
+        return "its fickle_passenger changes the destination, which the table leaves out"
+    return None if is_trusted(env) else _disagreement(inner)
+
+
+def _disagreement(env: Any) -> str | None:
+    """Return how sampled steps of an environment differ from its table, or None."""
+    space, states = env.observation_space, len(env.P)
+    if not isinstance(space, spaces.Discrete) or space.start != 0 or space.n != states:
+        return f"its observation space is {space}, but the table has {states} states"
+    if type(env).step is gymnasium.Env.step:
+        return None
+    try:
+        env = deepcopy(env)
+    except Exception:  # noqa: BLE001 - windows and locks cannot be copied
+        env = env.unwrapped
+    try:
+        return _compared(env, np.random.default_rng(0))
+    except Exception as error:  # noqa: BLE001 - the environment is foreign code
+        return f"its reset() or step() raised {type(error).__name__}: {error}"
+
+
+def _compared(env: Any, rng: np.random.Generator) -> str | None:
+    start: NDArray[np.float64] | None = getattr(env, "initial_state_distrib", None)
+    state: int | None = None
+    for _ in range(SAMPLED_STEPS):
+        if state is None:
+            state = int(env.reset(seed=int(rng.integers(2**31)))[0])
+            if start is not None and not start[state] > 0:
+                return f"reset() returns state {state}, which has probability 0 in initial_state_distrib"
+        choices = env.P[state]
+        listed = choices.items() if isinstance(choices, Mapping) else enumerate(choices)
+        actions = [int(action) for action, outcomes in listed if len(outcomes)]
+        if not actions:
+            return f"step() leads to state {state}, which has no actions in P, without terminating"
+        action = int(rng.choice(actions))
+        observation, reward, terminated, truncated, _ = env.step(action)
+        found = (int(observation), float(reward), bool(terminated))
+        if truncated:
+            return f"step({action}) in state {state} truncates the episode, which the table leaves out"
+        if not any(_agrees(outcome, found) for outcome in choices[action]):
+            return (
+                f"step({action}) in state {state} returns the state, reward and termination {found}, "
+                f"expected an outcome of P[{state}][{action}]: {list(choices[action])[:4]}"
+            )
+        state = None if terminated else found[0]
+    return None
+
+
+def _agrees(outcome: Any, found: tuple[int, float, bool]) -> bool:
+    probability, successor, reward, terminated = outcome
+    same = bool(np.isclose(reward, found[1], rtol=1e-6, atol=1e-9))
+    return probability > 0 and same and (int(successor), bool(terminated)) == (found[0], found[2])
