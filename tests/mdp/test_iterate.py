@@ -29,3 +29,13 @@ def test_yielded_values_do_not_change_later():
     kept = first.values.copy()
     next(steps)
     np.testing.assert_array_equal(first.values, kept)
+
+
+@pytest.mark.parametrize("method", ["jacobi", "gauss-seidel", "policy-iteration", "modified-policy-iteration"])
+def test_sweeps_without_a_discount_begin_with_a_policy_that_ends(method):
+    model = MDP.from_table([[0, 0, 0, 1.0, 0.0], [0, 1, 1, 1.0, -1.0]])
+    first = next(sweeps(model, gamma=1.0, method=method))
+    np.testing.assert_array_equal(first.values, [-1.0, 0.0])
+    assert first.policy.tolist() == [1, -1]
+    with pytest.raises(ValueError, match="initial values were given, expected None: at gamma = 1"):
+        sweeps(model, gamma=1.0, method=method, initial=[0.0, 0.0])

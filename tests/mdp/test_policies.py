@@ -2,6 +2,7 @@ import numpy as np
 import pytest
 
 from operant.mdp import MDP
+from operant.mdp.examples import random_model
 from operant.mdp.policies import check_deterministic, check_policy
 
 LAKE = MDP.from_gymnasium("FrozenLake-v1")
@@ -25,3 +26,12 @@ def test_invalid_policies_are_rejected(policy):
 def test_invalid_probabilities_are_rejected(policy):
     with pytest.raises((ValueError, TypeError)):
         check_policy(LAKE, policy)
+
+
+def test_policies_of_single_precision_are_divided_by_their_sums():
+    model = random_model(20, 7, 3, seed=0)
+    single = np.random.default_rng(0).dirichlet(np.ones(7), 20).astype(np.float32)
+    assert np.abs(single.astype(float).sum(axis=1) - 1).max() > 1e-9
+    assert np.abs(check_policy(model, single).sum(axis=1) - 1).max() < 1e-15
+    with pytest.raises(ValueError, match="sum to"):
+        check_policy(model, single.astype(float))

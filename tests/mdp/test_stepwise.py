@@ -30,6 +30,16 @@ def test_every_method_ends_at_the_optimum_without_a_discount(method):
     np.testing.assert_allclose(last.values, mdp.solve(model, gamma=1.0).values, atol=1e-9)
 
 
+@pytest.mark.parametrize("method", get_args(StepMethod))
+def test_free_loops_without_a_discount_do_not_hide_the_way_out(method):
+    model = MDP.from_function(
+        2, 2, lambda s, a: None if s == 1 else (([1.0], [0], [0.0]) if a == 0 else ([1.0], [1], [-1.0]))
+    )
+    *_, last = steps(model, gamma=1.0, method=method)
+    np.testing.assert_array_equal(last.values, [-1.0, 0.0])
+    assert last.policy.tolist() == [1, -1]
+
+
 def test_policy_iteration_evaluates_until_nothing_changes_and_then_improves():
     found = list(steps(grid(), gamma=0.9, method="policy-iteration"))
     phases = [step.phase for step in found]

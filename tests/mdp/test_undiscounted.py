@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from operant.mdp import MDP
+from operant.mdp import MDP, evaluation_sweeps, expected_return, policy_evaluation
 from operant.mdp.solving import solve
 from operant.mdp.undiscounted import check_bounded, ends, proper_policy
 
@@ -60,3 +60,32 @@ def test_bounds_without_a_discount_hold(task, value):
     if solution.lower is not None:
         assert float(mdp.start @ solution.lower) <= value + 1e-6
         assert float(mdp.start @ solution.upper) >= value - 1e-6
+
+
+THIRD = 0.3333333333
+
+
+def test_rounded_rows_do_not_end_episodes():
+    looping = MDP.from_arrays([[[THIRD] * 3]] * 3, 1.0)
+    np.testing.assert_array_equal(looping.probabilities, np.full(9, THIRD) / np.full(9, 3 * THIRD))
+    again = MDP(3, 1, looping.indptr, looping.successors, np.full(9, THIRD), looping.rewards, looping.terminates, [1, 0, 0])
+    np.testing.assert_array_equal(again.probabilities, looping.probabilities)
+    for attempt in (
+        lambda: solve(looping, gamma=1.0),
+        lambda: policy_evaluation(looping, [0, 0, 0], gamma=1.0),
+        lambda: expected_return(looping, [0, 0, 0], gamma=1.0),
+        lambda: next(evaluation_sweeps(looping, [0, 0, 0], gamma=1.0)),
+    ):
+        with pytest.raises(ValueError, match="gamma is 1, but"):
+            attempt()
+
+
+def test_rounded_policies_do_not_end_episodes():
+    model = MDP.from_arrays([[[1.0, 0.0]] * 3, [[0.0, 1.0]] * 3], 1.0)
+    with pytest.raises(ValueError, match="gamma is 1, but this policy never ends"):
+        policy_evaluation(model, [[THIRD] * 3] * 2, gamma=1.0)
+
+
+def test_rare_ends_are_ends():
+    model = MDP.from_table([[0, 0, 0, 1 - 1e-10, 1.0, 0], [0, 0, 0, 1e-10, 1.0, 1]])
+    assert expected_return(model, [0], gamma=1.0) == pytest.approx(1e10, rel=1e-5)

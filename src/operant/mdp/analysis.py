@@ -16,9 +16,9 @@ from scipy import special  # pyright: ignore[reportMissingTypeStubs] - SciPy has
 
 from operant.mdp import sparse
 from operant.mdp.model import MDP
-from operant.mdp.policies import check_policy
+from operant.mdp.policies import check_policy, exits_of
 from operant.mdp.solution import action_values
-from operant.mdp.validation import TOLERANCE, Floats, Ints, floats, raise_if_any
+from operant.mdp.validation import Bools, Floats, Ints, floats, raise_if_any
 
 __all__ = [
     "advantages",
@@ -216,13 +216,13 @@ def _system(mdp: MDP, policy: ArrayLike, gamma: float) -> tuple[sparse.Factors, 
         raise ValueError(f"gamma is {gamma}, expected a number in [0, 1]")
     transitions, rewards = policy_chain(mdp, policy)
     if gamma == 1:
-        _check_ends(mdp, transitions)
+        _check_ends(mdp, transitions, exits_of(mdp, check_policy(mdp, policy)))
     return sparse.splu((sparse.eye_array(mdp.states) - gamma * transitions).tocsc()), rewards
 
 
-def _check_ends(mdp: MDP, transitions: sparse.Sparse) -> None:
-    """Raise if an episode may never end under a policy."""
-    ending = np.flatnonzero(transitions.sum(axis=1) < 1 - TOLERANCE)
+def _check_ends(mdp: MDP, transitions: sparse.Sparse, exits: Bools) -> None:
+    """Raise if an episode may never end under a policy, which may end in the states `exits`, `[S]`."""
+    ending = np.flatnonzero(exits)
     origins, targets = transitions.nonzero()
     nodes = mdp.states + 1
     backwards = (np.append(targets, np.full(ending.size, mdp.states)), np.append(origins, ending))

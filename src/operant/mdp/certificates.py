@@ -16,7 +16,7 @@ from operant.mdp.linear import solve
 from operant.mdp.model import MDP
 from operant.mdp.problem import Problem
 from operant.mdp.rows import rows_of
-from operant.mdp.undiscounted import chain_steps, ends, exits, reach
+from operant.mdp.undiscounted import chain_steps, ends, reach
 from operant.mdp.zero_cost_components import Groups, free_groups
 
 __all__ = ["bounds_of_chain", "bounds_without_discount"]
@@ -100,7 +100,7 @@ class _Clock:
     def __init__(self, mdp: MDP, problem: Problem, groups: Groups, times: Floats) -> None:
         rows = problem.rows
         self.groups, self.times = groups, np.where(groups.inner, -np.inf, times)
-        self.exits = exits(mdp) | np.repeat(mdp.terminal, mdp.actions)
+        self.exits = mdp.exits.ravel() | np.repeat(mdp.terminal, mdp.actions)
         self.owners = groups.labels[np.arange(times.size) // mdp.actions]
         transitions = (rows.probabilities, rows.successors.astype(np.int64), rows.indptr.astype(np.int64))
         self.graph = sparse.csr_array(transitions, shape=(times.size, mdp.states))

@@ -11,7 +11,7 @@ from operant.mdp.analysis import policy_chain
 from operant.mdp.certificates import bounds_of_chain
 from operant.mdp.linear import DIRECT_UP_TO, factorize, solve_chain
 from operant.mdp.model import MDP
-from operant.mdp.policies import check_policy
+from operant.mdp.policies import check_policy, exits_of
 from operant.mdp.problem import Problem, check_tolerance
 from operant.mdp.rows import examine, rows_of
 from operant.mdp.solution import action_values
@@ -86,7 +86,7 @@ def policy_evaluation(
     probabilities = check_policy(mdp, policy)
     chain = chain_of(mdp, probabilities, gamma, threads)
     if not chain.discounted:
-        check_chain_ends(chain)
+        check_chain_ends(chain, exits_of(mdp, probabilities))
     values, iterations = chain.start(initial), 0
     if method == "direct" or (method == "auto" and mdp.states <= DIRECT_UP_TO):
         values = factorize(chain)
@@ -122,7 +122,7 @@ def chain_of(
     transitions, rewards = policy_chain(mdp, probabilities)
     transitions.eliminate_zeros()
     rows = rows_of((transitions.indptr, transitions.indices, transitions.data), rewards, 1, gamma)
-    facts, model = examine(rows), mdp.facts
+    facts, model = examine(rows, exits_of(mdp, probabilities)), mdp.facts
     facts = facts._replace(longest=max(facts.longest, model.longest), largest=model.largest)
     roundings = 0 if np.isin(probabilities, (0.0, 1.0)).all() else mdp.actions + 2
     return Problem.of_rows(rows, mdp.terminal, facts=facts, threads=threads, centered=centered, roundings=roundings)

@@ -9,7 +9,7 @@ from numpy.typing import ArrayLike, NDArray
 from operant.mdp.linear import solve
 from operant.mdp.model import MDP
 from operant.mdp.problem import Problem
-from operant.mdp.undiscounted import proper_policy
+from operant.mdp.undiscounted import proper_start
 
 __all__ = ["Sweep", "sweeps"]
 
@@ -46,7 +46,8 @@ def sweeps(
         gamma: the discount factor; at 1 every state needs a policy that ends the episode.
         method: `"jacobi"` and `"gauss-seidel"` (always in the order of the states) are value iteration; policy
             iteration evaluates each policy exactly, modified policy iteration by more sweeps over its actions only.
-        initial: `[S]`, initial values; None: 0.
+        initial: `[S]`, initial values; None: 0. At gamma = 1 it must be None: the values of a policy that ends every
+            episode are used, since other values may lead to a wrong solution.
         evaluations: number of these sweeps.
 
     Raises:
@@ -63,8 +64,11 @@ def sweeps(
     if evaluations < 0:
         raise ValueError(f"evaluations is {evaluations}, expected at least 0")
     problem = Problem.of(mdp, gamma, centered=False)
-    values = problem.start(np.zeros(mdp.states) if initial is None else initial)
-    policy = np.full(mdp.states, -1) if problem.discounted else proper_policy(mdp)
+    if problem.discounted:
+        values = problem.start(np.zeros(mdp.states) if initial is None else initial)
+        policy = np.full(mdp.states, -1)
+    else:
+        values, policy, _ = proper_start(mdp, problem, initial)
     return methods[method](problem, values, policy, evaluations)
 
 

@@ -13,7 +13,7 @@ from operant.mdp.linear import DIRECT_UP_TO, factorize, solve_chain
 from operant.mdp.model import MDP
 from operant.mdp.problem import Problem, check_tolerance
 from operant.mdp.solution import Solution
-from operant.mdp.undiscounted import chain_steps, check_bounded, ends, proper_policy
+from operant.mdp.undiscounted import check_bounded, ends, proper_policy, proper_start
 
 __all__ = ["Iteration"]
 
@@ -69,14 +69,11 @@ class Iteration:
         start_time = time.perf_counter()
         check_tolerance(tolerance, limit)
         problem = Problem.of(mdp, gamma, threads=threads)
-        values, policy = problem.start(initial), np.full(mdp.states, -1)
-        if not problem.discounted:
-            if initial is not None:
-                raise ValueError("initial values were given, expected None: at gamma = 1 the solver needs its own")
-            policy = proper_policy(mdp)
-            steps = chain_steps(problem.chain(policy))
-            problem = replace(problem, stretch=float(steps.max(initial=1.0)))
-            solve_chain(problem.chain(policy), values, 8 * problem.rounding(steps * problem.largest_reward))
+        if problem.discounted:
+            values, policy = problem.start(initial), np.full(mdp.states, -1)
+        else:
+            values, policy, stretch = proper_start(mdp, problem, initial)
+            problem = replace(problem, stretch=stretch)
         return cls(mdp, problem, tolerance, limit, values, np.empty_like(values), policy, start_time)
 
     def rounds(self) -> Iterator[int]:

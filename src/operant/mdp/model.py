@@ -29,6 +29,7 @@ from operant.mdp.validation import (
     floats,
     integers,
     raise_if_any,
+    rescaled,
 )
 
 
@@ -51,7 +52,8 @@ class MDP:
         actions: A.
         indptr: `[S * A + 1]`, start of each row.
         successors: `[n]`, the next state of every transition.
-        probabilities: `[n]`, positive; every row that is not empty sums to 1 within 1e-9.
+        probabilities: `[n]`, positive; every row that is not empty sums to 1 within rounding; larger errors, up to
+            those of float32, are divided out.
         rewards: `[n]`, R(s, a, s').
         terminates: `[n]`, whether the episode ends with the transition; always true where the successor is terminal.
         start: `[S]`, the distribution of the first state, 0 in terminal states; uniform if unknown.
@@ -76,6 +78,7 @@ class MDP:
         self._convert(floats, "probabilities", "rewards", "start")
         self._convert(booleans, "terminates")
         rows = self._check_rows()
+        object.__setattr__(self, "probabilities", rescaled(rows, self.probabilities, actions=self.actions))
         columns = (rows, self.successors, self.probabilities, self.rewards)
         check_transitions(*columns, states=self.states, actions=self.actions)
         raise_if_any(self.probabilities == 0, lambda i: f"transition {i} has probability 0, expected no entry")
@@ -118,6 +121,11 @@ class MDP:
         return np.logical_not(self.feasible.any(axis=1))
 
     @cached_property
+    def exits(self) -> Bools:
+        """Actions that may end the episode, `[S, A]`."""
+        return (np.diff(self.indptr) > np.diff(self.continuation[0])).reshape(self.states, self.actions)
+
+    @cached_property
     def expected_rewards(self) -> Floats:
         """Expected reward of every action, `[S, A]`; minus infinity if infeasible."""
         rows = np.repeat(np.arange(self.states * self.actions), np.diff(self.indptr))
@@ -141,7 +149,7 @@ class MDP:
     @cached_property
     def facts(self) -> Facts:
         """Facts about `rows` for the solvers, at any discount."""
-        facts = examine(self.rows)
+        facts = examine(self.rows, self.exits.ravel())
         terms = np.abs(self.rewards).max(initial=0.0)
         longest = int(np.diff(self.indptr).max())
         return facts._replace(longest=longest, largest=max(facts.largest, float(terms)))

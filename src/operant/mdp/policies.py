@@ -4,12 +4,9 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from operant.mdp.model import MDP
-from operant.mdp.validation import integers, raise_if_any
+from operant.mdp.validation import ROUNDING, TOLERANCE, integers, raise_if_any
 
-__all__ = ["check_deterministic", "check_policy"]
-
-TOLERANCE = 1e-9
-"""Tolerance of the sum of probabilities."""
+__all__ = ["check_deterministic", "check_policy", "exits_of"]
 
 
 def check_deterministic(mdp: MDP, policy: ArrayLike) -> NDArray[np.int64]:
@@ -31,8 +28,16 @@ def check_deterministic(mdp: MDP, policy: ArrayLike) -> NDArray[np.int64]:
     return np.where(live, actions, -1)
 
 
+def exits_of(mdp: MDP, probabilities: NDArray[np.float64]) -> NDArray[np.bool_]:
+    """Return the states in which a policy `[S, A]` may end the episode, and the terminal ones, `[S]`."""
+    return ((probabilities > 0) & mdp.exits).any(axis=1) | mdp.terminal
+
+
 def check_policy(mdp: MDP, policy: ArrayLike) -> NDArray[np.float64]:
     """Return a policy as probabilities, `[S, A]`; terminal states are set to 0.
+
+    Probabilities whose sum differs from 1 by more than float64 rounding, up to 1e-9 or the rounding of the policy's own
+    precision, are divided by it.
 
     Raises:
         ValueError: for a wrong shape, or probabilities that are negative, NaN or Inf, do not sum to 1, or are positive
@@ -48,7 +53,10 @@ def check_policy(mdp: MDP, policy: ArrayLike) -> NDArray[np.float64]:
             f"policy has the shape {table.shape}, expected {(mdp.states,)} for actions "
             f"or {(mdp.states, mdp.actions)} for probabilities"
         )
-    wrong = ~((probabilities >= 0) & (probabilities <= 1 + TOLERANCE))
+    tolerance = TOLERANCE
+    if table.dtype.kind == "f":
+        tolerance = max(TOLERANCE, float(np.finfo(table.dtype).eps) * (mdp.actions + 1))
+    wrong = ~((probabilities >= 0) & (probabilities <= 1 + tolerance))
     raise_if_any(
         np.any(wrong, axis=1), lambda s: f"policy has the probabilities {table[s]} in state {s}, expected 0 to 1"
     )
@@ -58,7 +66,8 @@ def check_policy(mdp: MDP, policy: ArrayLike) -> NDArray[np.float64]:
     )
     sums = probabilities.sum(axis=1)
     raise_if_any(
-        (np.abs(sums - 1) > TOLERANCE) & ~mdp.terminal,
+        (np.abs(sums - 1) > tolerance) & ~mdp.terminal,
         lambda s: f"policy has probabilities that sum to {sums[s]} in state {s}, expected 1",
     )
-    return probabilities
+    rounded = (np.abs(sums - 1) > ROUNDING * (mdp.actions + 1)) & ~mdp.terminal
+    return np.where(rounded[:, None], probabilities / np.where(rounded, sums, 1.0)[:, None], probabilities)

@@ -25,7 +25,7 @@ from numpy.typing import ArrayLike, NDArray
 from operant.mdp import bellman_kernels
 from operant.mdp.bellman_kernels import TINY, Actions, Change, Floats, Rows, Vectors
 from operant.mdp.model import MDP
-from operant.mdp.rows import Facts, examine
+from operant.mdp.rows import Facts
 
 __all__ = ["Problem", "Workers", "check_gamma", "check_tolerance"]
 
@@ -128,7 +128,7 @@ class Problem:
         rows: Rows,
         terminal: Bools,
         *,
-        facts: Facts | None = None,
+        facts: Facts,
         threads: int | None = None,
         centered: bool = True,
         roundings: int = 0,
@@ -138,7 +138,7 @@ class Problem:
         Args:
             rows: one row per state and action.
             terminal: `[S]`.
-            facts: facts about the rows; None: computed.
+            facts: facts about the rows.
             threads: maximum number of threads per sweep; None: automatic.
             centered: whether to use an offset.
             roundings: number of roundings in each probability and reward.
@@ -147,7 +147,7 @@ class Problem:
             ValueError: if `gamma` is not between 0 and 1, `threads` is below 1, or values may overflow.
         """
         gamma, workers = check_gamma(rows.gamma), Workers(rows.rewards.size, threads)
-        ends, min_end, max_end, longest, smallest, largest = examine(rows) if facts is None else facts
+        ends, min_end, max_end, longest, smallest, largest = facts
         min_discount, max_discount = gamma * (1 - max_end) * (1 - 4 * UNIT), gamma * (1 - min_end) * (1 + 4 * UNIT)
         stretch = 1 / (1 - max_discount) if max_discount < 1 else float(np.inf)
         _check_representable(largest, stretch if max_discount < 1 else 1.0, gamma)

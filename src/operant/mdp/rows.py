@@ -19,7 +19,7 @@ class Facts(NamedTuple):
     Attributes:
         ends: `[rows]`, termination probability, to full precision near 0; below 0 if probabilities sum to more than 1;
             0 for infeasible actions.
-        min_end: minimum termination probability.
+        min_end: minimum termination probability, at most 0 if a row cannot end.
         max_end: maximum termination probability.
         longest: maximum number of successors of a row.
         smallest: minimum expected reward.
@@ -34,11 +34,18 @@ class Facts(NamedTuple):
     largest: float
 
 
-def examine(rows: Rows) -> Facts:
-    """Compute the facts of all rows."""
+def examine(rows: Rows, exits: NDArray[np.bool_]) -> Facts:
+    """Compute the facts of all rows.
+
+    Args:
+        rows: the rows.
+        exits: `[rows]`, rows that may end; others miss 1 only by rounding.
+    """
     ends = np.empty(rows.rewards.size)
     min_end, max_end, longest = bellman_kernels.endings(0, ends.size, rows, ends)
     feasible = rows.rewards > -np.inf
+    if (feasible & ~exits).any():
+        min_end = min(min_end, 0.0)
     smallest = float(rows.rewards.min(where=feasible, initial=np.inf))
     highest = float(rows.rewards.max(initial=-np.inf))
     return Facts(ends, min_end, max_end, int(longest), smallest, max(abs(smallest), abs(highest)))

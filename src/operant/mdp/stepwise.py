@@ -14,11 +14,11 @@ from operant.mdp.bellman_kernels import Vectors
 from operant.mdp.evaluation import chain_of
 from operant.mdp.iterate import Sweep, sweeps
 from operant.mdp.model import MDP
-from operant.mdp.policies import check_policy
+from operant.mdp.policies import check_policy, exits_of
 from operant.mdp.problem import Problem
 from operant.mdp.rtdp import back_up_at_random, follow_greedy, return_bound
 from operant.mdp.sweeping import Heap, drain, fill, predecessors_of
-from operant.mdp.undiscounted import check_chain_ends, proper_policy
+from operant.mdp.undiscounted import check_chain_ends, proper_policy, proper_start
 
 Floats = NDArray[np.float64]
 
@@ -66,7 +66,8 @@ def steps(
 ) -> Iterator[Step]:
     """Return an iterator that solves a model step by step, from values of 0, and ends within the tolerance.
 
-    For the real-time and the random order with a discount, the initial values are upper bounds.
+    For the real-time and the random order with a discount, the initial values are upper bounds. At gamma = 1 all methods
+    begin with the values of a policy that ends every episode, since other values may lead to a wrong solution.
 
     Args:
         mdp: the model.
@@ -83,7 +84,7 @@ def steps(
     if method not in get_args(StepMethod):
         raise ValueError(f"method is {method!r}, expected one of {', '.join(get_args(StepMethod))}")
     if backups < 1 or not tolerance > 0:
-        raise ValueError(f"backups is {backups} and tolerance {tolerance}, expected at threshold 1 and above 0")
+        raise ValueError(f"backups is {backups} and tolerance {tolerance}, expected at least 1 and above 0")
     problem = Problem.of(mdp, gamma, threads=1, centered=False)
     threshold = tolerance / min(problem.stretch, 1e3) if problem.discounted else tolerance
     if method == "policy-iteration":
@@ -109,9 +110,10 @@ def evaluation_sweeps(mdp: MDP, policy: ArrayLike, *, gamma: float, tolerance: f
     Raises:
         ValueError: if an argument is out of range, or `gamma` is 1 and the policy never ends an episode.
     """
-    chain = chain_of(mdp, check_policy(mdp, policy), gamma, 1, centered=False)
+    probabilities = check_policy(mdp, policy)
+    chain = chain_of(mdp, probabilities, gamma, 1, centered=False)
     if not chain.discounted:
-        check_chain_ends(chain)
+        check_chain_ends(chain, exits_of(mdp, probabilities))
     threshold = tolerance / min(chain.stretch, 1e3) if chain.discounted else tolerance
     return _evaluation(chain, np.zeros(mdp.states), np.full(mdp.states, -1), threshold, 0)
 
@@ -155,28 +157,30 @@ def _policy_iteration(mdp: MDP, problem: Problem, threshold: float) -> Iterator[
 
 
 def _prioritized(mdp: MDP, problem: Problem, threshold: float, backups: int) -> Iterator[Step]:
-    """Back up the states with the largest possible changes, `backups` at a time."""
-    values, policy = problem.start(np.zeros(mdp.states)), np.full(mdp.states, -1)
-    if not problem.discounted:
-        policy = proper_policy(mdp)
+    """Back up the states with the largest possible changes, `backups` at a time; there is at least one step."""
+    if problem.discounted:
+        values, policy = problem.start(np.zeros(mdp.states)), np.full(mdp.states, -1)
+    else:
+        values, policy, _ = proper_start(mdp, problem)
     heap, predecessors = Heap.empty(mdp.states), predecessors_of(problem.rows, mdp.states)
     vectors = Vectors(values, np.empty(mdp.states), policy, problem.margin(values))
     size, count, scratch = fill(problem.rows, vectors, heap, threshold), 0, policy.copy()
-    while size:
+    while True:
         backed_up, size = drain(problem.rows, vectors, predecessors, heap, size, threshold, backups)
         count += backed_up
         low, high = problem.improve(values, vectors.out, scratch)
         yield Step(values.copy(), policy.copy(), max(-low, high, 0.0), "backups", count)
+        if not size:
+            return
 
 
 def _asynchronous(mdp: MDP, problem: Problem, threshold: float, seed: int, *, real_time: bool) -> Iterator[Step]:
     """Make as many backups as states, along greedy trajectories or at random, then a full sweep."""
-    most, policy = 0.0, np.full(mdp.states, -1)
     if problem.discounted:
-        most = return_bound(mdp, problem)
+        values, policy = problem.start(np.full(mdp.states, return_bound(mdp, problem))), np.full(mdp.states, -1)
     else:
-        policy = proper_policy(mdp)
-    values, count, residual = problem.start(np.full(mdp.states, most)), 0, np.inf
+        values, policy, _ = proper_start(mdp, problem)
+    count, residual = 0, np.inf
     state, starts = np.array([seed], np.uint64), np.cumsum(mdp.start)
     while residual > threshold:
         out = np.empty_like(values)

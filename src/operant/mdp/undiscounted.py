@@ -8,11 +8,11 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from operant.mdp import bellman_kernels, sparse
 from operant.mdp.bellman_kernels import compiled
-from operant.mdp.linear import solve
+from operant.mdp.linear import solve, solve_chain
 from operant.mdp.model import MDP
 from operant.mdp.problem import Problem
 
@@ -22,8 +22,8 @@ __all__ = [
     "check_chain_ends",
     "check_ends",
     "ends",
-    "exits",
     "proper_policy",
+    "proper_start",
     "reach",
     "shortest_way",
 ]
@@ -67,15 +67,10 @@ def reach(indptr: NDArray[Any], successors: NDArray[Any], exits: Bools, states: 
     return policy
 
 
-def exits(mdp: MDP) -> Bools:
-    """Return the rows that may end the episode, `[S * A]`."""
-    return np.diff(mdp.indptr) > np.diff(mdp.continuation[0])
-
-
 def shortest_way(mdp: MDP) -> Actions:
     """Return in every state an action on a shortest path to an end, `[S]`; -1 if there is none."""
     indptr, successors, _ = mdp.continuation
-    return reach(indptr, successors, exits(mdp), mdp.states)
+    return reach(indptr, successors, mdp.exits.ravel(), mdp.states)
 
 
 def proper_policy(mdp: MDP) -> Actions:
@@ -98,7 +93,7 @@ def ends(mdp: MDP, policy: Actions) -> Bools:
     rows = states * mdp.actions + np.maximum(policy, 0)
     indptr, successors, probabilities = mdp.continuation
     matrix = sparse.csr_matrix((probabilities, successors, indptr), shape=(mdp.states * mdp.actions, mdp.states))[rows]
-    reached = reach(matrix.indptr, matrix.indices, exits(mdp)[rows], mdp.states)
+    reached = reach(matrix.indptr, matrix.indices, mdp.exits.ravel()[rows], mdp.states)
     return (reached >= 0) | mdp.terminal
 
 
@@ -138,10 +133,32 @@ def chain_steps(chain: Problem) -> Floats:
     return solve(replace(chain, rows=chain.rows._replace(rewards=rewards)), np.zeros(chain.states), 1e-6)
 
 
-def check_chain_ends(chain: Problem) -> None:
-    """Raise ValueError if the chain of a policy never ends from some state."""
-    ends = np.zeros(chain.states)
-    bellman_kernels.endings(0, chain.states, chain.rows, ends)
-    leaking = ends > 1e-12
-    reached = reach(chain.rows.indptr.view(np.int64), chain.rows.successors.astype(np.int64), leaking, chain.states)
+def proper_start(mdp: MDP, problem: Problem, initial: ArrayLike | None = None) -> tuple[Floats, Actions, float]:
+    """Return the values from which backups lead to the optimum over proper policies.
+
+    From other values, such as 0, they may converge to another solution of the Bellman equation.
+
+    Returns:
+        The values of a proper policy, `[S]`; the policy, `[S]`; its longest expected episode, at least 1.
+
+    Raises:
+        ValueError: if initial values are given, or from some states no policy ends an episode.
+    """
+    if initial is not None:
+        raise ValueError("initial values were given, expected None: at gamma = 1 the solver needs its own")
+    values, policy = problem.start(None), proper_policy(mdp)
+    chain = problem.chain(policy)
+    steps = chain_steps(chain)
+    solve_chain(chain, values, 8 * problem.rounding(steps * problem.largest_reward))
+    return values, policy, float(steps.max(initial=1.0))
+
+
+def check_chain_ends(chain: Problem, exits: Bools) -> None:
+    """Raise ValueError if the chain of a policy never ends from some state.
+
+    Args:
+        chain: the chain.
+        exits: `[S]`, states in which it may end, including terminal ones.
+    """
+    reached = reach(chain.rows.indptr.view(np.int64), chain.rows.successors.astype(np.int64), exits, chain.states)
     _raise_if_any(reached < 0, "this policy never ends an episode that is in")

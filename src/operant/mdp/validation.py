@@ -17,6 +17,8 @@ TOLERANCE = 1e-9
 """Tolerance of a sum of probabilities."""
 SINGLE = float(np.finfo(np.float32).eps)
 """Rounding error of float32, per probability of a row."""
+ROUNDING = float(np.finfo(np.float64).eps)
+"""Rounding error of float64, per probability of a row."""
 
 
 def raise_if_any(wrong: Bools, describe: Callable[[int], str], advice: str = "") -> None:
@@ -126,9 +128,10 @@ def check_sums(rows: Ints, probabilities: Floats, required: Bools, *, actions: i
 
 
 def rescaled(rows: Ints, probabilities: Floats, *, actions: int) -> Floats:
-    """Return probabilities normalized per row, if they sum to 1 within float32 rounding; this is logged.
+    """Return probabilities normalized per row, if they sum to 1 within float32 rounding.
 
-    Rows that sum to 1 within `TOLERANCE` are unchanged, as are those with larger errors, for which `check_sums` raises.
+    Rows that sum to 1 within float64 rounding are unchanged, as are those with errors beyond float32 rounding, for which
+    `check_sums` raises. Errors above `TOLERANCE` are logged.
 
     Args:
         rows: `[n]`, the row of each probability.
@@ -139,16 +142,18 @@ def rescaled(rows: Ints, probabilities: Floats, *, actions: int) -> Floats:
         return probabilities
     sums, lengths = np.bincount(rows, probabilities), np.bincount(rows)
     off = np.abs(sums - 1)
-    rounded = (off > TOLERANCE) & (off <= SINGLE * (lengths + 1)) & (lengths > 0)
+    rounded = (off > ROUNDING * (lengths + 1)) & (off <= np.maximum(SINGLE * (lengths + 1), TOLERANCE)) & (lengths > 0)
     if not rounded.any():
         return probabilities
-    first = int(np.argmax(rounded))
-    logger.warning(
-        "%d rows of probabilities sum to 1 only within float32 rounding (%s: %.9g) and were divided by their sums",
-        np.count_nonzero(rounded),
-        pair(first, actions),
-        sums[first],
-    )
+    coarse = rounded & (off > TOLERANCE)
+    if coarse.any():
+        first = int(np.argmax(coarse))
+        logger.warning(
+            "%d rows of probabilities sum to 1 only within float32 rounding (%s: %.9g) and were divided by their sums",
+            np.count_nonzero(coarse),
+            pair(first, actions),
+            sums[first],
+        )
     return np.where(rounded[rows], probabilities / sums[rows], probabilities)
 
 
