@@ -58,8 +58,31 @@ def test_episodes_are_run_to_a_number_and_recorded():
     later = made.run_episodes(9)
     assert not later.lengths[:, :7].any()
     assert later.lengths[:, 7:].all()
+    assert np.isnan(later.returns[:, :7]).all()
+    assert np.isnan(made.run_episodes(9).returns).all()
     whole = learner(forest(seed=3)).run_episodes(9)
     np.testing.assert_array_equal(whole.returns[:, 7:], later.returns[:, 7:])
+
+
+def test_episodes_are_run_in_parts_with_the_same_results(monkeypatch):
+    whole = learner(forest(seed=3)).run_episodes(9)
+    monkeypatch.setattr("operant.tabular.learner.STEPS_PER_CALL", 6)
+    made = learner(forest(seed=3))
+    parts = made.run_episodes(9)
+    np.testing.assert_array_equal(parts.returns, whole.returns)
+    assert made.consumed == whole.lengths.sum(axis=1).max()
+
+
+def test_episodes_stop_at_the_budget_and_need_an_end():
+    never = build(2, 1, [(0, 0, 1, 1.0, 1.0, False), (1, 0, 0, 1.0, 0.0, False)])
+    with pytest.raises(ValueError, match=r"no episode can end: .*max_steps"):
+        learner(never).run_episodes(1)
+    stays = build(2, 1, [(0, 0, 0, 1.0, 1.0, False), (1, 0, 0, 1.0, 0.0, True)], start=0)
+    made = learner_for("sarsa", stays, seeds=(1, 2), budget=500)
+    history = made.run_episodes(3)
+    assert made.consumed == 500
+    assert np.isnan(history.returns).all()
+    assert not history.lengths.any()
 
 
 def test_policies_share_ties_and_explore():

@@ -45,6 +45,23 @@ class TwinOptimist(TwinAgent):
                     self.q[s][a] = value
 
 
+def test_known_actions_are_not_clipped_and_a_reward_above_the_maximum_is_reported_once(caplog):
+    mdp = MDP.from_table([[0, 0, 0, 1.0, 2.0], [0, 1, 0, 1.0, 5.0]], max_steps=50)
+    learner = learner_for("r-max", mdp, seeds=(1,), steps_per_iteration=100, gamma=0.5, known=3)
+    learner.iterate()
+    assert learner.q[0, 0].max() == pytest.approx(10.0 if learner.visits[0, 0, 1] > 2 else 4.0, abs=1e-3)
+    learner.run_episodes(20)
+    assert caplog.text.count("but reward_max is 1") == 1
+    caplog.clear()
+    fitting = learner_for("r-max", mdp, seeds=(1,), steps_per_iteration=100, gamma=0.5, known=3, reward_max=5.0)
+    fitting.iterate()
+    assert fitting.q[0, 0] == pytest.approx([7.0, 10.0], abs=1e-3)
+    clipped = learner_for("mbie-eb", mdp, seeds=(1,), steps_per_iteration=100, gamma=0.5, reward_max=5.0)
+    clipped.iterate()
+    assert clipped.q.max() == 10.0
+    assert not caplog.text
+
+
 @pytest.mark.parametrize(
     ("name", "values", "attributes"),
     [

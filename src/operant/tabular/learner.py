@@ -24,6 +24,9 @@ from operant.tensors import from_numpy
 
 Floats = NDArray[np.float64]
 
+STEPS_PER_CALL = 1_000_000
+"""Steps of all seeds together after which a kernel that runs episodes returns, so that it can be interrupted."""
+
 
 class Kernels(NamedTuple):
     """The compiled functions of an algorithm.
@@ -50,8 +53,8 @@ class History(NamedTuple):
     """The first `K` episodes of `S` seeds.
 
     Attributes:
-        returns: `[S, K]`, undiscounted.
-        lengths: `[S, K]`, in steps.
+        returns: `[S, K]`, undiscounted; NaN if unknown.
+        lengths: `[S, K]`, in steps; 0 if unknown.
     """
 
     returns: Floats
@@ -183,25 +186,40 @@ class TabularLearner(DeclaredState):
         return self._report()
 
     def run_episodes(self, episodes: int) -> History:
-        """Act and learn until every seed has finished `episodes` episodes in total.
+        """Act and learn until every seed has finished `episodes` episodes in total, or has used up the budget.
 
-        Seeds stop at different steps; `consumed` is the maximum. Returns and lengths of episodes before this call are
-        0.
+        Earlier calls count: after 50 episodes, `run_episodes(100)` runs 50 more. Seeds stop at different steps;
+        `consumed` is the maximum. Episodes that ended before this call, and those that have not ended, have the return
+        NaN and the length 0.
 
         Raises:
-            ValueError: if the learner steps environments, which cannot stop one by one, or `episodes` is not positive.
+            ValueError: if the learner steps environments, which cannot stop one by one, `episodes` is not positive, or
+                no episode can end.
         """
         if self.model is None:
             raise ValueError("run_episodes needs a simulated model; call iterate() instead")
         if episodes < 1:
             raise ValueError(f"episodes must be at least 1, got {episodes}")
-        history = History(np.zeros((len(self.seeds), episodes)), np.zeros((len(self.seeds), episodes), np.int64))
-        before = self.world
+        if self.model.max_steps == UNLIMITED and not self.model.terminates.any():
+            raise ValueError(
+                "no episode can end: no transition of the model terminates, and it has no step limit; give the model "
+                "max_steps, or call iterate()"
+            )
+        history = History(np.full((len(self.seeds), episodes), np.nan), np.zeros((len(self.seeds), episodes), np.int64))
+        before, used = self.world, np.zeros(len(self.seeds), np.int64)
         self.world = before._replace(returns=history.returns, lengths=history.lengths)
-        left = np.full(len(self.seeds), UNLIMITED, np.int64)
-        self._simulate(self.model, Quota(left, episodes))
-        self.world = self.world._replace(returns=before.returns, lengths=before.lengths)
-        self.consumed += int(UNLIMITED - left.min())
+        part, budget = max(1, STEPS_PER_CALL // len(self.seeds)), self.budget - self.consumed
+        try:
+            while ((used < budget) & (self.world.episodes < episodes)).any():
+                given = np.minimum(part, budget - used)
+                left = given.copy()
+                try:
+                    self._simulate(self.model, Quota(left, episodes))
+                finally:
+                    used += given - left
+        finally:
+            self.world = self.world._replace(returns=before.returns, lengths=before.lengths)
+            self.consumed += int(used.max())
         return history
 
     def replace_model(self, mdp: MDP) -> None:

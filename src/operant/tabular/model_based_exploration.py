@@ -8,11 +8,14 @@ Both count outcomes, and act greedily with respect to an optimistic model:
 Unlike ε-greedy exploration, they plan paths to unknown states, so the number of steps that they need is polynomial in
 the number of states, not exponential.
 
+MBIE-EB clips values at `reward_max / (1 - gamma)`; in R-max known actions have the values of the estimated model.
+
 What differs: R-max plans when a pair becomes known, MBIE-EB after every step, both by Gauss-Seidel value iteration
 from the previous values until no value changes by more than `tolerance`; episodes may end; ties are broken
 at random.
 """
 
+import logging
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -20,13 +23,16 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from operant.runtime.bounds import NonNegativeFloat, PositiveFloat, PositiveInt, UnitFloat
+from operant.runtime.learner import Metrics
 from operant.tabular.acting import Cell, Rule, Table, greedy, tick
 from operant.tabular.configs import BaseConfig
 from operant.tabular.count_model import Counts, expected_backup, observe
 from operant.tabular.formulas import count_bonus
-from operant.tabular.learner import Kernels, TabularLearner
+from operant.tabular.learner import History, Kernels, TabularLearner
 from operant.tabular.numba_config import compiled
 from operant.tabular.simulator import Model, Quota, Step, World, advance, has_quota
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -36,7 +42,8 @@ class OptimismConfig(BaseConfig):
     gamma: UnitFloat = 0.95
     """Discount factor in [0, 1). An unknown action has the value `reward_max / (1 - gamma)`."""
     reward_max: PositiveFloat = 1.0
-    """Maximum possible reward. With a higher value exploration takes longer; a lower one may prevent exploration."""
+    """Maximum possible reward. With a higher value exploration takes longer; a lower one may prevent exploration,
+    which a warning says once an action's mean reward is higher."""
     tolerance: PositiveFloat = 1e-5
     """Planning stops when no value changes by more than this fraction of the value of an unknown action."""
 
@@ -72,8 +79,13 @@ class MBIEEBConfig(OptimismConfig):
 
 PRESETS: Mapping[str, Mapping[str, Any]] = {
     "operant/RiverSwim-v0": {"reward_max": 10_000.0},
+    "operant/SixArms-v0": {"reward_max": 6000.0},
 }
 """Configuration by task."""
+
+
+ROUNDING = 1e-12
+"""Relative excess of a value over the maximum that counts as a rounding error."""
 
 
 class OptimismRule(NamedTuple):
@@ -83,6 +95,7 @@ class OptimismRule(NamedTuple):
         base: the shared constants.
         known: tries below which an action has the value `value_max`.
         value_max: the maximum value.
+        clips: whether to clip values at it; R-max does not clip those of known actions.
         beta: scale of the bonus.
         always: whether to plan after every step; otherwise when an action becomes known.
         tolerance: maximum change of a value at which planning stops.
@@ -91,6 +104,7 @@ class OptimismRule(NamedTuple):
     base: Rule
     known: PositiveInt
     value_max: float
+    clips: bool
     beta: float
     always: bool
     tolerance: PositiveFloat
@@ -111,7 +125,9 @@ def optimistic_value(rule: OptimismRule, agent: Agent, i: int, cell: Cell) -> fl
     if tries < rule.known:
         return rule.value_max
     value = expected_backup(rule.base, agent.model, agent.table.q, i, cell) + count_bonus(rule.beta, tries)
-    return min(value, rule.value_max)
+    if rule.clips or value <= rule.value_max * (1.0 + ROUNDING):
+        return min(value, rule.value_max)
+    return value
 
 
 @compiled
@@ -163,6 +179,7 @@ class Optimist(TabularLearner):
     agent: Agent
     kernels = Kernels(choose, learn, run)
     GROWING = frozenset({"successors", "counts"})
+    _warned = False
 
     def make_agent(self) -> Agent:
         """Return tables with the maximum values, and an empty model."""
@@ -172,6 +189,32 @@ class Optimist(TabularLearner):
     def make_room(self) -> None:
         """Double the slots of a full model."""
         self.agent = self.agent._replace(model=self.agent.model.with_room())
+
+    def iterate(self) -> Metrics:
+        """Act and learn; warn once if rewards exceed `reward_max`."""
+        metrics = super().iterate()
+        self._check_rewards()
+        return metrics
+
+    def run_episodes(self, episodes: int) -> History:
+        """Act and learn for some episodes (see `TabularLearner`); warn once if rewards exceed `reward_max`."""
+        history = super().run_episodes(episodes)
+        self._check_rewards()
+        return history
+
+    def _check_rewards(self) -> None:
+        model, reward_max = self.agent.model, self.config.reward_max
+        if self._warned:
+            return
+        largest = float((model.reward_sums / np.maximum(model.tries, 1)).max())
+        if largest > reward_max * (1.0 + 1e-9):
+            self._warned = True
+            logger.warning(
+                "an action has the mean reward %g, but reward_max is %g: untried actions look worse than they may be, "
+                "which can prevent exploration; set reward_max to the largest possible reward",
+                largest,
+                reward_max,
+            )
 
 
 class RMax(Optimist):
@@ -183,7 +226,9 @@ class RMax(Optimist):
         """Add the number of tries that makes an action known."""
         config = self.config
         tolerance = config.tolerance * config.value_max
-        return OptimismRule(base, config.known, config.value_max, beta=0.0, always=False, tolerance=tolerance)
+        return OptimismRule(
+            base, config.known, config.value_max, clips=False, beta=0.0, always=False, tolerance=tolerance
+        )
 
 
 class MBIEEB(Optimist):
@@ -195,6 +240,5 @@ class MBIEEB(Optimist):
         """Add the bonus."""
         config = self.config
         tolerance = config.tolerance * config.value_max
-        return OptimismRule(
-            base, 1, config.value_max, beta=config.bonus_coef * config.reward_max, always=True, tolerance=tolerance
-        )
+        beta = config.bonus_coef * config.reward_max
+        return OptimismRule(base, 1, config.value_max, clips=True, beta=beta, always=True, tolerance=tolerance)
