@@ -278,3 +278,8 @@ class TestGradient:
             shares = occupancy(mdp, policy, gamma=gamma, normalized=True)
             expected = np.einsum("s,sa,sab->sb", shares, q, jacobian) / (1 - gamma)
             np.testing.assert_allclose(policy_gradient(mdp, logits, gamma=gamma), expected, atol=1e-10)
+
+
+def test_a_normalized_occupancy_needs_a_discount():
+    with pytest.raises(ValueError, match="normalized is true, expected gamma below 1"):
+        occupancy(MDP.from_table([[0, 0, 0, 1.0, 1.0, 1]]), [0], gamma=1.0, normalized=True)

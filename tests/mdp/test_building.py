@@ -381,3 +381,14 @@ def test_a_line_of_names_that_is_wrong(line, said, tmp_path):
     path.write_text(f"s,a,s',p,r\n{line}\n")
     with pytest.raises(ValueError, match=said):
         read_csv(path)
+
+
+def test_a_mask_of_whole_numbers_is_rejected():
+    with pytest.raises(ValueError, match=r"terminal is \[0, 0, 1\], .* looks like a mask: pass a mask as bools"):
+        MDP.from_arrays(np.eye(3)[:, None, :], 0.0, terminal=[0, 0, 1])
+    assert MDP.from_arrays(np.eye(3)[:, None, :], 0.0, terminal=[False, False, True]).terminal.tolist() == [
+        False,
+        False,
+        True,
+    ]
+    assert MDP.from_arrays(np.eye(3)[:, None, :], 0.0, terminal=[0, 1]).terminal.tolist() == [True, True, False]

@@ -77,3 +77,24 @@ def test_tasks_without_a_limit_are_truncated_at_the_configured_step():
 def test_values_outside_the_space_have_no_number(space, member):
     with pytest.raises(ValueError, match="is not in"):
         number(space, member)
+
+
+@pytest.mark.parametrize(
+    ("space", "member"),
+    [
+        (spaces.Discrete(4), 0.6),
+        (spaces.Discrete(4), np.nan),
+        (spaces.Discrete(4), np.array([1, 2])),
+        (spaces.Discrete(4), "1"),
+        (spaces.MultiDiscrete([2, 3]), np.array([0.5, 1.0])),
+        (spaces.MultiBinary(2), np.array([0.6, 1.0])),
+    ],
+)
+def test_what_is_not_a_whole_number_is_no_member(space, member):
+    with pytest.raises(ValueError, match="is not in"):
+        number(space, member)
+
+
+def test_members_of_one_element_and_whole_floats_are_numbered():
+    assert number(spaces.Discrete(4, start=1), np.array([2])) == 1
+    assert number(spaces.Discrete(4), np.float32(3.0)) == 3

@@ -73,3 +73,25 @@ def test_wrong_requests_are_rejected():
         expected_returns(mdp, np.ones((5, 1)))
     with pytest.raises(ValueError, match="give a number of steps"):
         expected_returns(build(1, 1, [(0, 0, 0, 1.0, 1.0, True)]), np.ones((1, 1)), steps=-1)
+
+
+@pytest.mark.parametrize(
+    ("policy", "message"),
+    [
+        ([[1.0, 0.0], [1.0, 1.0]], "sum to 2"),
+        ([[1.0, 0.0], [np.nan, 1.0]], "expected 0 to 1"),
+        ([[0.0, 1.0], [1.0, 0.0]], "not feasible"),
+    ],
+)
+def test_policies_that_do_not_fit_the_model_are_rejected(policy, message):
+    mdp = build(2, 2, [(0, 0, 1, 1.0, 1.0, False), (1, 0, 0, 1.0, 1.0, True), (1, 1, 0, 1.0, 1.0, True)])
+    with pytest.raises(ValueError, match=message):
+        expected_returns(mdp, policy, steps=3)
+    with pytest.raises(ValueError, match=message):
+        sampled_returns(mdp, [policy], seeds=(0,), episodes=1)
+    good = [[1.0, 0.0], [1.0, 0.0]]
+    for gamma in (5.0, np.nan):
+        with pytest.raises(ValueError, match="expected a number between 0 and 1"):
+            expected_returns(mdp, good, gamma=gamma, steps=3)
+    with pytest.raises(ValueError, match=r"policies has shape \(2, 3\), expected \(\.\.\., 2, 2\)"):
+        expected_returns(mdp, np.ones((2, 3)), steps=3)

@@ -4,10 +4,12 @@ from dataclasses import dataclass, field
 from functools import cached_property
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from operant.mdp import bellman_kernels
 from operant.mdp.model import MDP
+from operant.mdp.problem import check_gamma
+from operant.mdp.validation import check_length, floats, raise_if_any
 
 __all__ = ["Solution", "action_values"]
 
@@ -54,18 +56,24 @@ class Solution:
         return action_values(self.mdp, self.values, gamma=self.gamma)
 
 
-def action_values(mdp: MDP, values: Floats, *, gamma: float) -> Floats:
+def action_values(mdp: MDP, values: ArrayLike, *, gamma: float) -> Floats:
     """Return the expected reward of every action plus the discounted next values.
 
     Args:
         mdp: the model.
-        values: `[S]`.
+        values: `[S]`, finite.
         gamma: the discount factor.
 
     Returns:
         `[S, A]`; minus infinity if infeasible.
+
+    Raises:
+        ValueError: if `values` is not `[S]` finite numbers, or `gamma` is not between 0 and 1.
     """
-    rows = mdp.rows._replace(gamma=gamma)
+    table = floats(values, "values")
+    check_length(table, mdp.states, "values")
+    raise_if_any(~np.isfinite(table), lambda s: f"values number {s} is {table[s]}, expected a finite number")
+    rows = mdp.rows._replace(gamma=check_gamma(gamma))
     out = np.empty(rows.rewards.size)
-    bellman_kernels.action_values(0, out.size, rows, np.asarray(values, float), out)
+    bellman_kernels.action_values(0, out.size, rows, np.ascontiguousarray(table), out)
     return out.reshape(mdp.states, mdp.actions)

@@ -36,20 +36,23 @@ def number(space: gymnasium.Space[Any], member: Any) -> int:
         ValueError: if it is not a member of the space.
     """
     if isinstance(space, spaces.Discrete):
-        index = int(member - space.start)
-        if not 0 <= index < space.n:
+        value = np.asarray(member)
+        if value.size != 1 or value.dtype.kind not in "biuf":
+            raise ValueError(f"{member!r} is not in {space}, whose members are single whole numbers")
+        offset = value.item() - int(space.start)
+        if not 0 <= offset < space.n or offset != int(offset):
             raise ValueError(f"{member!r} is not in {space}")
-        return index
+        return int(offset)
     if is_multi_discrete(space):
         parts = (np.asarray(member) - space.start).ravel()
-        if ((parts < 0) | (parts >= space.nvec.ravel())).any():
+        if not ((parts >= 0) & (parts < space.nvec.ravel()) & (parts == np.floor(parts))).all():
             raise ValueError(f"{np.asarray(member).tolist()} is not in {space}")
-        return int(np.ravel_multi_index(tuple(parts), tuple(space.nvec.ravel())))
+        return int(np.ravel_multi_index(tuple(parts.astype(np.int64)), tuple(space.nvec.ravel())))
     if isinstance(space, spaces.MultiBinary):
-        bits = [int(bit) for bit in np.ravel(member)]
-        if not set(bits) <= {0, 1}:
+        bits = np.ravel(member)
+        if not np.isin(bits, (0, 1)).all():
             raise ValueError(f"{np.asarray(member).tolist()} is not in {space}")
-        return int("".join(map(str, bits)), 2)
+        return int("".join(str(int(bit)) for bit in bits), 2)
     values = [member[key] for key in space.spaces] if is_dict(space) else member
     total = 0
     for part, value in zip(_parts(space), values, strict=True):

@@ -6,7 +6,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from operant.mdp import MDP, policy_evaluation, sparse
+from operant.mdp import MDP, check_policy, policy_evaluation, sparse
+from operant.mdp.problem import check_gamma
 from operant.tabular.acting import sampled_action
 from operant.tabular.numba_config import compiled
 from operant.tabular.random import StreamStates, stream_states
@@ -60,12 +61,12 @@ def sampled_returns(
         longest: maximum length of an episode.
 
     Raises:
-        ValueError: if the shapes differ, or `episodes` is not positive.
+        ValueError: if the shapes differ, a policy does not fit the model, or `episodes` is not positive.
     """
-    table = np.asarray(policies, np.float64)
-    if table.shape != (len(seeds), mdp.states, mdp.actions) or episodes < 1:
-        expected = (len(seeds), mdp.states, mdp.actions)
+    table, expected = np.asarray(policies), (len(seeds), mdp.states, mdp.actions)
+    if table.shape != expected or episodes < 1:
         raise ValueError(f"policies must have shape {expected}, got {table.shape}; episodes at least 1, got {episodes}")
+    table = _checked(mdp, table)
     limit = mdp.max_steps or longest
     model, world = Model.of(mdp, limit), World.new(seeds, "evaluation", record=episodes)
     begin_all(model, world)
@@ -73,6 +74,19 @@ def sampled_returns(
     cut = np.zeros((len(seeds), episodes), np.bool_)
     _play(model, world, _Followed(cumulative, stream_states(seeds, "evaluation policy")), episodes, cut)
     return Sampled(world.returns, world.lengths, cut)
+
+
+def _checked(mdp: MDP, policies: ArrayLike) -> Floats:
+    """Return policies as probabilities, `[..., states, A]`; 0 in terminal states.
+
+    Raises:
+        ValueError: if a policy does not fit the model.
+    """
+    table = np.asarray(policies)
+    if table.shape[-2:] != (mdp.states, mdp.actions):
+        raise ValueError(f"policies has shape {table.shape}, expected (..., {mdp.states}, {mdp.actions})")
+    checked = [check_policy(mdp, policy) for policy in table.reshape(-1, mdp.states, mdp.actions)]
+    return np.array(checked, np.float64).reshape(table.shape)
 
 
 def expected_returns(mdp: MDP, policies: ArrayLike, *, gamma: float = 1.0, steps: int | None = None) -> Floats:
@@ -90,12 +104,14 @@ def expected_returns(mdp: MDP, policies: ArrayLike, *, gamma: float = 1.0, steps
         `[..., states]`; the mean over `mdp.start` is the value of the task.
 
     Raises:
-        ValueError: if there is neither a step limit nor a number of steps.
+        ValueError: if there is neither a step limit nor a number of steps, gamma is not between 0 and 1, or a policy
+            does not fit the model.
     """
+    check_gamma(gamma)
     horizon = mdp.max_steps if steps is None else steps
     if horizon is None or not 0 <= horizon < UNLIMITED:
         raise ValueError(f"the model has no step limit: give a number of steps, got {steps}")
-    table = np.asarray(policies, np.float64)
+    table = _checked(mdp, policies)
     indptr, successors, probabilities = mdp.continuation
     rows = mdp.states * mdp.actions
     transitions = sparse.csr_array((probabilities, successors, indptr), shape=(rows, mdp.states))

@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from operant.mdp import MDP, sparse
+from operant.mdp.policies import exits_of
 from operant.tabular.numba_config import compiled
 from operant.tabular.simulator import Model
 
@@ -193,9 +194,8 @@ def circling_states(mdp: MDP, policy: ArrayLike) -> NDArray[np.int64]:
     chain = sparse.csr_array(chosen @ rows)
     chain.eliminate_zeros()
     _, classes = sparse.connected_components(chain, connection="strong")
-    going_on = chain.sum(axis=1)
     open_classes = np.zeros(classes.max() + 1, np.bool_)
-    np.logical_or.at(open_classes, classes, going_on < 1.0 - 1e-9)
+    np.logical_or.at(open_classes, classes, exits_of(mdp, table))
     origin, target = chain.nonzero()
     np.logical_or.at(open_classes, classes[origin], classes[origin] != classes[target])
     return np.flatnonzero(~open_classes[classes] & _reachable(chain, mdp.start > 0))
