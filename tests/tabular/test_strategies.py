@@ -1,8 +1,11 @@
 import numpy as np
 import pytest
+import torch
 from scipy.optimize import brentq
 
+from operant.runtime.settings import Settings
 from operant.tabular import learner_for, strategies
+from operant.tabular.bandit_factory import BanditExperiment
 from operant.tabular.bandits import Arms, bernoulli_kl
 from operant.tabular.random import stream_states
 from operant.tabular.strategies import (
@@ -15,6 +18,7 @@ from operant.tabular.strategies import (
     KLUCBConfig,
     UCBConfig,
 )
+from operant.tabular.view import view_of
 
 from .checks import bandit_contract
 
@@ -124,6 +128,19 @@ def test_the_greedy_arm_of_a_gradient_bandit_has_the_largest_preference():
     np.testing.assert_allclose(bandit.policy(), 1 / 3)
     bandit.pulls.scores[:], bandit.pulls.estimates[:] = [[-3.0, 2.0, -1.0]], [[0.9, 0.05, 0.05]]
     np.testing.assert_array_equal(bandit.policy(), [[[0.0, 1.0, 0.0]]])
+
+
+def test_a_gradient_bandit_shows_no_values():
+    bandit = GradientBandit(GradientBanditConfig(), Arms.normal([0.0, 1.0, 2.0]), seeds=(0,))
+    bandit.iterate()
+    assert set(bandit.describe(torch.zeros(1, 2, dtype=torch.int64), None)) == {"probabilities"}
+    with pytest.raises(AttributeError, match="estimates no values"):
+        _ = bandit.values
+    made = BanditExperiment(bandit, Settings("gradient-bandit", "operant/Testbed-v0", seeds=(0,)))
+    view = view_of(made, 0)
+    assert view.q is None
+    assert view.values is None
+    assert view.visits.sum() == 100
 
 
 def test_arms_with_rewards_other_than_0_and_1_are_rejected():

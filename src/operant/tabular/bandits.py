@@ -100,7 +100,7 @@ class Pulls(NamedTuple):
 
     Attributes:
         counts: `[S, K]`, number of pulls of each arm.
-        estimates: `[S, K]`, estimated means.
+        estimates: `[S, K]`, estimated means; probabilities of a gradient bandit.
         scores: `[S, K]`, scores that select the next arm.
         clock: `[S]`, number of pulls so far.
         mean: `[S]`, mean of all rewards so far.
@@ -212,6 +212,8 @@ class BanditLearner(Resumable):
         budget: pulls per seed; the last iteration is shortened accordingly.
 
     Attributes:
+        learns_values: whether it has `values`.
+        learns_action_values: whether it has `q`.
         consumed: pulls per seed.
         pulls: the statistics.
         device: device of actions and observations, the CPU.
@@ -267,7 +269,13 @@ class BanditLearner(Resumable):
 
     @property
     def q(self) -> Floats:
-        """Estimated means of the arms, `[S, 1, K]`."""
+        """Estimated means of the arms, `[S, 1, K]`.
+
+        Raises:
+            AttributeError: if the strategy estimates none.
+        """
+        if not self.learns_action_values:
+            raise AttributeError(f"{self.called()} estimates no values of arms: it learns a policy")
         return self.pulls.estimates[:, None]
 
     @property
@@ -292,9 +300,9 @@ class BanditLearner(Resumable):
         return self._player.act(obs, memory, noise)
 
     def describe(self, obs: Any, memory: Any) -> Mapping[str, Tensor]:
-        """Return the greedy policies and the estimated means (see `operant.runtime.learner.Describing`)."""
+        """Return the greedy policies and the estimated means, if any (see `operant.runtime.learner.Describing`)."""
         shape = (*obs.shape[:2], -1)
-        outputs = {"probabilities": self.policy(), "q": self.q}
+        outputs = {"probabilities": self.policy()} | ({"q": self.q} if self.learns_action_values else {})
         return {name: from_numpy(np.array(values)).expand(shape) for name, values in outputs.items()}
 
     def noise(self, rows: int, generator: torch.Generator) -> Tensor:

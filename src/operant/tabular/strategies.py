@@ -235,11 +235,13 @@ class KLUCB(BanditLearner):
 
 
 class GradientBandit(BanditLearner):
-    """The gradient bandit (see `BanditLearner` for the arguments)."""
+    """The gradient bandit, which estimates no values (see `BanditLearner` for the arguments)."""
 
     config: GradientBanditConfig
     rule: GradientRule
     run = run_gradient
+    learns_values = False
+    learns_action_values = False
 
     def preferences(self) -> Floats:
         """Return the preferences `[S, K]`."""

@@ -66,8 +66,10 @@ def view_of(experiment: Experiment, index: int) -> View:
     """Return the table of one seed of a tabular experiment."""
     if isinstance(experiment, BanditExperiment):
         learner = experiment.learner
-        q, one = learner.q[index], np.zeros(1, np.bool_)
-        return View(q, learner.values[index], learner.policy()[index], learner.pulls.counts[index][None], one, one)
+        q = learner.q[index] if learner.learns_action_values else None
+        values = learner.values[index] if learner.learns_values else None
+        one = np.zeros(1, np.bool_)
+        return View(q, values, learner.policy()[index], learner.pulls.counts[index][None], one, one)
     if not isinstance(experiment, TabularExperiment):
         name = type(experiment).__name__
         raise TypeError(
