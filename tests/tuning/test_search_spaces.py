@@ -5,7 +5,7 @@ import pytest
 from operant import catalog
 from operant.control import PPOConfig
 from operant.tuning import SPACES, Choices, Factor, Range, space_of
-from operant.tuning.search_spaces import dimension_of, table_of
+from operant.tuning.search_spaces import dimension_of, inside, table_of
 
 
 @dataclass(frozen=True)
@@ -100,3 +100,42 @@ def test_values_within_a_space():
         False,
     ]
     assert [Choices(([4], [4, 4])).contains(value) for value in ([4, 4], [8], "none")] == [True, False, False]
+
+
+@dataclass(frozen=True)
+class Scheduled(Config):
+    step_size: float = 0.1
+    step_size_schedule: str = "visits"
+    exploration_final_eps: float = 0.02
+    exploration_schedule: str = "constant"
+
+
+def test_fields_without_an_effect_are_left_out():
+    assert set(space_of(Scheduled())) == {"learning_rate", "gamma", "hidden_sizes"}
+    decaying = Scheduled(step_size_schedule="linear", exploration_schedule="linear")
+    assert {"step_size", "exploration_final_eps"} <= set(space_of(decaying))
+    own = {"step_size": {"low": 0.1, "high": 0.5}}
+    with pytest.raises(ValueError, match=r"space\.step_size: it has no effect if step_size_schedule is 'visits'"):
+        space_of(Scheduled(), own=own)
+    both = own | {"step_size_schedule": {"choices": ["visits", "constant"]}}
+    assert set(space_of(Scheduled(), own=both)) == set(both)
+
+
+def test_custom_ranges_keep_their_bounds_and_the_initial_value_moves_inside():
+    own = {"gamma": {"low": 0.1, "high": 0.9}, "other": {"low": 5, "high": 9}, "learning_rate": {"low": 0, "high": 1}}
+    space = space_of(Config(), own=own)
+    assert space["gamma"] == Range(0.1, 0.9)
+    assert inside(Config(), space) == Config(gamma=0.9, other=5)
+    assert isinstance(inside(Config(), space).other, int)
+
+
+def test_the_type_of_a_field_decides_whether_its_range_has_integers():
+    own = {"gamma": {"low": 0, "high": 1}, "other": {"low": 1.0, "high": 9.0}}
+    space = space_of(Config(), own=own)
+    assert not space["gamma"].whole
+    assert space["gamma"].contains(0.97)
+    assert space["other"].whole
+    with pytest.raises(ValueError, match="integers must be integers, got 0.5 and 3"):
+        space_of(Config(), own={"other": {"low": 0.5, "high": 3}})
+    ppo = space_of(PPOConfig(), own={"gamma": {"low": 0, "high": 1}, "num_epochs": {"low": 1, "high": 3}})
+    assert [ppo[name].whole for name in ("gamma", "num_epochs")] == [False, True]

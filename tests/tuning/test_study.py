@@ -139,6 +139,22 @@ def test_an_untrainable_study_is_an_error(tmp_path):
         make(tmp_path / "wrong", task="NoSuchTask-v0").run()
 
 
+def test_initial_values_that_exceed_the_budget_end_the_search(tmp_path):
+    settings = Settings("ppo", "CartPole-v1", seeds=(1000,), budget=100, evaluate_every=100, evaluate_episodes=1)
+    config = api.configure("ppo", "CartPole-v1", num_envs=4, num_steps=64)
+    study = Study.create(tmp_path / "study", Plan(trials=3, fresh_seeds=0), settings, config, space_of(config))
+    with pytest.raises(ValueError, match=r"the initial values used 256 of a budget of 100.*raise --budget, or shorten"):
+        study.run()
+
+
+@pytest.mark.parametrize("name", ["random", "n-step-td"])
+def test_algorithms_without_a_learned_policy_are_rejected(name, tmp_path):
+    settings = Settings(name, "operant/RandomWalk19-v0", seeds=(1000,), budget=50)
+    config = api.configure(name, settings.task)
+    with pytest.raises(ValueError, match=f"{name} learns no policy"):
+        Study.create(tmp_path / "study", Plan(), settings, config, space_of(config))
+
+
 def test_wrong_plans(tmp_path):
     with pytest.raises(ValueError, match=r"trials must be in \[1, inf\), got 0"):
         Plan(trials=0)

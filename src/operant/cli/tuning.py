@@ -138,6 +138,7 @@ def _require_no_folder(arguments: Sequence[str]) -> None:
 def _new(options: TuneOptions, config: Any, arguments: Sequence[str]) -> "Study":
     from operant.runtime.run_paths import default_run_path
     from operant.tuning import Plan, Study, space_of
+    from operant.tuning.search_spaces import inside
 
     settings = Settings(**{field.name: options.settings()[field.name] for field in fields(Settings)})
     if not settings.evaluate_every:
@@ -146,13 +147,18 @@ def _new(options: TuneOptions, config: Any, arguments: Sequence[str]) -> "Study"
     flags = {word.partition("=")[0].lstrip("-").replace("-", "_") for word in arguments if word.startswith("--")}
     fixed = {field.name for field in fields(config)} & (flags | {flag.removeprefix("no_") for flag in flags})
     own = None if options.space is None else _read(options.space)
+    space = space_of(config, fixed=fixed, own=own)
+    begin = inside(config, space)
+    for name in space:
+        if (value := getattr(config, name)) != getattr(begin, name):
+            say(f"operant: {name} begins at {getattr(begin, name)}, since {value} is outside its range")
     path = options.run or default_run_path(f"tune-{settings.algorithm}", settings.task)
     return Study.create(
         path,
         plan,
         settings,
         config,
-        space_of(config, fixed=fixed, own=own),
+        space,
         runs=[run for folder in options.earlier for run in _runs_of(folder)],
         report=lambda run, reason: say(f"operant: {location(run)} does not fit: {reason}"),
     )

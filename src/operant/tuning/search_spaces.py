@@ -1,13 +1,14 @@
 """Search spaces: tuned fields of a configuration, and their values.
 
 A field has the same space for all algorithms (`SPACES`), because its name has one meaning everywhere; an algorithm
-tunes those of its fields that are listed here. Ranges and choices always include the initial value, that of the preset.
+tunes those of its fields that are listed here and have an effect. Choices and the ranges of `SPACES` always include the
+initial value, that of the preset; custom ranges keep their bounds.
 """
 
 import math
 from collections.abc import Collection, Mapping
-from dataclasses import asdict, dataclass, fields
-from typing import Any, cast
+from dataclasses import asdict, dataclass, fields, replace
+from typing import Any, cast, get_args, get_type_hints
 
 from operant.catalog.names import hint
 from operant.runtime.tables import from_table
@@ -41,14 +42,18 @@ class Range:
             raise ValueError(f"low and high of a range of integers must be integers, got {self.low} and {self.high}")
 
     def around(self, value: Any) -> "Range":
-        """Return the range, widened to contain `value`.
+        """Return the range, which keeps its bounds.
 
         Raises:
-            ValueError: if it is not a number, or not positive on a logarithmic scale.
+            ValueError: if the initial value is not a number, or not positive on a logarithmic scale.
         """
         if isinstance(value, bool) or not isinstance(value, int | float) or (self.log and value <= 0):
             raise ValueError(f"the initial value {value} cannot be part of a range; use choices")
-        return Range(min(self.low, value), max(self.high, value), self.log, self.whole)
+        return self
+
+    def nearest(self, value: Any) -> Any:
+        """Return the number of the range closest to a value."""
+        return value if self.contains(value) else self.rounded(min(max(value, self.low), self.high))
 
     def contains(self, value: Any) -> bool:
         """Return whether a value, as in TOML, is a number of the range."""
@@ -163,6 +168,12 @@ SPACES: Mapping[str, Dimension | Factor] = {
 Space = Mapping[str, Dimension]
 """Spaces of fields, by name."""
 
+_WITHOUT_EFFECT = {
+    "step_size": ("step_size_schedule", "visits"),
+    "exploration_final_eps": ("exploration_schedule", "constant"),
+}
+"""Fields without an effect if another field has a certain value."""
+
 
 def space_of(config: Any, *, fixed: Collection[str] = (), own: Mapping[str, Any] | None = None) -> dict[str, Dimension]:
     """Return the search space of a configuration.
@@ -178,12 +189,16 @@ def space_of(config: Any, *, fixed: Collection[str] = (), own: Mapping[str, Any]
     """
     values = {field.name: getattr(config, field.name) for field in fields(config)}
     if own is None:
-        known = {name: SPACES[name] for name in values if name in SPACES and not _is_switched_off(name, values[name])}
+        known = {name: SPACES[name] for name in values if name in SPACES and not _is_switched_off(name, values)}
     else:
-        known = {name: dimension_of(table, f"space.{name}") for name, table in own.items()}
-    for name in known:
-        if name not in values:
-            raise ValueError(f"space.{name}: {type(config).__name__} has no such field{hint(name, values)}")
+        for name in own:
+            if name not in values:
+                raise ValueError(f"space.{name}: {type(config).__name__} has no such field{hint(name, values)}")
+            other, value = _WITHOUT_EFFECT.get(name, ("", None))
+            if other in values and values[other] == value and other not in own:
+                raise ValueError(f"space.{name}: it has no effect if {other} is {value!r}: leave it out, or set {other}")
+        whole = {name: not _is_float(config, name) for name in own}
+        known = {name: dimension_of(table, f"space.{name}", whole=whole[name]) for name, table in own.items()}
     found: dict[str, Dimension] = {}
     for name in [name for name in known if name not in fixed]:
         try:
@@ -198,8 +213,21 @@ def space_of(config: Any, *, fixed: Collection[str] = (), own: Mapping[str, Any]
     return found
 
 
-def dimension_of(table: Any, where: str) -> Dimension:
+def inside(config: Any, space: Space) -> Any:
+    """Return a configuration with the values that are outside their ranges moved to the nearest bounds."""
+    values = {name: getattr(config, name) for name in space}
+    ranges = {name: dimension for name, dimension in space.items() if isinstance(dimension, Range)}
+    moved = {name: one.nearest(values[name]) for name, one in ranges.items() if not one.contains(values[name])}
+    return replace(config, **moved)
+
+
+def dimension_of(table: Any, where: str, *, whole: bool = False) -> Dimension:
     """Return the space of a field from a TOML table.
+
+    Args:
+        table: the table.
+        where: its name for messages.
+        whole: whether a range has integers if the table does not say so.
 
     Raises:
         ValueError: if it is invalid.
@@ -208,7 +236,7 @@ def dimension_of(table: Any, where: str) -> Dimension:
         raise ValueError(f"{where} must be a table with low and high, or with choices, got {table!r}")
     given = cast(Mapping[str, Any], table)
     kind = Choices if "choices" in given else Range
-    if kind is Range and isinstance(given["low"], int) and isinstance(given.get("high"), int):
+    if kind is Range and whole:
         given = {"whole": True, **given}
     return from_table(kind, given, where=where)
 
@@ -220,8 +248,17 @@ def table_of(dimension: Dimension) -> dict[str, Any]:
     return asdict(dimension)
 
 
-def _is_switched_off(name: str, value: Any) -> bool:
-    return value is None or (isinstance(SPACES[name], Factor) and value == 0)
+def _is_switched_off(name: str, values: Mapping[str, Any]) -> bool:
+    other, without = _WITHOUT_EFFECT.get(name, ("", None))
+    if other in values and values[other] == without:
+        return True
+    return values[name] is None or (isinstance(SPACES[name], Factor) and values[name] == 0)
+
+
+def _is_float(config: Any, name: str) -> bool:
+    """Return whether a field of a configuration may be a float."""
+    annotation = get_type_hints(type(config))[name]
+    return annotation is float or float in get_args(annotation)
 
 
 def _plain(value: Any) -> Any:

@@ -16,6 +16,7 @@ seeds, and the winner is trained again on new ones, next to the initial values; 
 import math
 import time
 import tomllib
+from collections import Counter
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, fields, replace
@@ -40,7 +41,7 @@ from operant.runtime.settings import Settings
 from operant.runtime.tables import from_table, to_table
 from operant.tuning.earlier_runs import earlier_trials
 from operant.tuning.proposals import Trial, evaluation_point, is_hopeless, propose
-from operant.tuning.search_spaces import Space, dimension_of, table_of
+from operant.tuning.search_spaces import Space, dimension_of, inside, table_of
 
 SCHEMA = 1
 """Version of `study.toml`."""
@@ -128,7 +129,7 @@ class Study:
             path: a new or empty folder.
             plan: extent of the search.
             settings: settings of the trials, with their seeds.
-            config: the initial configuration.
+            config: the initial configuration; values outside their range begin at its nearest bound.
             space: the search space (`operant.tuning.space_of`).
             runs: folders of earlier runs, whose results are the first trials of the study. They must have the
                 algorithm, seeds, budget and evaluations of the trials, and differ only in values within the space.
@@ -136,18 +137,23 @@ class Study:
 
         Raises:
             ValueError: if a seed of the trials is also a new seed, none of the runs fits, or the algorithm is for
-                language models.
+                language models or learns no policy.
             RunError: if the folder cannot be created.
         """
         entry = catalog.find(settings.algorithm)
         if entry.package == "language":
             raise ValueError(f"{entry.name} trains language models, which tune does not support: compare your own runs")
+        if entry.family in ("none", "prediction"):
+            raise ValueError(
+                f"{entry.name} learns no policy, so all hyperparameters have the same score: tune an algorithm that "
+                "learns one, such as q-learning"
+            )
         if both := sorted(set(settings.seeds) & set(range(plan.fresh_seeds))):
             raise ValueError(
                 f"seeds {both} are both trial seeds and new seeds: start the trial seeds at {plan.fresh_seeds} or "
                 "later (--seed)"
             )
-        settings, config, _ = pin(entry, settings, config, None)
+        settings, config, _ = pin(entry, settings, inside(config, space), None)
         earlier = earlier_trials(runs, settings, config, space, report=report)
         path = absolute(path)
         check_name(path)
@@ -225,6 +231,7 @@ class Study:
 
         Raises:
             RunError: if another process runs the study, or no trial has a value.
+            ValueError: if the initial values cannot be trained, or not within 1.1 times the budget.
         """
         with self._lock():
             if not self._search(interrupted, report):
@@ -232,7 +239,12 @@ class Study:
             ended = [trial for trial in self.trials() if trial.state != "running"]
             complete = [trial for trial in ended if trial.value is not None]
             if not complete:
-                raise RunError(f"no trial of {self.path} completed, see trials.jsonl; give it more --hours")
+                reasons = Counter(trial.reason for trial in ended if trial.reason)
+                listed = "; ".join(f"{count} of {len(ended)}: {reason}" for reason, count in reasons.most_common(3))
+                raise RunError(
+                    f"no trial of {self.path} completed ({listed or 'there was no time for one'}), see trials.jsonl; "
+                    f"{'correct the cause' if listed else 'give it more --hours'}"
+                )
             best = max(complete, key=lambda trial: (trial.value, np.mean(list(trial.curve.values())), -trial.number))
             file = self._write_best(best)
             runs: list[Run] = []
@@ -320,7 +332,13 @@ class Study:
         trial = replace(trial, curve=watcher.curve, seconds=time.perf_counter() - begin)
         if watcher.stopped:
             return replace(trial, state="pruned")
-        return trial.ended(watcher.consumed, self.settings.budget)
+        result = trial.ended(watcher.consumed, self.settings.budget)
+        if result.state == "failed" and watcher.consumed > self.settings.budget and trial.values == self._first():
+            raise ValueError(
+                f"the initial values {result.reason}, since training ends with a complete iteration: raise --budget, or "
+                "shorten the iterations, e.g. with a lower --num-envs or --num-steps"
+            )
+        return result
 
     def _train_fresh(self, trial: Trial, interrupted: Callable[[], bool]) -> Run | None:
         settings = replace(self.settings, seeds=tuple(range(self.plan.fresh_seeds)))
