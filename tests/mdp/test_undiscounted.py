@@ -68,7 +68,9 @@ THIRD = 0.3333333333
 def test_rounded_rows_do_not_end_episodes():
     looping = MDP.from_arrays([[[THIRD] * 3]] * 3, 1.0)
     np.testing.assert_array_equal(looping.probabilities, np.full(9, THIRD) / np.full(9, 3 * THIRD))
-    again = MDP(3, 1, looping.indptr, looping.successors, np.full(9, THIRD), looping.rewards, looping.terminates, [1, 0, 0])
+    again = MDP(
+        3, 1, looping.indptr, looping.successors, np.full(9, THIRD), looping.rewards, looping.terminates, [1, 0, 0]
+    )
     np.testing.assert_array_equal(again.probabilities, looping.probabilities)
     for attempt in (
         lambda: solve(looping, gamma=1.0),

@@ -52,3 +52,15 @@ def test_without_a_discount_a_policy_has_to_end():
     model = mdp.MDP.from_gymnasium("operant/DynaMaze-v0")
     with pytest.raises(ValueError, match="never ends"):
         mdp.value_lost(model, np.zeros(model.states, int), gamma=1.0)
+
+
+def test_without_a_discount_states_that_are_not_reached_need_no_end():
+    cliff = mdp.MDP.from_gymnasium("CliffWalking-v1")
+    policy = np.zeros(cliff.states, int)  # up
+    policy[36], policy[24:35], policy[35] = 0, 1, 2  # along the cliff
+    lost = mdp.value_lost(cliff, policy, gamma=1.0)
+    assert (lost.start, lost.largest, lost.suboptimal) == (0, 0, 0)
+    assert lost.left_out == np.isnan(lost.by_state).sum() == 47 - 13
+    policy[30] = 0
+    with pytest.raises(ValueError, match="never ends"):
+        mdp.value_lost(cliff, policy, gamma=1.0)

@@ -35,9 +35,33 @@ def test_a_known_model_is_simulated_and_others_are_stepped():
     made.close()
 
 
+def test_actions_that_are_not_feasible_are_not_taken_in_a_stepped_world():
+    made = experiment("operant/Gambler-v0", env_backend="gymnasium", budget=300)
+    assert isinstance(made.learner.env, GymnasiumEnv)
+    assert not made.learner.feasible.all()
+    made.learner.iterate()
+    assert not made.learner.visits[:, ~made.learner.feasible].any()
+    assert made.evaluate(2).lengths[0] > 0
+    made.close()
+
+
+def test_a_world_that_refuses_actions_without_a_model_is_rejected_before_training(tmp_path):
+    file = tmp_path / "own.py"
+    file.write_text(OWN)
+    with pytest.raises(ValueError, match=r"does not allow all actions in all states .* It raised: action 36"):
+        experiment(f"{file}:Own", env_backend="gymnasium")
+    assert experiment(f"{file}:Own").mdp is not None
+
+
 OWN = """
 import gymnasium
 from gymnasium import spaces
+from operant.envs.worlds import Gambler
+
+
+class Own(Gambler):
+    pass
+
 from gymnasium.envs.toy_text.frozen_lake import FrozenLakeEnv
 from gymnasium.wrappers import TransformObservation, TransformReward
 

@@ -72,6 +72,7 @@ class Losses:
             "value_lost": [loss.start for loss in self.found],
             "largest_value_lost": [loss.largest for loss in self.found],
             "suboptimal_states": [loss.suboptimal for loss in self.found],
+            "states_left_out": [loss.left_out for loss in self.found],
         }
 
     def text(self) -> str:
@@ -82,9 +83,16 @@ class Losses:
             [str(seed), number(loss.start), number(loss.largest), str(loss.state), str(loss.suboptimal)]
             for seed, loss in zip(self.seeds, self.found, strict=True)
         ]
+        left_out = max(loss.left_out for loss in self.found)
+        without = (
+            f" Up to {left_out} states are left out, which a policy does not reach and from which it may never end."
+            if left_out
+            else ""
+        )
         return (
             f"Greedy policies against the exact solution of the MDP with discount factor {first.gamma:g}: V* at the "
-            f"start is {number(first.optimal)}, and there are {first.states} states.\n\n{table(rows, '>>>>>')}"
+            f"start is {number(first.optimal)}, and there are {first.states} states.{without}"
+            f"\n\n{table(rows, '>>>>>')}"
         )
 
 

@@ -97,7 +97,8 @@ def occupancy(mdp: MDP, policy: ArrayLike, *, gamma: float, normalized: bool = F
         normalized: whether to return `ν = (1 - γ) ρ`, which sums to 1 if no episode ends, else to less.
 
     Raises:
-        ValueError: if gamma is not in [0, 1], or is 1 and `normalized` is true or the policy does not end every episode.
+        ValueError: if gamma is not in [0, 1], or is 1 and the result is normalized or the policy does not end every
+            episode.
     """
     if normalized and gamma == 1:
         raise ValueError("normalized is true, expected gamma below 1: it multiplies by 1 - gamma, which is 0")

@@ -66,8 +66,8 @@ def steps(
 ) -> Iterator[Step]:
     """Return an iterator that solves a model step by step, from values of 0, and ends within the tolerance.
 
-    For the real-time and the random order with a discount, the initial values are upper bounds. At gamma = 1 all methods
-    begin with the values of a policy that ends every episode, since other values may lead to a wrong solution.
+    For the real-time and the random order with a discount, the initial values are upper bounds. At gamma = 1 all
+    methods begin with the values of a policy that ends every episode, since other values may lead to a wrong solution.
 
     Args:
         mdp: the model.

@@ -54,7 +54,7 @@ def step_limit(env: gymnasium.Env[Any, Any]) -> int | None:
     limits = [] if env.spec is None else [env.spec.max_episode_steps]
     while isinstance(env, gymnasium.Wrapper):
         if isinstance(env, wrappers.TimeLimit):
-            limits.append(env._max_episode_steps)  # noqa: SLF001 # pyright: ignore[reportPrivateUsage]
+            limits.append(env._max_episode_steps)  # pyright: ignore[reportPrivateUsage]
         env = cast(gymnasium.Env[Any, Any], env.env)
     return min((limit for limit in limits if limit is not None), default=None)
 

@@ -5,10 +5,13 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from operant.mdp.analysis import policy_chain
 from operant.mdp.evaluation import policy_evaluation
 from operant.mdp.model import MDP
+from operant.mdp.policies import check_policy, exits_of
 from operant.mdp.solution import Solution
 from operant.mdp.solving import solve
+from operant.mdp.undiscounted import reach
 
 __all__ = ["ValueLost", "value_lost"]
 
@@ -26,9 +29,11 @@ class ValueLost:
         state: the state with the largest loss.
         suboptimal: number of states with a loss.
         states: number of non-terminal states.
+        left_out: number of states without a loss, because `gamma` is 1, the policy does not reach them from the start, and it
+            never ends an episode from some of them.
         optimal: expectation of V* over the first state.
         gamma: the discount factor.
-        by_state: `[S]`, V* - V^π.
+        by_state: `[S]`, V* - V^π; NaN in states that are left out.
     """
 
     start: float
@@ -39,6 +44,7 @@ class ValueLost:
     optimal: float
     gamma: float
     by_state: NDArray[np.float64]
+    left_out: int = 0
 
 
 def value_lost(mdp: MDP, policy: ArrayLike, *, gamma: float, solution: Solution | None = None) -> ValueLost:
@@ -47,22 +53,30 @@ def value_lost(mdp: MDP, policy: ArrayLike, *, gamma: float, solution: Solution 
     Args:
         mdp: the model.
         policy: `[S]` actions, or `[S, A]` probabilities.
-        gamma: the discount factor; at 1 the policy must end every episode.
+        gamma: the discount factor; at 1 the policy must end every episode from the start of the model. If it never ends one
+            from other states, those that it does not reach are left out.
         solution: solution of this model with this discount, if known.
 
     Raises:
         ValueError: if the policy does not fit the model, the solution has another discount, or `gamma` is 1 and a
-            policy never ends an episode.
+            policy never ends an episode from the start.
     """
     if solution is None:
         solution = solve(mdp, gamma=gamma, tolerance=1e-9)
     if solution.gamma != gamma:
         raise ValueError(f"solution is for gamma {solution.gamma}, expected one for {gamma}: solve the model with it")
-    values = policy_evaluation(mdp, policy, gamma=gamma).values
+    table = check_policy(mdp, policy)
+    left_out = _left_out(mdp, table) if gamma == 1 else np.zeros(mdp.states, np.bool_)
+    if left_out.any():  # their actions do not affect the other states
+        best = solution.policy[:, None] == np.arange(mdp.actions)
+        table = np.where(left_out[:, None], best, table)
+    values = policy_evaluation(mdp, table, gamma=gamma).values
     lost = np.maximum(solution.values - values, 0.0)  # negative differences are rounding errors
-    state = int(lost.argmax())
+    start = float(mdp.start @ lost)
+    lost[left_out] = np.nan
+    state = int(np.nanargmax(lost))
     return ValueLost(
-        start=float(mdp.start @ lost),
+        start=start,
         largest=float(lost[state]),
         state=state,
         suboptimal=int((lost > TOLERANCE * np.maximum(1.0, np.abs(solution.values))).sum()),
@@ -70,4 +84,19 @@ def value_lost(mdp: MDP, policy: ArrayLike, *, gamma: float, solution: Solution 
         optimal=float(mdp.start @ solution.values),
         gamma=gamma,
         by_state=lost,
+        left_out=int(left_out.sum()),
     )
+
+
+def _left_out(mdp: MDP, policy: NDArray[np.float64]) -> NDArray[np.bool_]:
+    """Return the non-terminal states that a policy does not reach, if it never ends an episode from one of them."""
+    chain, _ = policy_chain(mdp, policy)
+    chain.eliminate_zeros()
+    ends = reach(chain.indptr, chain.indices, exits_of(mdp, policy), mdp.states) >= 0
+    reached, front = mdp.start > 0, mdp.start > 0
+    while front.any():
+        after = np.asarray(front @ chain) > 0
+        front = after & ~reached
+        reached |= after
+    outside = ~reached & ~mdp.terminal
+    return outside if (outside & ~ends).any() else np.zeros_like(outside)

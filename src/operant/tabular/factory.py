@@ -160,6 +160,7 @@ def assemble(
     if algorithm.family == "bandit":
         return _with_arms(learner_class, settings, config)
     mdp = _model(settings)
+    mask = _mask(settings, mdp)
     source: MDP | BatchEnv | None = mdp if _simulated(settings.task, mdp, settings.env_backend) else None
     if settings.wrappers:
         source = _in_wrappers(settings)
@@ -167,7 +168,8 @@ def assemble(
     elif source is None:
         source = enumerated(settings.task, settings.seeds, env_kwargs=settings.env_kwargs)
     try:
-        learner = learner_class(config, source, seeds=settings.seeds, budget=settings.budget)
+        options = {} if mask is None or isinstance(source, MDP) else {"feasible": mask}
+        learner = learner_class(config, source, seeds=settings.seeds, budget=settings.budget, **options)
     except BaseException:
         if not isinstance(source, MDP):
             source.close()
@@ -277,6 +279,44 @@ def _model(settings: Settings) -> MDP | None:
     if reason is not None and backend == "auto":
         logger.warning("%s is stepped, not simulated: %s", settings.task, reason)
     return mdp
+
+
+def _mask(settings: Settings, mdp: MDP | None) -> NDArray[np.bool_] | None:
+    """Return the feasible actions of a model, all in terminal states; None without a model or a restriction.
+
+    Raises:
+        ValueError: if the model is unknown, and the environment rejects an action that its mask excludes.
+    """
+    if mdp is not None:
+        mask = mdp.feasible | mdp.terminal[:, None]
+        return None if mask.all() else mask
+    env = make_single(specified(settings.task, settings.env_kwargs))
+    try:
+        error = _refusal(env)
+    finally:
+        env.close()
+    if error is not None:
+        raise ValueError(
+            f"{settings.task} does not allow all actions in all states (info['action_mask']), which tables support only "
+            f"if the model is known: accept every action, or give the environment a table P and leave env_backend at 'auto'. It raised: {error}"
+        ) from error
+    return None
+
+
+def _refusal(env: gymnasium.Env[Any, Any]) -> Exception | None:
+    """Return the error of an environment about an action that its first mask excludes, or None."""
+    try:
+        _, info = env.reset(seed=0)
+        excluded = np.flatnonzero(np.asarray(info.get("action_mask", True)) == 0)
+    except Exception:  # noqa: BLE001 - foreign code, whose error training reports
+        return None
+    if not excluded.size or not isinstance(env.action_space, gymnasium.spaces.Discrete):
+        return None
+    try:
+        env.step(env.action_space.start + excluded[0])
+    except Exception as error:  # noqa: BLE001 - foreign code
+        return error
+    return None
 
 
 def _simulated(task: str, mdp: MDP | None, backend: str) -> bool:

@@ -72,6 +72,8 @@ class TabularLearner(DeclaredState):
             observations and actions are discrete and start at 0.
         seeds: one non-negative integer per run; each has its own random streams.
         budget: environment steps per seed; the last iteration is shortened accordingly.
+        feasible: `[states, A]`, mask of feasible actions of environments, at least one in every state. Default: all. A
+            model has its own.
 
     Attributes:
         learns_values: whether it has `q`, `values` and `visits`.
@@ -98,7 +100,13 @@ class TabularLearner(DeclaredState):
     actions: int
 
     def __init__(
-        self, config: BaseConfig, source: MDP | BatchEnv, *, seeds: Sequence[int], budget: int = UNLIMITED
+        self,
+        config: BaseConfig,
+        source: MDP | BatchEnv,
+        *,
+        seeds: Sequence[int],
+        budget: int = UNLIMITED,
+        feasible: NDArray[np.bool_] | None = None,
     ) -> None:
         if not len(seeds):
             raise ValueError("expected at least one seed, got none")
@@ -113,7 +121,7 @@ class TabularLearner(DeclaredState):
             self.model = Model.of(source)
             begin_all(self.model, self.world)
         else:
-            self.feasible = _feasible(source, len(self.seeds))
+            self.feasible = _feasible(source, len(self.seeds), feasible)
             self.env = source
             self.world.state[:] = _states(_array(source.reset()), len(self.feasible), source.task)
         self.states, self.actions = self.feasible.shape
@@ -410,8 +418,12 @@ def _finite(rewards: Floats, task: str) -> Floats:
     return rewards
 
 
-def _feasible(env: BatchEnv, seeds: int) -> NDArray[np.bool_]:
-    """Return an all-true mask of the actions of an environment; raise ValueError if its spaces are unsupported."""
+def _feasible(env: BatchEnv, seeds: int, given: NDArray[np.bool_] | None) -> NDArray[np.bool_]:
+    """Return the given mask of the actions of an environment, or an all-true one.
+
+    Raises:
+        ValueError: if its spaces are unsupported, or the mask does not fit.
+    """
     observation_space, action_space = env.observation_space, env.action_space
     if (
         not (isinstance(observation_space, Discrete) and isinstance(action_space, Discrete))
@@ -427,4 +439,7 @@ def _feasible(env: BatchEnv, seeds: int) -> NDArray[np.bool_]:
             f"{seeds} seeds need {seeds} environments whose steps are all valid, but {env.task} has "
             f"{env.rows} rows (valid: {env.always_valid}); create it with operant.envs.make(task, 1, seeds)"
         )
-    return np.ones((int(observation_space.n), int(action_space.n)), np.bool_)
+    shape = (int(observation_space.n), int(action_space.n))
+    if given is not None and (given.shape != shape or not given.any(axis=1).all()):
+        raise ValueError(f"feasible has shape {given.shape}, expected {shape} with a feasible action in every state")
+    return np.ones(shape, np.bool_) if given is None else given

@@ -70,6 +70,7 @@ class Prediction(TabularLearner):
         source: as in `TabularLearner`.
         seeds: as in `TabularLearner`.
         budget: as in `TabularLearner`.
+        feasible: as in `TabularLearner`.
         policy: actions `[states]`, or probabilities `[states, A]`. Default: uniform over feasible actions.
 
     Raises:
@@ -85,10 +86,11 @@ class Prediction(TabularLearner):
         *,
         seeds: Sequence[int],
         budget: int = UNLIMITED,
+        feasible: NDArray[np.bool_] | None = None,
         policy: ArrayLike | None = None,
     ) -> None:
         self._given = policy
-        super().__init__(config, source, seeds=seeds, budget=budget)
+        super().__init__(config, source, seeds=seeds, budget=budget, feasible=feasible)
 
     def make_rule(self, base: Rule) -> Any:
         """Add the policy."""

@@ -196,7 +196,9 @@ def space_of(config: Any, *, fixed: Collection[str] = (), own: Mapping[str, Any]
                 raise ValueError(f"space.{name}: {type(config).__name__} has no such field{hint(name, values)}")
             other, value = _WITHOUT_EFFECT.get(name, ("", None))
             if other in values and values[other] == value and other not in own:
-                raise ValueError(f"space.{name}: it has no effect if {other} is {value!r}: leave it out, or set {other}")
+                raise ValueError(
+                    f"space.{name}: it has no effect if {other} is {value!r}: leave it out, or set {other}"
+                )
         whole = {name: not _is_float(config, name) for name in own}
         known = {name: dimension_of(table, f"space.{name}", whole=whole[name]) for name, table in own.items()}
     found: dict[str, Dimension] = {}
