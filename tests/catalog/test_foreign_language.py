@@ -5,20 +5,22 @@ from dataclasses import fields
 import pytest
 
 from operant import catalog
-from operant.catalog.foreign_language import LANGUAGE
+from operant.catalog.foreign_language import LANGUAGE, OF_ALGORITHM
 from operant.runtime.settings import Settings
 
 OURS = {field.name for field in fields(Settings)} | {"run", "init"}
 for entry in catalog.ALGORITHMS:
     if entry.package == "language":
         OURS |= {field.name for field in fields(getattr(importlib.import_module(entry.module), entry.config))}
-WITHOUT = ("no equivalent", "always on", "every ", "the model that", "`operant resume")
+WITHOUT = ("no equivalent", "always on", "every run", "the model that", "`operant resume")
 """How an answer starts that names no option."""
 
 
-@pytest.mark.parametrize("name", LANGUAGE)
-def test_names_of_others_lead_to_options_that_exist(name):
-    answer = LANGUAGE[name]
+ANSWERS = [*LANGUAGE.items(), *(item for answers in OF_ALGORITHM.values() for item in answers.items())]
+
+
+@pytest.mark.parametrize(("name", "answer"), ANSWERS)
+def test_names_of_others_lead_to_options_that_exist(name, answer):
     assert name == name.lower()
     assert name.isidentifier()
     first = re.match(r"\w+", answer)

@@ -90,6 +90,41 @@ def test_hints_for_options_of_other_libraries():
 
 
 @pytest.mark.parametrize(
+    ("algorithm", "word", "said"),
+    [
+        ("sft", "--ref-model", ": no equivalent; this algorithm has no reference model"),
+        ("reward-model", "--ref-model", ": no equivalent; this algorithm has no reference model"),
+        ("dpo", "--ref-model", ": the model that training starts from, which does not change"),
+        (
+            "sft",
+            "--loss-type",
+            ": no equivalent; the loss is the negative log-likelihood, weighted by --loss-aggregation",
+        ),
+        ("reward-model", "--loss-type", ": reward-model calls it --ranking-loss"),
+        ("rlhf", "--loss-type", ": RLHF calls it --objective and --loss-aggregation"),
+        ("rlhf", "--importance-sampling-level", ": no equivalent; ratios are those of tokens"),
+        ("grpo", "--logging-steps", ": no equivalent; metrics are recorded at most once per half second"),
+        (
+            "grpo",
+            "--steps-per-generation",
+            "--num-minibatches (steps_per_generation / gradient_accumulation_steps of TRL)",
+        ),
+        ("grpo", "--per-device-train-batch-size", ": GRPO calls it --prompts-per-batch (--prompts-per-batch x --num-"),
+        ("sft", "--per-device-train-batch-size", ": SFT calls it --batch-size (in TRL of each device)"),
+        (
+            "grpo",
+            "--gradient-accumulation-steps",
+            "TRL's steps become that many times larger: multiply the batch size)",
+        ),
+    ],
+)
+def test_hints_are_those_of_the_algorithm(algorithm, word, said):
+    entry = catalog.find(algorithm)
+    config = getattr(importlib.import_module(entry.module), entry.config)
+    assert said in hint(word, [field.name for field in dataclasses.fields(config)], entry, flags=True)
+
+
+@pytest.mark.parametrize(
     ("word", "known", "said"),
     [
         ("--cliprange", {"epsilon", "epsilon_high"}, "GRPO calls it --epsilon and --epsilon-high"),

@@ -64,11 +64,17 @@ _OPTIMIZER: Mapping[str, str] = {
     "max_norm": "max_grad_norm",
     "grad_clip": "max_grad_norm",
     "l2": "weight_decay",
-    "per_device_train_batch_size": "batch_size (sft, dpo, reward-model), prompts_per_batch (grpo, rlhf)",
+    "per_device_train_batch_size": (
+        "batch_size (in TRL of each device), prompts_per_batch (prompts_per_batch x num_generations answers; TRL "
+        "counts answers of each device)"
+    ),
     "train_batch_size": "batch_size (sft, dpo, reward-model), prompts_per_batch (grpo, rlhf)",
     "rollout_batch_size": "prompts_per_batch",
     "generation_batch_size": "prompts_per_batch (times num_generations)",
-    "gradient_accumulation_steps": "micro_batch_tokens (the step stays the same)",
+    "gradient_accumulation_steps": (
+        "micro_batch_tokens (which does not change the step; TRL's steps become that many times larger: multiply the "
+        "batch size)"
+    ),
     "micro_train_batch_size": "micro_batch_tokens",
     "ppo_micro_batch_size_per_gpu": "micro_batch_tokens",
     "ppo_max_token_len_per_gpu": "micro_batch_tokens",
@@ -84,7 +90,7 @@ _OPTIMIZER: Mapping[str, str] = {
     "save_steps": "checkpoint_seconds",
     "output_dir": "run",
     "seed": "seeds",
-    "logging_steps": "every step is recorded",
+    "logging_steps": "no equivalent; metrics are recorded at most once per half second",
     "report_to": "every run keeps its records (`operant plot`)",
 }
 _SAMPLING: Mapping[str, str] = {
@@ -93,7 +99,7 @@ _SAMPLING: Mapping[str, str] = {
     "ppo_epochs": "num_iterations",
     "num_ppo_epochs": "num_iterations",
     "num_mini_batches": "num_minibatches",
-    "steps_per_generation": "num_minibatches",
+    "steps_per_generation": "num_minibatches (steps_per_generation / gradient_accumulation_steps of TRL)",
     "ppo_mini_batch_size": "num_minibatches (their number, not size)",
     "use_vllm": "engine (native, or the address of a vLLM server)",
     "vllm_mode": "engine (native, or the address of a vLLM server)",
@@ -162,3 +168,24 @@ _OBJECTIVE: Mapping[str, str] = {
 
 LANGUAGE: Mapping[str, str] = {**_MODEL, **_DATA, **_OPTIMIZER, **_SAMPLING, **_OBJECTIVE}
 """Our option, or a replacement, by the name in another library."""
+
+_NO_REFERENCE = "no equivalent; this algorithm has no reference model"
+_FIXED_REFERENCE = "the model that training starts from, which does not change"
+OF_ALGORITHM: Mapping[str, Mapping[str, str]] = {
+    "sft": {
+        "ref_model": _NO_REFERENCE,
+        "loss_type": "no equivalent; the loss is the negative log-likelihood, weighted by loss_aggregation",
+    },
+    "reward-model": {"ref_model": _NO_REFERENCE, "loss_type": "ranking_loss"},
+    "process-reward-model": {
+        "ref_model": _NO_REFERENCE,
+        "loss_type": "no equivalent; the loss is the binary cross-entropy of each step",
+    },
+    "dpo": {"ref_model": _FIXED_REFERENCE},
+    "rlhf": {
+        "ref_model": _FIXED_REFERENCE,
+        "loss_type": "objective and loss_aggregation",
+        "importance_sampling_level": "no equivalent; ratios are those of tokens",
+    },
+}
+"""The same where another answer is right for one algorithm, by its name."""

@@ -5,10 +5,10 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
 from operant.catalog.algorithm import Algorithm
-from operant.catalog.foreign_language import LANGUAGE
+from operant.catalog.foreign_language import LANGUAGE, OF_ALGORITHM
 from operant.catalog.foreign_names import COMMON, CONTROL, TABULAR
 
-_WITHOUT = ("no equivalent", "always on", "every ", "the model that", "`operant resume")
+_WITHOUT = ("no equivalent", "always on", "every run", "the model that", "`operant resume")
 """Prefix of an entry of `LANGUAGE` without an option."""
 
 
@@ -50,16 +50,18 @@ class Suggestion:
     foreign: bool
 
 
-def suggest(word: str, known: Collection[str], package: str = "") -> Suggestion | None:
+def suggest(word: str, known: Collection[str], package: str = "", algorithm: str = "") -> Suggestion | None:
     """Return the likely meaning of an unknown name: another library's name, an abbreviation, or a misspelling.
 
     Args:
         word: the unknown name; dashes and underscores are equivalent.
         known: names with underscores.
         package: `control`, `tabular` or `language`, with its foreign names. Default: none.
+        algorithm: algorithm of the package, for names that mean something else there. Default: none.
     """
     name = _normal(word)
-    ours = FOREIGN.get(package, {}).get(name, "").split()
+    answer = _answer(word, package, algorithm)
+    ours = (_options(answer) if answer else FOREIGN.get(package, {}).get(name, "")).split()
     if found := next((field for field in ours if field in known), None):
         return Suggestion(found, foreign=True)
     begun = [field for field in known if len(name) >= SHORTEST_PREFIX and field.startswith(name)]
@@ -71,15 +73,16 @@ def suggest(word: str, known: Collection[str], package: str = "") -> Suggestion 
     return Suggestion(near[0], foreign=False) if near else None
 
 
-def explanation(word: str, package: str) -> str:
+def explanation(word: str, package: str, algorithm: str = "") -> str:
     """Return the replacement of another library's option without an equivalent; empty if there is one."""
-    answer = _answer(word, package)
+    answer = _answer(word, package, algorithm)
     return "" if _parts(answer) else answer
 
 
-def _answer(word: str, package: str) -> str:
-    """Return the entry of `LANGUAGE` of an unknown name; empty if there is none."""
-    return LANGUAGE.get(_normal(word), "") if package == "language" else ""
+def _answer(word: str, package: str, algorithm: str) -> str:
+    """Return the entry of `OF_ALGORITHM` or `LANGUAGE` of an unknown name; empty if there is none."""
+    answers = {**LANGUAGE, **OF_ALGORITHM.get(algorithm, {})} if package == "language" else {}
+    return answers.get(_normal(word), "")
 
 
 def _normal(word: str) -> str:
@@ -106,15 +109,15 @@ def hint(word: str, known: Collection[str], algorithm: Algorithm | None = None, 
     def explained(text: str) -> str:
         return re.sub(r"\w+_\w+", lambda found: shown(found[0]) if found[0] in known else found[0], text)
 
-    package = algorithm.package if algorithm else ""
-    if answer := explanation(word, package):
+    package, name = (algorithm.package, algorithm.name) if algorithm else ("", "")
+    if answer := explanation(word, package, name):
         return f": {explained(answer)}"
-    found = suggest(word, known, package)
+    found = suggest(word, known, package, name)
     if found is None:
         return f"; known are: {', '.join(map(shown, sorted(known)))}"
     if algorithm is None or not found.foreign:
         return f"; did you mean {shown(found.name)}?"
     owner = algorithm.learner if algorithm.learner.isupper() else algorithm.name
-    ours = [part for part in _parts(_answer(word, package)) if part[1] in known] or [("", found.name, "")]
+    ours = [part for part in _parts(_answer(word, package, name)) if part[1] in known] or [("", found.name, "")]
     phrase = "".join(f"{also}{shown(option)}{explained(meaning)}" for also, option, meaning in ours)
     return f": {owner} calls it {phrase.removeprefix(ours[0][0])}"

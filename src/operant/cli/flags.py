@@ -39,8 +39,8 @@ def unknown(arguments: Sequence[str], known: Collection[str], command: str, entr
     if not argument.startswith("-"):
         return f"unexpected argument {argument!r}; see `operant {command} --help`"
     known = {*known, "help"}
-    package = entry.package if entry else ""
-    if not names.explanation(argument, package) and names.suggest(argument, known, package) is None:
+    of = (entry.package, entry.name) if entry else ("", "")
+    if not names.explanation(argument, *of) and names.suggest(argument, known, *of) is None:
         return f"unknown flag {argument}; `operant {command} --help` lists the flags"
     return f"unknown flag {argument}{names.hint(argument, known, entry, flags=True)}"
 

@@ -207,7 +207,7 @@ def install(network: Any) -> None:
     Raises:
         ValueError: the model has recurrent layers, or does not support transformers' attention interface.
     """
-    if getattr(type(network), "_is_stateful", False):
+    if getattr(network, "_is_stateful", False):
         raise ValueError(
             f"{type(network).__name__} has recurrent layers, whose states would pass from one packed sequence to the "
             f"next; use a model with attention only ({SUPPORTED})"

@@ -39,10 +39,9 @@ class ModelWeights:
     @property
     def kept(self) -> Weights:
         """The parameters by name, as they are stored: with the centered scores of a finished reward model."""
-        learner, found = self.learner, self.learned
-        if hasattr(learner, "centered_bias"):
-            found[f"{HEAD}.bias"] = learner.centered_bias().unsqueeze(0)
-        return found
+        if not hasattr(self.learner, "centered_bias"):
+            return self.learned
+        return {**self.learned, f"{HEAD}.bias": self.learner.centered_bias().unsqueeze(0)}
 
     def refresh(self) -> None:
         """Synchronize the optimizer with the current parameters."""
