@@ -12,6 +12,7 @@ from operant.language.grpo import GRPOConfig
 from operant.runtime.configuration import configuration
 from operant.runtime.settings import Settings
 from operant.runtime.tables import from_table
+from operant.tabular import OneStepConfig
 
 
 def kinds():
@@ -77,6 +78,13 @@ def test_switches_became_scopes(kind, name):
     assert current_flags(kind, [f"--{dashed}"]) == ["--normalize-advantage", "batch"]
     assert current_flags(kind, [f"--no-{dashed}"]) == ["--normalize-advantage", "none"]
     assert current_flags(PPOConfig, ["--normalise-advantages", "none"]) == ["--normalize-advantage", "none"]
+
+
+def test_a_bonus_of_a_table_is_translated_only_if_it_is_a_number():
+    assert current_flags(OneStepConfig, ["--bonus", "0.1"]) == ["--bonus-coef", "0.1"]
+    assert current_flags(OneStepConfig, ["--bonus=0.1"]) == ["--bonus-coef=0.1"]
+    for flags in (["--bonus", "rnd"], ["--bonus=rnd(weight=0.1)"], ["--bonus"]):
+        assert current_flags(OneStepConfig, flags) == flags
 
 
 def test_flags_are_translated_with_their_values():

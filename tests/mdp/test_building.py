@@ -283,7 +283,7 @@ class TestTable:
             ("s,a,s',p,r\n", "has no line below its header"),
             ("s,a,s',p,r\n0,0,0,one,0\n", "cannot be read as a table: line 2: column p is 'one', expected a number"),
             ("s,a,s',p,r\n0,0,0,1,0\n0,0\n", "cannot be read as a table: "),
-            ("s,a,s',p,r\n0,0,0,1\n", "cannot be read as a table: zip"),
+            ("s,a,s',p,r\n0,0,0,1\n", "cannot be read as a table: line 2 has 4 columns, expected 5"),
             ("s,a,s',p,r\n0,0,0,nan,0\n", "state 0, action 0: the probability of state 0 is nan"),
             ("s,a,s',p,r\n0,0,0,1,1e999\n", "the reward on the way to state 0 is inf"),
             ("s,a,s',p,r\n1e30,0,0,1,0\n", "column s number 0 is 1e\\+30, expected a whole number"),
@@ -374,6 +374,8 @@ def test_separators_are_found_and_states_may_have_names(mark, names, tmp_path):
     [
         ("x,go,y,many,0", "line 2: column p is 'many', expected a number"),
         ("x,go,y,1", "line 2 has 4 columns, expected 5"),
+        ("\nx,go,y,many,0", "line 3: column p is 'many', expected a number"),
+        ("0,0,0,1,0,1", "line 2 has 6 columns, expected 5"),
     ],
 )
 def test_a_line_of_names_that_is_wrong(line, said, tmp_path):

@@ -25,3 +25,11 @@ def test_the_lake_within_its_step_limit():
 def test_a_horizon_below_zero_is_rejected():
     with pytest.raises(ValueError, match="horizon"):
         backward_induction(MDP.from_gymnasium("FrozenLake-v1"), horizon=-1)
+
+
+def test_a_wrong_final_value_is_named():
+    model = MDP.from_table([[0, 0, 0, 1.0, 1.0]])
+    with pytest.raises(ValueError, match="final has NaN or Inf, expected 1 finite numbers"):
+        backward_induction(model, horizon=2, final=[np.nan])
+    with pytest.raises(ValueError, match=r"final has the shape \(2,\)"):
+        backward_induction(model, horizon=2, final=[0.0, 0.0])

@@ -2,7 +2,6 @@ import dataclasses
 
 import numpy as np
 import pytest
-import pytest
 from exact import dense, random_models
 
 from operant.mdp import MDP

@@ -7,7 +7,7 @@ from exact import assert_solved, optimum, random_models, rational_optimum, ratio
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from operant.mdp import MDP
+from operant.mdp import MDP, policy_evaluation, relative_value_iteration, value_iteration
 from operant.mdp.examples import random_model, slippery_grid
 from operant.mdp.solving import METHODS, solve
 from operant.mdp.undiscounted import ends
@@ -212,3 +212,15 @@ def test_an_empty_table_is_no_model(table):
 def test_every_method_rejects_an_invalid_tolerance(method, tolerance):
     with pytest.raises(ValueError, match="tolerance is"):
         solve(slippery_grid(3), gamma=0.9, method=method, tolerance=tolerance)
+
+
+def test_a_solver_that_reaches_its_limit_warns(caplog):
+    lake = MDP.from_gymnasium("FrozenLake-v1")
+    assert not value_iteration(lake, gamma=0.99, max_iterations=3).converged
+    assert not policy_evaluation(lake, [[0.25] * 4] * 16, gamma=0.99, method="iterative", max_iterations=2).converged
+    river = MDP.from_gymnasium("operant/RiverSwim-v0")
+    assert not relative_value_iteration(river, max_iterations=2).converged
+    assert caplog.text.count("without certifying the tolerance") == 3
+    caplog.clear()
+    assert value_iteration(lake, gamma=0.99).converged
+    assert not caplog.text

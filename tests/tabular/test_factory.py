@@ -106,7 +106,7 @@ class Momentum(FrozenLakeEnv):
 )
 @pytest.mark.parametrize("env_backend", ["auto", "gymnasium"])
 def test_an_environment_that_differs_from_its_table_is_stepped(
-    name, states, reward, said, env_backend, tmp_path, caplog
+    name, states, *, reward, said, env_backend, tmp_path, caplog
 ):
     file = tmp_path / "own.py"
     file.write_text(OWN)
@@ -199,6 +199,9 @@ def test_unsuitable_tasks_and_options_are_rejected():
 def test_learners_are_found_by_name():
     assert learner_for("sarsa", corridor(), seeds=(1,), gamma=0.5).config.gamma == 0.5
     assert learner_for("ucb1", Arms.normal([1.0]), seeds=(1,), bonus_coef=3.0).config.bonus_coef == 3.0
+    for source in ("FrozenLake-v1", gymnasium.make("FrozenLake-v1")):
+        with pytest.raises(ValueError, match=r"the source is a .*MDP\.from_gymnasium\(env\), or .*enumerated\(task"):
+            learner_for("sarsa", source, seeds=(1,))
     with pytest.raises(ValueError, match=r"ppo is not a tabular algorithm; it belongs to operant\.control"):
         learner_for("ppo", corridor(), seeds=(1,))
     with pytest.raises(ValueError, match="did you mean gamma"):

@@ -135,7 +135,7 @@ def test_the_type_of_a_field_decides_whether_its_range_has_integers():
     assert not space["gamma"].whole
     assert space["gamma"].contains(0.97)
     assert space["other"].whole
-    with pytest.raises(ValueError, match="integers must be integers, got 0.5 and 3"):
+    with pytest.raises(ValueError, match=r"integers must be integers, got 0\.5 and 3"):
         space_of(Config(), own={"other": {"low": 0.5, "high": 3}})
     ppo = space_of(PPOConfig(), own={"gamma": {"low": 0, "high": 1}, "num_epochs": {"low": 1, "high": 3}})
     assert [ppo[name].whole for name in ("gamma", "num_epochs")] == [False, True]

@@ -333,23 +333,32 @@ def current_flags(kind: type, flags: Sequence[str]) -> list[str]:
     known = {field.name for field in dataclasses.fields(kind)}
     renamed = {old: new for old, new in names(kind).items() if old not in known}
     out: list[str] = []
-    words = iter(flags)
-    for word in words:
+    words = iter(enumerate(flags, 1))
+    for after, word in words:
         match = re.fullmatch(r"--(no-)?([a-z][a-z_-]*)(?:=(.*))?", word, re.DOTALL)
         off, name, value = match.groups() if match else (None, "", None)
         name = name.replace("-", "_")
-        if name not in renamed:
+        following = value if value is not None else "".join(flags[after : after + 1])
+        if name not in renamed or (name == "bonus" and not _is_number(following)):  # --bonus also names exploration
             out.append(word)
             continue
         new = _noticed(name, renamed[name], dashes=True)
         if name == "anneal":
-            value = next(words, "") if value is None else value
+            value = next(words, (0, ""))[1] if value is None else value
             out += _flags(_values(name, renamed[name], value, known).items())
         elif renamed[name] == "normalize_advantage" and value is None and not _has_scopes(kind):
             out += [f"--{new}", SCOPES[off is None]]
         else:
             out.append(f"--{off or ''}{new}" + ("" if value is None else f"={value}"))
     return out
+
+
+def _is_number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
 
 
 def upgraded(config: Mapping[str, Any], version: int) -> dict[str, Any]:

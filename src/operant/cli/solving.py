@@ -63,7 +63,8 @@ class SolveOptions(Answering):
     method: Method = "auto"
     """Solver for the discounted return. auto: policy iteration up to 500 states, inexact policy iteration above."""
     gamma: float | None = None
-    """Discount factor per step; it may be 1 if all optimal policies terminate. Default: 0.99, or 1 with --horizon."""
+    """Discount factor per step; it may be 1 if from every state some policy ends the episode. Default: 0.99, or 1 with
+    --horizon."""
     tolerance: float = 1e-6
     """Accuracy of the values."""
     out: Path | None = None

@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from operant.mdp.components import strong_components
 from operant.mdp.model import MDP
-from operant.mdp.problem import Problem, check_tolerance
+from operant.mdp.problem import Problem, check_tolerance, warn_of_limit
 from operant.mdp.validation import raise_if_any
 
 __all__ = ["AverageSolution", "relative_value_iteration"]
@@ -86,6 +86,8 @@ def relative_value_iteration(
         values = damping * values + (1 - damping) * out
         values -= values[0]
     converged = high - low <= 2 * tolerance
+    if not converged and iteration == max_iterations:
+        warn_of_limit(max_iterations, tolerance)
     return AverageSolution(
         gain=(low + high) / 2,
         lower=low,

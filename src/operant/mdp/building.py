@@ -281,9 +281,12 @@ def read_csv(path: Path, separator: str | None = None) -> Table:
             try:
                 with warnings.catch_warnings(action="ignore", category=UserWarning):
                     values = np.loadtxt(file, delimiter=mark, comments=None, ndmin=2)
+                if values.size and values.shape[1] != len(names):
+                    raise ValueError(f"{values.shape[1]} columns, expected {len(names)}")
             except ValueError:
                 file.seek(start)
-                return _named_columns(names, list(csv.reader(file, delimiter=mark)))
+                reader = csv.reader(file, delimiter=mark)
+                return _named_columns(names, {number: line for number, line in enumerate(reader, 2) if line})
         if not values.size:
             raise ValueError("it has no line below its header, expected transitions")
         return Table(dict(zip(names, values.T, strict=True)))
@@ -291,15 +294,15 @@ def read_csv(path: Path, separator: str | None = None) -> Table:
         raise ValueError(f"{path} cannot be read as a table: {error}") from error
 
 
-def _named_columns(names: Sequence[str], lines: Sequence[Sequence[str]]) -> Table:
-    """Return a table with numbered or named states and actions."""
-    for number, line in enumerate(lines, 2):
-        if line and len(line) != len(names):
+def _named_columns(names: Sequence[str], lines: Mapping[int, Sequence[str]]) -> Table:
+    """Return a table with numbered or named states and actions, from lines by their number in the file."""
+    for number, line in lines.items():
+        if len(line) != len(names):
             raise ValueError(f"line {number} has {len(line)} columns, expected {len(names)}")
-    cells = {name: [line[i].strip() for line in lines if line] for i, name in enumerate(names)}
+    cells = {name: [line[i].strip() for line in lines.values()] for i, name in enumerate(names)}
     columns: dict[str, NDArray[Any]] = {}
     for name in names[3:]:
-        for number, cell in enumerate(cells[name], 2):
+        for number, cell in zip(lines, cells[name], strict=True):
             if not _is_number(cell):
                 raise ValueError(f"line {number}: column {name} is {cell!r}, expected a number")
         columns[name] = np.array(cells[name], np.float64)

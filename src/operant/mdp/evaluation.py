@@ -12,7 +12,7 @@ from operant.mdp.certificates import bounds_of_chain
 from operant.mdp.linear import DIRECT_UP_TO, factorize, solve_chain
 from operant.mdp.model import MDP
 from operant.mdp.policies import check_policy, exits_of
-from operant.mdp.problem import Problem, check_tolerance
+from operant.mdp.problem import Problem, check_tolerance, warn_of_limit
 from operant.mdp.rows import examine, rows_of
 from operant.mdp.solution import action_values
 from operant.mdp.undiscounted import check_chain_ends
@@ -98,6 +98,8 @@ def policy_evaluation(
     change = chain.improve(values, out, np.zeros(mdp.states, np.int64))
     lower, upper = bounds_of_values(chain, values, out, change)
     width = _width(lower, upper)
+    if width > 2 * tolerance and iterations >= max_iterations:
+        warn_of_limit(max_iterations, tolerance)
     values = chain.restore(out)
     q = action_values(mdp, values, gamma=gamma)
     mean = (probabilities * np.where(mdp.feasible, q, 0.0)).sum(axis=1)

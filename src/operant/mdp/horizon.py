@@ -53,7 +53,7 @@ def backward_induction(
     problem = Problem.of(mdp, gamma, threads=threads, centered=False)
     values = np.empty((horizon + 1, mdp.states))
     policy = np.full((horizon, mdp.states), -1)
-    values[horizon] = problem.start(np.zeros(mdp.states) if final is None else final)
+    values[horizon] = problem.start(np.zeros(mdp.states) if final is None else final, "final")
     for t in reversed(range(horizon)):
         problem.improve(values[t + 1], values[t], policy[t], margin=-np.inf)
     return FiniteHorizonSolution(values, policy, horizon, problem.rows.gamma, time.perf_counter() - start_time)

@@ -11,7 +11,7 @@ from numpy.typing import ArrayLike, NDArray
 from operant.mdp.certificates import bounds_without_discount
 from operant.mdp.linear import DIRECT_UP_TO, factorize, solve_chain
 from operant.mdp.model import MDP
-from operant.mdp.problem import Problem, check_tolerance
+from operant.mdp.problem import Problem, check_tolerance, warn_of_limit
 from operant.mdp.solution import Solution
 from operant.mdp.undiscounted import check_bounded, ends, proper_policy, proper_start
 
@@ -141,6 +141,8 @@ class Iteration:
             if bounds is not None:
                 values = (bounds[0] + bounds[1]) / 2
                 converged = float((bounds[1] - bounds[0]).max(initial=0.0)) <= 2 * self.tolerance
+        if not converged and self.count >= self.limit:
+            warn_of_limit(self.limit, self.tolerance)
         return Solution(
             values=values,
             policy=self.policy,

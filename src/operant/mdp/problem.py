@@ -12,6 +12,7 @@ probabilities between `m_low` and `m_high`, and let `gamma m_high < 1`. A consta
 has the same lower bound. The rounding error bound is added on both sides.
 """
 
+import logging
 import os
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -27,11 +28,13 @@ from operant.mdp.bellman_kernels import TINY, Actions, Change, Floats, Rows, Vec
 from operant.mdp.model import MDP
 from operant.mdp.rows import Facts
 
-__all__ = ["Problem", "Workers", "check_gamma", "check_tolerance"]
+__all__ = ["Problem", "Workers", "check_gamma", "check_tolerance", "warn_of_limit"]
 
 Bools = NDArray[np.bool_]
 Arguments = TypeVarTuple("Arguments")
 Result = TypeVar("Result")
+
+logger = logging.getLogger(__name__)
 
 UNIT = float(np.finfo(np.float64).eps)
 LARGEST = 1e150
@@ -53,6 +56,15 @@ def check_tolerance(tolerance: float, max_iterations: int) -> None:
         raise ValueError(f"tolerance is {tolerance}, expected a positive number")
     if max_iterations < 1:
         raise ValueError(f"max_iterations is {max_iterations}, expected at least 1")
+
+
+def warn_of_limit(max_iterations: int, tolerance: float) -> None:
+    """Log that a solver has reached its limit before its tolerance."""
+    logger.warning(
+        "the solver stopped at max_iterations=%d without certifying the tolerance %g: raise either, or see the bounds",
+        max_iterations,
+        tolerance,
+    )
 
 
 class Workers:
@@ -195,13 +207,14 @@ class Problem:
         """Whether all rows continue with equal probability, so a constant can be added to all values."""
         return self.discounted and self.min_discount > self.max_discount * (1 - 1e-6)
 
-    def start(self, initial: ArrayLike | None) -> Floats:
+    def start(self, initial: ArrayLike | None, name: str = "initial") -> Floats:
         """Return the initial values, minus the offset: `initial`, or the lowest possible ones."""
         if initial is None:
             return np.zeros(self.states)
         values = np.asarray(initial, float)
         if values.shape != (self.states,) or not np.isfinite(values).all():
-            raise ValueError(f"initial has the shape {values.shape}, expected {self.states} finite numbers")
+            found = f"the shape {values.shape}" if values.shape != (self.states,) else "NaN or Inf"
+            raise ValueError(f"{name} has {found}, expected {self.states} finite numbers")
         return np.where(self.terminal, 0.0, values - self.offset)
 
     def restore(self, values: Floats, shift: float = 0.0) -> Floats:

@@ -86,11 +86,11 @@ def _disagreement(env: Any) -> str | None:
         return None
     try:
         env = deepcopy(env)
-    except Exception:  # noqa: BLE001 - windows and locks cannot be copied
+    except Exception:  # windows and locks cannot be copied
         env = env.unwrapped
     try:
         return _compared(env, np.random.default_rng(0))
-    except Exception as error:  # noqa: BLE001 - the environment is foreign code
+    except Exception as error:  # the environment is foreign code
         return f"its reset() or step() raised {type(error).__name__}: {error}"
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from operant.mdp import bellman_kernels, sparse
+from operant.mdp import sparse
 from operant.mdp.bellman_kernels import compiled
 from operant.mdp.linear import solve, solve_chain
 from operant.mdp.model import MDP

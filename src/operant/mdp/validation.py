@@ -130,8 +130,8 @@ def check_sums(rows: Ints, probabilities: Floats, required: Bools, *, actions: i
 def rescaled(rows: Ints, probabilities: Floats, *, actions: int) -> Floats:
     """Return probabilities normalized per row, if they sum to 1 within float32 rounding.
 
-    Rows that sum to 1 within float64 rounding are unchanged, as are those with errors beyond float32 rounding, for which
-    `check_sums` raises. Errors above `TOLERANCE` are logged.
+    Rows that sum to 1 within float64 rounding are unchanged, as are those with errors beyond float32 rounding, for
+    which `check_sums` raises. Errors above `TOLERANCE` are logged.
 
     Args:
         rows: `[n]`, the row of each probability.

@@ -29,8 +29,8 @@ class ValueLost:
         state: the state with the largest loss.
         suboptimal: number of states with a loss.
         states: number of non-terminal states.
-        left_out: number of states without a loss, because `gamma` is 1, the policy does not reach them from the start, and it
-            never ends an episode from some of them.
+        left_out: number of states without a loss, because `gamma` is 1, the policy does not reach them from the start,
+            and it never ends an episode from some of them.
         optimal: expectation of V* over the first state.
         gamma: the discount factor.
         by_state: `[S]`, V* - V^π; NaN in states that are left out.
@@ -53,8 +53,8 @@ def value_lost(mdp: MDP, policy: ArrayLike, *, gamma: float, solution: Solution 
     Args:
         mdp: the model.
         policy: `[S]` actions, or `[S, A]` probabilities.
-        gamma: the discount factor; at 1 the policy must end every episode from the start of the model. If it never ends one
-            from other states, those that it does not reach are left out.
+        gamma: the discount factor; at 1 the policy must end every episode from the start of the model. If it never ends
+            one from other states, those that it does not reach are left out.
         solution: solution of this model with this discount, if known.
 
     Raises:

@@ -3,7 +3,7 @@
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, overload
+from typing import Any, cast, overload
 
 import gymnasium
 import numpy as np
@@ -297,8 +297,9 @@ def _mask(settings: Settings, mdp: MDP | None) -> NDArray[np.bool_] | None:
         env.close()
     if error is not None:
         raise ValueError(
-            f"{settings.task} does not allow all actions in all states (info['action_mask']), which tables support only "
-            f"if the model is known: accept every action, or give the environment a table P and leave env_backend at 'auto'. It raised: {error}"
+            f"{settings.task} does not allow all actions in all states (info['action_mask']), which tables support "
+            "only if the model is known: accept every action, or give the environment a table P and leave env_backend "
+            f"at 'auto'. It raised: {error}"
         ) from error
     return None
 
@@ -308,13 +309,13 @@ def _refusal(env: gymnasium.Env[Any, Any]) -> Exception | None:
     try:
         _, info = env.reset(seed=0)
         excluded = np.flatnonzero(np.asarray(info.get("action_mask", True)) == 0)
-    except Exception:  # noqa: BLE001 - foreign code, whose error training reports
+    except Exception:  # foreign code, whose error training reports
         return None
     if not excluded.size or not isinstance(env.action_space, gymnasium.spaces.Discrete):
         return None
     try:
         env.step(env.action_space.start + excluded[0])
-    except Exception as error:  # noqa: BLE001 - foreign code
+    except Exception as error:  # foreign code
         return error
     return None
 
@@ -361,6 +362,12 @@ def learner_for(
             type.
     """
     entry = catalog.find(algorithm)
+    given: object = source
+    if isinstance(given, str | gymnasium.Env | gymnasium.vector.VectorEnv):
+        raise ValueError(
+            f"the source is a {type(cast(object, given)).__name__}, expected an MDP, a BatchEnv or Arms: make one with "
+            "operant.mdp.MDP.from_gymnasium(env), or operant.tabular.enumerated(task, seeds), which is stepped"
+        )
     if entry.package != "tabular":
         raise ValueError(f"{algorithm} is not a tabular algorithm; it belongs to operant.{entry.package}")
     if isinstance(source, Arms) != (entry.family == "bandit"):

@@ -2,8 +2,8 @@
 
 Thompson 1933, *Biometrika* 25; as algorithm 1 of Agrawal and Goyal 2012, "Analysis of Thompson sampling for the
 multi-armed bandit problem" (beta priors), and with normal priors as in their "Further optimal regret bounds" of 2013,
-which samples from a normal distribution with the variance 1 / (N + 1): the posterior of the prior N(0, 1) and rewards of
-variance 1, the defaults here. They assume rewards in [0, 1]. The prior must fit the scale of the rewards: under a prior
+which samples from a normal distribution with the variance 1 / (N + 1): the posterior of the prior N(0, 1) and rewards
+of variance 1, the defaults here. They assume rewards in [0, 1]. The prior must fit the scale of the rewards: under one
 that is too narrow, an arm whose first rewards are far above 0 can be pulled forever.
 """
 
@@ -45,8 +45,8 @@ class ThompsonConfig(StrategyConfig):
     failures: Annotated[float, Interval("[1, inf)")] = 1.0
     """Second parameter of the beta prior, at least 1."""
     prior_deviation: PositiveFloat = 1.0
-    """Standard deviation of the gaussian prior of the means, around 0. It must be as large as the means may be: otherwise
-    a bad arm can be pulled forever. Higher explores longer."""
+    """Standard deviation of the gaussian prior of the means, around 0. It must be as large as the means may be:
+    otherwise a bad arm can be pulled forever. Higher explores longer."""
     noise: PositiveFloat = 1.0
     """Standard deviation of the rewards of an arm, which the gaussian prior does not learn. Higher explores longer."""
 

@@ -335,8 +335,8 @@ class Study:
         result = trial.ended(watcher.consumed, self.settings.budget)
         if result.state == "failed" and watcher.consumed > self.settings.budget and trial.values == self._first():
             raise ValueError(
-                f"the initial values {result.reason}, since training ends with a complete iteration: raise --budget, or "
-                "shorten the iterations, e.g. with a lower --num-envs or --num-steps"
+                f"the initial values {result.reason}, since training ends with a complete iteration: raise --budget, "
+                "or shorten the iterations, e.g. with a lower --num-envs or --num-steps"
             )
         return result
 
