@@ -209,10 +209,7 @@ def objective_of(name: str) -> Objective:
     Raises:
         operant.doors.DoorError: there is no such function, or it does not take these arguments.
     """
-    form: dict[str, Any] = {
-        "expected": "a function (new, old, advantages, batch, config) -> losses [m]",
-        "arguments": 5,
-    }
+    form: dict[str, Any] = {"expected": "a function (new, old, advantages, batch, config) -> losses [m]", "arguments": 5}
     function: Any = doors.chosen(OBJECTIVES, name, group="operant.objectives", **form)
     if name in OBJECTIVES:
         return function

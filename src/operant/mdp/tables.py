@@ -28,10 +28,11 @@ _TRUSTED = ("gymnasium.envs.toy_text.", "operant.envs.")
 
 def has_table(env: gymnasium.Env[Any, Any]) -> bool:
     """Return whether `env.unwrapped.P` has the form of Gymnasium's tables: a list or dictionary of choices."""
-    table = getattr(env.unwrapped, "P", None)
+    table: object = getattr(env.unwrapped, "P", None)
     if not isinstance(table, Mapping | Sequence) or isinstance(table, str | bytes):
         return False
-    rows = cast(Sequence[object], list(table.values()) if isinstance(table, Mapping) else table)
+    listed = cast(Mapping[object, object] | Sequence[object], table)
+    rows = listed.values() if isinstance(listed, Mapping) else listed
     return all(isinstance(row, Mapping | Sequence) and not isinstance(row, str) for row in rows)
 
 
@@ -55,7 +56,7 @@ def step_limit(env: gymnasium.Env[Any, Any]) -> int | None:
     while isinstance(env, gymnasium.Wrapper):
         if isinstance(env, wrappers.TimeLimit):
             limits.append(env._max_episode_steps)  # pyright: ignore[reportPrivateUsage]
-        env = cast(gymnasium.Env[Any, Any], env.env)
+        env = env.env
     return min((limit for limit in limits if limit is not None), default=None)
 
 
@@ -79,10 +80,10 @@ def fault(env: gymnasium.Env[Any, Any]) -> str | None:
 
 def _disagreement(env: Any) -> str | None:
     """Return how sampled steps of an environment differ from its table, or None."""
-    space, states = env.observation_space, len(env.P)
-    if not isinstance(space, spaces.Discrete) or space.start != 0 or space.n != states:
-        return f"its observation space is {space}, but the table has {states} states"
-    if type(env).step is gymnasium.Env.step:
+    states = len(env.P)
+    if env.observation_space != spaces.Discrete(states):
+        return f"its observation space is {env.observation_space}, but the table has {states} states"
+    if getattr(cast(type[Any], type(env)), "step", None) is gymnasium.Env.step:
         return None
     try:
         env = deepcopy(env)
@@ -99,12 +100,13 @@ def _compared(env: Any, rng: np.random.Generator) -> str | None:
     state: int | None = None
     for _ in range(SAMPLED_STEPS):
         if state is None:
-            state = int(env.reset(seed=int(rng.integers(2**31)))[0])
+            first, _ = cast(tuple[Any, Any], env.reset(seed=int(rng.integers(2**31))))
+            state = int(first)
             if start is not None and not start[state] > 0:
                 return f"reset() returns state {state}, which has probability 0 in initial_state_distrib"
-        choices = env.P[state]
-        listed = choices.items() if isinstance(choices, Mapping) else enumerate(choices)
-        actions = [int(action) for action, outcomes in listed if len(outcomes)]
+        choices = cast(Mapping[int, Sequence[Any]] | Sequence[Sequence[Any]], env.P[state])
+        numbers = choices if isinstance(choices, Mapping) else range(len(choices))
+        actions = [action for action in numbers if len(choices[action])]
         if not actions:
             return f"step() leads to state {state}, which has no actions in P, without terminating"
         action = int(rng.choice(actions))

@@ -229,7 +229,7 @@ def dimension_of(table: Any, where: str, *, whole: bool = False) -> Dimension:
     Args:
         table: the table.
         where: its name for messages.
-        whole: whether a range has integers if the table does not say so.
+        whole: whether a range has integers by default.
 
     Raises:
         ValueError: if it is invalid.
@@ -259,7 +259,7 @@ def _is_switched_off(name: str, values: Mapping[str, Any]) -> bool:
 
 def _is_float(config: Any, name: str) -> bool:
     """Return whether a field of a configuration may be a float."""
-    annotation = get_type_hints(type(config))[name]
+    annotation = get_type_hints(cast(type[Any], type(config)))[name]
     return annotation is float or float in get_args(annotation)
 
 
