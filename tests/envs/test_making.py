@@ -223,3 +223,16 @@ def test_longer_episodes_are_truncated_by_every_backend():
         truncated = [env.step(torch.zeros(2, 1)).truncated.tolist() for _ in range(10)]
         assert truncated == [[t % 5 == 4] * 2 for t in range(10)]
     assert make("Pendulum-v1", 1, [0], max_steps=10_000).max_episode_steps == 200
+
+
+@pytest.mark.parametrize(("wrapper", "option"), [("NormalizeObservation", "obs"), ("NormalizeReward", "reward")])
+def test_wrappers_with_statistics_of_their_own_are_rejected(monkeypatch, wrapper, option):
+    def create():
+        return getattr(gymnasium.wrappers, wrapper)(gymnasium.make("CartPole-v1"))
+
+    spec = gymnasium.envs.registration.EnvSpec("OperantTestNormal-v0", entry_point=create)
+    monkeypatch.setitem(gymnasium.registry, spec.id, spec)
+    with pytest.raises(ValueError, match=f"has the wrapper {wrapper}.*use --normalize-{option}"):
+        make(spec.id, 1, [0])
+    vector = gymnasium.vector.SyncVectorEnv([create], autoreset_mode="Disabled")
+    assert GymnasiumEnv(vector, [0]).reset().shape == (1, 4)

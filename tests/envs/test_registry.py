@@ -8,7 +8,7 @@ import torch
 from gymnasium import spaces
 
 from operant.envs import EnvError, GymnasiumEnv, make, maker_like
-from operant.envs.registry import drawn, make_single, own_files, specified
+from operant.envs.registry import drawn, from_object, make_single, own_files, specified
 
 DRAWING = "step: -1\n\nS..\n.#.\n..G\n"
 
@@ -175,3 +175,24 @@ def test_the_control_suite_is_stepped_to_its_time_limit():
     assert last.truncated.all()
     assert not last.terminated.any()
     env.close()
+
+
+def test_an_environment_is_only_a_name_with_arguments():
+    assert from_object(gymnasium.make("CartPole-v1", render_mode="rgb_array"), {}) == ("CartPole-v1", {})
+    limited = gymnasium.wrappers.TimeLimit(gymnasium.make("CartPole-v1"), 7)
+    assert from_object(limited, {}) == ("CartPole-v1", {"max_episode_steps": 7})
+    lake = gymnasium.make("FrozenLake-v1", is_slippery=False)
+    assert from_object(lake, {"map_name": "8x8"}) == ("FrozenLake-v1", {"map_name": "8x8", "is_slippery": False})
+
+
+def test_an_environment_with_wrappers_that_its_name_does_not_create_is_rejected(monkeypatch):
+    env = gymnasium.wrappers.TransformReward(gymnasium.make("CartPole-v1"), lambda reward: -reward)
+    for task in (env, gymnasium.wrappers.RescaleAction(gymnasium.make("Pendulum-v1"), -1, 1).spec):
+        with pytest.raises(ValueError, match=r"has the wrappers (TransformReward|RescaleAction).*env=lambda: "):
+            from_object(task, {})
+    registered = gymnasium.wrappers.FlattenObservation(gymnasium.make("CartPole-v1")).spec
+    registered.id = "OperantTestFlat-v0"
+    monkeypatch.setitem(gymnasium.registry, registered.id, registered)
+    assert from_object(gymnasium.make(registered.id), {}) == (registered.id, {})
+    with pytest.raises(ValueError, match="has the wrappers none, .* with the wrappers FlattenObservation"):
+        from_object(gymnasium.make(registered.id).env, {})

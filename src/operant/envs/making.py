@@ -12,7 +12,7 @@ import gymnasium
 import torch
 from gymnasium.envs.registration import EnvSpec
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
-from gymnasium.wrappers import TimeLimit
+from gymnasium.wrappers import NormalizeObservation, NormalizeReward, TimeLimit
 
 from operant import doors, streams
 from operant.envs.adapter import GymnasiumEnv
@@ -21,7 +21,7 @@ from operant.envs.base import BatchEnv
 from operant.envs.checks import first_problem, needs_check
 from operant.envs.envpool import EnvPool
 from operant.envs.infos import scalars
-from operant.envs.registry import make_single, registered, specified
+from operant.envs.registry import make_single, registered, specified, wrapper_chain
 from operant.envs.tensor import TENSOR_ENVS, TensorEnv
 from operant.envs.worker_pool import WorkerPool, pooled
 from operant.envs.workers import DEADLINE
@@ -276,5 +276,23 @@ def _make_one(spec: EnvSpec, max_steps: int | None) -> gymnasium.Env[Any, Any]:
         ):  # by default MuJoCo prints warnings, and writes a file into the working directory
             mujoco.set_mju_user_warning(_warn)
     env, own = make_single(spec), spec.max_episode_steps
+    _require_no_statistics(spec, env)
     kind = _Checked if needs_check(spec) else _Plain
     return kind(env if max_steps is None or (own is not None and own <= max_steps) else TimeLimit(env, max_steps))
+
+
+def _require_no_statistics(spec: EnvSpec, env: gymnasium.Env[Any, Any]) -> None:
+    """Check that no wrapper of a single environment normalizes by statistics of its own.
+
+    Raises:
+        ValueError: there is one.
+    """
+    for wrapper in wrapper_chain(env):
+        if isinstance(wrapper, NormalizeObservation | NormalizeReward):
+            option = "obs" if isinstance(wrapper, NormalizeObservation) else "reward"
+            env.close()
+            raise ValueError(
+                f"{spec.id} has the wrapper {type(wrapper).__name__}, whose statistics would differ between "
+                "environments, start anew in evaluations and not be saved: remove it, and use "
+                f"--normalize-{option}, in Python normalize_{option}=True, of algorithms such as ppo"
+            )

@@ -10,7 +10,7 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from copy import copy
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import gymnasium
 from gymnasium.envs.registration import EnvSpec, find_highest_version, get_env_id, load_env_creator, parse_env_id
@@ -26,6 +26,9 @@ ENTRY_POINTS = "operant.environments"
 
 GYMNASIUMS_OWN = ("max_episode_steps",)
 """Keyword arguments of `gymnasium.make` itself."""
+
+MADE_BY_GYMNASIUM = ("OrderEnforcing", "PassiveEnvChecker", "TimeLimit", "HumanRendering", "RenderCollection")
+"""Wrappers that `gymnasium.make` adds itself."""
 
 _INSTALLED = ("operant", "gymnasium", "__main__")
 """Modules that are not recorded as files of an environment, such as a training script, which contains other code."""
@@ -72,8 +75,10 @@ def drawn(task: Any, env_kwargs: Mapping[str, Any]) -> tuple[Any, Mapping[str, A
 def from_object(task: Any, env_kwargs: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
     """Return name and keyword arguments of an `EnvSpec`, or of an environment created from one.
 
+    The environment itself is not used: others are created by its name. Its render mode is left out.
+
     Raises:
-        ValueError: the object is neither, or its spec is incomplete.
+        ValueError: the object is neither, its spec is incomplete, or it has wrappers that the name does not create.
     """
     spec = task.spec if isinstance(task, gymnasium.Env) else task
     if not isinstance(spec, EnvSpec) or spec.entry_point is None:
@@ -84,10 +89,39 @@ def from_object(task: Any, env_kwargs: Mapping[str, Any]) -> tuple[str, dict[str
     known = gymnasium.registry.get(spec.id)
     if known is not None and known.entry_point != spec.entry_point:
         known = None
+    created = [] if known is None else [wrapper.name for wrapper in known.additional_wrappers]
+    if (added := _added_wrappers(task)) != created:
+        raise ValueError(
+            f"{spec.id} has the wrappers {', '.join(added) or 'none'}, but training creates its environments by name, "
+            f"with the wrappers {', '.join(created) or 'none'}: pass a function that creates it, such as "
+            "env=lambda: MyWrapper(gymnasium.make(...))"
+        )
     limit = {"max_episode_steps": spec.max_episode_steps}
     if spec.max_episode_steps is None or (known is not None and known.max_episode_steps == spec.max_episode_steps):
         limit = {}
-    return spec.id if known is not None else doors.named(spec.entry_point), {**limit, **spec.kwargs, **env_kwargs}
+    own = {name: value for name, value in spec.kwargs.items() if name != "render_mode"}
+    return spec.id if known is not None else doors.named(spec.entry_point), {**limit, **own, **env_kwargs}
+
+
+def wrapper_chain(env: gymnasium.Env[Any, Any]) -> list[gymnasium.Wrapper[Any, Any, Any, Any]]:
+    """Return the Gymnasium wrappers of an environment, outermost first."""
+    found: list[gymnasium.Wrapper[Any, Any, Any, Any]] = []
+    while isinstance(env, gymnasium.Wrapper):
+        found.append(cast("gymnasium.Wrapper[Any, Any, Any, Any]", env))
+        env = env.env
+    return found
+
+
+def _added_wrappers(task: EnvSpec | gymnasium.Env[Any, Any]) -> list[str]:
+    """Return the names of the wrappers outside those of `gymnasium.make`, innermost first.
+
+    Those inside belong to the environment, whose entry point creates them.
+    """
+    if isinstance(task, EnvSpec):
+        return [wrapper.name for wrapper in task.additional_wrappers]
+    names = [type(wrapper).__name__ for wrapper in wrapper_chain(task)]
+    outside = names[: names.index("OrderEnforcing")] if "OrderEnforcing" in names else names
+    return [name for name in reversed(outside) if name not in MADE_BY_GYMNASIUM]
 
 
 def make_single(spec: EnvSpec, *, render_mode: str | None = None) -> gymnasium.Env[Any, Any]:
