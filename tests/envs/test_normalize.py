@@ -183,7 +183,7 @@ def test_rewards_can_be_scaled_whatever_the_observations():
 
 
 def test_invalid_rows_do_not_enter():
-    """With NEXT_STEP autoreset, the statistics are those of the valid rows."""
+    """With NEXT_STEP autoreset, rewards are those of valid rows, and observations those that actions follow."""
     make_one = partial(gymnasium.make, "CartPole-v1", max_episode_steps=6)
 
     def fresh():
@@ -200,7 +200,7 @@ def test_invalid_rows_do_not_enter():
         step, ours = raw.step(action), env.step(action)
         invalid += int((~step.valid).sum())
         returns = torch.where(step.valid, GAMMA * returns + step.reward, returns)
-        obs.append(step.obs[step.valid])
+        obs.append(step.obs[~(step.terminated | step.truncated)])
         all_returns.append(returns[step.valid])
         returns = torch.where(step.terminated | step.truncated, 0.0, returns)
         assert torch.equal(ours.valid, step.valid)
@@ -208,6 +208,32 @@ def test_invalid_rows_do_not_enter():
     torch.testing.assert_close(env._obs_moments.mean[0, 0], torch.cat(obs).double().mean(0))
     torch.testing.assert_close(env._return_moments.mean[0, 0], torch.cat(all_returns).mean())
     torch.testing.assert_close(env._return_moments.variance()[0, 0], torch.cat(all_returns).var(correction=0))
+
+
+class Brief(gymnasium.Env):
+    """Episodes of one step, from 5 to 0."""
+
+    observation_space = gymnasium.spaces.Box(0, 5, (1,))
+    action_space = gymnasium.spaces.Discrete(2)
+
+    def reset(self, *, seed=None, options=None):
+        return np.full(1, 5, np.float32), {}
+
+    def step(self, action):
+        return np.zeros(1, np.float32), 1.0, True, False, {}
+
+
+@pytest.mark.parametrize("mode", AutoresetMode)
+def test_every_autoreset_mode_counts_first_observations_and_not_final_ones(mode):
+    env = Normalize(GymnasiumEnv(SyncVectorEnv([Brief] * 2, autoreset_mode=mode), [1, 2]), seeds=1, gamma=GAMMA)
+    env.reset()
+    for _ in range(6):
+        step = env.step(torch.zeros(2, dtype=torch.int64))
+        assert step.obs.shape == step.final_obs.shape == (2, 1)
+    steps = 6 if mode is not AutoresetMode.NEXT_STEP else 3
+    assert env._obs_moments.mean.item() == 5.0
+    assert env._obs_moments.count.item() == 2 * (1 + steps)
+    assert env._return_moments.count.item() == 2 * steps
 
 
 def test_wrong_arguments_are_named():

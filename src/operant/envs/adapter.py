@@ -54,6 +54,7 @@ class GymnasiumEnv:
             and shapes have at most one axis.
         device: device of observations and actions.
         always_valid: false in mode NEXT_STEP, and if lost workers are replaced.
+        resets_late: whether environments reset themselves one step after the end of an episode (NEXT_STEP).
         begins_anew: whether the last loaded state was one `without_episodes`.
         env_kwargs: keyword arguments of the environments' constructor.
         spec: spec of the task; None unless created by `operant.envs.make`.
@@ -95,7 +96,8 @@ class GymnasiumEnv:
         self._workers = Workers(env, task=self.task, deadline=deadline)
         self.rows, self.device = env.num_envs, torch.device(device)
         restarts = isinstance(env.unwrapped, PooledVectorEnv) and env.unwrapped.pool.lost_workers == "restart"
-        self.always_valid = self._mode is not AutoresetMode.NEXT_STEP and not restarts
+        self.resets_late = self._mode is AutoresetMode.NEXT_STEP
+        self.always_valid = not self.resets_late and not restarts
         self._observations = ObservationFormat.of(spaces_of(env).single_observation_space, self.device)
         self.observation_space = self._observations.space
         self._gymnasium_actions = GymnasiumActions.of(spaces_of(env).single_action_space)

@@ -8,9 +8,10 @@ import torch
 from gymnasium import spaces
 from torch import Tensor
 
+from operant.envs.adapter import GymnasiumEnv
 from operant.envs.base import BatchEnv, Step, Tree
 from operant.envs.spaces import SpaceError, is_box
-from operant.envs.wrapper import Wrapper
+from operant.envs.wrapper import Wrapper, unwrapped
 from operant.state import Resumable
 
 
@@ -79,8 +80,8 @@ class Normalize(Wrapper):
     Observations become `clip((obs - mean) / sqrt(variance + epsilon))`. Rewards are divided by the standard deviation
     of the running discounted return `R <- gamma R + r`, which starts at 0 in each episode, without centering
     (Engstrom et al. 2020, "Implementation matters in deep policy gradients", arXiv 2005.12729, algorithm 1). A new
-    observation or return is added to the statistics before it is scaled. Final observations are only scaled; invalid
-    steps, NaN and Inf are not added. `Step.score` is unchanged. In evaluations the statistics are fixed.
+    observation or return is added to the statistics before it is scaled. Final observations are only scaled, in every
+    autoreset mode; lost steps, NaN and Inf are not added. `Step.score` is unchanged. In evaluations the statistics are fixed.
 
     Attributes:
         observation_space: box of [-clip, clip] if observations are scaled.
@@ -126,6 +127,8 @@ class Normalize(Wrapper):
                 "disable it, or add a wrapper whose observation space is a Box"
             )
         super().__init__(env)
+        inner = unwrapped(env)
+        self._resets_late = isinstance(inner, GymnasiumEnv) and inner.resets_late
         self._seeds, self._gamma = seeds, gamma
         self._observations, self._rewards = observations, rewards
         self._clip, self._epsilon = clip, epsilon
@@ -182,15 +185,16 @@ class Normalize(Wrapper):
         step = self.env.step(actions)
         valid = None if self.always_valid else step.valid.view_as(self._returns)
         reward = self._new_reward(step, valid) if self._rewards else step.reward
-        obs = self._new_obs(step.obs, valid)
+        begun = ~(step.terminated | step.truncated).view_as(self._returns) if self._resets_late else valid
+        obs = self._new_obs(step.obs, begun)
         final_obs = obs if step.final_obs is step.obs else self.normalize(step.final_obs)
         return step._replace(obs=obs, reward=reward, final_obs=final_obs)
 
-    def _new_obs(self, obs: Tree, valid: Tensor | None) -> Tree:
+    def _new_obs(self, obs: Tree, counted: Tensor | None) -> Tree:
         if self._observations and self.training:
             rows = self._by_seed(cast(Tensor, obs))
             finite = rows.isfinite().flatten(2).all(2)
-            self._obs_moments.update(rows, finite if valid is None else finite & valid)
+            self._obs_moments.update(rows, finite if counted is None else finite & counted)
         return self.normalize(obs)
 
     def _new_reward(self, step: Step, valid: Tensor | None) -> Tensor:
