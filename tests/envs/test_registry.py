@@ -194,5 +194,5 @@ def test_an_environment_with_wrappers_that_its_name_does_not_create_is_rejected(
     registered.id = "OperantTestFlat-v0"
     monkeypatch.setitem(gymnasium.registry, registered.id, registered)
     assert from_object(gymnasium.make(registered.id), {}) == (registered.id, {})
-    with pytest.raises(ValueError, match="has the wrappers none, .* with the wrappers FlattenObservation"):
+    with pytest.raises(ValueError, match=r"has the wrappers none, .* with the wrappers FlattenObservation"):
         from_object(gymnasium.make(registered.id).env, {})

@@ -304,8 +304,8 @@ class GymnasiumEnv:
             f"{self.task} cannot be restored: environments {rows}, replayed from the same seeds with the same actions, "
             f"{what}. The environment is not deterministic given its reset seed, or its version has changed. "
             "The policy can still be evaluated and watched, but training cannot be resumed: let the environment draw "
-            "random numbers only from self.np_random, which super().reset(seed=seed) seeds, and its wrappers keep nothing "
-            "from one episode to the next, and train again"
+            "random numbers only from self.np_random, which super().reset(seed=seed) seeds, let its wrappers keep "
+            "nothing from one episode to the next, and train again"
         )
 
     def _require_replay(self) -> None:

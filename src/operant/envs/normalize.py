@@ -81,7 +81,8 @@ class Normalize(Wrapper):
     of the running discounted return `R <- gamma R + r`, which starts at 0 in each episode, without centering
     (Engstrom et al. 2020, "Implementation matters in deep policy gradients", arXiv 2005.12729, algorithm 1). A new
     observation or return is added to the statistics before it is scaled. Final observations are only scaled, in every
-    autoreset mode; lost steps, NaN and Inf are not added. `Step.score` is unchanged. In evaluations the statistics are fixed.
+    autoreset mode; lost steps, NaN and Inf are not added. `Step.score` is unchanged. In evaluations the
+    statistics are fixed.
 
     Attributes:
         observation_space: box of [-clip, clip] if observations are scaled.

@@ -112,7 +112,7 @@ def wrapper_chain(env: gymnasium.Env[Any, Any]) -> list[gymnasium.Wrapper[Any, A
     return found
 
 
-def _added_wrappers(task: EnvSpec | gymnasium.Env[Any, Any]) -> list[str]:
+def _added_wrappers(task: Any) -> list[str]:
     """Return the names of the wrappers outside those of `gymnasium.make`, innermost first.
 
     Those inside belong to the environment, whose entry point creates them.
