@@ -440,9 +440,22 @@ def test_the_best_policies_are_kept(tmp_path, algorithm, task, values):
     for place in range(seeds):
         scores = [record["scores"][place] for record in records]
         assert best.consumed[place] == records[scores.index(max(scores))]["consumed"]
-        assert best.evaluate(2).scores[place] == pytest.approx(max(scores))
+        assert best.experiment.evaluate(2).scores[place] == pytest.approx(max(scores))
     assert operant.load(trained.run.path).consumed is None
     best.close()
+
+
+def test_the_best_policies_are_evaluated_in_other_episodes_than_those_that_selected_them(tmp_path):
+    trained = train(tmp_path / "run", evaluate_every=64, evaluate_episodes=2)
+    best = operant.load(trained.run.path, best=True)
+    selecting = best.experiment.evaluate(20, backend="gymnasium")
+    scored = best.evaluate(20, backend="gymnasium")
+    assert scored.scores != selecting.scores
+    assert scored.scores == best.evaluate(20, backend="gymnasium").scores
+    last = operant.load(trained.run.path)
+    assert last.evaluate(20).scores == last.experiment.evaluate(20).scores == trained.evaluate(20).scores
+    for each in (best, last, trained):
+        each.close()
 
 
 def test_the_best_policies_are_the_same_after_an_interruption(tmp_path):

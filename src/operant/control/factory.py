@@ -94,6 +94,7 @@ class Experiment:
         *,
         backend: str | None = None,
         wrappers: Sequence[str] = (),
+        purpose: str = "evaluation",
         interrupted: Callable[[], bool] = lambda: False,
     ) -> Evaluation:
         """Evaluate the greedy policies in separate environments, with the same episodes at every call.
@@ -102,6 +103,7 @@ class Experiment:
             episodes: episodes per seed. Default: that of the settings.
             backend: "tensor" or "gymnasium" (see `operant.envs.make`). Default: that of the settings.
             wrappers: names of additional wrappers, inside those of the run.
+            purpose: purpose of the random numbers of the episodes; another one gives others.
             interrupted: function polled during the evaluation; if it returns True, the evaluation stops.
 
         Raises:
@@ -114,7 +116,7 @@ class Experiment:
             settings,
             _evaluation_rows(episodes),
             backend=backend or settings.env_backend,
-            purpose="evaluation",
+            purpose=purpose,
             device=self.device,
             pool=self.pool,
             max_steps=(longest := settings.evaluate_max_steps or LONGEST_EPISODE),

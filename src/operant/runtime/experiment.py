@@ -84,7 +84,12 @@ class Collecting(Protocol):
         ...
 
     def evaluate(
-        self, episodes: int | None = None, *, backend: str | None = None, wrappers: Sequence[str] = ()
+        self,
+        episodes: int | None = None,
+        *,
+        backend: str | None = None,
+        wrappers: Sequence[str] = (),
+        purpose: str = "evaluation",
     ) -> Evaluation:
         """Evaluate all seeds, in environments with additional wrappers (see `operant.envs.wrapped`)."""
         ...

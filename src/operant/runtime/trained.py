@@ -23,6 +23,9 @@ from operant.runtime.weights import Best
 EPISODES = 100
 """Default number of episodes per seed of evaluations after training."""
 
+OF_BEST = "evaluation of the best"
+"""Purpose of the random numbers with which best policies are evaluated after training."""
+
 
 @dataclass(frozen=True)
 class Trained(LearnedTables):
@@ -51,6 +54,9 @@ class Trained(LearnedTables):
     def evaluate(self, episodes: int | None = None, *, backend: str | None = None, wrappers: Any = ()) -> Evaluation:
         """Evaluate the policies of all seeds with greedy actions.
 
+        The random streams of the episodes are those of the evaluations during training. Best policies of deep control,
+        which were selected by these, get others.
+
         Args:
             episodes: number of episodes per seed, or of held-out examples. Default: 100 episodes, or all examples.
             backend: backend of the environments, "tensor" or "gymnasium"; ignored for language models. Default: the
@@ -69,11 +75,13 @@ class Trained(LearnedTables):
         if episodes < 1:
             raise ValueError(f"episodes must be at least 1, got {episodes}")
         names: tuple[str, ...] = doors.named((wrappers,) if isinstance(wrappers, str) else tuple(wrappers))
-        if not names:
-            return self.experiment.evaluate(episodes, backend=backend)
-        if not isinstance(self.experiment, Collecting):
+        if isinstance(self.experiment, Collecting):
+            purpose = "evaluation" if self.consumed is None else OF_BEST
+            collecting = cast(Collecting, self.experiment)
+            return collecting.evaluate(episodes, backend=backend, wrappers=names, purpose=purpose)
+        if names:
             raise ValueError(f"wrappers are for deep control, but this is a run of {self.run.entry.name}: {names}")
-        return cast(Collecting, self.experiment).evaluate(episodes, backend=backend, wrappers=names)
+        return self.experiment.evaluate(episodes, backend=backend)
 
     def predict(
         self,
