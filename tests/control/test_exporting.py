@@ -114,3 +114,24 @@ def test_a_recurrent_policy_is_rejected(tmp_path):
         pytest.raises(ValueError, match="perceptrons of one vector, got StackedGRU"),
     ):
         network_of(trained.experiment, 0)
+
+
+def test_a_vote_of_several_networks_is_rejected(tmp_path):
+    common = {"seeds": 1, "budget": 64, "evaluate_episodes": 1, "evaluate_every": 64, "progress": "silent"}
+    trained = operant.train("bootstrapped-dqn", "CartPole-v1", run=tmp_path / "run", **common, **OFF_POLICY)
+    with closing(trained), pytest.raises(ValueError, match="that of BootstrappedDQN is a vote of several"):
+        network_of(trained.experiment, 0)
+
+
+def test_files_with_other_actions_than_the_policy_are_rejected(tmp_path):
+    common = {"seeds": 1, "budget": 32, "evaluate_episodes": 1, "evaluate_every": 32, "progress": "silent"}
+    trained = operant.train("ppo", "CartPole-v1", run=tmp_path / "run", **common, **ON_POLICY)
+    network = network_of(trained.experiment, 0)
+
+    def predict(observations):
+        return trained.predict(observations)[0]
+
+    with closing(trained):
+        write_policy(trained.run.settings, 0, network, tmp_path, predict=predict)
+        with pytest.raises(ValueError, match="the exported policy gives other actions than the policy: "):
+            write_policy(trained.run.settings, 0, network, tmp_path, predict=lambda given: 1 - predict(given))

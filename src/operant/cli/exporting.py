@@ -23,8 +23,8 @@ class ExportOptions(Opening):
 
     Language models are written in Hugging Face's format: safetensors, configuration and tokenizer; adapters separately,
     as in peft. `--model FOLDER` starts training from it. Networks and tables are written as the greedy policy in
-    safetensors with a Python module that needs only NumPy; tables also as CSV; networks also as ONNX or TorchScript,
-    whose outputs are compared with the policy.
+    safetensors with a Python module that needs only NumPy; tables also as CSV; networks also as ONNX or TorchScript.
+    The actions of exported networks are compared with those of the policy.
     """
 
     run: tyro.conf.Positional[Path]
@@ -116,17 +116,18 @@ def _write_policy(options: ExportOptions, run: "Run", seed: int, folder: Path) -
             write_policy(settings, seed, table_of(actions), folder)
             known = learner.learns_values and learner.learns_action_values
             write_table(folder / "table.csv", actions, learner.q[index] if known else None)
-        elif options.format != "safetensors":
+            return
+
+        def predict(observations: Any) -> Any:
+            return trained.predict(observations, seed_index=index)[0]
+
+        if options.format != "safetensors":
             from operant.control.exporting import module_of_policy
             from operant.runtime.graphs import write_graph
 
             policy = module_of_policy(trained.experiment, index)
-
-            def predict(observations: Any) -> Any:
-                return trained.predict(observations, seed_index=index)[0]
-
             write_graph(settings, seed, policy, folder, form=options.format, predict=predict)
         else:
             from operant.control.exporting import network_of
 
-            write_policy(settings, seed, network_of(trained.experiment, index), folder)
+            write_policy(settings, seed, network_of(trained.experiment, index), folder, predict=predict)

@@ -60,6 +60,11 @@ def _parts(experiment: Any, index: int) -> Parts:
     require_bare(experiment.env)
     learner = experiment.learner
     if isinstance(learner, DQN):
+        if learner.online.prior is not None:
+            raise ValueError(
+                f"export supports policies of one network, but that of {type(learner).__name__} is a vote of several: "
+                "use `operant.load(run).predict`"
+            )
         shape, skipped = learner.online.shape, int(learner.online.shape.dueling)
         affine = {} if shape.affine is None else {"affine.shift": shape.affine[0], "affine.scale": shape.affine[1]}
         return (

@@ -54,6 +54,10 @@ class Policy:
         actions = self._actions(given[None] if single else given)
         return actions[0] if single else actions
 
+    def scores(self, observations: Any) -> Any:
+        """Return the outputs of the network `[N, all choices]` for N observations: the greatest of each choice acts."""
+        return self._outputs(self._seen(np.asarray(observations)))
+
     def _actions(self, observations: Any) -> Any:
         """Return the actions for observations `[N, ...]`, in the action space."""
         action, tensors = self.facts["action"], self.tensors

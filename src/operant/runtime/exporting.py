@@ -3,9 +3,11 @@
 import csv
 import json
 import shutil
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
+import gymnasium
 import numpy as np
 import torch
 from gymnasium import spaces
@@ -21,8 +23,22 @@ from operant.runtime.settings import Settings
 Network = tuple[dict[str, Any], dict[str, Tensor]]
 """Network in the format of `operant.runtime.exported_policy.Policy`: JSON values, and tensors by name."""
 
+Arrays = Sequence[NDArray[Any]]
 
-def write_policy(settings: Settings, seed: int, network: Network, folder: Path) -> list[str]:
+TRIALS = (1, 7, 64)
+"""Numbers of random observations on which an exported policy is compared with the policy."""
+RTOL, ATOL = 1e-4, 1e-5
+"""Tolerance of actions and scores; actions whose scores differ by less are equivalent."""
+
+
+def write_policy(
+    settings: Settings,
+    seed: int,
+    network: Network,
+    folder: Path,
+    *,
+    predict: Callable[[NDArray[Any]], NDArray[Any]] | None = None,
+) -> list[str]:
     """Write the greedy policy of one seed: `policy.py`, `policy.json` and `policy.safetensors`.
 
     Args:
@@ -30,12 +46,14 @@ def write_policy(settings: Settings, seed: int, network: Network, folder: Path) 
         seed: seed of the policy.
         network: network of the policy.
         folder: existing folder.
+        predict: function that returns the policy's greedy actions for observations `[N, ...]`, with which the files
+            are compared. Default: no comparison.
 
     Returns:
         The names of the files.
 
     Raises:
-        ValueError: the observation or action space is not supported.
+        ValueError: the observation or action space is not supported, or the files give other actions than `predict`.
     """
     env = make_single(specified(settings.task, settings.env_kwargs))
     env.close()
@@ -47,7 +65,31 @@ def write_policy(settings: Settings, seed: int, network: Network, folder: Path) 
     (folder / "policy.json").write_text(json.dumps(facts, indent=1) + "\n", encoding="utf-8")
     save_file(every, folder / "policy.safetensors")
     shutil.copyfile(exported_policy.__file__, folder / "policy.py")
+    if predict is not None:
+        _compare(exported_policy.Policy(folder), env, predict)
     return sorted(path.name for path in folder.iterdir())
+
+
+def _compare(
+    policy: exported_policy.Policy,
+    env: gymnasium.Env[Any, Any],
+    predict: Callable[[NDArray[Any]], NDArray[Any]],
+) -> None:
+    """Compare an exported policy with `predict` on random observations.
+
+    Raises:
+        ValueError: it gives other actions.
+    """
+    facts = policy.facts | {"first": np.asarray(getattr(env.action_space, "start", 0)).ravel().tolist()}
+    for given in (random_observations(env.observation_space, count) for count in TRIALS):
+        scores = [policy.scores(given)] if facts["kind"] == "choices" else []
+        require_same(
+            facts,
+            [policy.predict(given), *scores],
+            [predict(given), *scores],
+            what="the exported policy",
+            reason="its actions are not those of its network alone, such as in a subclass with its own distribution",
+        )
 
 
 def require_bare(env: BatchEnv | None) -> None:
@@ -118,3 +160,49 @@ def action_form(space: spaces.Space[Any]) -> tuple[dict[str, Any], dict[str, Ten
     elif isinstance(space, spaces.Box):
         found = {f"action.{name}": torch.as_tensor(getattr(own, name).astype(np.float64)) for name in ("low", "high")}
     return {"shape": list(space.shape or ()), "dtype": str(own.dtype)}, found
+
+
+def random_observations(space: spaces.Space[Any], count: int) -> NDArray[Any]:
+    """Draw `count` random observations: normal numbers clipped to the bounds of boxes."""
+    rng, own = np.random.default_rng(count), cast(Any, space)
+    if isinstance(space, spaces.Box) and np.issubdtype(own.dtype, np.floating):
+        drawn: Any = rng.normal(0.0, 3.0, size=(count, *own.shape))
+        return np.clip(drawn, own.low, own.high).astype(own.dtype)
+    own.seed(count)
+    return np.stack([np.asarray(own.sample()) for _ in range(count)])
+
+
+def require_same(facts: dict[str, Any], found: Arrays, expected: Arrays, *, what: str, reason: str) -> None:
+    """Check that an exported policy gives the same actions as the policy.
+
+    Args:
+        facts: preprocessing and postprocessing, in the format of `operant.runtime.exported_policy`.
+        found: actions and, of discrete ones, their scores.
+        expected: the same of the policy.
+        what: the exported policy, for errors.
+        reason: likely reason of a difference.
+
+    Raises:
+        ValueError: actions differ by more than rounding.
+    """
+    same = [
+        one.shape == two.shape and np.allclose(one, two, RTOL, ATOL) for one, two in zip(found, expected, strict=True)
+    ]
+    if facts["kind"] == "choices" and len(found) > 1 and same[1]:
+        same[0] = found[0].shape == expected[0].shape and _ties(facts, found, expected)
+    if not all(same) or found[0].dtype != expected[0].dtype:
+        raise ValueError(f"{what} gives other actions than the policy: {reason}; use `operant.load(run).predict`")
+
+
+def _ties(facts: dict[str, Any], found: Arrays, expected: Arrays) -> bool:
+    """Return whether differing actions have equal scores up to rounding."""
+    rows, first = len(found[0]), 0
+    starts = np.broadcast_to(np.asarray(facts.get("first", 0)).ravel(), len(facts["choices"]))
+    pairs = zip(found[0].reshape(rows, -1).T, expected[0].reshape(rows, -1).T, facts["choices"], starts, strict=True)
+    for one, two, count, start in pairs:
+        scores = found[1][:, first : first + count]
+        left, right = (scores[np.arange(rows), np.asarray(side, np.int64) - start] for side in (one, two))
+        if not np.allclose(left, right, RTOL, ATOL):
+            return False
+        first += count
+    return True

@@ -10,23 +10,24 @@ from typing import Any, Literal, cast
 
 import numpy as np
 import torch
-from gymnasium import spaces
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from operant.envs import Features, is_picture
 from operant.envs.registry import make_single, specified
-from operant.runtime.exporting import action_form, observation_form
+from operant.runtime.exporting import (
+    TRIALS,
+    Arrays,
+    action_form,
+    observation_form,
+    random_observations,
+    require_same,
+)
 from operant.runtime.settings import Settings
 
 Format = Literal["onnx", "torchscript"]
-Arrays = Sequence[NDArray[Any]]
 
 FILES: dict[str, str] = {"onnx": "policy.onnx", "torchscript": "policy.pt"}
-TRIALS = (1, 7, 64)
-"""Numbers of random observations on which an exported graph is compared with the policy."""
-RTOL, ATOL = 1e-4, 1e-5
-"""Tolerance of actions and scores; actions whose scores differ by less are equivalent."""
 
 
 class GreedyPolicy(nn.Module):
@@ -129,7 +130,7 @@ def write_graph(
     image = is_picture(env.observation_space)
     seen = Features.of(env.observation_space, env.action_space).encode if image else None
     module = GreedyPolicy(network, facts, tensors | ends, seen)
-    trials = [_observations(env.observation_space, count) for count in TRIALS]
+    trials = [random_observations(env.observation_space, count) for count in TRIALS]
     scores = "probabilities" if facts.get("scores") == "logits" else facts.get("scores")
     names = ["action", *([str(scores)] if scores else [])]
     file = folder / FILES[form]
@@ -146,21 +147,17 @@ def write_graph(
     for given, outputs in zip(trials, found, strict=True):
         with torch.no_grad():
             ours = [part.numpy() for part in module(torch.as_tensor(given))]
-        _require_same(facts, outputs, [predict(given), *ours[1:]], form)
+        require_same(
+            facts,
+            outputs,
+            [predict(given), *ours[1:]],
+            what=f"the exported {form} graph",
+            reason=f"its network has operations that {form} cannot represent, such as control flow on observations",
+        )
     about = {"observation": {"shape": facts["observation"]["shape"], "dtype": str(env.observation_space.dtype)}}
     about |= {"action": action, "inputs": ["observation"], "outputs": names, "file": file.name, "format": form}
     about |= {"algorithm": settings.algorithm, "task": settings.task, "seed": seed}
     (folder / "policy.json").write_text(json.dumps(about, indent=1) + "\n", encoding="utf-8")
-
-
-def _observations(space: spaces.Space[Any], count: int) -> NDArray[Any]:
-    """Draw `count` random observations: normal numbers clipped to the bounds of boxes."""
-    rng, own = np.random.default_rng(count), cast(Any, space)
-    if isinstance(space, spaces.Box) and np.issubdtype(own.dtype, np.floating):
-        drawn: Any = rng.normal(0.0, 3.0, size=(count, *own.shape))
-        return np.clip(drawn, own.low, own.high).astype(own.dtype)
-    own.seed(count)
-    return np.stack([np.asarray(own.sample()) for _ in range(count)])
 
 
 def _write_torchscript(module: nn.Module, example: Tensor, file: Path, names: Sequence[str]) -> None:
@@ -214,35 +211,3 @@ def _read_onnx(file: Path) -> Callable[[NDArray[Any]], Arrays]:
         return evaluator.run(None, {"observation": given})
 
     return run
-
-
-def _require_same(facts: dict[str, Any], found: Arrays, expected: Arrays, form: str) -> None:
-    """Check that a graph gives the same actions as the policy.
-
-    Raises:
-        ValueError: actions differ by more than rounding.
-    """
-    same = [
-        one.shape == two.shape and np.allclose(one, two, RTOL, ATOL) for one, two in zip(found, expected, strict=True)
-    ]
-    if facts["kind"] == "choices" and len(found) > 1 and same[1]:
-        same[0] = found[0].shape == expected[0].shape and _ties(facts, found, expected)
-    if not all(same) or found[0].dtype != expected[0].dtype:
-        raise ValueError(
-            f"the exported {form} graph gives other actions than the policy: its network has operations that {form} "
-            "cannot represent, such as control flow on observations; use `operant.load(run).predict`"
-        )
-
-
-def _ties(facts: dict[str, Any], found: Arrays, expected: Arrays) -> bool:
-    """Return whether differing actions have equal scores up to rounding."""
-    rows, first = len(found[0]), 0
-    starts = np.broadcast_to(np.asarray(facts.get("first", 0)).ravel(), len(facts["choices"]))
-    pairs = zip(found[0].reshape(rows, -1).T, expected[0].reshape(rows, -1).T, facts["choices"], starts, strict=True)
-    for one, two, count, start in pairs:
-        scores = found[1][:, first : first + count]
-        left, right = (scores[np.arange(rows), np.asarray(side, np.int64) - start] for side in (one, two))
-        if not np.allclose(left, right, RTOL, ATOL):
-            return False
-        first += count
-    return True
