@@ -4,7 +4,6 @@ import importlib
 import pytest
 
 from operant import catalog
-from operant.catalog.foreign_names import COMMON, CONTROL, TABULAR
 from operant.catalog.names import FOREIGN, Suggestion, hint, suggest
 from operant.runtime.settings import Settings
 
@@ -24,7 +23,7 @@ def fields_of(package):
 
 @pytest.mark.parametrize(
     ("table", "package"),
-    [(COMMON, ""), (CONTROL, "control"), (TABULAR, "tabular"), (FOREIGN["language"], "language")],
+    [(FOREIGN[package], package) for package in ("control", "tabular", "language")],
 )
 def test_every_foreign_name_leads_to_a_field_of_ours(table, package):
     ours = {field.name for field in dataclasses.fields(Settings)} | {"seed", "run", "init", "preset", "progress"}
@@ -143,3 +142,27 @@ def test_hints_are_those_of_the_algorithm(algorithm, word, said):
 def test_hints_name_all_options_that_the_algorithm_has_and_explain_them(word, known, said):
     assert said in hint(word, known, GRPO, flags=True)
     assert said.replace("--", "").replace("-", "_") in hint(word, known, GRPO).replace("-", "_")
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "word", "said"),
+    [
+        ("ppo", "--batch-size", "--num-minibatches (their number: --num-envs * --num-steps / batch size)"),
+        ("ppo", "--minibatch-size", "--num-minibatches (their number: --num-envs * --num-steps / batch size)"),
+        ("dqn", "--minibatch-size", "DQN calls it --batch-size"),
+        ("sac", "--polyak", "SAC calls it --tau (1 - polyak)"),
+        ("sac", "--alpha-init", ": no equivalent; the learned temperature starts at 1, and --ent-coef fixes it"),
+        ("ppo", "--kl-target", "PPO calls it --kl-coef-target"),
+        ("trpo", "--kl-target", "TRPO calls it --target-kl"),
+        ("dqn", "--epsilon-decay", "--exploration-fraction (a share of the budget, not a factor per step)"),
+        ("dqn", "--target-network-frequency", "--target-update-interval (gradient steps, not environment steps)"),
+        ("ppo", "--save-freq", "--checkpoint-seconds (seconds, not steps)"),
+        ("ppo", "--resume-from", ": `operant resume RUN`"),
+        ("q-learning", "--resume-from", ": `operant resume RUN`"),
+    ],
+)
+def test_hints_convert_other_quantities(algorithm, word, said):
+    entry = catalog.find(algorithm)
+    kind = getattr(importlib.import_module(entry.module), entry.config)
+    known = {field.name for field in (*dataclasses.fields(kind), *dataclasses.fields(Settings))}
+    assert hint(word, known, entry, flags=True).endswith(said)

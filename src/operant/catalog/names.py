@@ -8,28 +8,33 @@ from operant.catalog.algorithm import Algorithm
 from operant.catalog.foreign_language import LANGUAGE, OF_ALGORITHM
 from operant.catalog.foreign_names import COMMON, CONTROL, TABULAR
 
-_WITHOUT = ("no equivalent", "always on", "every run", "the model that", "`operant resume")
-"""Prefix of an entry of `LANGUAGE` without an option."""
+_WITHOUT = ("no equivalent", "always on", "every ", "the model that", "`operant resume")
+"""Prefix of an entry without an option."""
 
 
 _PART = re.compile(r"(^|,? (?:and |or )?)(\w+)((?: \([^)]*\))?)")
-"""Conjunction, option and explanation in an entry of `LANGUAGE`."""
+"""Conjunction, option and explanation in an entry."""
 
 
 def _parts(answer: str) -> list[tuple[str, str, str]]:
-    """Return the options in an entry of `LANGUAGE`, each with the conjunction before and the explanation after it."""
+    """Return the options in an entry, each with the conjunction before and the explanation after it."""
     return [] if answer.startswith(_WITHOUT) else _PART.findall(answer)
 
 
 def _options(answer: str) -> str:
-    """Return the options in an entry of `LANGUAGE`, without its explanations."""
+    """Return the options in an entry, without its explanations."""
     return " ".join(option for _, option, _ in _parts(answer))
 
 
-FOREIGN: Mapping[str, Mapping[str, str]] = {
+_ANSWERS: Mapping[str, Mapping[str, str]] = {
     "control": {**COMMON, **CONTROL},
     "tabular": {**COMMON, **TABULAR},
-    "language": {**COMMON, **{name: _options(answer) for name, answer in LANGUAGE.items()}},
+    "language": {**COMMON, **LANGUAGE},
+}
+"""Entries of other libraries' names, by the package of an algorithm."""
+
+FOREIGN: Mapping[str, Mapping[str, str]] = {
+    package: {name: _options(answer) for name, answer in answers.items()} for package, answers in _ANSWERS.items()
 }
 """Other libraries' names of our fields, by the package of an algorithm."""
 
@@ -60,8 +65,7 @@ def suggest(word: str, known: Collection[str], package: str = "", algorithm: str
         algorithm: algorithm of the package, for names that mean something else there. Default: none.
     """
     name = _normal(word)
-    answer = _answer(word, package, algorithm)
-    ours = (_options(answer) if answer else FOREIGN.get(package, {}).get(name, "")).split()
+    ours = _options(_answer(word, package, algorithm)).split()
     if found := next((field for field in ours if field in known), None):
         return Suggestion(found, foreign=True)
     begun = [field for field in known if len(name) >= SHORTEST_PREFIX and field.startswith(name)]
@@ -80,9 +84,8 @@ def explanation(word: str, package: str, algorithm: str = "") -> str:
 
 
 def _answer(word: str, package: str, algorithm: str) -> str:
-    """Return the entry of `OF_ALGORITHM` or `LANGUAGE` of an unknown name; empty if there is none."""
-    answers = {**LANGUAGE, **OF_ALGORITHM.get(algorithm, {})} if package == "language" else {}
-    return answers.get(_normal(word), "")
+    """Return the entry of an unknown name; empty if there is none."""
+    return {**_ANSWERS.get(package, {}), **OF_ALGORITHM.get(algorithm, {})}.get(_normal(word), "")
 
 
 def _normal(word: str) -> str:
@@ -99,7 +102,7 @@ def hint(word: str, known: Collection[str], algorithm: Algorithm | None = None, 
         flags: whether to show names as flags of the command line.
 
     Returns:
-        `: PPO calls it learning_rate`, `: GRPO calls it epsilon and epsilon_high`, `: always on`, `; did you mean
+        `: PPO calls it learning_rate`, `: SAC calls it tau (1 - polyak)`, `: GRPO calls it epsilon and epsilon_high`, `: always on`, `; did you mean
         gamma?`, or all known names.
     """
 
@@ -118,6 +121,8 @@ def hint(word: str, known: Collection[str], algorithm: Algorithm | None = None, 
     if algorithm is None or not found.foreign:
         return f"; did you mean {shown(found.name)}?"
     owner = algorithm.learner if algorithm.learner.isupper() else algorithm.name
-    ours = [part for part in _parts(_answer(word, package, name)) if part[1] in known] or [("", found.name, "")]
+    ours = [part for part in _parts(_answer(word, package, name)) if part[1] in known]
+    if package != "language":  # others name alternatives
+        ours = ours[:1]
     phrase = "".join(f"{also}{shown(option)}{explained(meaning)}" for also, option, meaning in ours)
     return f": {owner} calls it {phrase.removeprefix(ours[0][0])}"
