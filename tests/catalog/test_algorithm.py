@@ -107,3 +107,17 @@ def test_tasks_may_have_budgets_of_their_own():
         sft.budget_for("arithmetic") == sft.budget_for("arithmetic:digits=3,steps=1") == dict(sft.budgets)["arithmetic"]
     )
     assert sft.budget_for("rows.jsonl") == sft.budget
+
+
+@pytest.mark.parametrize(
+    ("name", "ours"),
+    [
+        ("MaskablePPO", "use ppo, which obeys masks that observations contain as the entry action_mask"),
+        ("RecurrentPPO", "use recurrent-ppo"),
+        ("rainbow", "use dqn with double, dueling, n_step and per_alpha"),
+        ("QRDQN", "no distributional values; see dqn"),
+    ],
+)
+def test_algorithms_of_other_libraries_lead_to_ours(name, ours):
+    with pytest.raises(ValueError, match=f"no algorithm is called '{name}'; .*{ours}"):
+        catalog.find(name)

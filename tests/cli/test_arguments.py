@@ -342,3 +342,9 @@ def test_wrappers_are_given_one_by_one():
     options, _ = parse_training(words)
     assert options.settings()["wrappers"] == ("a.py:A(scale=0.1)", "b.py:B")
     assert parse_training(words[:2])[0].wrappers == ()
+
+
+def test_a_file_of_another_library_is_named(tmp_path):
+    (tmp_path / "ppo.yml").write_text("CartPole-v1:\n  n_envs: 8\n")
+    with pytest.raises(ValueError, match=r"is not TOML: .*YAML, as of RL Zoo, is not supported"):
+        parse_training(["ppo", "CartPole-v1", "--config", str(tmp_path / "ppo.yml")])

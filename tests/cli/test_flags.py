@@ -53,6 +53,20 @@ def test_unknown_arguments_are_reported_with_a_hint(words, said):
         ),
         (["train", "grpo", "arithmetic", "--packing", "true"], "unknown flag --packing: always on"),
         (["solve", "FrozenLake-v1", "--gama", "1"], "unknown flag --gama; did you mean --gamma?"),
+        (
+            ["train", "sac", "Pendulum-v1", "--ent-coef", "auto"],
+            "--ent-coef: could not convert string to float: 'auto'; for Stable-Baselines3's auto give none, with which "
+            "sac learns the coefficient; see `operant train sac Pendulum-v1 --help`",
+        ),
+        (
+            ["train", "ppo", "CartPole-v1", "--learning-rate", "lin_0.001"],
+            "--learning-rate: could not convert string to float: 'lin_0.001'; give 0.001, and --lr-schedule linear; "
+            "see `operant train ppo CartPole-v1 --help`",
+        ),
+        (
+            ["train", "ppo_lstm", "CartPole-v1"],
+            "no algorithm is called 'ppo_lstm'; use recurrent-ppo, whose cells are gated recurrent units",
+        ),
         (["list", "--jason"], "unknown flag --jason; did you mean --json?"),
         (["doctor", "now"], "unexpected argument 'now'; see `operant doctor --help`"),
     ],

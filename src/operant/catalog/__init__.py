@@ -64,6 +64,9 @@ def find(name: str | type) -> Algorithm:
     if near[:1] == [name.lower()]:
         near = near[:1]
     hint = f"did you mean {' or '.join(map(repr, near))}?" if near else f"there are: {', '.join(names)}"
+    from operant.catalog.foreign_names import OTHER_ALGORITHMS  # noqa: PLC0415 - only for the message
+
+    hint = OTHER_ALGORITHMS.get(name.lower().replace("-", "_"), hint)
     if name.endswith(("-iteration", "-programming")):
         hint = f"known models are solved by `operant solve TASK --method {name}`, in Python by operant.mdp"
     raise ValueError(f"no algorithm is called {name!r}; {hint}")

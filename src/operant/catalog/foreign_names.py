@@ -245,3 +245,16 @@ TABULAR: Mapping[str, str] = {
     "ucb_c": "bonus_coef",
 }
 """Fields of tables and bandits."""
+
+OTHER_ALGORITHMS: Mapping[str, str] = {
+    "maskable_ppo": "use ppo, which obeys masks that observations contain as the entry action_mask",
+    "maskableppo": "use ppo, which obeys masks that observations contain as the entry action_mask",
+    "ppo_mask": "use ppo, which obeys masks that observations contain as the entry action_mask",
+    "ppo_lstm": "use recurrent-ppo, whose cells are gated recurrent units",
+    "recurrentppo": "use recurrent-ppo, whose cells are gated recurrent units",
+    "rainbow": "use dqn with double, dueling, n_step and per_alpha (prioritized-dqn), without distributional values",
+    "qrdqn": "there are no distributional values; see dqn and its fields double, dueling, n_step and per_alpha",
+    "qr_dqn": "there are no distributional values; see dqn and its fields double, dueling, n_step and per_alpha",
+    "c51": "there are no distributional values; see dqn and its fields double, dueling, n_step and per_alpha",
+}
+"""Algorithms of other libraries that are called otherwise here, or are fields of one."""

@@ -102,8 +102,8 @@ def hint(word: str, known: Collection[str], algorithm: Algorithm | None = None, 
         flags: whether to show names as flags of the command line.
 
     Returns:
-        `: PPO calls it learning_rate`, `: SAC calls it tau (1 - polyak)`, `: GRPO calls it epsilon and epsilon_high`, `: always on`, `; did you mean
-        gamma?`, or all known names.
+        `: PPO calls it learning_rate`, `: SAC calls it tau (1 - polyak)`, `: GRPO calls it epsilon and epsilon_high`,
+        `: always on`, `; did you mean gamma?`, or all known names.
     """
 
     def shown(name: str) -> str:
@@ -126,3 +126,19 @@ def hint(word: str, known: Collection[str], algorithm: Algorithm | None = None, 
         ours = ours[:1]
     phrase = "".join(f"{also}{shown(option)}{explained(meaning)}" for also, option, meaning in ours)
     return f": {owner} calls it {phrase.removeprefix(ours[0][0])}"
+
+
+def hint_for_value(option: str, value: object) -> str:
+    """Return the end of an error about an invalid value, if it is one of Stable-Baselines3; otherwise an empty string.
+
+    Args:
+        option: name of the option.
+        value: its value.
+    """
+    text = str(value)
+    if text == "auto" and _normal(option) in ("ent_coef", "target_entropy"):
+        return "; for Stable-Baselines3's auto give none, with which sac learns the coefficient"
+    if found := re.fullmatch(r"lin_([\d.e+-]+)", text):
+        schedule = {"learning_rate": "lr_schedule", "clip_range": "clip_range_schedule"}.get(_normal(option))
+        return f"; give {found[1]}" + (f", and --{schedule.replace('_', '-')} linear" if schedule else "")
+    return ""

@@ -345,7 +345,9 @@ def _read(path: Path) -> dict[str, Any]:
     except OSError as error:
         raise ValueError(f"--config {path} cannot be read: {error.strerror}") from error
     except (ValueError, RecursionError) as error:
-        raise ValueError(f"--config {path} is not TOML: {error}") from error
+        yaml = path.suffix in (".yml", ".yaml")
+        hint = ". YAML, as of RL Zoo, is not supported: write the values below [config] of a TOML file" if yaml else ""
+        raise ValueError(f"--config {path} is not TOML: {error}{hint}") from error
     unknown = sorted(tables.keys() - {"schema_version", "settings", "config"})
     if "settings" in tables:
         tables.setdefault("config", {})

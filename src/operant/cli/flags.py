@@ -68,6 +68,8 @@ def in_a_line(box: str, command: str) -> str:
     )
     message = re.sub(r"^Error parsing (--\S+:)", r"\1", message)
     message = re.sub(r"^Error parsing \S+: ", "", message)
+    if wrong := re.match(r"(--\S+): could not convert string to float: '(.*)'$", message):
+        message += names.hint_for_value(wrong[1], wrong[2])
     message = re.sub(r"^Missing from .*?: ", "missing: ", message)
     return f"{message[:1].lower()}{message[1:]}; see `operant {command} --help`"
 

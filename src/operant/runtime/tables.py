@@ -73,7 +73,10 @@ def from_table(
         if dataclasses.is_dataclass(inner) and not isinstance(inner, type) and _is_table(value):
             values[name] = from_table(type(inner), value, base=inner, where=f"{where}.{name}")
         else:
-            values[name] = _decode(hints[name], value, f"{where}.{name}")
+            try:
+                values[name] = _decode(hints[name], value, f"{where}.{name}")
+            except ValueError as error:
+                raise ValueError(f"{error}{names.hint_for_value(name, value)}") from error
     needed = [name for name, field in fields.items() if _required(field) and name not in values]
     if needed:
         raise ValueError(f"{where}: {', '.join(needed)} must be given")
