@@ -25,3 +25,10 @@ def test_other_shapes_are_rejected():
         network_for((1, 9, 9), (2,), activation="tanh", memory=Memory(units=5, steps=3))
     with pytest.raises(ValueError, match=r"recurrent networks take vectors \(D,\), got observations \(1, 9, 9\)"):
         network_for((85,), (2,), activation="tanh", memory=Memory(units=5, steps=3), picture=(1, 9, 9))
+
+
+@pytest.mark.parametrize("torso", ["nature", "impala", "small"])
+def test_convolutions_without_an_image_are_rejected(torso):
+    for memory in (None, Memory(units=5, steps=3)):
+        with pytest.raises(ValueError, match=rf"encoder='{torso}' is for images, .* these observations are vectors"):
+            network_for((9,), (4, 2), activation="relu", torso=torso, memory=memory)

@@ -41,17 +41,24 @@ def network_for(
         picture: shape `(C, H, W)` of the image at the start of a vector, if any, for convolutions.
 
     Raises:
-        ValueError: if there is no network for such a shape, or the module cannot be an encoder.
+        ValueError: if there is no network for such a shape, convolutions are named but there is no image, or the module
+            cannot be an encoder.
     """
     if make := _from_outside(torso):
         if memory is not None:
             raise ValueError(f"recurrent networks do not support custom encoders, got {torso}: leave encoder at 'auto'")
         return StackedModule(make, shape, sizes, activation=activation)
+    torso = cast(TorsoName, torso)
+    if torso != "auto" and picture is None and len(shape) == 1:
+        raise ValueError(
+            f"encoder={torso!r} is for images, which are bytes (uint8 from 0 to 255) with two or three axes, but these "
+            f"observations are vectors {tuple(shape)}, to which others are flattened: leave encoder at 'auto', or add "
+            "a wrapper that gives images"
+        )
     if memory is not None:
         if len(shape) != 1 or picture is not None:
             raise ValueError(f"recurrent networks take vectors (D,), got observations {tuple(picture or shape)}")
         return StackedGRU(shape[0], sizes[:-1], sizes[-1], activation=activation, memory=memory)
-    torso = cast(TorsoName, torso)
     if picture is not None:
         return StackedCNN(picture, sizes, activation=activation, torso=torso, beside=shape[0] - prod(picture))
     if len(shape) == 1:
