@@ -189,11 +189,19 @@ def test_the_analytic_fisher_is_the_expectation_of_the_empirical_one():
 
 def test_the_fisher_matrix_can_be_that_of_some_of_the_samples():
     trpo, batch = some("CartPole-v1", sub_sampling_factor=4)
-    few = batch.map(lambda tensor: tensor[:, ::4])
+    few = batch.map(lambda tensor: tensor[:, trpo.sub_sample(tensor.shape[1])])
     vector = torch.randn(trpo.actor.shape, generator=torch.Generator().manual_seed(2))
     found = trpo.fisher(batch)(vector)
     trpo.config = replace(trpo.config, sub_sampling_factor=1)
     torch.testing.assert_close(found, trpo.fisher(few)(vector))
+
+
+@pytest.mark.parametrize(("num_envs", "factor"), [(4, 2), (4, 4), (6, 4), (3, 2), (1, 5), (2, 4)])
+def test_every_environment_contributes_to_the_fisher_matrix(num_envs, factor):
+    trpo, _ = some("CartPole-v1", num_envs=num_envs, num_steps=64, critic_minibatches=1, sub_sampling_factor=factor)
+    chosen = trpo.sub_sample(64 * num_envs).tolist()
+    assert len(set(chosen)) == len(chosen) == -(-64 * num_envs // factor)
+    assert {sample % num_envs for sample in chosen} == set(range(num_envs))
 
 
 def test_a_vines_fisher_matrix_weighs_its_states_alike_whichever_samples_are_chosen():

@@ -16,6 +16,7 @@ never share a network, because a natural gradient step of the policy ignores the
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from math import gcd, lcm
 from typing import Annotated, Literal, cast
 
 import torch
@@ -70,7 +71,7 @@ class TRPOConfig:
     cg_damping: NonNegativeFloat = 0.1
     """Damping added to the diagonal of F. Higher moves the step towards the plain gradient, and shortens it."""
     sub_sampling_factor: PositiveInt = 10
-    """F is averaged over every n-th sample. Higher is cheaper and noisier."""
+    """F is averaged over every n-th sample, of all environments in turn. Higher is cheaper and noisier."""
     line_search: bool = True
     """Whether to backtrack until surrogate and KL are acceptable; False for the natural policy gradient."""
     line_search_shrinking_factor: Annotated[float, Interval("(0, 1)")] = 0.8
@@ -298,17 +299,22 @@ class TRPO(Resumable):
         log_probs = self.agent.head.log_prob(outputs, free, batch.actions)
         return ops.weighted_mean(ops.surrogate(log_probs, batch.old_log_probs, batch.advantages), batch.weights)
 
+    def sub_sample(self, samples: int) -> Tensor:
+        """Return the indices of the samples, in the order `[T, N]`, whose states estimate the Fisher matrix.
+
+        Every k-th one, moved by one whenever the environments repeat, so that all environments contribute.
+        """
+        envs, factor = self.config.num_envs, self.config.sub_sampling_factor
+        every = torch.arange(0, samples, factor, device=self.device)
+        return (every + every // lcm(envs, factor) % gcd(envs, factor)).clamp_(max=samples - 1)
+
     @torch.no_grad()
     def fisher(self, batch: Samples) -> Callable[[Tensor], Tensor]:
         """Return `v -> F v` `[S, D]`, with F the mean Fisher matrix over the states of the batch (appendix C.1).
 
         F depends only on the states, so the action weights of a vine are reduced to 0 or 1.
         """
-        head, free, chosen = (
-            self.agent.head,
-            self.agent.networks.free,
-            slice(None, None, self.config.sub_sampling_factor),
-        )
+        head, free, chosen = self.agent.head, self.agent.networks.free, self.sub_sample(batch.obs.shape[1])
         policy, outputs = self.linearized(batch.obs[:, chosen])
         weights = outputs.new_ones(outputs.shape[:2])
         if batch.weights is not None:
