@@ -119,11 +119,13 @@ def _with_own_names(parameters: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def resolve(entry: catalog.Algorithm, settings: Settings, config: Any) -> dict[str, Any]:
-    """Return device, threads and precision, with automatic settings resolved.
+    """Return device, threads and precision of a new run, with automatic settings resolved.
 
-    Small networks are fastest on one CPU thread.
+    Small networks are fastest on one CPU thread. Hyperparameters without an effect cause warnings.
     """
     require_own(settings, entry.package)
+    if entry.package == "control":
+        package(entry).warn_of_idle(entry, settings.task, config)
     language = entry.package == "language"
     large = language and not package(entry).built_in(config)
     device = settings.device

@@ -26,7 +26,8 @@ class StateNoiseConfig:
     use_sde: bool = False
     """Whether to use state-dependent exploration (gSDE) for continuous actions."""
     sde_sample_freq: Annotated[int, Interval("[-1, inf)")] = -1
-    """gSDE: resample the noise every n steps of a rollout; -1: only at its start."""
+    """gSDE: resample the noise every n steps of a rollout; -1: only at its start. In SAC and TD3 a rollout has
+    `train_freq` steps."""
 
     @property
     def sde_every(self) -> int | None:

@@ -1,0 +1,68 @@
+"""Hyperparameters without an effect: `warn_of_idle`."""
+
+import logging
+from typing import Any, NamedTuple
+
+from operant.catalog import Algorithm
+from operant.runtime.configuration import configuration
+
+logger = logging.getLogger(__name__)
+
+
+class Condition(NamedTuple):
+    """The values of a field with which other fields have no effect.
+
+    Attributes:
+        fields: the other fields.
+        field: the field.
+        values: its values with which they have none.
+        example: a value with which they have one.
+    """
+
+    fields: tuple[str, ...]
+    field: str
+    values: tuple[Any, ...]
+    example: str
+
+
+CONDITIONS = (
+    Condition(("gae_lambda",), "estimator", ("n-step",), "gae"),
+    Condition(("n_step",), "estimator", ("gae",), "n-step"),
+    Condition(("gae_lambda",), "advantage_kind", ("total", "to-go", "baseline", "q", "advantage", "td"), "gae"),
+    Condition(("kl_coef", "kl_coef_target", "kl_coef_rounds"), "objective", ("clip",), "clip-and-penalty"),
+    Condition(("sde_sample_freq",), "use_sde", (False,), "true"),
+    Condition(("per_beta",), "per_alpha", (0.0,), "0.6"),
+    Condition(("hindsight_ratio",), "hindsight", ("none",), "future"),
+)
+
+
+def warn_of_idle(algorithm: Algorithm, task: str, config: Any) -> None:
+    """Log a warning for every field that was chosen but has no effect with the values of the others.
+
+    Fields with their default or with the preset's value were not chosen. State-dependent noise for single steps, which
+    is independent noise, causes a warning, too.
+
+    Args:
+        algorithm: entry of the catalog.
+        task: training task, whose preset is considered.
+        config: hyperparameters of a new run.
+    """
+    kind = algorithm.config_class
+    usual = [kind(), configuration(algorithm, task)]
+    for condition in CONDITIONS:
+        owner = getattr(config, condition.field, None)
+        if owner not in condition.values:
+            continue
+        for name in condition.fields:
+            value = getattr(config, name, None)
+            if hasattr(config, name) and all(value != getattr(other, name) for other in usual):
+                logger.warning(
+                    "%s: %s=%s has no effect with %s=%s: leave it out, or set %s, for example to %s",
+                    *(algorithm.name, name, value, condition.field, owner, condition.field, condition.example),
+                )
+    if getattr(config, "use_sde", False) and getattr(config, "train_freq", 0) == 1:
+        logger.warning(
+            "%s: use_sde with train_freq=1 draws new weights at every step, as independent noise does: set train_freq "
+            "to the number of steps with the same weights, for example to 8",
+            algorithm.name,
+        )

@@ -1,0 +1,55 @@
+import pytest
+
+import operant
+from operant import catalog
+from operant.control.idle import CONDITIONS, warn_of_idle
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "task", "values", "said"),
+    [
+        ("a2c", "LunarLander-v3", {"gae_lambda": 0.5}, "a2c: gae_lambda=0.5 has no effect with estimator=n-step"),
+        ("a2c", "CartPole-v1", {"n_step": 3}, "a2c: n_step=3 has no effect with estimator=gae"),
+        ("reinforce", "CartPole-v1", {"gae_lambda": 0.5}, "gae_lambda=0.5 has no effect with advantage_kind=total"),
+        ("ppo", "CartPole-v1", {"kl_coef": 3.0}, "kl_coef=3.0 has no effect with objective=clip"),
+        ("ppo", "Pendulum-v1", {"sde_sample_freq": 4}, "sde_sample_freq=4 has no effect with use_sde=False"),
+        ("dqn", "CartPole-v1", {"per_beta": 0.5}, "per_beta=0.5 has no effect with per_alpha=0"),
+        ("sac", "Pendulum-v1", {"hindsight_ratio": 2.0}, "hindsight_ratio=2.0 has no effect with hindsight=none"),
+        (
+            "td3",
+            "Pendulum-v1",
+            {"use_sde": True, "train_freq": 1},
+            "use_sde with train_freq=1 draws new weights at every",
+        ),
+        ("td3", "Pendulum-v1", {"use_sde": True, "train_freq": 8}, ""),
+        ("a2c", "CartPole-v1", {"estimator": "n-step"}, ""),
+        ("a2c", "LunarLander-v3", {"gae_lambda": 0.5, "estimator": "gae"}, ""),
+        ("ppo", "CartPole-v1", {"kl_coef": 3.0, "objective": "penalty"}, ""),
+        ("prioritized-dqn", "CartPole-v1", {"per_beta": 0.5}, ""),
+    ],
+)
+def test_chosen_fields_without_an_effect_are_named(algorithm, task, values, said, caplog):
+    warn_of_idle(catalog.find(algorithm), task, operant.configure(algorithm, task, **values))
+    assert said in caplog.text if said else not caplog.records
+
+
+def test_no_default_or_preset_is_named(caplog):
+    for entry in catalog.CONTROL:
+        for task in ("CartPole-v1", "Pendulum-v1", "operant/Reach-v0", *entry.preset_values):
+            warn_of_idle(entry, task, operant.configure(entry.name, task))
+    assert not caplog.records
+
+
+def test_every_condition_is_of_fields_of_an_algorithm():
+    for condition in CONDITIONS:
+        assert any(
+            hasattr(entry.config_class, name) and hasattr(entry.config_class, condition.field)
+            for entry in catalog.CONTROL
+            for name in condition.fields
+        )
+
+
+def test_training_warns(tmp_path, caplog):
+    options = {"run": tmp_path / "run", "budget": 16, "seeds": 1, "num_envs": 1, "num_steps": 8, "progress": "silent"}
+    operant.train("a2c", "MountainCar-v0", gae_lambda=0.5, evaluate_episodes=1, **options).close()
+    assert "gae_lambda=0.5 has no effect with estimator=n-step: leave it out, or set estimator" in caplog.text
