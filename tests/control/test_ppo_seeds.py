@@ -5,7 +5,7 @@ import torch
 
 from control.learners import (
     TASKS,
-    assert_a_bad_reward_skips_one_update_of_its_seed,
+    assert_a_bad_reward_is_dropped,
     assert_equal_metrics,
     assert_learns_alone_as_in_company,
     assert_resumes_exactly,
@@ -125,10 +125,10 @@ def test_target_kl_stops_single_seeds():
     assert 0 < ppo.optimizer.steps[1] < 5 * 4
 
 
-def test_a_reward_that_is_not_a_number_harms_its_own_seed_alone_and_for_one_update():
+def test_a_reward_that_is_not_a_number_is_dropped_and_harms_no_other_seed():
     config = {"normalize_advantage": "batch", "num_minibatches": 1}
     clean, hit = learner(**config), learner(wrap=poison(row=5, when=20), **config)
-    assert_a_bad_reward_skips_one_update_of_its_seed(clean, hit, updates=2)
+    assert_a_bad_reward_is_dropped(clean, hit)
 
 
 def test_one_bad_reward_does_not_end_a_training():

@@ -9,7 +9,7 @@ from torch.distributions import Categorical, Independent, Normal
 from control.learners import (
     TASKS,
     Changed,
-    assert_a_bad_reward_skips_one_update_of_its_seed,
+    assert_a_bad_reward_is_dropped,
     assert_learns_alone_as_in_company,
     assert_reports_alike,
     assert_resumes_exactly,
@@ -327,10 +327,10 @@ def test_training_resumes_bit_for_bit_from_a_checkpoint(task, tmp_path):
     )
 
 
-def test_a_reward_that_is_not_a_number_harms_its_own_seed_alone_and_for_one_update():
+def test_a_reward_that_is_not_a_number_is_dropped_and_harms_no_other_seed():
     config = {"normalize_advantage": "batch", "num_minibatches": 1}
     clean, hit = learner(**config), learner(wrap=poison(row=5, when=10), **config)
-    assert_a_bad_reward_skips_one_update_of_its_seed(clean, hit, updates=2)
+    assert_a_bad_reward_is_dropped(clean, hit)
 
 
 def test_invalid_transitions_take_no_part():

@@ -1,4 +1,5 @@
 from collections.abc import Sequence
+from dataclasses import replace
 
 import gymnasium
 import numpy as np
@@ -10,7 +11,9 @@ from torch import Tensor
 
 from operant.envs import Wrapper
 from operant.envs.base import Step
-from operant.runtime.rollouts import Collector, all_episodes, by_seed
+from operant.ops import gae
+from operant.runtime.metrics_window import DROPPED
+from operant.runtime.rollouts import Collector, all_episodes, by_seed, without_broken
 from operant.state import clone
 
 FEATURES = 3
@@ -467,3 +470,31 @@ def test_the_latest_of_what_wrappers_report_is_kept():
     together = all_episodes(reports)
     assert together["wrapper/asked"].tolist() == [3, 30]
     assert together["rollout/episodes"].tolist() == [0, 0]
+
+
+def test_transitions_with_nan_are_invalid_and_returns_end_before_them():
+    ends = no_ends(6, 2), no_ends(6, 2)
+    whole = Collector(Scripted(*ends), seeds=1).collect(6, act)
+    assert without_broken(whole) is whole
+    rewards, obs, final = whole.rewards.clone(), whole.obs.clone(), whole.final_obs.clone()
+    rewards[3, 0, 0], obs[4, 0, 1, 2], final[3, 0, 1, 2] = torch.nan, torch.inf, torch.inf
+    found = without_broken(replace(whole, rewards=rewards, obs=obs, final_obs=final))
+    valid = torch.ones(6, 1, 2, dtype=torch.bool)
+    valid[3, 0, 0] = valid[3, 0, 1] = valid[4, 0, 1] = False
+    assert torch.equal(found.valid, valid)
+    assert found.metrics[DROPPED].tolist() == [3]
+    values, next_values = found.successor_values(value)
+    advantages = gae(
+        found.rewards, values, next_values, gamma=0.9, lam=0.8, terminated=found.terminated, truncated=found.truncated
+    )
+    assert advantages.isfinite().all()
+    part = Collector(Scripted(*ends), seeds=1).collect(3, act)
+    before = gae(
+        part.rewards,
+        *part.successor_values(value),
+        gamma=0.9,
+        lam=0.8,
+        terminated=part.terminated,
+        truncated=part.truncated,
+    )
+    assert torch.equal(advantages[:3], before)

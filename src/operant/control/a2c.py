@@ -245,7 +245,7 @@ class A2C(Resumable):
 
     def iterate(self) -> Metrics:
         """Collect a rollout, estimate advantages, and update policy and critic once."""
-        rollout = self.agent.collect(self.config.num_steps)
+        rollout = self.agent.collect_finite(self.config.num_steps)
         batch = self.estimate_advantages(rollout)
         metrics = self.update(batch, remaining(self.consumed, self.budget))
         self.consumed += self.rollout_steps

@@ -15,7 +15,7 @@ from operant.control.compatibility import require_suitable
 from operant.control.state_noise import StateNoise, require_state_noise
 from operant.envs import BatchEnv, Normalize, TensorEnv, Tree, is_picture, learned, start
 from operant.nets import ActorCritic, GaussianHead, Graph, Spec, head_for
-from operant.runtime.rollouts import Act, Collector, Rollout, by_seed
+from operant.runtime.rollouts import Act, Collector, Rollout, by_seed, without_broken
 from operant.runtime.sharded_collector import ShardedCollector
 from operant.runtime.shards import Shards
 from operant.runtime.weights import Weights
@@ -161,6 +161,10 @@ class Agent(DeclaredState):
             return self.experience.collect(steps, lambda rows: self._acting(noise[:, :, rows]), stacked)
         play = self._play if self.graph is None else self.graph
         return self.collector.rollout(**play(self.collector.obs, noise))
+
+    def collect_finite(self, steps: int) -> Rollout:
+        """Collect a rollout (see `collect`) whose transitions with NaN or Inf are invalid."""
+        return without_broken(self.collect(steps))
 
     def _play(self, obs: Tensor, noise: Tensor) -> dict[str, Any]:
         return self.collector.play(obs, len(noise), self._acting(noise))

@@ -216,7 +216,7 @@ class TRPO(Resumable):
 
     def follow_path(self) -> tuple[Samples, Metrics]:
         """Collect a rollout; return its samples with their advantages, and the metrics of its episodes."""
-        rollout = self.agent.collect(self.config.num_steps)
+        rollout = self.agent.collect_finite(self.config.num_steps)
         return self.estimate_advantages(rollout), rollout.metrics
 
     @torch.no_grad()

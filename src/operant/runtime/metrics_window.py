@@ -178,7 +178,7 @@ class DropWatch:
         """
         if DROPPED not in reports or not steps:
             return
-        dropped = reports[DROPPED].sum(axis=0)
+        dropped = np.nansum(reports[DROPPED], axis=0)  # on-policy methods report only some
         self._lost = np.where(dropped > _NEARLY_ALL * steps, self._lost + steps, 0)
         if self._lost.max() >= _TOO_MANY:
             seed = int(self._lost.argmax())

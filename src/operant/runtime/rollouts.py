@@ -1,7 +1,7 @@
 """Collection of fixed-length rollouts from an `operant.envs.BatchEnv`."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -11,7 +11,7 @@ from torch import Tensor
 from operant.envs import BatchEnv, Features, Step, Tree, begins_anew, deferring, reporting
 from operant.envs.infos import metric
 from operant.runtime.learner import Metrics
-from operant.runtime.metrics_window import EPISODES, LENGTH, LOST, RETURN, told_by_environments
+from operant.runtime.metrics_window import DROPPED, EPISODES, LENGTH, LOST, RETURN, told_by_environments
 from operant.state import State, copy_into, load_part
 
 Decision = tuple[tuple[Tensor, ...], Tensor]
@@ -81,6 +81,38 @@ class Rollout:
         flagged = flagged.bool().view(*flagged.shape, *[1] * (patched.dim() - 2))
         patched[place] = torch.where(flagged, value(by_seed(self.final_obs)[place]), patched[place])
         return patched.view(seeds, steps, rows, *patched.shape[2:]).movedim(1, 0)
+
+
+def without_broken(rollout: Rollout) -> Rollout:
+    """Return a rollout whose transitions with NaN or Inf in reward or observations are invalid, and counted.
+
+    Their numbers are replaced by 0. Returns of earlier steps end before them, and bootstrap from the value of the
+    observation there. A rollout without any is returned unchanged.
+    """
+    read = [rollout.rewards, *(obs for obs in (rollout.obs, rollout.final_obs) if obs.is_floating_point())]
+    if bool(torch.stack([part.sum() for part in read]).isfinite().all()):
+        return rollout
+    broken = torch.stack([~part.isfinite().flatten(2).view(*part.shape[:3], -1).all(3) for part in read]).any(0)
+    kept = rollout.valid if rollout.valid is not None else torch.ones_like(broken)
+    cut = torch.cat((rollout.truncated[:-1] | broken[1:], rollout.truncated[-1:]))
+
+    def finite(part: Tensor) -> Tensor:
+        return part.nan_to_num(0.0, 0.0, 0.0) if part.is_floating_point() else part
+
+    def acted(part: Tensor) -> Tensor:
+        return torch.where(broken.view(*broken.shape, *[1] * (part.dim() - 3)), finite(part), part)
+
+    return replace(
+        rollout,
+        obs=finite(rollout.obs),
+        last_obs=finite(rollout.last_obs),
+        final_obs=finite(rollout.final_obs),
+        rewards=finite(rollout.rewards),
+        kept=tuple(map(acted, rollout.kept)),
+        truncated=cut,
+        valid=kept & ~broken,
+        metrics={**rollout.metrics, DROPPED: (kept & broken).sum((0, 2))},
+    )
 
 
 def by_seed(tensor: Tensor) -> Tensor:
