@@ -112,15 +112,24 @@ def test_a_batch_has_its_share_of_real_transitions():
     assert batch.discounts.eq(0.99).all()
 
 
-def test_invalid_transitions_have_no_weight():
+def test_steps_after_an_end_are_not_sampled():
     found = learner()
     found.iterate()
     found.model.predict = lambda obs, actions, noise: known(obs + 95, actions, noise)
     found.imagine(3)
+    assert not found.imagined.fields["valid"][:3].all()
     batch = found.sample()
     assert batch.weights is not None
-    assert (batch.weights[:, :5] == 1).all()
-    assert set(batch.weights.unique().tolist()) == {0.0, 1.0}
+    assert (batch.weights == 1).all()
+
+
+def test_ends_are_as_frequent_as_they_are_likely():
+    found = learner(replace(SMALL, rollout_batch_size=2000, model_buffer_size=8000))
+    found.iterate()
+    found.model.predict = lambda obs, actions, noise: Prediction(obs, obs[..., 0], torch.full_like(obs[..., 0], 0.7))
+    found.imagine(1)
+    ended = found.imagined.fields["terminated"][0]
+    assert_close(ended.float().mean(1), torch.full((2,), 0.3), atol=0.04, rtol=0)
 
 
 def test_rollouts_grow_linearly_over_the_budget():

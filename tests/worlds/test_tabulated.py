@@ -50,6 +50,16 @@ def test_a_model_by_hand_becomes_a_table():
     assert not np.array_equal(found[0].probabilities, found[1].probabilities)
 
 
+def test_ends_are_as_frequent_as_they_are_likely():
+    model = LearnedModel(ModelConfig(ensemble_size=2), seeds=(3,), width=2, dimensions=2, device=CPU)
+    model.predict = lambda obs, actions, noise: Prediction(
+        obs, torch.zeros_like(obs[..., 0]), torch.full_like(obs[..., 0], 0.7)
+    )
+    (found,) = tabulated(model, states=2, actions=2, start=np.ones(2) / 2, generators=generators(0), samples=1000)
+    np.testing.assert_allclose(found.probabilities[found.terminates], 0.3, atol=0.05)
+    assert found.terminates.sum() == 4
+
+
 def test_plans_in_a_learned_table_are_those_of_the_world():
     env = make(MAZE, 4, SEEDS)
     collector, replay = Collector(env, seeds=2), Replay(seeds=2, rows=4, capacity=600)

@@ -221,6 +221,17 @@ class Replay:
             [torch.randint(self.size, (samples,), generator=stream, device=self.device) for stream in streams]
         )
 
+    def draw_valid(self, samples: int, streams: Sequence[torch.Generator]) -> Tensor:
+        """Draw like `draw`, but only valid transitions; all of a seed if it has none."""
+        if not self._gaps:
+            return self.draw(samples, streams)
+        valid = self.fields["valid"][: self.filled].movedim(1, 0).flatten(1)
+        drawn: list[Tensor] = []
+        for row, stream in zip(valid, streams, strict=True):
+            places = row.nonzero().squeeze(1) if row.any() else torch.arange(self.size, device=self.device)
+            drawn.append(places[torch.randint(len(places), (samples,), generator=stream, device=self.device)])
+        return torch.stack(drawn)
+
     def take(self, index: Tensor, *, gamma: float, n: int = 1) -> Transitions:
         """Return the n-step transitions at `index [S, M]`.
 

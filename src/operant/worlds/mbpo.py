@@ -144,7 +144,10 @@ class MBPO(SAC):
             noise = streams.draw(self.rollout_streams, lambda stream: self.bounds.normal((count,), stream))
             actions = ops.tanh_gaussian_sample(*self.policy(obs), noise)
             after, rewards, continues = self._follow(obs, actions, t)
-            alive, ended = alive & after.isfinite().all(-1), continues < 0.5
+            chance = streams.draw(
+                self.rollout_streams, lambda s: torch.empty(count, device=self.device).uniform_(generator=s)
+            )
+            alive, ended = alive & after.isfinite().all(-1), chance >= continues
             steps.append((obs, actions, rewards, ended, after, alive))
             alive = alive & ~ended
             obs = torch.where(alive.unsqueeze(-1), after, obs)
@@ -168,7 +171,7 @@ class MBPO(SAC):
         """Sample a batch of real and imagined transitions."""
         config = self.config
         real = min(max(round(config.real_ratio * config.batch_size), 1), config.batch_size - 1)
-        imagined = self.imagined.draw(config.batch_size - real, self.rollout_streams)
+        imagined = self.imagined.draw_valid(config.batch_size - real, self.rollout_streams)
         parts = (
             self.experience.sample(real, gamma=config.gamma),
             self.imagined.take(imagined, gamma=config.gamma),

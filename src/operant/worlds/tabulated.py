@@ -1,7 +1,7 @@
 """A learned model of a finite world as a table: the predictions of an ensemble for every state and action.
 
 The networks see states and actions as one-hot vectors, and predict the change of a vector. The successor is the index
-of the largest entry, and samples of the distributions are counted like those of an environment.
+of the largest entry, and samples of successors and ends are counted like those of an environment.
 """
 
 import numpy as np
@@ -48,8 +48,9 @@ def tabulated(
     noise = torch.cat([torch.empty(shape, device=device).normal_(generator=g) for g in generators])
     rows = len(generators) * members
     prediction = model.predict(obs.expand(rows, -1, -1), acted.expand(rows, -1, -1), noise)
+    chance = torch.cat([torch.empty(shape[:2], device=device).uniform_(generator=g) for g in generators])
     successors = prediction.next_obs.argmax(-1).view(len(generators), members, -1)
-    ends = (prediction.continues < 0.5).view_as(successors)
+    ends = (chance >= prediction.continues).view_as(successors)
     rewards = prediction.rewards.view(len(generators), members, states, actions, samples).mean((1, 4))
     cells = (state * actions + action).expand(members, -1)
     tables = [
