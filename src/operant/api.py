@@ -39,6 +39,7 @@ from operant.runtime.callbacks import Callback, Report
 from operant.runtime.checkpoints import DamagedError
 from operant.runtime.checkpoints import load as load_checkpoint
 from operant.runtime.configuration import learner_kind
+from operant.runtime.edits import require_unedited
 from operant.runtime.evaluation import Evaluation
 from operant.runtime.experiment import Answering, Collecting, Experiment, Reachable
 from operant.runtime.generations import keep_samples
@@ -249,8 +250,8 @@ def resume(
             run's trackers.
         command: command line to record.
         remote_code: whether to allow Python code that comes with a language model, if the run needs it.
-        accept_changes: whether to continue if the run's data, models, or files with rewards or environments have
-            changed; the run then records the new ones.
+        accept_changes: whether to continue if the run's data, models, files with rewards or environments, or
+            `config.toml` have changed; the run then records the new ones.
         objects: Python objects that are not defined in files, by their names in the run, which alone uses them.
             Default: those passed for this run before in this process.
 
@@ -258,7 +259,7 @@ def resume(
         ValueError: an object is missing, or the run needs none of that name; the budget is not a positive integer, or
             a budget is given for a language model.
         RunError: there is no run, it has already used more than the budget, another process is training it, its
-            model's code is not allowed, or its inputs have changed.
+            model's code is not allowed, or its inputs or `config.toml` have changed.
         CheckpointError: all checkpoints are damaged.
         RestoreError: the environment is not deterministic, so its saved episodes cannot continue.
         OSError: a required server does not respond.
@@ -269,6 +270,7 @@ def resume(
     callbacks = tuple(callbacks) if isinstance(callbacks, Iterator) else callbacks
     folder = Run.open(run, objects or {})
     with folder.lock(), keeping(folder.path):
+        edited = require_unedited(folder, accept=accept_changes)
         if budget is not None:
             _require_budget(folder)
             folder.set_budget(budget)
@@ -289,7 +291,7 @@ def resume(
                 folder.keep_settings()
             if accept_changes:
                 folder.keep_inputs()
-            folder.add_session(command, experiment.learner.consumed)
+            folder.add_session(command, experiment.learner.consumed, **edited)
             folder.note_callbacks(unnamed(callbacks))
             return _train(Trained(folder, experiment), progress, stopping, report, all_callbacks)
 

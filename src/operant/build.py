@@ -17,6 +17,7 @@ from operant.envs import own_files, without_episodes
 from operant.envs.registry import from_object
 from operant.nets import missing_tool, set_precision
 from operant.runtime.configuration import require_own
+from operant.runtime.edits import require_seeds
 from operant.runtime.experiment import Experiment
 from operant.runtime.inputs import Input, pinned
 from operant.runtime.learner import HasAgent, HasCriticKind, NetworkAgent
@@ -202,8 +203,10 @@ def reassemble(folder: Run, remote_code: bool, accept_changes: bool = False) -> 
         accept_changes: whether to continue if the run's inputs have changed.
 
     Raises:
-        RunError: the run is unreadable, its model's code is not allowed, or its inputs have changed.
+        RunError: the run is unreadable, its model's code is not allowed, its inputs have changed, or it has other seeds
+            than it was trained with.
     """
+    require_seeds(folder)
     folder.require_inputs(accept=accept_changes)  # before any changed code runs
     entry = find(folder.settings.algorithm)
     config = folder.config(entry.config_class)

@@ -105,6 +105,40 @@ def test_inputs_that_moved_with_the_run_are_found(home, tmp_path):
     assert run.path.name == "one"
 
 
+def test_inputs_of_a_run_that_moved_twice_are_found(home, tmp_path):
+    found = [Input.of("task", home / "data.jsonl"), Input.of("rewards", home / "reward.py")]
+    task, reward = str(home / "data.jsonl"), f"{home / 'reward.py'}:score"
+    Run.create(home / "run", Settings("sft", task), Config(rewards=(reward,)), inputs=found)
+    for place in ("second", "third"):
+        home = home.rename(tmp_path / place)
+        run = Run.open(home / "run")
+        run.keep_settings()
+        if place == "second":
+            run.keep_inputs()
+        (tmp_path / "home").mkdir(exist_ok=True)
+        (tmp_path / "home" / "reward.py").write_text("something else")
+        again = Run.open(home / "run")
+        again.require_inputs()
+        assert again.settings.task == str(home / "data.jsonl")
+        assert again.config(Config).rewards == (f"{home / 'reward.py'}:score",)
+
+
+def test_of_two_files_the_unchanged_one_is_used_and_that_next_to_the_run_first(home, tmp_path, caplog):
+    make("runs/one", dataset="data.jsonl")
+    shutil.copytree(home, tmp_path / "copy")
+    copied = tmp_path / "copy" / "data.jsonl"
+    run = Run.open(tmp_path / "copy" / "runs" / "one")
+    assert run.config(Config).dataset == str(copied)
+    assert not caplog.records
+    copied.write_text("changed")
+    assert run.config(Config).dataset == str(home / "data.jsonl")
+    run.require_inputs()
+    assert [r.getMessage() for r in caplog.records] == [
+        f"{copied} is another file than the one that the run has recorded: {home / 'data.jsonl'} is used, whose "
+        "contents are those of the record"
+    ]
+
+
 def test_a_run_that_moved_alone_keeps_working(home, tmp_path):
     run = make("runs/one", dataset="data.jsonl")
     shutil.move(run.path, tmp_path / "two")

@@ -1,5 +1,6 @@
 import json
 import os
+import re
 import shutil
 from contextlib import closing
 from pathlib import Path
@@ -62,7 +63,7 @@ def test_the_summary_of_a_run_in_a_list(make_run, tmp_path):
 
 
 @pytest.mark.parametrize("file", ["run.json", "eval/evaluations.jsonl"])
-def test_a_damaged_run_does_not_hide_the_others(make_run, tmp_path, file):
+def test_damaged_or_newer_runs_do_not_hide_the_others(make_run, tmp_path, file):
     for name in ("one", "two", "three"):
         make_run(name)
     (tmp_path / "two" / file).write_text('{"consumed": "much"}\n')
@@ -71,6 +72,27 @@ def test_a_damaged_run_does_not_hide_the_others(make_run, tmp_path, file):
     found, faults = entries(tmp_path)
     assert [entry.path.name for entry in found] == ["one", "three"]
     assert [Path(file).name in fault or "zero" in fault for fault in faults] == [True, True]
+
+
+@pytest.mark.parametrize(
+    ("file", "change", "message"),
+    [
+        ("config.toml", ('"ppo"', '"newer"'), "two cannot be listed: no algorithm is called 'newer'"),
+        ("run.json", ('"sessions": [', '"sessions": [1, '), r"'sessions' must be a list of JSON objects, got 1 in it"),
+        ("eval/evaluations.jsonl", ('"consumed": 50', '"consumed": "Infinity"'), "non-negative integer, got inf"),
+    ],
+)
+def test_any_fault_of_a_run_is_one_of_its_own(make_run, tmp_path, file, change, message):
+    for name in ("one", "two"):
+        make_run(name)
+    changed = tmp_path / "two" / file
+    text = changed.read_text()
+    assert change[0] in text
+    changed.write_text(text.replace(*change))
+    found, (fault,) = entries(tmp_path)
+    assert [entry.path.name for entry in found] == ["one"]
+    assert str(tmp_path / "two") in fault
+    assert re.search(message, fault)
 
 
 def test_a_run_without_sessions_is_listed(make_run):
@@ -165,8 +187,8 @@ def test_merged_runs_have_the_evaluations_of_all_seeds(make_run, tmp_path):
     assert last.success_rate == (0.5, 0.5, 0.5)
     facts = json.loads((tmp_path / "whole" / "run.json").read_text())
     assert facts["resolved"]["merged"] == f"{parts[0].path}, {parts[1].path}"
-    with pytest.raises(RunError, match=r"checkpoints .* are missing"):
-        whole.require_checkpoints()
+    with pytest.raises(RunError, match=r"whole is merged from the evaluations of other runs.*\(.*one, .*\)"):
+        whole.latest_checkpoint()
 
 
 def test_runs_that_do_not_belong_together_are_not_merged(make_run, tmp_path):

@@ -1,6 +1,7 @@
 import dataclasses
 import logging
 import math
+import re
 import shutil
 from dataclasses import dataclass
 
@@ -477,6 +478,15 @@ def test_a_run_whose_checkpoints_are_missing_does_not_start_over(make_run, whole
         with pytest.raises(RunError, match=r"checkpoints of .* are missing: .*Restore the folder"):
             attempt()
     assert read_records(run.metrics_path)[-1]["consumed"] == 100
+
+
+def test_the_error_about_missing_checkpoints_names_another_state(make_run):
+    run = make_run()
+    train(Regression(), run, budget=100)
+    spare = run.history.paths()[-1]
+    shutil.rmtree(run.checkpoints.folder)
+    with pytest.raises(RunError, match=re.escape(f"continue from {spare} (move it to {run.checkpoints.folder}), or")):
+        Run.open(run.path).latest_checkpoint()
 
 
 # The evaluation before the first update

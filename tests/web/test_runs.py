@@ -69,6 +69,18 @@ def test_curves_of_a_metric(folder):
     assert runs.curves(folder, ["set/second"], "rollout/episode_return")["curves"]["set/second"]["x"] == []
 
 
+def test_curves_of_damaged_records_and_wrong_types(folder, tmp_path):
+    shutil.copytree(folder, tmp_path / "runs")
+    records = tmp_path / "runs" / "first" / "metrics.jsonl"
+    before = runs.curves(folder, ["first"], "rollout/episode_return")["curves"]["first"]
+    lines = ['{"consumed": null, "rollout/episode_return": 1}', '{"consumed": [], "rollout/episode_return": 1}']
+    records.write_text("\n".join([*lines, records.read_text(encoding="utf-8")]), encoding="utf-8")
+    assert runs.curves(tmp_path / "runs", ["first"], "rollout/episode_return")["curves"]["first"]["x"] == before["x"]
+    for names, metric in ((["first"], 5), (5, None)):
+        with pytest.raises(ValueError, match="names must be a list and metric a name or null, got"):
+            runs.curves(folder, names, metric)
+
+
 def test_unchanged_curves_are_not_sent_again(folder, tmp_path):
     shutil.copytree(folder / "first", tmp_path / "runs" / "first")
     answer = runs.curves(tmp_path / "runs", ["first"])
@@ -127,7 +139,17 @@ def test_commands_quote_paths_for_the_shell(tmp_path):
 
 @pytest.mark.parametrize(
     ("file", "text"),
-    [("config.toml", "[settings"), ("config.toml", "x = 1"), ("run.json", "{"), ("run.json", "[]"), ("run.json", None)],
+    [
+        ("config.toml", "[settings"),
+        ("config.toml", "x = 1"),
+        ("config.toml", "[settings]\nseeds = 3"),
+        ("run.json", "{"),
+        ("run.json", "[]"),
+        ("run.json", '{"sessions": [1]}'),
+        ("run.json", None),
+        ("eval/evaluations.jsonl", '{"consumed": null}\n'),
+        ("eval/evaluations.jsonl", '{"consumed": "much"}\n'),
+    ],
 )
 def test_a_damaged_run_is_listed_as_what_it_is(folder, tmp_path, file, text):
     shutil.copytree(folder, tmp_path / "runs")

@@ -49,7 +49,8 @@ class Opening(Answering):
     only for authors you trust."""
 
     accept_changes: tyro.conf.FlagCreatePairsOff[bool] = False
-    """Continue even if the run's data, models, or files with rewards or environments have changed."""
+    """Continue even if the run's data, models, files with rewards or environments, or (`resume`) its config.toml have
+    changed."""
 
 
 @dataclass(frozen=True, kw_only=True)

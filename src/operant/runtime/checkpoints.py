@@ -124,17 +124,21 @@ class Checkpoints:
         if faults:
             raise CheckpointError(
                 f"no checkpoint in {self.folder} can be used ({'; '.join(faults)}); "
-                f"restore one from a backup, {self._spare()}or start a new run"
+                f"restore one from a backup, {self.other_state('move the damaged ones away')}or start a new run"
             )
         return None
 
-    def _spare(self) -> str:
-        """Return how to continue from the newest undamaged other state of the run; empty without one."""
+    def other_state(self, before: str = "") -> str:
+        """Return how to continue from the newest undamaged other state of the run; empty without one.
+
+        Args:
+            before: what to do before that state is moved.
+        """
         for path in reversed([] if self.spare is None else _steps(self.spare)):
             with suppress(CheckpointError):
                 verify(path)
                 if not _read_manifest(path / "manifest.json").get(SEGMENTS):  # these are stored separately
-                    return f"continue from {path} (move it to {self.folder}, and the damaged ones out of it), "
+                    return f"continue from {path} ({before}{before and ', and '}move it to {self.folder}), "
         return ""
 
     def paths(self) -> list[Path]:

@@ -10,7 +10,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from operant.envs import resolve_backend
 from operant.runtime.evaluation import Evaluation
-from operant.runtime.metrics import read_records
+from operant.runtime.metrics import read_records, used_budget
 from operant.runtime.metrics_window import EPISODES, LENGTH, RETURN
 from operant.runtime.run import Run, RunError
 from operant.runtime.statistics import Profile, iqm, performance_profile
@@ -86,9 +86,10 @@ def evaluations(run: Run) -> list[tuple[int, Evaluation]]:
     """
     try:
         return [
-            (int(record["consumed"]), Evaluation.of_record(record)) for record in read_records(run.evaluations_path)
+            (used_budget(record, missing=None), Evaluation.of_record(record))
+            for record in read_records(run.evaluations_path)
         ]
-    except (KeyError, TypeError, ValueError) as error:
+    except (KeyError, TypeError, ValueError, OverflowError) as error:
         raise RunError(f"{run.evaluations_path} contains a record that is not an evaluation: {error!r}") from error
 
 

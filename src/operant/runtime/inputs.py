@@ -6,15 +6,19 @@ directory, and changes are reported when it is used again. Names on the Hugging 
 
 import hashlib
 import json
+import logging
 import os
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
 from operant import doors
 from operant.runtime.files import read_regular, sha256
+
+logger = logging.getLogger(__name__)
 
 C = TypeVar("C")
 
@@ -141,13 +145,51 @@ def moved(table: Mapping[str, Any], records: Iterable[Mapping[str, Any]], folder
     return result
 
 
+def as_written(
+    table: Mapping[str, Any], written: Mapping[str, Any], records: Sequence[Mapping[str, Any]], folder: Path
+) -> dict[str, Any]:
+    """Return a table with the recorded paths of inputs, where `moved` replaced those of the table `written`."""
+    now = moved(written, records, folder)
+    return {name: written[name] if name in now and now[name] == value else value for name, value in table.items()}
+
+
 def locate(record: Mapping[str, Any], folder: Path) -> Path:
-    """Return the current path of an input of a run in `folder`; the recorded path if it is missing."""
+    """Return the current path of an input of a run in `folder`; the recorded path if it is missing.
+
+    If there is a file both at the recorded path and next to the run, such as after a copy of both, the unchanged one is
+    meant, and the one next to the run if both are.
+    """
     path = Path(record["path"])
-    if not path.exists() and record.get("relative"):
-        near = Path(os.path.normpath(folder / record["relative"]))
-        return near if near.exists() else path
+    if not record.get("relative"):
+        return path
+    near = Path(os.path.normpath(folder / record["relative"]))
+    if near == path or not near.exists():
+        return path
+    if not path.exists():
+        return near
+    return path if path.samefile(near) else _unchanged(path, near, record["sha256"])
+
+
+def _unchanged(path: Path, near: Path, sha256: str) -> Path:
+    """Return which of two different files has the hash, `near` if both have it, and `path` if none has."""
+    if _known_digest(near, stamp(near)) == sha256:
+        return near
+    chosen = f"{path} is used, whose contents are those of the record"
+    if _known_digest(path, stamp(path)) != sha256:
+        chosen = f"{path} is used, whose contents have changed, too"
+    _warn_once(f"{near} is another file than the one that the run has recorded: {chosen}")
     return path
+
+
+@lru_cache(maxsize=256)
+def _known_digest(path: Path, stamp: str) -> str:
+    """Return the digest of a file with a given stamp, computed once."""
+    return digest(path)
+
+
+@lru_cache(maxsize=256)
+def _warn_once(text: str) -> None:
+    logger.warning("%s", text)
 
 
 def changes(records: Iterable[Mapping[str, Any]], folder: Path) -> list[str]:
@@ -161,14 +203,14 @@ def changes(records: Iterable[Mapping[str, Any]], folder: Path) -> list[str]:
 
 
 def refreshed(records: Iterable[Mapping[str, Any]], folder: Path) -> list[dict[str, Any]]:
-    """Return updated records of inputs; those of missing inputs are unchanged."""
+    """Return updated records of inputs with the paths of `config.toml`; those of missing inputs are unchanged."""
     result: list[dict[str, Any]] = []
     for record in records:
         path = locate(record, folder)
         result.append(dict(record))
         if path.exists():
             now = Input.of(record["name"], path, fills=record.get("fills", ""), at_start=bool(record.get("at_start")))
-            result[-1] = now.record(folder)
+            result[-1] = now.record(folder) | {"path": record["path"]}
     return result
 
 

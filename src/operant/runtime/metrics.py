@@ -98,6 +98,23 @@ def read_records(path: Path) -> list[dict[str, Any]]:
     return [record for _, record in _lines(path) if record is not None]
 
 
+def used_budget(record: Mapping[str, Any], missing: int | None = 0) -> int:
+    """Return the budget `consumed` of a record, or of a session in `run.json`.
+
+    Args:
+        record: the record.
+        missing: the budget of a record without one; None: it must have one.
+
+    Raises:
+        ValueError: it is not a non-negative integer.
+    """
+    value: Any = record.get("consumed", missing)
+    number = isinstance(value, int | float) and not isinstance(value, bool)
+    if not number or not math.isfinite(value) or value < 0 or value != int(value):
+        raise ValueError(f"the 'consumed' budget of a record must be a non-negative integer, got {value!r}")
+    return int(value)
+
+
 def rewind(path: Path, consumed: int) -> int:
     """Move the records after `consumed` to `rewound.jsonl` next to `path`; a resumed run writes them again.
 

@@ -29,12 +29,21 @@ import tomli_w
 
 from operant import catalog, doors
 from operant.catalog import old_names
-from operant.runtime import sessions
+from operant.runtime import edits, missing_checkpoints, sessions
 from operant.runtime.checkpoints import Checkpoints
 from operant.runtime.files import make_folder, read_regular, remove_leftovers, replace_durably
-from operant.runtime.inputs import TRAINING_ONLY, Input, changes, located, moved, outside_of, records_of, refreshed
+from operant.runtime.inputs import (
+    TRAINING_ONLY,
+    Input,
+    as_written,
+    changes,
+    located,
+    moved,
+    outside_of,
+    records_of,
+    refreshed,
+)
 from operant.runtime.locks import HeldError, held
-from operant.runtime.metrics import read_records
 from operant.runtime.run_paths import RunError, TakenError, absolute, check_name, no_run
 from operant.runtime.settings import Settings
 from operant.runtime.tables import from_table, to_table
@@ -70,7 +79,7 @@ class Run:
         media_path: folder of images and videos.
     """
 
-    def __init__(self, path: Path, settings: Settings, config: Mapping[str, Any]):
+    def __init__(self, path: Path, settings: Settings, config: Mapping[str, Any], written: Mapping[str, Any] = {}):
         self.path = path
         self.settings = settings
         self.checkpoints = Checkpoints(path / "checkpoints", spare=path / "history")
@@ -80,7 +89,7 @@ class Run:
         self.evaluations_path = path / "eval" / "evaluations.jsonl"
         self.samples_path = path / "eval" / "samples.jsonl"
         self.media_path = path / "media"
-        self._config = config
+        self._config, self._written = config, written
         self._holds = 0
 
     def __repr__(self) -> str:
@@ -124,15 +133,16 @@ class Run:
         own = to_table(config)
         entry = outside or _cataloged(settings.algorithm)
         tables = {"schema_version": SCHEMA, "settings": settings.table(entry and entry.package), "config": own}
+        contents = tomli_w.dumps(tables).encode()
         facts = {
             "schema_version": SCHEMA,
             "seeds": list(settings.seeds),
             "resolved": dict(resolved or {}),
             "inputs": [given.record(path) for given in inputs],
-            "sessions": [sessions.started(command) | {"budget": settings.budget}],
+            "sessions": [sessions.started(command) | {"budget": settings.budget} | edits.hash_of(contents)],
         } | ({} if outside is None else {"algorithm": outside.facts()})
         try:
-            make_folder(path, _FOLDERS, {"config.toml": tomli_w.dumps(tables).encode(), "run.json": _json(facts)})
+            make_folder(path, _FOLDERS, {"config.toml": contents, "run.json": _json(facts)})
         except OSError as error:
             if error.errno in (errno.ENOTEMPTY, errno.EEXIST) and path.is_dir():
                 known = (path / "config.toml").is_file()
@@ -182,7 +192,7 @@ class Run:
             settings = from_table(Settings, table, where="settings")
         except ValueError as error:
             raise RunError(f"{file}: {error}") from error
-        return cls(path, settings, old_names.upgraded(tables["config"], version))
+        return cls(path, settings, old_names.upgraded(tables["config"], version), tables["settings"])
 
     def config(self, kind: type[C]) -> C:
         """Return the algorithm's configuration, with the current paths of its inputs.
@@ -235,6 +245,8 @@ class Run:
         for name, kind, word in (("resolved", dict, "object"), ("sessions", list, "list")):
             if not isinstance(known.get(name), kind):
                 raise RunError(f"{file} is damaged: {name!r} must be a JSON {word}, got {known.get(name)!r}")
+        if odd := [session for session in known["sessions"] if not isinstance(session, dict)]:
+            raise RunError(f"{file} is damaged: 'sessions' must be a list of JSON objects, got {odd[0]!r} in it")
         return known
 
     def resolved(self) -> dict[str, Any]:
@@ -324,19 +336,8 @@ class Run:
                 self._update(lambda facts: facts.update(saved=True))
 
     def require_checkpoints(self) -> None:
-        """Check that the checkpoints of the run were not lost.
-
-        Raises:
-            RunError: the run had checkpoints, but there are none.
-        """
-        scored = max((record.get("consumed", 0) for record in read_records(self.evaluations_path)), default=0)
-        trained = self.facts().get("saved") or scored >= self.settings.budget
-        if trained or not self.checkpoints.folder.is_dir():
-            raise RunError(
-                f"the checkpoints of {self.path} are missing: {self.checkpoints.folder} "
-                f"{'is empty' if self.checkpoints.folder.is_dir() else 'is missing'}, but it was trained before. "
-                "Restore the folder from a backup, or start a new run; training never restarts silently"
-            )
+        """Raise a `RunError` if the run has lost its checkpoints, or is merged and never had any."""
+        missing_checkpoints.require(self)
 
     def latest_checkpoint(self) -> Path:
         """Return the newest undamaged checkpoint.
@@ -372,18 +373,22 @@ class Run:
         self.settings = settings
 
     def keep_settings(self) -> None:
-        """Write `settings` to `config.toml`."""
+        """Write `settings` to `config.toml`, and its hash to `run.json`."""
         entry = self._known_entry()
-        table = self.settings.table(entry and entry.package)
+        table = as_written(
+            self.settings.table(entry and entry.package), self._written, records_of(self.path), self.path
+        )
         tables = {"schema_version": SCHEMA, "settings": doors.unbound(table), "config": doors.unbound(self._config)}
         try:
-            replace_durably(self.path / "config.toml", tomli_w.dumps(tables).encode())
+            replace_durably(self.path / "config.toml", contents := tomli_w.dumps(tables).encode())
         except OSError as error:
             raise RunError(f"cannot write in {self.path}: {error.strerror}") from error
+        self._update(lambda facts: facts["sessions"][-1].update(edits.hash_of(contents)))
 
-    def add_session(self, command: Sequence[str], consumed: int) -> None:
-        """Record a new session with its command, budget, versions and host."""
-        session = sessions.started(command) | {"budget": self.settings.budget, "from": consumed}
+    def add_session(self, command: Sequence[str], consumed: int, **noted: Any) -> None:
+        """Record a new session with its command, budget, versions, host, hash of `config.toml`, and what is noted."""
+        session = sessions.started(command) | {"budget": self.settings.budget, "from": consumed} | noted
+        session |= edits.hash_of(read_regular(self.path / "config.toml"))
         self._update(lambda facts: facts["sessions"].append(session))
 
     def clean(self) -> None:

@@ -6,7 +6,7 @@ No function here changes a run that another process trains.
 import contextlib
 import os
 import shutil
-from collections.abc import Sequence
+from collections.abc import Generator, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -25,8 +25,6 @@ from operant.runtime.run_paths import check_name
 
 RUNNING = "running"
 """State of a run that another process is training; otherwise the state is the outcome of the last session."""
-MERGED = "merged"
-"""State of a run merged from others; it has no checkpoints."""
 
 
 class Entry(NamedTuple):
@@ -65,11 +63,20 @@ def find_runs(root: Path) -> tuple[list[Run], list[str]]:
     faults: list[str] = []
     for path in sorted(root.iterdir()):
         if not path.name.startswith(".") and (path / "config.toml").is_file():
-            try:
+            with _listed(path, faults):
                 found.append(Run.open(path))
-            except RunError as error:
-                faults.append(str(error))
     return found, faults
+
+
+@contextlib.contextmanager
+def _listed(path: Path, faults: list[str]) -> Generator[None]:
+    """Return a context manager that adds errors of a run to `faults`: one damaged run must not hide the others."""
+    try:
+        yield
+    except RunError as error:
+        faults.append(str(error))
+    except Exception as error:
+        faults.append(f"{path} cannot be listed: {error if isinstance(error, ValueError | OSError) else repr(error)}")
 
 
 def entries(root: Path) -> tuple[list[Entry], list[str]]:
@@ -77,10 +84,8 @@ def entries(root: Path) -> tuple[list[Entry], list[str]]:
     runs, faults = find_runs(root)
     found: list[Entry] = []
     for run in runs:
-        try:
+        with _listed(run.path, faults):
             found.append(entry_of(run))
-        except (RunError, OSError) as error:
-            faults.append(str(error))
     return found, faults
 
 
@@ -90,11 +95,12 @@ def entry_of(run: Run) -> Entry:
     Raises:
         RunError: its `run.json` or its evaluations are damaged.
         OSError: a file cannot be read.
+        ValueError: the algorithm is unknown.
     """
     facts, settings, scored = run.facts(), run.settings, evaluations(run)
     steps = [int(path.name.removeprefix("step_")) for path in run.checkpoints.paths()]
     last: dict[str, Any] = facts["sessions"][-1] if facts["sessions"] else {}
-    state = MERGED if MERGED in facts["resolved"] else sessions.described(facts["sessions"])[0]
+    state = sessions.MERGED if sessions.MERGED in facts["resolved"] else sessions.described(facts["sessions"])[0]
     if state == sessions.UNFINISHED and is_held(run):
         state = RUNNING
     return Entry(
@@ -223,7 +229,7 @@ def merge(runs: Sequence[Run], path: Path, command: Sequence[str] = ()) -> Run:
     entry = runs[0].entry
     config = runs[0].config(entry.config_class)
     settings = replace(runs[0].settings, seeds=seeds)
-    facts = {**runs[0].resolved(), MERGED: ", ".join(str(run.path) for run in runs)}
+    facts = {**runs[0].resolved(), sessions.MERGED: ", ".join(str(run.path) for run in runs)}
     outside = None if entry in catalog.ALGORITHMS else entry
     whole = Run.create(path, settings, config, command=command, resolved=facts, outside=outside)
     writer = RecordWriter(whole.evaluations_path)

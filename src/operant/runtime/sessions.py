@@ -15,6 +15,9 @@ _PACKAGES = ("operant", "torch", "numpy", "gymnasium")
 FINISHED, INTERRUPTED, FAILED, UNFINISHED = "finished", "interrupted", "failed", "unfinished"
 """Outcome of a session; unfinished: still running, or killed."""
 
+MERGED = "merged"
+"""Name of the list of source runs among the resolved settings of a merged run, which has no checkpoints."""
+
 
 def started(command: Sequence[str]) -> dict[str, Any]:
     """Return the entry of a session that starts now.

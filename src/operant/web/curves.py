@@ -15,6 +15,8 @@ from typing import Any, cast
 import numpy as np
 from numpy.typing import NDArray
 
+from operant.runtime.metrics import used_budget
+
 MOST_POINTS = 500
 """Maximum number of points of a curve."""
 MOST_FILES = 64
@@ -85,7 +87,10 @@ def _take(column: Column, line: bytes, names: Sequence[str]) -> None:
     record = _record(line)
     if record is None or names[0] not in record:
         return
-    column.consumed.append(int(record.get("consumed", 0)))
+    try:
+        column.consumed.append(used_budget(record))
+    except ValueError:  # a damaged record
+        return
     for name in names:
         column.values[name].append(record.get(name))
 

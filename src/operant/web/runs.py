@@ -12,6 +12,7 @@ from typing import Any, cast
 from operant import catalog, doors
 from operant.runtime.files import read_regular
 from operant.runtime.locks import is_held
+from operant.runtime.metrics import used_budget
 from operant.runtime.run_paths import location
 from operant.runtime.sessions import UNFINISHED, described
 from operant.web.curves import Columns, decimated, last_record
@@ -65,7 +66,13 @@ def curves(runs: Path, names: list[str], metric: str | None = None, known: str =
         names: names of the runs.
         metric: metric in `metrics.jsonl`. Default: scores of evaluations, with the recorded IQM and its 95 % interval.
         known: `version` of an earlier response; without changes since then, only the version is returned.
+
+    Raises:
+        NotFoundError: a run does not exist.
+        ValueError: an argument has another type.
     """
+    if not isinstance(metric, str | None) or not isinstance(names, list):  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise ValueError(f"names must be a list and metric a name or null, got {names!r} and {metric!r}")
     paths = {name: folder_of(runs, name) for name in names}
     files = {name: path / ("metrics.jsonl" if metric else "eval/evaluations.jsonl") for name, path in paths.items()}
     version = json.dumps([[name, *_stamp(file)] for name, file in files.items()])
@@ -130,19 +137,29 @@ def _entry(runs: Path, name: str) -> dict[str, Any]:
     """Return an entry of the list; `problem` contains the error if the run is unreadable."""
     path = runs / name
     try:
-        settings = settings_of(path)
-        facts = _facts(path)
+        return {"name": name, **_listed(path)}
     except (OSError, ValueError, RecursionError) as error:
         return {"name": name, "outcome": "damaged", "problem": str(error)}
+    except Exception as error:
+        return {"name": name, "outcome": "damaged", "problem": f"{path} has damaged files: {error!r}"}
+
+
+def _listed(path: Path) -> dict[str, Any]:
+    """Return the entry of a readable run, without its name.
+
+    Raises:
+        OSError: a file cannot be read.
+        ValueError: a file is damaged.
+    """
+    settings, facts = settings_of(path), _facts(path)
     sessions: list[dict[str, Any]] = facts.get("sessions") or [{}]
     outcome, reason = described(sessions)
     if outcome == UNFINISHED and _alive(sessions[-1]) and _held(path):
         outcome = "running"
     evaluation = last_record(path / "eval" / "evaluations.jsonl") or {}
     latest = last_record(path / "metrics.jsonl") if outcome in ("running", UNFINISHED) else None
-    consumed = max(int(record.get("consumed", 0)) for record in (sessions[-1], evaluation, latest or {}))
+    consumed = max(used_budget(record) for record in (sessions[-1], evaluation, latest or {}))
     return {
-        "name": name,
         "algorithm": settings.get("algorithm", ""),
         "task": settings.get("task", ""),
         "seeds": len(settings.get("seeds", ())),
