@@ -156,7 +156,7 @@ def test_an_unknown_pass_reward_is_rejected_before_training(train, tmp_path):
     rows.write_text("\n".join(json.dumps({"prompt": f"{i}+1=", "answer": str(i + 1)}) for i in range(10)))
     for task, values, names in (
         (str(rows), {"rewards": ("exact", "numeric")}, "exact, numeric"),
-        ("reverse", {"rewards": ("numeric",)}, "exact"),  # the task's own, which score the policy
+        ("reverse", {"rewards": ("boxed",)}, "exact"),  # the task's own, which score the policy
     ):
         expected = f"pass_reward is 'right', expected a reward function of the run: {names}"
         with pytest.raises(ValueError, match=expected):
