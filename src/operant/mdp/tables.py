@@ -98,15 +98,15 @@ def _disagreement(env: Any) -> str | None:
 def _compared(env: Any, rng: np.random.Generator) -> str | None:
     start: NDArray[np.float64] | None = getattr(env, "initial_state_distrib", None)
     state: int | None = None
-    for _ in range(SAMPLED_STEPS):
+    for number in range(SAMPLED_STEPS):
         if state is None:
-            first, _ = cast(tuple[Any, Any], env.reset(seed=int(rng.integers(2**31))))
+            first, _ = cast(tuple[Any, Any], env.reset(seed=number))
             state = int(first)
             if start is not None and not start[state] > 0:
                 return f"reset() returns state {state}, which has probability 0 in initial_state_distrib"
         choices = cast(Mapping[int, Sequence[Any]] | Sequence[Sequence[Any]], env.P[state])
-        numbers = choices if isinstance(choices, Mapping) else range(len(choices))
-        actions = [action for action in numbers if len(choices[action])]
+        listed = choices if isinstance(choices, Mapping) else range(len(choices))
+        actions = [action for action in listed if len(choices[action])]
         if not actions:
             return f"step() leads to state {state}, which has no actions in P, without terminating"
         action = int(rng.choice(actions))
