@@ -236,3 +236,35 @@ def test_wrappers_with_statistics_of_their_own_are_rejected(monkeypatch, wrapper
         make(spec.id, 1, [0])
     vector = gymnasium.vector.SyncVectorEnv([create], autoreset_mode="Disabled")
     assert GymnasiumEnv(vector, [0]).reset().shape == (1, 4)
+
+
+class Masked(gymnasium.Env):
+    """Environment with masks of actions outside its observations, or also in them."""
+
+    action_space = gymnasium.spaces.Discrete(2)
+
+    def __init__(self, seen):
+        mask = gymnasium.spaces.MultiBinary(2)
+        self.observation_space = gymnasium.spaces.Dict(action_mask=mask, x=mask) if seen else mask
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        obs = np.ones(2, np.int8)
+        return {"action_mask": obs, "x": obs} if isinstance(self.observation_space, gymnasium.spaces.Dict) else obs, {
+            "action_mask": obs
+        }
+
+    def action_masks(self):
+        return np.ones(2, np.bool_)
+
+
+@pytest.mark.parametrize("seen", [False, True])
+def test_masks_outside_observations_are_named_once(monkeypatch, caplog, seen):
+    task = f"OperantTestMasked{seen}-v0"
+    spec = gymnasium.envs.registration.EnvSpec(task, lambda: Masked(seen), max_episode_steps=3)
+    monkeypatch.setitem(gymnasium.registry, task, spec)
+    for _ in range(2):
+        make(task, 2, [0]).reset()
+    said = [record.getMessage() for record in caplog.records if "masks of actions" in record.getMessage()]
+    assert len(said) == (0 if seen else 2)
+    assert seen or ("action_masks()" in said[0] and "info['action_mask'], which are ignored" in said[1])

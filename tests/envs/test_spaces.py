@@ -161,3 +161,13 @@ def test_spaces_are_distinguished():
     }
     for ask in kinds:
         assert [ask(space) for space in kinds.values()] == [ask is own for own in kinds]
+
+
+@pytest.mark.filterwarnings("error")
+def test_bounds_beyond_float32_become_infinite_without_a_warning():
+    most = np.finfo(np.float64).max
+    box = spaces.Box(-most, most, (2,), np.float64)
+    found = ObservationFormat.of(box, torch.device("cpu")).space
+    assert found.dtype == np.float32
+    assert np.isinf(found.low).all()
+    assert np.isinf(found.high).all()

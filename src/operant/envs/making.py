@@ -20,8 +20,10 @@ from operant.envs.atari import FRAMES, Atari, is_atari
 from operant.envs.base import BatchEnv
 from operant.envs.checks import first_problem, needs_check
 from operant.envs.envpool import EnvPool
+from operant.envs.features import MASK
 from operant.envs.infos import scalars
 from operant.envs.registry import make_single, registered, specified, wrapper_chain
+from operant.envs.spaces import is_dict
 from operant.envs.tensor import TENSOR_ENVS, TensorEnv
 from operant.envs.worker_pool import WorkerPool, pooled
 from operant.envs.workers import DEADLINE
@@ -215,7 +217,9 @@ class _Plain(gymnasium.Wrapper[Any, Any, Any, Any]):
     """
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
-        obs, _ = self.env.reset(seed=seed, options=options or None)
+        obs, info = self.env.reset(seed=seed, options=options or None)
+        if info and MASK in info:
+            _warn_of_masks(self.env, f"info[{MASK!r}]")
         return obs, {}
 
     def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
@@ -256,6 +260,22 @@ def _warn(text: str) -> None:
     logger.warning("MuJoCo: %s", text)
 
 
+def _warn_of_masks(env: gymnasium.Env[Any, Any], where: str) -> None:
+    """Log a warning, once, that masks of actions are ignored, unless observations contain one."""
+    space = env.observation_space
+    if not (is_dict(space) and MASK in space.spaces):
+        _warn_of_ignored(env.spec.id if env.spec else type(env.unwrapped).__name__, where)
+
+
+@lru_cache(maxsize=64)
+def _warn_of_ignored(task: str, where: str) -> None:
+    logger.warning(
+        "%s has masks of actions in %s, which are ignored: forbidden actions are masked if observations are a "
+        "dictionary with the entry %s",
+        *(task, where, MASK),
+    )
+
+
 def _limited(spec: EnvSpec, max_steps: int | None) -> EnvSpec:
     """Return a spec whose episodes are truncated after `max_steps` steps, unless its own limit is shorter."""
     if max_steps is None:
@@ -277,6 +297,8 @@ def _make_one(spec: EnvSpec, max_steps: int | None) -> gymnasium.Env[Any, Any]:
             mujoco.set_mju_user_warning(_warn)
     env, own = make_single(spec), spec.max_episode_steps
     _require_no_statistics(spec, env)
+    if any(hasattr(layer, "action_masks") for layer in (*wrapper_chain(env), env.unwrapped)):
+        _warn_of_masks(env, "action_masks()")
     kind = _Checked if needs_check(spec) else _Plain
     return kind(env if max_steps is None or (own is not None and own <= max_steps) else TimeLimit(env, max_steps))
 

@@ -227,7 +227,9 @@ def reader(device: torch.device, dtype: Any = None) -> Callable[[np.ndarray], Te
 def _float32(box: spaces.Box) -> spaces.Box:
     if box.dtype == np.float32:
         return box
-    return spaces.Box(box.low.astype(np.float32), box.high.astype(np.float32), dtype=np.float32)
+    with np.errstate(over="ignore"):  # bounds beyond float32 become infinite
+        low, high = box.low.astype(np.float32), box.high.astype(np.float32)
+    return spaces.Box(low, high, dtype=np.float32)
 
 
 def members(space: gymnasium.Space[Any]) -> int | None:
