@@ -315,6 +315,6 @@ def _require_no_statistics(spec: EnvSpec, env: gymnasium.Env[Any, Any]) -> None:
             env.close()
             raise ValueError(
                 f"{spec.id} has the wrapper {type(wrapper).__name__}, whose statistics would differ between "
-                "environments, start anew in evaluations and not be saved: remove it, and use "
+                "environments, start again in evaluations and not be saved: remove it, and use "
                 f"--normalize-{option}, in Python normalize_{option}=True, of algorithms such as ppo"
             )

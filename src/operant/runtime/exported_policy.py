@@ -55,7 +55,7 @@ class Policy:
         return actions[0] if single else actions
 
     def scores(self, observations: Any) -> Any:
-        """Return the outputs of the network `[N, all choices]` for N observations: the greatest of each choice acts."""
+        """Return the outputs of the network `[N, all choices]` for N observations: the highest of each choice acts."""
         return self._outputs(self._seen(np.asarray(observations)))
 
     def _actions(self, observations: Any) -> Any:
