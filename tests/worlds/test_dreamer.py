@@ -214,6 +214,32 @@ def test_gradients_reach_where_they_should():
     assert reached(replayed) == {"world", "critic"}
 
 
+def test_replayed_returns_end_before_a_dropped_frame():
+    found = learner()
+    frames, draws = batch(found)
+    agent = found.networks.bind(found.parameters, found.support)
+    clear = torch.zeros_like(frames.last)
+    frames = replace(frames, last=clear, terminal=clear)
+    states, _ = agent.world.observe(frames, found._encoded(frames), draws.posterior)
+    later = torch.zeros_like(frames.rewards)
+    later[4:] = 100.0
+    dropped, begins = torch.ones_like(frames.weights), clear.clone()
+    dropped[4:], begins[4] = 0.0, True
+    for changed in ({"weights": dropped}, {"first": begins, "weights": dropped}):
+        losses = [
+            found._replay_loss(agent, replace(frames, rewards=rewards, **changed), states)
+            for rewards in (frames.rewards, frames.rewards + later)
+        ]
+        assert torch.equal(*losses)
+    arriving = torch.zeros_like(later)
+    arriving[4] = 100.0
+    one, other = (
+        found._replay_loss(agent, replace(frames, rewards=frames.rewards + extra, first=begins), states)
+        for extra in (torch.zeros_like(later), arriving)
+    )
+    assert torch.equal(one, other)
+
+
 def test_a_better_action_than_expected_becomes_more_likely():
     """In one state, two actions of which only the second is rewarded in imagination."""
     found = learner(replace(SMALL, ent_coef=0.0), seeds=(3,))

@@ -37,6 +37,23 @@ def learner(config=SMALL, seeds=SEEDS, task="CartPole-v1", **kwargs):
     return MuZero(config, env, seeds=seeds, budget=1000)
 
 
+def test_clipped_targets_are_counted_and_the_field_is_named(caplog):
+    found = learner(replace(SMALL, gradient_steps=1))
+    while found.replay.filled < SMALL.window:
+        found.collect()
+        found.consumed += found.rollout_steps
+    assert found.shape.bound == pytest.approx(34.6, abs=0.1)  # 5² + 2 * 5, less with ε
+    assert not found.train()["health/clipped_targets"].any()
+    assert not caplog.records
+    found.replay.fields["rewards"][:, 1] = 40.0
+    for _ in range(2):
+        counted = found.train()["health/clipped_targets"]
+        assert counted[0] == 0
+        assert counted[1] > 0
+    (record,) = caplog.records
+    assert "raise support_size" in record.getMessage()
+
+
 def test_values_are_those_of_a_known_world():
     """In a maze of six cells: the values along the way, and the actions of an optimal policy."""
     model = mdp.MDP.from_gymnasium("operant/Maze2x3-v0")

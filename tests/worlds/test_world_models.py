@@ -120,6 +120,26 @@ def test_the_dream_stops_where_it_ends_and_starts_where_episodes_do():
     assert lengths == [0.5] * 3, "half of the candidates select the last action, the others the first"
 
 
+def test_dreams_begin_only_in_first_steps_of_a_full_buffer(caplog):
+    """A ring of 12 steps, of which the oldest is in slot 4, after the newest."""
+    found = learner(replace(SMALL, buffer_size=48))
+    for _ in range(2):
+        found.iterate()
+    replay = found.replay
+    assert (replay.length, replay.added) == (12, 20)
+    replay.fields["ended"].fill_(False)
+    newest, inner = (replay.added - 1) % 12, 1
+    replay.fields["ended"][newest] = replay.fields["ended"][inner] = True
+    assert set(found._first(50).flatten().div(4, rounding_mode="floor").tolist()) == {inner + 1}
+    assert not caplog.records
+    replay.fields["ended"].fill_(False)
+    for _ in range(2):
+        assert set(found._first(300).flatten().tolist()) == set(range(48))
+    assert [record.getMessage()[:67] for record in caplog.records] == [
+        "the replay buffer of 48 steps holds no first step of an episode: dr"
+    ]
+
+
 def test_candidates_that_are_the_same_dream_the_same():
     found = learner()
     for _ in range(6):

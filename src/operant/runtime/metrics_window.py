@@ -28,6 +28,8 @@ LOST = "health/lost_episodes"
 """Metric with the number of episodes whose worker process was lost."""
 DROPPED = "health/dropped_transitions"
 """Metric with the number of transitions with NaN or Inf."""
+CLIPPED = "health/clipped_targets"
+"""Name of the number of training targets outside the range that the networks can represent."""
 REFUSED = "health/refused_steps"
 """Metric with the number of policy steps rejected by the line search."""
 

@@ -69,7 +69,8 @@ class AlphaZeroConfig:
     lr_schedule: Literal["constant", "linear"] = "linear"
     """Schedule of the learning rate: constant, or linear to a twentieth over the budget."""
     vf_coef: NonNegativeFloat = 1.0
-    """Weight of the squared value error relative to the cross-entropy of the policy."""
+    """Weight of half the squared value error relative to the cross-entropy of the policy; the paper's loss is that of
+    2."""
     max_grad_norm: PositiveFloat | None = 1.0
     """Maximum gradient norm per seed; None: no clipping."""
     hidden_sizes: tuple[PositiveInt, ...] = (256, 256)

@@ -24,7 +24,7 @@ from torch import Tensor
 from operant import ops, streams
 from operant.control.agent import require_rows
 from operant.control.compatibility import require_suitable
-from operant.envs import BatchEnv, Tree, begins_anew, learned, start
+from operant.envs import BatchEnv, Tree, learned, start
 from operant.nets import StackedLaProp, compilable
 from operant.runtime.budget import require_budget
 from operant.runtime.learner import Metrics
@@ -32,11 +32,10 @@ from operant.runtime.metrics_window import DROPPED, update_metrics
 from operant.runtime.replay import Replay
 from operant.runtime.rollouts import Collector
 from operant.runtime.weights import Weights
-from operant.state import Resumable
-from operant.state import State as Saved
 from operant.worlds.dreamer_config import PRESETS, DreamerConfig
 from operant.worlds.frames import Frames, frames_of
 from operant.worlds.imagination import Agent, AgentShape, BoundAgent, Imagined, actions_of, gumbel
+from operant.worlds.replay_learner import ReplayLearner
 from operant.worlds.rssm import State, sampled
 from operant.worlds.world_model import WorldShape, by_row, merged
 
@@ -76,7 +75,7 @@ class Behavior(NamedTuple):
     mean_return: Tensor
 
 
-class Dreamer(Resumable):
+class Dreamer(ReplayLearner):
     """Learner that trains `S` seeds as one program.
 
     Args:
@@ -339,7 +338,12 @@ class Dreamer(Resumable):
         return ops.two_hot_loss(logits, targets, self.support) + regularized
 
     def _replay_loss(self, agent: BoundAgent, frames: Frames, states: State) -> Tensor:
-        """Return the critic's loss `[S]` on replayed λ-returns, with gradients for the world model, too."""
+        """Return the critic's loss `[S]` on replayed λ-returns, with gradients for the world model, too.
+
+        Returns end at a frame before a dropped one, whose own reward is unknown, with its value.
+        """
+        gap = torch.zeros_like(frames.last)
+        gap[:-1] = (frames.first[1:] | (frames.weights[1:] == 0)) & ~frames.last[:-1]
         features = merged(states.features)
         logits = agent.value_logits(features)
         values = by_row(ops.symmetric_mean(logits.detach(), self.support), frames.rewards)
@@ -347,13 +351,13 @@ class Dreamer(Resumable):
             frames.rewards[1:],
             values[1:],
             terminated=frames.terminal[1:],
-            truncated=frames.last[1:] & ~frames.terminal[1:],
+            truncated=(frames.last[1:] & ~frames.terminal[1:]) | gap[1:],
             gamma=self.config.gamma,
             lam=self.config.td_lambda,
         )
         targets = merged(torch.cat((returns, values[-1:])))
         loss = by_row(self._critic_loss(features.detach(), logits, targets), frames.rewards)
-        return _mean(loss[:-1], (frames.weights * ~frames.last)[:-1])
+        return _mean(loss[:-1], (frames.weights * ~(frames.last | gap))[:-1])
 
     @torch.no_grad()
     def act(self, obs: Tree, memory: Tree | None, noise: Tensor | None) -> tuple[Tensor, Tree | None]:
@@ -374,11 +378,9 @@ class Dreamer(Resumable):
         chance = gumbel((*shape, rssm.stoch * rssm.classes), generator)
         return torch.cat((chance, self.actions.noise(shape, generator)), -1)
 
-    def load_state_dict(self, state: Saved) -> None:
-        """Restore a state exactly."""
-        super().load_state_dict(state)
-        if begins_anew(self.collector.env):
-            self.memory.zero_()
+    def begin_anew(self) -> None:
+        """Forget the episodes in progress."""
+        self.memory.zero_()
 
 
 def _mean(loss: Tensor, weights: Tensor) -> Tensor:

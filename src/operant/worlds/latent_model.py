@@ -45,6 +45,12 @@ class LatentShape:
         return 2 * self.support_size + 1
 
     @property
+    def bound(self) -> float:
+        """Largest reward or value that the networks can represent."""
+        largest = torch.tensor(float(self.support_size), dtype=torch.float64)
+        return float(ops.signed_parabolic(largest) if self.squashed else largest)
+
+    @property
     def networks(self) -> tuple[StackedMLP, StackedMLP, StackedMLP]:
         """Representation, dynamics and prediction."""
         sizes = (

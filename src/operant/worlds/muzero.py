@@ -10,7 +10,8 @@ searched again (Reanalyse, appendix H), and values bootstrap from the current ne
 stored values they propagate only a few steps per refresh. For one player, returns are those of V-trace (Espeholt et al.
 2018, arXiv:1802.01561), because the replay buffer contains actions of worse policies, whose values plain n-step returns
 estimate. Values are scaled by the range of returns, not by that of the values in a node, which would exaggerate small
-differences between actions, so that the policy would follow errors of the values.
+differences between actions, so that the policy would follow errors of the values. The gradient of a latent state is
+halved before prediction, too, not only before the dynamics (appendix G).
 """
 
 from collections.abc import Mapping, Sequence
@@ -32,15 +33,16 @@ from operant.nets import Activation, StackedAdam, compilable
 from operant.runtime.bounds import Interval, NonNegativeFloat, PositiveFloat, PositiveInt, UnitFloat, require
 from operant.runtime.budget import iterations, remaining, require_budget, scheduled
 from operant.runtime.learner import Metrics
-from operant.runtime.metrics_window import DROPPED, EPISODES, update_metrics
+from operant.runtime.metrics_window import CLIPPED, DROPPED, EPISODES, update_metrics
 from operant.runtime.priorities import Priorities
 from operant.runtime.replay import EXTRAS, Replay
 from operant.runtime.rollouts import Collector, Rollout
 from operant.runtime.transitions import Sequences
 from operant.runtime.weights import Weights
-from operant.state import Resumable
 from operant.worlds.board_game_player import BoardGamePlayer
+from operant.worlds.clipping import Clipping
 from operant.worlds.latent_model import LatentShape
+from operant.worlds.replay_learner import ReplayLearner
 from operant.worlds.search import Expansion, Found, Planner, States, search
 from operant.worlds.unrolling import Unroll, returns_of, turned, unrolled, unrolled_losses
 
@@ -143,7 +145,7 @@ PRESETS: Mapping[str, Mapping[str, Any]] = {
 """Presets: by task, selected automatically, or by name. Other fields keep their defaults."""
 
 
-class MuZero(BoardGamePlayer, Resumable):
+class MuZero(BoardGamePlayer, ReplayLearner):
     """Learner that trains `S` seeds as one program.
 
     Args:
@@ -195,6 +197,7 @@ class MuZero(BoardGamePlayer, Resumable):
             support_size=config.support_size if self.game is None else 1,
             squashed=self.game is None,
         )
+        self.clipping = Clipping(self.shape)
         self.parameters = self.shape.initial(streams.of_seeds(seeds, "networks")).to(env.device)
         self.model = self.shape.bind(self.parameters)
         self.optimizer = StackedAdam(self.parameters, max_grad_norm=config.max_grad_norm)
@@ -355,13 +358,17 @@ class MuZero(BoardGamePlayer, Resumable):
         left = remaining(self.consumed, self.budget)
         learning_rate = scheduled(config.learning_rate, config.lr_schedule, left, least=LEAST_RATE)
         metrics: dict[str, Tensor | float] = {}
+        clipped = torch.zeros_like(counts[0])
         for step in range(config.gradient_steps):
             batch, index = self.sample()
-            if not step and self.game is None:
-                self._rescale(batch.returns[0])
+            if self.game is None:
+                clipped += self.clipping.count(batch)
+                if not step:
+                    self._rescale(batch.returns[0])
             metrics = self.update(batch, index, learning_rate)
         metrics["schedule/learning_rate"] = learning_rate
-        return metrics | update_metrics(self.optimizer.counts - counts)
+        metrics |= update_metrics(self.optimizer.counts - counts)
+        return metrics if self.game is not None else metrics | {CLIPPED: self.clipping.reported(clipped)}
 
     def _rescale(self, returns: Tensor) -> None:
         """Update the range of returns by samples `[S, M]`: a mean at first, then a moving average."""

@@ -13,6 +13,7 @@ of a generation use the same random numbers; the acting controller is the mean o
 candidate, whose score is biased upward.
 """
 
+import logging
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal, cast
 
@@ -22,7 +23,7 @@ from torch import Tensor
 from operant import ops, streams
 from operant.control.agent import require_rows
 from operant.control.compatibility import require_suitable
-from operant.envs import BatchEnv, Tree, begins_anew, learned, start
+from operant.envs import BatchEnv, Tree, learned, start
 from operant.nets import StackedAdam
 from operant.runtime.budget import iterations
 from operant.runtime.learner import Metrics
@@ -30,12 +31,15 @@ from operant.runtime.metrics_window import update_metrics
 from operant.runtime.replay import Replay
 from operant.runtime.rollouts import Act, Collector, Rollout
 from operant.runtime.weights import Weights
-from operant.state import Resumable, State
+from operant.state import State
 from operant.worlds.autoencoder import StackedVAE
 from operant.worlds.dreaming import Controllers, dream, episode_returns
 from operant.worlds.evolution import Evolution
 from operant.worlds.mixture_rnn import MixtureRNNShape, Noise, Steps
+from operant.worlds.replay_learner import ReplayLearner
 from operant.worlds.world_models_config import WorldModelsConfig
+
+logger = logging.getLogger(__name__)
 
 STEPS = 50
 """Gradient steps of V or M in one iteration."""
@@ -65,7 +69,7 @@ PRESETS: Mapping[str, Mapping[str, Any]] = {
 """Presets: by task, selected automatically, or by name. Other fields keep their defaults."""
 
 
-class WorldModels(Resumable):
+class WorldModels(ReplayLearner):
     """Learner that trains `S` seeds as one program.
 
     Args:
@@ -128,6 +132,7 @@ class WorldModels(Resumable):
         self.starts = torch.ones(len(seeds), config.num_envs, dtype=torch.bool, device=env.device)
         self.consumed = self.begun = self.calls = self.rounds = 0
         self._latents: tuple[Tensor, Tensor] | None = None
+        self._warned = False
 
     def _make_networks(self) -> None:
         config = self.config
@@ -357,15 +362,30 @@ class WorldModels(Resumable):
         replay, rows = self.replay, self.replay.rows
         places = torch.arange(replay.size, device=self.device).expand(len(self.seeds), -1)
         before = (places - rows) % (replay.length * rows)
-        first = replay.read("ended", before)
-        if replay.added <= replay.length:
-            first = first | (places < rows)
-        candidates = [row.nonzero().squeeze(1) for row in first]
+        first = replay.read("ended", before) | ~replay.read("valid", before)
+        oldest = places.div(rows, rounding_mode="floor") == replay.added % replay.filled
+        first = torch.where(oldest, replay.added == replay.filled, first) & replay.read("valid", places)
+        candidates = [row.nonzero().squeeze(1) for row in self._with_starts(first)]
         drawn = [
             torch.randint(len(place), (count,), generator=stream, device=self.device)
             for place, stream in zip(candidates, self.streams, strict=True)
         ]
         return torch.stack([place[index] for place, index in zip(candidates, drawn, strict=True)])
+
+    def _with_starts(self, first: Tensor) -> Tensor:
+        """Return the marked steps `[S, n]`, and all valid ones of seeds without any, with a warning."""
+        none = ~first.any(1, keepdim=True)
+        if not none.any():
+            return first
+        if not self._warned:
+            self._warned = True
+            logger.warning(
+                "the replay buffer of %d steps holds no first step of an episode: dreams begin in any step; raise "
+                "buffer_size above the length of an episode times num_envs",
+                self.config.buffer_size,
+            )
+        valid = self.replay.fields["valid"][: self.replay.filled].movedim(1, 0).flatten(1)
+        return first | (none & valid)
 
     @property
     def _trial_steps(self) -> int:
@@ -405,6 +425,7 @@ class WorldModels(Resumable):
         """Restore a state exactly; an invalid state leaves the learner unchanged."""
         self._latents = None
         super().load_state_dict(state)
-        if begins_anew(self.collector.env):
-            self.starts.fill_(True)
-            self.replay.cut()
+
+    def begin_anew(self) -> None:
+        """Forget the episodes in progress."""
+        self.starts.fill_(True)

@@ -91,3 +91,13 @@ def test_sizes_that_cannot_work_are_errors():
         BoardGame.connect_four(0, 4)
     with pytest.raises(ValueError, match="at most 62 bits"):
         BoardGame.connect_four(9, 9)
+
+
+def test_openings_of_a_board_with_one_column_have_every_length():
+    game = BoardGame.connect_four(1, 3)
+    draws = torch.rand(4, 4000, 1, generator=torch.Generator().manual_seed(0))
+    found = game.openings(draws, 0.6)
+    stones = game.observe(found).sum((1, 2, 3))
+    shares = torch.stack([(stones == count).float().mean() for count in range(3)])
+    torch.testing.assert_close(shares, torch.tensor([0.6, 0.2, 0.2]), atol=0.03, rtol=0)
+    assert not game.observe(game.openings(draws, 0.0)).any()

@@ -8,7 +8,7 @@ from gymnasium.utils.env_checker import check_env
 
 from operant.envs import check_batch_env, make
 from operant.envs.tensor.board_games import BoardGame, Positions
-from operant.envs.worlds.games import CELL, EMPTY, OTHER, BoardGameEnv
+from operant.envs.worlds.games import CELL, EMPTY, OTHER, OWN, BoardGameEnv
 
 
 @pytest.mark.parametrize(("task", "options"), [("TicTacToe", {}), ("ConnectFour", {"columns": 5, "rows": 4})])
@@ -84,3 +84,20 @@ def test_unknown_games_are_rejected():
         BoardGameEnv("tic-tac-toe", columns=4)
     with pytest.raises(ValueError, match="game must be 'tic-tac-toe' or 'connect-four', got 'go'"):
         BoardGameEnv("go")
+
+
+def test_the_last_picture_of_a_won_game_has_the_colors_of_the_others():
+    boards = torch.zeros(1, 2, 3, 3)
+    boards[0, 0, 0, :2] = boards[0, 1, 1, :2] = 1
+    pictures = {}
+    for mode in ("ansi", "rgb_array"):
+        env = BoardGameEnv("tic-tac-toe", render_mode=mode)
+        env.reset(seed=0)
+        env.positions = env.game.positions(boards)
+        obs, reward, terminated, *_ = env.step(np.int64(2))
+        assert (reward, terminated, obs["observation"][0].sum()) == (1, True, 3)
+        pictures[mode] = env.render()
+        env.reset(seed=0)
+        assert "x" not in env.game.drawing(env._seen)
+    assert pictures["ansi"] == "x x x\no o .\n. . ."
+    assert (pictures["rgb_array"][CELL // 2, CELL // 2] == OWN).all()

@@ -177,7 +177,9 @@ class BoardGame:
         """
         cells = self.rows * self.columns
         opens = draws[0, :, 0] < share
-        moves = (draws[0, :, 1] * cells).long() * opens
+        many = draws.shape[2] > 1  # with a single action there is one number, which is uniform below the share
+        length = draws[0, :, 1] if many else draws[0, :, 0] / max(share, torch.finfo(draws.dtype).tiny)
+        moves = (length.masked_fill(~opens, 0.0) * cells).long()
         found = self.start(len(opens), draws.device)
         for t in range(int(moves.max())):
             legal = self.moves(found)

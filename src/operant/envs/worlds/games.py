@@ -62,14 +62,14 @@ class BoardGameEnv(gymnasium.Env[Observation, np.int64]):
             {"observation": spaces.Box(0.0, 1.0, shape), "action_mask": mask}
         )
         self.action_space = spaces.Discrete(self.game.actions)
-        self.positions = self.game.start(1)
+        self.positions, self.turned = self.game.start(1), False
 
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[Observation, dict[str, Any]]:
         """Start a game; in half of them the opponent moves first."""
         super().reset(seed=seed)
-        self.positions = self.game.start(1)
+        self.positions, self.turned = self.game.start(1), False
         if self.np_random.integers(2):
             self._answer()
         return self._observation(), {}
@@ -81,7 +81,8 @@ class BoardGameEnv(gymnasium.Env[Observation, np.int64]):
         self.positions = self.game.play(self.positions, torch.tensor([int(action)]))
         over, value = self.game.outcomes(self.positions)
         if over:  # the opponent is to move: the value has the opposite sign
-            return self._observation(turned=True), -float(value), True, False, {}
+            self.turned = True
+            return self._observation(), -float(value), True, False, {}
         self._answer()
         over, value = self.game.outcomes(self.positions)
         return self._observation(), float(value), bool(over), False, {}
@@ -93,19 +94,26 @@ class BoardGameEnv(gymnasium.Env[Observation, np.int64]):
     def _allowed(self) -> NDArray[np.int8]:
         return (self.game.moves(self.positions)[0] != 0).numpy().astype(np.int8)
 
-    def _observation(self, *, turned: bool = False) -> Observation:
-        seen = Positions(*reversed(self.positions)) if turned else self.positions
+    @property
+    def _seen(self) -> Positions:
+        """The position as the player sees it, also after the last move of the player."""
+        return Positions(*reversed(self.positions)) if self.turned else self.positions
+
+    def _observation(self) -> Observation:
         mask = self._allowed()
-        return {"observation": self.game.observe(seen)[0].numpy(), "action_mask": mask if mask.any() else mask + 1}
+        return {
+            "observation": self.game.observe(self._seen)[0].numpy(),
+            "action_mask": mask if mask.any() else mask + 1,
+        }
 
     def render(self) -> Any:
         """Return the board, as text with x for the player's stones, or as an image `[H, W, 3]` of bytes."""
         if self.render_mode is None:
             return None
-        return self.game.drawing(self.positions) if self.render_mode == "ansi" else self._picture()
+        return self.game.drawing(self._seen) if self.render_mode == "ansi" else self._picture()
 
     def _picture(self) -> NDArray[np.uint8]:
-        stones, theirs = (self.game.observe(self.positions)[0] != 0).numpy()
+        stones, theirs = (self.game.observe(self._seen)[0] != 0).numpy()
         picture = np.full((self.game.rows * CELL, self.game.columns * CELL, 3), BOARD, np.uint8)
         y, x = np.mgrid[:CELL, :CELL] - (CELL - 1) / 2
         disc = x**2 + y**2 < (0.4 * CELL) ** 2

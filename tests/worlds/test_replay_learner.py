@@ -1,0 +1,46 @@
+"""Learners with a replay buffer: where environments begin anew, no sequence joins two episodes."""
+
+import pytest
+import torch
+
+from operant.catalog import find
+from operant.envs import Wrapper, make
+from operant.state import clone
+
+SEEDS = (3, 5)
+SIZES = {
+    "muzero": {"num_steps": 4, "simulations": 2, "latent_size": 4, "hidden_sizes": (4,), "support_size": 3},
+    "dreamer": {"num_steps": 4, "deter": 8, "stoch": 2, "classes": 2, "units": 4, "learning_starts": 100},
+    "world-models": {"num_steps": 10, "collect_steps": 40, "latent_size": 2, "vae_hidden_sizes": (4,)},
+    "mbpo": {"learning_starts": 12, "hidden_sizes": (4,), "model_hidden_sizes": (4,)},
+    "pets": {"learning_starts": 12, "model_hidden_sizes": (4,)},
+    "mrq": {"learning_starts": 12},
+}
+TASKS = {"muzero": "CartPole-v1", "world-models": "operant/PixelCatch-v0"}
+
+
+class Anew(Wrapper):
+    begins_anew = True
+
+
+@pytest.mark.parametrize("algorithm", SIZES)
+def test_episodes_end_where_environments_begin_anew(algorithm):
+    entry = find(algorithm)
+    config = entry.config_class(num_envs=2, **SIZES[algorithm])
+
+    def begun():
+        env = Anew(make(TASKS.get(algorithm, "Pendulum-v1"), 2, SEEDS))
+        return entry.learner_class(config, env, seeds=SEEDS, budget=1000)
+
+    whole = begun()
+    whole.iterate()
+    again = begun()
+    again.load_state_dict(clone(whole.state_dict()))
+    replay = again.replay if hasattr(again, "replay") else again.experience.replay
+    assert replay.added
+    newest = (replay.added - 1) % replay.length
+    assert replay.fields["ended"][newest].all()
+    before = whole.replay if hasattr(whole, "replay") else whole.experience.replay
+    assert not before.fields["ended"][newest].all()
+    if hasattr(again, "memory"):
+        assert torch.equal(again.memory, torch.zeros_like(again.memory))
