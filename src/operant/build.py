@@ -183,9 +183,7 @@ def assemble(entry: catalog.Algorithm, settings: Settings, config: Any, resolved
         ValueError: the algorithm does not support the settings or the task.
     """
     if group().sharded and entry.package != "language":
-        raise ValueError(
-            f"--fsdp divides a language model among processes, but {entry.name} trains none: leave it out"
-        )
+        raise ValueError(f"--fsdp divides a language model among processes, but {entry.name} trains none: leave it out")
     torch.set_num_threads(resolved["threads"])
     set_precision(resolved["precision"], torch.device(resolved["device"]), stacked=entry.package == "control")
     torch.backends.cudnn.allow_tf32 = resolved["precision"] != "highest"  # set_precision does not affect convolutions

@@ -209,8 +209,8 @@ def objective_of(name: str) -> Objective:
     Raises:
         operant.doors.DoorError: there is no such function, or it does not take these arguments.
     """
-    form: dict[str, Any] = {"expected": "a function (new, old, advantages, batch, config) -> losses [m]", "arguments": 5}
-    function: Any = doors.chosen(OBJECTIVES, name, group="operant.objectives", **form)
+    expected = "a function (new, old, advantages, batch, config) -> losses [m]"
+    function: Any = doors.chosen(OBJECTIVES, name, arguments=5, expected=expected, group="operant.objectives")
     if name in OBJECTIVES:
         return function
 
