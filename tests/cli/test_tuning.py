@@ -68,6 +68,7 @@ step_size = [0.1, 0.2, 5e-4]
 
 [config]
 gamma = 0.9
+step_size_schedule = "constant"
 
 [settings]
 evaluate_episodes = 2
@@ -80,7 +81,7 @@ def test_the_cells_of_a_sweep_are_trials(cli, answer, tmp_path):
     assert cli("sweep", grid, "--out", sweep, "--executor", "inline")[0] == 0
     shutil.rmtree(sweep / "runs" / "q-learning-FrozenLake-v1-step_size-0.2")  # not begun
     flags = ["q-learning", "FrozenLake-v1", "--budget", 400, "--seeds", 2, "--evaluate-episodes", 2]
-    flags += ["--gamma", 0.9, "--fresh-seeds", 0, "--trials", 1, "--run", study]
+    flags += ["--gamma", 0.9, "--step-size-schedule", "constant", "--fresh-seeds", 0, "--trials", 1, "--run", study]
     status, _, err = cli("tune", *flags, "--seed", 2000, "--from", sweep)
     assert (status, study.exists()) == (2, False)
     assert err.count("does not fit: it has 2 seeds, 1000 to 1001, and a trial 2 seeds, 2000 to 2001\n") == 2
