@@ -1,12 +1,15 @@
+import os
 import re
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import gymnasium
 import pytest
 
 from operant.cli.errors import explain, ran_out_of_memory, report_bug
-from operant.runtime.run import RUN_NOTE, Run, RunError
+from operant.runtime.run import RUN_NOTE, TRAINING_NOTE, Run, RunError
 from operant.runtime.settings import Settings
 
 SHORT = ["--budget", 64, "--num-envs", 2, "--progress", "silent"]
@@ -195,3 +198,29 @@ def test_a_reward_file_at_fault(text, said, tmp_path, cli):
     assert said in err.splitlines()[-1]
     assert "reward.py" in err.splitlines()[-1]
     assert "Traceback" not in err
+
+
+def test_an_error_after_training_has_begun_is_no_wrong_use(tmp_path):
+    for kind in (ValueError, FileNotFoundError, RunError):
+        error = kind("lost")
+        assert explain(error) == ("lost", 2)
+        error.add_note(TRAINING_NOTE)
+        assert explain(error) == ("lost", 1)
+
+
+def test_training_does_not_make_a_removed_folder_again(cli, tmp_path):
+    path, folder = tmp_path / "own.py", tmp_path / "run"
+    path.write_text(ALGORITHM.format(iterate=f"__import__('shutil').rmtree({str(folder)!r}, ignore_errors=True)"))
+    status, _, err = cli("train", f"{path}:Fails", "CartPole-v1", *SHORT, "--run", folder)
+    assert status == 1, err
+    assert not folder.exists()
+
+
+def test_output_that_the_encoding_lacks_is_escaped():
+    text = "from operant.cli import main, listing; listing.list_algorithms = lambda _: print('V\u2192') or 0; "
+    words = [sys.executable, "-c", f"import sys; {text} sys.exit(main(['list']))"]
+    found = subprocess.run(
+        words, env={**os.environ, "PYTHONIOENCODING": "ascii"}, capture_output=True, check=False
+    )
+    assert (found.returncode, found.stdout) == (0, b"V\\u2192\n"), found.stderr
+    assert explain(UnicodeEncodeError("ascii", "\u2192", 0, 1, "ordinal not in range"))[1] == 1

@@ -5,6 +5,8 @@ import pytest
 
 import operant
 from operant import mdp
+from operant.envs.tensor.board_games import BoardGame
+from operant.envs.tensor.solved_games import SolvedGame
 
 LAKE = "FrozenLake-v1"
 
@@ -77,3 +79,15 @@ def test_a_policy_that_never_ends_needs_a_discount(cli, tmp_path):
     status, _, err = cli("evaluate", tmp_path / "maze", "--exact", "--gamma", 1)
     assert status == 2
     assert "the policy of seed 0 has no value with --gamma 1" in err
+
+
+def test_board_games_need_learners_that_search_and_small_boards(cli, tmp_path):
+    small = {"hidden_sizes": (4,), "num_envs": 2, "num_steps": 4}
+    game = {"task": "operant/TicTacToe-v0", "seeds": 1, "evaluate_episodes": 1}
+    trained(tmp_path / "ppo", "ppo", budget=8, num_minibatches=1, **game, **small)
+    status, _, err = cli("evaluate", tmp_path / "ppo", "--exact", "--episodes", 1)
+    assert (status, "mistakes in a board game are counted for alphazero and muzero only" in err) == (2, True)
+    with pytest.raises(ValueError, match=r"columns \* \(rows \+ 1\) must be at most 31, got 49"):
+        SolvedGame(BoardGame.connect_four())
+    status, _, err = cli("evaluate", tmp_path / "ppo", "--require", "nan")
+    assert (status, "require must be a number" in err) == (2, True)

@@ -139,6 +139,17 @@ def test_training_with_callbacks_is_bit_for_bit_training_without(make_run):
     assert read_records(plain.evaluations_path)[-1]["scores"] == read_records(watched.evaluations_path)[-1]["scores"]
 
 
+def test_any_error_of_a_background_callback_is_its_own(make_run, caplog):
+    class Stopping(Listener):
+        def on_metrics(self, record):
+            raise KeyboardInterrupt
+
+    outcome = quiet(make_run(), Stopping())
+    assert outcome.consumed == 400
+    (error,) = outcome.callback_errors
+    assert error.startswith("callback Stopping: KeyboardInterrupt")
+
+
 @pytest.mark.parametrize("background", [True, False])
 def test_an_error_switches_one_off_with_file_and_line(make_run, caplog, background):
     class Broken(Listener):

@@ -7,7 +7,8 @@ import torch
 from operant.runtime import history
 from operant.runtime.checkpoints import load
 from operant.runtime.encoding import digest
-from operant.runtime.history import MOST_BYTES, hashes, interval
+from operant.runtime.history import MOST_BYTES, History, hashes, interval
+from operant.runtime.metrics import read_records
 from operant.runtime.run import Run
 from operant.runtime.run_folders import prune
 from operant.runtime.settings import Settings
@@ -177,3 +178,12 @@ def test_the_setting_is_written_and_read(tmp_path, value):
     run = make(tmp_path / "run", value)
     assert Run.open(run.path).settings.keep_checkpoints == value
     json.dumps(dataclasses.asdict(run.settings))
+
+
+def test_a_run_that_was_killed_before_its_first_checkpoint_has_no_hash_twice(tmp_path):
+    run, learner = make(tmp_path / "run", "all"), Regression()
+    for _ in range(2):
+        history = History(run, 400)
+        history.note(learner, None)
+        history.close()
+    assert [record["consumed"] for record in read_records(run.hashes_path)] == [0]

@@ -20,6 +20,7 @@ from operant.runtime.run_folders import (
     entries,
     entry_of,
     find_runs,
+    inputs_in,
     is_held,
     merge,
     prune,
@@ -203,3 +204,19 @@ def test_runs_that_do_not_belong_together_are_not_merged(make_run, tmp_path):
     with pytest.raises(RunError, match="at least two runs"):
         merge([one], tmp_path / "whole")
     assert not (tmp_path / "whole").exists()
+
+
+def test_inputs_of_a_folder_are_read_once_for_all_runs(make_run, tmp_path):
+    one, other = make_run("one"), make_run("two")
+    user = make_run("user", inputs=[Input.of("init", one.path)])
+    inputs = inputs_in(tmp_path)
+    for records in (user.path, one.path):
+        (records / "run.json").unlink()
+    assert users_of(one, inputs) == [user.path]
+    assert users_of(other, inputs) == []
+
+
+def test_runs_are_not_merged_into_a_taken_folder(make_run, tmp_path):
+    runs = [make_run("one"), make_run("two", seeds=(5, 6))]
+    with pytest.raises(RunError, match=r"one already exists and is not empty: merge the runs into another folder$"):
+        merge(runs, tmp_path / "one")

@@ -128,3 +128,17 @@ def test_nothing_begins_after_a_stop(tmp_path):
 def test_invalid_grids_are_rejected(given, message):
     with pytest.raises(ValueError, match=message):
         Grid.of(given)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"grid": {"step_size": [0.1, 0.2, 0.10]}}, r"\[grid\] step_size has the value 0\.1 twice"),
+        ({"grid": {"steps": [1, 2, 1.0]}}, r"\[grid\] steps has the value 1\.0 twice"),
+        ({"grid": {"gamma": [0.9, 0.8]}}, r"gamma is in \[grid\] and in \[config\]"),
+    ],
+)
+def test_a_grid_that_would_train_other_cells_than_it_names_is_rejected(changes, message):
+    with pytest.raises(ValueError, match=message):
+        Grid.of({**GIVEN, **changes})
+    assert len(list(Grid.of({**GIVEN, "grid": {"flag": [True, 1]}}).cells())) == 4

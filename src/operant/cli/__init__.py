@@ -4,6 +4,7 @@ Each command imports only what it needs: `operant --help` and `operant list` ans
 """
 
 import importlib
+import io
 import os
 import sys
 from collections.abc import Sequence
@@ -69,6 +70,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments = list(sys.argv[1:] if argv is None else argv)
     debug = "--debug" in arguments or any(map(os.environ.get, ("OPERANT_DEBUG", "OPERANT_TRACEBACK")))
     arguments = [argument for argument in arguments if argument != "--debug"]
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper) and stream.errors == "strict":  # not all encodings have all characters
+            stream.reconfigure(errors="backslashreplace")
     try:
         status = _parsed(arguments)
         sys.stdout.flush()

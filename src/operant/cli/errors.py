@@ -8,7 +8,7 @@ from pathlib import Path
 
 from operant.doors import is_installed
 from operant.runtime.files import meant
-from operant.runtime.run import RUN_NOTE
+from operant.runtime.run import RUN_NOTE, TRAINING_NOTE
 
 FAILURE, USAGE = 1, 2
 
@@ -45,8 +45,10 @@ def explain(error: Exception, arguments: Sequence[str] = ()) -> tuple[str, int] 
         training = any(note.startswith(RUN_NOTE) for note in getattr(error, "__notes__", []))
         status = USAGE if isinstance(error, usage) and not training else FAILURE
         return f"{location}: {type(error).__name__}: {error}; --debug shows the traceback", status
-    if isinstance(error, usage):
-        return message, USAGE
+    if isinstance(error, usage) and not isinstance(error, UnicodeEncodeError):
+        return message, FAILURE if TRAINING_NOTE in getattr(error, "__notes__", []) else USAGE
+    if isinstance(error, UnicodeEncodeError):
+        return f"{error}: set PYTHONIOENCODING=utf-8", FAILURE
     return (message, FAILURE) if isinstance(error, failures) else _explain_others(error, arguments)
 
 

@@ -1,5 +1,6 @@
 """`operant evaluate`."""
 
+import math
 from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import dataclass
@@ -71,6 +72,8 @@ class EvaluateOptions(Opening):
             raise ValueError(f"episodes must be at least 1, got {self.episodes}")
         if self.samples < 0:
             raise ValueError(f"samples must be at least 0, got {self.samples}")
+        if self.require is not None and math.isnan(self.require):
+            raise ValueError("require must be a number that scores can be compared with, got nan")
         if self.gamma is not None and not (self.exact and 0 <= self.gamma <= 1):
             raise ValueError(f"gamma must lie between 0 and 1, and requires --exact, got {self.gamma}")
 

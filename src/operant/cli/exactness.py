@@ -123,6 +123,7 @@ def known_model(trained: "Trained") -> "MDP":
 
     from operant import mdp
     from operant.envs.finite import FiniteEnv
+    from operant.envs.worlds.games import BoardGameEnv
     from operant.mdp import tables
 
     settings = trained.run.settings
@@ -135,6 +136,8 @@ def known_model(trained: "Trained") -> "MDP":
     env = gymnasium.make(settings.task, **settings.env_kwargs)
     try:
         bare: Any = env.unwrapped
+        if isinstance(bare, BoardGameEnv):
+            raise ValueError(f"{fault}: mistakes in a board game are counted for alphazero and muzero only")
         if not isinstance(bare, FiniteEnv) and not tables.has_table(env):
             raise ValueError(f"{fault}: leave it out")
         model = mdp.MDP.from_gymnasium(env)

@@ -184,12 +184,13 @@ def _rename(arguments: list[str]) -> int:
 
 def _delete(arguments: list[str]) -> int:
     options = parse(DeleteOptions, arguments, "runs delete")
-    from operant.runtime.run_folders import delete, size, users_of
+    from operant.runtime.run_folders import delete, inputs_in, size, users_of
 
     doomed = [_open(path) for path in _require_runs(options.runs)]
     sizes = {run.path: size(run) for run in doomed}
+    inputs = {folder: inputs_in(folder) for folder in {run.path.parent for run in doomed}}
     for run in doomed:
-        for user in users_of(run):
+        for user in users_of(run, inputs[run.path.parent]):
             say(f"operant: warning: {location(user)} was initialized from {run.path.name} and needs it")
     names, total = ", ".join(path.name for path in sizes), readable(sum(sizes.values()))
     if not options.yes and not _confirmed(f"Delete {names} ({total})?"):

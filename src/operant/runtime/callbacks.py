@@ -166,6 +166,9 @@ class Callbacks:
 class _Member:
     """A callback that runs in the training thread."""
 
+    caught: tuple[type[BaseException], ...] = (Exception, SystemExit)
+    """Errors that disable the callback. A KeyboardInterrupt in the training thread is that of the user."""
+
     def __init__(self, callback: Callback) -> None:
         self.callback = callback
         self.name = "report" if isinstance(callback, Reporting) else f"callback {type(callback).__name__}"
@@ -186,7 +189,7 @@ class _Member:
             return False
         try:
             return bool(getattr(self.callback, method)(*arguments))
-        except (Exception, SystemExit) as error:
+        except self.caught as error:
             self.error = f"{type(error).__name__}: {error} ({_place(error, getattr(self.callback, method))})"
             logger.warning("%s is disabled, since it raised %s; training continues", self.name, self.error)
             return False
@@ -194,6 +197,8 @@ class _Member:
 
 class _Threaded(_Member):
     """A callback that runs in its own thread, which ends with `on_end`."""
+
+    caught = (BaseException,)
 
     def __init__(self, callback: Callback) -> None:
         super().__init__(callback)

@@ -90,7 +90,8 @@ class Checkpoints:
         target = parent / f"step_{consumed:012d}"
         if fault is None and self._is_good(target):
             return target
-        parent.mkdir(parents=True, exist_ok=True)
+        for folder in (self.folder, parent):  # never the folder of a run, which was moved or removed if it is missing
+            folder.mkdir(exist_ok=True)
         records = self._write(target, contents, consumed)
         verify(target, trusted=contents.unchanged)
         if fault is not None:

@@ -6,6 +6,7 @@ ones as an uninterrupted run. They are not used to resume, and may be deleted at
 
 import logging
 import shutil
+from collections.abc import Set
 from typing import Literal
 
 from operant.runtime.checkpoints import CheckpointError, NonFiniteError
@@ -39,6 +40,7 @@ class History:
         self._run, self._keep = run, run.settings.keep_checkpoints
         self._every = interval(self._keep, budget)
         self._writer: RecordWriter | None = None
+        self._known: Set[int] = frozenset()
 
     def note(self, learner: Learner, before: int | None) -> None:
         """Save the state of a learner and its hash, if due and not too large; a failed write causes a warning.
@@ -64,8 +66,10 @@ class History:
             return
         folder.mkdir(exist_ok=True)
         if self._writer is None:
+            self._known = hashes(self._run).keys()  # a run that was killed before its first checkpoint begins again
             self._writer = RecordWriter(self._run.hashes_path)
-        self._writer.write({"consumed": learner.consumed, "sha256": digest(state)})
+        if learner.consumed not in self._known:
+            self._writer.write({"consumed": learner.consumed, "sha256": digest(state)})
         if size <= MOST_BYTES or self._keep != "auto":
             self._run.history.save(state, learner.consumed)
 

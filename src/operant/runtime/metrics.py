@@ -82,7 +82,9 @@ class RecordWriter:
     def _lose(self, reason: str) -> None:
         if not self.lost:
             logger.warning(
-                "a record for %s is lost (%s); training continues and counts lost records", self.path, reason
+                "a record for %s is lost (%s); this does not stop the program, which counts lost records",
+                self.path,
+                reason,
             )
         self.lost += 1
 

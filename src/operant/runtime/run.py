@@ -58,6 +58,9 @@ SCHEMA = 2
 RUN_NOTE = "in the run "
 """Prefix of the note with the run's folder that is added to errors."""
 
+TRAINING_NOTE = "while it was trained"
+"""Note that is added to errors after training has begun."""
+
 _FOLDERS = ("checkpoints", "eval", "media")
 
 PATIENCE = 1.0

@@ -6,7 +6,7 @@ No function here changes a run that another process trains.
 import contextlib
 import os
 import shutil
-from collections.abc import Generator, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -21,7 +21,7 @@ from operant.runtime.evaluation import Evaluation
 from operant.runtime.inputs import records_of
 from operant.runtime.metrics import RecordWriter
 from operant.runtime.run import Run, RunError
-from operant.runtime.run_paths import check_name
+from operant.runtime.run_paths import TakenError, check_name
 
 RUNNING = "running"
 """State of a run that another process is training; otherwise the state is the outcome of the last session."""
@@ -136,10 +136,24 @@ def is_held(run: Run) -> bool:
         return False  # a folder without write access is not trained either
 
 
-def users_of(run: Run) -> list[Path]:
-    """Return the runs in the same folder that use a run as initial model or reward model."""
-    others = (path for path in sorted(run.path.parent.iterdir()) if path != run.path and path.is_dir())
-    return [path for path in others if any(_needs(record, run.path) for record in records_of(path))]
+Inputs = Sequence[tuple[Path, Sequence[Mapping[str, Any]]]]
+"""Runs with the records of their inputs."""
+
+
+def inputs_in(root: Path) -> Inputs:
+    """Return the inputs of all runs in a folder."""
+    return [(path, records_of(path)) for path in sorted(root.iterdir()) if path.is_dir()]
+
+
+def users_of(run: Run, inputs: Inputs | None = None) -> list[Path]:
+    """Return the runs in the same folder that use a run as initial model or reward model.
+
+    Args:
+        run: the run.
+        inputs: `inputs_in` the folder, if already read.
+    """
+    others = inputs_in(run.path.parent) if inputs is None else inputs
+    return [path for path, records in others if path != run.path and any(_needs(one, run.path) for one in records)]
 
 
 def rename(run: Run, name: str) -> Path:
@@ -231,7 +245,10 @@ def merge(runs: Sequence[Run], path: Path, command: Sequence[str] = ()) -> Run:
     settings = replace(runs[0].settings, seeds=seeds)
     facts = {**runs[0].resolved(), sessions.MERGED: ", ".join(str(run.path) for run in runs)}
     outside = None if entry in catalog.ALGORITHMS else entry
-    whole = Run.create(path, settings, config, command=command, resolved=facts, outside=outside)
+    try:
+        whole = Run.create(path, settings, config, command=command, resolved=facts, outside=outside)
+    except TakenError as error:
+        raise TakenError(f"{path} already exists and is not empty: merge the runs into another folder") from error
     writer = RecordWriter(whole.evaluations_path)
     try:
         for consumed in points[0]:

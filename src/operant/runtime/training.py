@@ -24,7 +24,7 @@ from operant.runtime.metrics import read_records, rewind
 from operant.runtime.metrics_window import DropWatch, Guard, RefusalWatch, SkipWatch, Window, summarize
 from operant.runtime.outcome import Outcome
 from operant.runtime.progress import Line, Progress, ProgressMode
-from operant.runtime.run import Run, RunError
+from operant.runtime.run import TRAINING_NOTE, Run, RunError
 from operant.runtime.sessions import FAILED, FINISHED, INTERRUPTED
 from operant.runtime.training_files import REWARD, TrainingFiles
 from operant.runtime.warned import keeping
@@ -124,7 +124,8 @@ def train(
                 state = INTERRUPTED if outcome.interrupted else FAILED if fault else FINISHED
                 stopped = f"{outcome.stopped_by} stopped it" if outcome.stopped_by else ""
                 run.end_session(state, outcome.consumed, fault or stopped)
-        except BaseException:
+        except BaseException as error:
+            error.add_note(TRAINING_NOTE)
             told.end(None)
             raise
         told.end(outcome)

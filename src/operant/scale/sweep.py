@@ -92,6 +92,13 @@ class Grid:
         values: Mapping[str, Any] = given.get("grid", {})
         if wrong := [name for name, options in values.items() if not isinstance(options, list) or not options]:
             raise ValueError(f"[grid] {wrong[0]} must be a list of values, got {values[wrong[0]]!r}")
+        for name, options in values.items():
+            if equal := [value for place, value in enumerate(options) if _among(value, options[:place])]:
+                raise ValueError(
+                    f"[grid] {name} has the value {equal[0]!r} twice, which would train the same cell twice"
+                )
+        if both := [name for name in values if name in given.get("config", {})]:
+            raise ValueError(f"{both[0]} is in [grid] and in [config]: keep it in one of them")
         settings = dict(given.get("settings", {}))
         if "budget" in given:
             settings["budget"] = given["budget"]
@@ -118,6 +125,11 @@ class Grid:
                 name = f"{stem}-{number}"
             taken.add(name)
             yield name, algorithm, task, own
+
+
+def _among(value: Any, others: Sequence[Any]) -> bool:
+    """Return whether a value of TOML is among others; numbers of different types may be equal, but not to booleans."""
+    return any(value == other and isinstance(value, bool) == isinstance(other, bool) for other in others)
 
 
 _EXAMPLES = {"algorithm": '"ppo"', "task": '["CartPole-v1", "Acrobot-v1"]'}

@@ -47,7 +47,8 @@ class SolvedGame:
     def __init__(self, game: BoardGame) -> None:
         if game.bits > 31:
             raise ValueError(
-                f"a board of {game.columns} x {game.rows} cells is too large to enumerate: at most 31 bits"
+                f"a board of {game.columns} x {game.rows} cells is too large to enumerate: columns * (rows + 1) "
+                f"must be at most 31, got {game.bits}"
             )
         self.game = game
         self.layers = [self._keys(game.start(1))]
