@@ -219,8 +219,6 @@ def test_training_does_not_make_a_removed_folder_again(cli, tmp_path):
 def test_output_that_the_encoding_lacks_is_escaped():
     text = "from operant.cli import main, listing; listing.list_algorithms = lambda _: print('V\u2192') or 0; "
     words = [sys.executable, "-c", f"import sys; {text} sys.exit(main(['list']))"]
-    found = subprocess.run(
-        words, env={**os.environ, "PYTHONIOENCODING": "ascii"}, capture_output=True, check=False
-    )
+    found = subprocess.run(words, env={**os.environ, "PYTHONIOENCODING": "ascii"}, capture_output=True, check=False)
     assert (found.returncode, found.stdout) == (0, b"V\\u2192\n"), found.stderr
     assert explain(UnicodeEncodeError("ascii", "\u2192", 0, 1, "ordinal not in range"))[1] == 1

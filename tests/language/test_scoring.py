@@ -165,6 +165,20 @@ def test_another_vocabulary_tokenizes_the_texts_again(scorer, words):
     assert found == pytest.approx(expected.tolist(), abs=1e-5)
 
 
+def test_tools_and_variables_of_the_template_are_in_prompts_that_are_tokenized_again(scorer, words, monkeypatch):
+    own = scorer.model.tokenizer
+    shown = "{{ tools | length if tools else 0 }}{{ mode }}{% for m in messages %}{{ m.content }}{% endfor %}"
+    monkeypatch.setattr(own, "chat_template", shown)
+    reward = RewardModelFunction(scorer, process=False, separator="\n", tokenizer=words)
+    asked, answer = [{"role": "user", "content": "ab"}], [{"role": "assistant", "content": "xyz"}]
+    columns = {"tools": [[{"name": "f"}]], "chat_template_kwargs": [{"mode": "q"}]}
+    (found,) = reward([asked], [answer], [[300]], **columns)
+    (expected,) = scorer.scores(
+        [Sample(own.encode("1qab", add_special_tokens=False), [*own.encode("xyz", add_special_tokens=False), EOS])]
+    )
+    assert found == pytest.approx(float(expected), abs=1e-5)
+
+
 def test_an_answer_with_a_character_without_a_token_has_no_reward(scorer, words):
     for process in (False, True):
         reward = RewardModelFunction(scorer, process=process, separator="\n", tokenizer=words)

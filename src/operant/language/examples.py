@@ -5,7 +5,6 @@ end, without EOS, so that the model does not learn to stop there. Unusable examp
 number and the reasons.
 """
 
-import json
 import logging
 from collections import Counter
 from collections.abc import Callable, Collection, Sequence
@@ -16,8 +15,7 @@ from typing import Any, NamedTuple, TypeVar
 from operant.language.data import PROMPTED, Row, compare, extremes, has_prompt, kind
 from operant.language.huggingface import Tokenizer
 from operant.language.packing import Sample
-from operant.language.sources import TEMPLATE
-from operant.language.templates import check_kwargs, system_length
+from operant.language.templates import inputs_of, system_length
 from operant.language.tokenizer import encode_pair, encode_prompt, encode_steps, encode_text
 
 __all__ = [
@@ -140,12 +138,8 @@ class _Encoder:
         return self.prompt(encoded[0][0], prompt, row), [self.completion(ids) for _, ids in encoded]
 
     def template(self, row: Row) -> dict[str, Any]:
-        """Return the inputs of the chat template other than messages, which some datasets store as JSON."""
-        found = {name: row.get(name) for name in TEMPLATE}
-        found = {name: json.loads(value) if isinstance(value, str) else value for name, value in found.items()}
-        if found["chat_template_kwargs"] is not None:
-            check_kwargs(self.tokenizer, found["chat_template_kwargs"])
-        return found
+        """Return the inputs of the chat template other than messages."""
+        return inputs_of(self.tokenizer, row)
 
     def convert(self, rows: Sequence[Row], one: Callable[[Row], Example]) -> list[Example]:
         """Convert examples, and log the numbers of dropped and truncated ones."""

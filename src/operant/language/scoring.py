@@ -6,7 +6,7 @@ of the step's tokens. Scores are computed from the sampled tokens; answers are t
 another tokenizer.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -23,6 +23,8 @@ from operant.language.process_rewards import StepRewards, Steps, last_token, tab
 from operant.language.processes import loaded
 from operant.language.rewards import text_of
 from operant.language.runs import trained_state
+from operant.language.sources import TEMPLATE
+from operant.language.templates import inputs_of
 from operant.language.tokenizer import decode, encode_pair, encode_prompt
 from operant.runtime.weights import opened
 from operant.state import copy_named
@@ -185,7 +187,7 @@ class RewardModelFunction:
         *,
         prompt_ids: Sequence[Sequence[int]] | None = None,
         truncated: Sequence[bool] | None = None,
-        **_: Any,
+        **columns: Sequence[Any],
     ) -> list[float | None]:
         """Compute the rewards of n answers; None for texts with a character that the reward model's tokenizer lacks.
 
@@ -195,13 +197,15 @@ class RewardModelFunction:
             completion_ids: token ids of the answers; empty if only texts are known.
             prompt_ids: token ids of the prompts; None if only texts are known.
             truncated: mask of the truncated answers, to which no EOS is added; None: none.
+            **columns: other columns of the examples; `tools` and `chat_template_kwargs` are inputs of the template.
         """
         cut = [False] * len(prompts) if truncated is None else truncated
         samples: list[Sample | None]
         if self.same_vocabulary and prompt_ids is not None and all(map(len, completion_ids)):
             samples = [Sample(p, c) for p, c in zip(prompt_ids, completion_ids, strict=True)]
         else:
-            samples = [self._encoded(*row) for row in zip(prompts, completions, cut, strict=True)]
+            given = [{name: columns[name][i] for name in TEMPLATE if name in columns} for i in range(len(prompts))]
+            samples = [self._encoded(*row) for row in zip(prompts, completions, cut, given, strict=True)]
         found = iter(self._rewards([sample for sample in samples if sample is not None]))
         return [None if sample is None else next(found) for sample in samples]
 
@@ -219,16 +223,17 @@ class RewardModelFunction:
         own: dict[str, Any] = {"process": self.process, "separator": self.separator, "tokens": self.tokens}
         return RewardModelFunction(self.scorer, tokenizer=tokenizer, **own)
 
-    def _encoded(self, prompt: Any, completion: Any, truncated: bool) -> Sample | None:
+    def _encoded(self, prompt: Any, completion: Any, truncated: bool, row: Mapping[str, Any]) -> Sample | None:
         """Return a tokenized answer; None if a character of it has no token, unlike those of the prompt."""
         model = self.scorer.model
+        given = inputs_of(model.tokenizer, row)
         if isinstance(prompt, str) != isinstance(completion, str):
             text = text_of(completion)
             completion = text if isinstance(prompt, str) else [{"role": "assistant", "content": text}]
         try:
-            first, second = encode_pair(model.tokenizer, prompt, completion, eos_ids=model.stop)
+            first, second = encode_pair(model.tokenizer, prompt, completion, eos_ids=model.stop, **given)
         except UnknownCharacterError:
-            encode_prompt(model.tokenizer, prompt)  # that of a prompt is an error of the data
+            encode_prompt(model.tokenizer, prompt, **given)  # that of a prompt is an error of the data
             return None
         return Sample(first, second[:-1] if truncated and len(second) > 1 else second)
 

@@ -1,6 +1,7 @@
 """Tokenization of conversations by the chat template of a tokenizer."""
 
 import inspect
+import json
 import re
 from collections.abc import Mapping, Sequence
 from itertools import chain, pairwise
@@ -8,8 +9,9 @@ from typing import Any, cast
 
 from operant.language.encoding import encode, encode_parts, shared_length
 from operant.language.huggingface import Tokenizer
+from operant.language.sources import TEMPLATE
 
-__all__ = ["Message", "assistant_turns", "check_kwargs", "encode_rendered", "remainder", "render", "system_length"]
+__all__ = ["Message", "assistant_turns", "encode_rendered", "inputs_of", "remainder", "render", "system_length"]
 
 Message = Mapping[str, Any]
 
@@ -57,12 +59,20 @@ def render(
     return str(_apply(tokenizer, messages, tools, chat_template_kwargs, **how))
 
 
-def check_kwargs(tokenizer: Tokenizer, kwargs: Any) -> None:
-    """Check variables for a chat template.
+def inputs_of(tokenizer: Tokenizer, row: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the inputs of the chat template in a row other than messages, which some datasets store as JSON.
 
     Raises:
-        ValueError: they are no mapping of names, or an argument of `apply_chat_template` is among them.
+        ValueError: the variables are no mapping of names, or an argument of `apply_chat_template` is among them.
     """
+    found = {name: row.get(name) for name in TEMPLATE}
+    found = {name: json.loads(value) if isinstance(value, str) else value for name, value in found.items()}
+    if found["chat_template_kwargs"] is not None:
+        _check_kwargs(tokenizer, found["chat_template_kwargs"])
+    return found
+
+
+def _check_kwargs(tokenizer: Tokenizer, kwargs: Any) -> None:
     if not isinstance(kwargs, Mapping):
         raise ValueError(
             f"chat_template_kwargs is {kwargs!r:.80}, expected an object with variables of the chat template, such as "

@@ -104,6 +104,8 @@ class Best:
                 better &= scores > previous.scores
                 new = _chosen(better, new, previous)
             if better.any() and (previous is not None or better.all()):
+                if self._index is not None:
+                    self._checkpoints.folder.parent.mkdir(exist_ok=True)
                 self._checkpoints.save(new.state(), learner.consumed)
         except (OSError, CheckpointError) as error:
             logger.warning("the best policies could not be saved in %s (%s); training continues", self._path, error)
