@@ -2,7 +2,7 @@ import os
 
 import pytest
 
-from operant.web.folders import DEPTH, folder_of, names_of
+from operant.web.folders import DEPTH, folder_of, hidden_in, names_of
 from operant.web.workers import NotFoundError
 from web.folders import make_run  # type: ignore[import-not-found]
 
@@ -62,6 +62,12 @@ def test_runs_are_found_by_name(runs):
 def test_nothing_else_is(runs, name):
     with pytest.raises(NotFoundError):
         folder_of(runs, name)
+
+
+def test_runs_that_are_not_shown_are_named_with_the_reason(runs):
+    (runs / "one").rename(runs / "with space")
+    assert hidden_in(runs) == {"link": "it is a symbolic link", "with space": "its name has other characters"}
+    assert hidden_in(runs / "missing") == {}
 
 
 def test_a_folder_that_is_not_there_has_none(tmp_path):

@@ -38,7 +38,7 @@ def test_every_run_is_listed(folder):
 
 
 def test_a_folder_that_is_not_there_has_no_runs(tmp_path):
-    assert runs.index(tmp_path / "runs") == {"folder": str(tmp_path / "runs"), "found": False, "runs": []}
+    assert runs.index(tmp_path / "runs") == {"folder": str(tmp_path / "runs"), "found": False, "runs": [], "hidden": {}}
 
 
 def test_the_description_of_a_run(folder):

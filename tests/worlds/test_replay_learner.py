@@ -1,4 +1,4 @@
-"""Learners with a replay buffer: where environments begin anew, no sequence joins two episodes."""
+"""Learners with a replay buffer: where new episodes begin on resume, no sequence joins two of them."""
 
 import pytest
 import torch

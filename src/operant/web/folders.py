@@ -45,6 +45,21 @@ def names_of(runs: Path, files: Sequence[str] = RUN) -> Iterator[str]:
         level = below
 
 
+def hidden_in(runs: Path) -> dict[str, str]:
+    """Return the runs directly in the folder of runs that `names_of` leaves out, and why."""
+    try:
+        entries = sorted(os.scandir(runs), key=lambda entry: entry.name)
+    except OSError:
+        return {}
+    return {
+        entry.name: "it is a symbolic link" if NAME.fullmatch(entry.name) else "its name has other characters"
+        for entry in entries
+        if not (NAME.fullmatch(entry.name) and entry.is_dir(follow_symlinks=False))
+        and not entry.name.startswith(".")
+        and (Path(entry.path) / RUN[0]).is_file()
+    }
+
+
 def folder_of(runs: Path, name: object, files: Sequence[str] = RUN) -> Path:
     """Return the folder of a run, or another folder that contains one of `files`.
 

@@ -17,7 +17,7 @@ from operant.runtime.run_paths import location
 from operant.runtime.sessions import UNFINISHED, described
 from operant.web.curves import Columns, decimated, last_record
 from operant.web.documentation import page_of
-from operant.web.folders import MOST_RUNS, NAME, folder_of, names_of
+from operant.web.folders import MOST_RUNS, NAME, folder_of, hidden_in, names_of
 from operant.web.workers import NotFoundError
 
 MEDIA = (".png", ".jpg", ".gif", ".svg", ".mp4", ".webm")
@@ -27,10 +27,10 @@ _COLUMNS = Columns()
 
 
 def index(runs: Path) -> dict[str, Any]:
-    """Return settings, progress, score and outcome of all runs, the newest first."""
+    """Return settings, progress, score and outcome of all runs, the newest first, and why some are `hidden`."""
     found = [_entry(runs, name) for name in names_of(runs)]
     found.sort(key=lambda entry: str(entry.get("started", "")), reverse=True)
-    return {"folder": str(runs), "found": runs.is_dir(), "runs": found}
+    return {"folder": str(runs), "found": runs.is_dir(), "runs": found, "hidden": hidden_in(runs)}
 
 
 def show(runs: Path, run: str) -> dict[str, Any]:

@@ -55,6 +55,7 @@ class Runs {
       this.list();
     } });
     this.count = h("span", { className: "hint" });
+    this.hidden = h("p", { className: "hint" });
     this.body = h("tbody", {});
     this.table = h("table", { className: "runs" }, h("thead", {}, h("tr", {}, h("th", { scope: "col" }, h("span", { className: "unseen" }, "Selected")), ["Run", "Algorithm", "Task", "Score", "State"].map((name) => h("th", { scope: "col" }, name)))), this.body);
     this.chart = new Chart({ title: "Score", xLabel: "budget used by a seed", height: 330, sparse: true, empty: "select runs with evaluations", onpick: (x) => this.travel.pick(x), onpicked: () => this.travel.release() });
@@ -70,7 +71,7 @@ class Runs {
     this.detail = h("div", {});
     this.problem = h("div", { className: "notice bad", role: "alert", hidden: true });
     this.root.replaceChildren(h("div", { className: "runs-page" },
-      h("section", { className: "card list", "aria-label": "Runs" }, h("div", { className: "bar" }, this.filter, this.count), h("div", { className: "scroll tall", tabIndex: 0 }, this.table)),
+      h("section", { className: "card list", "aria-label": "Runs" }, h("div", { className: "bar" }, this.filter, this.count), h("div", { className: "scroll tall", tabIndex: 0 }, this.table), this.hidden),
       h("div", { className: "stage" }, this.problem,
         h("section", { className: "card" }, h("div", { className: "bar" }, this.metrics, this.mode, this.live), this.chart.element),
         this.travel.element, this.comparison, this.detail)));
@@ -141,7 +142,7 @@ class Runs {
 
   async refresh(first = false) {
     const answer = await call("runs/index");
-    const text = JSON.stringify(answer.runs);
+    const text = JSON.stringify([answer.runs, answer.hidden]);
     this.problem.hidden = true;
     if (!answer.runs.length) {
       this.root.replaceChildren(h("div", { className: "card empty-page" }, h("h2", { className: "title" }, answer.found ? "No runs yet" : "There is no folder of runs yet"),
@@ -154,6 +155,7 @@ class Runs {
     if (text === this.text) return;
     this.text = text;
     this.entries = answer.runs;
+    this.hidden.textContent = Object.entries(answer.hidden).map(([name, reason]) => `Not shown: ${name}, because ${reason}.`).join(" ");
     if (first) this.choose();
     this.list();
   }
