@@ -262,6 +262,7 @@ class LocalTrainer:
         target = self.folder / checked_name(name)
         if target.exists():
             raise ValueError(f"{target} already exists; save the state under another name")
+        target.parent.mkdir(parents=True, exist_ok=True)
         Checkpoints(target).save(self.state_dict(), self.steps)
         return str(target)
 
