@@ -569,7 +569,7 @@ def test_a_run_that_cannot_continue_to_another_budget_is_unchanged(tmp_path):
     before = file.read_bytes()
     assert before != text.encode()
     with pytest.raises(ValueError, match="saved by a different configuration"):
-        operant.resume(run.path, budget=640, progress="silent")
+        operant.resume(run.path, budget=640, progress="silent", accept_changes=True)
     assert file.read_bytes() == before
     assert Run.open(run.path).facts() == facts
 

@@ -124,6 +124,7 @@ def test_code_that_a_run_wants_to_run_has_to_be_allowed(cli, spoken, tmp_path, m
     config.write_text(config.read_text().replace("remote_code = false", "remote_code = true"))
     monkeypatch.setattr("sys.stdin", io.StringIO(""))
     arguments = [command, run] + [tmp_path / "model"] * (command == "export")
+    arguments += ["--accept-changes"] * (command == "resume")
     status, _, err = cli(*arguments)
     assert status == 2
     assert "run needs the Python code of its model tiny" in err

@@ -138,10 +138,14 @@ def test_a_file_that_has_changed_is_read_again_when_that_is_asked_for(file):
 
 @pytest.mark.usefixtures("package")
 def test_a_part_is_one_of_a_table_or_from_outside(file):
-    table, wanted = {"mean": sum}, {"expected": "a function", "group": "operant.tests"}
+    table, wanted = {"mean": sum}, {"arguments": 1, "expected": "a function", "group": "operant.tests"}
     assert doors.chosen(table, "mean", **wanted) is sum
     assert doors.chosen(table, f"{file}:median", **wanted)(3) == 3
-    assert doors.chosen(table, "mine", **wanted).__name__ == "Mine"
+    assert doors.chosen(table, "mine", **wanted | {"arguments": 0}).__name__ == "Mine"
+    with pytest.raises(
+        doors.DoorError, match=r"test mine cannot be called: too many positional arguments; expected a f"
+    ):
+        doors.chosen(table, "mine", **wanted)
     with pytest.raises(doors.DoorError, match=r"has no 'mean', expected a function"):
         doors.chosen(table, f"{file}:mean", **wanted)
     assert "a.py:f" in doors.choices(table, "a.py:f", "operant.tests")

@@ -87,7 +87,8 @@ def test_if_none_is_left_the_newest_intact_state_of_the_history_is_named(damaged
         (path / "state.safetensors").write_bytes(b"")
     checkpoints = Checkpoints(damaged.folder, spare=history)
     with pytest.raises(
-        CheckpointError, match=r"continue from \S+/history/step_000000000001 \(move it to \S+/checkpoints"
+        CheckpointError,
+        match=r"continue from \S+/history/step_000000000001 \(move the damaged ones away, and move it to \S+/c",
     ):
         checkpoints.latest()
     shutil.rmtree(damaged.folder)

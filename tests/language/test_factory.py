@@ -200,7 +200,7 @@ def test_without_its_server_a_run_does_not_resume(train, tmp_path, closed):
     config.write_text(config.read_text().replace('engine = "native"', f'engine = "{closed}"'))
     before = (tmp_path / "parts" / "run.json").read_bytes()
     with pytest.raises(OSError, match=f"{closed} cannot be reached"):
-        api.resume(tmp_path / "parts", progress="silent")
+        api.resume(tmp_path / "parts", progress="silent", accept_changes=True)
     assert (tmp_path / "parts" / "run.json").read_bytes() == before
     assert len(api.load(tmp_path / "parts").evaluate().scores) == 1, "loading a run does not need the server"
 

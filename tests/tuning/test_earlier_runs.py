@@ -14,14 +14,15 @@ from operant.tuning.earlier_runs import earlier_trials
 
 TASK, SEEDS = "FrozenLake-v1", (1000, 1001)
 SETTINGS = Settings("q-learning", TASK, seeds=SEEDS, budget=8000, evaluate_every=4000, evaluate_episodes=2)
-CONFIG = api.configure("q-learning", TASK, step_size=0.5, exploration_initial_eps=0.2)
+CONSTANT = {"step_size_schedule": "constant"}
+CONFIG = api.configure("q-learning", TASK, step_size=0.5, exploration_initial_eps=0.2, **CONSTANT)
 SPACE = space_of(CONFIG, own={"step_size": {"low": 0.01, "high": 1.0, "log": True}})
 
 
 def train(path, **changes):
     """Train a run that fits, except for the changes, and return its folder."""
     given = {"seeds": SEEDS, "budget": 8000, "evaluate_every": 4000, "evaluate_episodes": 2, "step_size": 0.1}
-    given |= {"exploration_initial_eps": 0.2, "run": path, "progress": "silent"}
+    given |= {"exploration_initial_eps": 0.2, "run": path, "progress": "silent", **CONSTANT}
     api.train("q-learning", TASK, **(given | changes))
     return path
 

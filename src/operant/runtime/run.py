@@ -386,7 +386,7 @@ class Run:
             replace_durably(self.path / "config.toml", contents := tomli_w.dumps(tables).encode())
         except OSError as error:
             raise RunError(f"cannot write in {self.path}: {error.strerror}") from error
-        self._update(lambda facts: facts["sessions"][-1].update(edits.hash_of(contents)))
+        self._update(lambda facts: [session.update(edits.hash_of(contents)) for session in facts["sessions"][-1:]])
 
     def add_session(self, command: Sequence[str], consumed: int, **noted: Any) -> None:
         """Record a new session with its command, budget, versions, host, hash of `config.toml`, and what is noted."""
