@@ -53,26 +53,6 @@ class Call:
         return partial(found, **self.parameters) if self.parameters else found
 
 
-def require_arguments(function: Callable[..., Any], what: str, count: int, expected: str) -> None:
-    """Check that a function can be called with a number of positional arguments.
-
-    Args:
-        function: a user's function.
-        what: its name in messages.
-        count: number of arguments.
-        expected: description of the expected function.
-
-    Raises:
-        DoorError: it cannot.
-    """
-    try:
-        signature(function).bind(*[None] * count)
-    except TypeError as error:
-        raise DoorError(f"{what} cannot be called: {error}; expected {expected}") from error
-    except ValueError:  # a function in C without a signature
-        return
-
-
 def chosen(table: Mapping[str, T], name: str, *, arguments: int, expected: str, group: str) -> T:
     """Return a built-in function by name, or else the function of the name (see `operant.doors.load`).
 
@@ -90,5 +70,14 @@ def chosen(table: Mapping[str, T], name: str, *, arguments: int, expected: str, 
         return table[name]
     function = load(name, expected=expected, group=group)
     kind = group.removeprefix("operant.").removesuffix("s")
-    require_arguments(function, f"{kind} {name}", arguments, expected)
+    _require_arguments(function, f"{kind} {name}", arguments, expected)
     return function
+
+
+def _require_arguments(function: Callable[..., Any], what: str, count: int, expected: str) -> None:
+    try:
+        signature(function).bind(*[None] * count)
+    except TypeError as error:
+        raise DoorError(f"{what} cannot be called: {error}; expected {expected}") from error
+    except ValueError:  # a function in C without a signature
+        return
