@@ -1,5 +1,6 @@
 """The web app when processes die, several users write concurrently, and requests are malicious."""
 
+import http.client
 import importlib
 import inspect
 import json
@@ -27,6 +28,8 @@ pytestmark = pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="
 PROMPTS = 12
 SECONDS = 120
 ANNOTATORS, LABELS, KILLS = 8, 1000, 10
+LOST = (OSError, ValueError, http.client.HTTPException)
+"""What a client sees of a server that is killed before, during or after its answer."""
 
 
 def spoken(runs, prompts=PROMPTS):
@@ -103,7 +106,7 @@ def stored(runs):
 
 def in_background(action):
     def quietly():
-        with suppress(OSError, ValueError):
+        with suppress(*LOST):
             action()
 
     thread = threading.Thread(target=quietly, daemon=True)
@@ -201,7 +204,7 @@ class Annotator(threading.Thread):
 
     def patiently(self, action):
         while True:
-            with suppress(OSError, ValueError):
+            with suppress(*LOST):
                 status, answer = action()
                 if status == 200:
                     return answer
