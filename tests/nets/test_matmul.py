@@ -301,10 +301,11 @@ def test_products_under_autograd_keep_their_derivatives(half):
 @pytest.mark.parametrize(
     ("flags", "half"),
     [
-        ({"avx512_f": True, "cpu_name": "AMD EPYC"}, True),
-        ({"avx512_f": True, "cpu_name": "Intel Xeon Platinum 8480"}, False),
-        ({"avx512_f": False, "cpu_name": "AMD EPYC"}, False),
-        ({"avx512_f": True}, False),
+        ({"avx512_f": True, "avx_vnni": True, "cpu_name": "AMD EPYC 9755"}, True),
+        ({"avx512_f": True, "avx_vnni": False, "cpu_name": "AMD EPYC 9654"}, False),  # Zen 4
+        ({"avx512_f": True, "avx_vnni": True, "cpu_name": "Intel Xeon Platinum 8480"}, False),
+        ({"avx512_f": False, "avx_vnni": True, "cpu_name": "AMD EPYC"}, False),
+        ({"avx512_f": True, "avx_vnni": True}, False),
         ({"architecture": "aarch64", "cpu_name": "ARM Neoverse V2"}, False),
     ],
     ids=str,
@@ -319,7 +320,9 @@ def test_mkl_takes_half_of_other_makers_processors_with_long_vectors(monkeypatch
 
 
 def test_onednn_is_not_asked_where_it_would_round(monkeypatch):
-    monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: {"avx512_f": True, "cpu_name": "AMD EPYC"})
+    monkeypatch.setattr(
+        torch.cpu, "get_capabilities", lambda: dict.fromkeys(("avx512_f", "avx_vnni"), True) | {"cpu_name": "AMD"}
+    )
     monkeypatch.setattr(matmul, "_has_matrix_units", lambda: False)
     monkeypatch.setattr(matmul, "_by_onednn", lambda left, right: (left.bfloat16() @ right.bfloat16()).float())
     assert not matmul.halves_vectors.__wrapped__()
