@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import reduce
 from math import isfinite
 from typing import Any
 
@@ -91,7 +92,8 @@ def without_broken(rollout: Rollout) -> Rollout:
     observation there. A rollout without any is returned unchanged.
     """
     read = [rollout.rewards, *(obs for obs in (rollout.obs, rollout.final_obs) if obs.is_floating_point())]
-    if isfinite(sum(part.sum() for part in read)):  # a sum with NaN or Inf is one of them, and no mask is computed
+    # A sum with NaN or Inf is one of them: a single number, without masks.
+    if isfinite(reduce(torch.add, (part.sum() for part in read))):
         return rollout
     broken = torch.stack([~part.isfinite().flatten(2).view(*part.shape[:3], -1).all(3) for part in read]).any(0)
     kept = rollout.valid if rollout.valid is not None else torch.ones_like(broken)
