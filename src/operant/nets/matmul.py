@@ -1,8 +1,8 @@
 """Matrix products of perceptrons, at the precision of `set_precision`, or that PyTorch is set to.
 
 PyTorch multiplies 32-bit numbers with MKL, which uses AVX512 only on Intel's processors. On others whose units have
-512 bits, large products use oneDNN, PyTorch's library for convolutions: up to twice as fast and as exact, but it adds in
-another order.
+512 bits, large products use oneDNN, PyTorch's library for convolutions: up to twice as fast and as exact, but it adds
+in another order.
 """
 
 from collections.abc import Mapping, Sequence
