@@ -458,6 +458,18 @@ def test_the_best_policies_are_evaluated_in_other_episodes_than_those_that_selec
         each.close()
 
 
+def test_sampled_actions_are_evaluated_in_the_same_episodes_and_are_the_same_every_time(tmp_path):
+    """The policy is untrained, so its samples are worse or better than its greedy actions, but not the same."""
+    trained = train(tmp_path / "run", budget=64)
+    first, second = (trained.evaluate(20, deterministic=False) for _ in range(2))
+    assert first == second
+    assert first.episode_scores != trained.evaluate(20).episode_scores
+    trained.close()
+    table = operant.train("q-learning", "FrozenLake-v1", budget=64, seeds=1, run=tmp_path / "table", progress="silent")
+    with pytest.raises(ValueError, match="sampled actions are for deep control, but this is a run of q-learning"):
+        table.evaluate(deterministic=False)
+
+
 def test_the_best_policies_are_the_same_after_an_interruption(tmp_path):
     whole = train(tmp_path / "whole", budget=640, evaluate_every=64)
     cut = train(tmp_path / "cut", budget=640, evaluate_every=64, interrupted=interrupted_after(25))

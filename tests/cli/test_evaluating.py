@@ -92,6 +92,23 @@ def test_a_language_model_is_scored_on_held_out_examples(cli, answer, spoken):
     assert read_records(spoken / "eval" / "final.jsonl")[-1]["episodes"] == 5
 
 
+def test_actions_may_be_sampled(answer, cli, run, spoken):
+    scored = [answer("evaluate", run, "--episodes", 6, "--sample") for _ in range(2)]
+    assert scored[0] == scored[1]
+    assert scored[0]["sampled"]
+    assert read_records(run / "eval" / "final.jsonl")[-1]["sampled"]
+    trained = load(run)
+    expected = trained.evaluate(6, backend="gymnasium", deterministic=False)
+    trained.close()
+    assert scored[0]["per_seed_scores"] == list(expected.scores)
+    assert "sampled" not in answer("evaluate", run, "--episodes", 6)
+    status, _, err = cli("evaluate", spoken, "--sample")
+    assert status == 2
+    assert "--sample is for deep control" in err
+    assert "--samples 8 samples answers" in err
+    assert cli("evaluate", run, "--sample", "--exact")[0] == 2
+
+
 def test_samples_are_for_language_models(cli, run):
     status, _, err = cli("evaluate", run, "--samples", 4)
     assert status == 2

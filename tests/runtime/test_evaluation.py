@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from operant.envs import EndlessError, WorkerError
-from operant.runtime.evaluation import Evaluation, StoppedError, evaluate_policy
+from operant.runtime.evaluation import Evaluation, SamplingPolicy, StoppedError, evaluate_policy
 from runtime.tiny import Corridor
 
 
@@ -29,6 +29,16 @@ class Recurrent:
         return count[..., 0].long(), {"count": count + 1}
 
 
+class Drawn:
+    """Policy whose actions are its noise."""
+
+    def act(self, obs, memory, noise):
+        return noise.long(), None
+
+    def noise(self, rows, generator):
+        return torch.randint(10, (2, rows), generator=generator).double()
+
+
 @pytest.mark.parametrize("next_step", [False, True])
 @pytest.mark.parametrize("dictionary", [False, True])
 def test_returns_are_exact(next_step, dictionary):
@@ -39,6 +49,14 @@ def test_returns_are_exact(next_step, dictionary):
     assert result.episode_scores == ((3.0, 3.0, 5.0, 5.0), (8.0, 8.0, 2.0, 2.0))
     assert result.episodes == 4
     assert result.mean == result.iqm == 4.5
+
+
+def test_actions_are_sampled_by_a_stream():
+    stream = torch.Generator().manual_seed(7)
+    result = evaluate_policy(SamplingPolicy(Drawn(), 2, stream), Corridor([3] * 4), seeds=2, episodes=2)
+    stream.manual_seed(7)
+    drawn = torch.stack([Drawn().noise(2, stream) for _ in range(3)])
+    assert result.episode_scores == tuple(map(tuple, drawn.sum(0).tolist()))
 
 
 def test_short_episodes_count_no_more_than_long_ones():

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class EvaluateOptions(Opening):
-    """Evaluate the policies of all seeds with greedy actions, and append the result to eval/final.jsonl.
+    """Evaluate the policies of all seeds, and append the result to eval/final.jsonl.
 
     Policies act for whole episodes; language models answer held-out prompts.
     """
@@ -44,6 +44,9 @@ class EvaluateOptions(Opening):
     randomize: Path | None = None
     """TOML file of domain randomization, as for `operant train --randomize`: fixed numbers or distributions. For deep
     control."""
+
+    sample: tyro.conf.FlagCreatePairsOff[bool] = False
+    """Sample actions as in training instead of selecting the most probable ones. For deep control."""
 
     best: tyro.conf.FlagCreatePairsOff[bool] = False
     """Evaluate each seed's policy with the best evaluation during training instead of the latest one."""
@@ -76,6 +79,8 @@ class EvaluateOptions(Opening):
             raise ValueError("require must be a number that scores can be compared with, got nan")
         if self.gamma is not None and not (self.exact and 0 <= self.gamma <= 1):
             raise ValueError(f"gamma must lie between 0 and 1, and requires --exact, got {self.gamma}")
+        if self.sample and self.exact:
+            raise ValueError("--exact is about greedy policies: leave out --sample or --exact")
 
 
 def evaluate(arguments: list[str]) -> int:
@@ -104,6 +109,11 @@ def _evaluate(options: EvaluateOptions) -> int:
     wrappers = () if options.randomize is None else (randomizer(options.randomize),)
     if options.samples and not speaks:
         raise ValueError(f"--samples is for language models, and {options.run} is a run of {entry.name}; leave it out")
+    if options.sample and entry.package in ("tabular", "language"):
+        hint = "; --samples 8 samples answers" if speaks else ""
+        raise ValueError(
+            f"--sample is for deep control, and {options.run} is a run of {entry.name}; leave it out{hint}"
+        )
     sampled: list[Sampled] = []
     truth: Certificates | Losses | None = None
     trained = api.load(
@@ -116,15 +126,17 @@ def _evaluate(options: EvaluateOptions) -> int:
     with closing(trained.experiment):
         if options.exact:
             truth = exact(trained, options.gamma)
-        evaluation = trained.evaluate(options.episodes, backend=backend, wrappers=wrappers)
+        evaluation = trained.evaluate(
+            options.episodes, backend=backend, wrappers=wrappers, deterministic=not options.sample
+        )
         if options.samples and isinstance(trained.experiment, Answering):
             sampled = trained.experiment.sample(options.samples, evaluation.episodes)
-    keep(trained, evaluation, None if speaks else backend, wrappers)
+    keep(trained, evaluation, None if speaks else backend, wrappers, sampled=options.sample)
     settings = trained.run.settings
     if options.json:
         facts = {"algorithm": settings.algorithm, "task": settings.task, "seeds": settings.seeds}
         facts |= {"run": str(options.run), "outcome": FINISHED}
-        ours = _stamp(trained) | ({"wrappers": list(wrappers)} if wrappers else {})
+        ours = _stamp(trained, options.sample) | ({"wrappers": list(wrappers)} if wrappers else {})
         ours |= (
             {"unit": entry.unit}
             if speaks
@@ -173,11 +185,18 @@ def arrived(arrival: "Arrival") -> str:
     return f"The state at {arrival.consumed:,}: {description}. SHA-256 {arrival.sha256} ({checked})."
 
 
-def keep(trained: "Trained", evaluation: "Evaluation", backend: str | None, wrappers: Sequence[str] = ()) -> None:
+def keep(
+    trained: "Trained",
+    evaluation: "Evaluation",
+    backend: str | None,
+    wrappers: Sequence[str] = (),
+    *,
+    sampled: bool = False,
+) -> None:
     """Append an evaluation to the run's `eval/final.jsonl`; warn if the run is not writable."""
     from operant.runtime.metrics import RecordWriter
 
-    stamp = _stamp(trained)
+    stamp = _stamp(trained, sampled)
     stamp |= {} if backend is None else {"env_backend": backend}
     stamp |= {"wrappers": list(wrappers)} if wrappers else {}
     try:
@@ -188,12 +207,13 @@ def keep(trained: "Trained", evaluation: "Evaluation", backend: str | None, wrap
         say(f"operant: warning: the evaluation is not saved in {trained.run.path}: {error.strerror}")
 
 
-def _stamp(trained: "Trained") -> dict[str, Any]:
-    """Return the budget used by the policies: one number, or one per seed for the best ones."""
+def _stamp(trained: "Trained", sampled: bool) -> dict[str, Any]:
+    """Return the budget used by the policies, one number, or one per seed for the best ones, and how they acted."""
+    acted = {"sampled": True} if sampled else {}
     if trained.consumed is None:
         state = {} if trained.arrival is None else {"sha256": trained.arrival.sha256}
-        return {"consumed": trained.experiment.learner.consumed} | state
-    return {"best": True, "consumed": trained.consumed}
+        return {"consumed": trained.experiment.learner.consumed} | state | acted
+    return {"best": True, "consumed": trained.consumed} | acted
 
 
 def _missed(seeds: tuple[int, ...], scores: tuple[float, ...], required: float | None) -> int:

@@ -18,10 +18,11 @@ from operant.envs.trial import try_wrappers
 from operant.nets import missing_tool, programs
 from operant.runtime.available_memory import require_memory
 from operant.runtime.configuration import learner_kind
-from operant.runtime.evaluation import LONGEST_EPISODE, Evaluation, evaluate_policy
-from operant.runtime.learner import ControlLearner, HasAgent, HasDevice, HasGradientSteps
+from operant.runtime.evaluation import LONGEST_EPISODE, Evaluation, SamplingPolicy, evaluate_policy
+from operant.runtime.learner import ControlLearner, HasAgent, HasDevice, HasGradientSteps, Policy
 from operant.runtime.settings import Settings
 from operant.runtime.shards import Shards
+from operant.streams import torch_generator
 
 EVALUATION_ROWS = 20
 """Maximum number of parallel environments per seed in an evaluation."""
@@ -95,6 +96,7 @@ class Experiment:
         backend: str | None = None,
         wrappers: Sequence[str] = (),
         purpose: str = "evaluation",
+        sample: bool = False,
         interrupted: Callable[[], bool] = lambda: False,
     ) -> Evaluation:
         """Evaluate the greedy policies in separate environments, with the same episodes at every call.
@@ -104,6 +106,7 @@ class Experiment:
             backend: "tensor" or "gymnasium" (see `operant.envs.make`). Default: that of the settings.
             wrappers: names of additional wrappers, inside those of the run.
             purpose: purpose of the random numbers of the episodes; another one gives others.
+            sample: whether to sample actions as in training, instead of greedy ones; the same ones at every call.
             interrupted: function polled during the evaluation; if it returns True, the evaluation stops.
 
         Raises:
@@ -126,8 +129,12 @@ class Experiment:
             start(env, settings.seeds)
             if self.env is not None:
                 env = for_evaluation(self.env, env, settings.seeds)
+            policy: Policy = self.learner
+            if sample:
+                stream = torch_generator(settings.seeds[0], f"actions of {purpose}", device=self.device)
+                policy = SamplingPolicy(policy, env.rows // len(settings.seeds), stream)
             return evaluate_policy(
-                self.learner,
+                policy,
                 env,
                 seeds=len(settings.seeds),
                 episodes=episodes,

@@ -157,6 +157,29 @@ class Evaluation:
         return found if self.metrics else {name: value for name, value in found.items() if name != "metrics"}
 
 
+@dataclass(frozen=True)
+class SamplingPolicy:
+    """A policy whose actions are sampled as in training, for `evaluate_policy`.
+
+    Attributes:
+        policy: the policy.
+        rows: number of environments per seed, N.
+        stream: random stream of the actions.
+    """
+
+    policy: Policy
+    rows: int
+    stream: torch.Generator
+
+    def act(self, obs: Tree, memory: Tree | None, noise: Tensor | None) -> tuple[Tensor, Tree | None]:
+        """Sample one action per environment; `noise` is not used."""
+        return self.policy.act(obs, memory, self.noise(self.rows, self.stream))
+
+    def noise(self, rows: int, generator: torch.Generator) -> Tensor:
+        """Draw the noise for one action of each of `rows` environments per seed, `[S, N, ...]`."""
+        return self.policy.noise(rows, generator)
+
+
 def evaluate_policy(
     policy: Policy,
     env: BatchEnv,
@@ -167,13 +190,14 @@ def evaluate_policy(
     cut: bool = False,
     interrupted: Callable[[], bool] = lambda: False,
 ) -> Evaluation:
-    """Evaluate a policy with greedy actions, by the undiscounted return of `Step.score` over whole episodes.
+    """Evaluate a policy by the undiscounted return of `Step.score` over whole episodes.
 
     Every environment runs the same number of episodes, so that short episodes are not overrepresented. Environments are
     reset with their seeds, so equal policies get equal scores.
 
     Args:
-        policy: policy of `S = seeds` seeds with `N` environments each.
+        policy: policy of `S = seeds` seeds with `N` environments each; its actions are greedy, or those of a
+            `SamplingPolicy`.
         env: `B = S * N` environments, used only for evaluation.
         seeds: number of seeds, S.
         episodes: number of episodes per seed, a multiple of N.

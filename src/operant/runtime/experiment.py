@@ -90,8 +90,12 @@ class Collecting(Protocol):
         backend: str | None = None,
         wrappers: Sequence[str] = (),
         purpose: str = "evaluation",
+        sample: bool = False,
     ) -> Evaluation:
-        """Evaluate all seeds, in environments with additional wrappers (see `operant.envs.wrapped`)."""
+        """Evaluate all seeds, in environments with additional wrappers (see `operant.envs.wrapped`).
+
+        With `sample`, actions are sampled as in training; otherwise they are greedy.
+        """
         ...
 
 

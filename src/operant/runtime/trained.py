@@ -51,8 +51,15 @@ class Trained(LearnedTables):
         score = f", {self.outcome.evaluation!r}" if self.outcome and self.outcome.evaluation else ""
         return f"Trained({self.run!r}, consumed={used:,}{score})"
 
-    def evaluate(self, episodes: int | None = None, *, backend: str | None = None, wrappers: Any = ()) -> Evaluation:
-        """Evaluate the policies of all seeds with greedy actions.
+    def evaluate(
+        self,
+        episodes: int | None = None,
+        *,
+        backend: str | None = None,
+        wrappers: Any = (),
+        deterministic: bool = True,
+    ) -> Evaluation:
+        """Evaluate the policies of all seeds.
 
         The random streams of the episodes are those of the evaluations during training. Best policies of deep control,
         which were selected by these, get others.
@@ -64,9 +71,12 @@ class Trained(LearnedTables):
             wrappers: additional wrappers of the environments: a list of classes, functions or names as for
                 `operant.train`, such as those of `operant.envs.randomizer`, for other physics or noisy sensors. For
                 deep control.
+            deterministic: whether to select the most probable actions instead of sampling as in training. Tables and
+                language models are always evaluated with the former.
 
         Raises:
-            ValueError: wrappers are given for a table or a language model, or a wrapper cannot be created.
+            ValueError: wrappers or `deterministic=False` are given for a table or a language model, or a wrapper cannot
+                be created.
         """
         if episodes is None:
             episodes = self.experiment.held_out if isinstance(self.experiment, Answering) else EPISODES
@@ -78,9 +88,13 @@ class Trained(LearnedTables):
         if isinstance(self.experiment, Collecting):
             purpose = "evaluation" if self.consumed is None else OF_BEST
             collecting = cast(Collecting, self.experiment)
-            return collecting.evaluate(episodes, backend=backend, wrappers=names, purpose=purpose)
+            sample = not deterministic
+            return collecting.evaluate(episodes, backend=backend, wrappers=names, purpose=purpose, sample=sample)
+        name = self.run.entry.name
         if names:
-            raise ValueError(f"wrappers are for deep control, but this is a run of {self.run.entry.name}: {names}")
+            raise ValueError(f"wrappers are for deep control, but this is a run of {name}: {names}")
+        if not deterministic:
+            raise ValueError(f"sampled actions are for deep control, but this is a run of {name}: leave them out")
         return self.experiment.evaluate(episodes, backend=backend)
 
     def predict(
