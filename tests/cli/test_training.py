@@ -52,7 +52,15 @@ def size(path):
     ],
 )
 def test_the_next_command_uses_a_reward_model_as_it_was_trained(algorithm, command):
-    assert command in next_commands("runs/r", catalog.find(algorithm), "steps")
+    process = algorithm == "process-reward-model"
+    assert command in next_commands("runs/r", catalog.find(algorithm), "steps", process=process)
+
+
+def test_the_next_command_of_a_reward_model_whose_supervision_is_changed(cli, tmp_path):
+    arguments = ["--supervision", "process", "--budget", 8, "--train-examples", 16, "--held-out", 4, "--batch-size", 8]
+    status, out, err = cli("train", "reward-model", "steps", *arguments, "--seeds", 1, "--run", tmp_path / "run")
+    assert status == 0, err
+    assert "train grpo TASK --init RUN --supervision process --reward-model" in out
 
 
 def newest(path):

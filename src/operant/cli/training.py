@@ -176,7 +176,8 @@ def finish(work: Callable[[], "Trained"], *, as_json: bool) -> int:
     if counts := health(trained):
         print(counts)
     print(_speed(outcome.steps_per_second, seconds, entry.unit))
-    print(f"\n{next_commands(place, entry, settings.task)}")
+    process = trained.run.asked().get("supervision") == "process"
+    print(f"\n{next_commands(place, entry, settings.task, process=process)}")
     return status
 
 
@@ -297,13 +298,14 @@ def health(trained: "Trained") -> str:
     return f"Health, all seeds together: {', '.join(found)}." if found else ""
 
 
-def next_commands(place: str, entry: catalog.Algorithm | None = None, task: str = "") -> str:
+def next_commands(place: str, entry: catalog.Algorithm | None = None, task: str = "", *, process: bool = False) -> str:
     """Return suggested commands for the run at `place`.
 
     Args:
         place: path of the run.
         entry: algorithm of the run. Default: one that acts in environments.
         task: task of the run.
+        process: whether a reward model scores the steps of an answer.
     """
     from operant.envs.worlds.games import BOARD_GAMES
 
@@ -323,7 +325,7 @@ def next_commands(place: str, entry: catalog.Algorithm | None = None, task: str 
             f"evaluate {place}": "evaluate 100 more episodes in Gymnasium's environment",
             f"watch {place}": "record a video",
         }
-    elif entry.name == "process-reward-model":
+    elif entry.family == "reward" and process:
         options = f"--init RUN --supervision process --reward-model {place}"
         calls = {f"train grpo TASK {options}": "train a policy with it"}
     elif entry.family == "reward":
