@@ -1,4 +1,5 @@
 import asyncio
+import copy
 import math
 
 import numpy as np
@@ -115,6 +116,7 @@ def test_equal_rewards_give_equal_totals():
     [
         ([1, math.nan, 1], "reward of reward for row 1 is nan, expected a finite number"),
         ([1, 1, math.inf], "row 2 is inf"),
+        ([1, 10**400, 1], "row 1 is inf"),
         ([1, "2", 1], "row 1 must be a number or None, got '2'"),
         ([1, [2], 1], r"row 1 must be a number or None, got \[2\]"),
         ([1, 1], "reward must return 3 rewards, one per completion, got 2"),
@@ -125,6 +127,31 @@ def test_equal_rewards_give_equal_totals():
 def test_wrong_results_are_errors_that_name_the_place(result, message):
     with pytest.raises(RewardError, match=message):
         ask(returning(result))
+
+
+def test_functions_that_change_their_arguments_change_nothing_else():
+    """They may remove EOS from the tokens, or collect words in a list of the data."""
+
+    def rude(completions, completion_ids, tags, **_):
+        for ids, words in zip(completion_ids, tags, strict=True):
+            ids.pop()
+            words["all"].append("z")
+        completions[0][0]["content"] = ""
+        completions.clear()
+        return [0.0, 0.0]
+
+    seen = []
+
+    def after(completions, completion_ids, tags):
+        seen.append((completions, completion_ids, tags))
+        return [1.0, 1.0]
+
+    said = [[{"role": "assistant", "content": text}] for text in "ab"]
+    ids, tags = [[1, 2], [3, 2]], [{"all": ["x"]}, {"all": []}]
+    expected = copy.deepcopy((said, ids, tags))
+    combine([rude, after])(["p", "q"], said, ids, tags=tags)
+    assert (said, ids, tags) == expected
+    assert seen == [expected]
 
 
 def test_exceptions_are_errors_that_name_the_function():

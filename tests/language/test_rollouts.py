@@ -212,6 +212,7 @@ def test_functions_know_how_far_training_is(make_sampler, make_model):
     assert [state["global_step"] for state in steps] == [0, 1, 1, 2]
     assert {state["max_steps"] for state in steps} == {4}
     assert reward_metrics(parts[1])["seen"] == 2
+    assert reward_metrics(Rollout.join(parts[:2]))["seen"] == pytest.approx(4 / 3)  # of four answers 1, of two 2
     whole = Rollout.join(parts)
     assert reward_metrics(whole)["seen"] == reward_metrics(whole.take([0]))["seen"] == 2.5
 

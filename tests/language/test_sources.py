@@ -133,7 +133,7 @@ def test_splits_of_a_json_file(tmp_path):
     path.write_text(json.dumps({"train": ROWS, "test": ROWS[:1]}))
     assert rows_of(path) == ROWS
     assert rows_of(path, "test") == ROWS[:1]
-    with pytest.raises(ValueError, match=r"no split 'validation', expected one of 'train', 'test'"):
+    with pytest.raises(ValueError, match=r"no split 'validation', only 'train', 'test': rename"):
         rows_of(path, "validation")
 
 
@@ -172,8 +172,30 @@ def test_datasets_in_memory():
     assert rows_of(dataset) == rows_of(ROWS) == rows_of(iter(ROWS)) == ROWS
     parts = datasets.DatasetDict(train=dataset, test=dataset.select([1]))
     assert rows_of(parts, "test") == ROWS[1:]
-    with pytest.raises(ValueError, match=r"the data has no split 'dev', expected one of 'train', 'test'"):
+    with pytest.raises(ValueError, match=r"the data has no split 'dev', only 'train', 'test': rename"):
         rows_of(parts, "dev")
+
+
+def test_examples_for_evaluation_are_those_of_the_usual_splits_and_never_those_of_training():
+    dataset = datasets.Dataset.from_list(ROWS)
+    for name in ("test", "validation", "eval", "test_prefs"):
+        assert rows_of({"train": dataset, name: dataset.select([1])}, "test") == ROWS[1:]
+    with pytest.raises(ValueError, match=r"no split 'test' or 'validation' or 'eval' or 'test_prefs', only 'train'"):
+        rows_of(datasets.DatasetDict(train=dataset), "test")
+
+
+def test_the_format_of_a_dataset_does_not_matter():
+    dataset = datasets.Dataset.from_list([{"prompt": "1+1=", "answer": 2}])
+    for kind in ("torch", "numpy", "pandas"):
+        assert rows_of(dataset.with_format(kind)) == [{"prompt": "1+1=", "answer": 2}]
+    assert rows_of(dataset.to_pandas()) == [{"prompt": "1+1=", "answer": 2}]
+
+
+def test_a_column_of_a_table_that_appears_twice_is_an_error(tmp_path):
+    path = tmp_path / "rows.csv"
+    path.write_text("prompt,answer,answer\n0+1=,1,999\n")
+    with pytest.raises(ValueError, match=r"rows.csv: the header has the column 'answer' more than once: rename"):
+        rows_of(path)
 
 
 def test_rows_are_copies():

@@ -59,12 +59,12 @@ def _lines_of(rows: Any, name: str) -> bytes:
         ValueError: there is no example, or one is invalid or has values that JSON cannot represent.
     """
     lines: list[str] = []
-    found = list(read(rows, split="test" if name == "eval_dataset" and _has_parts(rows) else "train"))
+    found = list(read(rows, split="test" if name == "eval_dataset" else "train"))
     if not found:
         raise ValueError(f"{name} has no rows, expected at least 1")
     for where, row in found:
         try:
-            lines.append(json.dumps(row, ensure_ascii=False, allow_nan=False))
+            lines.append(json.dumps(row, ensure_ascii=False, allow_nan=False, default=_of_array))
         except (TypeError, ValueError) as error:
             raise ValueError(
                 f"{name}: {where} cannot be saved with the run: {error}. Use columns of text, numbers, lists and "
@@ -73,6 +73,13 @@ def _lines_of(rows: Any, name: str) -> bytes:
     if known := [row for _, raw in found if (row := standard(raw)) is not None]:
         kind(known)
     return "".join(f"{line}\n" for line in lines).encode()
+
+
+def _of_array(value: Any) -> Any:
+    """Return an array or a number of NumPy or PyTorch as lists and numbers."""
+    if not hasattr(value, "tolist"):
+        raise TypeError(f"it has a value of type {type(value).__name__}")
+    return value.tolist()
 
 
 def _rows_file(data: bytes, folder: Path, name: str) -> Path:
@@ -106,7 +113,3 @@ def model_folder(model: Any, tokenizer: Tokenizer | None, folder: Path) -> Path:
         if not path.exists():
             shutil.move(made, path)
     return path
-
-
-def _has_parts(rows: Any) -> bool:
-    return isinstance(rows, Mapping) and "test" in rows

@@ -43,7 +43,7 @@ class Rewards(NamedTuple):
         total: weighted sum over the functions that apply, `[n]` in float32; NaN if none applies.
         valid: mask `[n]` of the completions to which at least one function applies; others get advantage 0.
         names: names of the functions.
-        metrics: means of the values logged by `log_metric`.
+        metrics: means of the values logged by `log_metric`, each call of a function weighted by its completions.
         extra: columns logged by `log_extra`, with one entry per completion.
     """
 
@@ -133,12 +133,12 @@ class _Log:
 
     def __init__(self, count: int):
         self._count = count
-        self._metrics: dict[str, list[float]] = {}
+        self._metrics: list[tuple[str, float]] = []
         self.columns: dict[str, list[Any]] = {}
 
     def metric(self, name: str, value: float) -> None:
         """Log a number."""
-        self._metrics.setdefault(name, []).append(float(value))
+        self._metrics.append((name, float(value)))
 
     def column(self, column: str, values: Sequence[Any]) -> None:
         """Log one value per completion."""
@@ -148,7 +148,20 @@ class _Log:
 
     def means(self) -> dict[str, float]:
         """Return the mean of each logged metric."""
-        return {name: sum(values) / len(values) for name, values in self._metrics.items()}
+        return mean_by_name(self._metrics)
+
+
+def mean_by_name(values: Iterable[tuple[str, float]]) -> dict[str, float]:
+    """Return the mean of the values of each name."""
+    found: dict[str, list[float]] = {}
+    for name, value in values:
+        found.setdefault(name, []).append(value)
+    return {name: sum(several) / len(several) for name, several in found.items()}
+
+
+def weighted_mean(values: Sequence[tuple[float, int]]) -> float:
+    """Return the mean of numbers with weights, `(number, weight)`."""
+    return sum(value * weight for value, weight in values) / sum(weight for _, weight in values)
 
 
 def check_columns(functions: Iterable[RewardFunction], rows: Sequence[Mapping[str, Any]]) -> None:
@@ -272,15 +285,24 @@ def _accepted(function: RewardFunction) -> set[str] | None:
 
 
 def _ask(name: str, function: RewardFunction, accepted: set[str] | None, given: Mapping[str, Any]) -> Any:
-    if accepted is not None:
-        given = {argument: value for argument, value in given.items() if argument in accepted}
+    # A function that changes its arguments changes its own copies, neither the data nor the tokens that are trained on.
+    own = {argument: _copied(value) for argument, value in given.items() if accepted is None or argument in accepted}
     try:
-        result = function(**given)
+        result = function(**own)
         return _finish(result) if inspect.isawaitable(result) else result
     except SandboxError as error:  # names file, line and exception
         raise RewardError(f"the reward function {name} failed: {error}") from error
     except Exception as error:
         raise RewardError(f"the reward function {name} raised {type(error).__name__}: {error}") from error
+
+
+def _copied(value: Any) -> Any:
+    """Copy lists and dictionaries at any depth."""
+    if isinstance(value, list):
+        return [_copied(one) if isinstance(one, list | dict) else one for one in cast(list[Any], value)]
+    if isinstance(value, dict):
+        return {key: _copied(one) for key, one in cast(dict[Any, Any], value).items()}
+    return value
 
 
 def _finish(result: Awaitable[Any]) -> Any:
@@ -312,8 +334,12 @@ def _number(name: str, row: int, value: Any) -> float:
         value = value.item()
     if not isinstance(value, numbers.Real):
         raise RewardError(f"the reward of {name} for row {row} must be a number or None, got {value!r}")
-    if not math.isfinite(value):
+    try:
+        found = float(value)
+    except OverflowError:  # an integer beyond the largest float
+        found = math.inf
+    if not math.isfinite(found):
         raise RewardError(
-            f"the reward of {name} for row {row} is {value}, expected a finite number, or None if it does not apply"
+            f"the reward of {name} for row {row} is {found}, expected a finite number, or None if it does not apply"
         )
-    return float(value)
+    return found

@@ -22,7 +22,7 @@ from operant.language.in_step import InStep
 from operant.language.models import LanguageModel
 from operant.language.packing import Sample
 from operant.language.process_rewards import StepRewards, Steps, join_steps
-from operant.language.rewards import TRAINER, Combined, Rewards
+from operant.language.rewards import TRAINER, Combined, Rewards, weighted_mean
 from operant.language.tokenizer import decode
 from operant.runtime.shards import Shards
 from operant.state import DeclaredState, State
@@ -396,10 +396,10 @@ def length_metrics(completions: Sequence[Completion]) -> dict[str, float]:
 
 
 def _mean_metrics(parts: Sequence[Rewards]) -> dict[str, float]:
-    """Average the metrics that reward functions logged in several parts."""
+    """Average the metrics that reward functions logged in several parts, weighted by their completions."""
     names = dict.fromkeys(name for part in parts for name in part.metrics)
-    found = {name: [part.metrics[name] for part in parts if name in part.metrics] for name in names}
-    return {name: sum(values) / len(values) for name, values in found.items()}
+    found = {name: [(part.metrics[name], len(part.total)) for part in parts if name in part.metrics] for name in names}
+    return {name: weighted_mean(values) for name, values in found.items()}
 
 
 def reward_metrics(rollout: Rollout) -> dict[str, float]:

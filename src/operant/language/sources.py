@@ -8,6 +8,7 @@ import csv
 import importlib
 import json
 import re
+from collections import Counter
 from collections.abc import Generator, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, cast
@@ -21,7 +22,9 @@ Row = dict[str, Any]
 Source = str | Path | Iterable[Mapping[str, Any]] | Mapping[str, Iterable[Mapping[str, Any]]]
 
 HUB_NAME = re.compile(r"[\w.-]+(?:/[\w.-]+)?(?::[\w.-]+)?")
-PREFERENCES = "train_prefs"  # training split of HuggingFaceH4/ultrafeedback_binarized
+# Names of splits that are used if there is no split of the name before; the last ones are those of
+# HuggingFaceH4/ultrafeedback_binarized.
+OTHER_NAMES = {"train": ("train_prefs",), "test": ("validation", "eval", "test_prefs")}
 # Columns of CSV files whose cells may be JSON: values, or lists of messages.
 TYPED_CELLS = ("label", "labels", "margin", "completions", "ranks")
 CONVERSATIONS = ("messages", "prompt", "completion", "chosen", "rejected")
@@ -53,6 +56,10 @@ def read(source: Source, *, split: str) -> Iterator[tuple[str, Row]]:
     if isinstance(rows, Mapping):
         rows = _part(parts, split, name)
     of_arrow = type(rows).__module__.startswith("datasets.")
+    if of_arrow and hasattr(rows, "with_format"):  # plain values, whatever format its users prefer
+        rows = cast(Any, rows).with_format(None)
+    elif type(rows).__module__.partition(".")[0] == "pandas":
+        rows = cast(Any, rows).to_dict("records")
     for number, row in enumerate(rows, 1):
         found = _as_row(row, f"{name}, row {number}")
         yield f"{name}, row {number}", _without_none(found) if of_arrow else found
@@ -99,12 +106,13 @@ def _pruned(value: Any, inside: bool) -> Any:
 
 
 def _part(parts: Mapping[str, Any], split: str, name: str) -> Iterable[Any]:
-    """Return a split; for `train`, the preference split `train_prefs` is used if there is no `train`."""
-    if split == "train" and split not in parts and PREFERENCES in parts:
-        split = PREFERENCES
-    if split not in parts:
-        raise ValueError(f"{name} has no split {split!r}, expected one of {', '.join(map(repr, parts))}")
-    return parts[split]
+    """Return a split, by one of its usual names."""
+    names = (split, *OTHER_NAMES.get(split, ()))
+    for known in names:
+        if known in parts:
+            return parts[known]
+    expected = " or ".join(map(repr, names))
+    raise ValueError(f"{name} has no split {expected}, only {', '.join(map(repr, parts))}: rename one of them")
 
 
 def _json_lines(path: Path, split: str) -> Iterator[tuple[str, Any]]:
@@ -167,6 +175,10 @@ def _csv(path: Path, split: str) -> Iterator[tuple[str, Any]]:
     with path.open(encoding="utf-8-sig", newline="") as file:
         reader = csv.DictReader(file, strict=True)
         try:
+            if repeated := [column for column, count in Counter(reader.fieldnames or ()).items() if count > 1]:
+                raise ValueError(
+                    f"{path}: the header has the column {repeated[0]!r} more than once: rename one of them"
+                )
             for row in reader:
                 where = f"line {reader.line_num}"
                 if None in row or None in row.values():
@@ -252,13 +264,14 @@ def _from_datasets(source: str, path: Path, split: str) -> Any:
 
 
 def _load(datasets: Any, name: str, configuration: str | None, split: str) -> Any:
-    """Load a split of a dataset; for `train`, the preference split if the dataset has no other one."""
+    """Load a split of a dataset, by one of its usual names."""
     try:
         return datasets.load_dataset(name, configuration, split=split)
-    except ValueError as error:
-        if split != "train" or PREFERENCES not in str(error):
+    except ValueError as error:  # it lists the splits
+        other = next((known for known in OTHER_NAMES.get(split, ()) if repr(known) in str(error)), None)
+        if other is None:
             raise
-        return datasets.load_dataset(name, configuration, split=PREFERENCES)
+        return datasets.load_dataset(name, configuration, split=other)
 
 
 @contextlib.contextmanager

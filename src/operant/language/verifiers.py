@@ -5,25 +5,23 @@ TRL's signature (see `operant.language.rewards`). Verifiers that compare answers
 the examples, by default `answer`; they do not apply to examples in which it is None.
 """
 
-import ast
 import importlib.util
-import itertools
 import math
 import re
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from fractions import Fraction
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import torch
 
 from operant import doors, ops
 from operant.language import options
 from operant.language.numerals import after_mark, answer_number, last_box, last_number, stated_number
-from operant.language.rewards import GIVEN, START, RewardFunction, text_of
+from operant.language.rewards import GIVEN, RewardFunction, text_of
 from operant.language.sandbox import MEMORY, Sandbox
-from operant.language.sandbox_worker import TRAINER_KEY
+from operant.language.user_rewards import user_function
 from operant.tensors import floats
 
 ENTRY_POINTS = "operant.rewards"
@@ -264,77 +262,6 @@ def soft_overlong(*, max_completion_length: int, buffer: int | None = None) -> R
         return [*floats(ops.overlong_penalty(lengths, max_length=max_completion_length, buffer=buffer))]
 
     return _named("soft_overlong", reward)
-
-
-def _pass_on(answers: Sequence[dict[str, Any] | None], sizes: Sequence[int], log_metric: Any, log_extra: Any) -> None:
-    """Log the values that a function logged in the calls of a batch; failed calls have None in every column."""
-    logged = [answer for answer in answers if answer is not None]
-    for name, value in [pair for answer in logged for pair in answer["metrics"]] if log_metric else ():
-        log_metric(name, value)
-    for name in dict.fromkeys(name for answer in logged for name in answer["extra"]) if log_extra else ():
-        parts = [(answer or {"extra": {}})["extra"].get(name) for answer in answers]
-        log_extra(name, [v for part, size in zip(parts, sizes, strict=True) for v in part or [None] * size])
-
-
-def user_function(
-    target: str, *, seconds: float = 60.0, workers: int = 1, memory: int | None = MEMORY
-) -> RewardFunction:
-    """Return a reward function from a Python file, which runs in separate processes with a time limit.
-
-    Args:
-        target: `path/to/file.py:function`. The function has TRL's signature and may be `async`.
-        seconds: time limit of a call; after it all completions of the call get None.
-        workers: number of processes. With one, a call gets the whole batch; with several, the batch is split into one
-            call per process of consecutive completions, which run in parallel with separate time limits.
-        memory: memory limit of a process in bytes (Linux); None: no limit.
-
-    Raises:
-        ValueError: there is no such file, or an argument is out of its range.
-        SandboxError: the file cannot be imported, or has no such function.
-    """
-    sandbox = Sandbox(target, seconds=seconds, workers=workers, memory=memory)
-    sandbox.start()
-
-    def reward(
-        completions: Sequence[Any],
-        trainer_state: Any = None,
-        log_metric: Any = None,
-        log_extra: Any = None,
-        **given: Any,
-    ) -> list[float | None]:
-        count: int = len(completions)
-        state: dict[str, Any] = {**(START if trainer_state is None else vars(trainer_state))}
-        columns = {name: list(value) for name, value in (given | {"completions": completions}).items()}
-        edges = [count * part // workers for part in range(workers + 1)]
-        bounds = [(low, high) for low, high in itertools.pairwise(edges) if low < high] or [(0, count)]
-        calls = [
-            {**{name: value[low:high] for name, value in columns.items()}, TRAINER_KEY: state} for low, high in bounds
-        ]
-        found = sandbox.calls(calls, fallbacks=[None] * len(calls))
-        sizes = [high - low for low, high in bounds]
-        _pass_on(found, sizes, log_metric, log_extra)
-        parts: list[Any] = [[None] * n if one is None else one["result"] for one, n in zip(found, sizes, strict=True)]
-        if len(parts) == 1:
-            return parts[0]
-        for part, size in zip(parts, sizes, strict=True):
-            if not isinstance(part, list) or len(cast(list[Any], part)) != size:
-                raise ValueError(f"{target} must return {size} rewards, one per completion, got {part!r}")
-        return [reward for part in parts for reward in part]
-
-    vars(reward)["required_columns"] = [name for name in _named_without_default(target) if name not in GIVEN]
-    return _named(target.rpartition(":")[2], reward)
-
-
-def _named_without_default(target: str) -> list[str]:
-    """Return the required parameters of a function in a file, without importing the file."""
-    where, _, name = target.rpartition(":")
-    for node in ast.parse(Path(where).read_bytes()).body:
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.name == name and not node.decorator_list:
-            plain = [argument.arg for argument in [*node.args.posonlyargs, *node.args.args]]
-            only = zip(node.args.kwonlyargs, node.args.kw_defaults, strict=True)
-            least = len(plain) - len(node.args.defaults)
-            return plain[:least] + [argument.arg for argument, default in only if default is None]
-    return []
 
 
 def right_answer(gold: Any) -> str:
