@@ -1,11 +1,10 @@
-import datetime
 import importlib.util
 from fractions import Fraction
 
 import pytest
 
 from operant.language import verifiers
-from operant.language.rewards import RewardError, check_columns, combine, name_of, required
+from operant.language.rewards import RewardError, check_columns, combine, name_of
 from operant.language.sandbox import SandboxError
 from operant.language.verifiers import VERIFIERS, find, last_box, last_number
 
@@ -261,66 +260,6 @@ def test_a_function_that_hangs_does_not_apply(own):
     verifier = verifiers.user_function(f"{own}:hang", seconds=0.3)
     with pytest.warns(RuntimeWarning, match="did not answer"):
         assert rate(verifier, ["a", "b"]) == [None, None]
-
-
-TRL = """
-def reward(completions, answer, trainer_state, log_metric, log_extra, **kwargs):
-    log_metric("right", sum(c[0]["content"] == a for c, a in zip(completions, answer)))
-    log_extra("said", [c[0]["content"] for c in completions])
-    return [float(trainer_state.global_step)] * len(completions)
-
-def plain(prompts, completions, *, answer, level=None):
-    return [1.0 if c == a else None for c, a in zip(completions, answer)]
-"""
-
-
-def test_a_function_of_trl_in_a_file(tmp_path):
-    (tmp_path / "trl.py").write_text(TRL)
-    judge = combine([verifiers.user_function(f"{tmp_path / 'trl.py'}:reward")])
-    said = [[{"role": "assistant", "content": text}] for text in "ab"]
-    state = {"global_step": 4, "max_steps": 9}
-    found = judge([[], []], said, [[1], [2]], trainer_state=state, answer=["a", "x"])
-    assert found.total.tolist() == [4.0, 4.0]
-    assert (found.metrics, found.extra) == ({"right": 1.0}, {"said": ["a", "b"]})
-    plain = verifiers.user_function(f"{tmp_path / 'trl.py'}:plain")
-    assert rate(plain, ["a", "b"], answer=["a", "x"]) == [1.0, None]
-    assert required(plain) == ("answer",)
-    with pytest.raises(ValueError, match="plain needs the column 'answer'"):
-        check_columns([plain], [{"prompt": "p"}])
-
-
-TIMES = """
-def only(completions, level=None):
-    return [float(len(text)) for text in completions]
-
-def every(completions, **columns):
-    return [1.0] * len(completions)
-
-def lengths(completions, log_metric):
-    log_metric("length", sum(map(len, completions)) / len(completions))
-    return [0.0] * len(completions)
-"""
-
-
-def test_columns_that_a_function_does_not_name_may_have_any_values(tmp_path):
-    (tmp_path / "times.py").write_text(TIMES)
-    when = [datetime.date(2026, 1, 2)]
-    only, every = (verifiers.user_function(f"{tmp_path / 'times.py'}:{name}") for name in ("only", "every"))
-    assert rate(only, ["ab"], when=when) == [2.0]
-    with pytest.raises(
-        ValueError, match=r"column 'when' has the value datetime.date\(2026, 1, 2\).*or name the columns"
-    ):
-        rate(every, ["ab"], when=when)
-    with pytest.raises(ValueError, match=r"only: the column 'level' has the value .*convert the column \(row 2"):
-        check_columns([only], [{"prompt": "p", "level": 1}, {"prompt": "p", "level": when[0]}])
-
-
-def test_metrics_of_several_workers_are_weighted_by_their_answers(tmp_path):
-    (tmp_path / "times.py").write_text(TIMES)
-    judge = combine([verifiers.user_function(f"{tmp_path / 'times.py'}:lengths", workers=2)])
-    answers = ["a", "abcd", "abcdefg"]
-    found = judge(["", "", ""], answers, [[1], [1], [1]])
-    assert found.metrics["length"] == pytest.approx(4.0)
 
 
 def test_several_workers_share_a_batch_and_only_the_part_that_hangs_has_no_reward(own):
