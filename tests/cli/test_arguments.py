@@ -267,7 +267,9 @@ def test_a_data_set_stands_for_the_task():
 
 @pytest.mark.parametrize("flags", [[], ["--dataset"], ["--model", "tiny"]])
 def test_a_task_or_a_data_set_is_needed(flags):
-    with pytest.raises(ValueError, match="name a task or a data set: operant train sft arithmetic, or operant train"):
+    with pytest.raises(
+        ValueError, match="name a task or data after sft: operant train sft arithmetic, or operant train"
+    ):
         parse_training(["sft", *flags])
 
 

@@ -273,7 +273,9 @@ def _with_values(kind: type, flags: Sequence[str]) -> list[str]:
 def _missing_words(words: Sequence[str], verb: str) -> str:
     if words and catalog.find(words[0]).package == "language":
         name = words[0]
-        return f"name a task or a data set: operant train {name} arithmetic, or operant train {name} --dataset FILE"
+        return (
+            f"name a task or data after {name}: operant train {name} arithmetic, or operant train {name} --dataset FILE"
+        )
     return f"name an algorithm and a task first: operant {verb} ppo CartPole-v1 (see operant {verb} --help)"
 
 
