@@ -1,3 +1,6 @@
+import os
+from pathlib import Path
+
 import pytest
 import torch
 from safetensors.torch import load_file
@@ -5,7 +8,7 @@ from transformers.utils import logging
 
 from operant.language.configs import ModelOptions
 from operant.language.engines.connection import Connection, ServerError
-from operant.language.engines.handover import send, write
+from operant.language.engines.handover import folder_of_weights, send, write
 from operant.language.models import finish
 
 
@@ -39,8 +42,15 @@ def test_an_adapter_is_merged_into_a_copy(make_model, tmp_path):
 
 
 def test_others_may_read_them(make_model, tmp_path):
-    write(make_model(), tmp_path / "new")
-    assert all(path.stat().st_mode & 0o044 == 0o044 for path in (tmp_path / "new").iterdir())
+    before = os.umask(0o077)
+    try:
+        with folder_of_weights(tmp_path) as name:
+            write(make_model(), Path(name) / "new")
+            assert Path(name).stat().st_mode & 0o055 == 0o011
+            assert (Path(name) / "new").stat().st_mode & 0o055 == 0o055
+            assert all(path.stat().st_mode & 0o044 == 0o044 for path in (Path(name) / "new").iterdir())
+    finally:
+        os.umask(before)
 
 
 def test_no_progress_bar_is_shown(make_model, tmp_path, capfd):

@@ -4,7 +4,6 @@ All servers have the same weights, and each takes the next prompt when it has ca
 samples depend on the server only through its floating-point arithmetic. Prompts of failed servers go to the others.
 """
 
-import tempfile
 import warnings
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -130,7 +129,7 @@ class Fleet:
     def _send(self, call: Callable[[VLLMEngine, Path], None]) -> None:
         """Write the weights once, and make every server load them."""
         with (
-            tempfile.TemporaryDirectory(prefix="operant-weights-", dir=self._parent) as parent,
+            handover.folder_of_weights(self._parent) as parent,
             handover.written(self.model, Path(parent) / f"version-{self.version}") as folder,
         ):
             self._each(lambda engine: call(engine, folder))

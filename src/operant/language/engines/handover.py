@@ -3,6 +3,7 @@
 import contextlib
 import copy
 import shutil
+import tempfile
 import time
 from collections.abc import Generator
 from pathlib import Path
@@ -15,6 +16,17 @@ CACHE_ATTEMPTS, CACHE_PAUSE = 20, 0.1
 """Attempts to reset the server's prefix cache, and delay between them in seconds."""
 
 _MISSING = 404
+
+
+def folder_of_weights(parent: str | Path | None) -> tempfile.TemporaryDirectory[str]:
+    """Create a temporary folder for weights, from which a server that runs as another user can read by path.
+
+    Args:
+        parent: folder of the folder. None: the folder of temporary files.
+    """
+    folder = tempfile.TemporaryDirectory(prefix="operant-weights-", dir=parent)
+    Path(folder.name).chmod(0o711)  # it cannot be listed, and its name is random
+    return folder
 
 
 @contextlib.contextmanager
@@ -66,8 +78,10 @@ def write(model: LanguageModel, folder: Path) -> None:
         network = copy.deepcopy(network).merge_and_unload()
     with _quietly():
         network.save_pretrained(folder, safe_serialization=True)
+    # safetensors makes files private to their owner, but the server may run as another user.
+    folder.chmod(0o755)
     for path in folder.iterdir():
-        path.chmod(0o644)  # safetensors makes files private to their owner, but the server may run as another user
+        path.chmod(0o644)
 
 
 def _drop_cached(server: Connection) -> None:

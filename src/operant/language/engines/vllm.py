@@ -129,7 +129,7 @@ class VLLMEngine:
         self.close()
         self._name, self._limit = _served(self._server)
         self._probes = _probes(self.model)
-        self._folder = tempfile.TemporaryDirectory(prefix="operant-weights-", dir=self._parent)
+        self._folder = handover.folder_of_weights(self._parent)
         try:
             self._hand_over(folder)
             self._processed = self._reports_what_it_draws_from()
