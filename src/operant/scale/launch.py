@@ -13,6 +13,7 @@ from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
 from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
 from operant.runtime.signals import EXIT_REQUEUE, handlers_kept
+from operant.scale.loopback import BACKEND, loopback_only
 from operant.scale.processes import LAUNCHED, LostError
 
 GRACE = 300
@@ -24,7 +25,8 @@ _SIGNALS = ("SIGTERM", "SIGINT", "SIGHUP", "SIGQUIT", "SIGUSR1")
 def launch(arguments: Sequence[str], processes: int, *, module: str = "operant") -> int:
     """Run a command in several processes that train together, and return the exit status of the first.
 
-    Equal to `torchrun --standalone --nproc-per-node=N -m operant ...`, with the exit status of operant.
+    Like `torchrun --standalone --nproc-per-node=N -m operant ...`, with the exit status of operant, and on the loopback
+    interface alone: other machines cannot reach the processes.
 
     Args:
         arguments: those after `operant`.
@@ -36,7 +38,8 @@ def launch(arguments: Sequence[str], processes: int, *, module: str = "operant")
     """
     logging.getLogger("torch.distributed.elastic").setLevel(logging.CRITICAL)  # the error below says it
     # torchrun would leave a folder and its signal handlers behind
-    with tempfile.TemporaryDirectory(prefix="operant-launch-") as folder, handlers_kept(*_SIGNALS):
+    folder_of_logs = tempfile.TemporaryDirectory(prefix="operant-launch-")
+    with folder_of_logs as folder, handlers_kept(*_SIGNALS), loopback_only():
         return _launch(arguments, processes, module=module, folder=folder)
 
 
@@ -47,8 +50,7 @@ def _launch(arguments: Sequence[str], processes: int, *, module: str, folder: st
         max_nodes=1,
         nproc_per_node=processes,
         run_id=f"{LAUNCHED}-{os.getpid()}-{uuid.uuid4().hex}",
-        rdzv_backend="c10d",
-        rdzv_endpoint="localhost:0",
+        rdzv_backend=BACKEND,
         max_restarts=0,
         monitor_interval=0.2,
         logs_specs=DefaultLogsSpecs(log_dir=folder),
