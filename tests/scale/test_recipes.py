@@ -79,6 +79,16 @@ def job(tmp_path, environment):
     return run
 
 
+def test_torchrun_lets_the_processes_save_before_slurm_ends_the_job():
+    """It kills processes 30 seconds after a signal by default."""
+    page = PAGE.read_text(encoding="utf-8")
+    commands = re.findall(r"^(?:srun )?torchrun .*", page, re.MULTILINE)
+    assert len(commands) == 2
+    timeouts = [int(re.search(r"--shutdown-timeout (\d+)", command)[1]) for command in commands]
+    assert max(timeouts) < int(re.search(r"--signal=TERM@(\d+)", script("srun torchrun"))[1])
+    assert min(timeouts) > 60
+
+
 def test_a_job_of_slurm_trains_and_is_queued_again_after_a_failure(job, tmp_path):
     done = job()
     assert (tmp_path / "one" / "run.json").exists(), done.stderr
