@@ -32,6 +32,12 @@ def test_an_error_of_the_first_process_ends_the_others(monkeypatch, tmp_path):
     assert launch([], 2, module="leads") == 2
 
 
+def test_an_error_that_a_later_process_has_reported_is_not_followed_by_advice_to_resume(tmp_path):
+    code = "import os, sys, time\nsys.exit(3) if os.environ['RANK'] == '1' else time.sleep(60)"
+    (tmp_path / "fails.py").write_text(code)
+    assert launch([], 2, module="fails") == 3
+
+
 @pytest.mark.skipif(sys.platform == "win32", reason="signals are of POSIX")
 def test_the_handlers_of_signals_are_restored():
     numbers = signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1

@@ -58,10 +58,13 @@ def test_a_group_is_left_after_an_error(sharded, monkeypatch):
             assert group() is processes
             raise error
 
+    memory = dist.DistBackendError("NCCL error in: NCCLUtils.cpp:94, unhandled cuda error: 'out of memory'")
     lost = RuntimeError("[gloo/transport/tcp/pair.cc:537] Read error [127.0.0.1]:911: Connection reset by peer")
     for error, raised in (
         (ZeroDivisionError(), ZeroDivisionError),
         (RuntimeError("other"), RuntimeError),
+        (memory, dist.DistBackendError),
+        (torch.OutOfMemoryError("CUDA out of memory within NCCL"), torch.OutOfMemoryError),
         (lost, LostError),
     ):
         with pytest.raises(raised, match="`operant resume RUN` continues" if error is lost else None):

@@ -5,6 +5,7 @@ each shard is collected and differentiated separately, by any process, and resul
 results and checkpoints are bitwise independent of the number of processes.
 """
 
+import os
 from collections.abc import Callable, Generator, Hashable, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -74,6 +75,11 @@ _group: ContextVar[Group] = ContextVar("group", default=Alone())  # noqa: B039 -
 def group() -> Group:
     """Return the group of processes of this process."""
     return _group.get()
+
+
+def started() -> bool:
+    """Return whether torchrun, or a compatible launcher, has started this process as one of several."""
+    return int(os.environ.get("WORLD_SIZE", "1")) > 1 and {"RANK", "MASTER_ADDR"} <= os.environ.keys()
 
 
 @contextmanager

@@ -23,7 +23,7 @@ _SIGNALS = ("SIGTERM", "SIGINT", "SIGHUP", "SIGQUIT", "SIGUSR1")
 
 
 def launch(arguments: Sequence[str], processes: int, *, module: str = "operant") -> int:
-    """Run a command in several processes that train together, and return the exit status of the first.
+    """Run a command in several processes that train together, and return the status of the first, or of a failed one.
 
     Like `torchrun --standalone --nproc-per-node=N -m operant ...`, with the exit status of operant, and on the loopback
     interface alone: other machines cannot reach the processes.
@@ -34,7 +34,7 @@ def launch(arguments: Sequence[str], processes: int, *, module: str = "operant")
         module: the module, as in `python -m`.
 
     Raises:
-        LostError: a process has died.
+        LostError: a process has died by a signal. One that fails with an exit status has reported why.
     """
     logging.getLogger("torch.distributed.elastic").setLevel(logging.CRITICAL)  # the error below says it
     # torchrun would leave a folder and its signal handlers behind
@@ -64,8 +64,8 @@ def _launch(arguments: Sequence[str], processes: int, *, module: str, folder: st
     except ChildFailedError as error:
         failures = {rank: failure.exitcode for rank, failure in error.failures.items()}
         ended = [code for code in failures.values() if code != -signal.SIGTERM]  # by the launcher, after the first one
-        if failures.get(0, -1) > 0 and min(ended) > 0:
-            return failures[0]
+        if ended and min(ended) > 0:  # they have reported their errors, which resuming would only repeat
+            return failures[0] if failures.get(0, -1) > 0 else ended[0]
         raise LostError(
             f"of {processes} processes these have died, with their status: {failures}; `operant resume RUN` continues "
             "from the latest checkpoint, on any number of processes"

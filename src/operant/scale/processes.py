@@ -26,7 +26,7 @@ from operant.build import reassemble
 from operant.runtime.encoding import flatten, unflatten
 from operant.runtime.learner import Learner
 from operant.runtime.run import Run
-from operant.runtime.shards import share, within
+from operant.runtime.shards import share, started, within
 from operant.runtime.signals import Interruption
 from operant.scale.heartbeats import Heartbeats
 from operant.state import State, clone
@@ -44,6 +44,8 @@ PAUSE = 0.5
 END = "end"
 _LOST = "gloo", "NCCL"
 """Words in error messages of a sharded model that identify errors of communication."""
+_NO_MEMORY = "out of memory", "allocate memory"
+"""Words in error messages of processes that ran out of memory, also within NCCL, while the others are alive."""
 
 # PyTorch has no types for these.
 _all_gather = cast(Callable[[list[Tensor], Tensor], None], dist.all_gather)  # pyright: ignore[reportUnknownMemberType]
@@ -204,11 +206,6 @@ class Processes:
             dist.destroy_process_group()
 
 
-def started() -> bool:
-    """Return whether torchrun, or a compatible launcher, has started this process as one of several."""
-    return int(os.environ.get("WORLD_SIZE", "1")) > 1 and {"RANK", "MASTER_ADDR"} <= os.environ.keys()
-
-
 @contextmanager
 def joined(*, sharded: bool = False) -> Generator[Processes | None]:
     """Join the process group that torchrun has started, for a `with` block; None if this process runs alone.
@@ -325,21 +322,28 @@ def _explained() -> Generator[None]:
     try:
         yield
     except RuntimeError as error:
-        if isinstance(error, dist.DistError) or any(word in str(error) for word in _LOST):
+        communicating = isinstance(error, dist.DistError) or any(word in str(error) for word in _LOST)
+        if communicating and not _no_memory(error):
             raise LostError(_lost(error)) from error
         raise
 
 
 def _communicate(operation: Callable[..., Any], *args: Any) -> None:
-    """Call an operation of torch.distributed; raise LostError if it fails."""
+    """Call an operation of torch.distributed; raise LostError if it fails for another reason than memory."""
     try:
         operation(*args)
     except RuntimeError as error:
+        if _no_memory(error):
+            raise
         raise LostError(_lost(error)) from error
+
+
+def _no_memory(error: RuntimeError) -> bool:
+    return isinstance(error, torch.OutOfMemoryError) or any(words in str(error) for words in _NO_MEMORY)
 
 
 def _lost(error: Exception) -> str:
     return (
-        f"another process of the run has ended ({str(error).splitlines()[0]:.120}); `operant resume RUN` continues "
-        "from its latest checkpoint, on any number of processes"
+        f"another process of the run has ended ({str(error).splitlines()[0]:.120}): first fix the error that it "
+        "reported, if any; `operant resume RUN` continues from its latest checkpoint, on any number of processes"
     )
