@@ -133,3 +133,15 @@ def test_a_script_that_trains_when_it_is_imported_for_its_reward_function_does_n
     monkeypatch.setenv("OPERANT_SANDBOX", "1")
     with pytest.raises(RuntimeError, match="put the training under `if __name__ == '__main__':`"):
         runpy.run_path(str(script))
+
+
+@pytest.mark.parametrize("call", ["train('ppo', 'CartPole-v1')", "resume('run')"])
+def test_a_script_that_torchrun_starts_several_times_does_not_train_as_many_copies(call, tmp_path, monkeypatch):
+    for name, value in {"WORLD_SIZE": "2", "RANK": "1", "MASTER_ADDR": "127.0.0.1"}.items():
+        monkeypatch.setenv(name, value)
+    script = tmp_path / "script.py"
+    script.write_text(f"import operant\noperant.{call}\n")
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(RuntimeError, match=r"as one of 2 .* use `torchrun \.\.\. -m -- operant train"):
+        runpy.run_path(str(script))
+    assert [path.name for path in tmp_path.iterdir()] == ["script.py"]

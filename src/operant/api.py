@@ -143,6 +143,7 @@ def train(
         ValueError: a name is unknown or a value out of its range; nothing was written.
         RunError: the folder is in use or not writable.
         OSError: a required server does not respond; nothing was written.
+        RuntimeError: this is one of several processes of torchrun without a group (`operant.scale.joined`).
         KeyboardInterrupt: Ctrl-C, after saving the state; after a second one the last checkpoint remains.
     """
     require_mode(progress)
@@ -263,7 +264,7 @@ def resume(
         CheckpointError: all checkpoints are damaged.
         RestoreError: the environment is not deterministic, so its saved episodes cannot continue.
         OSError: a required server does not respond.
-        KeyboardInterrupt: as for `train`.
+        KeyboardInterrupt, RuntimeError: as for `train`.
     """
     require_mode(progress)
     require_own_process()

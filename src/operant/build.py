@@ -24,7 +24,7 @@ from operant.runtime.learner import HasAgent, HasCriticKind, NetworkAgent
 from operant.runtime.machine import cores, present, threads_sleep
 from operant.runtime.run import Run
 from operant.runtime.settings import Settings
-from operant.runtime.shards import group
+from operant.runtime.shards import group, started
 from operant.runtime.weights import Weights, load_weights
 
 logger = logging.getLogger(__name__)
@@ -58,15 +58,23 @@ def require_own_process() -> None:
     """Check that this process may train.
 
     A process that imports a file for the reward function in it must not train: training would start another one,
-    without end.
+    without end. One of several processes that have not joined a group (`operant.scale.joined`) must not train either:
+    each would train the whole run.
 
     Raises:
-        RuntimeError: this process runs reward functions (`operant.language.sandbox`).
+        RuntimeError: this process runs reward functions (`operant.language.sandbox`), or is one of several without a
+            group.
     """
     if os.environ.get("OPERANT_SANDBOX"):
         raise RuntimeError(
             "this file starts training when it is imported, here for a reward function in it: put the training "
             "under `if __name__ == '__main__':`"
+        )
+    if started() and group().size == 1:
+        raise RuntimeError(
+            f"a launcher started this process as one of {os.environ['WORLD_SIZE']} (WORLD_SIZE), which have not joined a "
+            "group, so each would train the whole run: use `torchrun ... -m -- operant train ...` to train one run "
+            "together, start this script without the launcher, or unset WORLD_SIZE for independent runs"
         )
 
 
