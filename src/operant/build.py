@@ -72,8 +72,8 @@ def require_own_process() -> None:
         )
     if started() and group().size == 1:
         raise RuntimeError(
-            f"a launcher started this process as one of {os.environ['WORLD_SIZE']} (WORLD_SIZE), which have not joined a "
-            "group, so each would train the whole run: use `torchrun ... -m -- operant train ...` to train one run "
+            f"a launcher started this process as one of {os.environ['WORLD_SIZE']} (WORLD_SIZE), which have not joined "
+            "a group, so each would train the whole run: use `torchrun ... -m -- operant train ...` to train one run "
             "together, start this script without the launcher, or unset WORLD_SIZE for independent runs"
         )
 

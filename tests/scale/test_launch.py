@@ -1,5 +1,3 @@
-import json
-import os
 import signal
 import sys
 
@@ -50,48 +48,3 @@ def test_the_handlers_of_signals_are_restored():
 def test_a_process_that_dies_is_an_error_that_says_how_to_go_on():
     with pytest.raises(LostError, match=r"of 1 processes these have died, with their status: \{0: -9\}; `operant resu"):
         launch(["-9"], 1, module="ends")
-
-
-LISTENERS = """
-import json, os, time
-from operant.scale import joined
-
-LISTEN = "0A"
-LOOPBACK = {"0100007F", "00000000000000000000000001000000"}
-
-def listening(pid):
-    links = [f"/proc/{pid}/fd/{name}" for name in os.listdir(f"/proc/{pid}/fd")]
-    inodes = {os.readlink(link) for link in links if os.path.lexists(link)}
-    found = []
-    for table in ("tcp", "tcp6"):
-        for line in open(f"/proc/net/{table}").readlines()[1:]:
-            words = line.split()
-            if words[3] == LISTEN and f"socket:[{words[9]}]" in inodes:
-                found.append(words[1].partition(":")[0])
-    return found
-
-with joined() as group:
-    pids = [os.getppid(), os.getpid()] if group.rank == 0 else [os.getpid()]
-    addresses = [listening(pid) for pid in pids]
-    states = group.gather([{"addresses": addresses}], group.size)
-    if group.rank == 0:
-        everything = [each for state in states for each in state["addresses"]]
-        print(json.dumps([everything, sorted({a for each in everything for a in each} - LOOPBACK)]), flush=True)
-    else:
-        group.receive()  # that the group ends
-"""
-
-
-@pytest.mark.skipif(sys.platform != "linux", reason="needs /proc/net")
-def test_nothing_listens_outside_the_loopback_interface(monkeypatch, tmp_path, capfd):
-    """Other interfaces could be reached from the network; torchrun's rendezvous even unpickles what it receives."""
-    (tmp_path / "listeners.py").write_text(LISTENERS)
-    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(tmp_path), *sys.path]))
-    monkeypatch.setenv("GLOO_SOCKET_IFNAME", "none")  # of a site's own settings for other programs
-    before = dict(os.environ)
-    assert launch([], 2, module="listeners") == 0
-    everything, outside = json.loads(capfd.readouterr().out)
-    assert outside == []
-    assert len(everything) == 3
-    assert all(everything), "the launcher's store, and the connections of both processes"
-    assert before == {name: os.environ[name] for name in before}
