@@ -227,6 +227,10 @@ def test_cispo_worked_by_hand():
     expected = [-2.0 * math.log(0.5), 1.0 * math.log(0.2), -15.0 * math.log(0.9)]
     torch.testing.assert_close(losses, torch.tensor(expected, dtype=torch.float64))
     torch.testing.assert_close(gradient(losses, log_probs), torch.tensor([-2.0, 1.0, -15.0], dtype=torch.float64))
+    bounded = cispo(log_probs, old, torch.tensor([1.0, -2.0, 3.0], dtype=torch.float64), cap=5.0, floor=0.8)
+    torch.testing.assert_close(gradient(bounded, log_probs), torch.tensor([-2.0, 1.6, -15.0], dtype=torch.float64))
+    with pytest.raises(ValueError, match="floor is 6"):
+        cispo(log_probs, old, old, cap=5.0, floor=6.0)
 
 
 @FAST

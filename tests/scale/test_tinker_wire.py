@@ -11,8 +11,9 @@ from tinker.proto.request_conv import forward_backward_request_to_proto
 from tinker.proto.response_conv import deserialize_forward_backward_output, deserialize_sample_response
 
 from operant.language.engines.protocol import Completion
+from operant.scale.batches import Datum
 from operant.scale.tinker_wire import loss_message, read_batch, sample_message
-from operant.scale.trainer import Datum, Forward
+from operant.scale.trainer import Forward
 
 
 def body(inputs, **options):
@@ -36,6 +37,12 @@ def test_unsupported_requests_are_named():
         read_batch(body({"target_tokens": np.zeros((2, 3), dtype=np.int64)}))
     with pytest.raises(ValueError, match="no setting 'kind'"):
         read_batch(body({"target_tokens": [4, 5]}, loss_fn_config={"kind": "x"}))
+
+
+@pytest.mark.parametrize("name", ["weights", "clip_low_threshold", "clip_high_threshold", "sequence_ratio_mask"])
+def test_inputs_that_the_loss_does_not_use_are_errors(name):
+    with pytest.raises(ValueError, match=f"datum 0 has {name}, which is not supported for ppo"):
+        read_batch(body({"target_tokens": [4, 5], name: [0.5, 0.5]}))
 
 
 def test_losses_are_read_by_the_sdk():

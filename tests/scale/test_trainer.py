@@ -59,7 +59,7 @@ def test_losses_of_policies_are_sums_over_tokens(trainer, loss):
         if loss == "importance_sampling":
             total -= ratio * advantage
         elif loss == "cispo":
-            total -= min(ratio, 1.3) * advantage * lp
+            total -= min(max(ratio, 0.9), 1.3) * advantage * lp
         else:
             total -= min(ratio * advantage, min(max(ratio, 0.9), 1.3) * advantage)
     assert found == pytest.approx(total, rel=1e-4)
@@ -177,6 +177,30 @@ def test_a_sampler_keeps_its_weights(trainer):
 def test_wrong_batches_are_named(trainer, data, loss, config, message):
     with pytest.raises(ValueError, match=message):
         trainer.forward_backward(data, loss, config)
+
+
+@pytest.mark.parametrize("wrong", [Datum([4, 5], [9, 10**6], weights=[1.0, 1.0]), Datum([4], [9], weights=["x"])])
+def test_a_failed_pass_leaves_the_earlier_gradient(trainer, monkeypatch, wrong):
+    """Fail in a later micro-batch, by an id that is not in the vocabulary or by an error of the loss."""
+    monkeypatch.setattr("operant.scale.trainer.MICRO_BATCH_TOKENS", 1)
+    good = [datum(weights=[1.0] * 7)]
+    with pytest.raises((ValueError, TypeError)):
+        trainer.forward_backward([*good, wrong], "cross_entropy")
+    with pytest.raises(ValueError, match="there is no gradient"):
+        trainer.optim_step(Adam())
+    trainer.forward_backward(good, "cross_entropy")
+    before = {name: value.grad.clone() for name, value in trainer.model.trained().items()}
+    with pytest.raises((ValueError, TypeError)):
+        trainer.forward_backward([*good, wrong], "cross_entropy")
+    assert all(torch.equal(before[name], value.grad) for name, value in trainer.model.trained().items())
+
+
+def test_sequences_up_to_the_context_are_accepted(trainer):
+    size = trainer.model.context - 1
+    assert trainer.forward([Datum([4] * size, [4] * size, weights=[1.0] * size)], "cross_entropy").loss > 0
+    longer = Datum([4] * (size + 1), [4] * (size + 1), weights=[1.0] * (size + 1))
+    with pytest.raises(ValueError, match=f"datum 0 has {size + 2} tokens with its last target, expected at most the"):
+        trainer.forward([longer], "cross_entropy")
 
 
 def test_wrong_states_are_named(trainer, tmp_path):

@@ -176,28 +176,33 @@ def cispo(
     advantages: Float[Tensor, "*B"],
     *,
     cap: float,
+    floor: float = 0.0,
 ) -> Float[Tensor, "*B"]:
-    r"""Compute the policy gradient with clipped importance weights, `-sg[min(rho, cap)] A log π(a|s)`.
+    r"""Compute the policy gradient with clipped importance weights, `-sg[clip(rho, floor, cap)] A log π(a|s)`.
 
     CISPO (MiniMax 2025, arXiv 2506.13585, §3.1); sg stops gradients. `clipped_surrogate` sets the gradient of clipped
-    tokens to zero; CISPO bounds their weight instead, so every token has a gradient. There is no lower bound, as in the
-    paper's runs. `cap` is the maximum weight, such as 5. For a setting that is a distance from 1, pass `1 +
-    epsilon_high`.
+    tokens to zero; CISPO bounds their weight instead, so every token has a gradient. By default there is no lower
+    bound, as in the paper's runs. `cap` is the maximum weight, such as 5. For a setting that is a distance from 1, pass
+    `1 + epsilon_high`.
 
     Args:
         log_probs: log-probabilities of the actions under the policy being improved.
         old_log_probs: those under the policy that drew them.
         advantages: advantages under the old policy.
         cap: maximum weight, positive.
+        floor: minimum weight, in [0, cap].
 
     Returns:
         Losses. Only their gradient is meaningful, not their value.
 
     Raises:
-        ValueError: if shapes differ or `cap` is not positive.
+        ValueError: if shapes differ, `cap` is not positive, or `floor` is not in [0, cap].
     """
     require_shape(log_probs.shape, "log_probs", old_log_probs=old_log_probs, advantages=advantages)
-    return policy_gradient(log_probs, truncated_weights(log_probs, old_log_probs, cap=cap) * advantages.detach())
+    weights = truncated_weights(log_probs, old_log_probs, cap=cap)
+    if not 0.0 <= floor <= cap:
+        raise ValueError(f"floor is {floor}, expected a number from 0 to cap, {cap}")
+    return policy_gradient(log_probs, weights.clamp(min=floor) * advantages.detach())
 
 
 def truncated_weights(

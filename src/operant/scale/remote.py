@@ -7,7 +7,8 @@ import tinker
 from tinker import types
 
 from operant.language.engines.protocol import Completion, Sampling
-from operant.scale.trainer import Adam, Datum, Forward, Loss, check
+from operant.scale.batches import Datum, Loss, check
+from operant.scale.trainer import Adam, Forward
 from operant.tensors import from_numpy
 
 DEFAULT_RANK = 32

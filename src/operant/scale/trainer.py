@@ -11,12 +11,12 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, closing
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, Protocol, get_args
+from typing import Any, NamedTuple, Protocol
 
 import torch
 from torch import Tensor, nn
 
-from operant import ops, streams
+from operant import streams
 from operant.language.configs import ModelOptions
 from operant.language.engines.native import NativeEngine
 from operant.language.engines.protocol import Completion, Sampling
@@ -25,42 +25,14 @@ from operant.language.packing import Sample, micro_batches, pack, take
 from operant.runtime.checkpoints import Checkpoints
 from operant.runtime.checkpoints import load as load_checkpoint
 from operant.runtime.run import Run, RunError
+from operant.scale.batches import Datum, Loss, check, check_tokens, losses, thresholds_of
 from operant.state import State, clone, copy_named
 from operant.tensors import backpropagate
 
 MICRO_BATCH_TOKENS = 16_384
 """Maximum number of tokens per forward pass."""
 
-Loss = Literal["cross_entropy", "importance_sampling", "ppo", "cispo"]
-"""Names of losses, which are sums over tokens, not means."""
-
-_NEEDS: Mapping[str, tuple[str, ...]] = {
-    "cross_entropy": ("weights",),
-    "importance_sampling": ("logprobs", "advantages"),
-    "ppo": ("logprobs", "advantages"),
-    "cispo": ("logprobs", "advantages"),
-}
-_THRESHOLDS = {"clip_low_threshold": 0.8, "clip_high_threshold": 1.2}
-"""Bounds of the probability ratio in `ppo`; `cispo` has only the upper one."""
 _NAME = re.compile(r"[A-Za-z0-9][\w.-]{0,127}")
-
-
-class Datum(NamedTuple):
-    """A training sequence of n tokens.
-
-    Attributes:
-        tokens: input ids.
-        target_tokens: id to predict at each input token; for ordinary text that of the next token.
-        weights: loss weight of each target, for `cross_entropy`.
-        logprobs: log-probability of each target under the sampling policy.
-        advantages: advantage of each target; 0 for tokens of a prompt.
-    """
-
-    tokens: Sequence[int]
-    target_tokens: Sequence[int]
-    weights: Sequence[float] | None = None
-    logprobs: Sequence[float] | None = None
-    advantages: Sequence[float] | None = None
 
 
 @dataclass(frozen=True)
@@ -112,11 +84,12 @@ class Trainer(Protocol):
         Args:
             data: batch.
             loss: name of the loss.
-            config: bounds of the probability ratio, `clip_low_threshold` (ppo) and `clip_high_threshold` (ppo and
-                cispo).
+            config: bounds of the probability ratio of `ppo` and `cispo`, `clip_low_threshold` and
+                `clip_high_threshold`.
 
         Raises:
-            ValueError: the loss is unknown, or a datum lacks a field.
+            ValueError: the loss or a setting is unknown, a datum lacks a field or has one that the loss does not use,
+                or a token is not in the vocabulary. The gradient of earlier calls is then unchanged.
         """
         ...
 
@@ -189,7 +162,19 @@ class LocalTrainer:
 
     def forward_backward(self, data: Sequence[Datum], loss: Loss, config: Mapping[str, float] | None = None) -> Forward:
         """See `Trainer`."""
-        return self._pass(data, loss, config, backpropagate)
+        earlier = {name: value.grad for name, value in self._parameters.items()}
+        self._optimizer.zero_grad()
+        try:
+            found = self._pass(data, loss, config, backpropagate)
+        except BaseException:
+            for name, value in self._parameters.items():
+                value.grad = earlier[name]
+            raise
+        for name, value in self._parameters.items():
+            before = earlier[name]
+            if before is not None:
+                value.grad = before if value.grad is None else value.grad.add_(before)
+        return found
 
     def _pass(
         self,
@@ -200,14 +185,15 @@ class LocalTrainer:
     ) -> Forward:
         """Compute the loss of a batch; `differentiate` is called with that of each micro-batch."""
         check(data, loss)
-        thresholds = _thresholds(loss, config or {})
+        check_tokens(data, self.model.vocabulary, self.model.context)
+        thresholds = thresholds_of(loss, config or {})
         # The last target is not an input. It is packed as the completion, so that a datum may have one token.
         samples = [Sample(list(datum.tokens), [datum.target_tokens[-1]]) for datum in data]
         found = Forward(0.0, [])
         for part in micro_batches(samples, tokens=MICRO_BATCH_TOKENS):
             batch = take(data, part)
             log_probs = self._log_probs(take(samples, part), batch)
-            total = _losses(log_probs, batch, loss, thresholds).sum()
+            total = losses(log_probs, batch, loss, thresholds).sum()
             differentiate(total)
             lengths = [len(datum.tokens) for datum in batch]
             found = Forward(found.loss + total.item(), [*found.logprobs, *log_probs.detach().split_with_sizes(lengths)])
@@ -378,54 +364,8 @@ def named(model: str, lora_r: int = 0) -> ModelOptions:
     return ModelOptions(init=model, lora_r=lora_r)
 
 
-def check(data: Sequence[Datum], loss: str) -> None:
-    """Validate a batch.
-
-    Raises:
-        ValueError: the loss is unknown, or a datum lacks a field; the message names it.
-    """
-    if loss not in _NEEDS:
-        raise ValueError(f"there is no loss {loss!r}; there are {', '.join(get_args(Loss))}")
-    if not data:
-        raise ValueError("a batch needs at least one datum")
-    for index, datum in enumerate(data):
-        if not datum.tokens:
-            raise ValueError(f"datum {index} has no tokens")
-        for name in ("target_tokens", *_NEEDS[loss]):
-            values: Sequence[float] | None = getattr(datum, name)
-            if values is None:
-                raise ValueError(f"datum {index} has no {name}, which {loss} needs")
-            if len(values) != len(datum.tokens):
-                raise ValueError(f"datum {index} has {len(datum.tokens)} tokens but {len(values)} {name}")
-
-
 def checked_name(name: str) -> str:
     """Return the name of a state if it is a valid folder name."""
     if not _NAME.fullmatch(name):
         raise ValueError(f"{name!r} is no valid name; use letters, digits, '.', '_' and '-', such as 'step-10'")
     return name
-
-
-def _thresholds(loss: str, config: Mapping[str, float]) -> dict[str, float]:
-    allowed = _THRESHOLDS if loss in ("ppo", "cispo") else {}
-    if unknown := sorted(config.keys() - allowed.keys()):
-        known = f"it has {' and '.join(allowed)}" if allowed else "it has none"
-        raise ValueError(f"{loss} has no setting {unknown[0]!r}; {known}")
-    return {**allowed, **config}
-
-
-def _losses(log_probs: Tensor, batch: Sequence[Datum], loss: str, thresholds: Mapping[str, float]) -> Tensor:
-    """Return the losses of all targets of a batch, `[m]`."""
-    columns = [
-        torch.tensor([x for datum in batch for x in getattr(datum, name)], dtype=torch.float32, device=log_probs.device)
-        for name in _NEEDS[loss]
-    ]
-    if loss == "cross_entropy":
-        return ops.policy_gradient(log_probs, columns[0])
-    old_log_probs, advantages = columns
-    if loss == "importance_sampling":
-        return ops.surrogate(log_probs, old_log_probs, advantages)
-    low, high = (thresholds[name] for name in _THRESHOLDS)
-    if loss == "cispo":
-        return ops.cispo(log_probs, old_log_probs, advantages, cap=high)
-    return ops.clipped_surrogate(log_probs, old_log_probs, advantages, clip_low=1.0 - low, clip_high=high - 1.0)
