@@ -21,21 +21,31 @@ class RemoteTrainer:
     Args:
         address: address of the service, such as `http://127.0.0.1:8421`; None: that of `TINKER_BASE_URL`, or Tinker's
             own.
-        model: a name of the service.
+        model: a name of the service; None: the only model that it serves.
         lora_r: rank of the adapter; 0: 32.
         seed: seed of the adapter's initial weights.
         key: for the service; None: that of `TINKER_API_KEY`.
+
+    Raises:
+        ValueError: `model` is None, and the service does not have exactly one model.
     """
 
     def __init__(
-        self, address: str | None, model: str, *, lora_r: int = 0, seed: int = 0, key: str | None = None
+        self, address: str | None, model: str | None, *, lora_r: int = 0, seed: int = 0, key: str | None = None
     ) -> None:
         self._service = tinker.ServiceClient(base_url=address, api_key=key)
         self._client = self._service.create_lora_training_client(
-            base_model=model, rank=lora_r or DEFAULT_RANK, seed=seed
+            base_model=model or self._only_model(address, key), rank=lora_r or DEFAULT_RANK, seed=seed
         ).result()
         self.tokenizer: Any = self._client.get_tokenizer()
         self._sampler: tinker.SamplingClient | None = None
+
+    def _only_model(self, address: str | None, key: str | None) -> str:
+        rest = tinker.RestClient(base_url=address, api_key=key)
+        found = [each.model_name for each in rest.get_server_capabilities().result().supported_models]
+        if len(found) != 1 or not found[0]:
+            raise ValueError(f"the service has {len(found)} models; pass one as model: {found}")
+        return found[0]
 
     def forward(self, data: Sequence[Datum], loss: Loss, config: Mapping[str, float] | None = None) -> Forward:
         """See `Trainer`."""
@@ -50,7 +60,8 @@ class RemoteTrainer:
     def optim_step(self, adam: Adam) -> Mapping[str, float]:
         """See `Trainer`."""
         self._sampler = None
-        return self._client.optim_step(types.AdamParams(**vars(adam))).result().metrics or {}
+        found = self._client.optim_step(types.AdamParams(**vars(adam))).result().metrics or {}
+        return {"gradient_norm": float("nan"), **found}  # JSON has no NaN or Inf, so a service leaves them out
 
     def sample(
         self, prompts: Sequence[Sequence[int]], num_samples: int, sampling: Sampling, *, seed: int | None = None
@@ -70,9 +81,9 @@ class RemoteTrainer:
         ]
         return [[_completion(found) for found in each.result().sequences] for each in waiting]
 
-    def save_state(self, name: str) -> str:
+    def save_state(self, name: str, *, overwrite: bool = False) -> str:
         """See `Trainer`."""
-        return self._client.save_state(name).result().path
+        return self._client.save_state(name, overwrite=overwrite).result().path
 
     def load_state(self, path: str, *, optimizer: bool = True) -> None:
         """See `Trainer`."""

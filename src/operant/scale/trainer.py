@@ -6,7 +6,6 @@ this process, or a client of a service (`operant.scale.remote`), such as `operan
 (`operant.scale.tinker_server`).
 """
 
-import re
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, closing
 from dataclasses import dataclass
@@ -22,17 +21,14 @@ from operant.language.engines.native import NativeEngine
 from operant.language.engines.protocol import Completion, Sampling
 from operant.language.models import LanguageModel, load
 from operant.language.packing import Sample, micro_batches, pack, take
-from operant.runtime.checkpoints import Checkpoints
-from operant.runtime.checkpoints import load as load_checkpoint
 from operant.runtime.run import Run, RunError
 from operant.scale.batches import Datum, Loss, check, check_tokens, losses, thresholds_of
+from operant.scale.saved_states import checked_name, read_state, write_state
 from operant.state import State, clone, copy_named
 from operant.tensors import backpropagate
 
 MICRO_BATCH_TOKENS = 16_384
 """Maximum number of tokens per forward pass."""
-
-_NAME = re.compile(r"[A-Za-z0-9][\w.-]{0,127}")
 
 
 @dataclass(frozen=True)
@@ -120,8 +116,13 @@ class Trainer(Protocol):
         """
         ...
 
-    def save_state(self, name: str) -> str:
-        """Save weights and optimizer state under a name; return the path for `load_state`."""
+    def save_state(self, name: str, *, overwrite: bool = False) -> str:
+        """Save weights and optimizer state under a name; return the path for `load_state`.
+
+        Args:
+            name: name of the state.
+            overwrite: whether to replace an earlier state of this name.
+        """
         ...
 
     def load_state(self, path: str, *, optimizer: bool = True) -> None:
@@ -239,17 +240,14 @@ class LocalTrainer:
             generator = streams.torch_generator(seed, "samples")
         return self._engine.generate(prompts, num_samples, sampling, generator=generator)
 
-    def save_state(self, name: str) -> str:
+    def save_state(self, name: str, *, overwrite: bool = False) -> str:
         """See `Trainer`.
 
         Raises:
-            ValueError: the name is not a valid folder name, or already exists.
+            ValueError: the name is not a valid folder name, or already exists and `overwrite` is false.
         """
         target = self.folder / checked_name(name)
-        if target.exists():
-            raise ValueError(f"{target} already exists; save the state under another name")
-        target.parent.mkdir(parents=True, exist_ok=True)
-        Checkpoints(target).save(self.state_dict(), self.steps)
+        write_state(target, self.state_dict(), self.steps, overwrite=overwrite)
         return str(target)
 
     def load_state(self, path: str, *, optimizer: bool = True) -> None:
@@ -258,10 +256,7 @@ class LocalTrainer:
         Raises:
             ValueError: there is no such state, or it belongs to another model.
         """
-        found = Checkpoints(Path(path)).latest() if Path(path).is_dir() else None
-        if found is None:
-            raise ValueError(f"{path} has no saved state; pass a path from save_state")
-        self.load_state_dict(load_checkpoint(found[0]), optimizer=optimizer)
+        self.load_state_dict(read_state(Path(path)), optimizer=optimizer)
 
     def state_dict(self) -> State:
         """Return the state: weights, moments of the optimizer, and counters."""
@@ -328,7 +323,7 @@ class Sampler:
 def connect(
     address: str | None = None,
     *,
-    model: str = "tiny",
+    model: str | None = None,
     lora_r: int = 0,
     seed: int = 0,
     key: str | None = None,
@@ -339,17 +334,18 @@ def connect(
     Args:
         address: address of the service, such as `http://127.0.0.1:8421`; None: train in this process.
         model: folder of a run, folder or hub name of a model, or built-in model; for a service one of its models.
+            None: the built-in model `tiny`; for a service the only model that it serves.
         lora_r: rank of a new adapter. 0: train all weights in this process; a service uses rank 32.
         seed: random seed of initial weights and of samples without a seed.
         key: API key of the service; None: the value of the environment variable `TINKER_API_KEY`.
         states: folder of states saved in this process.
 
     Raises:
-        ValueError: there is no such model.
+        ValueError: there is no such model, or `model` is None and the service has several.
         ModuleNotFoundError: the address is of a service, and the extra `tinker` is missing.
     """
     if address is None:
-        return closing(LocalTrainer(load(named(model, lora_r), seed=seed), states, seed=seed))
+        return closing(LocalTrainer(load(named(model or "tiny", lora_r), seed=seed), states, seed=seed))
     from operant.scale.remote import RemoteTrainer  # noqa: PLC0415 - needs an extra
 
     return closing(RemoteTrainer(address, model, lora_r=lora_r, seed=seed, key=key))
@@ -362,10 +358,3 @@ def named(model: str, lora_r: int = 0) -> ModelOptions:
     except RunError:
         return ModelOptions(model=model, lora_r=lora_r)
     return ModelOptions(init=model, lora_r=lora_r)
-
-
-def checked_name(name: str) -> str:
-    """Return the name of a state if it is a valid folder name."""
-    if not _NAME.fullmatch(name):
-        raise ValueError(f"{name!r} is no valid name; use letters, digits, '.', '_' and '-', such as 'step-10'")
-    return name
