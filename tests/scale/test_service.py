@@ -4,8 +4,10 @@ import pytest
 
 from operant.language.configs import ModelOptions
 from operant.language.engines.protocol import Completion, Sampling
+from operant.scale import service as module
+from operant.scale.batches import Datum
 from operant.scale.service import Service, UnknownError, shortened
-from operant.scale.trainer import Adam, Datum
+from operant.scale.trainer import Adam
 
 TOKENS = [1, 21, 22, 15]
 BATCH = [Datum(TOKENS[:-1], TOKENS[1:], weights=[1.0] * 3)]
@@ -95,13 +97,60 @@ def test_unknown_ids_are_named(service):
         service.sample(None, TOKENS, 1, Sampling(4096))
 
 
-def test_a_forgotten_model_no_longer_exists(service):
+def test_a_forgotten_model_no_longer_exists_but_its_named_weights_remain(service):
     service.create("a:train:0", base="tiny", rank=2)
-    address = service.publish("a:train:0", "first")
+    named, snapshot = service.publish("a:train:0", "first"), service.publish("a:train:0")
     service.forget("a:train:0")
-    assert not service.has(address)
+    service.require_weights(named)
+    with pytest.raises(UnknownError, match="was dropped"):
+        service.require_weights(snapshot)
     with pytest.raises(UnknownError):
         service.trainer("a:train:0")
+
+
+def test_named_weights_outlive_the_service(service, tmp_path):
+    service.create("a:train:0", base="tiny", rank=2)
+    learn(service, "a:train:0")
+    address = service.publish("a:train:0", "first")
+    greedy = {"prompt": TOKENS, "count": 1, "sampling": Sampling(3, temperature=0.0), "score_prompt": True}
+    before = service.sample(address, **greedy)
+    other = Service(ModelOptions(model="tiny"), tmp_path / "states")
+    assert other.rank_of(address) == 2
+    assert other.sample(address, **greedy).prompt_log_probs.equal(before.prompt_log_probs)
+    other.close()
+    learn(service, "a:train:0")
+    assert service.publish("a:train:0", "first") == address
+    assert not service.sample(address, **greedy).prompt_log_probs.equal(before.prompt_log_probs)
+
+
+def test_the_number_of_snapshots_is_bounded(service, monkeypatch):
+    monkeypatch.setattr(module, "MOST_SNAPSHOTS", 2)
+    monkeypatch.setattr(module, "MOST_LOADED", 1)
+    service.create("a:train:0", base="tiny", rank=2)
+    first, *kept = (service.publish("a:train:0") for _ in range(3))
+    with pytest.raises(UnknownError, match="keeps the last 2 snapshots of a model until the end"):
+        service.sample(first, TOKENS, 1, Sampling(2))
+    for address in kept:
+        service.sample(address, TOKENS, 1, Sampling(2))
+    for name in ("one", "two", "one"):
+        service.sample(service.publish("a:train:0", name), TOKENS, 1, Sampling(2))
+    assert len(service._loaded) == 1
+
+
+def test_fetched_results_are_kept_a_while(service, monkeypatch):
+    monkeypatch.setattr(module, "MOST_FETCHED", 2)
+    names = [service.submit(int, number) for number in range(4)]
+    for name in names[:3]:
+        service.result(name).result()
+        service.mark_fetched(name)
+    assert [service.result(name).result() for name in names[1:]] == [1, 2, 3]
+    with pytest.raises(UnknownError, match="keeps the last 2 results that were fetched"):
+        service.result(names[0])
+
+
+def test_prompts_are_checked(service):
+    with pytest.raises(ValueError, match="the prompt has the id 1000000, expected 0 to"):
+        service.sample(None, [1, 10**6], 1, Sampling(2))
 
 
 def test_work_is_done_in_the_order_in_which_it_was_asked_for(service):

@@ -62,7 +62,64 @@ def test_requests_without_the_key_are_turned_away(address):
     assert "is not an address of saved weights" in answer["error"]
 
 
+def test_requests_with_unsupported_options_are_errors(address):
+    good = {"X-Api-Key": KEY}
+    for path, field in (
+        ("save_weights", {"ttl_seconds": 3600}),
+        ("save_weights_for_sampler", {"ttl_seconds": 3600}),
+        ("save_weights", {"user_metadata": {"a": "b"}}),
+        ("asample", {"prompt_logprobs_last_n": 2}),
+    ):
+        answer = httpx.post(f"{address}/api/v1/{path}", json={"model_id": "none", **field}, headers=good)
+        assert answer.status_code == 422
+        assert f"{next(iter(field))} is not supported here, got" in answer.json()["error"]
+    asked = {"prompt": {"chunks": [{"tokens": [1, 2]}]}, "sampling_params": {"max_tokens": 0}}
+    answer = httpx.post(f"{address}/api/v1/asample", json=asked, headers=good)
+    assert answer.status_code == 422
+    assert "max_tokens must be at least 1, got 0" in answer.json()["error"]
+
+
+def test_models_of_silent_sessions_are_released(monkeypatch):
+    class Trained:
+        trainers = ("a:train:0", "b:train:0")
+        released = ()
+
+        def submit(self, work, model):
+            work(model)
+
+        def forget(self, model):
+            self.released = (*self.released, model)
+
+    now, service = [0.0], Trained()
+    monkeypatch.setattr(tinker_server.time, "monotonic", lambda: now[0])
+    names = iter(("a", "b", "c"))
+    monkeypatch.setattr(tinker_server.secrets, "token_hex", lambda _: next(names))
+    api = tinker_server.Api(service, KEY)
+    api._create_session({})
+    api._create_session({})
+    now[0] = tinker_server.SILENCE
+    api._heartbeat({"session_id": "b"})
+    now[0] += 1
+    api._create_session({})
+    assert service.released == ("a:train:0",)
+    with pytest.raises(LookupError, match="there is no session 'a'; it has ended"):
+        api._heartbeat({"session_id": "a"})
+
+
+def test_the_number_of_sampling_sessions_is_bounded(monkeypatch):
+    monkeypatch.setattr(tinker_server, "MOST_SAMPLERS", 2)
+    api = tinker_server.Api(None, KEY)
+    names = [api._new_sampler(None) for _ in range(3)]
+    assert list(api._samplers) == names[1:]
+
+
 def test_sampling_requests_are_parsed():
+    assert read_sampling({})[0].max_tokens == read_sampling({"max_tokens": None}, 2000)[0].max_tokens == 1024
+    assert read_sampling({}, 100)[0].max_tokens == 100
+    assert read_sampling({"max_tokens": 200}, 100)[0].max_tokens == 200
+    for wrong in (0, -1):
+        with pytest.raises(ValueError, match=f"max_tokens must be at least 1, got {wrong}"):
+            read_sampling({"max_tokens": wrong})
     assert read_sampling({"max_tokens": 5, "top_k": -1, "stop": "x", "seed": 0}) == (Sampling(5), ["x"], 0)
     with pytest.raises(ValueError, match="leave stop out"):
         read_sampling({"stop": []})

@@ -12,7 +12,7 @@ from tinker.proto.response_conv import deserialize_forward_backward_output, dese
 
 from operant.language.engines.protocol import Completion
 from operant.scale.batches import Datum
-from operant.scale.tinker_wire import loss_message, read_batch, sample_message
+from operant.scale.tinker_wire import finite, loss_message, read_batch, sample_message
 from operant.scale.trainer import Forward
 
 
@@ -61,3 +61,7 @@ def test_samples_are_read_by_the_sdk():
     assert [s.stop_reason for s in found.sequences] == ["length", "stop"]
     assert found.prompt_logprobs == [None, -4.0]
     assert deserialize_sample_response(sample_message(completions, None)).prompt_logprobs is None
+
+
+def test_metrics_that_are_not_finite_are_left_out():
+    assert finite({"gradient_norm": float("nan"), "loss": float("inf"), "skipped": 1.0}) == {"skipped": 1.0}

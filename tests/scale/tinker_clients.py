@@ -3,6 +3,7 @@
 The SDK leaves sockets to the garbage collector, which pytest would report as faults of other tests.
 """
 
+import math
 import sys
 import tempfile
 
@@ -57,7 +58,21 @@ def a_saved_state_continues(remote):
     remote.load_state(path)
     assert step(remote)[1].loss == pytest.approx(after, rel=1e-6)
     remote.load_state(path, optimizer=False)
+    path = remote.save_state("half")
+    with pytest.raises(tinker.RequestFailedError, match="already exists"):
+        remote.save_state("half")
+    assert remote.save_state("half", overwrite=True) == path
     assert path.startswith("tinker://")
+
+
+def a_gradient_that_is_not_finite_is_skipped(remote):
+    before = remote.forward([datum(weights=[1.0] * 7)], "cross_entropy").loss
+    found = remote.forward_backward([datum(logprobs=[-1.0] * 7, advantages=[math.nan] * 7)], "ppo")
+    assert math.isnan(found.loss)
+    report = remote.optim_step(Adam(learning_rate=1e-2))
+    assert report["skipped"] == 1.0
+    assert math.isnan(report["gradient_norm"])
+    assert remote.forward([datum(weights=[1.0] * 7)], "cross_entropy").loss == before
 
 
 def a_loop_for_the_service_runs_as_it_is(address):
@@ -80,6 +95,11 @@ def a_loop_for_the_service_runs_as_it_is(address):
     prompt = types.ModelInput.from_ints(tokens[:-2])
     params = types.SamplingParams(max_tokens=20, temperature=0.0, stop=[tokens[-2]])
     answer = sampler.sample(prompt, 2, params).result()
+    path = client.save_weights_for_sampler("named").result().path
+    named = service.create_sampling_client(model_path=path)
+    assert named.sample(prompt, 2, params).result().sequences[0].tokens == answer.sequences[0].tokens
+    with pytest.raises(tinker.APIStatusError, match="ttl_seconds is not supported here"):
+        client.save_weights_for_sampler("other", ttl_seconds=3600).result()
     assert [s.tokens for s in answer.sequences] == [[tokens[-2]]] * 2
     assert [s.stop_reason for s in answer.sequences] == ["stop"] * 2
     scores = sampler.compute_logprobs(prompt).result()
@@ -92,8 +112,11 @@ def a_loop_for_the_service_runs_as_it_is(address):
 
     assert client.forward_backward_custom([data], square).result().metrics["custom"] > 0
     client.optim_step(types.AdamParams()).result()
-    with pytest.raises(tinker.RequestFailedError, match="datum 0 has no logprobs, which ppo needs"):
+    with pytest.raises(tinker.UnprocessableEntityError, match="datum 0 has weights, which is not supported for ppo"):
         client.forward_backward([data], "ppo").result()
+    bare = types.Datum(model_input=data.model_input, loss_fn_inputs={"target_tokens": tokens[1:]})
+    with pytest.raises(tinker.RequestFailedError, match="datum 0 has no logprobs, which ppo needs"):
+        client.forward_backward([bare], "ppo").result()
     service.close("success").result()
 
 
@@ -108,8 +131,9 @@ if __name__ == "__main__":
         a_loop_gives_the_same_here_and_there,
         samples_come_from_the_present_weights,
         a_saved_state_continues,
+        a_gradient_that_is_not_finite_is_skipped,
     ):
-        with connect(service, model="tiny", lora_r=4) as remote, tempfile.TemporaryDirectory() as folder:
+        with connect(service, lora_r=4) as remote, tempfile.TemporaryDirectory() as folder:
             program(remote, *([folder] if program is a_loop_gives_the_same_here_and_there else []))
     a_loop_for_the_service_runs_as_it_is(service)
     models_that_are_not_served_are_named(service)

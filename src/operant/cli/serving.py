@@ -109,11 +109,14 @@ def start_training(model: str, states: Path, port: int, *, host: str = "127.0.0.
     if not key.startswith(PREFIX):
         raise ValueError(f"{KEY} must begin with {PREFIX!r}, as the SDK requires; unset it to generate a new key")
 
+    service = Service(named(model), states)
+
     def announce(address: str) -> None:
         print(address, flush=True)
+        say(f"serves the model {service.name!r}")
         say(f"clients need: export TINKER_BASE_URL={address} {KEY}={key}")
         say("Press Ctrl-C to stop")
 
-    serve(Service(named(model), states), host=host, port=port, key=key, announce=announce)
+    serve(service, host=host, port=port, key=key, announce=announce)
     say("stopped")
     return 0

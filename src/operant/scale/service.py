@@ -15,16 +15,25 @@ from operant.language.configs import ModelOptions
 from operant.language.engines.protocol import Completion, Sampling
 from operant.language.models import LanguageModel, finish, load
 from operant.runtime.files import write_durably
-from operant.scale.trainer import LocalTrainer, Sampler, checked_name
+from operant.scale.batches import check_ids
+from operant.scale.saved_states import checked_name, read_state, write_state
+from operant.scale.trainer import LocalTrainer, Sampler
 from operant.state import State
 
-STATES, SAMPLERS = "weights", "sampler_weights"
-"""Kinds of saved data of a model: states to continue from, and weights for sampling."""
+STATES, SAMPLERS, SNAPSHOTS = "weights", "sampler_weights", "snapshots"
+"""Kinds of data of a model: states to continue from, weights for sampling, and such weights without a name."""
 RANK = "rank"
 """File with the rank of a model's adapter."""
 SCHEME = "tinker://"
 MOST_RESULTS = 10_000
 """Maximum results kept for clients that have not fetched them."""
+MOST_FETCHED = 256
+"""Maximum results kept after a client has fetched them, for clients that lost the answer."""
+MOST_SNAPSHOTS = 8
+"""Maximum snapshots without a name per model; they are only in memory, and the oldest is dropped first."""
+
+MOST_LOADED = 4
+"""Maximum named weights for sampling in memory; others are read from disk when needed."""
 
 
 class UnknownError(LookupError):
@@ -61,13 +70,15 @@ class Service:
         self.name = options.init or options.model
         self.trainers: dict[str, LocalTrainer] = {}
         self.ranks: dict[str, int] = {}
-        self._weights: dict[str, State] = {}
+        self._snapshots: dict[str, dict[str, State]] = {}
+        self._loaded: dict[str, State] = {}
         self._samplers: dict[int, Sampler] = {}
         self._pool = ThreadPoolExecutor(1, thread_name_prefix="service")
         self._results: dict[str, Future[Any]] = {}
+        self._fetched: dict[str, Future[Any]] = {}
         self._numbers = itertools.count()
         base = load(options, seed=seed, device=device)
-        self.context = base.context
+        self.context, self._vocabulary = base.context, base.vocabulary
         self.tokenizer = folder / "tokenizer"
         base.tokenizer.save_pretrained(self.tokenizer)
         self._tokenizer = base.tokenizer
@@ -86,10 +97,23 @@ class Service:
         Raises:
             UnknownError: there is none.
         """
-        try:
-            return self._results[request]
-        except KeyError:
-            raise UnknownError(f"there is no request {request!r}") from None
+        found = self._results.get(request) or self._fetched.get(request)
+        if found is None:
+            raise UnknownError(
+                f"there is no request {request!r}; the service keeps the last {MOST_FETCHED} results that were fetched"
+            )
+        return found
+
+    def mark_fetched(self, request: str) -> None:
+        """Record that a client has fetched a result, which is kept a while in case the answer was lost.
+
+        Args:
+            request: name of the request.
+        """
+        if request in self._results:
+            self._fetched[request] = self._results.pop(request)
+        while len(self._fetched) > MOST_FETCHED:
+            del self._fetched[next(iter(self._fetched))]
 
     def trainer(self, model: str) -> LocalTrainer:
         """Return the trainer of a model.
@@ -116,9 +140,19 @@ class Service:
         self.ranks[model] = rank
         write_durably(self._folder(model) / RANK, str(rank).encode())
 
-    def save(self, model: str, name: str) -> str:
-        """Save the state of a model, and return its address."""
-        self.trainer(model).save_state(name)
+    def save(self, model: str, name: str, *, overwrite: bool = False) -> str:
+        """Save the state of a model, and return its address.
+
+        Args:
+            model: name of the model.
+            name: name of the state.
+            overwrite: whether to replace an earlier state of this name.
+
+        Raises:
+            UnknownError: there is no such model.
+            ValueError: the name is not valid, or already exists and `overwrite` is false.
+        """
+        self.trainer(model).save_state(name, overwrite=overwrite)
         return f"{SCHEME}{model}/{STATES}/{name}"
 
     def load(self, model: str, address: str, *, optimizer: bool) -> None:
@@ -127,33 +161,74 @@ class Service:
         self.trainer(model).load_state(str(self._folder(owner) / STATES / name), optimizer=optimizer)
 
     def rank_of(self, address: str) -> int:
-        """Return the rank of the adapter of a saved state.
+        """Return the rank of the adapter of a saved state, or of named weights for sampling.
+
+        Args:
+            address: result of `save` or `publish`.
 
         Raises:
             UnknownError: there is no such model.
         """
-        owner, _ = self._parts(address, STATES)
+        owner, _ = self._parts(address, STATES, SAMPLERS)
         file = self._folder(owner) / RANK
         if not file.is_file():
             raise UnknownError(f"{address} belongs to no model of this service")
         return int(file.read_text(encoding="utf-8"))
 
-    def publish(self, model: str, name: str) -> str:
-        """Publish the current weights of a model for sampling, and return their address."""
-        address = f"{SCHEME}{model}/{SAMPLERS}/{checked_name(name)}"
-        self._weights[address] = self.trainer(model).weights()
+    def publish(self, model: str, name: str | None = None) -> str:
+        """Publish the current weights of a model for sampling, and return their address.
+
+        Args:
+            model: name of the model.
+            name: name of weights in the folder of states, which replace earlier ones of this name; None: a snapshot in
+                memory, of which a model has the last `MOST_SNAPSHOTS`.
+
+        Raises:
+            UnknownError: there is no such model.
+            ValueError: the name is not valid.
+        """
+        weights = self.trainer(model).weights()
+        if name is not None:
+            address = f"{SCHEME}{model}/{SAMPLERS}/{checked_name(name)}"
+            write_state(self._folder(model) / SAMPLERS / name, {"model": weights}, overwrite=True)
+            self._loaded.pop(address, None)
+            return address
+        address = f"{SCHEME}{model}/{SNAPSHOTS}/{secrets.token_hex(8)}"
+        snapshots = self._snapshots.setdefault(model, {})
+        snapshots[address] = weights
+        while len(snapshots) > MOST_SNAPSHOTS:
+            del snapshots[next(iter(snapshots))]
         return address
 
     def forget(self, model: str) -> None:
-        """Release a model; its saved data is kept."""
+        """Release a model and its snapshots; its saved data is kept."""
         self.trainers.pop(model, None)
-        prefix = f"{SCHEME}{model}/{SAMPLERS}/"
-        for address in [address for address in self._weights if address.startswith(prefix)]:
-            del self._weights[address]
+        self.ranks.pop(model, None)
+        self._snapshots.pop(model, None)
 
-    def has(self, address: str) -> bool:
-        """Return whether there are weights to sample from."""
-        return address in self._weights
+    def require_weights(self, address: str) -> None:
+        """Raise an error if there are no weights to sample from.
+
+        Args:
+            address: result of `publish`.
+
+        Raises:
+            UnknownError: there are none; the message contains the reason.
+        """
+        try:
+            owner, name = self._parts(address, SAMPLERS, SNAPSHOTS)
+        except ValueError:
+            owner, name = "", ""
+        if address in self._snapshots.get(owner, {}):
+            return
+        if owner and f"/{SNAPSHOTS}/" in address:
+            raise UnknownError(
+                f"the snapshot {address!r} was dropped: the service keeps the last {MOST_SNAPSHOTS} snapshots of a "
+                "model until the end of its session; create a new sampling client, or save named weights with "
+                "save_weights_for_sampler, which remain"
+            )
+        if not owner or not (self._folder(owner) / SAMPLERS / name).is_dir():
+            raise UnknownError(f"there are no weights {address!r}; save them for a sampler first")
 
     def sample(
         self,
@@ -179,8 +254,9 @@ class Service:
 
         Raises:
             UnknownError: there are no such weights.
-            ValueError: the prompt is empty, or longer than the model's context.
+            ValueError: the prompt is empty, longer than the model's context, or has an id outside of the vocabulary.
         """
+        check_ids(prompt, self._vocabulary, of="the prompt")
         if self.context is not None and len(prompt) + sampling.max_tokens > self.context:
             raise ValueError(
                 f"a prompt of {len(prompt)} and a completion of {sampling.max_tokens} tokens exceed the "
@@ -202,15 +278,26 @@ class Service:
 
     def _sampler(self, address: str | None) -> Sampler:
         """Return the sampler of some weights; there is one copy of the model per rank of adapters."""
-        if address is not None and address not in self._weights:
-            raise UnknownError(f"there are no weights {address!r}; save them for a sampler first")
-        rank = 0 if address is None else self.ranks[self._parts(address, SAMPLERS)[0]]
-        key = -1 if address is None else rank
-        if key not in self._samplers:
-            self._samplers[key] = Sampler(self._model(rank, seed=0))
-        if address is not None:
-            self._samplers[key].use(self._weights[address])
-        return self._samplers[key]
+        if address is None:
+            return self._sampler_of(-1)
+        self.require_weights(address)
+        owner, name = self._parts(address, SAMPLERS, SNAPSHOTS)
+        weights = self._snapshots.get(owner, {}).get(address)
+        if weights is None:
+            if address not in self._loaded:
+                self._loaded[address] = read_state(self._folder(owner) / SAMPLERS / name)["model"]
+            weights = self._loaded[address]
+            while len(self._loaded) > MOST_LOADED:
+                del self._loaded[next(iter(self._loaded))]
+        sampler = self._sampler_of(self.ranks[owner] if owner in self.ranks else self.rank_of(address))
+        sampler.use(weights)
+        return sampler
+
+    def _sampler_of(self, rank: int) -> Sampler:
+        """Return the sampler of adapters of a rank; -1: of the base model."""
+        if rank not in self._samplers:
+            self._samplers[rank] = Sampler(self._model(max(0, rank), seed=0))
+        return self._samplers[rank]
 
     def _model(self, rank: int, seed: int) -> LanguageModel:
         """Return the base with a new adapter of a rank, initialized from a seed; the base is the same for all seeds."""
@@ -223,11 +310,12 @@ class Service:
     def _folder(self, model: str) -> Path:
         return self.folder / checked_name(model.replace(":", "-"))
 
-    def _parts(self, address: str, kind: str) -> tuple[str, str]:
+    def _parts(self, address: str, *kinds: str) -> tuple[str, str]:
         owner, _, rest = address.removeprefix(SCHEME).partition("/")
         found, _, name = rest.partition("/")
-        if not address.startswith(SCHEME) or found != kind or not owner:
-            raise ValueError(f"{address!r} is not an address of saved {kind}; save_state returns one")
+        if not address.startswith(SCHEME) or found not in kinds or not owner:
+            raise ValueError(f"{address!r} is not an address of saved {' or '.join(kinds)}; save_state returns one")
+        checked_name(owner.replace(":", "-"))
         return owner, checked_name(name)
 
 

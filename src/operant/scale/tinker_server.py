@@ -9,8 +9,9 @@ import asyncio
 import json
 import logging
 import secrets
+import time
 import zlib
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from concurrent.futures import Future
 from typing import Any
 
@@ -23,7 +24,7 @@ from starlette.routing import Route
 from operant.language.engines.protocol import Sampling
 from operant.runtime.http_server import Server, listen
 from operant.scale.service import Answer, Service, UnknownError
-from operant.scale.tinker_wire import CONTENT_TYPE, loss_message, read_batch, sample_message
+from operant.scale.tinker_wire import CONTENT_TYPE, finite, loss_message, read_batch, sample_message
 from operant.scale.trainer import Adam, Forward
 
 logger = logging.getLogger(__name__)
@@ -35,7 +36,11 @@ MOST_BYTES = 64_000_000
 WAIT = 20.0
 """Seconds after which a request for an unfinished result is answered with `try_again`."""
 MOST_TOKENS = 1024
-"""Default maximum number of tokens of a completion."""
+"""Default maximum number of tokens of a completion, if the context has room for them."""
+MOST_SAMPLERS = 10_000
+"""Maximum sampling sessions; the oldest is dropped first."""
+SILENCE = 24 * 3600.0
+"""Seconds without a heartbeat after which the models of a session are released; the SDK sends one every few seconds."""
 
 Handler = Callable[[Mapping[str, Any]], Any]
 
@@ -55,7 +60,7 @@ class Api:
 
     def __init__(self, service: Service, key: str) -> None:
         self._service, self._key = service, key
-        self._sessions: set[str] = set()
+        self._sessions: dict[str, float] = {}
         self._samplers: dict[str, str | None] = {}
 
     def routes(self) -> list[Route]:
@@ -119,8 +124,10 @@ class Api:
 
     def _create_session(self, body: Mapping[str, Any]) -> Any:
         del body
+        for silent in [name for name, heard in self._sessions.items() if time.monotonic() - heard > SILENCE]:
+            self._release(silent)
         session = secrets.token_hex(8)
-        self._sessions.add(session)
+        self._sessions[session] = time.monotonic()
         return {"type": "create_session", "session_id": session}
 
     def _heartbeat(self, body: Mapping[str, Any]) -> Any:
@@ -131,14 +138,18 @@ class Api:
         """End a session and release its models; saved weights are kept."""
         session = request.path_params["session"]
         self._require_session(session)
-        self._sessions.discard(session)
+        self._release(session)
+        return Response(status_code=204)
+
+    def _release(self, session: str) -> None:
+        del self._sessions[session]
         for model in [model for model in self._service.trainers if model.startswith(f"{session}:")]:
             self._service.submit(self._service.forget, model)
-        return Response(status_code=204)
 
     def _require_session(self, session: str) -> None:
         if session not in self._sessions:
-            raise UnknownError(f"there is no session {session!r}; the service has restarted since")
+            raise UnknownError(f"there is no session {session!r}; it has ended, or the service has restarted since")
+        self._sessions[session] = time.monotonic()
 
     def _model_of(self, body: Mapping[str, Any]) -> str:
         self._require_session(body["session_id"])
@@ -205,11 +216,17 @@ class Api:
         if "adam_params" not in body:
             raise ValueError("adam_params is missing; adamw is the only optimizer here")
         trainer, adam = self._service.trainer(model), Adam(**body["adam_params"])
-        return self._promise(lambda: {"metrics": dict(trainer.optim_step(adam))}, model)
+        return self._promise(lambda: {"metrics": finite(trainer.optim_step(adam))}, model)
 
     def _save(self, body: Mapping[str, Any]) -> Any:
+        _require_absent(body, _NOT_SAVED)
         model, name = body["model_id"], body.get("path") or secrets.token_hex(4)
-        return self._promise(lambda: {"type": "save_weights", "path": self._service.save(model, name)}, model)
+        overwrite = bool(body.get("overwrite"))
+
+        def work() -> Any:
+            return {"type": "save_weights", "path": self._service.save(model, name, overwrite=overwrite)}
+
+        return self._promise(work, model)
 
     def _load(self, body: Mapping[str, Any]) -> Any:
         address, optimizer = body["path"], bool(body["optimizer"])
@@ -224,11 +241,12 @@ class Api:
         return self._promise(work, model)
 
     def _publish(self, body: Mapping[str, Any]) -> Any:
-        model, name = body["model_id"], body.get("path") or secrets.token_hex(8)
+        _require_absent(body, _NOT_SAVED)
+        model, name = body["model_id"], body.get("path")
 
         def work() -> Any:
-            address = self._service.publish(model, name)
-            if body.get("path"):
+            address = self._service.publish(model, name or None)
+            if name:
                 return {"type": "save_weights_for_sampler", "path": address}
             return {"type": "save_weights_for_sampler", "sampling_session_id": self._new_sampler(address)}
 
@@ -236,8 +254,8 @@ class Api:
 
     def _create_sampler(self, body: Mapping[str, Any]) -> Any:
         address = body.get("model_path")
-        if address and not self._service.has(address):
-            raise UnknownError(f"there are no weights {address!r}; save them for a sampler first")
+        if address:
+            self._service.require_weights(address)
         if not address and body.get("base_model") != self._service.name:
             raise ValueError(f"{body.get('base_model')!r} is not served here; {self._service.name!r} is")
         return {"type": "create_sampling_session", "sampling_session_id": self._new_sampler(address)}
@@ -245,6 +263,8 @@ class Api:
     def _new_sampler(self, address: str | None) -> str:
         name = f"sampler-{secrets.token_hex(8)}"
         self._samplers[name] = address
+        while len(self._samplers) > MOST_SAMPLERS:
+            del self._samplers[next(iter(self._samplers))]
         return name
 
     def _sample(self, body: Mapping[str, Any]) -> Any:
@@ -252,12 +272,12 @@ class Api:
         if session is not None and session not in self._samplers:
             raise UnknownError(f"there is no sampling session {session!r}")
         address = self._samplers[session] if session is not None else body.get("model_path")
-        asked = [name for name in _NOT_HERE if body.get(name)]
-        if asked:
-            raise ValueError(f"{asked[0]} is not supported here")
+        _require_absent(body, _NOT_HERE)
         count = int(body.get("num_samples", 1))
-        sampling, stop, seed = read_sampling(body["sampling_params"])
         prompt = [token for chunk in body["prompt"]["chunks"] for token in chunk["tokens"]]
+        context = self._service.context
+        room = None if context is None else context - len(prompt)
+        sampling, stop, seed = read_sampling(body["sampling_params"], room)
         promise = self._promise(
             lambda: self._service.sample(
                 address,
@@ -289,6 +309,9 @@ class Api:
         except Exception as error:  # an error of a model must not end the service
             logger.exception("a request failed")
             return JSONResponse({"error": f"{type(error).__name__}: {error}", "category": "server"})
+        finally:
+            if found.done():
+                self._service.mark_fetched(name)
         if isinstance(result, Forward):
             return Response(loss_message(result), media_type=CONTENT_TYPE)
         if isinstance(result, Answer):
@@ -312,10 +335,22 @@ _NOT_HERE = (
     "record_stability_info",
 )
 """Fields of sampling requests that are not supported."""
+_NOT_SAVED = ("ttl_seconds", "user_metadata")
+"""Fields of requests to save weights that are not supported: saved weights remain until their folder is deleted."""
 
 
-def read_sampling(given: Mapping[str, Any]) -> tuple[Sampling, list[Any], int | None]:
+def _require_absent(body: Mapping[str, Any], names: Sequence[str]) -> None:
+    for name in names:
+        if body.get(name):
+            raise ValueError(f"{name} is not supported here, got {body[name]!r}; leave it out")
+
+
+def read_sampling(given: Mapping[str, Any], room: int | None = None) -> tuple[Sampling, list[Any], int | None]:
     """Return the sampling options, the stop sequences, and the seed of a request.
+
+    Args:
+        given: sampling parameters of the request.
+        room: tokens that the context has left after the prompt; None: unlimited.
 
     Raises:
         ValueError: a value is out of range.
@@ -323,8 +358,11 @@ def read_sampling(given: Mapping[str, Any]) -> tuple[Sampling, list[Any], int | 
     stop = given.get("stop")
     if stop == []:
         raise ValueError("stop=[] switches off the end of sequence, which is not supported here; leave stop out")
+    most = given.get("max_tokens")
+    if most is None:
+        most = MOST_TOKENS if room is None else max(1, min(MOST_TOKENS, room))
     sampling = Sampling(
-        max_tokens=int(given.get("max_tokens") or MOST_TOKENS),
+        max_tokens=int(most),
         temperature=float(given.get("temperature", 1.0)),
         top_k=max(0, int(given.get("top_k", -1))),
         top_p=float(given.get("top_p", 1.0)),

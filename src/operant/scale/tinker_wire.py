@@ -1,5 +1,6 @@
 """The Tinker API's protocol buffer messages: batches, losses and samples (extra: `tinker`)."""
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -85,3 +86,8 @@ def sample_message(completions: Sequence[Completion], prompt_log_probs: Tensor |
         numbers = np.concatenate(([np.nan], prompt_log_probs.cpu().float().numpy())).astype(np.float32)
         response.prompt_logprobs = numbers.tobytes()
     return response.SerializeToString()
+
+
+def finite(metrics: Mapping[str, float]) -> dict[str, float]:
+    """Return metrics without NaN and Inf, which JSON does not have."""
+    return {name: value for name, value in metrics.items() if math.isfinite(value)}
