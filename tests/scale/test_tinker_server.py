@@ -19,16 +19,22 @@ KEY = "tml-of-the-tests"
 
 
 @pytest.fixture(scope="module")
-def address(tmp_path_factory):
+def notices(tmp_path_factory):
+    return tmp_path_factory.mktemp("notices") / "stderr"
+
+
+@pytest.fixture(scope="module")
+def address(tmp_path_factory, notices):
     """Serve a model in a separate process, as a user would."""
     command = [sys.executable, "-m", "operant", "serve", "--train", "tiny", "--port", "0"]
-    process = subprocess.Popen(
-        [*command, "--states", str(tmp_path_factory.mktemp("states"))],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
-        text=True,
-        env={**os.environ, "TINKER_API_KEY": KEY},
-    )
+    with notices.open("w") as file:
+        process = subprocess.Popen(
+            [*command, "--states", str(tmp_path_factory.mktemp("states"))],
+            stdout=subprocess.PIPE,
+            stderr=file,
+            text=True,
+            env={**os.environ, "TINKER_API_KEY": KEY},
+        )
     yield process.stdout.readline().strip()
     process.terminate()
     with process.stdout:
@@ -41,6 +47,12 @@ def test_programs_run_with_nothing_but_the_address_changed(address):
     command = [sys.executable, "-W", "ignore", "-m", "tests.scale.tinker_clients", address]
     done = subprocess.run(command, check=False, env=environment, capture_output=True, text=True, timeout=250)
     assert done.returncode == 0, done.stderr[-3000:]
+
+
+def test_the_name_of_the_model_is_printed_and_answered(address, notices):
+    assert "serves the model 'tiny'" in notices.read_text()
+    found = httpx.get(f"{address}/api/v1/get_server_capabilities", headers={"X-Api-Key": KEY}).json()
+    assert [each["model_name"] for each in found["supported_models"]] == ["tiny"]
 
 
 def test_requests_without_the_key_are_turned_away(address):

@@ -112,8 +112,8 @@ def start_training(model: str, states: Path, port: int, *, host: str = "127.0.0.
     service = Service(named(model), states)
 
     def announce(address: str) -> None:
-        print(address, flush=True)
         say(f"serves the model {service.name!r}")
+        print(address, flush=True)
         say(f"clients need: export TINKER_BASE_URL={address} {KEY}={key}")
         say("Press Ctrl-C to stop")
 
