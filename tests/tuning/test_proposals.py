@@ -47,6 +47,15 @@ def test_values_of_earlier_runs_are_not_proposed_again():
     assert propose(space, every, {"width": 64}, seed=0)["width"] in space["width"].choices
 
 
+def test_invalid_values_are_proposed_only_if_all_proposals_are():
+    space = {"width": Choices((16, 32, 64, 128))}
+    ended = [Trial(0, {"width": 16}, "complete", 1.0)]
+    for seed in range(10):
+        values = propose(space, ended, {"width": 16}, seed, is_valid=lambda values: values["width"] > 32)
+        assert values["width"] in (64, 128)
+    assert propose(space, ended, {"width": 16}, 0, is_valid=lambda _: False)["width"] in space["width"].choices
+
+
 def test_proposals_depend_on_the_trials_alone():
     trials = search(15)
     assert [trial.values for trial in search(15)] == [trial.values for trial in trials]

@@ -122,16 +122,35 @@ def test_a_search_without_a_finished_trial_reports_it(tmp_path):
         study.run()
 
 
-def test_values_that_do_not_go_together_are_noted(tmp_path):
+def test_values_that_do_not_go_together_are_not_trained(tmp_path):
     config = api.configure("ppo", "CartPole-v1", num_envs=2, num_steps=8, hidden_sizes=(4,), num_epochs=1)
-    space = space_of(config, own={"num_minibatches": {"low": 3, "high": 2000}, "num_steps": {"choices": [8, 512]}})
     settings = Settings("ppo", "CartPole-v1", seeds=(7,), budget=64, evaluate_episodes=2)
-    study = Study.create(tmp_path / "odd", Plan(trials=4, fresh_seeds=0), settings, config, space)
-    result = study.run()
-    failed = [trial for trial in result.trials if trial.state == "failed"]
-    assert failed
-    assert all("minibatches" in trial.reason or "of a budget of 64" in trial.reason for trial in failed)
-    assert all(trial.value is None for trial in failed)
+    own = {"num_minibatches": {"choices": [1, 3, 4, 16]}, "num_steps": {"choices": [8, 16, 512]}}
+    study = Study.create(tmp_path / "odd", Plan(trials=6, fresh_seeds=0), settings, config, space_of(config, own=own))
+    assert {trial.state for trial in study.run().trials} <= {"complete", "pruned"}
+    space = space_of(config, own={"num_steps": {"choices": [8, 512]}, "num_minibatches": {"choices": [4, 5]}})
+    study = Study.create(tmp_path / "none", Plan(trials=3, fresh_seeds=0), settings, config, space)
+    study._is_valid = lambda values: values["num_steps"] == 512 or values["num_minibatches"] == 5
+    failed = study.run().trials[1:]
+    reasons = ("num_minibatches (5) must divide", "would use 1024 of a budget of 64")
+    assert all(trial.state == "failed" and any(one in trial.reason for one in reasons) for trial in failed)
+    assert not any((tmp_path / "none" / "trials" / f"{trial.number:04d}").exists() for trial in failed)
+
+
+def test_the_time_of_an_interrupted_trial_counts(tmp_path):
+    study = make(tmp_path / "cut", Plan(trials=2, fresh_seeds=0))
+    calls = iter(range(2))
+    assert study.run(interrupted=lambda: next(calls, None) is None) is None
+    (trial,) = study.trials()
+    assert trial.state == "running"
+    assert trial.seconds > 0
+    study.extend(hours=trial.seconds / 3600)
+    with pytest.raises(RunError, match="there was no time for one"):
+        study.run()
+    assert study.trials() == [trial]  # nothing was trained
+    study.extend(hours=0.0)
+    study.run()
+    assert study.trials()[0].seconds > trial.seconds
 
 
 def test_an_untrainable_study_is_an_error(tmp_path):
@@ -143,7 +162,9 @@ def test_initial_values_that_exceed_the_budget_end_the_search(tmp_path):
     settings = Settings("ppo", "CartPole-v1", seeds=(1000,), budget=100, evaluate_every=100, evaluate_episodes=1)
     config = api.configure("ppo", "CartPole-v1", num_envs=4, num_steps=64)
     study = Study.create(tmp_path / "study", Plan(trials=3, fresh_seeds=0), settings, config, space_of(config))
-    with pytest.raises(ValueError, match=r"the initial values used 256 of a budget of 100.*raise --budget, or shorten"):
+    with pytest.raises(
+        ValueError, match=r"the initial values would use 256 of a budget of 100.*raise --budget, or shorten"
+    ):
         study.run()
 
 

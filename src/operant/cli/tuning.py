@@ -147,7 +147,7 @@ def _new(options: TuneOptions, config: Any, arguments: Sequence[str]) -> "Study"
     flags = {word.partition("=")[0].lstrip("-").replace("-", "_") for word in arguments if word.startswith("--")}
     fixed = {field.name for field in fields(config)} & (flags | {flag.removeprefix("no_") for flag in flags})
     own = None if options.space is None else _read(options.space)
-    space = space_of(config, fixed=fixed, own=own)
+    space = space_of(config, fixed=fixed, own=own, budget=settings.budget)
     begin = inside(config, space)
     for name in space:
         if (value := getattr(config, name)) != getattr(begin, name):

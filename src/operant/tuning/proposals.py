@@ -5,7 +5,7 @@ earlier trials. So a resumed study proposes the same values as an uninterrupted 
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
@@ -20,16 +20,14 @@ from optuna.distributions import (
 from optuna.trial import TrialState, create_trial
 
 from operant import streams
+from operant.tuning.limits import EXCESS
 from operant.tuning.search_spaces import Dimension, Range, Space
 
 optuna.logging.set_verbosity(optuna.logging.WARNING)
 
 State = Literal["running", "complete", "pruned", "failed"]
-_EXCESS = 1.1
-"""Maximum share of its budget that a valid trial may use, because training ends with a complete rollout."""
-
 _DRAWS = 20
-"""Maximum number of proposals for one trial, of which the first is taken that no earlier run has."""
+"""Maximum number of proposals for one trial, of which the first is taken that is valid and that no earlier run has."""
 
 _STATES = {"complete": TrialState.COMPLETE, "pruned": TrialState.PRUNED, "failed": TrialState.FAIL}
 
@@ -62,12 +60,13 @@ class Trial:
         """Return the trial after its last evaluation, complete or failed.
 
         Args:
-            consumed: budget used at the last evaluation.
+            consumed: budget used at the last evaluation; without a curve, the budget that training would use.
             budget: budget of a trial.
         """
+        if consumed > EXCESS * budget:  # its score is not comparable with the others'
+            verb = "used" if self.curve else "would use"
+            return replace(self, state="failed", reason=f"{verb} {consumed} of a budget of {budget}")
         value = list(self.curve.values())[-1]
-        if consumed > _EXCESS * budget:  # its score is not comparable with the others'
-            return replace(self, state="failed", reason=f"used {consumed} of a budget of {budget}")
         if math.isnan(value):
             return replace(self, state="failed", reason="the score of a seed is NaN")
         return replace(self, state="complete", value=value)
@@ -84,16 +83,24 @@ def evaluation_point(record: Mapping[str, Any], interval: int) -> tuple[int, flo
     return max(1, int(record["consumed"]) // interval), float(np.mean(scores))
 
 
-def propose(space: Space, trials: Sequence[Trial], first: Mapping[str, Any], seed: int) -> dict[str, Any]:
+def propose(
+    space: Space,
+    trials: Sequence[Trial],
+    first: Mapping[str, Any],
+    seed: int,
+    *,
+    is_valid: Callable[[Mapping[str, Any]], bool] = lambda _: True,
+) -> dict[str, Any]:
     """Return the next values: `first` unless a trial has them, then those of the tree-structured Parzen estimator.
 
-    Values of earlier runs are proposed only if `_DRAWS` proposals in a row are theirs.
+    Invalid values and those of earlier runs are proposed only if `_DRAWS` proposals in a row are.
 
     Args:
         space: the search space.
         trials: all ended trials.
         first: initial values.
         seed: seed of the search.
+        is_valid: function that returns whether values can be trained, as far as is known before training.
     """
     if all(trial.values != first for trial in trials):
         return dict(first)
@@ -102,7 +109,7 @@ def propose(space: Space, trials: Sequence[Trial], first: Mapping[str, Any], see
     for _ in range(_DRAWS):
         asked = study.ask({name: _distribution(dimension) for name, dimension in space.items()})
         values = {name: _value(dimension, asked.params[name]) for name, dimension in space.items()}
-        if values not in known:
+        if values not in known and is_valid(values):
             break
     return values
 

@@ -12,6 +12,7 @@ from typing import Any, cast, get_args, get_type_hints
 
 from operant.catalog.names import hint
 from operant.runtime.tables import from_table
+from operant.tuning.limits import fits
 
 
 @dataclass(frozen=True)
@@ -175,14 +176,24 @@ _WITHOUT_EFFECT = {
 """Fields without an effect if another field has a certain value."""
 
 
-def space_of(config: Any, *, fixed: Collection[str] = (), own: Mapping[str, Any] | None = None) -> dict[str, Dimension]:
+def space_of(
+    config: Any,
+    *,
+    fixed: Collection[str] = (),
+    own: Mapping[str, Any] | None = None,
+    budget: int | None = None,
+) -> dict[str, Dimension]:
     """Return the search space of a configuration.
+
+    Choices of `SPACES` that the configuration or the budget excludes are left out: those that no other value of one of
+    the tuned fields makes valid.
 
     Args:
         config: the initial configuration.
         fixed: fields that keep their values.
         own: custom space instead of `SPACES`: a table per field with `low`, `high` and optionally `log = true`, or with
             `choices`.
+        budget: budget of a trial; None: any.
 
     Raises:
         ValueError: if the configuration has no such field, a table is invalid, or nothing is left to tune.
@@ -207,11 +218,33 @@ def space_of(config: Any, *, fixed: Collection[str] = (), own: Mapping[str, Any]
             found[name] = known[name].around(_plain(values[name]))
         except ValueError as error:
             raise ValueError(f"space.{name}: {error}") from error
+    if own is None:
+        found = _possible(config, found, budget)
     if not found:
         raise ValueError(
             "there is nothing to tune: every field with a space is disabled or set on the command "
             "line; select others with --space"
         )
+    return found
+
+
+def _possible(config: Any, space: Space, budget: int | None) -> dict[str, Dimension]:
+    """Return the space without the choices that are invalid with every other value of one other field."""
+    chosen = {name: dimension for name, dimension in space.items() if isinstance(dimension, Choices)}
+
+    def is_possible(name: str, value: Any) -> bool:
+        if value == _plain(getattr(config, name)) or fits(config, {name: value}, budget):
+            return True
+        changes = ((other, each) for other, kind in chosen.items() if other != name for each in kind.choices)
+        return any(fits(config, {name: value, other: each}, budget) for other, each in changes)
+
+    found = dict(space)
+    for name, dimension in chosen.items():
+        left = tuple(value for value in dimension.choices if is_possible(name, value))
+        if len(left) > 1:
+            found[name] = Choices(left)
+        else:
+            del found[name]
     return found
 
 

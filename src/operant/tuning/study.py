@@ -5,6 +5,7 @@ A study is a folder:
     runs/tune-<algorithm>-<task>-<n>/
       study.toml      the specification: [plan], [settings] and [config] of the trials, [space]
       trials.jsonl    a record of each earlier run; then one when a trial begins, one when it ends
+                      or the search stops
       trials/         the run of each trial
       fresh/          the runs of the winner and of the initial values on new seeds
       best.toml       the configuration of the winner: operant train ALGORITHM TASK --config best.toml
@@ -40,6 +41,7 @@ from operant.runtime.run_paths import RunError, absolute, check_name
 from operant.runtime.settings import Settings
 from operant.runtime.tables import from_table, to_table
 from operant.tuning.earlier_runs import earlier_trials
+from operant.tuning.limits import EXCESS, fits, planned_steps
 from operant.tuning.proposals import Trial, evaluation_point, is_hopeless, propose
 from operant.tuning.search_spaces import Space, dimension_of, inside, table_of
 
@@ -282,7 +284,7 @@ class Study:
                 if trial is None and sum(not trial.source for trial in ended) >= self.plan.trials:
                     return True
                 if trial is None:
-                    values = propose(self.space, ended, self._first(), self.plan.search_seed)
+                    values = propose(self.space, ended, self._first(), self.plan.search_seed, is_valid=self._is_valid)
                     trial = Trial(len(ended), values)
                     self._write(writer, trial)
                 same = next((known for known in ended if known.source and known.values == trial.values), None)
@@ -291,9 +293,9 @@ class Study:
                     trial = replace(same, number=trial.number, source="", reason=reason)
                 else:
                     trial = self._train(trial, ended, lambda: interrupted() or is_over())
+                self._write(writer, trial)  # also a running one, for the seconds used so far
                 if trial.state == "running":
                     return not interrupted()
-                self._write(writer, trial)
                 report(trial)
         finally:
             writer.close()
@@ -309,6 +311,9 @@ class Study:
         table = to_table(self.config)
         return {name: table[name] for name in self.space}
 
+    def _is_valid(self, values: Mapping[str, Any]) -> bool:
+        return fits(self.config, values, self.settings.budget)
+
     def configuration(self, trial: Trial) -> Any:
         """Return the configuration of a trial.
 
@@ -320,20 +325,26 @@ class Study:
     def _train(self, trial: Trial, ended: Sequence[Trial], interrupted: Callable[[], bool]) -> Trial:
         """Train or continue a trial; after an interruption its state is still running."""
         folder, begin = self.path / "trials" / f"{trial.number:04d}", time.perf_counter()
-        watcher = _Watcher(self, trial, ended)
+        watcher, budget, is_first = _Watcher(self, trial, ended), self.settings.budget, trial.values == self._first()
+        consumed = 0
         try:
-            run = self._train_in(folder, self.settings, self.configuration(trial), interrupted, [watcher])
-            if run is None:
-                return trial
+            config = self.configuration(trial)
+            consumed = planned_steps(config, budget)
+            if consumed <= EXCESS * budget:
+                run = self._train_in(folder, self.settings, config, interrupted, [watcher])
+                trial = replace(trial, seconds=trial.seconds + time.perf_counter() - begin)
+                if run is None:
+                    return trial
+                trial, consumed = replace(trial, curve=watcher.curve), watcher.consumed
         except (ValueError, NonFiniteError) as error:
-            if trial.values == self._first():  # the initial values cannot be trained, so the study is invalid
+            if is_first:  # the initial values cannot be trained, so the study is invalid
                 raise
-            return replace(trial, state="failed", reason=str(error), seconds=time.perf_counter() - begin)
-        trial = replace(trial, curve=watcher.curve, seconds=time.perf_counter() - begin)
+            seconds = trial.seconds + time.perf_counter() - begin
+            return replace(trial, state="failed", reason=str(error), seconds=seconds)
         if watcher.stopped:
             return replace(trial, state="pruned")
-        result = trial.ended(watcher.consumed, self.settings.budget)
-        if result.state == "failed" and watcher.consumed > self.settings.budget and trial.values == self._first():
+        result = trial.ended(consumed, budget)
+        if result.state == "failed" and consumed > budget and is_first:
             raise ValueError(
                 f"the initial values {result.reason}, since training ends with a complete iteration: raise --budget, "
                 "or shorten the iterations, e.g. with a lower --num-envs or --num-steps"
