@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -76,10 +78,24 @@ def test_trials_without_a_value_teach_nothing_but_count():
 
 def test_the_median_decides_what_is_hopeless():
     ended = [Trial(n, FIRST, "complete", 10.0, {1: float(n), 2: 5.0 + n}) for n in range(6)]
-    assert not is_hopeless(SPACE, ended, Trial(6, FIRST), patience=0)
-    assert not is_hopeless(SPACE, ended, Trial(6, FIRST, curve={1: 2.6}), patience=0)  # the median is 2.5
-    assert is_hopeless(SPACE, ended, Trial(6, FIRST, curve={1: 2.4}), patience=0)
-    assert not is_hopeless(SPACE, ended, Trial(6, FIRST, curve={1: 2.4}), patience=2)
-    assert is_hopeless(SPACE, ended, Trial(6, FIRST, curve={1: 2.4, 2: 7.4}), patience=2)
-    assert not is_hopeless(SPACE, ended, Trial(6, FIRST, curve={1: 9.0, 2: 7.4}), patience=1)  # its best result counts
-    assert not is_hopeless(SPACE, ended[:4], Trial(4, FIRST, curve={1: -9.0}), patience=0)  # too few for a comparison
+    assert not is_hopeless(ended, Trial(6, FIRST), patience=0)
+    assert not is_hopeless(ended, Trial(6, FIRST, curve={1: 2.6}), patience=0)  # the median is 2.5
+    assert is_hopeless(ended, Trial(6, FIRST, curve={1: 2.4}), patience=0)
+    assert not is_hopeless(ended, Trial(6, FIRST, curve={1: 2.4}), patience=2)
+    assert is_hopeless(ended, Trial(6, FIRST, curve={1: 2.4, 2: 7.4}), patience=2)
+    assert not is_hopeless(ended, Trial(6, FIRST, curve={1: 9.0, 2: 7.4}), patience=1)  # its best result counts
+    assert not is_hopeless(ended[:4], Trial(4, FIRST, curve={1: -9.0}), patience=0)  # too few for a comparison
+
+
+def test_pruned_trials_belong_to_the_median_and_failed_ones_do_not():
+    def ended(state, *scores):
+        return [Trial(0, FIRST, state, curve={2: score}) for score in scores]
+
+    trial = Trial(9, FIRST, curve={2: 4.0})
+    complete, pruned = ended("complete", 9.0, 8.0), ended("pruned", 1.0, 2.0, 3.0)
+    assert not is_hopeless(complete + pruned, trial, patience=2)  # the median is 3
+    assert is_hopeless(complete + pruned, replace(trial, curve={2: 2.9}), patience=2)
+    assert is_hopeless(complete * 3, trial, patience=2)
+    assert not is_hopeless(complete + ended("failed", 8.0, 8.0, 8.0), trial, patience=2)  # two have a score
+    assert not is_hopeless(complete * 3, replace(trial, curve={2: 4.0, 3: 1.0}), patience=2)  # none at evaluation 3
+    assert is_hopeless(complete * 3, replace(trial, curve={2: float("nan")}), patience=2)

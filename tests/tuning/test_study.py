@@ -11,7 +11,8 @@ from operant import api
 from operant.runtime.run import Run
 from operant.runtime.run_paths import RunError
 from operant.runtime.settings import Settings
-from operant.tuning import Plan, Study, space_of
+from operant.tuning import Plan, Study, Trial, space_of
+from operant.tuning.study import _Watcher
 
 SEEDS = (1000, 1001)
 
@@ -65,6 +66,17 @@ def test_trials_that_are_worse_than_most_end_early(whole):
         assert (max(trial.curve) < 8) == (trial.state == "pruned")
         assert run.outcome()[0] == "finished"
     assert any(trial.state == "pruned" for trial in result.trials)
+
+
+def test_pruning_begins_after_a_quarter_of_the_budget(tmp_path):
+    study = make(tmp_path / "tenths", evaluate_every=1600)
+    good = [Trial(n, {"step_size": 0.1}, "complete", 9.0, dict.fromkeys(range(1, 11), 9.0)) for n in range(5)]
+    watcher = _Watcher(study, Trial(5, {"step_size": 0.2}), good)
+    stopped = []
+    for consumed in (1600, 3200, 4800):
+        watcher.on_evaluation({"consumed": consumed, "scores": [0.0, 1.0]})
+        stopped.append(watcher.should_stop(consumed))
+    assert stopped == [False, False, True]
 
 
 def test_an_interrupted_study_finds_what_an_uninterrupted_one_does(whole, tmp_path):

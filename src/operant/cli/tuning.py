@@ -61,7 +61,8 @@ class TuneOptions(TrainOptions):
     """Number of new seeds, from seed 0, on which to train the best trial and the initial values. 0: none."""
 
     prune: bool = True
-    """Prune trials that are worse than the median of the others at every evaluation."""
+    """After a quarter of the budget, prune trials whose best score is below the median of the earlier trials, complete or
+    pruned, at the same evaluation, if at least five have a score there."""
 
     search_seed: int = 0
     """Random seed of the search."""

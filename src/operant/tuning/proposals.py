@@ -1,4 +1,4 @@
-"""Proposals and pruning of trials: Optuna, rebuilt from the records for each trial.
+"""Proposals and pruning of trials. Proposals are Optuna's, which is rebuilt from the records for each trial.
 
 The records of trials are the only state of the search: each trial has a new sampler, seeded by its number and given all
 earlier trials. So a resumed study proposes the same values as an uninterrupted one.
@@ -28,6 +28,9 @@ optuna.logging.set_verbosity(optuna.logging.WARNING)
 State = Literal["running", "complete", "pruned", "failed"]
 _DRAWS = 20
 """Maximum number of proposals for one trial, of which the first is taken that is valid and that no earlier run has."""
+
+_COMPARED = 5
+"""Minimum number of earlier trials with a score at an evaluation, for pruning."""
 
 _STATES = {"complete": TrialState.COMPLETE, "pruned": TrialState.PRUNED, "failed": TrialState.FAIL}
 
@@ -114,33 +117,33 @@ def propose(
     return values
 
 
-def is_hopeless(space: Space, trials: Sequence[Trial], trial: Trial, *, patience: int) -> bool:
-    """Return whether the best score of a trial is below the median of the others at the same evaluation.
+def is_hopeless(trials: Sequence[Trial], trial: Trial, *, patience: int) -> bool:
+    """Return whether the best score of a trial so far is below the median of the earlier trials at its last evaluation.
 
-    The median rule of Golovin et al. 2017 ("Google Vizier"), from the sixth trial on.
+    Earlier trials are those with a score at that evaluation, at least `_COMPARED`, whether complete or pruned later;
+    failed ones are excluded. The rule of Golovin et al. 2017 ("Google Vizier") compares with running averages of the
+    completed trials instead. If only these counted, the median would rise with each survivor.
 
     Args:
-        space: the search space.
         trials: all ended trials.
         trial: the trial, with its `curve` so far.
         patience: number of the first evaluation that may be pruned.
     """
-    if not trial.curve:
+    if not trial.curve or (number := max(trial.curve)) < patience:
         return False
-    study = _study(space, trials, 0, patience)
-    study.enqueue_trial(_parameters(space, trial.values))
-    asked = study.ask({name: _distribution(dimension) for name, dimension in space.items()})
-    for number, score in trial.curve.items():
-        asked.report(score, number)
-    return bool(asked.should_prune())
+    curves = [other.curve for other in trials if other.state in ("complete", "pruned")]
+    scores = [curve[number] for curve in curves if not math.isnan(curve.get(number, math.nan))]
+    if len(scores) < _COMPARED:
+        return False
+    best = max((score for score in trial.curve.values() if not math.isnan(score)), default=-math.inf)
+    return best < float(np.median(scores))
 
 
-def _study(space: Space, trials: Sequence[Trial], seed: int, patience: int = 0) -> optuna.Study:
+def _study(space: Space, trials: Sequence[Trial], seed: int) -> optuna.Study:
     number = len(trials)
     study = optuna.create_study(
         direction="maximize",
         sampler=optuna.samplers.TPESampler(seed=streams.integer(seed, "tuning", number)),
-        pruner=optuna.pruners.MedianPruner(n_startup_trials=5, n_warmup_steps=patience),
     )
     distributions = {name: _distribution(dimension) for name, dimension in space.items()}
     for trial in trials:

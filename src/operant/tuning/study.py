@@ -67,7 +67,7 @@ class Plan:
     """Number of seeds, starting at 0, on which the winner and the initial values are retrained; 0: none."""
 
     prune: bool = True
-    """Whether to prune trials whose best score is below the median of the others at the same evaluation."""
+    """Whether to prune trials whose best score is below the median of the earlier ones at the same evaluation."""
 
     search_seed: NonNegativeInt = 0
     """Seed of the proposed values."""
@@ -430,7 +430,7 @@ class _Watcher(Callback):
         if not (self._changed and self._study.plan.prune) or consumed >= settings.budget:
             return False
         self._changed = False
-        patience = max(2, settings.budget // settings.evaluation_interval // 4)
+        patience = max(2, -(-settings.budget // (4 * settings.evaluation_interval)))
         trial = replace(self._trial, curve=self.curve)
-        self.stopped = is_hopeless(self._study.space, self._ended, trial, patience=patience)
+        self.stopped = is_hopeless(self._ended, trial, patience=patience)
         return self.stopped
