@@ -2,7 +2,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from operant import catalog
+from operant import catalog, configure
 from operant.control import PPOConfig
 from operant.tuning import SPACES, Choices, Factor, Range, space_of
 from operant.tuning.search_spaces import dimension_of, inside, table_of
@@ -29,7 +29,7 @@ def test_every_space_has_a_field_and_contains_each_default():
     fields = set()
     for entry in catalog.CONTROL + catalog.TABULAR:
         config = entry.config_class()
-        if not any(vars(config)[name] for name in SPACES.keys() & vars(config).keys()):
+        if not any(getattr(config, name, 0) for name in SPACES):
             continue  # all of them are disabled
         space = space_of(config)
         fields |= set(space)
@@ -74,8 +74,15 @@ def test_wrong_spaces(own, message):
 
 
 def test_nothing_to_tune():
-    with pytest.raises(ValueError, match="nothing to tune"):
-        space_of(Config(), fixed=set(vars(PPOConfig())))
+    with pytest.raises(
+        ValueError, match=r"nothing to tune: the fields with a space, activation, .*set on the command line"
+    ):
+        space_of(PPOConfig(), fixed=set(vars(PPOConfig())))
+    message = (
+        "no field of KLUCBConfig has a predefined search space; its fields are steps_per_iteration: give the space"
+    )
+    with pytest.raises(ValueError, match=message):
+        space_of(configure("kl-ucb", "operant/TwoArms-v0"))
 
 
 def test_rounded_numbers_stay_within_the_range():
@@ -119,6 +126,50 @@ def test_fields_without_an_effect_are_left_out():
         space_of(Scheduled(), own=own)
     both = own | {"step_size_schedule": {"choices": ["visits", "constant"]}}
     assert set(space_of(Scheduled(), own=both)) == set(both)
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "task", "without"),
+    [
+        ("reinforce", "CartPole-v1", {"gae_lambda", "critic_learning_rate"}),
+        ("reinforce-to-go", "CartPole-v1", {"gae_lambda", "critic_learning_rate"}),
+        ("reinforce-baseline", "CartPole-v1", {"gae_lambda"}),
+        ("vpg", "CartPole-v1", set()),
+        ("ppo-penalty", "CartPole-v1", {"clip_range"}),
+        ("ppo", "CartPole-v1", set()),
+        ("a2c", "CartPole-v1", {"n_step"}),
+        ("a2c", "LunarLander-v3", {"gae_lambda", "n_step"}),  # n_step is None: num_steps
+        (
+            "bootstrapped-dqn",
+            "operant/DeepSea-v0",
+            {"exploration_initial_eps", "exploration_final_eps", "exploration_fraction"},
+        ),
+        ("dqn", "CartPole-v1", set()),
+    ],
+)
+def test_idle_fields_of_an_algorithm_are_left_out(algorithm, task, without):
+    names = {
+        *("gae_lambda", "critic_learning_rate", "clip_range", "n_step"),
+        *("exploration_initial_eps", "exploration_final_eps", "exploration_fraction"),
+    }
+    config = configure(algorithm, task)
+    assert set(space_of(config)) & names == {name for name in names if hasattr(config, name)} - without
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "task", "fields"),
+    [
+        ("r-max", "operant/RiverSwim-v0", {"known"}),
+        ("mbie-eb", "operant/RiverSwim-v0", {"bonus_coef"}),
+        ("dyna-q-plus", "operant/DynaMaze-v0", {"bonus_coef"}),
+        ("bootstrapped-dqn", "operant/DeepSea-v0", {"num_heads", "prior_scale", "mask_prob"}),
+        ("ucb1", "operant/TwoArms-v0", {"bonus_coef"}),
+        ("epsilon-greedy", "operant/TwoArms-v0", {"exploration_rate"}),
+    ],
+)
+def test_the_parameters_of_exploration_are_tuned(algorithm, task, fields):
+    assert fields <= set(space_of(configure(algorithm, task)))
+    assert "bonus_coef" not in space_of(configure("q-learning", "CliffWalking-v1"))  # 0: no bonus
 
 
 def test_custom_ranges_keep_their_bounds_and_the_initial_value_moves_inside():

@@ -29,6 +29,8 @@ CONDITIONS = (
     Condition(("gae_lambda",), "estimator", ("n-step",), "gae"),
     Condition(("n_step",), "estimator", ("gae",), "n-step"),
     Condition(("gae_lambda",), "advantage_kind", ("total", "to-go", "baseline", "q", "advantage", "td"), "gae"),
+    Condition(("critic_learning_rate", "critic_steps"), "advantage_kind", ("total", "to-go"), "baseline"),
+    Condition(("clip_range",), "objective", ("penalty",), "clip"),
     Condition(("kl_coef", "kl_coef_target", "kl_coef_rounds"), "objective", ("clip",), "clip-and-penalty"),
     Condition(("sde_sample_freq",), "use_sde", (False,), "true"),
     Condition(("per_beta",), "per_alpha", (0.0,), "0.6"),

@@ -11,6 +11,7 @@ from dataclasses import asdict, dataclass, fields, replace
 from typing import Any, cast, get_args, get_type_hints
 
 from operant.catalog.names import hint
+from operant.control.idle import CONDITIONS, Condition
 from operant.runtime.tables import from_table
 from operant.tuning.limits import fits
 
@@ -163,17 +164,27 @@ SPACES: Mapping[str, Dimension | Factor] = {
     "exploration_initial_eps": Choices((0.02, 0.05, 0.1, 0.2, 0.5, 1.0)),
     "td_lambda": Choices((0.0, 0.4, 0.8, 0.9, 0.95, 1.0)),
     "planning_steps": Choices((1, 5, 20, 50)),
+    "exploration_rate": Choices((0.01, 0.03, 0.1, 0.3)),
+    "bonus_coef": Factor(30.0),
+    "known": Choices((1, 2, 4, 8, 16, 32)),
+    "num_heads": Choices((5, 10, 20)),
+    "prior_scale": Factor(10.0),
+    "mask_prob": Choices((0.5, 0.75, 1.0)),
 }
 """Space of each field. A field keeps an initial value of None, or of 0 if its space has factors."""
 
 Space = Mapping[str, Dimension]
 """Spaces of fields, by name."""
 
-_WITHOUT_EFFECT = {
-    "step_size": ("step_size_schedule", "visits"),
-    "exploration_final_eps": ("exploration_schedule", "constant"),
-}
-"""Fields without an effect if another field has a certain value."""
+_CONDITIONS = (
+    *CONDITIONS,
+    Condition(("step_size",), "step_size_schedule", ("visits",), "constant"),
+    Condition(("exploration_final_eps",), "exploration_schedule", ("constant",), "linear"),
+)
+"""Values of fields with which other fields have no effect."""
+
+_EPSILONS = ("exploration_initial_eps", "exploration_final_eps")
+"""Fields that are 0 if an algorithm explores otherwise, as the heads of bootstrapped DQN do."""
 
 
 def space_of(
@@ -205,10 +216,10 @@ def space_of(
         for name in own:
             if name not in values:
                 raise ValueError(f"space.{name}: {type(config).__name__} has no such field{hint(name, values)}")
-            other, value = _WITHOUT_EFFECT.get(name, ("", None))
-            if other in values and values[other] == value and other not in own:
+            if (idle := _idle(name, values)) is not None and idle.field not in own:
                 raise ValueError(
-                    f"space.{name}: it has no effect if {other} is {value!r}: leave it out, or set {other}"
+                    f"space.{name}: it has no effect if {idle.field} is {values[idle.field]!r}: leave it out, or set "
+                    f"{idle.field}, for example to {idle.example}"
                 )
         whole = {name: not _is_float(config, name) for name in own}
         known = {name: dimension_of(table, f"space.{name}", whole=whole[name]) for name, table in own.items()}
@@ -221,10 +232,7 @@ def space_of(
     if own is None:
         found = _possible(config, found, budget)
     if not found:
-        raise ValueError(
-            "there is nothing to tune: every field with a space is disabled or set on the command "
-            "line; select others with --space"
-        )
+        raise ValueError(_nothing_to_tune(config, set(values) & set(SPACES if own is None else own)))
     return found
 
 
@@ -284,10 +292,31 @@ def table_of(dimension: Dimension) -> dict[str, Any]:
 
 
 def _is_switched_off(name: str, values: Mapping[str, Any]) -> bool:
-    other, without = _WITHOUT_EFFECT.get(name, ("", None))
-    if other in values and values[other] == without:
+    if _idle(name, values) is not None:
+        return True
+    if name in (*_EPSILONS, "exploration_fraction") and all(values.get(each) == 0 for each in _EPSILONS):
         return True
     return values[name] is None or (isinstance(SPACES[name], Factor) and values[name] == 0)
+
+
+def _idle(name: str, values: Mapping[str, Any]) -> Condition | None:
+    """Return the condition with which a field has no effect; None if it has one."""
+    found = (each for each in _CONDITIONS if name in each.fields and values.get(each.field) in each.values)
+    return next(found, None)
+
+
+def _nothing_to_tune(config: Any, spaced: Collection[str]) -> str:
+    """Return the message for an empty space, given the fields of the configuration with a space."""
+    if not spaced:
+        listed = ", ".join(field.name for field in fields(config))
+        return (
+            f"no field of {type(config).__name__} has a predefined search space; its fields are {listed}: give the "
+            "space of some of them, with --space FILE"
+        )
+    return (
+        f"there is nothing to tune: the fields with a space, {', '.join(sorted(spaced))}, are disabled, have one "
+        "possible value, or are set on the command line; select others with --space FILE"
+    )
 
 
 def _is_float(config: Any, name: str) -> bool:
