@@ -45,6 +45,20 @@ def test_a_custom_space_without_fresh_seeds(cli, tmp_path):
     assert "The best of many scores is biased upward" in out
 
 
+def test_the_discount_of_shaped_rewards_is_not_tuned(cli, tmp_path):
+    file = tmp_path / "shaping.py"
+    file.write_text(
+        "from operant.explore import Shaping\n\n\n"
+        "class Position(Shaping):\n    def potential(self, obs):\n        return obs[:, 0]\n"
+    )
+    flags = ["--wrapper", f"{file}:Position", "--trials", 1, "--budget", 128, "--seeds", 1, "--fresh-seeds", 0]
+    task = ["MountainCar-v0", "--num-envs", 4, "--num-steps", 32, "--num-minibatches", 4]
+    status, out, err = cli("tune", "ppo", *task, *flags, "--run", tmp_path / "study")
+    assert status == 0, err
+    assert "operant: gamma is not tuned, since a wrapper shapes the rewards with its own" in err
+    assert "gamma " not in out
+
+
 def test_an_interrupted_search_answers_in_json(start, tmp_path):
     path = tmp_path / "study"
     flags = ["--fresh-seeds", 0, "--budget", 900_000_000, "--run", path, "--json"]

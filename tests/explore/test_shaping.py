@@ -7,6 +7,7 @@ import torch
 from operant import api
 from operant.envs import make
 from operant.explore import Shaping, shaped
+from operant.explore.shaping import is_shaping
 from operant.mdp import MDP, action_values, solve
 from operant.mdp.examples import random_model
 from operant.runtime.checkpoints import load
@@ -98,6 +99,19 @@ def test_a_run_resumes_bit_for_bit(tmp_path):
     one, other = (load(t.run.checkpoints.latest()[0]) for t in (whole, resumed))
     assert one.keys() == other.keys()
     assert torch.equal(whole.experiment.learner.agent.parameters, resumed.experiment.learner.agent.parameters)
+
+
+@pytest.mark.parametrize(("gamma", "said"), [(0.9, True), (0.99, False)])
+def test_a_discount_that_is_not_that_of_the_algorithm_is_named(gamma, said, tmp_path, caplog):
+    options = {"wrappers": [Height], "seeds": 1, "budget": 128, "evaluate_episodes": 1, **QUICK}
+    api.train("ppo", "MountainCar-v0", run=tmp_path / "run", gamma=gamma, **options).close()
+    message = f"gamma of the wrapper Height is 0.99, but that of the algorithm is {gamma}"
+    assert (message in caplog.text) == said
+
+
+def test_names_of_shaping_wrappers():
+    assert is_shaping(f"{__file__}:Height(gamma=0.9)")
+    assert not is_shaping(f"{__file__}:walk")
 
 
 class Flat(Shaping):

@@ -61,8 +61,8 @@ class TuneOptions(TrainOptions):
     """Number of new seeds, from seed 0, on which to train the best trial and the initial values. 0: none."""
 
     prune: bool = True
-    """After a quarter of the budget, prune trials whose best score is below the median of the earlier trials, complete or
-    pruned, at the same evaluation, if at least five have a score there."""
+    """After a quarter of the budget, prune trials whose best score is below the median of the earlier trials, complete
+    or pruned, at the same evaluation, if at least five have a score there."""
 
     search_seed: int = 0
     """Random seed of the search."""
@@ -137,6 +137,7 @@ def _require_no_folder(arguments: Sequence[str]) -> None:
 
 
 def _new(options: TuneOptions, config: Any, arguments: Sequence[str]) -> "Study":
+    from operant.explore.shaping import is_shaping
     from operant.runtime.run_paths import default_run_path
     from operant.tuning import Plan, Study, space_of
     from operant.tuning.search_spaces import inside
@@ -146,8 +147,12 @@ def _new(options: TuneOptions, config: Any, arguments: Sequence[str]) -> "Study"
         settings = replace(settings, evaluate_every=max(1, settings.budget // _EVALUATIONS))
     plan = Plan(**{field.name: getattr(options, field.name) for field in fields(Plan)})
     flags = {word.partition("=")[0].lstrip("-").replace("-", "_") for word in arguments if word.startswith("--")}
-    fixed = {field.name for field in fields(config)} & (flags | {flag.removeprefix("no_") for flag in flags})
+    names = {field.name for field in fields(config)}
+    fixed = names & (flags | {flag.removeprefix("no_") for flag in flags})
     own = None if options.space is None else _read(options.space)
+    if own is None and "gamma" in names - fixed and any(is_shaping(name) for name in settings.wrappers):
+        say("operant: gamma is not tuned, since a wrapper shapes the rewards with its own")
+        fixed.add("gamma")
     space = space_of(config, fixed=fixed, own=own, budget=settings.budget)
     begin = inside(config, space)
     for name in space:

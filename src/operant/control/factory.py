@@ -224,6 +224,10 @@ def _assemble(
             rows = shards.rows(number, config.num_envs)
             envs.append(_training_envs(settings, rows, torch.device(device), pool))
             envs[-1] = wrapped(envs[-1], settings.wrappers)
+        if settings.wrappers:
+            from operant.explore.shaping import warn_of_discounts  # noqa: PLC0415 - it imports this package
+
+            warn_of_discounts(envs[0], getattr(config, "gamma", None))
         env = envs[0] if shards.count == 1 else envs
         learner: ControlLearner = learner_class(config, env, seeds=settings.seeds, budget=settings.budget, **options)
         if compiles(learner, settings, torch.device(device)):

@@ -5,6 +5,7 @@ to the rewards. Its discounted sum over an episode is -Φ of the first state, so
 with other bonuses.
 """
 
+import logging
 from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import replace
@@ -14,12 +15,14 @@ import torch
 from numpy.typing import ArrayLike
 from torch import Tensor
 
-from operant import ops
+from operant import doors, ops
 from operant.envs.base import BatchEnv, Step, Tree
-from operant.envs.wrapper import Wrapper
+from operant.envs.wrapper import ENTRY_POINTS, Wrapper, wrappers
 from operant.mdp.model import MDP
 from operant.state import State
 from operant.tensors import from_numpy
+
+logger = logging.getLogger(__name__)
 
 
 class Shaping(Wrapper):
@@ -78,6 +81,36 @@ class Shaping(Wrapper):
                 f"[{self.rows}], one per observation"
             )
         return values.to(torch.float32)
+
+
+def is_shaping(name: str) -> bool:
+    """Return whether the wrapper with a name, in the form of `Settings.wrappers`, is a subclass of `Shaping`.
+
+    Args:
+        name: the name.
+
+    Raises:
+        ValueError: if there is no such wrapper, or its parameters are wrong.
+    """
+    make = doors.Call.of(name).load(expected="a class derived from operant.envs.Wrapper", group=ENTRY_POINTS)
+    kind = getattr(make, "func", make)
+    return isinstance(kind, type) and issubclass(kind, Shaping)
+
+
+def warn_of_discounts(env: BatchEnv, gamma: float | None) -> None:
+    """Log a warning for each shaping wrapper with another discount than the algorithm.
+
+    Args:
+        env: environments.
+        gamma: discount of the algorithm; None if it has none.
+    """
+    for wrapper in wrappers(env):
+        if isinstance(wrapper, Shaping) and gamma is not None and wrapper.gamma != gamma:
+            logger.warning(
+                "gamma of the wrapper %s is %s, but that of the algorithm is %s, so the shaped rewards may change the "
+                "optimal policies: set both to the same value, as in --gamma %s",
+                *(type(wrapper).__name__, wrapper.gamma, gamma, wrapper.gamma),
+            )
 
 
 def shaped(mdp: MDP, potential: ArrayLike, *, gamma: float) -> MDP:
