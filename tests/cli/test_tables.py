@@ -23,6 +23,13 @@ def test_a_policy_that_never_ends_is_reported(cli, answer, circling):
     assert (scored["exact"], scored["cut"], scored["env_backend"]) == (True, [1.0] * 3, "auto")
 
 
+def test_the_limit_of_the_settings_is_reported(cli, tmp_path):
+    flags = [*FLAGS, "--budget", "100", "--evaluate-max-steps", "50", "--run", tmp_path / "short"]
+    _, out, _ = cli("train", "sarsa", "CliffWalking-v1", *flags)
+    assert "the expected return within 50 steps (evaluate_max_steps), computed from the model" in out
+    assert "an episode truncated after 50 steps (evaluate_max_steps)" in out
+
+
 def test_episodes_of_gymnasium_that_are_cut_are_counted(cli, tmp_path):
     path = tmp_path / "lake"
     flags = [*FLAGS, "--budget", "1000", "--evaluate-episodes", "10", "--env-backend", "gymnasium"]

@@ -57,9 +57,17 @@ def test_tasks_without_a_limit_are_truncated_at_the_configured_step():
     assert truncated == [False] * 6 + [True] + [False] * 6 + [True]
     env.close()
     assert gymnasium.spec("FrozenLake-v1").max_episode_steps == 100
-    limited = enumerated("FrozenLake-v1", (0,), longest=7)
-    assert limited.rows == 1
-    limited.close()
+
+
+@pytest.mark.parametrize(("longest", "expected"), [(7, 7), (150, 100)])
+def test_the_lower_limit_truncates(longest, expected):
+    import torch
+
+    env = enumerated("FrozenLake-v1", (0,), longest=longest, env_kwargs={"is_slippery": False})
+    env.reset()
+    truncated = [bool(env.step(torch.tensor([0])).truncated[0]) for _ in range(expected)]
+    assert truncated == [False] * (expected - 1) + [True]
+    env.close()
 
 
 @pytest.mark.parametrize(

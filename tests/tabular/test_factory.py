@@ -162,6 +162,24 @@ def test_a_policy_that_never_ends_has_the_score_of_an_episode_that_is_cut():
     assert made.evaluate(3).cut == (1.0, 1.0)
 
 
+@pytest.mark.parametrize("backend", ["auto", "gymnasium"])
+@pytest.mark.parametrize(("limit", "score"), [(12, -12.0), (13, -13.0), (200, -13.0)])
+def test_the_lower_limit_of_task_and_settings_truncates_evaluations(backend, limit, score):
+    made = experiment("CliffWalking-v1", evaluate_max_steps=limit, env_kwargs={"max_episode_steps": 100})
+    made.learner.q[:, 36, 0] = made.learner.q[:, 24:35, 1] = made.learner.q[:, 35, 2] = 1.0
+    evaluation = made.evaluate(2, backend=backend)
+    assert evaluation.scores == (score, score)
+    assert evaluation.lengths == (-score, -score)
+    made.close()
+
+
+def test_sampled_episodes_of_a_model_are_truncated_at_the_lower_limit(monkeypatch):
+    monkeypatch.setattr("operant.tabular.exact.MOST_WORK", 0)
+    made = experiment("CliffWalking-v1", evaluate_max_steps=12, env_kwargs={"max_episode_steps": 100})
+    made.learner.q[:] = [1.0, 0.0, 0.0, 0.0]
+    assert made.evaluate(2).scores == (-12.0, -12.0)
+
+
 def test_a_large_model_is_sampled(monkeypatch):
     monkeypatch.setattr("operant.tabular.exact.MOST_WORK", 100)
     made = experiment("FrozenLake-v1")

@@ -22,7 +22,7 @@ def score_notes(trained: "Trained", evaluation: "Evaluation") -> str:
     mdp = getattr(trained.experiment, "mdp", None)
     lines: list[str] = []
     if mdp is not None and evaluation.exact:
-        lines.append(f"Scores are exact: the expected return within {_limit(mdp)}, computed from the model.")
+        lines.append(f"Scores are exact: the expected return within {_limit(trained, mdp)}, computed from the model.")
     elif evaluation.exact:
         lines.append("Scores are exact: the expected reward of the greedy arm.")
     cut = [(seed, share) for seed, share in zip(trained.run.settings.seeds, evaluation.cut, strict=False) if share > 0]
@@ -46,14 +46,18 @@ def _endless_policies(trained: "Trained", mdp: "MDP", seeds: list[int]) -> list[
     each = [f"seed {seed} loops in states {_listed_states(states)}" for seed, states in circles.items()]
     return [
         f"The policy never terminates: {_listed(each, 'seeds')}. Its score is that of an episode truncated after "
-        f"{_limit(mdp)}; a smaller step size, or a step limit, may fix it."
+        f"{_limit(trained, mdp)}; a smaller step size, or a step limit, may fix it."
     ]
 
 
-def _limit(mdp: "MDP") -> str:
-    from operant.tabular.evaluation import LONGEST_EPISODE
+def _limit(trained: "Trained", mdp: "MDP") -> str:
+    from operant.tabular.evaluation import step_limit
 
-    return f"{mdp.max_steps:,} steps" if mdp.max_steps else f"{LONGEST_EPISODE:,} steps (the task has no limit)"
+    chosen = trained.run.settings.evaluate_max_steps
+    limit = step_limit(mdp.max_steps, chosen)
+    if limit != mdp.max_steps:
+        return f"{limit:,} steps ({'evaluate_max_steps' if chosen else 'the task has no limit'})"
+    return f"{limit:,} steps"
 
 
 def _listed(parts: list[str], what: str) -> str:

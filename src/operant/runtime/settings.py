@@ -112,7 +112,7 @@ class Settings:
     evaluate_max_steps: NonNegativeInt = 0
     """Maximum number of steps of an evaluation episode, which is truncated then, unless the environment has a lower
     limit.
-    0: 100000, or 10000 for tabular methods."""
+    0: 100000; for tabular methods the environment's limit, or 10000 if it has none."""
 
     checkpoint_seconds: NonNegativeFloat = 60.0
     """Interval of checkpoints in seconds, the maximum training time lost in a crash. It is longer if checkpoints would

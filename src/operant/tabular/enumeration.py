@@ -103,7 +103,7 @@ def enumerated(
         seeds: one non-negative integer per run.
         rows: N, environments per seed.
         purpose: purpose of the random numbers.
-        longest: steps after which an episode is truncated if the task has no limit; None: never.
+        longest: steps after which an episode is truncated, unless the limit of the task is lower. Default: no limit.
         env_kwargs: parameters for the constructor of the environment.
 
     Raises:
@@ -113,8 +113,8 @@ def enumerated(
 
     def make() -> gymnasium.Env[Any, Any]:
         env = Enumerated(make_single(spec))
-        unlimited = env.spec is None or env.spec.max_episode_steps is None
-        return TimeLimit(env, longest) if longest is not None and unlimited else env
+        own = None if env.spec is None else env.spec.max_episode_steps
+        return env if longest is None or (own is not None and own <= longest) else TimeLimit(env, longest)
 
     row_seeds = streams.row_seeds(seeds, rows, purpose)
     vector = SyncVectorEnv([partial(make)] * len(row_seeds), copy=False, autoreset_mode=AutoresetMode.DISABLED)

@@ -19,6 +19,19 @@ LONGEST_EPISODE = 10_000
 """Steps after which an episode is truncated if a task has no limit, because a poor policy may never end it."""
 
 
+def step_limit(own: int | None, chosen: int | None = None) -> int:
+    """Return the number of steps after which an evaluation truncates an episode.
+
+    Args:
+        own: limit of the task; None: none.
+        chosen: another limit, of which the lower one counts; None or 0: none.
+
+    Returns:
+        The lower limit; `LONGEST_EPISODE` if there is none.
+    """
+    return min((limit for limit in (own, chosen) if limit), default=LONGEST_EPISODE)
+
+
 class Sampled(NamedTuple):
     """Episodes of `S` policies.
 
@@ -49,16 +62,17 @@ def _play(model: Model, world: World, policies: _Followed, episodes: int, cut: N
 
 
 def sampled_returns(
-    mdp: MDP, policies: ArrayLike, *, seeds: Sequence[int], episodes: int, longest: int = LONGEST_EPISODE
+    mdp: MDP, policies: ArrayLike, *, seeds: Sequence[int], episodes: int, longest: int | None = None
 ) -> Sampled:
     """Simulate episodes of policies; the same seeds give the same episodes.
 
     Args:
-        mdp: the model; episodes are truncated at its step limit, or after `longest` steps.
+        mdp: the model; episodes are truncated at its step limit.
         policies: `[S, states, A]`, probabilities.
         seeds: one non-negative integer per policy.
         episodes: episodes per seed.
-        longest: maximum length of an episode.
+        longest: steps after which an episode is truncated, unless the model's limit is lower. Default: the model's
+            limit, or `LONGEST_EPISODE` if it has none.
 
     Raises:
         ValueError: if the shapes differ, a policy does not fit the model, or `episodes` is not positive.
@@ -67,7 +81,7 @@ def sampled_returns(
     if table.shape != expected or episodes < 1:
         raise ValueError(f"policies must have shape {expected}, got {table.shape}; episodes at least 1, got {episodes}")
     table = _checked(mdp, table)
-    limit = mdp.max_steps or longest
+    limit = step_limit(mdp.max_steps, longest)
     model, world = Model.of(mdp, limit), World.new(seeds, "evaluation", record=episodes)
     begin_all(model, world)
     cumulative = np.cumsum(table, axis=2).reshape(len(seeds), -1)

@@ -23,7 +23,7 @@ from operant.runtime.settings import Settings
 from operant.tabular.bandit_factory import BanditExperiment, arms_of
 from operant.tabular.bandits import Arms, BanditLearner
 from operant.tabular.enumeration import Enumerated, enumerated
-from operant.tabular.evaluation import LONGEST_EPISODE, sampled_returns
+from operant.tabular.evaluation import LONGEST_EPISODE, sampled_returns, step_limit
 from operant.tabular.exact import expected_episodes, may_compute
 from operant.tabular.learner import Player, TabularLearner
 from operant.tabular.simulator import UNLIMITED
@@ -58,8 +58,8 @@ class Experiment:
         """Evaluate the greedy policies (for prediction, the given policy); equal policies get equal scores.
 
         If the model is known and not too large (`operant.tabular.exact.may_compute`), the score is the exact expected
-        return; otherwise it is sampled, with the same episodes at every call. Without a step limit,
-        episodes are truncated after `operant.tabular.evaluation.LONGEST_EPISODE` steps, or as the settings specify.
+        return; otherwise it is sampled, with the same episodes at every call. Episodes are truncated
+        at the lower limit of the task and the settings; `operant.tabular.evaluation.LONGEST_EPISODE` if there is none.
 
         Args:
             episodes: episodes per seed. Default: from the settings.
@@ -78,16 +78,16 @@ class Experiment:
             raise ValueError(f"episodes must be at least 1, got {episodes}")
         if _simulated(settings.task, self.mdp, backend or settings.env_backend):
             assert self.mdp is not None  # noqa: S101 - a simulated task has a model
-            longest = settings.evaluate_max_steps or LONGEST_EPISODE
-            return _in_model(self.mdp, learner.policy(), settings.seeds, episodes, longest)
+            limit = step_limit(self.mdp.max_steps, settings.evaluate_max_steps)
+            return _in_model(self.mdp, learner.policy(), settings.seeds, episodes, limit)
         rows = max(n for n in range(1, min(episodes, EVALUATION_ROWS) + 1) if episodes % n == 0)
-        longest = settings.evaluate_max_steps or LONGEST_EPISODE
+        own = specified(settings.task, settings.env_kwargs).max_episode_steps
         env = enumerated(
             settings.task,
             settings.seeds,
             rows=rows,
             purpose="evaluation",
-            longest=longest,
+            longest=step_limit(own, settings.evaluate_max_steps),
             env_kwargs=settings.env_kwargs,
         )
         try:
@@ -96,7 +96,7 @@ class Experiment:
                 env if self.env is None else for_evaluation(self.env, env, settings.seeds),
                 seeds=len(settings.seeds),
                 episodes=episodes,
-                max_steps=longest,
+                max_steps=settings.evaluate_max_steps or LONGEST_EPISODE,
                 cut=True,
                 interrupted=interrupted,
             )
@@ -123,14 +123,13 @@ class Experiment:
         self.learner.close()
 
 
-def _in_model(mdp: MDP, policies: NDArray[np.float64], seeds: Sequence[int], episodes: int, longest: int) -> Evaluation:
+def _in_model(mdp: MDP, policies: NDArray[np.float64], seeds: Sequence[int], episodes: int, limit: int) -> Evaluation:
     """Evaluate policies `[S, states, A]` in a model: exactly if fast, else by sampled episodes."""
-    limit = mdp.max_steps or longest
     if may_compute(mdp, limit):
         expected = expected_episodes(mdp, policies, limit=limit)
         scores = np.repeat(expected.returns[:, None], episodes, axis=1)
         return Evaluation.of(scores, expected.lengths, cut=expected.cut, exact=True)
-    sampled = sampled_returns(mdp, policies, seeds=seeds, episodes=episodes, longest=longest)
+    sampled = sampled_returns(mdp, policies, seeds=seeds, episodes=episodes, longest=limit)
     return Evaluation.of(sampled.returns, sampled.lengths.mean(axis=1), cut=sampled.cut.mean(axis=1))
 
 
