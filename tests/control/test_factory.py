@@ -404,3 +404,26 @@ def test_invalid_networks_are_rejected(net):
         experiment(config=dataclasses.replace(SMALL, encoder="net.py:Missing"))
     with pytest.raises(ValueError, match="recurrent networks do not support custom encoders"):
         operant.train("recurrent-ppo", "CartPole-v1", encoder=net, budget=100, progress="silent")
+
+
+def test_a_changing_task_is_evaluated_as_it_is_at_this_point_of_training():
+    made = experiment("operant/BlockingMaze-v0")
+    made.learner.consumed = 1998
+    assert made.evaluation_kwargs == {"frozen_at": 999}, "each of the two environments has taken half of the steps"
+    found = {}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("operant.control.factory.evaluate_policy", lambda _, env, **__: found.update(env=grids(env)))
+        made.evaluate(2)
+        assert found["env"] == ["before", "before"] * 2
+        made.learner.consumed = 2000
+        made.evaluate(2)
+        assert found["env"] == ["after", "after"] * 2
+    made.close()
+    assert experiment("CartPole-v1").evaluation_kwargs == {}
+
+
+def grids(env):
+    """Return which grids the mazes have after their first steps."""
+    env.reset()
+    mazes = [one.unwrapped for one in env.singles]
+    return ["before" if one.grid is one.before else "after" for one in mazes]

@@ -2,7 +2,7 @@ import gymnasium
 import numpy as np
 import pytest
 
-from operant import api, catalog
+from operant import api, catalog, mdp
 from operant.envs import EnvError, GymnasiumEnv
 from operant.runtime.settings import Settings
 from operant.tabular import Arms, OneStepConfig, RandomConfig, assemble, known_model, learner_for
@@ -178,6 +178,19 @@ def test_sampled_episodes_of_a_model_are_truncated_at_the_lower_limit(monkeypatc
     made = experiment("CliffWalking-v1", evaluate_max_steps=12, env_kwargs={"max_episode_steps": 100})
     made.learner.q[:] = [1.0, 0.0, 0.0, 0.0]
     assert made.evaluate(2).scores == (-12.0, -12.0)
+
+
+@pytest.mark.parametrize("backend", ["auto", "gymnasium"])
+@pytest.mark.parametrize(("consumed", "lengths"), [(999, [10, 10]), (1000, [50, 50])])
+def test_a_changing_task_is_evaluated_as_it_is_at_this_point_of_training(backend, consumed, lengths):
+    made = experiment("operant/BlockingMaze-v0", evaluate_max_steps=50)
+    before = known_model("operant/BlockingMaze-v0", {"frozen_at": 0})
+    made.learner.q[:] = mdp.solve(before, gamma=0.95).q
+    made.learner.consumed = consumed
+    evaluation = made.evaluate(2, backend=backend)
+    assert list(evaluation.lengths) == lengths, "the way that the first maze opens is closed in the second one"
+    assert evaluation.exact == (backend == "auto")
+    made.close()
 
 
 def test_a_large_model_is_sampled(monkeypatch):

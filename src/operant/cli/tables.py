@@ -3,6 +3,8 @@
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from operant.api import Trained
     from operant.mdp import MDP
     from operant.runtime.evaluation import Evaluation
@@ -19,7 +21,8 @@ def score_notes(trained: "Trained", evaluation: "Evaluation") -> str:
     """
     if trained.run.entry.package != "tabular":
         return ""
-    mdp = getattr(trained.experiment, "mdp", None)
+    model: Callable[[], MDP | None] = getattr(trained.experiment, "evaluation_model", lambda: None)
+    mdp = model()
     lines: list[str] = []
     if mdp is not None and evaluation.exact:
         lines.append(f"Scores are exact: the expected return within {_limit(trained, mdp)}, computed from the model.")

@@ -14,6 +14,7 @@ from operant.control.agent import Agent
 from operant.control.seed_memory import require_memory_of_seeds, size_of
 from operant.control.trial import acts_built_in, try_learner
 from operant.envs import BatchEnv, WorkerPool, for_evaluation, make, resolve_backend, start, wrapped
+from operant.envs.registry import frozen
 from operant.envs.trial import try_wrappers
 from operant.nets import missing_tool, programs
 from operant.runtime.available_memory import require_memory
@@ -85,6 +86,12 @@ class Experiment:
         return torch.device("cpu") if self.env is None else self.env.device
 
     @property
+    def evaluation_kwargs(self) -> dict[str, Any]:
+        """Keyword arguments of evaluation environments; a changing task stays as it is at this point of training."""
+        num_envs = getattr(getattr(self.learner, "config", None), "num_envs", 1)
+        return frozen(self.settings.task, self.settings.env_kwargs, self.learner.consumed // num_envs)
+
+    @property
     def compiled(self) -> bool:
         """Whether the learner's updates are compiled."""
         return any(program.compiled for program in programs(self.learner))
@@ -116,7 +123,7 @@ class Experiment:
         settings = self.settings
         episodes = settings.evaluate_episodes if episodes is None else episodes
         env = _make(
-            settings,
+            replace(settings, env_kwargs=self.evaluation_kwargs),
             _evaluation_rows(episodes),
             backend=backend or settings.env_backend,
             purpose=purpose,

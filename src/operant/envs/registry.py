@@ -55,6 +55,25 @@ def specified(task: str, env_kwargs: Mapping[str, Any] | None = None) -> EnvSpec
     return spec
 
 
+def frozen(task: str, env_kwargs: Mapping[str, Any] | None, steps: int) -> dict[str, Any]:
+    """Return the keyword arguments of an environment that stays as it is after a number of steps.
+
+    This concerns environments that change with the number of steps: their constructor has the parameter `frozen_at`.
+    The keyword arguments of others, and of a task that is not registered, are unchanged.
+
+    Args:
+        task: Gymnasium id.
+        env_kwargs: keyword arguments of the environment's constructor; its own `frozen_at` takes precedence.
+        steps: number of steps of one environment.
+    """
+    own = dict(env_kwargs or {})
+    try:
+        changes = "frozen_at" in (_parameters(registered(task)) or {})
+    except (ValueError, ModuleNotFoundError):
+        return own
+    return {"frozen_at": steps, **own} if changes else own
+
+
 def drawn(task: Any, env_kwargs: Mapping[str, Any]) -> tuple[Any, Mapping[str, Any]]:
     """Return task and keyword arguments for a text file with a drawing of a grid; other tasks are unchanged.
 

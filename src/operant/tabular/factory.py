@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from operant import catalog
 from operant.envs import BatchEnv, FiniteEnv, for_evaluation, start, wrapped, wrappers
 from operant.envs.checking import check_users_environment
-from operant.envs.registry import make_single, specified
+from operant.envs.registry import frozen, make_single, specified
 from operant.envs.trial import try_wrappers
 from operant.envs.worlds.bandits import Bandit
 from operant.envs.worlds.mazes import ChangingMaze
@@ -48,6 +48,22 @@ class Experiment:
     settings: Settings
     mdp: MDP | None
 
+    @property
+    def evaluation_kwargs(self) -> dict[str, Any]:
+        """Keyword arguments of evaluation environments; a changing task stays as it is at this point of training."""
+        return frozen(self.settings.task, self.settings.env_kwargs, self.learner.consumed)
+
+    def evaluation_model(self) -> MDP | None:
+        """Return the model of evaluations: that of the task, or if the task changes, the one at this point of training.
+
+        It is None if there is none, or wrappers that apply in evaluations modify it.
+        """
+        own = self.evaluation_kwargs
+        wrapped_in = [] if self.env is None else wrappers(self.env)
+        if self.mdp is not None or own == self.settings.env_kwargs or any(one.in_evaluation for one in wrapped_in):
+            return self.mdp
+        return known_model(self.settings.task, own)
+
     def evaluate(
         self,
         episodes: int | None = None,
@@ -57,7 +73,8 @@ class Experiment:
     ) -> Evaluation:
         """Evaluate the greedy policies (for prediction, the given policy); equal policies get equal scores.
 
-        If the model is known and not too large (`operant.tabular.exact.may_compute`), the score is the exact expected
+        A task that changes over time is evaluated as it is at this point of training. If its model
+        is known and not too large (`operant.tabular.exact.may_compute`), the score is the exact expected
         return; otherwise it is sampled, with the same episodes at every call. Episodes are truncated
         at the lower limit of the task and the settings; `operant.tabular.evaluation.LONGEST_EPISODE` if there is none.
 
@@ -76,10 +93,11 @@ class Experiment:
         episodes = settings.evaluate_episodes if episodes is None else episodes
         if episodes < 1:
             raise ValueError(f"episodes must be at least 1, got {episodes}")
-        if _simulated(settings.task, self.mdp, backend or settings.env_backend):
-            assert self.mdp is not None  # noqa: S101 - a simulated task has a model
-            limit = step_limit(self.mdp.max_steps, settings.evaluate_max_steps)
-            return _in_model(self.mdp, learner.policy(), settings.seeds, episodes, limit)
+        mdp = self.evaluation_model()
+        if _simulated(settings.task, mdp, backend or settings.env_backend):
+            assert mdp is not None  # noqa: S101 - a simulated task has a model
+            limit = step_limit(mdp.max_steps, settings.evaluate_max_steps)
+            return _in_model(mdp, learner.policy(), settings.seeds, episodes, limit)
         rows = max(n for n in range(1, min(episodes, EVALUATION_ROWS) + 1) if episodes % n == 0)
         own = specified(settings.task, settings.env_kwargs).max_episode_steps
         env = enumerated(
@@ -88,7 +106,7 @@ class Experiment:
             rows=rows,
             purpose="evaluation",
             longest=step_limit(own, settings.evaluate_max_steps),
-            env_kwargs=settings.env_kwargs,
+            env_kwargs=self.evaluation_kwargs,
         )
         try:
             return evaluate_policy(
@@ -254,7 +272,8 @@ def _read_model(
     env = make_single(specified(task, env_kwargs))
     try:
         finite = isinstance(env.unwrapped, FiniteEnv) or tables.has_table(env)
-        if isinstance(env.unwrapped, Bandit | ChangingMaze) or not finite:
+        changes = isinstance(env.unwrapped, ChangingMaze) and env.unwrapped.frozen_at is None
+        if isinstance(env.unwrapped, Bandit) or changes or not finite:
             return None, None
         if not (of_users or tables.is_trusted(env)):
             return None, None

@@ -63,6 +63,19 @@ def test_the_count_can_be_set():
     assert env.grid is env.before
 
 
+@pytest.mark.parametrize("frozen_at", [1, 2])
+def test_a_frozen_maze_stays_as_it_is(frozen_at):
+    env = maze(change_at=2, frozen_at=frozen_at)
+    grid = env.before if frozen_at < 2 else env.after
+    assert env.grid is grid
+    env.reset(seed=0)
+    for _ in range(4):
+        env.step(DOWN)
+    env.reset(seed=1)
+    assert env.grid is grid
+    assert env.steps == frozen_at
+
+
 def test_a_change_at_step_0_is_there_from_the_start():
     env = maze(change_at=0)
     env.reset(seed=0)
@@ -98,3 +111,8 @@ def test_wrong_mazes_are_rejected(arguments, message):
     before, after, change_at = arguments
     with pytest.raises(ValueError, match=message):
         ChangingMaze(before, after, change_at=change_at)
+
+
+def test_a_negative_step_is_rejected():
+    with pytest.raises(ValueError, match="frozen_at must not be negative, got -1"):
+        maze(frozen_at=-1)

@@ -12,18 +12,27 @@ class ChangingMaze(GridWorld):
 
     Steps are counted over the life of the environment, across episodes. An agent in a cell that becomes a wall can
     leave it, so the same actions are feasible before and after. The option `"steps"` of `reset` sets the count, to
-    repeat an experiment. `grid`, `transitions` and `P` are the current ones.
+    repeat an experiment. With `frozen_at` the maze stays as it is after that number of steps: evaluations use the
+    maze that training has reached. `grid`, `transitions` and `P` are the current ones.
 
     Attributes:
         before: the first grid.
         after: the second grid.
         change_at: the number of steps until the change.
         steps: number of steps so far.
+        frozen_at: number of steps at which the count stays; None: it does not.
         models: transition models of the two grids.
     """
 
     def __init__(
-        self, before: str | Grid, after: str | Grid, *, change_at: int, render_mode: str | None = None, **settings: Any
+        self,
+        before: str | Grid,
+        after: str | Grid,
+        *,
+        change_at: int,
+        frozen_at: int | None = None,
+        render_mode: str | None = None,
+        **settings: Any,
     ) -> None:
         """Make the environment of two drawings of the same size.
 
@@ -31,6 +40,7 @@ class ChangingMaze(GridWorld):
             before: drawing of the first grid.
             after: drawing of the second one.
             change_at: number of steps before the change, not negative.
+            frozen_at: number of steps, not negative, at which the maze stays as it is; None: it changes.
             render_mode: "ansi", "rgb_array" or None.
             **settings: settings of both grids, as in `operant.envs.cells.Rules`.
 
@@ -38,8 +48,9 @@ class ChangingMaze(GridWorld):
             DrawingError: a drawing is wrong.
             ValueError: a setting is wrong, or the two grids differ in size or actions.
         """
-        if change_at < 0:
-            raise ValueError(f"change_at must not be negative, got {change_at}")
+        for name, steps in {"change_at": change_at, "frozen_at": frozen_at or 0}.items():
+            if steps < 0:
+                raise ValueError(f"{name} must not be negative, got {steps}")
         super().__init__(before, render_mode=render_mode, **settings)
         self.before: Grid = self.grid
         self.after = after if isinstance(after, Grid) else parse_grid(after, **settings)
@@ -48,10 +59,11 @@ class ChangingMaze(GridWorld):
                 f"the grids must have the same size and actions, got {self.before.shape} and {self.after.shape}, "
                 f"{self.before.rules.actions} and {self.after.rules.actions}"
             )
-        self.change_at, self.steps = change_at, 0
+        self.change_at, self.frozen_at, self.steps = change_at, frozen_at, frozen_at or 0
         ever_open = self.before.open | self.after.open
         self.models = tuple(grid_transitions(grid, also=ever_open) for grid in (self.before, self.after))
         self._use(self.models[0])
+        self._follow_the_count()
 
     def _follow_the_count(self) -> None:
         phase = int(self.steps >= self.change_at)
@@ -69,5 +81,5 @@ class ChangingMaze(GridWorld):
         """Take an action in the current maze."""
         self._follow_the_count()
         result = super().step(action)
-        self.steps += 1
+        self.steps += self.frozen_at is None
         return result
