@@ -124,3 +124,19 @@ def test_observations_are_normalized_by_all_up_to_the_last_gradient_step():
             before = torch.cat(seen[: (step + 1) // 4 * 4], 1).double()
             expected = (seen[0] - before.mean(1, keepdim=True)) / before.std(1, keepdim=True, correction=0)
             assert torch.allclose(env._scaled(seen[0]).double(), expected.clamp(-5, 5), atol=1e-3)
+
+
+@pytest.mark.parametrize("kind", [RandomDistillation, ForwardError, InverseCuriosity])
+def test_networks_and_normalization_statistics_belong_to_the_weights(kind):
+    first, other = sea(kind, rows=2, every=3), sea(kind, rows=2, every=3)
+    dive(first, [1, 0, 1] * 50)
+    names = {f"{which}.{name}" for which in ("scale", "moments") for name in ("count", "mean", "squares")}
+    names |= {"target", "predictor", "center", "factor"} | ({"inverse"} if kind is InverseCuriosity else set())
+    assert first.learned.keys() == {f"{kind.__name__}.{name}" for name in names}
+    for name, tensor in first.learned.items():
+        other.learned[name].copy_(tensor)
+    for env in (first, other):
+        env.reset()
+    assert not torch.equal(first.factor, torch.ones_like(first.factor))
+    again, expected = dive(other, [1])[0], dive(first, [1])[0]
+    assert again == pytest.approx(expected, rel=0.1), "not divided by the deviation of new statistics"

@@ -143,3 +143,13 @@ def test_the_best_of_a_run_is_named_like_a_folder_of_it(best):
     ]
     with pytest.raises(RunError, match="is not the folder of a run"):
         opened(path / "checkpoints" / "best")
+
+
+def test_the_best_weights_of_earlier_versions_without_some_statistics_are_kept(best):
+    earlier = Pupil([1.0, 1.0], [1.0, 1.0], consumed=10)
+    del earlier.learned["moments"]
+    best.offer(earlier, scored(5.0, -7.0))
+    best.offer(Pupil([2.0, 2.0], [2.0, 2.0], consumed=20), scored(4.0, -6.0))
+    kept = best.load()
+    assert kept.learned["parameters"].tolist() == [[1.0, 1.0], [2.0, 2.0]]
+    assert kept.learned["moments"].tolist() == [[[0.0, 0.0]]] * 2

@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 from operant import doors
 from operant.catalog.bonuses import BONUSES, ENTRY_POINTS, WEIGHT
 from operant.catalog.names import suggest
+from operant.control.reward_channels import REWARD
 from operant.runtime.settings import Settings
 
 C = TypeVar("C")
@@ -94,11 +95,16 @@ def with_bonuses(settings: Settings, config: C, texts: Iterable[str]) -> tuple[S
         texts: the bonuses (see `Named.of`).
 
     Raises:
-        ValueError: if there is no such bonus, or two have the same channel.
+        ValueError: if there is no such bonus, two have the same channel, or one has that of the task's reward.
     """
     has_channels = "reward_channels" in {field.name for field in fields(config)}  # pyright: ignore[reportArgumentType]
     channels: set[str] = set()
     for bonus in map(Named.of, texts):
+        if bonus.channel == REWARD:
+            raise ValueError(
+                f"channel={REWARD!r} of a bonus is the channel of the task's reward: leave it out, or choose another "
+                "name, such as channel='second'"
+            )
         if bonus.channel in channels:
             raise ValueError(f"two bonuses have the channel {bonus.channel!r}: rename one, such as channel='second'")
         channels.add(bonus.channel)

@@ -80,6 +80,20 @@ class Bonus(Wrapper):
         self.features = Features.of(env.observation_space, env.action_space)
         self._deferred: list[tuple[Taken, Tensor]] | None = None
 
+    @property
+    def learned(self) -> dict[str, Tensor]:
+        """The tensors that belong to the weights, `[S, ...]` by name, with statistics of a normalized bonus."""
+        return super().learned | (self._named(moments=self.moments) if self.gamma is not None else {})
+
+    def _named(self, **statistics: Moments) -> dict[str, Tensor]:
+        """Return the tensors of statistics by name."""
+        kind = type(self).__name__
+        return {
+            f"{kind}.{which}.{name}": getattr(moments, name)
+            for which, moments in statistics.items()
+            for name in Moments.NAMES
+        }
+
     def start(self, seeds: Sequence[int]) -> None:
         """Create the running statistics."""
         self.shape = len(seeds), self.rows // len(seeds)
@@ -249,7 +263,7 @@ class HashedCounts(_Visits):
         gamma: float | None = None,
     ) -> None:
         self.bits = bits
-        require(self, bits="[1, 24]")
+        require(self, bits="an integer in [1, 24]")
         super().__init__(env, channel, mixed=mixed, gamma=gamma)
 
     def start(self, seeds: Sequence[int]) -> None:
@@ -295,7 +309,7 @@ class Episodic(Bonus):
         gamma: float | None = None,
     ) -> None:
         self.capacity = capacity
-        require(self, capacity="[1, inf)")
+        require(self, capacity="an integer in [1, inf)")
         super().__init__(env, channel, mixed=mixed, gamma=gamma)
 
     def start(self, seeds: Sequence[int]) -> None:

@@ -50,7 +50,7 @@ class _Prediction(Bonus):
 
     WINDOW = ("observed", "counted", "waiting")
     STATE = (*Bonus.STATE, "scale", "center", "factor", "target", "predictor", "optimizer", *WINDOW)
-    LEARNED = ("target", "predictor")
+    LEARNED = ("target", "predictor", "center", "factor")
 
     def __init__(
         self,
@@ -65,7 +65,8 @@ class _Prediction(Bonus):
         gamma: float | None = 0.99,
     ) -> None:
         self.width, self.outputs, self.every, self.learning_rate = width, outputs, every, learning_rate
-        require(self, width="[1, inf)", outputs="[1, inf)", every="[1, inf)", learning_rate="(0, inf)")
+        positive = "an integer in [1, inf)"
+        require(self, width=positive, outputs=positive, every=positive, learning_rate="(0, inf)")
         super().__init__(env, channel, mixed=mixed, gamma=gamma)
 
     def start(self, seeds: Sequence[int]) -> None:
@@ -89,6 +90,11 @@ class _Prediction(Bonus):
         self.counted = torch.ones(self.shape[0], rows, device=self.device)
         self.waiting = 0
         self._bound: dict[str, tuple[Tensor, Layers]] = {}
+
+    @property
+    def learned(self) -> dict[str, Tensor]:
+        """The tensors that belong to the weights, `[S, ...]` by name, with statistics of observations and bonuses."""
+        return super().learned | self._named(scale=self.scale)
 
     def _layers(self, network: StackedMLP, name: str) -> Layers:
         """Return the layers of a network by name, sliced once instead of at every step."""

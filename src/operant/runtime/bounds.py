@@ -47,6 +47,7 @@ NonNegativeFloat = Annotated[float, Interval("[0, inf)")]
 UnitFloat = Annotated[float, Interval("[0, 1]")]
 
 _FINITE = Interval("(-inf, inf)")
+_INTEGER = "an integer in "
 
 
 def require(config: Any, **bounds: str | Sequence[str | None]) -> None:
@@ -58,8 +59,9 @@ def require(config: Any, **bounds: str | Sequence[str | None]) -> None:
 
     Args:
         config: a dataclass; for other classes only `bounds` are checked.
-        **bounds: additional bounds by name of the field: an interval, which may depend on other fields, followed by
-            `" or None"` if None is allowed; or a list of strings.
+        **bounds: additional bounds by name of the field: an interval, which may depend on other fields, after
+            `"an integer in "` if only integers are allowed, and followed by `" or None"` if None is allowed; or a list
+            of strings.
 
     Raises:
         ValueError: a value has another type or is out of bounds; the message contains field, value and bounds.
@@ -69,8 +71,9 @@ def require(config: Any, **bounds: str | Sequence[str | None]) -> None:
     for name, bound in bounds.items():
         value = getattr(config, name)
         if isinstance(bound, str):
-            interval = Interval(bound.removesuffix(" or None"))
-            rule = _Rule(interval=interval, many=isinstance(value, tuple), optional=bound.endswith(" or None"))
+            interval = Interval(bound.removesuffix(" or None").removeprefix(_INTEGER))
+            many, whole = isinstance(value, tuple), bound.startswith(_INTEGER)
+            rule = _Rule(interval=interval, whole=whole, many=many, optional=bound.endswith(" or None"))
         else:
             rule = _Rule(words=tuple(bound))
         rule.check(name, value)

@@ -167,7 +167,7 @@ def load_best_weights(run: Run, experiment: Experiment) -> tuple[int, ...]:
     consumed: list[int] = []
     for learner, best in best_weights_of(run, experiment) or [(experiment.learner, Best(run))]:
         best_policy = best.load()
-        load_weights(learner, best_policy.learned)
+        load_weights(learner, {**learner.learned, **best_policy.learned})  # earlier versions saved fewer statistics
         consumed += [int(number) for number in best_policy.consumed]
     if isinstance(experiment, SeparateWeights):
         for weights in experiment.weights:
@@ -181,5 +181,6 @@ def _chosen(better: Tensor, new: BestPolicy, old: BestPolicy) -> BestPolicy:
     def choose(left: Tensor, right: Tensor) -> Tensor:
         return torch.where(better.view(-1, *[1] * (left.dim() - 1)), left, right)
 
-    learned = {name: choose(tensor, old.learned[name]) for name, tensor in new.learned.items()}
+    # Earlier versions saved no statistics of bonuses, which policies do not use.
+    learned = {name: choose(tensor, old.learned.get(name, tensor)) for name, tensor in new.learned.items()}
     return BestPolicy(learned, choose(new.scores, old.scores), choose(new.consumed, old.consumed))
