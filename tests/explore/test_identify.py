@@ -57,6 +57,28 @@ def test_without_noise_the_parameters_are_exact():
         assert found.estimate[name] == pytest.approx(value, rel=1e-5)  # observations are in float32
 
 
+def test_long_windows_begin_from_the_solution_of_short_ones(caplog):
+    """Alone, a fit of whole episodes of 199 steps stops in a local minimum at 1.19."""
+    recorded = record("Pendulum-v1", 0, episodes=5, steps=199, m=1.3)
+    found = identify("Pendulum-v1", recorded, ["m"], window=199)
+    assert found.estimate["m"] == pytest.approx(1.3, rel=2e-3)
+    np.testing.assert_allclose(found.noise, 0.01, rtol=0.15)
+    assert "local minimum" not in caplog.text
+
+
+def test_the_weights_of_the_components_do_not_depend_on_an_early_stop():
+    found = identify("Pendulum-v1", record("Pendulum-v1", 0, episodes=20, steps=200, m=1.3), ["m"])
+    np.testing.assert_allclose(found.noise, 0.01, rtol=0.15)
+
+
+def test_long_windows_of_a_system_with_process_noise_cause_a_warning(caplog):
+    recorded = record("Pendulum-v1", 0, episodes=3, steps=40, m=1.3)
+    draw = torch.Generator().manual_seed(0)
+    recorded.actions.add_(torch.randn(recorded.actions.shape, generator=draw))  # as if recorded without the noise
+    identify("Pendulum-v1", recorded, ["m"], window=40)
+    assert "the residuals of windows of 40 actions are up to" in caplog.text
+
+
 def test_a_single_window_is_enough():
     found = identify("Pendulum-v1", record("Pendulum-v1", 3, episodes=1, steps=10, m=1.3), ["m"])
     assert found.contains({"m": 1.3})

@@ -8,8 +8,11 @@ of the parameters, with the inverse of the Gauss-Newton matrix as its covariance
 tensor environments; `identify_mujoco` has another optimizer and a sampler for MuJoCo.
 """
 
+import logging
 from collections.abc import Mapping, Sequence
+from copy import copy
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 from scipy import special  # pyright: ignore[reportMissingTypeStubs] - SciPy has none
@@ -20,11 +23,19 @@ from operant.explore.identify_mujoco import WINDOW_WITH_CONTACTS, identify_mujoc
 from operant.explore.shooting import Fit, Trajectories, windows
 from operant.tensors import floats, linalg, rows_of_floats
 
+logger = logging.getLogger(__name__)
+
 DIFFERENCE = 1e-5
 """Step of the central differences, in the logarithm of a parameter and in the scale of a component of the state."""
 
 WINDOW = 10
 """Default number of actions per window in a tensor environment."""
+
+SUSPICIOUS = 2.0
+"""Ratio of the residuals of long and short windows from which on there is a warning."""
+
+ROUNDING = 1e-6
+"""Residuals below this part of the standard deviation of an observation count as rounding errors."""
 
 MOST_ROUNDS = 100
 """Maximum number of Levenberg-Marquardt steps; about ten are typical."""
@@ -102,26 +113,67 @@ def identify(task: str, trajectories: Trajectories, names: Sequence[str], *, win
         mean, covariance, fit = identify_mujoco(task, single, trajectories, names, window)
         return Posterior(task, tuple(names), mean, covariance, fit.scale, fit.freedom, dict.fromkeys(names, 1.0))
     problem = _Problem(task, trajectories, tuple(names), window)
-    logs, starts = problem.nominal, problem.starts
-    scale, damping = problem.spread, 1e-3
+    found = _solution(problem, trajectories, window)
+    nominal = dict(zip(names, floats(problem.nominal.exp()), strict=True))
+    covariance = found.fit.covariance(problem.names)
+    return Posterior(task, problem.names, found.logs, covariance, found.scale, found.fit.freedom, nominal)
+
+
+class _Solution(NamedTuple):
+    """Logarithms of the parameters, start states, standard deviation of the residuals, and the fit at them."""
+
+    logs: Tensor
+    starts: Tensor
+    scale: Tensor
+    fit: Fit
+
+
+def _solution(problem: "_Problem", trajectories: Trajectories, window: int) -> _Solution:
+    """Return the solution of a problem; long windows begin from that of short ones.
+
+    The residuals of long windows have many local minima. So the parameters are first those of windows of `WINDOW`
+    actions, and then the windows grow by half until they have their full length. It warns if the residuals grow, too.
+    """
+    if window <= WINDOW:
+        return _minimized(problem, problem.nominal, problem.starts, problem.spread)
+    short = _Problem(problem.env.task, trajectories, problem.names, WINDOW)
+    found = first = _minimized(short, short.nominal, short.starts, short.spread)
+    starts, size = problem.starts, WINDOW
+    while size < window:
+        found = _minimized(problem.cropped(size), found.logs, starts, found.scale)
+        starts, size = found.starts, size + (size + 1) // 2
+    found = _minimized(problem, found.logs, starts, found.scale)
+    growth = found.scale / first.scale.maximum(ROUNDING * problem.spread)
+    if growth.max() > SUSPICIOUS:
+        logger.warning(
+            "the residuals of windows of %d actions are up to %.3g times those of windows of %d: the fit has stopped "
+            "in a local minimum, or the simulator does not follow the real system for that long, so estimates are "
+            "biased and intervals too narrow; choose a smaller window (--window %d)",
+            *(window, growth.max().item(), WINDOW, WINDOW),
+        )
+    return found
+
+
+def _minimized(problem: "_Problem", logs: Tensor, starts: Tensor, scale: Tensor) -> _Solution:
+    """Minimize the squared residuals by Levenberg-Marquardt steps, from parameters `logs [P]` and `starts [W, D]`."""
+    damping = 1e-3
     fit = problem.linearized(logs, starts, scale)
     for _ in range(MOST_ROUNDS):
         by_logs, by_starts = fit.step(damping)
         trial = problem.linearized(logs + by_logs, starts + by_starts, scale)
-        if not trial.cost <= fit.cost:
+        gained = 0.0
+        if trial.cost <= fit.cost:
+            logs, starts, damping = logs + by_logs, starts + by_starts, damping / 10
+            gained, fit = 1 - trial.cost / max(fit.cost, 1e-300), trial
+        elif damping <= 1e12:
             damping *= 10
-            if damping > 1e12:
-                break
             continue
-        logs, starts, damping = logs + by_logs, starts + by_starts, damping / 10
-        gained, fit = 1 - trial.cost / fit.cost, trial
         if gained < 1e-4:  # near the solution at this scale: weight the components by their residuals
-            before, scale = scale, fit.rest_deviation()
+            before, scale, damping = scale, fit.rest_deviation(), min(damping, 1e-3)
             fit = problem.linearized(logs, starts, scale)
             if (scale / before - 1).abs().max() < 1e-3 and gained < 1e-9:
                 break
-    nominal = dict(zip(names, floats(problem.nominal.exp()), strict=True))
-    return Posterior(task, problem.names, logs, fit.covariance(problem.names), scale, fit.freedom, nominal)
+    return _Solution(logs, starts, scale, fit)
 
 
 class _Problem:
@@ -156,6 +208,13 @@ class _Problem:
             )
         if bad := [name for name in self.names if not probe.parameters[name] > 0]:
             raise ValueError(f"{bad[0]} is not positive in {probe.task}, so its logarithm cannot be identified")
+
+    def cropped(self, size: int) -> "_Problem":
+        """Return the problem with the first `size` actions of every window."""
+        short = copy(self)
+        short.observed, short.seen = self.observed[:, : size + 1], self.seen[:, : size + 1]
+        short.actions = self.actions[:, :size]
+        return short
 
     def linearized(self, logs: Tensor, starts: Tensor, scale: Tensor) -> Fit:
         """Return the residuals at parameters `logs [P]` and `starts [W, D]`, and their central differences."""
