@@ -9,7 +9,7 @@ from gymnasium import spaces
 
 from operant import catalog
 from operant.control.compatibility import require_suitable, suitable
-from operant.envs import make
+from operant.envs import make, wrapped
 from operant.runtime.settings import Settings
 
 BYTES = spaces.Box(0, 255, (9, 9), np.uint8)
@@ -173,3 +173,11 @@ def test_an_error_names_algorithm_task_and_a_fix(task, algorithm, seen, actions,
 def test_suitable_environments_pass():
     require_suitable(make("CartPole-v1", 1, [0]), "dqn")
     require_suitable(make("Pendulum-v1", 1, [0]), "sac")
+
+
+def test_a_wrapper_of_a_board_game_is_named_as_the_obstacle():
+    env = wrapped(make("operant/TicTacToe-v0", 1, (0,)), ["operant.explore:HashedCounts(bits=4)"])
+    with pytest.raises(ValueError, match="have HashedCounts; leave out --bonus and --wrapper") as raised:
+        require_suitable(env, "alphazero")
+    assert "choose one of" not in str(raised.value)
+    env.close()

@@ -104,7 +104,7 @@ def test_unsuitable_tasks_and_options_are_rejected():
         experiment("ucb1", TASKS[0], env_backend="gymnasium")
     with pytest.raises(ValueError, match="runs only on the CPU"):
         experiment("ucb1", TASKS[0], device="cuda")
-    with pytest.raises(ValueError, match="KLUCB is for Bernoulli rewards"):
+    with pytest.raises(ValueError, match="kl-ucb is for Bernoulli rewards"):
         experiment("kl-ucb", TASKS[0])
     made = experiment("ucb1", TASKS[0])
     with pytest.raises(ValueError, match="episodes must be at least 1, got 0"):

@@ -10,6 +10,7 @@ from operant.envs import BatchEnv, Features, is_picture
 from operant.envs.features import MASK
 from operant.envs.spaces import is_dict, members
 from operant.envs.worlds.games import BOARD_GAMES, rules_of
+from operant.envs.wrapper import unwrapped, wrappers
 from operant.nets import is_bounded, is_continuous
 
 LARGEST_TABLE = 10**6
@@ -132,6 +133,13 @@ def _looking_at(algorithm: Algorithm, env: BatchEnv, features: Features) -> Obst
 
 
 def _planning(algorithm: Algorithm, env: BatchEnv) -> Obstacle | None:
+    if algorithm.model == "known" and wrappers(env) and rules_of(unwrapped(env)) is not None:
+        names = ", ".join(type(wrapper).__name__ for wrapper in wrappers(env))
+        return Obstacle(
+            f"plans with the rules of {env.task}, which do not contain the changes by wrappers, but its environments have "
+            f"{names}",
+            "leave out --bonus and --wrapper",
+        )
     if algorithm.model == "known" and rules_of(env) is None:
         games = ", ".join(BOARD_GAMES)
         return Obstacle(f"needs the rules of a board game, got {env.task}: choose one of {games}", "")

@@ -1,8 +1,9 @@
 """Potential-based reward shaping (Ng, Harada and Russell 1999), which preserves optimal policies.
 
 A potential Φ estimates the value of a state. The difference `γ Φ(s') - Φ(s)` (`operant.ops.potential_shaping`) is added
-to the rewards. Its discounted sum over an episode is -Φ of the first state, so cycles have no benefit, as they can have
-with other bonuses.
+to the rewards. Its discounted sum over an episode that terminates is -Φ of the first state, so cycles have no benefit,
+as they can have with other bonuses. An episode that is truncated after T steps adds `γ^T Φ` of its last state, which
+the bootstrapped value of that state contains with the opposite sign.
 """
 
 import logging

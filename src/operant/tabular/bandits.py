@@ -226,6 +226,7 @@ class BanditLearner(Resumable):
     CATALOG: ClassVar[Mapping[str, Any]] = {"package": "tabular", "family": "bandit", "actions": ("discrete",)}
 
     config: Any
+    FOR_NORMAL_REWARDS: ClassVar[str] = "another strategy, such as ucb1"
     run: ClassVar[Kernel]
     learns_values: ClassVar[bool] = True
     learns_action_values: ClassVar[bool] = True
@@ -238,7 +239,10 @@ class BanditLearner(Resumable):
             raise ValueError(f"budget must be at least 1 pull, got {budget}")
         self.config, self.arms, self.seeds, self.budget, self.consumed = config, arms, list(seeds), budget, 0
         if self.needs_bernoulli() and not arms.bernoulli:
-            raise ValueError(f"{self.called()} is for Bernoulli rewards, but these are normal")
+            raise ValueError(
+                f"{self.called()} is for Bernoulli rewards of 0 or 1, but these are normal: use {self.FOR_NORMAL_REWARDS}, "
+                "or a task such as operant/BernoulliBandit-v0"
+            )
         self.rule: Any = self.make_rule()
         self.pulls = Pulls.new(self.seeds, arms.means.shape[1], self.initial_estimate())
         self._player = Player(self)

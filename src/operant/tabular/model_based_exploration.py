@@ -3,14 +3,15 @@
 Both count outcomes, and act greedily with respect to an optimistic model:
 
     R-max (Brafman and Tennenholtz 2002, JMLR 3)    an action tried fewer than m times has the maximal value
-    MBIE-EB (Strehl and Littman 2008, JCSS 74)      Q(s, a) = r̂ + γ Σ P̂ max Q + β / sqrt(N(s, a))
+    MBIE-EB (Strehl and Littman 2008, JCSS 74)      Q(s, a) = r̂ + γ Σ P̂ max Q + β R / sqrt(N(s, a))
 
 Unlike ε-greedy exploration, they plan paths to unknown states, so the number of steps that they need is polynomial in
 the number of states, not exponential.
 
-MBIE-EB clips values at `reward_max / (1 - gamma)`; in R-max known actions have the values of the estimated model.
+R is `reward_max`, and β is in units of it (in the paper, in units of reward). MBIE-EB clips values at `reward_max / (1 - gamma)`; in R-max known actions have the values of the estimated model.
 
-What differs: R-max plans when a pair becomes known, MBIE-EB after every step, both by Gauss-Seidel value iteration
+What differs: known pairs of R-max continue to count outcomes, and their estimates change with the next plan, whereas
+the paper estimates them from their first m outcomes; R-max plans when a pair becomes known, MBIE-EB after every step, both by Gauss-Seidel value iteration
 from the previous values until no value changes by more than `tolerance`; episodes may end; ties are broken
 at random.
 """
@@ -74,7 +75,7 @@ class MBIEEBConfig(OptimismConfig):
     """Hyperparameters of MBIE-EB."""
 
     bonus_coef: NonNegativeFloat = 0.1
-    """β of the bonus `β / sqrt(N)`, in units of `reward_max`. Higher explores longer."""
+    """β of the bonus `β * reward_max / sqrt(N)`, so in units of `reward_max`. Higher explores longer."""
 
 
 PRESETS: Mapping[str, Mapping[str, Any]] = {
@@ -96,7 +97,7 @@ class OptimismRule(NamedTuple):
         known: tries below which an action has the value `value_max`.
         value_max: the maximum value.
         clips: whether to clip values at it; R-max does not clip those of known actions.
-        beta: scale of the bonus.
+        beta: scale of the bonus, in units of reward.
         always: whether to plan after every step; otherwise when an action becomes known.
         tolerance: maximum change of a value at which planning stops.
     """

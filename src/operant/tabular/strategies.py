@@ -229,6 +229,10 @@ class KLUCB(BanditLearner):
     rule: UCBRule
     run = run_kl_ucb
 
+    def called(self) -> str:
+        """Return the name of the strategy for messages."""
+        return "kl-ucb"
+
     def needs_bernoulli(self) -> bool:
         """Return True: the index requires Bernoulli rewards."""
         return True

@@ -111,6 +111,7 @@ class Thompson(BanditLearner):
 
     config: ThompsonConfig
     rule: PriorRule
+    FOR_NORMAL_REWARDS = "the prior gaussian"
 
     @property
     def prior(self) -> str:
@@ -121,7 +122,7 @@ class Thompson(BanditLearner):
 
     def called(self) -> str:
         """Return the name of the strategy for messages."""
-        return f"Thompson sampling with a {self.prior} prior"
+        return f"thompson with the prior {self.prior}"
 
     def needs_bernoulli(self) -> bool:
         """Return whether rewards must be Bernoulli, as for the beta prior."""
