@@ -146,7 +146,7 @@ def test_a_gradient_bandit_shows_no_values():
 def test_arms_with_rewards_other_than_0_and_1_are_rejected():
     with pytest.raises(
         ValueError,
-        match="kl-ucb is for Bernoulli rewards .* but these are normal: use another strategy, such as ucb1, or a",
+        match=r"kl-ucb is for Bernoulli rewards .* but these are normal: use another strategy, such as ucb1, or a",
     ):
         KLUCB(KLUCBConfig(), Arms.normal([0.1, 0.2]), seeds=(0,))
 

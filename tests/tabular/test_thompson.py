@@ -85,7 +85,7 @@ def test_with_normal_arms_it_beats_epsilon_greedy():
 
 def test_a_beta_prior_of_normal_arms_is_rejected():
     with pytest.raises(
-        ValueError, match="thompson with the prior beta is for Bernoulli rewards .*: use the prior gaussian, or"
+        ValueError, match=r"thompson with the prior beta is for Bernoulli rewards .*: use the prior gaussian, or"
     ):
         Thompson(ThompsonConfig(prior="beta"), Arms.normal([0.1, 0.2]), seeds=(0,))
 

@@ -136,8 +136,8 @@ def _planning(algorithm: Algorithm, env: BatchEnv) -> Obstacle | None:
     if algorithm.model == "known" and wrappers(env) and rules_of(unwrapped(env)) is not None:
         names = ", ".join(type(wrapper).__name__ for wrapper in wrappers(env))
         return Obstacle(
-            f"plans with the rules of {env.task}, which do not contain the changes by wrappers, but its environments have "
-            f"{names}",
+            f"plans with the rules of {env.task}, which do not contain the changes by wrappers, but its environments "
+            f"have {names}",
             "leave out --bonus and --wrapper",
         )
     if algorithm.model == "known" and rules_of(env) is None:

@@ -240,8 +240,8 @@ class BanditLearner(Resumable):
         self.config, self.arms, self.seeds, self.budget, self.consumed = config, arms, list(seeds), budget, 0
         if self.needs_bernoulli() and not arms.bernoulli:
             raise ValueError(
-                f"{self.called()} is for Bernoulli rewards of 0 or 1, but these are normal: use {self.FOR_NORMAL_REWARDS}, "
-                "or a task such as operant/BernoulliBandit-v0"
+                f"{self.called()} is for Bernoulli rewards of 0 or 1, but these are normal: use "
+                f"{self.FOR_NORMAL_REWARDS}, or a task such as operant/BernoulliBandit-v0"
             )
         self.rule: Any = self.make_rule()
         self.pulls = Pulls.new(self.seeds, arms.means.shape[1], self.initial_estimate())

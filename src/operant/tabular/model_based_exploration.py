@@ -8,12 +8,13 @@ Both count outcomes, and act greedily with respect to an optimistic model:
 Unlike ε-greedy exploration, they plan paths to unknown states, so the number of steps that they need is polynomial in
 the number of states, not exponential.
 
-R is `reward_max`, and β is in units of it (in the paper, in units of reward). MBIE-EB clips values at `reward_max / (1 - gamma)`; in R-max known actions have the values of the estimated model.
+R is `reward_max`, and β is in units of it (in the paper, in units of reward). MBIE-EB clips values at
+`reward_max / (1 - gamma)`; in R-max known actions have the values of the estimated model.
 
 What differs: known pairs of R-max continue to count outcomes, and their estimates change with the next plan, whereas
-the paper estimates them from their first m outcomes; R-max plans when a pair becomes known, MBIE-EB after every step, both by Gauss-Seidel value iteration
-from the previous values until no value changes by more than `tolerance`; episodes may end; ties are broken
-at random.
+the paper estimates them from their first m outcomes; R-max plans when a pair becomes known, MBIE-EB after every step,
+both by Gauss-Seidel value iteration from the previous values until no value changes by more than `tolerance`; episodes
+may end; ties are broken at random.
 """
 
 import logging
