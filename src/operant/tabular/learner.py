@@ -113,7 +113,7 @@ class TabularLearner(DeclaredState):
         if budget < 1:
             raise ValueError(f"budget must be at least 1 environment step, got {budget}")
         self.config, self.seeds, self.budget, self.consumed = config, list(seeds), budget, 0
-        self.world = World.new(self.seeds)
+        self.world: World = World.new(self.seeds)
         self.model: Model | None = None
         self.env: BatchEnv | None = None
         if isinstance(source, MDP):
