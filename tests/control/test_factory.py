@@ -340,11 +340,9 @@ def test_evaluations_are_played_in_the_wrappers_that_hold_there():
     act = plain.learner.act
 
     class Same:
-        consumed = 0
-
         """Policy that negates observations again."""
 
-        device = plain.learner.device
+        device, consumed = plain.learner.device, 0
 
         def act(self, obs, memory, noise):
             return act(-obs, memory, noise)
