@@ -133,7 +133,7 @@ def known_model(trained: "Trained") -> "MDP":
     )
     if trained.run.entry.package == "language":
         raise ValueError(f"{fault}: leave it out")
-    env = gymnasium.make(settings.task, **getattr(trained.experiment, "evaluation_kwargs", settings.env_kwargs))
+    env = gymnasium.make(settings.task, **trained.evaluation_kwargs)
     try:
         bare: Any = env.unwrapped
         if isinstance(bare, BoardGameEnv):

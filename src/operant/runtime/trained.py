@@ -1,5 +1,6 @@
 """A run and its trained policies: `Trained`."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from numbers import Integral
@@ -147,6 +148,11 @@ class Trained(LearnedTables):
         if isinstance(self.experiment, Collecting):
             return self.experiment.device
         return self.experiment.learner.device
+
+    @property
+    def evaluation_kwargs(self) -> Mapping[str, Any]:
+        """Keyword arguments of evaluation environments; a changing task stays as it is at this point of training."""
+        return getattr(self.experiment, "evaluation_kwargs", self.run.settings.env_kwargs)
 
     @property
     def wrappers(self) -> list[Wrapper]:

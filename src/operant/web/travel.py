@@ -110,7 +110,7 @@ class _Open:
             "index": seed_index,
             "noise": (lambda: policy.noise(1, stream)) if sample else None,
             "max_steps": MOST_STEPS,
-            "env_kwargs": getattr(self.trained.experiment, "evaluation_kwargs", settings.env_kwargs),
+            "env_kwargs": self.trained.evaluation_kwargs,
             "device": self.trained.device,
             "wrappers": self.trained.wrappers,
             "describe": learner.describe if isinstance(learner, Describing) else None,
