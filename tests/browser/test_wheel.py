@@ -153,6 +153,7 @@ def test_the_app_serves_the_documentation(browser, installed, site, tmp_path):
         read.keyboard.press("g")
         read.keyboard.press("d")
         expect(read).to_have_url(f"{server.address}/docs/")
+        expect(read.get_by_role("heading", name="A page")).to_be_visible()  # before, the page may not have a body
         read.evaluate("fetch('/api/about', { method: 'POST' }).catch(() => document.body.dataset.rejected = 1)")
         expect(read.locator("body[data-rejected]")).to_be_attached()  # scripts of the site cannot call the app
         assert [text for text in said if "/api/about" not in text] == []

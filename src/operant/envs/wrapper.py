@@ -64,6 +64,13 @@ class Wrapper(DeclaredState):
                 per seed (`operant.streams.torch_generator(seed, "my wrapper")`).
         """
 
+    def check_config(self, config: object) -> None:
+        """Check the configuration of the algorithm that trains in these environments; called once, before training.
+
+        Args:
+            config: configuration of the algorithm, such as `operant.control.ppo.PPOConfig`.
+        """
+
     def observation(self, obs: Tree) -> Tree:
         """Transform observations `[S*M, ...]`, with M per seed, for the policy, without learning from them."""
         return obs

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from operant import doors, ops
 from operant.envs.base import BatchEnv, Step, Tree
-from operant.envs.wrapper import ENTRY_POINTS, Wrapper, wrappers
+from operant.envs.wrapper import ENTRY_POINTS, Wrapper
 from operant.mdp.model import MDP
 from operant.state import State
 from operant.tensors import from_numpy
@@ -53,6 +53,16 @@ class Shaping(Wrapper):
     @abstractmethod
     def potential(self, obs: Tree) -> Tensor:
         """Return the potentials `[B]` of observations `[B, ...]`; not called for terminal states."""
+
+    def check_config(self, config: object) -> None:
+        """Log a warning if the algorithm has another discount than this wrapper."""
+        gamma = getattr(config, "gamma", None)
+        if gamma is not None and gamma != self.gamma:
+            logger.warning(
+                "gamma of the wrapper %s is %s, but that of the algorithm is %s, so the shaped rewards may change the "
+                "optimal policies: set both to the same value, as in --gamma %s",
+                *(type(self).__name__, self.gamma, gamma, self.gamma),
+            )
 
     def reset(self, seeds: Sequence[int] | None = None) -> Tree:
         """Start episode 0 of every environment."""
@@ -96,22 +106,6 @@ def is_shaping(name: str) -> bool:
     make = doors.Call.of(name).load(expected="a class derived from operant.envs.Wrapper", group=ENTRY_POINTS)
     kind = getattr(make, "func", make)
     return isinstance(kind, type) and issubclass(kind, Shaping)
-
-
-def warn_of_discounts(env: BatchEnv, gamma: float | None) -> None:
-    """Log a warning for each shaping wrapper with another discount than the algorithm.
-
-    Args:
-        env: environments.
-        gamma: discount of the algorithm; None if it has none.
-    """
-    for wrapper in wrappers(env):
-        if isinstance(wrapper, Shaping) and gamma is not None and wrapper.gamma != gamma:
-            logger.warning(
-                "gamma of the wrapper %s is %s, but that of the algorithm is %s, so the shaped rewards may change the "
-                "optimal policies: set both to the same value, as in --gamma %s",
-                *(type(wrapper).__name__, wrapper.gamma, gamma, wrapper.gamma),
-            )
 
 
 def shaped(mdp: MDP, potential: ArrayLike, *, gamma: float) -> MDP:
