@@ -106,7 +106,10 @@ def test_actions_may_be_sampled(answer, cli, run, spoken):
     assert status == 2
     assert "--sample is for deep control" in err
     assert "--samples 8 samples answers" in err
-    assert cli("evaluate", run, "--sample", "--exact")[0] == 2
+    status, _, err = cli("evaluate", run, "--sample", "--exact")
+    assert status == 2
+    assert "--exact is for greedy policies, and --sample for sampled actions" in err
+    assert "Actions are sampled." in cli("evaluate", run, "--episodes", 2, "--sample")[1]
 
 
 def test_samples_are_for_language_models(cli, run):

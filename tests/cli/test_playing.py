@@ -7,6 +7,7 @@ import pytest
 import operant
 from operant.envs.tensor.board_games import BoardGame
 from operant.envs.tensor.solved_games import SolvedGame
+from operant.runtime.metrics import read_records
 
 SMALL = {"num_envs": 8, "num_steps": 8, "simulations": 8, "gradient_steps": 2, "batch_size": 16, "hidden_sizes": (16,)}
 
@@ -85,3 +86,31 @@ def test_mistakes_are_counted(cli, run):
     status, out, _ = cli("evaluate", run, "--exact", "--episodes", 4)
     assert "Against the exact solution of the game" in out
     assert f"{found['mistakes'][1]}" in out
+
+
+def test_searches_may_have_other_numbers_of_simulations(cli, run, monkeypatch):
+    status, out, _ = cli("evaluate", run, "--exact", "--episodes", 4, "--simulations", 0, "--json")
+    assert status == 0
+    found = json.loads(out)
+    learner = operant.load(run).experiment.learner
+    solved = SolvedGame(BoardGame.tic_tac_toe())
+    assert found["simulations"] == 0
+    assert found["mistakes"] == [learner.certify(solved, seed, 0).mistakes for seed in range(2)]
+    assert found["mistakes"] != [learner.certify(solved, seed).mistakes for seed in range(2)]
+    assert read_records(run / "eval" / "final.jsonl")[-1]["simulations"] == 0
+    typed(monkeypatch, *map(str, list(range(1, 10)) * 3))
+    searched = []
+    monkeypatch.setattr(type(learner), "search_with", lambda self, simulations: searched.append(simulations))
+    assert cli("play", run, "--simulations", 64)[0] == 0
+    assert searched == [64]
+
+
+def test_wrong_simulations_are_rejected(cli, run, tmp_path):
+    for command in ("evaluate", "play"):
+        status, _, err = cli(command, run, "--simulations", -1)
+        assert status == 2
+        assert "simulations must be at least 0, got -1" in err
+    operant.train("q-learning", "FrozenLake-v1", seeds=1, budget=100, run=tmp_path / "lake", progress="silent")
+    status, _, err = cli("evaluate", tmp_path / "lake", "--simulations", 8)
+    assert status == 2
+    assert "--simulations is for alphazero and muzero, got a run of q-learning" in err

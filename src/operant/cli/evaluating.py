@@ -1,7 +1,7 @@
 """`operant evaluate`."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
@@ -60,6 +60,9 @@ class EvaluateOptions(Opening):
     and in the positions that it can reach in either seat against any opponent. Finite MDPs: report the suboptimality
     of each seed's greedy policy, V* - V^π, at the start and its maximum over states."""
 
+    simulations: int | None = None
+    """For AlphaZero and MuZero: simulations of each search; 0 uses the network alone. Default: as in training."""
+
     gamma: float | None = None
     """Discount factor of --exact in a finite MDP. Default: the run's."""
 
@@ -77,10 +80,12 @@ class EvaluateOptions(Opening):
             raise ValueError(f"samples must be at least 0, got {self.samples}")
         if self.require is not None and math.isnan(self.require):
             raise ValueError("require must be a number that scores can be compared with, got nan")
+        if self.simulations is not None and self.simulations < 0:
+            raise ValueError(f"simulations must be at least 0, got {self.simulations}")
         if self.gamma is not None and not (self.exact and 0 <= self.gamma <= 1):
             raise ValueError(f"gamma must lie between 0 and 1, and requires --exact, got {self.gamma}")
         if self.sample and self.exact:
-            raise ValueError("--exact is about greedy policies: leave out --sample or --exact")
+            raise ValueError("--exact is for greedy policies, and --sample for sampled actions: leave out one of them")
 
 
 def evaluate(arguments: list[str]) -> int:
@@ -124,6 +129,8 @@ def _evaluate(options: EvaluateOptions) -> int:
         accept_changes=options.accept_changes,
     )
     with closing(trained.experiment):
+        if options.simulations is not None:
+            _search_with(trained, options.simulations)
         if options.exact:
             truth = exact(trained, options.gamma)
         evaluation = trained.evaluate(
@@ -131,12 +138,13 @@ def _evaluate(options: EvaluateOptions) -> int:
         )
         if options.samples and isinstance(trained.experiment, Answering):
             sampled = trained.experiment.sample(options.samples, evaluation.episodes)
-    keep(trained, evaluation, None if speaks else backend, wrappers, sampled=options.sample)
+    acted = _acted(options)
+    keep(trained, evaluation, None if speaks else backend, wrappers, acted)
     settings = trained.run.settings
     if options.json:
         facts = {"algorithm": settings.algorithm, "task": settings.task, "seeds": settings.seeds}
         facts |= {"run": str(options.run), "outcome": FINISHED}
-        ours = _stamp(trained, options.sample) | ({"wrappers": list(wrappers)} if wrappers else {})
+        ours = _stamp(trained, acted) | ({"wrappers": list(wrappers)} if wrappers else {})
         ours |= (
             {"unit": entry.unit}
             if speaks
@@ -149,11 +157,25 @@ def _evaluate(options: EvaluateOptions) -> int:
             {**facts, **ours, **counts, **score_fields(evaluation), **drawn, **(truth.fields() if truth else {})}
         )
     else:
+        if options.sample:
+            print("Actions are sampled.\n")
         _print(trained, evaluation, sampled, options.require)
         if truth:
             print(f"\n{truth.text()}")
     wrong = faulty(settings.seeds, evaluation)
     return max(int(wrong), _missed(settings.seeds, evaluation.scores, options.require))
+
+
+def _search_with(trained: "Trained", simulations: int) -> None:
+    """Set the number of simulations of each search of the policies."""
+    from operant.worlds.board_game_player import BoardGamePlayer
+
+    learner = trained.experiment.learner
+    if not isinstance(learner, BoardGamePlayer):
+        raise ValueError(
+            f"--simulations is for alphazero and muzero, got a run of {trained.run.entry.name}: leave it out"
+        )
+    learner.search_with(simulations)
 
 
 def _print(trained: "Trained", evaluation: "Evaluation", sampled: Sequence["Sampled"], threshold: float | None) -> None:
@@ -190,13 +212,20 @@ def keep(
     evaluation: "Evaluation",
     backend: str | None,
     wrappers: Sequence[str] = (),
-    *,
-    sampled: bool = False,
+    acted: Mapping[str, Any] | None = None,
 ) -> None:
-    """Append an evaluation to the run's `eval/final.jsonl`; warn if the run is not writable."""
+    """Append an evaluation to the run's `eval/final.jsonl`; warn if the run is not writable.
+
+    Args:
+        trained: the run.
+        evaluation: its evaluation.
+        backend: environments; None for language models.
+        wrappers: wrappers of the evaluation, besides those of the run.
+        acted: how actions were selected, if not as by default, by name.
+    """
     from operant.runtime.metrics import RecordWriter
 
-    stamp = _stamp(trained, sampled)
+    stamp = _stamp(trained, acted or {})
     stamp |= {} if backend is None else {"env_backend": backend}
     stamp |= {"wrappers": list(wrappers)} if wrappers else {}
     try:
@@ -207,13 +236,18 @@ def keep(
         say(f"operant: warning: the evaluation is not saved in {trained.run.path}: {error.strerror}")
 
 
-def _stamp(trained: "Trained", sampled: bool) -> dict[str, Any]:
+def _acted(options: EvaluateOptions) -> dict[str, Any]:
+    """Return the options of the selection of actions that are not the defaults, by name."""
+    searched = {} if options.simulations is None else {"simulations": options.simulations}
+    return ({"sampled": True} if options.sample else {}) | searched
+
+
+def _stamp(trained: "Trained", acted: Mapping[str, Any]) -> dict[str, Any]:
     """Return the budget used by the policies, one number, or one per seed for the best ones, and how they acted."""
-    acted = {"sampled": True} if sampled else {}
     if trained.consumed is None:
         state = {} if trained.arrival is None else {"sha256": trained.arrival.sha256}
-        return {"consumed": trained.experiment.learner.consumed} | state | acted
-    return {"best": True, "consumed": trained.consumed} | acted
+        return {"consumed": trained.experiment.learner.consumed, **state, **acted}
+    return {"best": True, "consumed": trained.consumed, **acted}
 
 
 def _missed(seeds: tuple[int, ...], scores: tuple[float, ...], required: float | None) -> int:

@@ -19,10 +19,15 @@ def play(arguments: list[str]) -> int:
     parser.add_argument(
         "--second", action=argparse.BooleanOptionalAction, default=False, help="move second: the policy moves first"
     )
+    parser.add_argument(
+        "--simulations", type=int, metavar="N", help="simulations of each search of the policy; default: as in training"
+    )
     options = parser.parse_args(arguments)
     from operant import api
     from operant.worlds.board_game_player import BoardGamePlayer
 
+    if options.simulations is not None and options.simulations < 0:
+        raise ValueError(f"simulations must be at least 0, got {options.simulations}")
     trained = api.load(options.run)
     learner = trained.experiment.learner
     if not isinstance(learner, BoardGamePlayer) or learner.game is None:
@@ -30,6 +35,8 @@ def play(arguments: list[str]) -> int:
             f"{options.run} is a run of {trained.run.entry.name} on {trained.run.settings.task}; you can play "
             "against runs of alphazero and muzero on board games"
         )
+    if options.simulations is not None:
+        learner.search_with(options.simulations)
     seed = learner.seeds[0] if options.seed is None else options.seed
     if seed not in learner.seeds:
         raise ValueError(f"seed must be one of {', '.join(map(str, learner.seeds))}, got {seed}")

@@ -39,6 +39,14 @@ class BoardGamePlayer(ABC):
     def moves(self, positions: Positions) -> Tensor:
         """Return the best actions `[S * M]` by search in positions that have not ended."""
 
+    def search_with(self, simulations: int) -> None:
+        """Search with another number of simulations from now on; it is not saved with the run.
+
+        Args:
+            simulations: simulations per search; 0 evaluates only the network.
+        """
+        self.planner = replace(self.planner, simulations=simulations)
+
     @torch.no_grad()
     def certify(self, solved: SolvedGame, seed: int, simulations: int | None = None) -> Certificate:
         """Count the mistakes of the greedy policy of one seed, over every position of the game.
@@ -50,7 +58,7 @@ class BoardGamePlayer(ABC):
         """
         player = self.for_seed(seed)
         if simulations is not None:
-            player.planner = replace(self.planner, simulations=simulations)
+            player.search_with(simulations)
 
         def policy(positions: Positions) -> Tensor:
             parts = zip(*(torch.split(part, CERTIFIED_AT_ONCE) for part in positions), strict=True)
