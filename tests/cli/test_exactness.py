@@ -38,6 +38,12 @@ def test_the_suboptimality_of_a_table_is_that_of_the_library(answer, cli, table)
     assert out.splitlines()[-3].split() == ["seed", "value", "lost", "largest", "in", "state", "suboptimal", "states"]
 
 
+def test_reachable_positions_are_those_of_board_games(cli, table):
+    status, _, err = cli("evaluate", table, "--exact", "--faced")
+    assert status == 2
+    assert "--faced is for board games, got a run on" in err
+
+
 def test_another_discount(answer, table):
     assert answer("evaluate", table, "--exact", "--gamma", 0.99)["optimal_value"] == pytest.approx(0.5420259320)
 

@@ -83,6 +83,13 @@ def test_mistakes_are_counted(cli, run):
     assert found["positions"] == [4520, 4520]
     assert found["mistakes"] == [learner.certify(solved, seed).mistakes for seed in range(2)]
     assert found["faced_mistakes"] == [learner.certify(solved, seed).faced_mistakes for seed in range(2)]
+    status, out, _ = cli("evaluate", run, "--exact", "--faced", "--episodes", 4, "--json")
+    fewer = json.loads(out)
+    assert fewer["faced_mistakes"] == found["faced_mistakes"]
+    assert not {"positions", "mistakes"} & set(fewer)
+    status, _, err = cli("evaluate", run, "--faced")
+    assert status == 2
+    assert "--faced is for the mistakes of --exact" in err
     status, out, _ = cli("evaluate", run, "--exact", "--episodes", 4)
     assert "Against the exact solution of the game" in out
     assert f"{found['mistakes'][1]}" in out

@@ -60,6 +60,10 @@ class EvaluateOptions(Opening):
     and in the positions that it can reach in either seat against any opponent. Finite MDPs: report the suboptimality
     of each seed's greedy policy, V* - V^π, at the start and its maximum over states."""
 
+    faced: tyro.conf.FlagCreatePairsOff[bool] = False
+    """With --exact in a board game: count mistakes only in the positions that each policy can reach. Large boards have
+    a hundred times as many others."""
+
     simulations: int | None = None
     """For AlphaZero and MuZero: simulations of each search; 0 uses the network alone. Default: as in training."""
 
@@ -82,6 +86,8 @@ class EvaluateOptions(Opening):
             raise ValueError("require must be a number that scores can be compared with, got nan")
         if self.simulations is not None and self.simulations < 0:
             raise ValueError(f"simulations must be at least 0, got {self.simulations}")
+        if self.faced and not self.exact:
+            raise ValueError("--faced is for the mistakes of --exact: add --exact, or leave it out")
         if self.gamma is not None and not (self.exact and 0 <= self.gamma <= 1):
             raise ValueError(f"gamma must lie between 0 and 1, and requires --exact, got {self.gamma}")
         if self.sample and self.exact:
@@ -132,7 +138,7 @@ def _evaluate(options: EvaluateOptions) -> int:
         if options.simulations is not None:
             _search_with(trained, options.simulations)
         if options.exact:
-            truth = exact(trained, options.gamma)
+            truth = exact(trained, options.gamma, faced_only=options.faced)
         evaluation = trained.evaluate(
             options.episodes, backend=backend, wrappers=wrappers, deterministic=not options.sample
         )

@@ -15,22 +15,28 @@ class Certificates:
 
     Args:
         trained: run of a learner that computes certificates (`operant.runtime.experiment.Certifiable`).
+        faced_only: whether to count only the positions that each policy can reach.
     """
 
-    def __init__(self, trained: "Trained") -> None:
+    def __init__(self, trained: "Trained", *, faced_only: bool = False) -> None:
         self.seeds = trained.run.settings.seeds
-        self.found: Sequence[Any] = list(trained.experiment.learner.certificates())
+        self.titles = {"faced": "reachable", "faced_mistakes": "mistakes in reachable"}
+        if not faced_only:
+            self.titles = {"positions": "positions", "mistakes": "mistakes", **self.titles}
+        self.found: Sequence[Any] = list(trained.experiment.learner.certificates(faced_only=faced_only))
 
     def fields(self) -> dict[str, Any]:
         """Return the fields for `--json`, with one entry per seed."""
-        names = ("positions", "mistakes", "faced", "faced_mistakes")
-        return {name: [getattr(one, name) for one in self.found] for name in names}
+        return {name: [getattr(one, name) for one in self.found] for name in self.titles}
 
     def text(self) -> str:
         """Return a table with one row per seed."""
-        rows = [["seed", "positions", "mistakes", "reachable", "mistakes in reachable"]]
-        rows += [[str(seed), *map(str, one)] for seed, one in zip(self.seeds, self.found, strict=True)]
-        return f"Against the exact solution of the game, with greedy actions:\n\n{table(rows, '>>>>>')}"
+        rows = [["seed", *self.titles.values()]]
+        rows += [
+            [str(seed), *(str(getattr(one, name)) for name in self.titles)]
+            for seed, one in zip(self.seeds, self.found, strict=True)
+        ]
+        return f"Against the exact solution of the game, with greedy actions:\n\n{table(rows, '>' * len(rows[0]))}"
 
 
 class Losses:
@@ -96,8 +102,13 @@ class Losses:
         )
 
 
-def exact(trained: "Trained", gamma: float | None) -> Certificates | Losses:
+def exact(trained: "Trained", gamma: float | None, *, faced_only: bool = False) -> Certificates | Losses:
     """Compare the greedy policies of a run with the exact solution of its task.
+
+    Args:
+        trained: the run.
+        gamma: discount factor in a finite MDP. Default: the run's.
+        faced_only: whether to count mistakes only in positions that each policy can reach.
 
     Raises:
         ValueError: the task has no exact solution, the policies cannot be compared with it, or a board is too large.
@@ -106,10 +117,12 @@ def exact(trained: "Trained", gamma: float | None) -> Certificates | Losses:
 
     learner: Any = trained.experiment.learner
     if not isinstance(learner, Certifiable) or getattr(learner, "game", None) is None:
+        if faced_only:
+            raise ValueError(f"--faced is for board games, got a run on {trained.run.settings.task}: leave it out")
         return Losses(trained, gamma)
     if gamma is not None:
         raise ValueError(f"--gamma is for finite MDPs, and board games are not discounted, got {gamma:g}: leave it out")
-    return Certificates(trained)
+    return Certificates(trained, faced_only=faced_only)
 
 
 def known_model(trained: "Trained") -> "MDP":

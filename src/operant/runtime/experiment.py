@@ -147,6 +147,10 @@ class Certifiable(Protocol):
 
     seeds: list[int]
 
-    def certificates(self) -> Sequence[tuple[int, int, int, int]]:
-        """Return numbers per seed: positions, mistakes, reachable positions, and mistakes in reachable ones."""
+    def certificates(self, *, faced_only: bool = False) -> Sequence[tuple[int, int, int, int]]:
+        """Return numbers per seed: positions, mistakes, reachable positions, and mistakes in reachable ones.
+
+        Args:
+            faced_only: whether to count only the positions that each policy can reach.
+        """
         ...

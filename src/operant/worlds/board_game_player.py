@@ -48,13 +48,16 @@ class BoardGamePlayer(ABC):
         self.planner = replace(self.planner, simulations=simulations)
 
     @torch.no_grad()
-    def certify(self, solved: SolvedGame, seed: int, simulations: int | None = None) -> Certificate:
+    def certify(
+        self, solved: SolvedGame, seed: int, simulations: int | None = None, *, faced_only: bool = False
+    ) -> Certificate:
         """Count the mistakes of the greedy policy of one seed, over every position of the game.
 
         Args:
             solved: the game's exact solution.
             seed: index of the seed.
             simulations: simulations per search. Default: as in training; 0 evaluates only the network.
+            faced_only: whether to count only positions that the policy can reach.
         """
         player = self.for_seed(seed)
         if simulations is not None:
@@ -64,10 +67,13 @@ class BoardGamePlayer(ABC):
             parts = zip(*(torch.split(part, CERTIFIED_AT_ONCE) for part in positions), strict=True)
             return torch.cat([player.moves(Positions(*part)) for part in parts])
 
-        return solved.certify(policy)
+        return solved.certify(policy, faced_only=faced_only)
 
-    def certificates(self) -> list[Certificate]:
+    def certificates(self, *, faced_only: bool = False) -> list[Certificate]:
         """Return the certificate of every seed (see `certify`).
+
+        Args:
+            faced_only: whether to count only positions that the policies can reach.
 
         Raises:
             ValueError: if it is not a board game, or the board is too large for enumeration.
@@ -75,4 +81,4 @@ class BoardGamePlayer(ABC):
         if self.game is None:
             raise ValueError("mistakes can be counted only in board games: train e.g. operant/TicTacToe-v0")
         solved = SolvedGame(self.game)
-        return [self.certify(solved, seed) for seed in range(len(self.seeds))]
+        return [self.certify(solved, seed, faced_only=faced_only) for seed in range(len(self.seeds))]

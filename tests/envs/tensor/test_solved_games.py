@@ -94,6 +94,8 @@ def test_values_and_certificates_agree_with_recursion(game: BoardGame):
     visit(root, False)
     wrong = {board for board, best in optimal.items() if min(children(board)) not in best}
     assert solved.certify(first_legal(game)) == (len(optimal), len(wrong), len(faced), len(wrong & faced))
+    counts = len(faced), len(wrong & faced)
+    assert solved.certify(first_legal(game), faced_only=True) == counts * 2
 
 
 @pytest.mark.parametrize(

@@ -81,28 +81,33 @@ class SolvedGame:
         values[legal] = -self.values[stones + 1][found]
         return values
 
-    def certify(self, policy: GamePolicy) -> Certificate:
+    def certify(self, policy: GamePolicy, *, faced_only: bool = False) -> Certificate:
         """Count the mistakes of a policy, over all positions and over those that it can reach.
+
+        Args:
+            policy: The policy.
+            faced_only: Whether to ask it only in positions that it can reach, which are few on large boards; the counts
+                of all positions are then those of these.
 
         Raises:
             ValueError: If the policy plays an action that is not legal.
         """
         counts = torch.zeros(4, dtype=torch.int64)
-        facing = [
-            self.layers[0],
-            self.layers[0],
-        ]  # positions where the policy moves, and where its opponent does: it plays either side
+        facing, opposing = self.layers[0], self.layers[0]  # positions where the policy or its opponent moves
         for stones in range(len(self.layers) - 1):
             positions = self.undecided(stones)
-            keys, values = self._key(positions), self.action_values(positions, stones)
-            actions = policy(positions)
+            keys = self._key(positions)
+            met = torch.isin(keys, opposing)
+            replies = self._children(Positions(positions.own[met], positions.opponent[met]))[0]
+            faced = torch.isin(keys, facing)
+            if faced_only:
+                positions, faced = Positions(positions.own[faced], positions.opponent[faced]), faced[faced]
+            values = self.action_values(positions, stones)
+            actions = policy(positions) if len(faced) else positions.own
             after = self.game.play(positions, actions)
             wrong = values.gather(1, actions[:, None])[:, 0] < values.max(1).values
-            faced = torch.isin(keys, facing[0])
-            counts += torch.stack([torch.tensor(len(keys)), wrong.sum(), faced.sum(), (wrong & faced).sum()])
-            met = torch.isin(keys, facing[1])
-            replies = self._children(Positions(positions.own[met], positions.opponent[met]))[0]
-            facing = [self._keys(replies), unique(self._key(after)[faced])]
+            counts += torch.stack([torch.tensor(len(faced)), wrong.sum(), faced.sum(), (wrong & faced).sum()])
+            facing, opposing = self._keys(replies), unique(self._key(after)[faced])
         return Certificate(*integers(counts))
 
     def _backup(self, stones: int) -> Tensor:
