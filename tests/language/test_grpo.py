@@ -660,6 +660,16 @@ def test_refilling_ends_with_the_budget_and_a_batch_has_at_least_one_round(make_
     assert learner.consumed == budget + 3
 
 
+@pytest.mark.parametrize("values", [{"filter": "drop"}, {"filter": "refill", "max_rounds": 2}])
+def test_a_batch_without_signal_has_the_metrics_of_its_rewards(make_learner, values):
+    def alike(completion_ids, log_metric, **_):
+        log_metric("answers", len(completion_ids))
+        return [0.0] * len(completion_ids)
+
+    metrics = make_learner(reward=alike, **values).iterate()
+    assert (metrics["sampling/groups"], metrics["health/empty_batches"], metrics["answers"]) == (0, 1, 16)
+
+
 @pytest.mark.parametrize("weights", ["sequence_mean", "constant"])
 def test_dropping_groups_is_upweighting_the_others(make_learner, weights):
     groups = [(p, [[5, 3, EOS], [4, EOS], [5, EOS], [3, EOS]]) for p in PROMPTS[:3]]

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from operant import ops
-from operant.language.rewards import START, RewardError, check_columns, combine, name_of, required, text_of
+from operant.language.rewards import START, RewardError, check_columns, combine, mean_by_name, name_of, required, text_of
 from operant.language.verifiers import find
 
 PROMPTS, COMPLETIONS, IDS = ["p", "q", "r"], ["a", "bb", "ccc"], [[1], [1, 1], [1, 1, 1]]
@@ -217,6 +217,11 @@ def test_functions_see_the_trainer_and_log():
     assert found.extra == {"length": list(map(len, COMPLETIONS))}
     judge(PROMPTS, COMPLETIONS, IDS)
     assert steps == [(3, 9), (3, 9)], "omitted values stay the same"
+
+
+def test_means_are_weighted_and_values_of_weight_0_do_not_count():
+    values = [("a", 1.0, 3), ("b", 5.0, 0), ("a", 5.0, 1), ("c", 2.0, 1), ("c", 7.0, 0)]
+    assert mean_by_name(values) == {"a": 2.0, "c": 2.0}
 
 
 def test_a_function_is_given_what_its_signature_names():

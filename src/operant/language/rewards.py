@@ -133,12 +133,12 @@ class _Log:
 
     def __init__(self, count: int):
         self._count = count
-        self._metrics: list[tuple[str, float]] = []
+        self._metrics: list[tuple[str, float, int]] = []
         self.columns: dict[str, list[Any]] = {}
 
     def metric(self, name: str, value: float) -> None:
         """Log a number."""
-        self._metrics.append((name, float(value)))
+        self._metrics.append((name, float(value), 1))
 
     def column(self, column: str, values: Sequence[Any]) -> None:
         """Log one value per completion."""
@@ -151,17 +151,13 @@ class _Log:
         return mean_by_name(self._metrics)
 
 
-def mean_by_name(values: Iterable[tuple[str, float]]) -> dict[str, float]:
-    """Return the mean of the values of each name."""
-    found: dict[str, list[float]] = {}
-    for name, value in values:
-        found.setdefault(name, []).append(value)
-    return {name: sum(several) / len(several) for name, several in found.items()}
-
-
-def weighted_mean(values: Sequence[tuple[float, int]]) -> float:
-    """Return the mean of numbers with weights, `(number, weight)`."""
-    return sum(value * weight for value, weight in values) / sum(weight for _, weight in values)
+def mean_by_name(values: Iterable[tuple[str, float, int]]) -> dict[str, float]:
+    """Return the weighted mean of the values of each name, `(name, value, weight)`; those of weight 0 do not count."""
+    found: dict[str, list[tuple[float, int]]] = {}
+    for name, value, weight in values:
+        if weight:
+            found.setdefault(name, []).append((value, weight))
+    return {name: sum(v * w for v, w in several) / sum(w for _, w in several) for name, several in found.items()}
 
 
 def check_columns(functions: Iterable[RewardFunction], rows: Sequence[Mapping[str, Any]]) -> None:

@@ -22,7 +22,7 @@ from operant.language.in_step import InStep
 from operant.language.models import LanguageModel
 from operant.language.packing import Sample
 from operant.language.process_rewards import StepRewards, Steps, join_steps
-from operant.language.rewards import TRAINER, Combined, Rewards, weighted_mean
+from operant.language.rewards import TRAINER, Combined, Rewards, mean_by_name
 from operant.language.tokenizer import decode
 from operant.runtime.shards import Shards
 from operant.state import DeclaredState, State
@@ -118,13 +118,12 @@ class Rollout:
         return Rollout(Answers(list(prompts), completions, state["texts"]), judged, state["group"], steps)
 
     def take(self, prompts: Sequence[int]) -> "Rollout":
-        """Return the rollout of the prompts with the given indices."""
+        """Return the rollout of the prompts with the given indices, without the metrics, which are of all prompts."""
         at = [p * self.group + i for p in prompts for i in range(self.group)]
         index, old = torch.tensor(at, dtype=torch.int64), self.answers
         answers = Answers([old.prompts[i] for i in at], [old.completions[i] for i in at], [old.texts[i] for i in at])
         judged = self.judged
-        tables = (judged.table[index], judged.total[index], judged.valid[index])
-        judged = Rewards(*tables, judged.names, judged.metrics)
+        judged = Rewards(judged.table[index], judged.total[index], judged.valid[index], judged.names)
         steps = None if self.steps is None else join_steps([tuple(table[index] for table in self.steps)])
         return Rollout(answers, judged, self.group, steps)
 
@@ -140,7 +139,8 @@ class Rollout:
         judged = [part.judged for part in parts]
         table, total, valid = (torch.cat(columns) for columns in list(zip(*judged, strict=True))[:3])
         steps = [part.steps for part in parts if part.steps is not None]
-        rewards = Rewards(table, total, valid, judged[0].names, _mean_metrics(judged))
+        logged = ((name, value, len(part.total)) for part in judged for name, value in part.metrics.items())
+        rewards = Rewards(table, total, valid, judged[0].names, mean_by_name(logged))
         return Rollout(answers, rewards, parts[0].group, join_steps(steps) if len(steps) == len(parts) else None)
 
 
@@ -393,13 +393,6 @@ def length_metrics(completions: Sequence[Completion]) -> dict[str, float]:
         "completions/mean_terminated_length": sum(ended) / len(ended) if ended else float("nan"),
         "completions/clipped_ratio": 1 - len(ended) / len(lengths),
     }
-
-
-def _mean_metrics(parts: Sequence[Rewards]) -> dict[str, float]:
-    """Average the metrics that reward functions logged in several parts, weighted by their completions."""
-    names = dict.fromkeys(name for part in parts for name in part.metrics)
-    found = {name: [(part.metrics[name], len(part.total)) for part in parts if name in part.metrics] for name in names}
-    return {name: weighted_mean(values) for name, values in found.items()}
 
 
 def reward_metrics(rollout: Rollout) -> dict[str, float]:

@@ -8,7 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
-from operant.language.rewards import GIVEN, START, RewardFunction, mean_by_name, weighted_mean
+from operant.language.rewards import GIVEN, START, RewardFunction, mean_by_name
 from operant.language.sandbox import MEMORY, Sandbox
 from operant.language.sandbox_worker import TRAINER_KEY
 
@@ -77,12 +77,11 @@ def _pass_on(answers: Sequence[dict[str, Any] | None], sizes: Sequence[int], log
     A metric is the mean over the calls, weighted by their completions.
     """
     logged = [answer for answer in answers if answer is not None]
-    means: dict[str, list[tuple[float, int]]] = {}
-    for answer, size in zip(answers, sizes, strict=True) if log_metric else ():
-        for name, value in mean_by_name(answer["metrics"] if answer else ()).items():
-            means.setdefault(name, []).append((value, size))
-    for name, values in means.items():
-        log_metric(name, weighted_mean(values))
+    means = [mean_by_name((*pair, 1) for pair in answer["metrics"]) if answer else {} for answer in answers]
+    parts = zip(means, sizes, strict=True)
+    overall = mean_by_name((name, value, size) for part, size in parts for name, value in part.items())
+    for name, value in overall.items() if log_metric else ():
+        log_metric(name, value)
     for name in dict.fromkeys(name for answer in logged for name in answer["extra"]) if log_extra else ():
         parts = [(answer or {"extra": {}})["extra"].get(name) for answer in answers]
         log_extra(name, [v for part, size in zip(parts, sizes, strict=True) for v in part or [None] * size])
