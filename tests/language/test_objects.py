@@ -2,9 +2,11 @@
 
 import functools
 import json
+from pathlib import Path
 
 import gymnasium
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 
@@ -12,6 +14,7 @@ import operant
 from operant import doors
 from operant.language.configs import ModelOptions
 from operant.language.models import load as load_model
+from operant.language.objects import stored
 from operant.runtime.files import sha256
 from operant.runtime.run import RunError
 
@@ -96,6 +99,27 @@ def test_rows_are_saved_once_with_the_run(tmp_path):
         operant.load(tmp_path / "one")
 
 
+def test_tables_of_pandas_may_have_arrays_and_missing_cells(tmp_path):
+    rows = [{"prompt": "a", "completions": ["b", "c"], "ranks": [1, 2]}]
+    pd.DataFrame(rows).to_parquet(tmp_path / "ranked.parquet")
+    ranked = pd.read_parquet(tmp_path / "ranked.parquet")
+    assert isinstance(ranked["ranks"][0], np.ndarray)
+    talk = [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]
+    tables = {
+        "ranked": (ranked, rows),
+        "messages": (pd.DataFrame({"messages": [np.array(talk, dtype=object)]}), [{"messages": talk}]),
+        "missing": (
+            pd.DataFrame([ROWS[0], ROWS[1] | {"level": 3}]),
+            [ROWS[0] | {"level": None}, ROWS[1] | {"level": 3}],
+        ),
+    }
+    for name, (table, expected) in tables.items():
+        path = Path(stored(table, {}, tmp_path / name)[1]["dataset"])
+        assert [json.loads(line) for line in path.read_text().splitlines()] == expected
+    with pytest.raises(ValueError, match="examples both as task and as dataset"):
+        stored(ranked, {"dataset": ranked}, tmp_path)
+
+
 def test_reward_functions_of_any_kind(tmp_path):
     asked = []
 
@@ -131,6 +155,13 @@ def test_a_model_is_kept_with_its_tokenizer(tmp_path):
         ("ppo", 7, {}, r"7 is not a task: pass the name"),
         ("ppo", Count(), {}, r"is not a task: pass the name"),
         ("sft", [{"prompt": "a", "completion": {1}}], {}, r"row 1 cannot be saved with the run.*set"),
+        ("sft", [{(1, 2): "a"}], {}, r"row 1 cannot be saved with the run: keys must be str"),
+        (
+            "sft",
+            [ROWS[0], ROWS[1] | {"margin": [float("nan")]}],
+            {},
+            r"row 2 cannot be saved with the run: .*column 'margin' with the value \[nan\]\).*None for missing values",
+        ),
         ("sft", None, {"dataset": []}, r"dataset has no rows, expected at least 1"),
         ("sft", [{"question": "a"}], {}, r"the rows have the columns \['question'\]"),
         ("sft", ROWS, {"eval_dataset": [{"question": "a"}]}, r"the rows have the columns \['question'\]"),

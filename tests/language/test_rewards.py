@@ -7,7 +7,16 @@ import pytest
 import torch
 
 from operant import ops
-from operant.language.rewards import START, RewardError, check_columns, combine, mean_by_name, name_of, required, text_of
+from operant.language.rewards import (
+    START,
+    RewardError,
+    check_columns,
+    combine,
+    mean_by_name,
+    name_of,
+    required,
+    text_of,
+)
 from operant.language.verifiers import find
 
 PROMPTS, COMPLETIONS, IDS = ["p", "q", "r"], ["a", "bb", "ccc"], [[1], [1, 1], [1, 1, 1]]

@@ -1,10 +1,12 @@
 import csv
 import json
+import math
 import shutil
 import socket
 from pathlib import Path
 
 import datasets
+import pandas as pd
 import pytest
 
 from operant.language import huggingface
@@ -180,8 +182,12 @@ def test_examples_for_evaluation_are_those_of_the_usual_splits_and_never_those_o
     dataset = datasets.Dataset.from_list(ROWS)
     for name in ("test", "validation", "eval", "test_prefs"):
         assert rows_of({"train": dataset, name: dataset.select([1])}, "test") == ROWS[1:]
-    with pytest.raises(ValueError, match=r"no split 'test' or 'validation' or 'eval' or 'test_prefs', only 'train'"):
+    with pytest.raises(
+        ValueError, match=r"no split 'test' or 'validation' or 'eval' or 'test_prefs', only 'train'"
+    ) as found:
         rows_of(datasets.DatasetDict(train=dataset), "test")
+    assert "rename" not in str(found.value), "the training split must not become the one for evaluation"
+    assert str(found.value).endswith("train_test_split(test_size=0.1)`, or leave eval_dataset out")
 
 
 def test_the_format_of_a_dataset_does_not_matter():
@@ -189,6 +195,15 @@ def test_the_format_of_a_dataset_does_not_matter():
     for kind in ("torch", "numpy", "pandas"):
         assert rows_of(dataset.with_format(kind)) == [{"prompt": "1+1=", "answer": 2}]
     assert rows_of(dataset.to_pandas()) == [{"prompt": "1+1=", "answer": 2}]
+
+
+def test_missing_cells_of_a_table_are_none():
+    columns = {"prompt": ["a", None], "margin": [0.5, math.nan], "ranks": [[1, 2], None], "level": [1, 2]}
+    columns["day"] = pd.to_datetime(["2026-01-02", None])
+    assert rows_of(pd.DataFrame(columns)) == [
+        {"prompt": "a", "margin": 0.5, "ranks": [1, 2], "level": 1, "day": pd.Timestamp("2026-01-02")},
+        {"prompt": None, "margin": None, "ranks": None, "level": 2, "day": None},
+    ]
 
 
 def test_a_column_of_a_table_that_appears_twice_is_an_error(tmp_path):

@@ -80,7 +80,7 @@ def read_rows(source: Source, *, split: str = "train") -> list[Row]:
     Args:
         source: a file (`.jsonl`, `.json`, `.parquet` or `.csv`), a folder written by `save_to_disk` of `datasets`, the
             name of a dataset on the Hugging Face Hub (`owner/name` or `owner/name:configuration`), or data in memory:
-            a `datasets.Dataset`, a `DatasetDict` or any iterable of dicts.
+            a `datasets.Dataset`, a `DatasetDict`, a table of pandas or any iterable of dicts.
         split: split to read, if the source has splits.
 
     Returns:

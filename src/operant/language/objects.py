@@ -19,7 +19,7 @@ from operant.runtime.files import replace_durably
 from operant.runtime.inputs import digest
 
 DATA = ("dataset", "eval_dataset")
-"""Parameters that accept examples: lists of dictionaries, `datasets.Dataset` or `DatasetDict`."""
+"""Parameters that accept examples: lists of dictionaries, tables of pandas, `datasets.Dataset` or `DatasetDict`."""
 
 
 def stored(task: Any, parameters: Mapping[str, Any], folder: Path) -> tuple[Any, dict[str, Any]]:
@@ -38,7 +38,7 @@ def stored(task: Any, parameters: Mapping[str, Any], folder: Path) -> tuple[Any,
     """
     found = dict(parameters)
     if task is not None and not isinstance(task, str | Path):
-        if found.get("dataset"):
+        if found.get("dataset") is not None:
             raise ValueError("there are examples both as task and as dataset: leave out one of them")
         task, found["dataset"] = None, task
     given = [name for name in DATA if name in found and not isinstance(found[name], str | Path)]
@@ -64,15 +64,35 @@ def _lines_of(rows: Any, name: str) -> bytes:
         raise ValueError(f"{name} has no rows, expected at least 1")
     for where, row in found:
         try:
-            lines.append(json.dumps(row, ensure_ascii=False, allow_nan=False, default=_of_array))
+            lines.append(_json(row))
         except (TypeError, ValueError) as error:
             raise ValueError(
-                f"{name}: {where} cannot be saved with the run: {error}. Use columns of text, numbers, lists and "
-                "dictionaries, or a file"
+                f"{name}: {where} cannot be saved with the run: {error}{_place(row)}. Use columns of text, finite "
+                "numbers, lists and dictionaries, with None for missing values, or a file"
             ) from error
-    if known := [row for _, raw in found if (row := standard(raw)) is not None]:
+    if known := [row for line in lines if (row := standard(json.loads(line))) is not None]:
         kind(known)
     return "".join(f"{line}\n" for line in lines).encode()
+
+
+def _json(value: Any) -> str:
+    """Return a value as JSON.
+
+    Raises:
+        TypeError: JSON has no such type.
+        ValueError: a number is NaN or Inf.
+    """
+    return json.dumps(value, ensure_ascii=False, allow_nan=False, default=_of_array)
+
+
+def _place(row: Mapping[str, Any]) -> str:
+    """Return a description of the first column whose value JSON cannot represent; empty if a name is the cause."""
+    for column, value in row.items():
+        try:
+            _json(value)
+        except (TypeError, ValueError):
+            return f" (column {column!r} with the value {value!r:.80})"
+    return ""
 
 
 def _of_array(value: Any) -> Any:

@@ -59,7 +59,8 @@ def read(source: Source, *, split: str) -> Iterator[tuple[str, Row]]:
     if of_arrow and hasattr(rows, "with_format"):  # plain values, whatever format its users prefer
         rows = cast(Any, rows).with_format(None)
     elif type(rows).__module__.partition(".")[0] == "pandas":
-        rows = cast(Any, rows).to_dict("records")
+        table = cast(Any, rows)
+        rows = table.astype(object).where(table.notna(), None).to_dict("records")
     for number, row in enumerate(rows, 1):
         found = _as_row(row, f"{name}, row {number}")
         yield f"{name}, row {number}", _without_none(found) if of_arrow else found
@@ -112,7 +113,10 @@ def _part(parts: Mapping[str, Any], split: str, name: str) -> Iterable[Any]:
         if known in parts:
             return parts[known]
     expected = " or ".join(map(repr, names))
-    raise ValueError(f"{name} has no split {expected}, only {', '.join(map(repr, parts))}: rename one of them")
+    fix = "rename one of them"
+    if split == "test":
+        fix = 'pass held-out data, as of `data["train"].train_test_split(test_size=0.1)`, or leave eval_dataset out'
+    raise ValueError(f"{name} has no split {expected}, only {', '.join(map(repr, parts))}: {fix}")
 
 
 def _json_lines(path: Path, split: str) -> Iterator[tuple[str, Any]]:
