@@ -184,6 +184,22 @@ def test_an_evaluation_in_which_a_worker_is_lost_is_made_again():
         evaluate_policy(Constant(), env, seeds=1, episodes=4)
 
 
+def test_sampled_actions_are_the_same_after_a_worker_is_lost():
+    scores = []
+    for lost in (0, 2):
+        env = Losing([4, 6], next_step=True)
+        env.lives = lost
+        policy = SamplingPolicy(Drawn(), 1, torch.Generator().manual_seed(7))
+        scores.append(evaluate_policy(policy, env, seeds=2, episodes=2).episode_scores)
+    assert scores[0] == scores[1]
+
+
+def test_invalid_sampled_actions_name_the_policy_that_returned_them():
+    policy = SamplingPolicy(Drawn(), 3, torch.Generator())
+    with pytest.raises(ValueError, match=r"^Drawn.act must return actions of shape \(2, 1\)"):
+        evaluate_policy(policy, Corridor([4, 6]), seeds=2, episodes=1)
+
+
 def test_episodes_that_were_cut_count_and_are_warned_of(caplog):
     result = evaluate_policy(Constant(), Corridor([2, 50]), seeds=1, episodes=4, max_steps=50, cut=True)
     assert result.episode_scores == ((2.0, 2.0, 50.0, 50.0),)

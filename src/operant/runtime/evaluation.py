@@ -239,7 +239,10 @@ class _Limits(NamedTuple):
 
 def _results(policy: Policy, env: BatchEnv, seeds: int, quota: int, limits: _Limits) -> dict[str, Tensor]:
     """Run the evaluation, again if a worker process is lost; the episodes are the same each time."""
+    stream = policy.stream if isinstance(policy, SamplingPolicy) else torch.Generator()
+    start = stream.get_state()
     for _ in range(_ATTEMPTS):
+        stream.set_state(start)
         with torch.no_grad(), suppress(_LostEpisodesError):
             return _play(policy, env, seeds=seeds, quota=quota, limits=limits)
     raise WorkerError(f"{env.task} lost a worker process in each of {_ATTEMPTS} attempts of an evaluation")
@@ -265,6 +268,7 @@ def _play(policy: Policy, env: BatchEnv, *, seeds: int, quota: int, limits: _Lim
     obs, memory = split(env.reset(), seeds), None
     stride = 1 if env.device.type == "cpu" else _SYNC_EVERY
     told: dict[str, Tensor] = {}
+    name = type(policy.policy if isinstance(policy, SamplingPolicy) else policy).__name__
     t, longest = 0, 0
     while True:
         t += 1
@@ -272,7 +276,7 @@ def _play(policy: Policy, env: BatchEnv, *, seeds: int, quota: int, limits: _Lim
             raise StoppedError("training was interrupted during an evaluation")
         acted = policy.act(obs, memory, None)
         if t % _LOOK_EVERY == 1:
-            require_actions(acted, env, seeds, type(policy).__name__)
+            require_actions(acted, env, seeds, name)
         actions, memory = acted
         step = env.step(actions.flatten(0, 1))
         if not env.always_valid and (step.truncated & ~step.valid).any():
