@@ -64,6 +64,33 @@ def test_columns_that_a_function_does_not_name_may_have_any_values(tmp_path):
         check_columns([only], [{"prompt": "p", "level": 1}, {"prompt": "p", "level": when[0]}])
 
 
+DOUBLE = "def reward(completions, answer):\n    return [2.0 for _ in answer]\n"
+WRAP = "def wrap(function):\n    return lambda completions, answer: [2.0 for _ in answer]\n"
+
+
+@pytest.mark.parametrize(
+    ("after", "needed"),
+    [
+        (DOUBLE, ("answer",)),
+        (f"reward = 1\n{DOUBLE}", ("answer",)),
+        (f"{WRAP}reward = wrap(reward)\n", ()),
+        (f"{WRAP}if True:\n    reward = wrap(reward)\n", ()),
+        (f"{WRAP}@wrap\n{DOUBLE}", ()),
+        (
+            f"import sys, types\nsys.modules['other'] = types.ModuleType('other')\n{DOUBLE}"
+            "sys.modules['other'].reward = reward\nfrom other import *\n",
+            (),
+        ),
+    ],
+)
+def test_the_last_function_of_a_name_counts(after, needed, tmp_path):
+    path = tmp_path / "twice.py"
+    path.write_text(f"def reward(completions, level):\n    return [1.0 for _ in completions]\n\n{after}")
+    function = user_function(f"{path}:reward")
+    assert rate(function, ["a", "b"], answer=["a", "x"]) == [2.0, 2.0]
+    assert required(function) == needed
+
+
 def test_metrics_of_several_workers_are_weighted_by_their_answers(tmp_path):
     (tmp_path / "times.py").write_text(TIMES)
     judge = combine([user_function(f"{tmp_path / 'times.py'}:lengths", workers=2)])

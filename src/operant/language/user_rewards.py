@@ -109,14 +109,36 @@ def _require_json_value(name: str, value: Any) -> None:
 
 
 def _parameters(target: str) -> tuple[list[str], set[str] | None]:
-    """Return the required and all parameters of a function in a file, without importing the file; None: any."""
+    """Return the required and all parameters of a function in a file, without importing the file; None: any.
+
+    The last binding of the name counts; the parameters are known if it is a definition without decorators.
+    """
     where, _, name = target.rpartition(":")
-    for node in ast.parse(Path(where).read_bytes()).body:
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.name == name and not node.decorator_list:
-            plain = [argument.arg for argument in [*node.args.posonlyargs, *node.args.args]]
-            only = zip(node.args.kwonlyargs, node.args.kw_defaults, strict=True)
-            least = len(plain) - len(node.args.defaults)
-            every = {*plain, *(argument.arg for argument in node.args.kwonlyargs)}
-            needed = plain[:least] + [argument.arg for argument, default in only if default is None]
-            return needed, None if node.args.kwarg else every
-    return [], None
+    bindings = [node for node in ast.parse(Path(where).read_bytes()).body if _binds(node, name)]
+    node = bindings[-1] if bindings else None
+    if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) or node.decorator_list:
+        return [], None
+    plain = [argument.arg for argument in [*node.args.posonlyargs, *node.args.args]]
+    only = zip(node.args.kwonlyargs, node.args.kw_defaults, strict=True)
+    least = len(plain) - len(node.args.defaults)
+    every = {*plain, *(argument.arg for argument in node.args.kwonlyargs)}
+    needed = plain[:least] + [argument.arg for argument, default in only if default is None]
+    return needed, None if node.args.kwarg else every
+
+
+def _binds(statement: ast.stmt, name: str) -> bool:
+    """Return whether a statement of a module may bind a name: by definition, assignment or import."""
+    defined = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
+    for node in [statement] if isinstance(statement, defined) else ast.walk(statement):
+        match node:
+            case ast.FunctionDef() | ast.AsyncFunctionDef() | ast.ClassDef():
+                found = node.name
+            case ast.Name(ctx=ast.Store()):
+                found = node.id
+            case ast.alias():
+                found = node.asname or node.name.partition(".")[0]
+            case _:
+                continue
+        if found in (name, "*"):
+            return True
+    return False
