@@ -1,6 +1,7 @@
 import asyncio
 import copy
 import math
+from typing import NamedTuple
 
 import numpy as np
 import pytest
@@ -226,6 +227,28 @@ def test_functions_see_the_trainer_and_log():
     assert found.extra == {"length": list(map(len, COMPLETIONS))}
     judge(PROMPTS, COMPLETIONS, IDS)
     assert steps == [(3, 9), (3, 9)], "omitted values stay the same"
+
+
+def test_a_function_cannot_change_what_the_next_one_gets():
+    class Hint(NamedTuple):
+        words: list[str]
+
+    def spoil(completions, trainer_state, hints, pairs, **_):
+        trainer_state.global_step = 0
+        for hint, (pair, rest) in zip(hints, pairs, strict=True):
+            hint.words.clear()
+            pair.clear()
+            rest["a"].append(1)
+        return [0.0] * len(completions)
+
+    def watch(completions, trainer_state, hints, pairs, **_):
+        seen.append((trainer_state.global_step, hints, pairs))
+        return [0.0] * len(completions)
+
+    seen = []
+    columns = {"hints": [Hint(["x"])] * 3, "pairs": [(["y"], {"a": [2]})] * 3}
+    combine([spoil, watch])(PROMPTS, COMPLETIONS, IDS, trainer_state={"global_step": 3}, **columns)
+    assert seen == [(3, [Hint(["x"])] * 3, [(["y"], {"a": [2]})] * 3)]
 
 
 def test_means_are_weighted_and_values_of_weight_0_do_not_count():

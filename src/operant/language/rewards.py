@@ -14,6 +14,7 @@ import numbers
 import warnings
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from types import SimpleNamespace
 from typing import Any, NamedTuple, cast
 
@@ -103,10 +104,10 @@ class Combined:
                 raise ValueError(f"there are {len(completions)} completions, but {len(column)} entries of {name}")
         self._state = self._state if trainer_state is None else trainer_state
         log = _Log(len(completions))
-        given |= {"completions": completions, "trainer_state": SimpleNamespace(**self._state)}
-        given |= {"log_metric": log.metric, "log_extra": log.column}
+        given |= {"completions": completions, "log_metric": log.metric, "log_extra": log.column}
+        state = partial(SimpleNamespace, **self._state)
         results = [
-            _checked(name, _ask(name, function, accepted, given), len(completions))
+            _checked(name, _ask(name, function, accepted, given | {"trainer_state": state()}), len(completions))
             for name, (function, accepted) in zip(self.names, self._functions, strict=True)
         ]
         table = torch.tensor(results, dtype=torch.float64).reshape(len(results), len(completions)).T.contiguous()
@@ -281,7 +282,8 @@ def _accepted(function: RewardFunction) -> set[str] | None:
 
 
 def _ask(name: str, function: RewardFunction, accepted: set[str] | None, given: Mapping[str, Any]) -> Any:
-    # A function that changes its arguments changes its own copies, neither the data nor the tokens that are trained on.
+    # A function that changes its arguments changes its own copies, neither the data nor the tokens that are trained on,
+    # nor what other functions get.
     own = {argument: _copied(value) for argument, value in given.items() if accepted is None or argument in accepted}
     try:
         result = function(**own)
@@ -293,9 +295,12 @@ def _ask(name: str, function: RewardFunction, accepted: set[str] | None, given: 
 
 
 def _copied(value: Any) -> Any:
-    """Copy lists and dictionaries at any depth."""
+    """Copy lists, tuples and dictionaries at any depth."""
     if isinstance(value, list):
-        return [_copied(one) if isinstance(one, list | dict) else one for one in cast(list[Any], value)]
+        return [_copied(one) if isinstance(one, list | tuple | dict) else one for one in cast(list[Any], value)]
+    if isinstance(value, tuple):
+        items = cast(tuple[Any, ...], value)
+        return getattr(items, "_make", tuple)(map(_copied, items))  # named tuples keep their names
     if isinstance(value, dict):
         return {key: _copied(one) for key, one in cast(dict[Any, Any], value).items()}
     return value
