@@ -99,6 +99,7 @@ CONTROL: tuple[Algorithm, ...] = (
         module="operant.worlds.alphazero",
         config="AlphaZeroConfig",
         learner="AlphaZero",
+        budgets=(("operant/ConnectFour-v0", 1_000_000),),
     ),
     Algorithm(
         name="muzero",

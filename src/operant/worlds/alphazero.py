@@ -93,7 +93,9 @@ class AlphaZeroConfig:
 LEAST_RATE = 0.05
 """Final fraction of the learning rate with a linear schedule."""
 
-PRESETS: Mapping[str, Mapping[str, Any]] = {}
+PRESETS: Mapping[str, Mapping[str, Any]] = {
+    "operant/ConnectFour-v0": {"num_envs": 512, "gradient_steps": 256, "buffer_size": 131_072},
+}
 """Configuration by task, which selects its own, or by name; other fields keep their defaults."""
 
 
