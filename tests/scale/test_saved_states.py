@@ -19,12 +19,19 @@ def test_a_state_is_replaced_only_on_request(tmp_path):
 
 def test_a_failure_keeps_the_earlier_state(tmp_path):
     write_state(tmp_path / "one", {"x": torch.zeros(2)})
-    with pytest.raises(NonFiniteError):
+    lost = "2 of 2 numbers of state entry /x are NaN or Inf: nothing was saved, and an earlier state 'one', if any, is "
+    with pytest.raises(NonFiniteError, match=lost):
         write_state(tmp_path / "one", {"x": torch.full((2,), torch.nan)}, overwrite=True)
     with pytest.raises(NonFiniteError):
         write_state(tmp_path / "two", {"x": torch.full((2,), torch.nan)})
     assert [path.name for path in tmp_path.iterdir()] == ["one"]
-    (tmp_path / "one").rename(tmp_path / ".one.old")  # as after a crash between two renames
+    assert read_state(tmp_path / "one")["x"].tolist() == [0.0, 0.0]
+
+
+def test_a_crash_between_the_renames_keeps_the_earlier_state(tmp_path):
+    write_state(tmp_path / "one", {"x": torch.zeros(2)})
+    (tmp_path / "one").rename(tmp_path / ".one.old")
+    assert read_state(tmp_path / "one")["x"].tolist() == [0.0, 0.0]
     with pytest.raises(ValueError, match="already exists"):
         write_state(tmp_path / "one", {"x": torch.ones(2)})
     assert read_state(tmp_path / "one")["x"].tolist() == [0.0, 0.0]

@@ -85,7 +85,7 @@ class Checkpoints:
         structure, tensors = flatten(state)
         marked = marks(state)
         contents = _Contents.of(structure, tensors, self._segments.unchanged(marked))
-        fault = _non_finite(contents.tensors())
+        fault = non_finite(contents.tensors())
         parent = self.folder if fault is None else self.quarantine
         target = parent / f"step_{consumed:012d}"
         if fault is None and self._is_good(target):
@@ -318,7 +318,7 @@ def _remove(path: Path) -> None:
     shutil.rmtree(doomed, ignore_errors=True)
 
 
-def _non_finite(tensors: dict[str, Tensor]) -> str | None:
+def non_finite(tensors: dict[str, Tensor]) -> str | None:
     """Return a description of the first checked tensor with NaN or Inf; None if there is none."""
     for path, tensor in tensors.items():
         if _UNEXAMINED.search(path) or not (tensor.is_floating_point() or tensor.is_complex()):
