@@ -2,7 +2,7 @@
 
 import pytest
 
-from operant.scale.batches import Datum, check, check_ids, check_tokens, thresholds_of
+from operant.scale.batches import Datum, check, check_ids, check_prompt, check_tokens, thresholds_of
 
 
 def test_inputs_that_the_loss_does_not_use_are_errors():
@@ -32,6 +32,15 @@ def test_sequences_fit_into_the_context():
         check_tokens([Datum([1, 2], [2, 3])], 10, 2)
 
 
+def test_a_prompt_and_its_completion_fit_into_the_context():
+    check_prompt([1, 2], 3, 10, 5, of="the prompt")
+    check_prompt([1, 2], 1000, 10, None, of="the prompt")
+    with pytest.raises(ValueError, match="the prompt has 2 tokens and its completion up to 4, expected at most 5 tog"):
+        check_prompt([1, 2], 4, 10, 5, of="the prompt")
+    with pytest.raises(ValueError, match="the prompt has the id 10, expected 0 to 9"):
+        check_prompt([10], 4, 10, 5, of="the prompt")
+
+
 def test_thresholds_are_validated():
     assert thresholds_of("cross_entropy", {}) == {}
     assert thresholds_of("ppo", {}) == {"clip_low_threshold": 0.8, "clip_high_threshold": 1.2}
@@ -44,3 +53,5 @@ def test_thresholds_are_validated():
     ):
         with pytest.raises(ValueError, match="expected 0 <= low"):
             thresholds_of(loss, config)
+    with pytest.raises(ValueError, match=r"clip_high_threshold 0\.0, expected 0 <= low <= high and high > 0"):
+        thresholds_of("cispo", {"clip_high_threshold": 0.0})

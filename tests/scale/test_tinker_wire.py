@@ -16,9 +16,9 @@ from operant.scale.tinker_wire import finite, loss_message, read_batch, sample_m
 from operant.scale.trainer import Forward
 
 
-def body(inputs, **options):
+def body(inputs, loss="ppo", **options):
     data = [types.Datum(model_input=types.ModelInput.from_ints([3, 4]), loss_fn_inputs=inputs)]
-    given = types.ForwardBackwardInput(data=data, loss_fn="ppo", **options)
+    given = types.ForwardBackwardInput(data=data, loss_fn=loss, **options)
     request = types.ForwardBackwardRequest(forward_backward_input=given, model_id="m", seq_id=1)
     return forward_backward_request_to_proto(request).SerializeToString()
 
@@ -43,6 +43,14 @@ def test_unsupported_requests_are_named():
 def test_inputs_that_the_loss_does_not_use_are_errors(name):
     with pytest.raises(ValueError, match=f"datum 0 has {name}, which is not supported for ppo"):
         read_batch(body({"target_tokens": [4, 5], name: [0.5, 0.5]}))
+
+
+def test_the_name_of_the_loss_is_checked_first():
+    inputs = {"target_tokens": [4, 5], "tokens": np.array([3, 4])}
+    with pytest.raises(ValueError, match="there is no loss 'dro'; there are cross_entropy"):
+        read_batch(body(inputs, loss="dro"))
+    with pytest.raises(ValueError, match="datum 0 has tokens, which is not supported for ppo"):
+        read_batch(body(inputs))
 
 
 def test_losses_are_read_by_the_sdk():

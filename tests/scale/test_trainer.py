@@ -191,11 +191,10 @@ def test_wrong_batches_are_named(trainer, data, loss, config, message):
         trainer.forward_backward(data, loss, config)
 
 
-@pytest.mark.parametrize("wrong", [Datum([4, 5], [9, 10**6], weights=[1.0, 1.0]), Datum([4], [9], weights=["x"])])
-def test_a_failed_pass_leaves_the_earlier_gradient(trainer, monkeypatch, wrong):
-    """Fail in a later micro-batch, by an id that is not in the vocabulary or by an error of the loss."""
+def test_a_failed_pass_leaves_the_earlier_gradient(trainer, monkeypatch):
+    """Fail in a later micro-batch, by an error of the loss."""
     monkeypatch.setattr("operant.scale.trainer.MICRO_BATCH_TOKENS", 1)
-    good = [datum(weights=[1.0] * 7)]
+    good, wrong = [datum(weights=[1.0] * 7)], Datum([4], [9], weights=["x"])
     with pytest.raises((ValueError, TypeError)):
         trainer.forward_backward([*good, wrong], "cross_entropy")
     with pytest.raises(ValueError, match="there is no gradient"):
@@ -213,6 +212,15 @@ def test_sequences_up_to_the_context_are_accepted(trainer):
     longer = Datum([4] * (size + 1), [4] * (size + 1), weights=[1.0] * (size + 1))
     with pytest.raises(ValueError, match=f"datum 0 has {size + 2} tokens with its last target, expected at most the"):
         trainer.forward([longer], "cross_entropy")
+
+
+def test_prompts_fit_into_the_model(trainer):
+    context = trainer.model.context
+    with pytest.raises(ValueError, match="prompt 1 has the id 1000000, expected 0 to"):
+        trainer.sample([[1], [1, 10**6]], 1, Sampling(2))
+    with pytest.raises(ValueError, match=f"prompt 0 has {context - 1} tokens and its completion up to 2, expected at "):
+        trainer.sample([[4] * (context - 1)], 1, Sampling(2))
+    assert len(trainer.sample([[4] * (context - 1)], 1, Sampling(1))[0][0].ids) == 1
 
 
 def test_wrong_states_are_named(trainer, tmp_path):

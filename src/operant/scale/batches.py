@@ -54,8 +54,7 @@ def check(data: Sequence[Datum], loss: str) -> None:
         ValueError: the loss is unknown, or a datum lacks a field or has one that the loss does not use; the message
             names it.
     """
-    if loss not in NEEDS:
-        raise ValueError(f"there is no loss {loss!r}; there are {', '.join(get_args(Loss))}")
+    require_loss(loss)
     if not data:
         raise ValueError("a batch needs at least one datum")
     for index, datum in enumerate(data):
@@ -68,6 +67,16 @@ def check(data: Sequence[Datum], loss: str) -> None:
             if len(values) != len(datum.tokens):
                 raise ValueError(f"datum {index} has {len(datum.tokens)} tokens but {len(values)} {name}")
         require_used((name for name in datum._fields[2:] if getattr(datum, name) is not None), loss, index)
+
+
+def require_loss(loss: str) -> None:
+    """Raise an error if there is no such loss.
+
+    Raises:
+        ValueError: there is none; the message lists all.
+    """
+    if loss not in NEEDS:
+        raise ValueError(f"there is no loss {loss!r}; there are {', '.join(get_args(Loss))}")
 
 
 def require_used(names: Iterable[str], loss: str, index: int) -> None:
@@ -130,6 +139,27 @@ def check_ids(ids: Sequence[int], vocabulary: int, *, of: str) -> None:
         )
 
 
+def check_prompt(prompt: Sequence[int], max_tokens: int, vocabulary: int, context: int | None, *, of: str) -> None:
+    """Validate a prompt and the length of its completions.
+
+    Args:
+        prompt: token ids.
+        max_tokens: maximum tokens of a completion.
+        vocabulary: number of token embeddings.
+        context: maximum tokens of a sequence; None: unlimited.
+        of: name of the prompt, for the message.
+
+    Raises:
+        ValueError: the sequences are too long, or an id is not in the vocabulary.
+    """
+    check_ids(prompt, vocabulary, of=of)
+    if context is not None and len(prompt) + max_tokens > context:
+        raise ValueError(
+            f"{of} has {len(prompt)} tokens and its completion up to {max_tokens}, expected at most {context} "
+            "together, the context of the model; shorten the prompt, or lower max_tokens"
+        )
+
+
 def thresholds_of(loss: str, config: Mapping[str, float]) -> dict[str, float]:
     """Return the bounds of the probability ratio of a loss.
 
@@ -151,7 +181,9 @@ def thresholds_of(loss: str, config: Mapping[str, float]) -> dict[str, float]:
     if loss == "ppo" and not 0 <= low < 1 < high:
         raise ValueError(f"clip_low_threshold is {low} and clip_high_threshold {high}, expected 0 <= low < 1 < high")
     if loss == "cispo" and not (0 <= low <= high and high > 0):
-        raise ValueError(f"clip_low_threshold is {low} and clip_high_threshold {high}, expected 0 <= low <= high")
+        raise ValueError(
+            f"clip_low_threshold is {low} and clip_high_threshold {high}, expected 0 <= low <= high and high > 0"
+        )
     return found
 
 

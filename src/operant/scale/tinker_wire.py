@@ -10,7 +10,7 @@ from tinker.proto import tinker_public_pb2 as messages
 from torch import Tensor
 
 from operant.language.engines.protocol import Completion
-from operant.scale.batches import NEEDS, Datum, require_used
+from operant.scale.batches import Datum, require_loss, require_used
 from operant.scale.trainer import Forward
 
 CONTENT_TYPE = "application/x-protobuf"
@@ -28,18 +28,19 @@ def read_batch(body: bytes) -> tuple[str, list[Datum], str, dict[str, float], bo
         body: serialized message.
 
     Raises:
-        ValueError: the message is of another kind, or has unsupported contents, such as inputs that the loss ignores.
+        ValueError: the message is of another kind, the loss is unknown, or the contents are not supported, such as
+            inputs that the loss ignores.
     """
     try:
         request = messages.ForwardBackwardRequest.FromString(body)
     except Exception as error:  # the error's type depends on the implementation of protobuf
         raise ValueError(f"the body is no ForwardBackwardRequest: {error}") from error
+    require_loss(request.loss_fn)
     if texts := [name for name, value in request.loss_fn_config_v2.items() if value.HasField("text")]:
         raise ValueError(f"{request.loss_fn} has no setting {texts[0]!r} here")
     config = {name: value.number for name, value in request.loss_fn_config_v2.items()} or dict(request.loss_fn_config)
-    if request.loss_fn in NEEDS:
-        for index, datum in enumerate(request.data):
-            require_used(datum.loss_fn_inputs, request.loss_fn, index)
+    for index, datum in enumerate(request.data):
+        require_used(datum.loss_fn_inputs, request.loss_fn, index)
     data = [_datum(datum) for datum in request.data]
     return request.model_id, data, request.loss_fn, config, request.forward_only
 
@@ -50,7 +51,7 @@ def _datum(message: Any) -> Datum:
         if not chunk.HasField("encoded_text"):
             raise ValueError("only text is supported here; remove images and sound")
         tokens += np.frombuffer(chunk.encoded_text.tokens, dtype=np.int32).tolist()
-    inputs = {name: _numbers(tensor, name) for name, tensor in message.loss_fn_inputs.items() if name in Datum._fields}
+    inputs = {name: _numbers(tensor, name) for name, tensor in message.loss_fn_inputs.items()}
     return Datum(tokens, [int(token) for token in inputs.pop("target_tokens", [])], **inputs)
 
 

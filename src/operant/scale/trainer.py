@@ -22,7 +22,7 @@ from operant.language.engines.protocol import Completion, Sampling
 from operant.language.models import LanguageModel, load
 from operant.language.packing import Sample, micro_batches, pack, take
 from operant.runtime.run import Run, RunError
-from operant.scale.batches import Datum, Loss, check, check_tokens, losses, thresholds_of
+from operant.scale.batches import Datum, Loss, check, check_prompt, check_tokens, losses, thresholds_of
 from operant.scale.saved_states import checked_name, read_state, write_state
 from operant.state import State, clone, copy_named
 from operant.tensors import backpropagate
@@ -113,6 +113,10 @@ class Trainer(Protocol):
             num_samples: number of completions per prompt.
             sampling: sampling options.
             seed: random seed; None: a different one in each call.
+
+        Raises:
+            ValueError: a prompt is empty, has a token that is not in the vocabulary, or exceeds the model's context
+                together with `sampling.max_tokens`; or `num_samples` is below 1.
         """
         ...
 
@@ -233,6 +237,8 @@ class LocalTrainer:
         self, prompts: Sequence[Sequence[int]], num_samples: int, sampling: Sampling, *, seed: int | None = None
     ) -> list[list[Completion]]:
         """See `Trainer`."""
+        for index, prompt in enumerate(prompts):
+            check_prompt(prompt, sampling.max_tokens, self.model.vocabulary, self.model.context, of=f"prompt {index}")
         if seed is None:
             generator = streams.torch_generator(self.seed, "samples", self._samples)
             self._samples += 1
