@@ -1,5 +1,7 @@
 """Sessions of a service."""
 
+import threading
+
 import pytest
 
 from operant.language.configs import ModelOptions
@@ -75,6 +77,61 @@ def test_a_state_outlives_the_service(service, tmp_path):
     other.close()
 
 
+@pytest.mark.parametrize(("options", "seed"), [(ModelOptions(model="tiny-qwen3"), 0), (ModelOptions(model="tiny"), 1)])
+def test_saved_data_of_another_base_are_rejected(service, tmp_path, options, seed):
+    """The other base has another name, or the same name and other weights."""
+    service.create("a:train:0", base="tiny", rank=2)
+    state, weights = service.save("a:train:0", "one"), service.publish("a:train:0", "first")
+    other = Service(options, tmp_path / "states", seed=seed)
+    other.create("b:train:0", base=options.model, rank=2)
+    expected = f"belongs to the base model 'tiny' with weights .*, but the served one is '{options.model}' with weights"
+    for call in (
+        lambda: other.rank_of(state),
+        lambda: other.rank_of(weights),
+        lambda: other.load("b:train:0", state, optimizer=True),
+        lambda: other.create_from("c:train:0", state, optimizer=True),
+        lambda: other.require_weights(weights),
+        lambda: other.sample(weights, TOKENS, 1, Sampling(2)),
+    ):
+        with pytest.raises(ValueError, match=expected):
+            call()
+    other.close()
+
+
+def test_a_model_is_created_from_a_state_or_not_at_all(service):
+    service.create("a:train:0", base="tiny", rank=2)
+    learn(service, "a:train:0")
+    state, weights = service.save("a:train:0", "one"), service.publish("a:train:0", "first")
+    for wrong, message in {
+        weights: "is not an address of saved weights; save_state",
+        state.replace("one", "other"): "has no saved state",
+    }.items():
+        with pytest.raises(ValueError, match=message):
+            service.create_from("b:train:0", wrong, optimizer=True)
+    assert list(service.trainers) == ["a:train:0"]
+    service.create_from("b:train:0", state, optimizer=True)
+    assert service.trainer("b:train:0").steps == 1
+    service.create_from("c:train:0", state, optimizer=False)
+    assert service.trainer("c:train:0").steps == 0
+    losses = [service.trainer(name).forward(BATCH, "cross_entropy").loss for name in service.trainers]
+    assert losses[1:] == losses[:1] * 2
+
+
+def test_weights_remain_after_a_crash_while_they_were_replaced(service):
+    service.create("a:train:0", base="tiny", rank=2)
+    address = service.publish("a:train:0", "first")
+    folder = service.folder / "a-train-0" / module.SAMPLERS
+    (folder / "first").rename(folder / ".first.old")
+    assert service.sample(address, TOKENS, 1, Sampling(2)).completions
+
+
+def test_models_of_a_session_are_released_with_those_still_to_be_created(service):
+    service.create("b:train:0", base="tiny", rank=2)
+    service.submit(service.create, "a:train:0", base="tiny", rank=2)
+    service.result(service.submit(service.forget_session, "a")).result()
+    assert list(service.trainers) == list(service.ranks) == ["b:train:0"]
+
+
 def test_unknown_ids_are_named(service):
     with pytest.raises(UnknownError, match="no model 'x'"):
         service.trainer("x")
@@ -93,7 +150,9 @@ def test_unknown_ids_are_named(service):
     ):
         with pytest.raises((ValueError, UnknownError)):
             service.rank_of(address)
-    with pytest.raises(ValueError, match="exceed the 2048 positions"):
+    with pytest.raises(
+        ValueError, match="the prompt has 4 tokens and its completion up to 4096, expected at most 2048"
+    ):
         service.sample(None, TOKENS, 1, Sampling(4096))
 
 
@@ -144,7 +203,19 @@ def test_fetched_results_are_kept_a_while(service, monkeypatch):
         service.result(name).result()
         service.mark_fetched(name)
     assert [service.result(name).result() for name in names[1:]] == [1, 2, 3]
-    with pytest.raises(UnknownError, match="keeps the last 2 results that were fetched"):
+    with pytest.raises(UnknownError, match="keeps the last 2 results that were fetched and the last 10000 that were"):
+        service.result(names[0])
+
+
+def test_only_finished_results_are_dropped(service, monkeypatch):
+    monkeypatch.setattr(module, "MOST_RESULTS", 2)
+    opened = threading.Event()
+    names = [service.submit(opened.wait) for _ in range(4)]
+    opened.set()
+    assert all(service.result(name).result() for name in names)
+    kept = service.submit(int)
+    assert list(service._results) == [names[-1], kept]
+    with pytest.raises(UnknownError, match="the last 2 that were not; fetch results sooner"):
         service.result(names[0])
 
 

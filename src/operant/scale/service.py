@@ -1,6 +1,8 @@
 """Models of several sessions, trained and sampled request by request: `Service`."""
 
+import hashlib
 import itertools
+import json
 import secrets
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -8,32 +10,33 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from torch import Tensor
+from torch import Tensor, nn
 
 from operant import streams
 from operant.language.configs import ModelOptions
 from operant.language.engines.protocol import Completion, Sampling
 from operant.language.models import LanguageModel, finish, load
 from operant.runtime.files import write_durably
-from operant.scale.batches import check_ids
-from operant.scale.saved_states import checked_name, read_state, write_state
+from operant.scale.batches import check_prompt
+from operant.scale.saved_states import checked_name, folder_of, read_state, write_state
 from operant.scale.trainer import LocalTrainer, Sampler
 from operant.state import State
 
 STATES, SAMPLERS, SNAPSHOTS = "weights", "sampler_weights", "snapshots"
 """Kinds of data of a model: states to continue from, weights for sampling, and such weights without a name."""
-RANK = "rank"
-"""File with the rank of a model's adapter."""
+MODEL = "model.json"
+"""File with the rank of a model's adapter, and the name and the digest of its base."""
 SCHEME = "tinker://"
 MOST_RESULTS = 10_000
-"""Maximum results kept for clients that have not fetched them."""
+"""Maximum results kept for clients that have not fetched them, besides those of unfinished computations."""
 MOST_FETCHED = 256
 """Maximum results kept after a client has fetched them, for clients that lost the answer."""
 MOST_SNAPSHOTS = 8
 """Maximum snapshots without a name per model; they are only in memory, and the oldest is dropped first."""
-
 MOST_LOADED = 4
 """Maximum named weights for sampling in memory; others are read from disk when needed."""
+DIGESTED = 1024
+"""Numbers of each parameter, roughly, in the digest of a base model: a whole one takes long to read."""
 
 
 class UnknownError(LookupError):
@@ -78,6 +81,7 @@ class Service:
         self._fetched: dict[str, Future[Any]] = {}
         self._numbers = itertools.count()
         base = load(options, seed=seed, device=device)
+        self._digest = digest(base.network)
         self.context, self._vocabulary = base.context, base.vocabulary
         self.tokenizer = folder / "tokenizer"
         base.tokenizer.save_pretrained(self.tokenizer)
@@ -87,8 +91,10 @@ class Service:
         """Schedule a computation, and return the name of the request."""
         request = secrets.token_hex(8)
         self._results[request] = self._pool.submit(work, *args, **options)
-        while len(self._results) > MOST_RESULTS:
-            del self._results[next(iter(self._results))]
+        excess = len(self._results) - MOST_RESULTS
+        if excess > 0:
+            for name in [name for name, found in self._results.items() if found.done()][:excess]:
+                del self._results[name]
         return request
 
     def result(self, request: str) -> Future[Any]:
@@ -100,7 +106,8 @@ class Service:
         found = self._results.get(request) or self._fetched.get(request)
         if found is None:
             raise UnknownError(
-                f"there is no request {request!r}; the service keeps the last {MOST_FETCHED} results that were fetched"
+                f"there is no request {request!r}: the service keeps the last {MOST_FETCHED} results that were fetched "
+                f"and the last {MOST_RESULTS} that were not; fetch results sooner, or send the request again"
             )
         return found
 
@@ -132,13 +139,34 @@ class Service:
         Raises:
             ValueError: `base` is not the served model.
         """
+        self.require_base(base)
+        self._add(model, self._new(model, rank, seed), rank)
+
+    def create_from(self, model: str, address: str, *, optimizer: bool) -> None:
+        """Create a model from a saved state. If that fails, there is no such model.
+
+        Args:
+            model: name of the model.
+            address: result of `save`.
+            optimizer: whether to restore the state of the optimizer, too.
+
+        Raises:
+            UnknownError: the state belongs to no model of this service.
+            ValueError: there is no such state, or it belongs to another base.
+        """
+        path, rank = self._state(address), self.rank_of(address)
+        trainer = self._new(model, rank)
+        trainer.load_state(path, optimizer=optimizer)
+        self._add(model, trainer, rank)
+
+    def require_base(self, base: str | None) -> None:
+        """Raise an error if a base model is not the served one.
+
+        Raises:
+            ValueError: it is another one.
+        """
         if base != self.name:
             raise ValueError(f"{base!r} is not served here; {self.name!r} is")
-        self._folder(model).mkdir(parents=True)
-        folder = self._folder(model) / STATES
-        self.trainers[model] = LocalTrainer(self._model(rank, seed), folder, seed=self.seed)
-        self.ranks[model] = rank
-        write_durably(self._folder(model) / RANK, str(rank).encode())
 
     def save(self, model: str, name: str, *, overwrite: bool = False) -> str:
         """Save the state of a model, and return its address.
@@ -156,9 +184,8 @@ class Service:
         return f"{SCHEME}{model}/{STATES}/{name}"
 
     def load(self, model: str, address: str, *, optimizer: bool) -> None:
-        """Continue a model from a saved state."""
-        owner, name = self._parts(address, STATES)
-        self.trainer(model).load_state(str(self._folder(owner) / STATES / name), optimizer=optimizer)
+        """Continue a model from a saved state; see `create_from`."""
+        self.trainer(model).load_state(self._state(address), optimizer=optimizer)
 
     def rank_of(self, address: str) -> int:
         """Return the rank of the adapter of a saved state, or of named weights for sampling.
@@ -168,12 +195,19 @@ class Service:
 
         Raises:
             UnknownError: there is no such model.
+            ValueError: it has another base than this service.
         """
         owner, _ = self._parts(address, STATES, SAMPLERS)
-        file = self._folder(owner) / RANK
+        file = self._folder(owner) / MODEL
         if not file.is_file():
             raise UnknownError(f"{address} belongs to no model of this service")
-        return int(file.read_text(encoding="utf-8"))
+        found = json.loads(file.read_text(encoding="utf-8"))
+        if found["digest"] != self._digest:
+            raise ValueError(
+                f"{address} belongs to the base model {found['base']!r} with weights {found['digest']}, but the served "
+                f"one is {self.name!r} with weights {self._digest}; serve the former to use it"
+            )
+        return found["rank"]
 
     def publish(self, model: str, name: str | None = None) -> str:
         """Publish the current weights of a model for sampling, and return their address.
@@ -206,6 +240,11 @@ class Service:
         self.ranks.pop(model, None)
         self._snapshots.pop(model, None)
 
+    def forget_session(self, session: str) -> None:
+        """Release the models of a session. As a submitted computation, it includes those created by earlier ones."""
+        for model in [name for name in self.trainers if name.startswith(f"{session}:")]:
+            self.forget(model)
+
     def require_weights(self, address: str) -> None:
         """Raise an error if there are no weights to sample from.
 
@@ -214,6 +253,7 @@ class Service:
 
         Raises:
             UnknownError: there are none; the message contains the reason.
+            ValueError: they belong to another base than that of this service.
         """
         try:
             owner, name = self._parts(address, SAMPLERS, SNAPSHOTS)
@@ -227,8 +267,9 @@ class Service:
                 "model until the end of its session; create a new sampling client, or save named weights with "
                 "save_weights_for_sampler, which remain"
             )
-        if not owner or not (self._folder(owner) / SAMPLERS / name).is_dir():
+        if not owner or not folder_of(self._folder(owner) / SAMPLERS / name).is_dir():
             raise UnknownError(f"there are no weights {address!r}; save them for a sampler first")
+        self.rank_of(address)
 
     def sample(
         self,
@@ -254,14 +295,10 @@ class Service:
 
         Raises:
             UnknownError: there are no such weights.
-            ValueError: the prompt is empty, longer than the model's context, or has an id outside of the vocabulary.
+            ValueError: the weights belong to another base, or the prompt is empty, exceeds the model's context
+                together with the completion, or has an id outside of the vocabulary.
         """
-        check_ids(prompt, self._vocabulary, of="the prompt")
-        if self.context is not None and len(prompt) + sampling.max_tokens > self.context:
-            raise ValueError(
-                f"a prompt of {len(prompt)} and a completion of {sampling.max_tokens} tokens exceed the "
-                f"{self.context} positions of the model"
-            )
+        check_prompt(prompt, sampling.max_tokens, self._vocabulary, self.context, of="the prompt")
         sampler = self._sampler(address)
         generator = (
             streams.torch_generator(self.seed, "samples", next(self._numbers))
@@ -307,6 +344,22 @@ class Service:
         network = base.network.merge_and_unload() if hasattr(base.network, "merge_and_unload") else base.network
         return finish(network, base.tokenizer, replace(self.options, lora_r=rank), seed=seed)
 
+    def _new(self, model: str, rank: int, seed: int = 0) -> LocalTrainer:
+        return LocalTrainer(self._model(rank, seed), self._folder(model) / STATES, seed=self.seed)
+
+    def _add(self, model: str, trainer: LocalTrainer, rank: int) -> None:
+        self._folder(model).mkdir(parents=True)
+        facts = {"rank": rank, "base": self.name, "digest": self._digest}
+        write_durably(self._folder(model) / MODEL, json.dumps(facts).encode())
+        self.ranks[model] = rank
+        self.trainers[model] = trainer
+
+    def _state(self, address: str) -> str:
+        """Return the path of a saved state of this base."""
+        owner, name = self._parts(address, STATES)
+        self.rank_of(address)
+        return str(self._folder(owner) / STATES / name)
+
     def _folder(self, model: str) -> Path:
         return self.folder / checked_name(model.replace(":", "-"))
 
@@ -317,6 +370,16 @@ class Service:
             raise ValueError(f"{address!r} is not an address of saved {' or '.join(kinds)}; save_state returns one")
         checked_name(owner.replace(":", "-"))
         return owner, checked_name(name)
+
+
+def digest(network: nn.Module) -> str:
+    """Return a hash of the names and shapes of all parameters, and of numbers evenly spread over each."""
+    found = hashlib.sha256()
+    for name, value in network.named_parameters():
+        numbers = value.detach().flatten()
+        sample = numbers[:: max(1, len(numbers) // DIGESTED)]
+        found.update(f"{name} {tuple(value.shape)}".encode() + sample.float().cpu().numpy().tobytes())
+    return found.hexdigest()[:16]
 
 
 def shortened(completion: Completion, stop: Sequence[str] | Sequence[int], tokenizer: Any) -> Completion:
