@@ -1,9 +1,9 @@
 """The Tinker API, called by its official SDK over a real socket."""
 
-import gzip
 import os
 import subprocess
 import sys
+import threading
 
 import httpx2 as httpx
 import pytest
@@ -11,9 +11,9 @@ import pytest
 pytest.importorskip("tinker")
 pytest.importorskip("uvicorn")
 
-from operant.language.engines.protocol import Sampling
+from operant.language.configs import ModelOptions
 from operant.scale import tinker_server
-from operant.scale.tinker_server import read_sampling, unzipped
+from operant.scale.service import Service, UnknownError
 
 KEY = "tml-of-the-tests"
 
@@ -91,58 +91,73 @@ def test_requests_with_unsupported_options_are_errors(address):
     assert "max_tokens must be at least 1, got 0" in answer.json()["error"]
 
 
-def test_models_of_silent_sessions_are_released(monkeypatch):
-    class Trained:
-        trainers = ("a:train:0", "b:train:0")
-        released = ()
+@pytest.fixture
+def service(tmp_path):
+    found = Service(ModelOptions(model="tiny"), tmp_path / "states")
+    yield found
+    found.close()
 
-        def submit(self, work, model):
-            work(model)
 
-        def forget(self, model):
-            self.released = (*self.released, model)
+def new_model(api, session):
+    given = {"session_id": session, "model_seq_id": 0, "base_model": "tiny", "lora_config": {"rank": 2}}
+    return api._create_model(given)["model_id"]
 
-    now, service = [0.0], Trained()
-    monkeypatch.setattr(tinker_server.time, "monotonic", lambda: now[0])
-    names = iter(("a", "b", "c"))
-    monkeypatch.setattr(tinker_server.secrets, "token_hex", lambda _: next(names))
+
+def test_models_of_silent_sessions_are_released(service):
+    """Release also the model that the queue has not created yet, after a heartbeat or the start of another session."""
+    api, opened = tinker_server.Api(service, KEY), threading.Event()
+    service.submit(opened.wait)
+    silent, other = (api._create_session({})["session_id"] for _ in range(2))
+    kept = [new_model(api, session) for session in (silent, other)][1]
+    api._sessions[silent] -= tinker_server.SILENCE + 1
+    api._heartbeat({"session_id": other})
+    opened.set()
+    service.result(service.submit(int)).result()
+    assert list(service.trainers) == [kept]
+    with pytest.raises(LookupError, match=f"there is no session '{silent}'; it has ended"):
+        api._heartbeat({"session_id": silent})
+    api._sessions[other] -= tinker_server.SILENCE + 1
+    api._create_session({})
+    service.result(service.submit(int)).result()
+    assert not service.trainers
+
+
+def test_a_state_that_cannot_be_loaded_creates_no_model(service):
     api = tinker_server.Api(service, KEY)
-    api._create_session({})
-    api._create_session({})
-    now[0] = tinker_server.SILENCE
-    api._heartbeat({"session_id": "b"})
-    now[0] += 1
-    api._create_session({})
-    assert service.released == ("a:train:0",)
-    with pytest.raises(LookupError, match="there is no session 'a'; it has ended"):
-        api._heartbeat({"session_id": "a"})
+    session = api._create_session({})["session_id"]
+    model = new_model(api, session)
+    service.result(service.submit(service.publish, model, "first")).result()
+    path = f"tinker://{model}/sampler_weights/first"
+    asked = {"session_id": session, "model_seq_id": 1, "path": path, "optimizer": False}
+    with pytest.raises(ValueError, match="is not an address of saved weights"):
+        service.result(api._load(asked)["request_id"]).result()
+    assert list(service.trainers) == [model]
+
+
+@pytest.mark.parametrize("verb", ["_create_model", "_load", "_create_sampler", "_sample"])
+def test_other_bases_and_optimizers_are_errors(service, verb):
+    api = tinker_server.Api(service, KEY)
+    given = {"session_id": api._create_session({})["session_id"], "model_seq_id": 0, "path": "x", "optimizer": False}
+    with pytest.raises(ValueError, match="'other' is not served here; 'tiny' is"):
+        getattr(api, verb)({**given, "base_model": "other"})
+    with pytest.raises(ValueError, match="there is no optimizer 'dimuon' here; adamw is"):
+        getattr(api, verb)({**given, "base_model": "tiny", "optimizer_config": {"type": "dimuon"}})
+
+
+def test_metadata_of_sessions_and_models_are_accepted(service):
+    """Programs label what they create; nothing is computed from it."""
+    api, metadata = tinker_server.Api(service, KEY), {"user_metadata": {"experiment": "one"}}
+    session = api._create_session(metadata)["session_id"]
+    asked = {"session_id": session, "model_seq_id": 0, "base_model": "tiny", "lora_config": {"rank": 2}, **metadata}
+    assert service.result(api._create_model(asked)["request_id"]).result()["type"] == "create_model"
 
 
 def test_the_number_of_sampling_sessions_is_bounded(monkeypatch):
     monkeypatch.setattr(tinker_server, "MOST_SAMPLERS", 2)
     api = tinker_server.Api(None, KEY)
-    names = [api._new_sampler(None) for _ in range(3)]
-    assert list(api._samplers) == names[1:]
-
-
-def test_sampling_requests_are_parsed():
-    assert read_sampling({})[0].max_tokens == read_sampling({"max_tokens": None}, 2000)[0].max_tokens == 1024
-    assert read_sampling({}, 100)[0].max_tokens == 100
-    assert read_sampling({"max_tokens": 200}, 100)[0].max_tokens == 200
-    for wrong in (0, -1):
-        with pytest.raises(ValueError, match=f"max_tokens must be at least 1, got {wrong}"):
-            read_sampling({"max_tokens": wrong})
-    assert read_sampling({"max_tokens": 5, "top_k": -1, "stop": "x", "seed": 0}) == (Sampling(5), ["x"], 0)
-    with pytest.raises(ValueError, match="leave stop out"):
-        read_sampling({"stop": []})
-    with pytest.raises(ValueError, match="temperature"):
-        read_sampling({"temperature": -1})
-
-
-def test_compressed_bodies_are_read_up_to_the_limit(monkeypatch):
-    monkeypatch.setattr(tinker_server, "MOST_BYTES", 1000)
-    body = gzip.compress(bytes(1000))
-    assert unzipped(body) == bytes(1000)
-    for wrong, message in {gzip.compress(bytes(1001)): "at most 1000", body[:-9]: "incomplete", b"no": "gzip"}.items():
-        with pytest.raises(ValueError, match=message):
-            unzipped(wrong)
+    first, second = (api._new_sampler(None) for _ in range(2))
+    api._sampler(first)
+    third = api._new_sampler(None)
+    assert list(api._samplers) == [first, third]
+    with pytest.raises(UnknownError, match="keeps the last 2 that were used; create a new sampling client"):
+        api._sampler(second)

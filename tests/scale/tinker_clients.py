@@ -121,7 +121,7 @@ def a_loop_for_the_service_runs_as_it_is(address):
 
 
 def models_that_are_not_served_are_named(address):
-    with pytest.raises(tinker.RequestFailedError, match="'other' is not served here; 'tiny' is"):
+    with pytest.raises(tinker.UnprocessableEntityError, match="'other' is not served here; 'tiny' is"):
         connect(address, model="other")
 
 

@@ -10,8 +10,8 @@ import json
 import logging
 import secrets
 import time
-import zlib
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections import OrderedDict
+from collections.abc import Awaitable, Callable, Mapping
 from concurrent.futures import Future
 from typing import Any
 
@@ -21,9 +21,9 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
-from operant.language.engines.protocol import Sampling
 from operant.runtime.http_server import Server, listen
 from operant.scale.service import Answer, Service, UnknownError
+from operant.scale.tinker_requests import read_body, read_sampling, require_absent
 from operant.scale.tinker_wire import CONTENT_TYPE, finite, loss_message, read_batch, sample_message
 from operant.scale.trainer import Adam, Forward
 
@@ -31,16 +31,25 @@ logger = logging.getLogger(__name__)
 
 PREFIX = "tml-"
 """Prefix of keys, which the SDK requires."""
-MOST_BYTES = 64_000_000
-"""Maximum size of the body of a request, in bytes."""
 WAIT = 20.0
 """Seconds after which a request for an unfinished result is answered with `try_again`."""
-MOST_TOKENS = 1024
-"""Default maximum number of tokens of a completion, if the context has room for them."""
 MOST_SAMPLERS = 10_000
-"""Maximum sampling sessions; the oldest is dropped first."""
+"""Maximum sampling sessions; the one whose last use was earliest is dropped first."""
 SILENCE = 24 * 3600.0
-"""Seconds without a heartbeat after which the models of a session are released; the SDK sends one every few seconds."""
+"""Seconds without a heartbeat after which the models of a session are released, when another session starts or sends
+one; the SDK sends one every few seconds."""
+
+NOT_SAMPLED = (
+    "topk_prompt_logprobs",
+    "topk_sample_logprobs",
+    "target_prompt_logprobs",
+    "prompt_alt_tokens_k",
+    "prompt_logprobs_last_n",
+    "record_stability_info",
+)
+"""Fields of sampling requests that are not supported."""
+NOT_SAVED = ("ttl_seconds", "user_metadata")
+"""Fields of requests to save weights that are not supported: saved weights remain until their folder is deleted."""
 
 Handler = Callable[[Mapping[str, Any]], Any]
 
@@ -61,7 +70,7 @@ class Api:
     def __init__(self, service: Service, key: str) -> None:
         self._service, self._key = service, key
         self._sessions: dict[str, float] = {}
-        self._samplers: dict[str, str | None] = {}
+        self._samplers: OrderedDict[str, str | None] = OrderedDict()  # both threads change it, by atomic methods
 
     def routes(self) -> list[Route]:
         """Return all routes."""
@@ -113,7 +122,7 @@ class Api:
 
     def _json(self, handler: Handler) -> Callable[[Request], Awaitable[Response]]:
         async def answer(request: Request) -> Response:
-            body: Any = json.loads(await _body(request))
+            body: Any = json.loads(await read_body(request))
             if not hasattr(body, "keys"):
                 raise ValueError("the body must be a JSON object")
             return JSONResponse(handler(body))
@@ -124,14 +133,14 @@ class Api:
 
     def _create_session(self, body: Mapping[str, Any]) -> Any:
         del body
-        for silent in [name for name, heard in self._sessions.items() if time.monotonic() - heard > SILENCE]:
-            self._release(silent)
+        self._release_silent()
         session = secrets.token_hex(8)
         self._sessions[session] = time.monotonic()
         return {"type": "create_session", "session_id": session}
 
     def _heartbeat(self, body: Mapping[str, Any]) -> Any:
         self._require_session(body["session_id"])
+        self._release_silent()
         return {"type": "session_heartbeat"}
 
     async def _finish(self, request: Request) -> Response:
@@ -143,8 +152,11 @@ class Api:
 
     def _release(self, session: str) -> None:
         del self._sessions[session]
-        for model in [model for model in self._service.trainers if model.startswith(f"{session}:")]:
-            self._service.submit(self._service.forget, model)
+        self._service.submit(self._service.forget_session, session)
+
+    def _release_silent(self) -> None:
+        for silent in [name for name, heard in self._sessions.items() if time.monotonic() - heard > SILENCE]:
+            self._release(silent)
 
     def _require_session(self, session: str) -> None:
         if session not in self._sessions:
@@ -155,13 +167,19 @@ class Api:
         self._require_session(body["session_id"])
         return f"{body['session_id']}:train:{int(body['model_seq_id'])}"
 
-    def _create_model(self, body: Mapping[str, Any]) -> Any:
-        model = self._model_of(body)
-        lora: dict[str, Any] = body.get("lora_config") or {}
+    def _require_served(self, body: Mapping[str, Any]) -> None:
+        """Raise an error if a request names another base model or optimizer than those of the service."""
+        if body.get("base_model") is not None:
+            self._service.require_base(body["base_model"])
         optimizer: dict[str, Any] = body.get("optimizer_config") or {}
         kind = optimizer.get("type", "adamw")
         if kind != "adamw":
             raise ValueError(f"there is no optimizer {kind!r} here; adamw is")
+
+    def _create_model(self, body: Mapping[str, Any]) -> Any:
+        model = self._model_of(body)
+        lora: dict[str, Any] = body.get("lora_config") or {}
+        self._require_served(body)
         base, rank, seed = body["base_model"], int(lora.get("rank", 32)), int(lora.get("seed") or 0)
 
         def work() -> Any:
@@ -198,15 +216,13 @@ class Api:
 
     async def _sampler_info(self, request: Request) -> Response:
         name = request.path_params["sampler"]
-        if name not in self._samplers:
-            raise UnknownError(f"there is no sampling session {name!r}")
-        address = self._samplers[name]
+        address = self._sampler(name)
         return JSONResponse({"sampler_id": name, "base_model": self._service.name, "model_path": address})
 
     # The verbs.
 
     async def _forward_backward(self, request: Request) -> Response:
-        model, data, loss, config, forward_only = read_batch(await _body(request))
+        model, data, loss, config, forward_only = read_batch(await read_body(request))
         trainer = self._service.trainer(model)
         verb: Any = trainer.forward if forward_only else trainer.forward_backward
         return JSONResponse(self._promise(lambda: verb(data, loss, config), model))
@@ -219,7 +235,7 @@ class Api:
         return self._promise(lambda: {"metrics": finite(trainer.optim_step(adam))}, model)
 
     def _save(self, body: Mapping[str, Any]) -> Any:
-        _require_absent(body, _NOT_SAVED)
+        require_absent(body, NOT_SAVED)
         model, name = body["model_id"], body.get("path") or secrets.token_hex(4)
         overwrite = bool(body.get("overwrite"))
 
@@ -229,19 +245,19 @@ class Api:
         return self._promise(work, model)
 
     def _load(self, body: Mapping[str, Any]) -> Any:
+        self._require_served(body)
         address, optimizer = body["path"], bool(body["optimizer"])
-        model = body["model_id"] if body.get("model_id") else self._model_of(body)
+        model = body.get("model_id") or self._model_of(body)
+        load = self._service.load if body.get("model_id") else self._service.create_from
 
         def work() -> Any:
-            if not body.get("model_id"):
-                self._service.create(model, base=self._service.name, rank=self._service.rank_of(address))
-            self._service.load(model, address, optimizer=optimizer)
+            load(model, address, optimizer=optimizer)
             return {"type": "load_weights", "path": address, "model_id": model}
 
         return self._promise(work, model)
 
     def _publish(self, body: Mapping[str, Any]) -> Any:
-        _require_absent(body, _NOT_SAVED)
+        require_absent(body, NOT_SAVED)
         model, name = body["model_id"], body.get("path")
 
         def work() -> Any:
@@ -253,26 +269,37 @@ class Api:
         return self._promise(work, model)
 
     def _create_sampler(self, body: Mapping[str, Any]) -> Any:
-        address = body.get("model_path")
+        self._require_served(body)
+        address = body.get("model_path") or None
         if address:
             self._service.require_weights(address)
-        if not address and body.get("base_model") != self._service.name:
-            raise ValueError(f"{body.get('base_model')!r} is not served here; {self._service.name!r} is")
+        else:
+            self._service.require_base(body.get("base_model"))
         return {"type": "create_sampling_session", "sampling_session_id": self._new_sampler(address)}
 
     def _new_sampler(self, address: str | None) -> str:
         name = f"sampler-{secrets.token_hex(8)}"
         self._samplers[name] = address
         while len(self._samplers) > MOST_SAMPLERS:
-            del self._samplers[next(iter(self._samplers))]
+            self._samplers.popitem(last=False)
         return name
+
+    def _sampler(self, name: str) -> str | None:
+        """Return the address of the weights of a sampling session; None: the base model."""
+        try:
+            self._samplers.move_to_end(name)
+            return self._samplers[name]
+        except KeyError:
+            raise UnknownError(
+                f"there is no sampling session {name!r}: the service keeps the last {MOST_SAMPLERS} that were used; "
+                "create a new sampling client"
+            ) from None
 
     def _sample(self, body: Mapping[str, Any]) -> Any:
         session = body.get("sampling_session_id")
-        if session is not None and session not in self._samplers:
-            raise UnknownError(f"there is no sampling session {session!r}")
-        address = self._samplers[session] if session is not None else body.get("model_path")
-        _require_absent(body, _NOT_HERE)
+        self._require_served(body)
+        address = body.get("model_path") if session is None else self._sampler(session)
+        require_absent(body, NOT_SAMPLED)
         count = int(body.get("num_samples", 1))
         prompt = [token for chunk in body["prompt"]["chunks"] for token in chunk["tokens"]]
         context = self._service.context
@@ -298,7 +325,7 @@ class Api:
         return {"request_id": self._service.submit(work), "model_id": model}
 
     async def _retrieve(self, request: Request) -> Response:
-        name = json.loads(await _body(request))["request_id"]
+        name = json.loads(await read_body(request))["request_id"]
         found: Future[Any] = self._service.result(name)
         try:
             result = await asyncio.wait_for(asyncio.shield(asyncio.wrap_future(found)), WAIT)
@@ -324,51 +351,6 @@ class Api:
     async def _capabilities(self, _: Request) -> Response:
         model = {"model_name": self._service.name, "max_context_length": self._service.context}
         return JSONResponse({"supported_models": [{**model, "trainable": True, "sampleable": True}]})
-
-
-_NOT_HERE = (
-    "topk_prompt_logprobs",
-    "topk_sample_logprobs",
-    "target_prompt_logprobs",
-    "prompt_alt_tokens_k",
-    "prompt_logprobs_last_n",
-    "record_stability_info",
-)
-"""Fields of sampling requests that are not supported."""
-_NOT_SAVED = ("ttl_seconds", "user_metadata")
-"""Fields of requests to save weights that are not supported: saved weights remain until their folder is deleted."""
-
-
-def _require_absent(body: Mapping[str, Any], names: Sequence[str]) -> None:
-    for name in names:
-        if body.get(name):
-            raise ValueError(f"{name} is not supported here, got {body[name]!r}; leave it out")
-
-
-def read_sampling(given: Mapping[str, Any], room: int | None = None) -> tuple[Sampling, list[Any], int | None]:
-    """Return the sampling options, the stop sequences, and the seed of a request.
-
-    Args:
-        given: sampling parameters of the request.
-        room: tokens that the context has left after the prompt; None: unlimited.
-
-    Raises:
-        ValueError: a value is out of range.
-    """
-    stop = given.get("stop")
-    if stop == []:
-        raise ValueError("stop=[] switches off the end of sequence, which is not supported here; leave stop out")
-    most = given.get("max_tokens")
-    if most is None:
-        most = MOST_TOKENS if room is None else max(1, min(MOST_TOKENS, room))
-    sampling = Sampling(
-        max_tokens=int(most),
-        temperature=float(given.get("temperature", 1.0)),
-        top_k=max(0, int(given.get("top_k", -1))),
-        top_p=float(given.get("top_p", 1.0)),
-    )
-    stops = [] if stop is None else [stop] if isinstance(stop, str) else list(stop)
-    return sampling, stops, given.get("seed")
 
 
 def make_app(service: Service, key: str) -> Starlette:
@@ -403,43 +385,6 @@ def serve(service: Service, *, host: str, port: int, key: str, announce: Callabl
     with listening:
         asyncio.run(Server(config).serve(sockets=[listening]))
     service.close()
-
-
-async def _body(request: Request) -> bytes:
-    """Return the body of a request.
-
-    Raises:
-        ValueError: the body is too long, or its compression is not supported.
-    """
-    body = b""
-    async for chunk in request.stream():
-        body += chunk
-        if len(body) > MOST_BYTES:
-            raise ValueError(f"the body of a request may have at most {MOST_BYTES} bytes")
-    encoding = request.headers.get("content-encoding", "identity")
-    if encoding == "gzip":
-        return unzipped(body)
-    if encoding != "identity":
-        raise ValueError(f"content-encoding {encoding!r} is not supported; send an uncompressed body")
-    return body
-
-
-def unzipped(body: bytes) -> bytes:
-    """Return the content of a body compressed by gzip.
-
-    Raises:
-        ValueError: it is too long, or not compressed by gzip.
-    """
-    stream = zlib.decompressobj(31)  # gzip's format
-    try:
-        found = stream.decompress(body, MOST_BYTES)
-    except zlib.error as error:
-        raise ValueError(f"the body is not compressed by gzip: {error}") from error
-    if stream.unconsumed_tail:
-        raise ValueError(f"the body of a request may have at most {MOST_BYTES} bytes")
-    if not stream.eof:
-        raise ValueError("the compressed body is incomplete")
-    return found
 
 
 def _error(status: int, text: str) -> Response:
