@@ -26,6 +26,7 @@ def test_training_uses_the_planned_steps(tmp_path):
             ("ppo", "CartPole-v1", {"num_envs": 3, "num_steps": 8, "num_minibatches": 1, "num_epochs": 1}),
             ("sac", "Pendulum-v1", {"num_envs": 2, "learning_starts": 21, "rounds_per_iteration": 5}),
             ("dqn", "CartPole-v1", {"num_envs": 2, "train_freq": 16, "learning_starts": 10}),
+            ("impala", "CartPole-v1", {"num_envs": 2, "num_steps": 4, "num_actors": 3, "rollouts_per_batch": 3}),
         ]
     ):
         config = operant.configure(algorithm, task, **values)

@@ -11,13 +11,14 @@ EXCESS = 1.1
 
 
 _OWN_ROLLOUTS = ("model_train_freq", "collect_steps", "steps_per_iteration")
-"""Fields of configurations whose rollouts are not determined by `num_steps`, or by `train_freq` and rounds."""
+"""Fields of configurations whose iterations are not determined by `num_steps`, or by `train_freq` and rounds."""
 
 
 def planned_steps(config: Any, budget: int) -> int:
     """Return how much of a budget training uses at least, with complete rollouts.
 
-    It is the budget itself where the fields of the configuration do not determine the size of a rollout.
+    It is the budget itself where the fields of the configuration do not determine the size of an iteration, as for the
+    algorithms with fields in `_OWN_ROLLOUTS`.
 
     Args:
         config: hyperparameters.
@@ -31,7 +32,7 @@ def planned_steps(config: Any, budget: int) -> int:
     if any(map(field, _OWN_ROLLOUTS)) or getattr(config, "sampling", "") == "vine":
         return budget
     num_envs, first = field("num_envs"), 0
-    rollout = field("num_steps") * num_envs
+    rollout = field("num_steps") * num_envs * (field("rollouts_per_batch") or 1)
     if not rollout:  # learners with a replay buffer
         rounds = field("rounds_per_iteration")
         rollout = field("train_freq") * num_envs * (rounds or 1)
@@ -43,7 +44,7 @@ def planned_steps(config: Any, budget: int) -> int:
 
 
 def conflict(config: Any, budget: int) -> str:
-    """Return why a trial with a configuration would fail, as far as its fields show it; empty if it would not.
+    """Return why a trial with a configuration would fail or learn nothing, as far as its fields show it; else "".
 
     Args:
         config: hyperparameters.
