@@ -6,7 +6,7 @@ import pytest
 import torch
 
 import operant
-from operant import build
+from operant import build, doors
 from operant.control.dqn import DQNConfig
 from operant.runtime.checkpoints import load
 from operant.runtime.encoding import flatten
@@ -47,6 +47,25 @@ def test_dqn_of_an_earlier_version_trains_as_often_as_it_did(tmp_path):
     assert (config.num_envs, config.train_freq) == (2, 4), "8 steps of both environments are 4 of each"
     folder.keep_settings()
     assert Run.open(path).config(DQNConfig) == config
+
+
+@pytest.mark.parametrize(("algorithm", "task"), [("ppo", "CartPole-v1"), ("q-learning", "FrozenLake-v1")])
+def test_wrappers_check_the_configuration_of_new_runs(algorithm, task, tmp_path, monkeypatch):
+    (tmp_path / "strict.py").write_text(
+        "from operant.envs import Wrapper\n\n\nclass Strict(Wrapper):\n    checked, in_evaluation = [], False\n\n"
+        "    def check_config(self, config):\n        self.checked.append(config.gamma)\n"
+        "        if config.gamma == 0.5:\n            raise ValueError('gamma must not be 0.5')\n"
+    )
+    monkeypatch.chdir(tmp_path)
+    options = {"wrappers": ["strict.py:Strict"], "seeds": 1, "budget": 16, "evaluate_episodes": 1}
+    options |= {"num_envs": 1, "num_steps": 8, "num_minibatches": 1} if algorithm == "ppo" else {}
+    with pytest.raises(ValueError, match=r"gamma must not be 0.5"):
+        operant.train(algorithm, task, run="refused", gamma=0.5, progress="silent", **options)
+    assert not Path("refused").exists()
+    operant.train(algorithm, task, run="run", gamma=0.8, progress="silent", **options).close()
+    operant.load("run").close()
+    operant.resume("run", budget=32, progress="silent").close()
+    assert doors.load("strict.py:Strict", expected="a class").checked == [0.5, 0.8]
 
 
 def test_the_language_extra_is_asked_for(tmp_path, monkeypatch):

@@ -13,7 +13,7 @@ import torch
 
 from operant import catalog, doors
 from operant.catalog import names, old_names
-from operant.envs import own_files, without_episodes
+from operant.envs import own_files, without_episodes, wrappers
 from operant.envs.registry import from_object
 from operant.nets import missing_tool, set_precision
 from operant.runtime.configuration import require_own
@@ -179,7 +179,9 @@ def pin(
 
 
 def assemble(entry: catalog.Algorithm, settings: Settings, config: Any, resolved: dict[str, Any]) -> Experiment:
-    """Construct the experiment of a run, and set this process's threads and precision.
+    """Construct the experiment of a new run, and set this process's threads and precision.
+
+    The wrappers of its environments check the configuration.
 
     Args:
         entry: the algorithm.
@@ -188,8 +190,20 @@ def assemble(entry: catalog.Algorithm, settings: Settings, config: Any, resolved
         resolved: result of `resolve`.
 
     Raises:
-        ValueError: the algorithm does not support the settings or the task.
+        ValueError: the algorithm does not support the settings or the task, or a wrapper not the configuration.
     """
+    experiment = _assemble(entry, settings, config, resolved)
+    try:
+        env = getattr(experiment, "env", None)
+        for wrapper in () if env is None else wrappers(env):
+            wrapper.check_config(config)
+    except BaseException:
+        experiment.close()
+        raise
+    return experiment
+
+
+def _assemble(entry: catalog.Algorithm, settings: Settings, config: Any, resolved: dict[str, Any]) -> Experiment:
     if group().sharded and entry.package != "language":
         raise ValueError(f"--fsdp divides a language model among processes, but {entry.name} trains none: leave it out")
     torch.set_num_threads(resolved["threads"])
@@ -229,7 +243,7 @@ def reassemble(folder: Run, remote_code: bool, accept_changes: bool = False) -> 
         logger.warning("%s was compiled, which needs %s; it continues without compilation", folder.path, missing)
         compiled = False
     settings = replace(folder.settings, compile="on" if compiled else "off")
-    return assemble(entry, settings, config, resolved)
+    return _assemble(entry, settings, config, resolved)
 
 
 def begin_with(source: Any, before: Sequence[int], learner: Any, now: Sequence[int], path: Path) -> None:

@@ -13,7 +13,7 @@ from operant import catalog
 from operant.control.agent import Agent
 from operant.control.seed_memory import require_memory_of_seeds, size_of
 from operant.control.trial import acts_built_in, try_learner
-from operant.envs import BatchEnv, WorkerPool, for_evaluation, make, resolve_backend, start, wrapped, wrappers
+from operant.envs import BatchEnv, WorkerPool, for_evaluation, make, resolve_backend, start, wrapped
 from operant.envs.registry import frozen
 from operant.envs.trial import try_wrappers
 from operant.nets import missing_tool, programs
@@ -231,8 +231,6 @@ def _assemble(
             rows = shards.rows(number, config.num_envs)
             envs.append(_training_envs(settings, rows, torch.device(device), pool))
             envs[-1] = wrapped(envs[-1], settings.wrappers)
-        for wrapper in wrappers(envs[0]):
-            wrapper.check_config(config)
         env = envs[0] if shards.count == 1 else envs
         learner: ControlLearner = learner_class(config, env, seeds=settings.seeds, budget=settings.budget, **options)
         if compiles(learner, settings, torch.device(device)):

@@ -65,7 +65,7 @@ class Wrapper(DeclaredState):
         """
 
     def check_config(self, config: object) -> None:
-        """Check the configuration of the algorithm that trains in these environments; called once, before training.
+        """Check the configuration of the algorithm that trains in these environments; called once for each new run.
 
         Args:
             config: configuration of the algorithm, such as `operant.control.ppo.PPOConfig`.
