@@ -1,12 +1,14 @@
 import math
+from dataclasses import replace
 
 import imageio.v3 as iio
 import numpy as np
 import pytest
 from imageio_ffmpeg import count_frames_and_secs
 
-from operant import load
+from operant import api, load
 from operant.cli import output
+from operant.cli.watching import _stage
 from operant.runtime.comparison import evaluations
 from operant.runtime.run import Run
 
@@ -35,6 +37,14 @@ def test_a_video_of_an_update(cli, run):
     assert out.splitlines()[0] == f"filmed: {path}"
     assert "The state at 384:" in out
     assert path.exists()
+
+
+def test_a_best_policy_is_shown_in_the_task_of_its_point_of_training(tmp_path, monkeypatch):
+    options = {"seeds": 2, "budget": 60, "evaluate_episodes": 1, "evaluate_max_steps": 20, "progress": "silent"}
+    trained = api.train("q-learning", "operant/BlockingMaze-v0", run=tmp_path / "run", **options)
+    monkeypatch.setattr("operant.runtime.watching.Stage", lambda *_, env_kwargs, **__: env_kwargs)
+    best = replace(trained, consumed=(10, 20))
+    assert [_stage(best, index, False, 5) for index in range(2)] == [{"frozen_at": 10}, {"frozen_at": 20}]
 
 
 def test_the_best_seed_in_another_format(cli, run, tmp_path):

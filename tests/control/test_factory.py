@@ -422,6 +422,23 @@ def test_a_changing_task_is_evaluated_as_it_is_at_this_point_of_training():
     assert experiment("CartPole-v1").evaluation_kwargs == {}
 
 
+@pytest.mark.parametrize(
+    ("algorithm", "values"),
+    [
+        ("impala", {"num_actors": 3, "rollouts_per_batch": 1, "num_envs": 2}),
+        ("a3c", {"workers": 3, "num_envs": 2}),
+    ],
+)
+def test_a_changing_task_counts_the_environments_of_all_actors(algorithm, values):
+    config = operant.configure(algorithm, "operant/BlockingMaze-v0", **values)
+    settings = Settings(algorithm, "operant/BlockingMaze-v0", seeds=(3,))
+    made = assemble(catalog.find(algorithm), settings, config, device="cpu")
+    try:
+        assert made.evaluation_kwargs_at(6000) == {"frozen_at": 1000}
+    finally:
+        made.close()
+
+
 def grids(env):
     """Return which grids the mazes have after their first steps."""
     env.reset()

@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -30,6 +32,18 @@ def test_sampled_actions_come_from_a_separate_stream(tmp_path):
     assert first == second
     assert first[0] != first[1]
     assert {*first[0]} == {0, 1}
+
+
+@pytest.mark.parametrize(("algorithm", "first"), [("ppo", 50), ("q-learning", 100)])
+def test_a_changing_task_of_a_best_policy_is_that_of_its_seed(algorithm, first, tmp_path):
+    options = {"num_envs": 2, **SMALL} if algorithm == "ppo" else {}
+    options |= {"seeds": 2, "budget": 320, "evaluate_episodes": 1, "evaluate_max_steps": 20, "progress": "silent"}
+    trained = operant.train(algorithm, "operant/BlockingMaze-v0", run=tmp_path / "run", **options)
+    latest = trained.evaluation_kwargs
+    assert latest == {"frozen_at": trained.experiment.learner.consumed // (100 // first)}
+    best = replace(trained, consumed=(100, 200))
+    assert [best.evaluation_kwargs_of(index) for index in range(2)] == [{"frozen_at": n * first} for n in (1, 2)]
+    assert trained.evaluation_kwargs_of(1) == best.evaluation_kwargs == latest
 
 
 class Leftward(Wrapper):

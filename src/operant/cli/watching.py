@@ -213,7 +213,7 @@ def _stage(trained: "Trained", index: int, sample: bool, max_steps: int, *, live
         wrap=trained.experiment.wrap if isinstance(trained.experiment, Numbering) else lambda bare: bare,
         max_steps=max_steps,
         live=live,
-        env_kwargs=trained.evaluation_kwargs,
+        env_kwargs=trained.evaluation_kwargs_of(index),
         device=trained.device,
         wrappers=trained.wrappers,
         describe=learner.describe if isinstance(learner, Describing) else None,

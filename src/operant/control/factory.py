@@ -88,8 +88,17 @@ class Experiment:
     @property
     def evaluation_kwargs(self) -> dict[str, Any]:
         """Keyword arguments of evaluation environments; a changing task stays as it is at this point of training."""
-        num_envs = getattr(getattr(self.learner, "config", None), "num_envs", 1)
-        return frozen(self.settings.task, self.settings.env_kwargs, self.learner.consumed // num_envs)
+        return self.evaluation_kwargs_at(self.learner.consumed)
+
+    def evaluation_kwargs_at(self, consumed: int) -> dict[str, Any]:
+        """Return the keyword arguments of evaluation environments at another point of training.
+
+        Args:
+            consumed: environment steps per seed at this point.
+        """
+        config: Any = getattr(self.learner, "config", None)
+        environments = getattr(config, "total_envs", None) or getattr(config, "num_envs", 1)
+        return frozen(self.settings.task, self.settings.env_kwargs, consumed // environments)
 
     @property
     def compiled(self) -> bool:

@@ -120,6 +120,11 @@ class IMPALAConfig:
                 f"between two rollouts of an actor, got {self.max_staleness}: most rollouts would be dropped"
             )
 
+    @property
+    def total_envs(self) -> int:
+        """Number of environments of all actors per seed."""
+        return self.num_actors * self.num_envs
+
 
 DIAGNOSTICS = ("losses/policy", "losses/value", "losses/entropy", "losses/gradient_norm")
 """Diagnostics of an update."""

@@ -69,6 +69,11 @@ class A3CConfig(A2CConfig):
                 "environments have no wrappers, so steps have no extra tensors; use a2c"
             )
 
+    @property
+    def total_envs(self) -> int:
+        """Number of environments of all workers."""
+        return self.workers * self.num_envs
+
 
 PRESETS: Mapping[str, Mapping[str, Any]] = {
     "CartPole-v1": {

@@ -142,6 +142,15 @@ class Numbering(Protocol):
 
 
 @runtime_checkable
+class Freezing(Protocol):
+    """An experiment whose task may change over time, and stays as it is at a point of training in evaluations."""
+
+    def evaluation_kwargs_at(self, consumed: int) -> dict[str, Any]:
+        """Return the keyword arguments of evaluation environments at a point of training, in used budget."""
+        ...
+
+
+@runtime_checkable
 class Certifiable(Protocol):
     """A learner of a game that can be solved exactly."""
 

@@ -13,7 +13,7 @@ from operant import doors, streams
 from operant.envs import BatchEnv, Wrapper, wrappers
 from operant.runtime.comparison import learning_curve
 from operant.runtime.evaluation import Evaluation
-from operant.runtime.experiment import Answering, Collecting, Experiment, Numbering
+from operant.runtime.experiment import Answering, Collecting, Experiment, Freezing, Numbering
 from operant.runtime.learned_tables import LearnedTables
 from operant.runtime.outcome import Outcome
 from operant.runtime.predicting import Predictor
@@ -63,7 +63,8 @@ class Trained(LearnedTables):
         """Evaluate the policies of all seeds.
 
         The random streams of the episodes are those of the evaluations during training. Best policies of deep control,
-        which were selected by these, get others.
+        which were selected by these, get others. A task that changes over time is evaluated as it is at the latest point
+        of training, for best policies of earlier points, too.
 
         Args:
             episodes: number of episodes per seed, or of held-out examples. Default: 100 episodes, or all examples.
@@ -151,8 +152,18 @@ class Trained(LearnedTables):
 
     @property
     def evaluation_kwargs(self) -> Mapping[str, Any]:
-        """Keyword arguments of evaluation environments; a changing task stays as it is at this point of training."""
+        """Keyword arguments of evaluation environments of all seeds; a changing task stays as it is now in training."""
         return getattr(self.experiment, "evaluation_kwargs", self.run.settings.env_kwargs)
+
+    def evaluation_kwargs_of(self, seed_index: int) -> Mapping[str, Any]:
+        """Return the keyword arguments of environments for the policy of one seed.
+
+        A changing task stays as it is at the point of training of this policy, which for a best policy is that of its
+        best evaluation.
+        """
+        if self.consumed is None or not isinstance(self.experiment, Freezing):
+            return self.evaluation_kwargs
+        return self.experiment.evaluation_kwargs_at(self.consumed[seed_index])
 
     @property
     def wrappers(self) -> list[Wrapper]:

@@ -51,7 +51,15 @@ class Experiment:
     @property
     def evaluation_kwargs(self) -> dict[str, Any]:
         """Keyword arguments of evaluation environments; a changing task stays as it is at this point of training."""
-        return frozen(self.settings.task, self.settings.env_kwargs, self.learner.consumed)
+        return self.evaluation_kwargs_at(self.learner.consumed)
+
+    def evaluation_kwargs_at(self, consumed: int) -> dict[str, Any]:
+        """Return the keyword arguments of evaluation environments at another point of training.
+
+        Args:
+            consumed: environment steps per seed at this point.
+        """
+        return frozen(self.settings.task, self.settings.env_kwargs, consumed)
 
     def evaluation_model(self) -> MDP | None:
         """Return the model of evaluations: that of the task, or if the task changes, the one at this point of training.
