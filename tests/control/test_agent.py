@@ -8,8 +8,8 @@ from control.learners import Changed, assert_resumes_exactly, build, same
 from control.probes import Constant, Pendular
 from operant import ops
 from operant.control import A2C, DQN, PPO, SAC, A2CConfig, DQNConfig, PPOConfig, Reinforce, ReinforceConfig, SACConfig
-from operant.control.agent import Agent, Samples, Scaling, require_rows
-from operant.envs import Wrapper, make
+from operant.control.agent import Agent, Samples, Scaling, require_apart, require_rows
+from operant.envs import Wrapper, make, start
 from operant.envs.tensor import TENSOR_ENVS
 from operant.nets import Graph, Spec
 from operant.state import clone
@@ -31,6 +31,27 @@ def agent(task="CartPole-v1", seeds=(3, 5), *, rows=4, observations=False, make_
         log_std=-0.5,
         scaling=Scaling(observations=observations, rewards=False, gamma=0.9),
     )
+
+
+class Pair(Wrapper):
+    """Wrapper with two learned tensors."""
+
+    LEARNED = ("first", "second")
+    in_evaluation = False
+
+    def start(self, seeds):
+        self.first = self.second = torch.zeros(len(seeds))
+
+
+def test_wrappers_that_learn_from_all_environments_are_named_once():
+    env = Pair(Pair(make("CartPole-v1", 2, (3,))))
+    start(env, (3,))
+    with pytest.raises(ValueError, match=r"^Pair on CartPole-v1 needs .* leave out --bonus or --wrapper, or --shards$"):
+        require_apart(env)
+    with pytest.raises(ValueError, match=r"^normalize_obs, Pair on .*: leave out normalize_obs and --bonus or"):
+        require_apart(env, "normalize_obs")
+    with pytest.raises(ValueError, match=r"leave out normalize_obs, or --shards$"):
+        require_apart(env.env.env, "normalize_obs")
 
 
 @pytest.mark.parametrize("task", ["CartPole-v1", "Pendulum-v1"])

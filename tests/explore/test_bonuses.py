@@ -9,6 +9,7 @@ from operant import check_learner
 from operant.control import PPO, PPOConfig
 from operant.control.dqn import DQN, DQNConfig
 from operant.envs import GymnasiumEnv, check_batch_env, make, start
+from operant.envs.wrapper import learned
 from operant.explore import Bonus, Counts, Episodic, ForwardError, HashedCounts, InverseCuriosity, RandomDistillation
 from operant.runtime.rollouts import Collector
 
@@ -163,6 +164,16 @@ def test_the_memory_of_an_episode_has_the_configured_length(walk):
     env.reset()
     bonuses = [env.step(torch.tensor([action])).extras["intrinsic"].item() for action in (0, 1, 0)]
     assert bonuses == [1.0, 1.0, 1.0]  # each step makes it forget the position before
+
+
+@pytest.mark.parametrize("kind", [Counts, *KINDS])
+def test_two_bonuses_of_a_class_keep_their_learned_state_apart(kind):
+    env = kind(sea(kind, gamma=0.9), "second", gamma=0.9)
+    start(env, SEEDS)
+    names = [name.removeprefix(f"{kind.__name__}.") for name in learned(env)]
+    first = [name for name in names if not name.startswith("second.")]
+    assert "moments.count" in first
+    assert names == [*first, *(f"second.{name}" for name in first)]
 
 
 def test_bonuses_are_divided_by_the_deviation_of_their_returns():

@@ -13,7 +13,7 @@ from torch import Tensor
 from operant import ops, streams
 from operant.control.compatibility import require_suitable
 from operant.control.state_noise import StateNoise, require_state_noise
-from operant.envs import BatchEnv, Normalize, TensorEnv, Tree, is_picture, learned, start
+from operant.envs import BatchEnv, Normalize, TensorEnv, Tree, is_picture, learned, start, wrappers
 from operant.nets import ActorCritic, GaussianHead, Graph, Spec, head_for
 from operant.runtime.rollouts import Act, Collector, Rollout, by_seed, without_broken
 from operant.runtime.sharded_collector import ShardedCollector
@@ -280,10 +280,12 @@ def require_apart(env: BatchEnv, *options: str) -> None:
     Raises:
         ValueError: if a component does.
     """
-    if users := [*options, *learned(env)]:
+    learning = dict.fromkeys(type(wrapper).__name__ for wrapper in wrappers(env) if wrapper.learned)
+    if users := [*options, *learning]:
+        unwanted = [*options, *(["--bonus or --wrapper"] if learning else [])]
         raise ValueError(
             f"{', '.join(users)} on {env.task} needs all environments of each seed, which are in several shards: "
-            "leave it out, or --shards"
+            f"leave out {' and '.join(unwanted)}, or --shards"
         )
 
 

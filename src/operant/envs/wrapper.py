@@ -107,7 +107,12 @@ class Wrapper(DeclaredState):
     @property
     def learned(self) -> dict[str, Tensor]:
         """The tensors that belong to the weights, `[S, ...]` by name, without copies."""
-        return {f"{type(self).__name__}.{name}": getattr(self, name) for name in self.LEARNED}
+        return {f"{self._label}.{name}": getattr(self, name) for name in self.LEARNED}
+
+    @property
+    def _label(self) -> str:
+        """Name of the wrapper in names of learned state."""
+        return type(self).__name__
 
     def state_dict(self) -> State:
         """Return the state of the environment, and copies of the attributes in `STATE`."""
@@ -209,7 +214,10 @@ def learned(env: BatchEnv) -> dict[str, Tensor]:
     for wrapper in wrappers(env):
         own = wrapper.learned
         if twice := found.keys() & own.keys():
-            raise ValueError(f"two wrappers of {env.task} have learned state {min(twice)!r}: rename one of the classes")
+            raise ValueError(
+                f"two wrappers of {env.task} have learned state {min(twice)!r}: rename one of the classes, "
+                "or give bonuses different channels"
+            )
         found |= own
     return found
 

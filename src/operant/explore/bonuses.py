@@ -25,6 +25,9 @@ EVERY_STEP, SELDOM = 100, 8
 """The standard deviation of returns is computed at every step at first (for the first number of steps), then at every
 n-th step (the second number), because it changes slowly and is expensive."""
 
+CHANNEL = "intrinsic"
+"""Default name of the extra tensor with a bonus."""
+
 MOST = 10.0
 """Maximum bonus after division by the standard deviation of returns, as in the `VecNormalize` of Stable-Baselines3. The
 returns of the first steps are nearly equal, and their deviation can be 0."""
@@ -72,7 +75,7 @@ class Bonus(Wrapper):
     in_evaluation = False
 
     def __init__(
-        self, env: BatchEnv, channel: str = "intrinsic", *, mixed: float = 0.0, gamma: float | None = None
+        self, env: BatchEnv, channel: str = CHANNEL, *, mixed: float = 0.0, gamma: float | None = None
     ) -> None:
         self.channel, self.mixed, self.gamma = channel, mixed, gamma
         require(self, mixed="[0, inf)", gamma="[0, 1) or None")
@@ -85,11 +88,15 @@ class Bonus(Wrapper):
         """The tensors that belong to the weights, `[S, ...]` by name, with statistics of a normalized bonus."""
         return super().learned | (self._named(moments=self.moments) if self.gamma is not None else {})
 
+    @property
+    def _label(self) -> str:
+        """Name in names of learned state: the class, and a channel that is not the default."""
+        return super()._label if self.channel == CHANNEL else f"{super()._label}.{self.channel}"
+
     def _named(self, **statistics: Moments) -> dict[str, Tensor]:
         """Return the tensors of statistics by name."""
-        kind = type(self).__name__
         return {
-            f"{kind}.{which}.{name}": getattr(moments, name)
+            f"{self._label}.{which}.{name}": getattr(moments, name)
             for which, moments in statistics.items()
             for name in Moments.NAMES
         }
@@ -256,7 +263,7 @@ class HashedCounts(_Visits):
     def __init__(
         self,
         env: BatchEnv,
-        channel: str = "intrinsic",
+        channel: str = CHANNEL,
         *,
         bits: int = 16,
         mixed: float = 0.0,
@@ -302,7 +309,7 @@ class Episodic(Bonus):
     def __init__(
         self,
         env: BatchEnv,
-        channel: str = "intrinsic",
+        channel: str = CHANNEL,
         *,
         capacity: int = 512,
         mixed: float = 0.0,

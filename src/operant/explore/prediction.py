@@ -16,7 +16,7 @@ from torch import Tensor
 from operant import streams
 from operant.envs import BatchEnv
 from operant.envs.normalize import Moments
-from operant.explore.bonuses import Bonus, Taken
+from operant.explore.bonuses import CHANNEL, Bonus, Taken
 from operant.nets import StackedAdam, StackedMLP
 from operant.nets.mlp import Layers
 from operant.runtime.bounds import require
@@ -55,7 +55,7 @@ class _Prediction(Bonus):
     def __init__(
         self,
         env: BatchEnv,
-        channel: str = "intrinsic",
+        channel: str = CHANNEL,
         *,
         width: int = 64,
         outputs: int = 32,

@@ -63,8 +63,8 @@ class Trained(LearnedTables):
         """Evaluate the policies of all seeds.
 
         The random streams of the episodes are those of the evaluations during training. Best policies of deep control,
-        which were selected by these, get others. A task that changes over time is evaluated as it is at the latest point
-        of training, for best policies of earlier points, too.
+        which were selected by these, get others. A task that changes over time is evaluated as it is at the latest
+        point of training, for best policies of earlier points, too.
 
         Args:
             episodes: number of episodes per seed, or of held-out examples. Default: 100 episodes, or all examples.
