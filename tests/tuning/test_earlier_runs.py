@@ -40,12 +40,15 @@ def fitting(tmp_path_factory):
     return train(tmp_path_factory.mktemp("runs") / "fitting")
 
 
-def test_a_run_is_the_trial_that_the_study_would_have_trained(fitting, tmp_path):
-    (trial,) = earlier_trials([fitting, fitting], SETTINGS, CONFIG, SPACE)
-    assert (trial.number, trial.source, trial.values) == (0, str(fitting.resolve()), {"step_size": 0.1})
+@pytest.mark.parametrize(("interval", "evaluations"), [(4000, [1, 2]), (3000, [1, 2, 3])])
+def test_a_run_is_the_trial_that_the_study_would_have_trained(interval, evaluations, tmp_path):
+    settings, run = replace(SETTINGS, evaluate_every=interval), train(tmp_path / "run", evaluate_every=interval)
+    (trial,) = earlier_trials([run, run], settings, CONFIG, SPACE)
+    assert (trial.number, trial.source, trial.values) == (0, str(run.resolve()), {"step_size": 0.1})
     config = replace(CONFIG, step_size=0.1)
-    study = Study.create(tmp_path / "study", Plan(trials=1, fresh_seeds=0), SETTINGS, config, SPACE)
+    study = Study.create(tmp_path / "study", Plan(trials=1, fresh_seeds=0), settings, config, SPACE)
     (own,) = study.run().trials
+    assert list(own.curve) == evaluations
     assert replace(own, seconds=0.0, source=trial.source) == trial
 
 

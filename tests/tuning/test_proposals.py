@@ -6,7 +6,7 @@ import pytest
 pytest.importorskip("optuna", reason="the extra tune")
 
 from operant.tuning import Choices, Range, Trial
-from operant.tuning.proposals import is_hopeless, propose
+from operant.tuning.proposals import evaluation_point, is_hopeless, propose
 
 SPACE = {
     "x": Range(0.001, 1.0, log=True),
@@ -74,6 +74,21 @@ def test_trials_without_a_value_teach_nothing_but_count():
     trials = search(11)
     failed = [*trials, Trial(11, FIRST, "failed")]
     assert propose(SPACE, failed, FIRST, seed=0) != propose(SPACE, trials, FIRST, seed=0)
+
+
+@pytest.mark.parametrize(
+    ("interval", "points", "numbers"),
+    [
+        (400, (400, 800, 1000), [1, 2, 3]),
+        (400, (416, 832, 1024), [1, 2, 3]),
+        (400, (416, 1248), [1, 3]),
+        (500, (500, 1000), [1, 2]),
+        (2000, (1000,), [1]),
+    ],
+)
+def test_the_last_evaluation_has_its_own_number(interval, points, numbers):
+    curve = [evaluation_point({"consumed": n, "scores": [1.0, 2.0]}, interval, 1000) for n in points]
+    assert curve == [(number, 1.5) for number in numbers]
 
 
 def test_the_median_decides_what_is_hopeless():

@@ -81,7 +81,7 @@ def _trial(path: Path, number: int, settings: Settings, config: Any, space: Spac
     consumed = int(records[-1]["consumed"]) if records else 0
     if consumed < settings.budget:
         raise ValueError(f"it stopped early: its last evaluation is at {consumed} of {settings.budget}")
-    curve = dict(evaluation_point(record, settings.evaluation_interval) for record in records)
+    curve = dict(evaluation_point(record, settings.evaluation_interval, settings.budget) for record in records)
     trial = Trial(number, values, curve=curve, source=str(path)).ended(consumed, settings.budget)
     if trial.state == "failed":
         raise ValueError(trial.reason)

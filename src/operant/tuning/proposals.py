@@ -75,15 +75,20 @@ class Trial:
         return replace(self, state="complete", value=value)
 
 
-def evaluation_point(record: Mapping[str, Any], interval: int) -> tuple[int, float]:
+def evaluation_point(record: Mapping[str, Any], interval: int, budget: int) -> tuple[int, float]:
     """Return the point of a trial's curve: the number of evaluation intervals, and the mean score of the seeds.
+
+    The last evaluation has the number of intervals that the budget has begun, which no other one has.
 
     Args:
         record: record of the evaluation.
         interval: evaluation interval of the trials.
+        budget: budget of a trial.
     """
     scores: list[float] = record["scores"]
-    return max(1, int(record["consumed"]) // interval), float(np.mean(scores))
+    consumed = int(record["consumed"])
+    number = consumed // interval if consumed < budget else -(-budget // interval)
+    return max(1, number), float(np.mean(scores))
 
 
 def propose(

@@ -419,8 +419,8 @@ class _Watcher(Callback):
     def on_evaluation(self, record: Mapping[str, Any]) -> None:
         """Record the mean score of the seeds; ignore a repeated evaluation when training stops."""
         if not self.stopped:
-            self.consumed = int(record["consumed"])
-            number, score = evaluation_point(record, self._study.settings.evaluation_interval)
+            self.consumed, settings = int(record["consumed"]), self._study.settings
+            number, score = evaluation_point(record, settings.evaluation_interval, settings.budget)
             self.curve[number] = score
             self._changed = True
 
