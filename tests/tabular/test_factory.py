@@ -193,6 +193,53 @@ def test_a_changing_task_is_evaluated_as_it_is_at_this_point_of_training(backend
     made.close()
 
 
+SHIFTING = """
+from gymnasium.envs.toy_text.frozen_lake import FrozenLakeEnv
+
+
+class Shifting(FrozenLakeEnv):
+    def __init__(self, frozen_at=None):
+        super().__init__()
+        self.frozen_at, self.steps = frozen_at, frozen_at or 0
+        self.first, self.P = self.P, self.table()
+
+    def table(self):
+        factor = 1 if self.steps < 100 else 2
+        first = getattr(self, "first", self.P)
+        return {
+            state: {action: [(p, to, factor * r, end) for p, to, r, end in rows] for action, rows in actions.items()}
+            for state, actions in first.items()
+        }
+
+    def step(self, action):
+        self.steps += self.frozen_at is None
+        self.P = self.table()
+        return super().step(action)
+"""
+
+
+def test_a_changing_environment_of_a_user_has_a_model_only_at_a_point_of_training(tmp_path):
+    (tmp_path / "own.py").write_text(SHIFTING)
+    made = experiment(task := f"{tmp_path / 'own.py'}:Shifting", budget=100)
+    assert made.mdp is None, "its table is that of the first steps"
+    assert isinstance(made.learner.env, GymnasiumEnv)
+    for consumed, reward in ((99, 1.0), (100, 2.0)):
+        made.learner.consumed = consumed
+        assert made.evaluation_model().rewards.max() == reward
+        assert made.evaluate(2).exact
+    made.close()
+    assert known_model(task, {"frozen_at": None}) is None
+    assert known_model(task, {"frozen_at": 0}) is not None
+
+
+def test_the_limit_of_the_task_does_not_count_as_that_of_evaluations(caplog):
+    made = experiment("CliffWalking-v1", env_kwargs={"max_episode_steps": 10_001}, env_backend="gymnasium")
+    made.learner.q[:] = [1.0, 0.0, 0.0, 0.0]
+    assert list(made.evaluate(1).lengths) == [10_001, 10_001]
+    assert "evaluate_max_steps" not in caplog.text
+    made.close()
+
+
 def test_a_large_model_is_sampled(monkeypatch):
     monkeypatch.setattr("operant.tabular.exact.MOST_WORK", 100)
     made = experiment("FrozenLake-v1")

@@ -63,7 +63,7 @@ def frozen(task: str, env_kwargs: Mapping[str, Any] | None, steps: int) -> dict[
 
     Args:
         task: Gymnasium id.
-        env_kwargs: keyword arguments of the environment's constructor; its own `frozen_at` takes precedence.
+        env_kwargs: keyword arguments of the environment's constructor; its own `frozen_at` takes precedence, unless it is None.
         steps: number of steps of one environment.
     """
     own = dict(env_kwargs or {})
@@ -71,7 +71,7 @@ def frozen(task: str, env_kwargs: Mapping[str, Any] | None, steps: int) -> dict[
         changes = "frozen_at" in (_parameters(registered(task)) or {})
     except (ValueError, ModuleNotFoundError):
         return own
-    return {"frozen_at": steps, **own} if changes else own
+    return {**own, "frozen_at": steps} if changes and own.get("frozen_at") is None else own
 
 
 def drawn(task: Any, env_kwargs: Mapping[str, Any]) -> tuple[Any, Mapping[str, Any]]:

@@ -15,7 +15,6 @@ from operant.envs.checking import check_users_environment
 from operant.envs.registry import frozen, make_single, specified
 from operant.envs.trial import try_wrappers
 from operant.envs.worlds.bandits import Bandit
-from operant.envs.worlds.mazes import ChangingMaze
 from operant.mdp import MDP, tables
 from operant.runtime.configuration import configuration, learner_kind
 from operant.runtime.evaluation import Evaluation, evaluate_policy
@@ -23,7 +22,7 @@ from operant.runtime.settings import Settings
 from operant.tabular.bandit_factory import BanditExperiment, arms_of
 from operant.tabular.bandits import Arms, BanditLearner
 from operant.tabular.enumeration import Enumerated, enumerated
-from operant.tabular.evaluation import LONGEST_EPISODE, sampled_returns, step_limit
+from operant.tabular.evaluation import sampled_returns, step_limit
 from operant.tabular.exact import expected_episodes, may_compute
 from operant.tabular.learner import Player, TabularLearner
 from operant.tabular.simulator import UNLIMITED
@@ -108,12 +107,13 @@ class Experiment:
             return _in_model(mdp, learner.policy(), settings.seeds, episodes, limit)
         rows = max(n for n in range(1, min(episodes, EVALUATION_ROWS) + 1) if episodes % n == 0)
         own = specified(settings.task, settings.env_kwargs).max_episode_steps
+        limit = step_limit(own, settings.evaluate_max_steps)
         env = enumerated(
             settings.task,
             settings.seeds,
             rows=rows,
             purpose="evaluation",
-            longest=step_limit(own, settings.evaluate_max_steps),
+            longest=limit,
             env_kwargs=self.evaluation_kwargs,
         )
         try:
@@ -122,8 +122,8 @@ class Experiment:
                 env if self.env is None else for_evaluation(self.env, env, settings.seeds),
                 seeds=len(settings.seeds),
                 episodes=episodes,
-                max_steps=settings.evaluate_max_steps or LONGEST_EPISODE,
-                cut=True,
+                max_steps=limit,
+                cut=limit != own,
                 interrupted=interrupted,
             )
         finally:
@@ -280,7 +280,7 @@ def _read_model(
     env = make_single(specified(task, env_kwargs))
     try:
         finite = isinstance(env.unwrapped, FiniteEnv) or tables.has_table(env)
-        changes = isinstance(env.unwrapped, ChangingMaze) and env.unwrapped.frozen_at is None
+        changes = frozen(task, env_kwargs, 0) != dict(env_kwargs or {})
         if isinstance(env.unwrapped, Bandit) or changes or not finite:
             return None, None
         if not (of_users or tables.is_trusted(env)):
