@@ -66,6 +66,24 @@ def test_long_windows_begin_from_the_solution_of_short_ones(caplog):
     assert "local minimum" not in caplog.text
 
 
+def test_windows_are_not_longer_than_the_longest_episode():
+    recorded = record("Pendulum-v1", 0, episodes=3, steps=15, m=1.3)
+    recorded.lengths.copy_(torch.tensor([12, 9, 11]))
+    whole, longer = (identify("Pendulum-v1", recorded, ["m"], window=window) for window in (12, 1000))
+    assert longer.estimate == whole.estimate
+    assert longer.interval() == whole.interval()
+
+
+def test_a_fit_that_has_not_converged_causes_a_warning(monkeypatch, caplog):
+    recorded = record("Pendulum-v1", 0, episodes=5, steps=30, m=1.3)
+    identify("Pendulum-v1", recorded, ["m"], window=8)
+    assert not caplog.records
+    monkeypatch.setitem(identify.__globals__, "MOST_ROUNDS", 1)
+    identify("Pendulum-v1", recorded, ["m"], window=8)
+    assert "the fit of windows of 8 actions has not converged after 1 rounds" in caplog.text
+    assert "choose a smaller window (--window)" in caplog.text
+
+
 def test_the_weights_of_the_components_do_not_depend_on_an_early_stop():
     found = identify("Pendulum-v1", record("Pendulum-v1", 0, episodes=20, steps=200, m=1.3), ["m"])
     np.testing.assert_allclose(found.noise, 0.01, rtol=0.15)

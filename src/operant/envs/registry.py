@@ -63,7 +63,8 @@ def frozen(task: str, env_kwargs: Mapping[str, Any] | None, steps: int) -> dict[
 
     Args:
         task: Gymnasium id.
-        env_kwargs: keyword arguments of the environment's constructor; its own `frozen_at` takes precedence, unless it is None.
+        env_kwargs: keyword arguments of the environment's constructor; its own `frozen_at` takes precedence, unless it
+            is None.
         steps: number of steps of one environment.
     """
     own = dict(env_kwargs or {})

@@ -97,7 +97,7 @@ def identify(task: str, trajectories: Trajectories, names: Sequence[str], *, win
         names: names of the parameters to identify, which are positive; the others keep their nominal values. Those of
             MuJoCo are factors, by the names of `operant.envs.randomize.MUJOCO`.
         window: actions per window; choose few if the real system has process noise or many contacts, many if it has
-            only sensor noise. Default: 10, or 5 for tasks of MuJoCo.
+            only sensor noise. Default: 10, or 5 for tasks of MuJoCo. It is at most the length of the longest episode.
 
     Raises:
         ValueError: if the task is of neither kind, a name is unknown, observations or actions have another size, or
@@ -108,6 +108,7 @@ def identify(task: str, trajectories: Trajectories, names: Sequence[str], *, win
     window = (WINDOW if tensors else WINDOW_WITH_CONTACTS) if window is None else window
     if window < 1 or not names or len(set(names)) < len(names):
         raise ValueError(f"window must be at least 1, and names different, got window={window} and names={list(names)}")
+    window = min(window, int(trajectories.lengths.max()))
     if not tensors:
         single = mujoco_task(make(task, 1, [0], backend="gymnasium"))
         mean, covariance, fit = identify_mujoco(task, single, trajectories, names, window)
@@ -173,6 +174,12 @@ def _minimized(problem: "_Problem", logs: Tensor, starts: Tensor, scale: Tensor)
             fit = problem.linearized(logs, starts, scale)
             if (scale / before - 1).abs().max() < 1e-3 and gained < 1e-9:
                 break
+    else:
+        logger.warning(
+            "the fit of windows of %d actions has not converged after %d rounds, so estimates and intervals are not "
+            "reliable: choose a smaller window (--window), fewer parameters, or more trajectories",
+            *(problem.actions.shape[1], MOST_ROUNDS),
+        )
     return _Solution(logs, starts, scale, fit)
 
 
