@@ -57,6 +57,11 @@ def test_the_discount_of_shaped_rewards_is_not_tuned(cli, tmp_path):
     assert status == 0, err
     assert "operant: gamma is not tuned, since a wrapper shapes the rewards with its own" in err
     assert "gamma " not in out
+    (space := tmp_path / "space.toml").write_text("[gamma]\nlow = 0.9\nhigh = 0.999\n")
+    status, _, err = cli("tune", "ppo", *task, *flags, "--space", space, "--run", tmp_path / "other")
+    assert status == 2
+    assert f"leave space.gamma out, since the wrapper {file}:Position has its own gamma" in err
+    assert not (tmp_path / "other").exists()
 
 
 def test_an_interrupted_search_answers_in_json(start, tmp_path):

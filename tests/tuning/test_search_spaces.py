@@ -78,6 +78,12 @@ def test_nothing_to_tune():
         ValueError, match=r"nothing to tune: the fields with a space, activation, .*set on the command line"
     ):
         space_of(PPOConfig(), fixed=set(vars(PPOConfig())))
+    own = {"gamma": {"low": 0.9, "high": 1.0}}
+    message = r"the fields of the space, gamma, are set on the command line; leave out their flags, or add other fields"
+    with pytest.raises(ValueError, match=message):
+        space_of(PPOConfig(), fixed={"gamma"}, own=own)
+    with pytest.raises(ValueError, match="the space is empty; add fields to the file"):
+        space_of(PPOConfig(), own={})
     message = (
         "no field of KLUCBConfig has a predefined search space; its fields are steps_per_iteration: give the space"
     )

@@ -170,7 +170,27 @@ def test_an_untrainable_study_is_an_error(tmp_path):
         make(tmp_path / "wrong", task="NoSuchTask-v0").run()
 
 
-def test_initial_values_that_exceed_the_budget_end_the_search(tmp_path):
+@pytest.mark.parametrize(
+    ("algorithm", "values", "message"),
+    [
+        ("ppo", {"num_envs": 4, "num_steps": 64}, r"it would use 256 of a budget of 100; raise --budget, or shorten"),
+        (
+            "dqn",
+            {"learning_starts": 128, "num_envs": 1, "train_freq": 1},
+            r"learning_starts is 128, not less than the budget of 100; raise --budget",
+        ),
+    ],
+)
+def test_initial_values_that_the_budget_excludes_are_rejected(algorithm, values, message, tmp_path):
+    settings = Settings(algorithm, "CartPole-v1", seeds=(1000,), budget=100, evaluate_every=100, evaluate_episodes=1)
+    config = api.configure(algorithm, "CartPole-v1", **values)
+    with pytest.raises(ValueError, match=rf"the initial values are not possible: {message}"):
+        Study.create(tmp_path / "study", Plan(trials=3), settings, config, space_of(config, budget=100))
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_initial_values_that_exceed_the_budget_end_the_search(tmp_path, monkeypatch):
+    monkeypatch.setattr("operant.tuning.study.conflict", lambda *_: "")  # as for rollouts that the fields do not show
     settings = Settings("ppo", "CartPole-v1", seeds=(1000,), budget=100, evaluate_every=100, evaluate_episodes=1)
     config = api.configure("ppo", "CartPole-v1", num_envs=4, num_steps=64)
     study = Study.create(tmp_path / "study", Plan(trials=3, fresh_seeds=0), settings, config, space_of(config))

@@ -150,7 +150,10 @@ def _new(options: TuneOptions, config: Any, arguments: Sequence[str]) -> "Study"
     names = {field.name for field in fields(config)}
     fixed = names & (flags | {flag.removeprefix("no_") for flag in flags})
     own = None if options.space is None else _read(options.space)
-    if own is None and "gamma" in names - fixed and any(is_shaping(name) for name in settings.wrappers):
+    shaping = [name for name in settings.wrappers if is_shaping(name)]
+    if shaping and "gamma" in (names if own is None else own.keys()) - fixed:
+        if own is not None:
+            raise ValueError(f"leave space.gamma out, since the wrapper {shaping[0]} has its own gamma")
         say("operant: gamma is not tuned, since a wrapper shapes the rewards with its own")
         fixed.add("gamma")
     space = space_of(config, fixed=fixed, own=own, budget=settings.budget)

@@ -232,7 +232,7 @@ def space_of(
     if own is None:
         found = _possible(config, found, budget)
     if not found:
-        raise ValueError(_nothing_to_tune(config, set(values) & set(SPACES if own is None else own)))
+        raise ValueError(_nothing_to_tune(config, set(values) & set(SPACES if own is None else own), own is not None))
     return found
 
 
@@ -305,8 +305,15 @@ def _idle(name: str, values: Mapping[str, Any]) -> Condition | None:
     return next(found, None)
 
 
-def _nothing_to_tune(config: Any, spaced: Collection[str]) -> str:
+def _nothing_to_tune(config: Any, spaced: Collection[str], is_own: bool) -> str:
     """Return the message for an empty space, given the fields of the configuration with a space."""
+    if is_own and not spaced:
+        return "there is nothing to tune: the space is empty; add fields to the file"
+    if is_own:
+        return (
+            f"there is nothing to tune: the fields of the space, {', '.join(sorted(spaced))}, are set on the command "
+            "line; leave out their flags, or add other fields to the file"
+        )
     if not spaced:
         listed = ", ".join(field.name for field in fields(config))
         return (

@@ -41,7 +41,7 @@ from operant.runtime.run_paths import RunError, absolute, check_name
 from operant.runtime.settings import Settings
 from operant.runtime.tables import from_table, to_table
 from operant.tuning.earlier_runs import earlier_trials
-from operant.tuning.limits import EXCESS, fits, planned_steps
+from operant.tuning.limits import EXCESS, conflict, fits, planned_steps
 from operant.tuning.proposals import Trial, evaluation_point, is_hopeless, propose
 from operant.tuning.search_spaces import Space, dimension_of, inside, table_of
 
@@ -138,8 +138,8 @@ class Study:
             report: function called with the folder of each run that does not fit, and the reason.
 
         Raises:
-            ValueError: if a seed of the trials is also a new seed, none of the runs fits, or the algorithm is for
-                language models or learns no policy.
+            ValueError: if a seed of the trials is also a new seed, none of the runs fits, the budget excludes the
+                initial values, or the algorithm is for language models or learns no policy.
             RunError: if the folder cannot be created.
         """
         entry = catalog.find(settings.algorithm)
@@ -156,6 +156,7 @@ class Study:
                 "later (--seed)"
             )
         settings, config, _ = pin(entry, settings, inside(config, space), None)
+        _require_possible(config, settings.budget)
         earlier = earlier_trials(runs, settings, config, space, report=report)
         path = absolute(path)
         check_name(path)
@@ -391,6 +392,15 @@ class Study:
         file = self.path / "best.toml"
         replace_durably(file, tomli_w.dumps(table).encode())
         return file
+
+
+def _require_possible(config: Any, budget: int) -> None:
+    """Check that a budget permits the initial values."""
+    if reason := conflict(config, budget):
+        raise ValueError(
+            f"the initial values are not possible: {reason}; raise --budget, or shorten the iterations and the start "
+            "of training, e.g. with a lower --num-envs, --num-steps or --learning-starts"
+        )
 
 
 class _Watcher(Callback):
