@@ -1,3 +1,6 @@
+import errno
+from pathlib import Path
+
 import pytest
 import torch
 
@@ -70,6 +73,35 @@ def test_leftovers_of_a_crash_are_cleaned(checkpoints):
     checkpoints.clean()
     assert not orphan.exists()
     assert numbers(load(checkpoints.latest()[0])) == [1]
+
+
+def test_a_manifest_that_cannot_be_read_for_an_instant_loses_no_segments(checkpoints, monkeypatch):
+    first = checkpoints.save(state([1]), 100)
+    read = Path.read_bytes
+
+    def read_bytes(path):
+        if path == first / "manifest.json":
+            raise OSError(errno.EMFILE, "Too many open files")
+        return read(path)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "read_bytes", read_bytes)
+        checkpoints.save(state([2]), 200)
+    assert verify(first) == 100
+    checkpoints.save(state([3]), 300)
+    assert len(files(checkpoints)) == 2, "unused segments are deleted once every manifest can be read"
+
+
+@pytest.mark.parametrize("damage", [lambda text: text[:-9], lambda text: text.replace('"sha256": "', '"sha256": "0')])
+def test_a_checkpoint_with_a_damaged_manifest_can_be_restored(checkpoints, damage, caplog):
+    checkpoints.save(state([1]), 100)
+    manifest = checkpoints.save(state([2]), 200) / "manifest.json"
+    intact = manifest.read_text()
+    manifest.write_text(damage(intact))
+    checkpoints.clean()
+    assert f"{manifest} is damaged" in caplog.text
+    manifest.write_text(intact)
+    assert verify(manifest.parent) == 200
 
 
 @pytest.mark.parametrize("damage", ["flip", "shorten", "remove"])

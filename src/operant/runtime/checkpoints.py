@@ -229,8 +229,12 @@ class Checkpoints:
         self._retire_segments()
 
     def _retire_segments(self) -> None:
+        """Delete segments that no checkpoint uses; none if a manifest cannot be read, since it may name any of them."""
         every = [*self.paths(), *_steps(self.quarantine)]
-        self._segments.retire(path / "manifest.json" for path in every)
+        try:
+            self._segments.retire(_read_manifest(path / "manifest.json").get(SEGMENTS, {}) for path in every)
+        except DamagedError as error:
+            logger.warning("%s; all files in %s are kept, since it may need them", error, self._segments.folder)
 
 
 class _Contents(NamedTuple):

@@ -6,7 +6,6 @@ next to the checkpoints. Unchanged parts are not written again, and parts that r
 """
 
 import hashlib
-import json
 import shutil
 from collections.abc import Container, Iterable, Mapping
 from pathlib import Path
@@ -16,7 +15,7 @@ from safetensors.torch import load_file, save  # pyright: ignore[reportUnknownVa
 from torch import Tensor
 
 from operant.runtime.encoding import pointer
-from operant.runtime.files import read_regular, replace_durably, sha256
+from operant.runtime.files import replace_durably, sha256
 from operant.state import Part
 
 KEY = "segments"
@@ -123,11 +122,15 @@ class SegmentStore:
             tensors |= {f"{path}/{name}": tensor for name, tensor in stored.items()}
         return tensors
 
-    def retire(self, manifests: Iterable[Path]) -> None:
-        """Delete segments that none of these manifests uses; damaged manifests are ignored."""
+    def retire(self, used: Iterable[Mapping[str, Record]]) -> None:
+        """Delete all segments except those in use.
+
+        Args:
+            used: the records of the segments of every checkpoint. If reading one raises an error, nothing is deleted.
+        """
         if not self.folder.is_dir():
             return
-        kept = {self._file(str(record["sha256"])) for file in manifests for record in _records(file).values()}
+        kept = {self._file(str(record["sha256"])) for records in used for record in records.values()}
         for file in self.folder.iterdir():
             if file not in kept:
                 file.unlink()
@@ -136,11 +139,3 @@ class SegmentStore:
 
     def _file(self, digest: str) -> Path:
         return self.folder / f"{digest}.safetensors"
-
-
-def _records(manifest: Path) -> dict[str, Record]:
-    try:
-        contents: Any = json.loads(read_regular(manifest))
-        return contents.get(KEY, {})
-    except (OSError, ValueError, AttributeError, RecursionError):
-        return {}
