@@ -1,11 +1,13 @@
 """Edits of config.toml between sessions: asked about, recorded, and impossible for the seeds."""
 
+import errno
 import json
 
 import pytest
 
 import operant
 from operant.runtime.edits import HASH
+from operant.runtime.files import replace_durably
 from operant.runtime.run import Run, RunError
 
 TINY = {"num_envs": 2, "num_steps": 8, "num_minibatches": 1, "num_epochs": 1, "hidden_sizes": (4,)}
@@ -49,6 +51,39 @@ def test_a_renamed_run_and_runs_of_earlier_versions_resume(run):
     (renamed / "run.json").write_text(json.dumps(facts))
     edit(Run.open(renamed), "gamma = 0.99\n", "gamma = 0.5\n")
     operant.resume(renamed, progress="silent")
+
+
+def test_every_session_keeps_the_hash_of_its_own_configuration(run):
+    (first,) = [session[HASH] for session in sessions(run)]
+    operant.resume(run.path, budget=32, progress="silent")
+    before, now = [session[HASH] for session in sessions(run)]
+    assert first == before != now
+    facts = json.loads((run.path / "run.json").read_text())
+    assert not [name for name in facts if "pending" in name]
+
+
+@pytest.mark.parametrize("file", ["run.json", "config.toml"])
+@pytest.mark.parametrize("written", [False, True])
+def test_a_crash_while_a_budget_is_changed_is_no_edit(run, monkeypatch, file, written):
+    def crash(path, data):
+        if path.name != file or written:
+            replace_durably(path, data)
+        if path.name == file:
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("operant.runtime.run.replace_durably", crash)
+        with pytest.raises(RunError, match="No space left"):
+            operant.resume(run.path, budget=32, progress="silent")
+        budget = Run.open(run.path).settings.budget
+        assert budget == (32 if (file, written) == ("config.toml", True) else 16)
+        with pytest.raises(RunError, match="No space left"):
+            operant.resume(run.path, budget=budget + 32, progress="silent")
+    budget = Run.open(run.path).settings.budget
+    assert operant.resume(run.path, progress="silent").run.settings.budget == budget
+    edit(run, "gamma = 0.99\n", "gamma = 0.5\n")
+    with pytest.raises(RunError, match=r"config\.toml has changed"):
+        operant.resume(run.path, progress="silent")
 
 
 @pytest.mark.parametrize("attempt", [operant.load, operant.resume])

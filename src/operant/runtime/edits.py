@@ -15,10 +15,24 @@ logger = logging.getLogger(__name__)
 HASH = "config_sha256"
 """Name of the hash of `config.toml` in the entry of a session."""
 
+_PENDING = f"pending_{HASH}"
+"""Name of the list of hashes that `config.toml` may have since the last session began: several after crashes."""
+
 
 def hash_of(contents: bytes) -> dict[str, str]:
     """Return the part of a session's entry that identifies the contents of `config.toml`."""
     return {HASH: hashlib.sha256(contents).hexdigest()}
+
+
+def announce(facts: dict[str, Any], contents: bytes) -> None:
+    """Add the hash of what will be written to `config.toml` to the contents of `run.json`."""
+    facts.setdefault(_PENDING, []).append(hash_of(contents)[HASH])
+
+
+def settled(facts: dict[str, Any]) -> dict[str, Any]:
+    """Remove all announced hashes from the contents of `run.json`, and return these."""
+    facts.pop(_PENDING, None)
+    return facts
 
 
 def require_seeds(run: "Run") -> None:
@@ -48,9 +62,9 @@ def require_unedited(run: "Run", *, accept: bool) -> dict[str, Any]:
     Raises:
         RunError: the file was edited, and `accept` is false.
     """
-    sessions, file = run.facts()["sessions"], run.path / "config.toml"
-    recorded = sessions[-1].get(HASH) if sessions else None
-    if recorded is None or hash_of(read_regular(file))[HASH] == recorded:
+    facts, file = run.facts(), run.path / "config.toml"
+    recorded = facts["sessions"][-1].get(HASH) if facts["sessions"] else None
+    if recorded is None or hash_of(read_regular(file))[HASH] in (recorded, *facts.get(_PENDING, ())):
         return {}
     if not accept:
         raise RunError(

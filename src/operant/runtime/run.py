@@ -297,8 +297,11 @@ class Run:
         """Change `run.json` atomically."""
         facts = self.facts()
         change(facts)
+        self._replace("run.json", _json(facts))
+
+    def _replace(self, name: str, contents: bytes) -> None:
         try:
-            replace_durably(self.path / "run.json", _json(facts))
+            replace_durably(self.path / name, contents)
         except OSError as error:
             raise RunError(f"cannot write in {self.path}: {error.strerror}") from error
 
@@ -376,23 +379,21 @@ class Run:
         self.settings = settings
 
     def keep_settings(self) -> None:
-        """Write `settings` to `config.toml`, and its hash to `run.json`."""
+        """Write `settings` to `config.toml`; `run.json` has its hash before, so that no crash makes it look edited."""
         entry = self._known_entry()
         table = as_written(
             self.settings.table(entry and entry.package), self._written, records_of(self.path), self.path
         )
         tables = {"schema_version": SCHEMA, "settings": doors.unbound(table), "config": doors.unbound(self._config)}
-        try:
-            replace_durably(self.path / "config.toml", contents := tomli_w.dumps(tables).encode())
-        except OSError as error:
-            raise RunError(f"cannot write in {self.path}: {error.strerror}") from error
-        self._update(lambda facts: [session.update(edits.hash_of(contents)) for session in facts["sessions"][-1:]])
+        contents = tomli_w.dumps(tables).encode()
+        self._update(lambda facts: edits.announce(facts, contents))
+        self._replace("config.toml", contents)
 
     def add_session(self, command: Sequence[str], consumed: int, **noted: Any) -> None:
         """Record a new session with its command, budget, versions, host, hash of `config.toml`, and what is noted."""
         session = sessions.started(command) | {"budget": self.settings.budget, "from": consumed} | noted
         session |= edits.hash_of(read_regular(self.path / "config.toml"))
-        self._update(lambda facts: facts["sessions"].append(session))
+        self._update(lambda facts: edits.settled(facts)["sessions"].append(session))
 
     def clean(self) -> None:
         """Remove temporary files of killed processes. The caller must hold the lock."""
