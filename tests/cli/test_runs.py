@@ -102,5 +102,8 @@ def test_a_link_is_not_followed(cli, folder):
 
 
 def test_a_trained_run_is_cleaned_and_shown(cli, answer, run):
-    assert "freed" in answer("runs", "clean", run)
+    (rest := Path(run).with_name(".old.removed")).mkdir()
+    (rest / "run.json").write_text("{}", encoding="utf-8")
+    assert answer("runs", "clean", run)["freed"][str(rest)] == 2
+    assert not rest.exists()
     assert answer("runs", "show", run)["algorithm"] == "ppo"

@@ -24,6 +24,7 @@ from operant.runtime.run_folders import (
     is_held,
     merge,
     prune,
+    remove_deleted,
     rename,
     size,
     users_of,
@@ -145,6 +146,43 @@ def test_rename_and_delete(make_run, tmp_path):
     assert Run.open(moved).settings == run.settings
     delete(Run.open(moved))
     assert sorted(path.name for path in tmp_path.iterdir()) == ["taken"]
+
+
+@pytest.mark.skipif(os.name == "nt", reason="Windows cannot rename a folder with an open file")
+@pytest.mark.parametrize("change", [delete, lambda run: rename(run, "two")])
+def test_no_process_can_begin_to_train_a_run_that_is_moved(make_run, tmp_path, monkeypatch, change):
+    run, other, moved = make_run("one"), Run.open(tmp_path / "one"), []
+    move = Path.rename
+
+    def while_another_begins(path, target):
+        assert is_held(other)
+        moved.append(path)
+        return move(path, target)
+
+    monkeypatch.setattr(Path, "rename", while_another_begins)
+    change(run)
+    assert moved == [tmp_path / "one"]
+    assert not list(tmp_path.rglob("lock.holder"))
+
+
+def test_the_rest_of_an_interrupted_deletion_is_removed(make_run, tmp_path, monkeypatch):
+    run, total = make_run("one"), size(make_run("two"))
+    (tmp_path / ".mine.removed").mkdir()
+    (tmp_path / ".mine.removed" / "letter.txt").write_text("not a run")
+
+    def killed(path, ignore_errors=False):
+        if not ignore_errors:
+            raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr("shutil.rmtree", killed)
+        with pytest.raises(KeyboardInterrupt):
+            delete(Run.open(tmp_path / "two"))
+    freed = remove_deleted(tmp_path)
+    assert list(freed) == [tmp_path / ".two.removed"]
+    assert freed[tmp_path / ".two.removed"] == total
+    assert sorted(tmp_path.iterdir()) == [tmp_path / ".mine.removed", run.path]
+    assert remove_deleted(tmp_path) == {}
 
 
 def test_the_runs_that_need_a_run_are_named(make_run, tmp_path):

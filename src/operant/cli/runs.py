@@ -76,7 +76,8 @@ class MergeOptions(Answering):
 class CleanOptions(Answering):
     """Delete all but the newest valid checkpoint of runs, quarantined files, and temporary files of killed processes.
 
-    Checkpoints of the training history (history/) are deleted, too.
+    Checkpoints of the training history (history/) are deleted, too, and what interrupted deletions of runs left in the
+    same folder.
     """
 
     runs: tyro.conf.Positional[tuple[Path, ...]]
@@ -219,9 +220,11 @@ def _merge(arguments: list[str]) -> int:
 
 def _clean(arguments: list[str]) -> int:
     options = parse(CleanOptions, arguments, "runs clean")
-    from operant.runtime.run_folders import prune
+    from operant.runtime.run_folders import prune, remove_deleted
 
     freed = {run.path: prune(run) for run in map(_open, _require_runs(options.runs))}
+    for folder in {path.parent: None for path in freed}:
+        freed |= remove_deleted(folder)
     if options.json:
         print_json({"freed": {str(path): count for path, count in freed.items()}})
     else:

@@ -15,6 +15,9 @@ from filelock import FileLock, Timeout
 
 from operant.runtime.files import read_regular, require_regular
 
+HOLDER = "lock.holder"
+"""Name of the file that names the process that holds the lock."""
+
 
 class HeldError(Exception):
     """Raised if another process holds the lock; the message contains its id and host."""
@@ -37,7 +40,7 @@ def held(folder: Path, *, patience: float = 0.0) -> Generator[None]:
     if not folder.is_dir():  # filelock would create it
         raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(folder))
     lock = FileLock(folder / "lock", thread_local=False)
-    holder = folder / "lock.holder"
+    holder = folder / HOLDER
     try:
         lock.acquire(timeout=patience)
     except Timeout:

@@ -26,6 +26,9 @@ from operant.runtime.run_paths import TakenError, check_name
 RUNNING = "running"
 """State of a run that another process is training; otherwise the state is the outcome of the last session."""
 
+_PARTS = ("config.toml", "run.json", "checkpoints", "history", "eval", "media")
+"""Files and folders of which at least one is in the rest of a deleted run."""
+
 
 class Entry(NamedTuple):
     """Entry in a list of runs.
@@ -120,8 +123,12 @@ def entry_of(run: Run) -> Entry:
 
 def size(run: Run) -> int:
     """Return the size of all files of a run in bytes, without those that training removes meanwhile."""
+    return _bytes(run.path)
+
+
+def _bytes(path: Path) -> int:
     total = 0
-    for folder, _, names in os.walk(run.path):  # in contrast to `Path.rglob`, it skips folders that have disappeared
+    for folder, _, names in os.walk(path):  # in contrast to `Path.rglob`, it skips folders that have disappeared
         for name in names:
             with contextlib.suppress(OSError):
                 total += Path(folder, name).lstat().st_size
@@ -170,9 +177,8 @@ def rename(run: Run, name: str) -> Path:
         )
     if target.exists():
         raise RunError(f"{target} already exists: choose another name for {run.path.name}")
-    _require_free(run)
     try:
-        return run.path.rename(target)
+        return _moved(run, target)
     except OSError as error:
         raise RunError(f"{run.path} cannot be renamed: {error.strerror}") from error
 
@@ -183,14 +189,23 @@ def delete(run: Run) -> None:
     Raises:
         RunError: another process is training the run, or it cannot be deleted.
     """
-    _require_free(run)
     doomed = run.path.with_name(f".{run.path.name}.removed")
     try:
         shutil.rmtree(doomed, ignore_errors=True)
-        run.path.rename(doomed)
-        shutil.rmtree(doomed)
+        shutil.rmtree(_moved(run, doomed))
     except OSError as error:
         raise RunError(f"{run.path} cannot be deleted: {error.strerror}") from error
+
+
+def remove_deleted(root: Path) -> dict[Path, int]:
+    """Remove runs in a folder whose deletion was interrupted, and return the bytes freed by path."""
+    freed: dict[Path, int] = {}
+    for path in sorted(root.glob(".*.removed")):
+        if not path.is_symlink() and any((path / part).exists() for part in _PARTS):
+            before = _bytes(path)
+            shutil.rmtree(path, ignore_errors=True)
+            freed[path] = before - _bytes(path)
+    return freed
 
 
 def prune(run: Run) -> int:
@@ -293,9 +308,13 @@ def _needs(record: Any, path: Path) -> bool:
     return not record.get("at_start") and (own == path or path in own.parents)
 
 
-def _require_free(run: Run) -> None:
+def _moved(run: Run, target: Path) -> Path:
+    """Rename the folder of a run while no other process can begin to train it."""
     with run.lock():
-        pass
+        if os.name != "nt":
+            (run.path / locks.HOLDER).unlink(missing_ok=True)
+            return run.path.rename(target)
+    return run.path.rename(target)  # Windows cannot rename a folder with an open file, as the lock is
 
 
 def _time(text: str) -> datetime:
