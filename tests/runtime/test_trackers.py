@@ -1,7 +1,9 @@
 import importlib.util
 import json
 import math
+import sys
 from contextlib import closing
+from unittest.mock import MagicMock
 
 import numpy as np
 import pytest
@@ -11,6 +13,7 @@ from operant.runtime.comparison import different_settings
 from operant.runtime.generations import keep_samples
 from operant.runtime.metrics import read_records
 from operant.runtime.run import Run
+from operant.runtime.run_folders import rename
 from operant.runtime.settings import Settings
 from operant.runtime.trackers import TRACKERS, identity, mean, named, of_evaluation, of_metrics, trackers_of
 from operant.runtime.training import train
@@ -82,8 +85,35 @@ def test_a_run_is_the_same_run_in_every_session_and_trackers_are_no_difference(t
     assert identity(one) == identity(Run.open(tmp_path / "a")) != identity(other)
     one.add_session(["again"], 0)
     assert identity(one) == identity(Run.open(tmp_path / "a"))
+    was = identity(one)
+    renamed = rename(one, "renamed")
+    assert identity(Run.open(renamed)) == was
+    assert was[1] == "a"
+    assert identity(Run.create(tmp_path / "a", Settings("ppo", "x"), Config()))[0] != was[0]
+    one = Run.open(renamed)
     third = Run.create(tmp_path / "c", Settings("ppo", "x", track=("wandb",)), Config())
     assert different_settings([one, third]) == {}
+
+
+def test_runs_of_earlier_versions_keep_their_identity(tmp_path):
+    run = Run.create(tmp_path / "run", Settings("ppo", "x"), Config())
+    facts = {name: value for name, value in run.facts().items() if name not in ("id", "name")}
+    facts["sessions"][0] |= {"started": "2026-03-01T00:00:00+00:00", "host": "one", "process": 7}
+    (run.path / "run.json").write_text(json.dumps(facts))
+    assert identity(run) == ("c23f35d4f048da35", "run")
+
+
+@pytest.mark.parametrize("tracker", ["wandb", "trackio"])
+def test_a_renamed_run_continues_in_its_tracker(tmp_path, monkeypatch, tracker):
+    monkeypatch.delenv("WANDB_RUN_ID", raising=False)
+    module = MagicMock()
+    monkeypatch.setitem(sys.modules, tracker, module)
+    run = Run.create(tmp_path / "run", Settings("ppo", "x"), Config())
+    for _ in range(2):
+        TRACKERS[tracker]().on_start(run)
+        run = Run.open(rename(run, "renamed") if run.path.name == "run" else run.path)
+    first, second = [call.kwargs["id" if tracker == "wandb" else "name"] for call in module.init.call_args_list]
+    assert first == second == identity(run)[tracker == "trackio"]
 
 
 @pytest.mark.filterwarnings("ignore")
@@ -116,7 +146,7 @@ def test_wandb_reads_what_was_written_offline(tmp_path, monkeypatch):
     monkeypatch.setenv("WANDB_SILENT", "true")
     run = tracked(tmp_path, "wandb")
     (path,) = run.path.glob("wandb/offline-run-*/*.wandb")
-    assert identity(run) in path.name
+    assert identity(run)[0] in path.name
     written = path.read_bytes()
     keys = ("consumed", "losses/value", "losses/value/seed_3", "eval/score/seed_4", "completions", "media/film")
     assert [key for key in keys if key.encode() not in written] == []

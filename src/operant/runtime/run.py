@@ -2,7 +2,7 @@
 
     runs/<name>/
       config.toml     [settings] and [config], with all defaults
-      run.json        seeds, resolved settings, and one entry per session: command, versions, outcome
+      run.json        id, seeds, resolved settings, and one entry per session: command, versions, outcome
       metrics.jsonl   one record per line
       checkpoints/    see operant.runtime.checkpoints
       history/        checkpoints along the training, and hashes.jsonl (operant.runtime.history)
@@ -139,6 +139,7 @@ class Run:
         contents = tomli_w.dumps(tables).encode()
         facts = {
             "schema_version": SCHEMA,
+            **sessions.identity(path),
             "seeds": list(settings.seeds),
             "resolved": dict(resolved or {}),
             "inputs": [given.record(path) for given in inputs],

@@ -1,13 +1,15 @@
-"""Sessions of a run in `run.json`: start and end of each."""
+"""Sessions of a run in `run.json`: start and end of each, and what all of them have in common."""
 
 import importlib.metadata
 import os
 import platform
+import secrets
 import shutil
 import socket
 import subprocess
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
 _PACKAGES = ("operant", "torch", "numpy", "gymnasium")
@@ -17,6 +19,15 @@ FINISHED, INTERRUPTED, FAILED, UNFINISHED = "finished", "interrupted", "failed",
 
 MERGED = "merged"
 """Name of the list of source runs among the resolved settings of a merged run, which has no checkpoints."""
+
+
+def identity(path: Path) -> dict[str, str]:
+    """Return the random id and the first name of a new run, which trackers know it by after it is renamed.
+
+    Args:
+        path: folder of the run.
+    """
+    return {"id": secrets.token_hex(8), "name": path.name}
 
 
 def started(command: Sequence[str]) -> dict[str, Any]:

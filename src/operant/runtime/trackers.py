@@ -142,7 +142,7 @@ class WandB(Tracker):
         self._shown = self._wandb.init(
             project=os.environ.get("WANDB_PROJECT", PROJECT),
             name=os.environ.get("WANDB_NAME", run.path.name),
-            id=os.environ.get("WANDB_RUN_ID", identity(run)),
+            id=os.environ.get("WANDB_RUN_ID", identity(run)[0]),
             dir=os.environ.get("WANDB_DIR", str(run.path)),
             resume="allow",
             config=run.asked(),
@@ -181,7 +181,7 @@ class Trackio(Tracker):
             self._trackio: Any = importlib.import_module("trackio")
             self._shown = self._trackio.init(
                 project=os.environ.get("TRACKIO_PROJECT", PROJECT),
-                name=run.path.name,
+                name=identity(run)[1],
                 config=run.asked(),
                 resume="allow" if resumed else "never",
                 embed=False,
@@ -259,11 +259,17 @@ def mean(values: Sequence[float]) -> float:
     return sum(there) / len(there) if there else math.nan
 
 
-def identity(run: Run) -> str:
-    """Return an id of a run and all its sessions that survives a move of its folder."""
-    first = run.facts()["sessions"][0]
-    text = f"{first['started']} {first['host']} {first['process']} {run.path.name}"
-    return hashlib.sha256(text.encode()).hexdigest()[:16]
+def identity(run: Run) -> tuple[str, str]:
+    """Return an id and a name of a run and all its sessions, which it keeps when its folder is moved or renamed.
+
+    Runs of earlier versions keep them only when they are moved.
+    """
+    facts, name = run.facts(), run.path.name
+    if "id" in facts:
+        return facts["id"], facts["name"]
+    first = facts["sessions"][0]
+    text = f"{first['started']} {first['host']} {first['process']} {name}"
+    return hashlib.sha256(text.encode()).hexdigest()[:16], name
 
 
 def _floats(value: Any) -> list[float]:
