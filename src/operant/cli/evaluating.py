@@ -18,6 +18,7 @@ from operant.runtime.sessions import FINISHED, INTERRUPTED
 
 if TYPE_CHECKING:
     from operant.api import Trained
+    from operant.catalog import Algorithm
     from operant.language.evaluation import Sampled
     from operant.runtime.evaluation import Evaluation
     from operant.runtime.time_travel import Arrival
@@ -118,13 +119,7 @@ def _evaluate(options: EvaluateOptions) -> int:
 
     backend = options.env_backend or ("auto" if entry.package == "tabular" or options.randomize else "gymnasium")
     wrappers = () if options.randomize is None else (randomizer(options.randomize),)
-    if options.samples and not speaks:
-        raise ValueError(f"--samples is for language models, and {options.run} is a run of {entry.name}; leave it out")
-    if options.sample and entry.package in ("tabular", "language"):
-        hint = "; --samples 8 samples answers" if speaks else ""
-        raise ValueError(
-            f"--sample is for deep control, and {options.run} is a run of {entry.name}; leave it out{hint}"
-        )
+    _require_suitable(options, entry)
     sampled: list[Sampled] = []
     truth: Certificates | Losses | None = None
     trained = api.load(
@@ -170,6 +165,16 @@ def _evaluate(options: EvaluateOptions) -> int:
             print(f"\n{truth.text()}")
     wrong = faulty(settings.seeds, evaluation)
     return max(int(wrong), _missed(settings.seeds, evaluation.scores, options.require))
+
+
+def _require_suitable(options: EvaluateOptions, entry: "Algorithm") -> None:
+    """Raise an error for options that a run of this algorithm does not have."""
+    what = f"and {options.run} is a run of {entry.name}; leave it out"
+    if options.samples and entry.package != "language":
+        raise ValueError(f"--samples is for language models, {what}")
+    if options.sample and entry.package in ("tabular", "language"):
+        hint = "; --samples 8 samples answers" if entry.package == "language" else ""
+        raise ValueError(f"--sample is for deep control, {what}{hint}")
 
 
 def _search_with(trained: "Trained", simulations: int) -> None:
