@@ -2,7 +2,7 @@ import math
 
 import pytest
 
-from operant.cli.charts import WIDTH, bar_chart, budget_axis
+from operant.cli.charts import WIDTH, bar_chart, budget_axis, scale
 
 
 def test_bars_have_the_height_of_their_values():
@@ -15,6 +15,11 @@ def test_gaps_and_values_outside_the_scale():
 
 def test_a_constant_is_drawn():
     assert bar_chart([2.0, 2.0], low=2.0, high=2.0, height=1) == "2 ┤▁▁"
+
+
+def test_a_scale_covers_the_finite_values():
+    assert scale([math.nan, 3.0, -2.0, math.inf]) == (-2.0, 3.0)
+    assert scale([math.nan, -math.inf]) == (0.0, 1.0)
 
 
 @pytest.mark.parametrize("high", [7.0, 1234.0])

@@ -1,3 +1,6 @@
+import json
+import shutil
+
 import imageio.v3 as iio
 import pytest
 
@@ -149,6 +152,20 @@ def test_requirements_of_enough_are_named(arguments, message, cli, run):
     status, _, err = cli("compare", run, *arguments)
     assert status == 2
     assert message in err
+
+
+def test_a_metric_that_a_seed_does_not_have_yet_is_a_gap(cli, answer, run, tmp_path):
+    late = shutil.copytree(run, tmp_path / "late")
+    records = [
+        {"consumed": consumed, "rollout/episode_return": [score, 20.0]}
+        for consumed, score in ((512, 10.0), (600, "NaN"), (1024, 30.0))
+    ]
+    (late / "metrics.jsonl").write_text("".join(f"{json.dumps(record)}\n" for record in records), encoding="utf-8")
+    status, out, _ = cli("compare", late, "--metric", "rollout/episode_return")
+    assert status == 0
+    assert out.splitlines()[-1].endswith("1024 environment steps")
+    curve = answer("compare", late, "--metric", "rollout/episode_return")["runs"][0]["curve"]
+    assert curve["iqm"] == [15.0, None, 25.0]
 
 
 def test_the_same_run_twice(cli, run):

@@ -1,12 +1,18 @@
 """Learning curves as text charts."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 WIDTH = 60
 """Width of a chart in columns."""
 
 _LEVELS = " ▁▂▃▄▅▆▇█"
+
+
+def scale(values: Iterable[float]) -> tuple[float, float]:
+    """Return the lowest and the highest finite value; 0 and 1 without any."""
+    finite = [value for value in values if math.isfinite(value)] or [0.0, 1.0]
+    return min(finite), max(finite)
 
 
 def bar_chart(values: Sequence[float], *, low: float, high: float, height: int) -> str:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import tyro
 
 from operant.cli.arguments import Answering, parse
-from operant.cli.charts import WIDTH, bar_chart, budget_axis
+from operant.cli.charts import WIDTH, bar_chart, budget_axis, scale
 from operant.cli.output import number, print_json, require_extra, require_writable, say, score_fields, table
 from operant.runtime.run_paths import location
 
@@ -191,8 +191,7 @@ def _print_report(names: Sequence[str], standings: Sequence["Standing"]) -> None
     print()
     for name, standing in zip(names, standings, strict=True):
         print(f"{name}: {' '.join(map(number, sorted(standing.final.scores)))}")
-    low = min(standing.curve.iqm.min() for standing in standings)
-    high = max(standing.curve.iqm.max() for standing in standings)
+    low, high = scale(value for standing in standings for value in standing.curve.iqm.tolist())
     for name, standing in zip(names, standings, strict=True):
         chart = curve_chart(standing.curve, budget, low=low, high=high, height=8 if len(names) == 1 else 4)
         print(f"\n{name}\n{chart}")

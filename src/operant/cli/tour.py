@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from operant.cli.answers import answer_table
 from operant.cli.arguments import parse
-from operant.cli.charts import budget_axis
+from operant.cli.charts import budget_axis, scale
 from operant.cli.comparing import curve_chart
 from operant.cli.evaluating import keep
 from operant.cli.output import missing, number, seed_table, table
@@ -168,7 +168,7 @@ def _show_curve(trained: "Trained", budget: int) -> None:
     from operant.runtime.comparison import learning_curve
 
     curve, unit = learning_curve(trained.run), trained.run.entry.unit
-    low, high = float(curve.iqm.min()), float(curve.iqm.max())
+    low, high = scale(curve.iqm.tolist())
     print("Learning curve (IQM over the seeds):\n")
     print(curve_chart(curve, budget, low=low, high=high, height=8))
     print(budget_axis(budget, unit, low=low, high=high))
