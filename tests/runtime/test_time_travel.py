@@ -157,6 +157,21 @@ def test_updates_under_another_budget_are_not_computed_again(tmp_path):
     assert travel.go(510).consumed == 510
 
 
+def test_sessions_that_were_rewound_do_not_count(tmp_path):
+    run = make(tmp_path / "run", 4)
+    train(Regression(), run, budget=100, progress="silent")
+    for budget, start in ((200, 100), (300, 150), (400, 100)):  # the second and the third were killed
+        run.settings = dataclasses.replace(run.settings, budget=budget)
+        run.keep_settings()
+        run.add_session([], start)
+    learner = Regression()
+    learner.load_state_dict(_state_of(run))
+    train(learner, run, budget=400, progress="silent")
+    travel = TimeTravel(run, Regression())
+    assert travel.go(120).consumed == 120
+    assert travel.go(210).consumed == 210
+
+
 def _state_of(run):
     from operant.runtime.checkpoints import load
 

@@ -299,11 +299,17 @@ class TimeTravel:
 
 
 def _budgets(run: Run) -> list[tuple[int, int]]:
-    """Return pairs of used budget and total budget from that point on, the latest first."""
+    """Return pairs of used budget and total budget from that point on, the latest first.
+
+    A session replaces the earlier ones from its start on: what they trained after it was lost or rewound.
+    """
     sessions: list[dict[str, Any]] = run.facts()["sessions"]
     own = run.settings.budget
-    known = [(int(session.get("from", 0)), int(session.get("budget", own))) for session in sessions]
-    return sorted(known, key=lambda pair: pair[0], reverse=True) or [(0, own)]
+    known: list[tuple[int, int]] = []
+    for session in sessions:
+        start = int(session.get("from", 0))
+        known = [pair for pair in known if pair[0] < start] + [(start, int(session.get("budget", own)))]
+    return known[::-1] or [(0, own)]
 
 
 def _consumed(path: Path) -> int:
