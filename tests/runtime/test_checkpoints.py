@@ -79,6 +79,13 @@ def test_saving_the_same_step_again_keeps_what_is_good(checkpoints):
     assert [file.stat().st_mtime_ns for file in sorted(path.iterdir())] == stamps
 
 
+def test_saving_the_same_step_again_replaces_it_if_asked_for(checkpoints):
+    path = checkpoints.save(state(), 1)
+    assert checkpoints.save(state(2.0), 1, replace=True) == path
+    assert load(path)["count"] == 2
+    assert checkpoints.latest() == (path, 1)
+
+
 def test_saving_the_same_step_again_replaces_what_is_damaged(checkpoints):
     path = checkpoints.save(state(5), 1)
     (path / "state.json").write_bytes(b"{}")

@@ -104,6 +104,13 @@ def test_a_training_taken_up_again_keeps_the_same(best):
     assert best.load().consumed.tolist() == [20, 20]
 
 
+def test_a_repeated_evaluation_with_a_higher_score_replaces_the_lost_one(best):
+    best.offer(Pupil([1.0, 1.0], [1.0, 1.0], consumed=10), scored(1.0, 1.0))
+    best.offer(Pupil([2.0, 2.0], [2.0, 2.0], consumed=10), scored(2.0, 0.0))  # after a kill, with another budget
+    kept = best.load()
+    assert (kept.scores.tolist(), kept.learned["parameters"].tolist()) == ([2.0, 1.0], [[2.0, 2.0], [1.0, 1.0]])
+
+
 def test_failing_to_keep_is_only_warned_of(best, caplog, monkeypatch):
     best.offer(Pupil([1.0, 1.0], [1.0, 1.0], consumed=10), scored(1.0, 1.0))
     monkeypatch.setattr("operant.runtime.checkpoints.save_file", lambda *_: (_ for _ in ()).throw(OSError(28, "full")))

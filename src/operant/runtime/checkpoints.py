@@ -68,10 +68,13 @@ class Checkpoints:
         self._verified: set[Path] = set()
         self._segments = SegmentStore(folder)
 
-    def save(self, state: State, consumed: int) -> Path:
+    def save(self, state: State, consumed: int, *, replace: bool = False) -> Path:
         """Write a checkpoint, verify it by reading it back, and remove old ones.
 
-        If a valid checkpoint with the same `consumed` exists, nothing is written.
+        Args:
+            state: the state.
+            consumed: budget used by then.
+            replace: whether to replace a valid checkpoint with the same `consumed`. Default: then nothing is written.
 
         Returns:
             The folder of the checkpoint.
@@ -88,7 +91,7 @@ class Checkpoints:
         fault = non_finite(contents.tensors())
         parent = self.folder if fault is None else self.quarantine
         target = parent / f"step_{consumed:012d}"
-        if fault is None and self._is_good(target):
+        if fault is None and not replace and self._is_good(target):
             return target
         for folder in (self.folder, parent):  # never the folder of a run, which was moved or removed if it is missing
             folder.mkdir(exist_ok=True)

@@ -106,7 +106,7 @@ class Best:
             if better.any() and (previous is not None or better.all()):
                 if self._index is not None:
                     self._checkpoints.folder.parent.mkdir(exist_ok=True)
-                self._checkpoints.save(new.state(), learner.consumed)
+                self._checkpoints.save(new.state(), learner.consumed, replace=True)
         except (OSError, CheckpointError) as error:
             logger.warning("the best policies could not be saved in %s (%s); training continues", self._path, error)
 
