@@ -1,9 +1,11 @@
 """Grids: their cells with names and commands, and retries."""
 
 import tomllib
+from pathlib import Path
 
 import pytest
 
+from operant.runtime.run_paths import check_name
 from operant.scale.sweep import Grid, Sweep
 
 GIVEN = {
@@ -30,6 +32,13 @@ def test_without_a_grid_there_is_one_cell_for_each_task():
     cells = list(Grid.of({"algorithm": "my dir/my.py:Mine", "task": ["A-v0", "B-v0"]}).cells())
     assert [cell[0] for cell in cells] == ["my-A-v0", "my-B-v0"]
     assert Grid.of({"algorithm": "ppo", "task": "A-v0"}).seeds == tuple(range(8))
+
+
+def test_names_of_cells_are_names_of_runs():
+    cells = list(Grid.of({**GIVEN, "algorithm": "häufig.py:Mine", "task": "größe.py:Env"}).cells())
+    for name, *_ in cells:
+        check_name(Path(name))
+    assert cells[0][0] == "h-ufig-gr-e.py-Env-step_size-0.1-traces-a-b"
 
 
 def test_a_folder_contains_the_definition_of_the_sweep(tmp_path):

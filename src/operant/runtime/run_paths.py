@@ -61,7 +61,7 @@ def no_run(path: Path, error: OSError) -> str:
 
 def default_run_path(algorithm: str, task: str, root: str | Path = "runs") -> Path:
     """Return `<root>/<algorithm>-<task>-<n>` with the first `n` from 1 that is free."""
-    stem = re.sub(r"[^A-Za-z0-9._-]+", "-", f"{doors.label(algorithm)}-{doors.label(task)}").strip("-.")[:100]
+    stem = as_name(f"{doors.label(algorithm)}-{doors.label(task)}")[:100]
     n = 1
     while (path := Path(root) / f"{stem}-{n}").exists():
         n += 1
@@ -80,6 +80,11 @@ def absolute(path: str | Path) -> Path:
         return Path(path).expanduser().resolve()
     except (OSError, ValueError, TypeError, RuntimeError) as error:
         raise RunError(f"{str(path)!r} is not a path: {error}") from error
+
+
+def as_name(text: str) -> str:
+    """Return a text with "-" for everything that a name of a run cannot have; it may still be empty or too long."""
+    return re.sub(r"[^A-Za-z0-9._-]+", "-", text).strip("-.")
 
 
 def check_name(path: Path) -> None:

@@ -24,6 +24,7 @@ from operant import hosts
 from operant.envs import EnvError
 from operant.runtime.files import meant, replace_durably
 from operant.runtime.run import Run, RunError
+from operant.runtime.run_paths import as_name
 from operant.runtime.sessions import FINISHED
 from operant.runtime.settings import counted_seeds
 from operant.runtime.signals import EXIT_REQUEUE
@@ -118,7 +119,7 @@ class Grid:
         for algorithm, task, *chosen in itertools.product(self.algorithms, self.tasks, *self.values.values()):
             own = dict(zip(self.values, chosen, strict=True))
             parts = [Path(algorithm.partition(":")[0]).stem, task, *(f"{name}-{value}" for name, value in own.items())]
-            stem = name = re.sub(r"[^\w.-]+", "-", "-".join(parts)).strip("-")[:120]
+            stem = name = as_name("-".join(parts))[:120]
             for number in itertools.count(2):
                 if name not in taken:
                     break
