@@ -4,7 +4,9 @@ from pathlib import Path
 import pytest
 import torch
 
+from operant.runtime import segments
 from operant.runtime.checkpoints import CheckpointError, Checkpoints, NonFiniteError, load, verify
+from operant.runtime.files import read_regular
 from operant.runtime.segments import marks
 from operant.state import Part
 
@@ -64,6 +66,20 @@ def test_segments_without_a_checkpoint_are_removed(checkpoints):
     checkpoints.save({"weight": torch.ones(1)}, 5)
     checkpoints.save({"weight": torch.ones(1)}, 6)
     assert not (checkpoints.folder / "segments").exists()
+
+
+def test_saving_takes_no_longer_the_more_checkpoints_are_kept(tmp_path, monkeypatch):
+    reads = []
+    monkeypatch.setattr(segments, "read_regular", lambda file: reads.append(file) or read_regular(file))
+    everything = Checkpoints(tmp_path / "history", keep=None)
+    for n in range(1, 5):
+        everything.save(state([n]), n)
+    assert len(everything.paths()) == len(files(everything)) == 4
+    assert reads == [], "manifests of other checkpoints"
+    everything.drop(after=2)
+    assert len(everything.paths()) == len(files(everything)) == 2
+    everything.prune()
+    assert len(everything.paths()) == len(files(everything)) == 1
 
 
 def test_leftovers_of_a_crash_are_cleaned(checkpoints):

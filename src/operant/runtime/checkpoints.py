@@ -214,7 +214,9 @@ class Checkpoints:
         return path in self._verified or self._is_good(path)
 
     def _retire(self, newest: Path) -> None:
-        """Remove old checkpoints, and quarantine those later than `newest`."""
+        """Remove old checkpoints, and quarantine those later than `newest`, unless all are kept."""
+        if self.keep is None:  # listing them at each save would take quadratic time
+            return
         kept = [newest]
         for path in reversed(self.paths()):
             if path.name > newest.name:
@@ -223,7 +225,7 @@ class Checkpoints:
                 if aside.exists():
                     _remove(aside)
                 path.rename(aside)
-            elif self.keep is None or (path.name < newest.name and len(kept) < self.keep and self._was_good(path)):
+            elif path.name < newest.name and len(kept) < self.keep and self._was_good(path):
                 kept.append(path)
         for path in self.paths():
             if path not in kept:
