@@ -746,6 +746,13 @@ def test_a_run_is_loaded_though_its_training_replaces_checkpoints(tmp_path, monk
     assert api.load(tmp_path / "run").experiment.learner.consumed == trained.experiment.learner.consumed
 
 
+def test_the_command_that_continues_from_a_language_model_is_quoted(tmp_path):
+    (tmp_path / "my runs").mkdir()
+    model = Run.create(tmp_path / "my runs" / "one", Settings("sft", "arithmetic"), SFTConfig())
+    with pytest.raises(ValueError, match=r"`operant train sft TASK --init '/.*/my runs/one'`"):
+        api._require_budget(model)
+
+
 def test_a_run_without_a_checkpoint_cannot_be_loaded_but_resumed(tmp_path, caplog):
     bare_run(tmp_path / "run")
     with pytest.raises(RunError, match="has no checkpoint yet; train it with `operant resume"):

@@ -47,7 +47,7 @@ from operant.runtime.learner import HasWeights
 from operant.runtime.ledger import keep_ledgers
 from operant.runtime.progress import ProgressMode, announce, require_mode
 from operant.runtime.run import Run, RunError
-from operant.runtime.run_paths import TakenError, default_run_path
+from operant.runtime.run_paths import TakenError, default_run_path, location
 from operant.runtime.settings import Settings, counted_seeds, seeds_in_words
 from operant.runtime.shards import group
 from operant.runtime.signals import saving_first
@@ -392,7 +392,7 @@ def _require_budget(folder: Run) -> None:
     if folder.entry.package == "language":
         raise ValueError(
             f"{name} cannot be resumed with another budget; continue from its model with "
-            f"`operant train {name} TASK --init {folder.path}`"
+            f"`operant train {name} TASK --init {location(folder.path)}`"
         )
 
 

@@ -69,6 +69,14 @@ def test_no_evaluation_yet(make):
         learning_curve(make("a", {}))
 
 
+def test_commands_for_runs_in_a_folder_with_a_space_are_quoted(make, tmp_path):
+    (tmp_path / "my runs").mkdir()
+    with pytest.raises(RunError, match=r"no evaluation yet; train it with `operant resume '/.*/my runs/a'`"):
+        learning_curve(make("my runs/a", {}))
+    with pytest.raises(RunError, match=r"at 60 of 100; continue it with `operant resume '/.*/my runs/b'`"):
+        compare([make("my runs/b", {60: [[1.0], [2.0]]})])
+
+
 def test_compared_runs_may_differ_in_settings(make):
     first = make("a", {100: [[1.0], [3.0]]})
     other = make("b", {100: [[2.0], [3.0], [9.0]]}, seeds=(4, 5, 6), env_backend="tensor", evaluate_every=5)

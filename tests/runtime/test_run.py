@@ -87,6 +87,13 @@ def test_an_existing_run_is_rejected_with_advice(run):
     assert list(run.path.parent.iterdir()) == [run.path]
 
 
+def test_the_command_that_trains_a_run_is_quoted(tmp_path):
+    (tmp_path / "my runs").mkdir()
+    run = Run.create(tmp_path / "my runs" / "one", Settings("ppo", "CartPole-v1"), Config())
+    with pytest.raises(RunError, match=r"has no checkpoint yet; train it with `operant resume '/.*/my runs/one'`"):
+        run.latest_checkpoint()
+
+
 def test_an_empty_folder_is_as_good_as_none(tmp_path):
     (tmp_path / "x").mkdir()
     Run.create(tmp_path / "x", SETTINGS, Config())

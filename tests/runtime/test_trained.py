@@ -5,6 +5,9 @@ import pytest
 
 import operant
 from operant.envs import Wrapper
+from operant.language import SFTConfig
+from operant.runtime.run import Run
+from operant.runtime.settings import Settings
 
 QUICK = {"budget": 320, "evaluate_every": 160, "evaluate_episodes": 2, "progress": "silent", "num_envs": 2}
 SMALL = {"num_steps": 16, "num_minibatches": 2, "num_epochs": 2, "hidden_sizes": (8,)}
@@ -32,6 +35,13 @@ def test_sampled_actions_come_from_a_separate_stream(tmp_path):
     assert first == second
     assert first[0] != first[1]
     assert {*first[0]} == {0, 1}
+
+
+def test_a_language_model_is_talked_to_with_a_quoted_command(tmp_path):
+    (tmp_path / "my runs").mkdir()
+    model = Run.create(tmp_path / "my runs" / "one", Settings("sft", "arithmetic"), SFTConfig())
+    with pytest.raises(ValueError, match=r"try `operant chat '/.*/my runs/one'`"):
+        replace(train(tmp_path / "run"), run=model).predict(np.zeros(4, np.float32))
 
 
 @pytest.mark.parametrize(("algorithm", "first"), [("ppo", 50), ("q-learning", 100)])

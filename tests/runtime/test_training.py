@@ -265,11 +265,12 @@ def test_a_run_without_checkpoint_starts_over(make_run):
     assert read_records(run.metrics_path) == []
 
 
-def test_a_learner_behind_the_checkpoint_is_rejected(make_run):
-    run = make_run()
+def test_a_learner_behind_the_checkpoint_is_rejected(make_run, tmp_path):
+    (tmp_path / "my runs").mkdir()
+    run = make_run("my runs/one")
     quiet(Regression(), run, budget=100)
     before = final_bytes(run)
-    with pytest.raises(RunError, match=r"has a checkpoint at 100 but the learner is at 0; .*operant resume"):
+    with pytest.raises(RunError, match=r"has a checkpoint at 100 but the learner is at 0; .*`operant resume '.*/one'`"):
         quiet(Regression(), run)
     assert final_bytes(run) == before
 

@@ -55,6 +55,14 @@ def test_a_folder_contains_the_definition_of_the_sweep(tmp_path):
     assert not cell.is_finished
 
 
+def test_the_command_that_continues_a_sweep_is_quoted(tmp_path):
+    sweep = Sweep(tmp_path / "my sweep", GIVEN)
+    sweep.write()
+    sweep.cells[0].path.mkdir(parents=True)
+    with pytest.raises(ValueError, match=r"continue with `operant sweep '/.*/my sweep'`"):
+        Sweep(tmp_path / "my sweep", GIVEN | {"seeds": 2})
+
+
 def test_jobs_of_an_array_never_read_half_a_file(tmp_path):
     sweep = Sweep(tmp_path / "one", GIVEN)
     sweep.write()

@@ -8,6 +8,7 @@ import pytest
 pytest.importorskip("optuna", reason="the extra tune")
 
 from operant import api
+from operant.runtime.metrics import RecordWriter
 from operant.runtime.run import Run
 from operant.runtime.run_paths import RunError
 from operant.runtime.settings import Settings
@@ -235,6 +236,16 @@ def test_one_process_at_a_time(tmp_path):
     study = make(tmp_path / "held")
     with held(study.path), pytest.raises(RunError, match="is being searched by process"):
         study.run()
+
+
+def test_the_command_after_a_lost_record_is_quoted(tmp_path):
+    (tmp_path / "my studies").mkdir()
+    study = make(tmp_path / "my studies" / "one")
+    writer = RecordWriter(study._records)
+    writer.lost = 1
+    with pytest.raises(RunError, match=r"free space and run `operant tune '/.*/my studies/one'`"):
+        study._write(writer, Trial(0, {}))
+    writer.close()
 
 
 def test_records_are_plain(whole):

@@ -13,6 +13,7 @@ from operant.runtime.evaluation import Evaluation
 from operant.runtime.metrics import read_records, used_budget
 from operant.runtime.metrics_window import EPISODES, LENGTH, RETURN
 from operant.runtime.run import Run, RunError
+from operant.runtime.run_paths import location
 from operant.runtime.statistics import Profile, iqm, performance_profile
 from operant.streams import seed_sequence
 
@@ -105,7 +106,7 @@ def learning_curve(run: Run, found: Evaluations | None = None) -> Curve:
     """
     found = evaluations(run) if found is None else found
     if not found:
-        raise RunError(f"{run.path} has no evaluation yet; train it with `operant resume {run.path}`")
+        raise RunError(f"{run.path} has no evaluation yet; train it with `operant resume {location(run.path)}`")
     return Curve(
         consumed=np.array([consumed for consumed, _ in found]),
         scores=np.array([evaluation.scores for _, evaluation in found]),
@@ -198,7 +199,7 @@ def compare(runs: Sequence[Run], *, metric: str | None = None, allow_different: 
         if curve.consumed[-1] < run.settings.budget:
             raise RunError(
                 f"{run.path} was last scored at {curve.consumed[-1]} of {run.settings.budget}; "
-                f"continue it with `operant resume {run.path}` before comparing it"
+                f"continue it with `operant resume {location(run.path)}` before comparing it"
             )
     finals = [
         _last_within(run, found, budget) if metric is None else _last_point(run, curve, budget)

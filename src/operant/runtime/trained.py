@@ -18,6 +18,7 @@ from operant.runtime.learned_tables import LearnedTables
 from operant.runtime.outcome import Outcome
 from operant.runtime.predicting import Predictor
 from operant.runtime.run import Run
+from operant.runtime.run_paths import location
 from operant.runtime.time_travel import Arrival
 from operant.runtime.weights import Best
 
@@ -177,7 +178,7 @@ class Trained(LearnedTables):
         if self.run.entry.package == "language":
             raise ValueError(
                 f"{settings.algorithm} trained a language model, which takes prompts instead of observations; "
-                f"try `operant chat {self.run.path}`"
+                f"try `operant chat {location(self.run.path)}`"
             )
         return Predictor(
             learner,

@@ -25,6 +25,7 @@ from operant.runtime.metrics_window import DropWatch, Guard, RefusalWatch, SkipW
 from operant.runtime.outcome import Outcome
 from operant.runtime.progress import Line, Progress, ProgressMode
 from operant.runtime.run import TRAINING_NOTE, Run, RunError
+from operant.runtime.run_paths import location
 from operant.runtime.sessions import FAILED, FINISHED, INTERRUPTED
 from operant.runtime.training_files import REWARD, TrainingFiles
 from operant.runtime.warned import keeping
@@ -184,7 +185,7 @@ def _refuse_restart(run: Run, learner: Learner) -> None:
     elif found[1] > learner.consumed:
         raise RunError(
             f"{run.path} has a checkpoint at {found[1]} but the learner is at {learner.consumed}; "
-            f"continue with `operant resume {run.path}` (in Python: resume_from), or create a new run"
+            f"continue with `operant resume {location(run.path)}` (in Python: resume_from), or create a new run"
         )
 
 

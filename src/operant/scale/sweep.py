@@ -24,7 +24,7 @@ from operant import hosts
 from operant.envs import EnvError
 from operant.runtime.files import meant, replace_durably
 from operant.runtime.run import Run, RunError
-from operant.runtime.run_paths import as_name
+from operant.runtime.run_paths import as_name, location
 from operant.runtime.sessions import FINISHED
 from operant.runtime.settings import counted_seeds
 from operant.runtime.signals import EXIT_REQUEUE
@@ -228,7 +228,8 @@ class Sweep:
             grid = there if grid is None else grid
             if self.has_begun and dict(grid) != there:
                 raise ValueError(
-                    f"{path} has another sweep: continue with `operant sweep {path}`, or choose another folder"
+                    f"{path} has another sweep: continue with `operant sweep {location(path)}`, "
+                    "or choose another folder"
                 )
         elif path.is_dir() and any(meant(str(file)) != str(kept) for file in path.iterdir()):  # a torn write may stay
             raise ValueError(f"{path} is no sweep, and not empty: choose another folder")

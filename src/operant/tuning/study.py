@@ -37,7 +37,7 @@ from operant.runtime.files import make_folder, read_regular, replace_durably
 from operant.runtime.locks import HeldError, held
 from operant.runtime.metrics import RecordWriter, line_of, read_records
 from operant.runtime.run import Run
-from operant.runtime.run_paths import RunError, absolute, check_name
+from operant.runtime.run_paths import RunError, absolute, check_name, location
 from operant.runtime.settings import Settings
 from operant.runtime.tables import from_table, to_table
 from operant.tuning.earlier_runs import earlier_trials
@@ -306,7 +306,9 @@ class Study:
         writer.write(asdict(trial))
         writer.sync()
         if writer.lost:
-            raise RunError(f"{self._records} cannot be written; free space and run `operant tune {self.path}`")
+            raise RunError(
+                f"{self._records} cannot be written; free space and run `operant tune {location(self.path)}`"
+            )
 
     def _first(self) -> dict[str, Any]:
         table = to_table(self.config)
