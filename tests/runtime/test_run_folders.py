@@ -244,6 +244,16 @@ def test_runs_that_do_not_belong_together_are_not_merged(make_run, tmp_path):
     assert not (tmp_path / "whole").exists()
 
 
+def test_runs_that_have_not_used_their_budget_are_not_merged(make_run, tmp_path):
+    (tmp_path / "my runs").mkdir()
+    one, other = make_run("one"), make_run("my runs/other", seeds=(5, 6), points=(50,))
+    new = make_run("new", seeds=(7,), points=())
+    message = r"at their budget of 100: other, new; before merging, run `operant resume '.*my runs/other'` and `.*new`$"
+    with pytest.raises(RunError, match=message):
+        merge([one, other, new], tmp_path / "whole")
+    assert not (tmp_path / "whole").exists()
+
+
 def test_inputs_of_a_folder_are_read_once_for_all_runs(make_run, tmp_path):
     one, other = make_run("one"), make_run("two")
     user = make_run("user", inputs=[Input.of("init", one.path)])

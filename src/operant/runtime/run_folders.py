@@ -21,7 +21,7 @@ from operant.runtime.evaluation import Evaluation
 from operant.runtime.inputs import records_of
 from operant.runtime.metrics import RecordWriter
 from operant.runtime.run import Run, RunError
-from operant.runtime.run_paths import TakenError, check_name
+from operant.runtime.run_paths import TakenError, check_name, location
 
 RUNNING = "running"
 """State of a run that another process is training; otherwise the state is the outcome of the last session."""
@@ -235,8 +235,8 @@ def merge(runs: Sequence[Run], path: Path, command: Sequence[str] = ()) -> Run:
     The merged run is for comparisons and plots: it has no checkpoints and no metrics, and lists the source runs.
 
     Raises:
-        RunError: the runs differ in more than their seeds, share seeds, or were evaluated at different budgets; or the
-            folder cannot be created.
+        RunError: the runs differ in more than their seeds, share seeds, have not used their budget, or were evaluated
+            at different budgets; or the folder cannot be created.
     """
     if len(runs) < 2:
         raise RunError(f"merging takes at least two runs, got {len(runs)}")
@@ -250,7 +250,14 @@ def merge(runs: Sequence[Run], path: Path, command: Sequence[str] = ()) -> Run:
         raise RunError(f"seed {twice[0]} is in several of these runs: train runs with different seeds")
     tables = [dict(evaluations(run)) for run in runs]
     points = [sorted(table) for table in tables]
-    if not points[0] or any(own != points[0] for own in points):
+    budget = runs[0].settings.budget
+    unfinished = [run for run, own in zip(runs, points, strict=True) if max(own, default=0) < budget]
+    if unfinished:
+        raise RunError(
+            f"not yet evaluated at their budget of {budget}: {', '.join(run.path.name for run in unfinished)}; before "
+            f"merging, run {' and '.join(f'`operant resume {location(run.path)}`' for run in unfinished)}"
+        )
+    if any(own != points[0] for own in points):
         raise RunError(
             "these runs were not evaluated at the same budgets: "
             + "; ".join(f"{run.path.name} {len(own)} times" for run, own in zip(runs, points, strict=True))
