@@ -168,6 +168,15 @@ def test_a_metric_that_a_seed_does_not_have_yet_is_a_gap(cli, answer, run, tmp_p
     assert curve["iqm"] == [15.0, None, 25.0]
 
 
+def test_a_run_whose_last_session_did_not_finish_is_a_warning(cli, run, tmp_path):
+    killed = shutil.copytree(run, tmp_path / "killed")
+    facts = json.loads((killed / "run.json").read_text(encoding="utf-8"))
+    for name in ("ended", "outcome", "consumed", "reason"):
+        del facts["sessions"][-1][name]
+    (killed / "run.json").write_text(json.dumps(facts), encoding="utf-8")
+    assert cli("compare", killed)[2] == f"operant: warning: {killed} is still running or was killed\n"
+
+
 def test_the_same_run_twice(cli, run):
     status, _, err = cli("compare", run, run)
     assert status == 2

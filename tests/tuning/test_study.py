@@ -1,4 +1,5 @@
 import json
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
@@ -241,11 +242,10 @@ def test_one_process_at_a_time(tmp_path):
 def test_the_command_after_a_lost_record_is_quoted(tmp_path):
     (tmp_path / "my studies").mkdir()
     study = make(tmp_path / "my studies" / "one")
-    writer = RecordWriter(study._records)
-    writer.lost = 1
-    with pytest.raises(RunError, match=r"free space and run `operant tune '/.*/my studies/one'`"):
-        study._write(writer, Trial(0, {}))
-    writer.close()
+    with closing(RecordWriter(study._records)) as writer:
+        writer.lost = 1
+        with pytest.raises(RunError, match=r"free space and run `operant tune '/.*/my studies/one'`"):
+            study._write(writer, Trial(0, {}))
 
 
 def test_records_are_plain(whole):

@@ -97,13 +97,14 @@ def compare(arguments: list[str]) -> int:
 
 
 def _warn_about_ends(runs: Sequence["Run"]) -> None:
-    """Warn if the last session of a run did not end normally."""
-    from operant.runtime.sessions import FAILED, INTERRUPTED
+    """Warn if the last session of a run did not finish."""
+    from operant.runtime.sessions import FINISHED, UNFINISHED
 
     for run in runs:
         outcome, reason = run.outcome()
-        if outcome in (FAILED, INTERRUPTED):
-            say(f"operant: warning: {location(run.path)} {outcome}{f': {reason}' if reason else ''}")
+        state = "is still running or was killed" if outcome == UNFINISHED else outcome
+        if outcome != FINISHED:
+            say(f"operant: warning: {location(run.path)} {state}{f': {reason}' if reason else ''}")
 
 
 def _warn_about_data(runs: Sequence[Path]) -> None:

@@ -51,7 +51,7 @@ class Callback:
         """
 
     def on_metrics(self, record: Mapping[str, Any]) -> None:
-        """Called with each record of metrics, at most twice a second.
+        """Called with each record of metrics: at most twice a second, and at evaluations, checkpoints and the end.
 
         Args:
             record: numbers, or arrays `[S]` with one per seed, by name, as in `metrics.jsonl`; `"consumed"` is the
