@@ -65,8 +65,8 @@ def train(
     """Train a learner until its budget is used.
 
     Metrics are written at most twice a second, and at evaluations, checkpoints and the end, averaged since the previous
-    record (`operant.runtime.metrics_window.summarize`). A killed and resumed run ends in the same state as an uninterrupted
-    one, bit for bit, if the learner's `state_dict` is complete.
+    record (`operant.runtime.metrics_window.summarize`). A killed and resumed run ends in the same state as an
+    uninterrupted one, bit for bit, if the learner's `state_dict` is complete.
 
     Args:
         learner: learner to train.
