@@ -62,6 +62,26 @@ def test_the_stages_come_in_turn_and_the_budget_counts_steps():
     assert found.gradient_steps == 240
 
 
+@pytest.mark.parametrize(
+    ("budget", "collected"),
+    [(70, [80]), (85, [120]), (100, [120]), (119, [120]), (121, [80, 80]), (165, [80, 120]), (205, [80, 80, 80])],
+)
+def test_a_run_ends_with_a_round_whatever_its_budget(budget, collected):
+    """Rollouts have 40 steps and rounds two of them; the last round collects the rest."""
+    found = learner(seeds=(3,), budget=budget)
+    rounds, generations = [0], []
+    while found.consumed < budget:
+        before = found.consumed
+        generations.append(found.stage == "control")
+        found.iterate()
+        assert found.consumed > before
+        if found.begun > sum(rounds):
+            rounds.append(found.begun - sum(rounds))
+    assert rounds[1:] == collected
+    assert sum(generations) == 3 * len(collected), "every round trains C for all of its generations"
+    assert found.gradient_steps == 120 * len(collected)
+
+
 @pytest.mark.parametrize("config", [SMALL, REAL], ids=["dream", "environment"])
 @pytest.mark.parametrize("at", [1, 3, 5, 7, 8, 10, 13])
 def test_resume_is_bit_for_bit(config, at):

@@ -169,15 +169,25 @@ class WorldModels(ReplayLearner):
     @property
     def gradient_steps(self) -> int:
         """Number of gradient steps of V and M in the whole run."""
-        rounds = -(-self.budget // self.config.collect_steps) if self.config.train_in == "dream" else 1
-        return rounds * (self.config.vae_gradient_steps + self.config.rnn_gradient_steps)
+        return self._all_rounds * (self.config.vae_gradient_steps + self.config.rnn_gradient_steps)
+
+    @property
+    def _collected(self) -> int:
+        """Number of steps per seed that a round collects, in whole rollouts; the last round may have others."""
+        return self._rollouts(self.config.collect_steps) * self.config.num_envs * self.config.num_steps
+
+    @property
+    def _all_rounds(self) -> int:
+        """Number of rounds in the run; the last one collects the rest of the budget."""
+        return 1 if self.config.train_in == "environment" else max(round(self.budget / self._collected), 1)
 
     @property
     def plan(self) -> dict[Stage, int]:
         """Number of iterations of each stage in this round."""
         config = self.config
+        whole = config.train_in == "environment" or self.rounds + 1 < self._all_rounds
         return {
-            "collect": self._rollouts(min(config.collect_steps, self.budget - self.begun)),
+            "collect": self._rollouts(config.collect_steps if whole else self.budget - self.begun),
             "see": -(-config.vae_gradient_steps // STEPS),
             "predict": -(-config.rnn_gradient_steps // STEPS),
             "control": config.generations if config.train_in == "dream" else 0,
@@ -206,8 +216,10 @@ class WorldModels(ReplayLearner):
         metrics: Metrics = getattr(self, self.stage)()
         self.calls += 1
         collected, total = plan["collect"] * config.num_envs * config.num_steps, sum(plan.values())
-        if self.calls <= total:
-            self.consumed = self.begun + collected * self.calls // total
+        if self.calls < total:  # less than the budget, which ends with the round and not within it
+            self.consumed = self.begun + min(collected, self.budget - self.begun) * self.calls // total
+        elif self.calls == total:
+            self.consumed = self.begun + collected
         else:
             self.consumed += config.num_envs * self._trial_steps
         if config.train_in == "dream" and self.calls == total:
