@@ -8,7 +8,7 @@ from gymnasium import spaces
 from torch.testing import assert_close
 
 from operant.runtime.rollouts import Rollout
-from operant.worlds.dreaming import Controllers, dream, episode_returns
+from operant.worlds.dreaming import Controllers, EpisodeReturns, dream
 from operant.worlds.mixture_rnn import Imagined, MixtureRNNShape, Noise
 
 CPU = torch.device("cpu")
@@ -72,14 +72,36 @@ def test_a_dream_by_hand():
     assert (returns.tolist(), length.tolist()) == ([[0.0, 1.0]], [1.0])
 
 
+def returns_of(*rollouts):
+    episodes = EpisodeReturns(torch.tensor([[True, False, False]]))
+    for rollout in rollouts:
+        episodes.add(rollout)
+    return episodes.means()
+
+
 def test_returns_of_whole_episodes_by_hand():
     """Row 0: an episode of 3, then one of 4 + 5 that does not end. Row 1 began before; row 2 never ends."""
     rewards = torch.tensor([[1.0, 7.0, 1.0], [2.0, 1.0, 1.0], [4.0, 2.0, 1.0], [5.0, 3.0, 1.0]]).unsqueeze(1)
     ended = torch.tensor([[0, 1, 0], [1, 0, 0], [0, 1, 0], [0, 1, 0]], dtype=torch.bool).unsqueeze(1)
     nothing = torch.zeros_like(ended)
     rollout = Rollout(rewards, rewards, (), rewards, ended, nothing, rewards, None, {})
-    returns, counts = episode_returns(rollout, torch.tensor([[True, False, False]]))
+    returns, counts = returns_of(rollout)
     assert returns.tolist() == [[3, (3 + 3) / 2, 4]]
     assert counts.tolist() == [[1, 2, 1]]
-    cut = replace(rollout, terminated=nothing, truncated=ended)
-    assert torch.equal(episode_returns(cut, torch.tensor([[True, False, False]]))[0], returns)
+    assert torch.equal(returns_of(replace(rollout, terminated=nothing, truncated=ended))[0], returns)
+    parts = [
+        replace(rollout, rewards=rewards[part], terminated=ended[part], truncated=nothing[part])
+        for part in (slice(0, 1), slice(1, 4))
+    ]
+    assert torch.equal(returns_of(*parts)[0], returns)
+
+
+def test_dummy_steps_earn_nothing_and_end_nothing():
+    """Row 0: an episode of 3, a dummy step, and one of 4 + 5; row 2: a lost one, whose last step is unknown."""
+    rewards = torch.tensor([[3.0, 1.0, 1.0], [torch.nan, 1.0, 2.0], [4.0, 1.0, 7.0], [5.0, 1.0, 7.0]]).unsqueeze(1)
+    ended = torch.tensor([[1, 0, 1], [0, 0, 1], [0, 0, 0], [1, 0, 1]], dtype=torch.bool).unsqueeze(1)
+    valid = torch.tensor([[1, 1, 1], [0, 1, 0], [1, 1, 1], [1, 1, 1]], dtype=torch.bool).unsqueeze(1)
+    rollout = Rollout(rewards, rewards, (), rewards, ended, torch.zeros_like(ended), rewards, valid, {})
+    returns, counts = returns_of(rollout)
+    assert returns.tolist() == [[6, 4, 14]]
+    assert counts.tolist() == [[2, 1, 1]]

@@ -185,6 +185,28 @@ def test_in_the_environment_each_candidate_has_its_rows():
     assert ((returns == -1) | (returns == 0) | (returns == 1)).all()
 
 
+def test_a_trial_keeps_no_more_than_a_rollout(monkeypatch):
+    """Its 18 steps per environment are rollouts of 10 and 8; the two episodes of 9 steps are counted all the same."""
+    found = learner(REAL)
+    for _ in range(6):
+        found.iterate()
+    assert found.starts.logical_not().any(), "collected rollouts end within episodes"
+    found.collector.obs = found.collector.encode(found.collector.env.reset())
+    found.begin_anew()
+    collected, collect = [], found.collector.collect
+
+    def spy(steps, act):
+        collected.append(collect(steps, act))
+        return collected[-1]
+
+    monkeypatch.setattr(found.collector, "collect", spy)
+    returns, metrics = found.trial(torch.zeros(2, 4, 7, 3))
+    rewards = torch.cat([rollout.rewards for rollout in collected])
+    assert [len(rollout.rewards) for rollout in collected] == [10, 8]
+    assert_close(returns, rewards.sum(0) / 2)
+    assert metrics["rollout/episodes"].tolist() == [8, 8]
+
+
 def test_it_acts_with_a_memory():
     found = learner()
     for _ in range(9):
@@ -243,7 +265,8 @@ def test_a_run_of_the_command_is_resumed_and_scored(tmp_path):
 @pytest.mark.parametrize(
     ("config", "budget", "message"),
     [
-        (REAL, 80, "budget must be more than collect_steps"),
+        (REAL, 151, "budget must be at least 152 .* got 151: 80 are collected .* a generation takes 72"),
+        (replace(REAL, collect_steps=70), 151, "budget must be at least 152 .* got 151: 80 are collected"),
         (SMALL, 0, "budget must be at least 40 environment steps"),
         (SMALL, 39, "budget must be at least 40 environment steps"),
         (replace(SMALL, num_steps=2), 23, "budget must be at least 24 environment steps"),

@@ -95,21 +95,31 @@ def dream(
     return total.view(seeds, population, rows).mean(2), length.mean(1)
 
 
-def episode_returns(rollout: Rollout, fresh: Tensor) -> tuple[Tensor, Tensor]:
-    """Return mean return and number `[S, N]` of the complete episodes in a rollout.
-
-    If there is none, the rewards since the last start, or of the whole rollout, count as one episode.
+class EpisodeReturns:
+    """Mean return and number of the complete episodes in consecutive rollouts.
 
     Args:
-        rollout: the rollout.
-        fresh: `[S, N]` bool, whether an episode starts with its first step.
+        fresh: `[S, N]` bool, whether an episode starts with the first step.
     """
-    ended = rollout.terminated | rollout.truncated
-    total = torch.zeros_like(rollout.rewards[0])
-    earned, count, begun = torch.zeros_like(total), torch.zeros_like(total), fresh
-    for rewards, ends in zip(rollout.rewards, ended, strict=True):
-        total = total + rewards
-        complete = ends & begun
-        earned, count = earned + total.where(complete, 0.0), count + complete
-        total, begun = total.masked_fill(ends, 0.0), begun | ends
-    return torch.where(count == 0, total, earned / count.clamp(min=1)), count.clamp(min=1)
+
+    def __init__(self, fresh: Tensor) -> None:
+        self._begun = fresh
+        self._total = self._earned = self._count = torch.zeros(fresh.shape, device=fresh.device)
+
+    def add(self, rollout: Rollout) -> None:
+        """Add the steps of a rollout, without dummy steps."""
+        ended = rollout.terminated | rollout.truncated
+        valid = torch.ones_like(ended) if rollout.valid is None else rollout.valid
+        for rewards, ends, real in zip(rollout.rewards, ended & valid, valid, strict=True):
+            self._total = self._total + rewards.where(real, 0.0)
+            complete = ends & self._begun
+            self._earned, self._count = self._earned + self._total.where(complete, 0.0), self._count + complete
+            self._total, self._begun = self._total.masked_fill(ends, 0.0), self._begun | ends
+
+    def means(self) -> tuple[Tensor, Tensor]:
+        """Return mean return and number `[S, N]` of the complete episodes.
+
+        If there is none, the rewards since the last start, or of all steps, count as one episode.
+        """
+        count = self._count.clamp(min=1)
+        return torch.where(self._count == 0, self._total, self._earned / count), count

@@ -29,11 +29,11 @@ from operant.runtime.budget import iterations
 from operant.runtime.learner import Metrics
 from operant.runtime.metrics_window import update_metrics
 from operant.runtime.replay import Replay
-from operant.runtime.rollouts import Act, Collector, Rollout
+from operant.runtime.rollouts import Act, Collector, Rollout, all_episodes
 from operant.runtime.weights import Weights
 from operant.state import State
 from operant.worlds.autoencoder import StackedVAE
-from operant.worlds.dreaming import Controllers, dream, episode_returns
+from operant.worlds.dreaming import Controllers, EpisodeReturns, dream
 from operant.worlds.evolution import Evolution
 from operant.worlds.mixture_rnn import MixtureRNNShape, Noise, Steps
 from operant.worlds.replay_learner import ReplayLearner
@@ -105,17 +105,20 @@ class WorldModels(ReplayLearner):
         budget: int,
         algorithm: str = "world-models",
     ) -> None:
-        if config.train_in == "environment" and budget <= config.collect_steps:
-            raise ValueError(
-                f"budget must be more than collect_steps, which is {config.collect_steps}, to train the controller in "
-                f"the environment, got {budget}"
-            )
         self.config = config
         if budget < (smallest := self._rollouts(0) * config.num_envs * config.num_steps):
             raise ValueError(
                 f"budget must be at least {smallest} environment steps, those of the first rollouts (num_envs "
                 f"{config.num_envs} times num_steps {config.num_steps}, with sequences of sequence_length "
                 f"{config.sequence_length}), got {budget}"
+            )
+        trial = config.num_envs * self._trial_steps
+        if config.train_in == "environment" and budget < self._collected + trial:
+            raise ValueError(
+                f"budget must be at least {self._collected + trial} environment steps to train the controller in the "
+                f"environment, got {budget}: {self._collected} are collected (collect_steps in whole rollouts), and a "
+                f"generation takes {trial} (population_size * rollouts * max_dream_steps): raise the budget, or lower "
+                "one of these"
             )
         require_suitable(env, algorithm)
         require_rows(env, seeds, config.num_envs)
@@ -412,12 +415,16 @@ class WorldModels(ReplayLearner):
         def act(obs: Tensor, t: int) -> tuple[tuple[()], Tensor]:
             return (), self.controllers.to_env(self._controlled(obs, weights, t))
 
-        fresh = self.starts
-        rollout = self._played(self._trial_steps, act)
-        returns, counts = episode_returns(rollout, fresh)
+        episodes, reports, left = EpisodeReturns(self.starts), list[Metrics](), self._trial_steps
+        while left:  # a rollout of all steps would keep all of their images
+            rollout = self._played(min(left, self.config.num_steps), act)
+            episodes.add(rollout)
+            reports.append(rollout.metrics)
+            left -= len(rollout.rewards)
+        returns, counts = episodes.means()
         shape = (len(self.seeds), weights.shape[1], -1)
         total, count = (returns * counts).view(shape).sum(2), counts.view(shape).sum(2)
-        return total / count, rollout.metrics
+        return total / count, all_episodes(reports)
 
     @torch.no_grad()
     def act(self, obs: Tree, memory: Tree | None, noise: Tensor | None) -> tuple[Tensor, Tree | None]:
