@@ -1,19 +1,22 @@
 """World Models: stages in order, bit-for-bit resume in each, dreams by hand, trials, and a run by the command."""
 
 from dataclasses import replace
+from types import SimpleNamespace
 
 import gymnasium
 import numpy as np
 import pytest
 import torch
 from gymnasium import spaces
+from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from torch.testing import assert_close
 
 import operant
-from operant.envs import make
+from operant.envs import GymnasiumEnv, make
 from operant.envs.worlds.pixels import PixelCatch
 from operant.runtime.evaluation import evaluate_policy
 from operant.state import clone
+from operant.streams import row_seeds
 from operant.worlds.mixture_rnn import Imagined
 from operant.worlds.world_models import WorldModels, WorldModelsConfig
 
@@ -205,6 +208,31 @@ def test_a_trial_keeps_no_more_than_a_rollout(monkeypatch):
     assert [len(rollout.rewards) for rollout in collected] == [10, 8]
     assert_close(returns, rewards.sum(0) / 2)
     assert metrics["rollout/episodes"].tolist() == [8, 8]
+
+
+def test_memory_starts_anew_after_a_dummy_step():
+    """With NEXT_STEP, the step after the end of an episode is a dummy; the one after it is the first of the next."""
+
+    def short():
+        return gymnasium.wrappers.TimeLimit(PixelCatch(width=3), 4)
+
+    seeds = (3,)
+    vector = SyncVectorEnv([short] * 4, autoreset_mode=AutoresetMode.NEXT_STEP)
+    found = WorldModels(SMALL, GymnasiumEnv(vector, row_seeds(seeds, 4, "environment")), seeds=seeds, budget=160)
+    given, starts = [], []
+    found.bound_model = SimpleNamespace(
+        follow=lambda latent, code, hidden: given.append(hidden[0, :, 0].tolist()) or (latent, hidden + 1)
+    )
+    found.rounds = 1
+    for _ in range(2):
+        found.collect()
+        starts.append(found.starts.all().item())
+    assert [row[0] for row in given] == [0, 1, 2, 3, 0] * 4, "four steps, of which the last ends, and a dummy"
+    assert all(len(set(row)) == 1 for row in given)
+    assert starts == [True, True]
+    steps = [found._played(1, lambda obs, t: ((), torch.zeros(1, 4, dtype=torch.int64))) for _ in range(5)]
+    assert [step.valid.all().item() for step in steps] == [True] * 4 + [False]
+    assert found.starts.all()
 
 
 def test_it_acts_with_a_memory():

@@ -27,7 +27,7 @@ from operant.envs import BatchEnv, Tree, learned, start
 from operant.nets import StackedAdam
 from operant.runtime.budget import iterations
 from operant.runtime.learner import Metrics
-from operant.runtime.metrics_window import update_metrics
+from operant.runtime.metrics_window import DROPPED, update_metrics
 from operant.runtime.replay import Replay
 from operant.runtime.rollouts import Act, Collector, Rollout, all_episodes
 from operant.runtime.weights import Weights
@@ -244,13 +244,19 @@ class WorldModels(ReplayLearner):
         rollout = self._played(self.config.num_steps, act)
         dropped = self.replay.add(rollout, rollout.kept[0])
         self._latents = None
-        return {**rollout.metrics, "health/dropped_transitions": dropped}
+        return {**rollout.metrics, DROPPED: dropped}
 
     def _played(self, steps: int, act: Act) -> Rollout:
         """Take steps in every environment, and record the starts of episodes."""
         rollout = self.collector.collect(steps, act)
-        self.starts = rollout.terminated[-1] | rollout.truncated[-1]
+        self._note_starts()
         return rollout
+
+    def _note_starts(self) -> None:
+        """Record which environments start an episode with their next step."""
+        last = self.collector.result
+        assert last is not None  # noqa: S101 - a step was taken
+        self.starts = (last.terminated | last.truncated | ~last.valid).view_as(self.starts)
 
     def _controlled(self, obs: Tensor, weights: Tensor, t: int) -> Tensor:
         """Return encoded actions `[S, N, A]` of controllers `[S, K, F, A]`, each for a share of the environments.
@@ -260,8 +266,8 @@ class WorldModels(ReplayLearner):
             weights: weights of the controllers.
             t: step of a rollout.
         """
-        if t and (result := self.collector.result) is not None:
-            self.starts = (result.terminated | result.truncated).view_as(self.starts)
+        if t:
+            self._note_starts()
         latent, hidden = self.bound_vision.encode(obs)[0], self.hidden.masked_fill(self.starts.unsqueeze(-1), 0.0)
         code = self.controllers.act(latent, hidden, weights)
         self.hidden = self.bound_model.follow(latent, code, hidden)[1]
