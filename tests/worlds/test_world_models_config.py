@@ -2,8 +2,7 @@
 
 import pytest
 
-from operant.worlds.world_models import PRESETS
-from operant.worlds.world_models_config import WorldModelsConfig
+from operant.worlds.world_models_config import PRESETS, WorldModelsConfig
 
 
 @pytest.mark.parametrize(
@@ -17,6 +16,8 @@ from operant.worlds.world_models_config import WorldModelsConfig
             "rollouts must be a multiple of num_envs / population_size = 3 .* got 32",
         ),
         ({"dream_temperature": 0.0}, "dream_temperature"),
+        ({"population_size": 1}, r"population_size must be in \[2, inf\), got 1"),
+        ({"vae_encoder": "impala"}, "vae_encoder must be .*nature.*small.* got 'impala'"),
         ({"free_nats": -1.0}, "free_nats"),
     ],
 )

@@ -14,8 +14,8 @@ candidate, whose score is biased upward.
 """
 
 import logging
-from collections.abc import Mapping, Sequence
-from typing import Any, Literal, cast
+from collections.abc import Sequence
+from typing import Literal, cast
 
 import torch
 from torch import Tensor
@@ -37,12 +37,14 @@ from operant.worlds.dreaming import Controllers, EpisodeReturns, dream
 from operant.worlds.evolution import Evolution
 from operant.worlds.mixture_rnn import MixtureRNNShape, Noise, Steps
 from operant.worlds.replay_learner import ReplayLearner
-from operant.worlds.world_models_config import WorldModelsConfig
+from operant.worlds.world_models_config import PRESETS, WorldModelsConfig
+
+__all__ = ["PRESETS", "WorldModels", "WorldModelsConfig"]
 
 logger = logging.getLogger(__name__)
 
 STEPS = 50
-"""Gradient steps of V or M in one iteration."""
+"""Gradient steps of V or M in one iteration; the last one of a stage takes the rest."""
 
 AT_ONCE = 2048
 """Images per seed that are encoded together."""
@@ -52,21 +54,6 @@ Stage = Literal["collect", "see", "predict", "control"]
 
 STAGES: tuple[Stage, ...] = ("collect", "see", "predict", "control")
 """The stages in order."""
-
-
-PRESETS: Mapping[str, Mapping[str, Any]] = {
-    "operant/PixelCatch-v0": {"max_dream_steps": 20},
-    "paper": {
-        "latent_size": 64,
-        "rnn_hidden_size": 512,
-        "generations": 1800,
-        "population_size": 64,
-        "rollouts": 16,
-        "dream_temperature": 1.15,
-        "max_dream_steps": 2100,
-    },
-}
-"""Presets: by task, selected automatically, or by name. Other fields keep their defaults."""
 
 
 class WorldModels(ReplayLearner):
@@ -274,17 +261,21 @@ class WorldModels(ReplayLearner):
         return code
 
     @property
+    def _stage_calls(self) -> int:
+        """Number of iterations of this stage so far."""
+        plan, place = self.plan, STAGES.index(self.stage)
+        return self.calls - sum(plan[stage] for stage in STAGES[:place])
+
+    @property
     def _rate_fraction(self) -> float:
         """Current fraction of the learning rates in this stage."""
-        plan, stage = self.plan, self.stage
-        before = sum(calls for name, calls in plan.items() if STAGES.index(name) < STAGES.index(stage))
-        return 1.0 if self.config.lr_schedule == "constant" else 1.0 - 0.9 * (self.calls - before) / plan[stage]
+        return 1.0 if self.config.lr_schedule == "constant" else 1.0 - 0.9 * self._stage_calls / self.plan[self.stage]
 
     def see(self) -> Metrics:
         """Take gradient steps of V on collected images."""
         config, counts, falls = self.config, self.vision_optimizer.counts, self._rate_fraction
         losses: list[Tensor] = []
-        for _ in range(STEPS):
+        for _ in range(min(STEPS, config.vae_gradient_steps - STEPS * self._stage_calls)):
             index = self.replay.draw(config.vae_batch_size, self.streams)
             noise = self._normal(config.vae_batch_size, config.latent_size)
             parameters = self.vision.detach().requires_grad_()
@@ -302,7 +293,7 @@ class WorldModels(ReplayLearner):
         """Take gradient steps of M on collected sequences."""
         config, counts, falls = self.config, self.model_optimizer.counts, self._rate_fraction
         losses: list[Tensor] = []
-        for _ in range(STEPS):
+        for _ in range(min(STEPS, config.rnn_gradient_steps - STEPS * self._stage_calls)):
             gradient, loss = self.bound_model.gradient(self._sequences())
             self.model_optimizer.step(gradient, learning_rate=config.rnn_learning_rate * falls)
             losses.append(torch.stack(loss))

@@ -1,10 +1,10 @@
-"""Hyperparameters of World Models."""
+"""Hyperparameters of World Models, and its presets."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal
+from typing import Annotated, Any, Literal
 
-from operant.nets import TorsoName
-from operant.runtime.bounds import NonNegativeFloat, PositiveFloat, PositiveInt, require
+from operant.runtime.bounds import Interval, NonNegativeFloat, PositiveFloat, PositiveInt, require
 
 
 @dataclass(frozen=True)
@@ -16,10 +16,11 @@ class WorldModelsConfig:
     num_steps: PositiveInt = 64
     """Steps per environment and iteration of collection."""
     collect_steps: PositiveInt = 20_000
-    """Steps per seed that are collected before V, M and C are trained; a larger budget allows more such rounds."""
+    """Steps per seed that are collected before V, M and C are trained, in whole rollouts; a larger budget allows more
+    such rounds, of which the last collects what is left."""
     buffer_size: PositiveInt = 100_000
     """Steps per seed that are kept."""
-    vae_encoder: TorsoName = "auto"
+    vae_encoder: Literal["auto", "nature", "small"] = "auto"
     """Convolutions of V, which its decoder mirrors: `nature` or `small`; `auto` selects them by the image size."""
     latent_size: PositiveInt = 8
     """Size of a latent vector, Z."""
@@ -55,7 +56,7 @@ class WorldModelsConfig:
     """Temperature τ of imagined episodes: above 1 they are more random than M; as τ approaches 0, deterministic."""
     generations: PositiveInt = 300
     """Generations of CMA-ES per round; in the environment, as many as the budget allows."""
-    population_size: PositiveInt = 32
+    population_size: Annotated[int, Interval("[2, inf)")] = 32
     """Number of controllers per generation."""
     rollouts: PositiveInt = 32
     """Number of episodes per evaluation of a controller."""
@@ -89,3 +90,18 @@ class WorldModelsConfig:
                 f"rollouts must be a multiple of num_envs / population_size = {self.num_envs // self.population_size} "
                 f"to train the controller in the environment, got {self.rollouts}"
             )
+
+
+PRESETS: Mapping[str, Mapping[str, Any]] = {
+    "operant/PixelCatch-v0": {"max_dream_steps": 20},
+    "paper": {
+        "latent_size": 64,
+        "rnn_hidden_size": 512,
+        "generations": 1800,
+        "population_size": 64,
+        "rollouts": 16,
+        "dream_temperature": 1.15,
+        "max_dream_steps": 2100,
+    },
+}
+"""Presets: by task, selected automatically, or by name. Other fields keep their defaults."""
