@@ -7,7 +7,7 @@ import torch
 from torch.testing import assert_close
 
 import operant
-from operant.envs import make
+from operant.envs import Wrapper, make
 from operant.state import clone
 from operant.worlds.ensemble import Prediction
 from operant.worlds.pets import PETS, PETSConfig
@@ -147,6 +147,30 @@ def test_a_plan_is_forgotten_with_its_episode():
     found.act_by_plan(found.experience.collector.obs, 1, slice(None))
     assert (begun[1][0] == 0).all()
     assert (begun[1][1] == 0.7).all()
+
+
+def test_a_plan_is_forgotten_after_a_dummy_step():
+    """With NEXT_STEP, the step after the end of an episode is a dummy, whose plan is for nothing."""
+    found = learner()
+    found.iterate()
+    result = found.experience.collector.result
+    found.experience.collector.result = result._replace(valid=torch.tensor([True, False]))
+    found.plan.fill_(0.7)
+    found._forget_ended()
+    assert (found.plan[0] == 0.7).all()
+    assert (found.plan[1] == 0).all()
+
+
+class Anew(Wrapper):
+    begins_anew = True
+
+
+def test_a_plan_is_forgotten_where_environments_begin_anew():
+    whole, again = (PETS(SMALL, Anew(make("Pendulum-v1", 1, (3, 5))), seeds=(3, 5), budget=1000) for _ in range(2))
+    whole.iterate()
+    whole.plan.fill_(0.7)
+    again.load_state_dict(clone(whole.state_dict()))
+    assert (again.plan == 0).all()
 
 
 def test_greedy_actions_depend_on_nothing_but_observation_and_plan():

@@ -22,13 +22,13 @@ from torch import Tensor
 from operant import ops, streams
 from operant.control.compatibility import require_suitable
 from operant.control.replay_collector import Experience
-from operant.envs import BatchEnv, Tree
+from operant.envs import BatchEnv, Tree, begins_anew
 from operant.nets import Bounded
 from operant.runtime.bounds import PositiveFloat, PositiveInt, UnitFloat, require
 from operant.runtime.budget import iterations, require_budget
 from operant.runtime.learner import Metrics
 from operant.runtime.weights import Weights
-from operant.state import Resumable
+from operant.state import Resumable, State
 from operant.worlds.ensemble import LearnedModel, ModelConfig
 
 
@@ -163,10 +163,10 @@ class PETS(Resumable):
         return mean[:, :, 0]
 
     def _forget_ended(self) -> None:
-        """Reset the plans of environments whose episode has just ended."""
+        """Reset the plans of environments that start an episode with their next step."""
         last = self.experience.collector.result
         assert last is not None  # noqa: S101 - a step was taken
-        ended = (last.terminated | last.truncated).view(self.plan.shape[:2])
+        ended = (last.terminated | last.truncated | ~last.valid).view(self.plan.shape[:2])
         self.plan.masked_fill_(ended[..., None, None], 0.0)
 
     def improve(self, obs: Tensor, plan: Tensor, draws: Draws) -> tuple[Tensor, Tensor]:
@@ -234,6 +234,12 @@ class PETS(Resumable):
     def noise(self, rows: int, generator: torch.Generator) -> Tensor:
         """Sample the noise of one action for each of `rows` environments per seed."""
         return self.bounds.normal((len(self.seeds), rows), generator)
+
+    def load_state_dict(self, state: State) -> None:
+        """Restore a state exactly, or with new episodes and plans (`operant.envs.begins_anew`)."""
+        super().load_state_dict(state)
+        if begins_anew(self.experience.collector.env):
+            self.plan.zero_()
 
 
 def _rest(plan: Tensor) -> Tensor:
