@@ -305,6 +305,21 @@ def test_it_takes_the_configured_number_of_gradient_steps():
     assert found.optimizer.counts[0].tolist() == [found.updates] * 2
 
 
+@pytest.mark.parametrize(
+    ("config", "message"),
+    [
+        (replace(SMALL, learning_starts=100), "learning_starts must be less than the budget of 100 .* got 100"),
+        (
+            replace(SMALL, learning_starts=0, sequence_length=33),
+            "budget must be at least 129 .* got 100: a training sequence has 33 .* sequence_length",
+        ),
+    ],
+)
+def test_a_budget_that_ends_before_training_starts_is_rejected(config, message):
+    with pytest.raises(ValueError, match=message):
+        Dreamer(config, make("CartPole-v1", 4, SEEDS), seeds=SEEDS, budget=100)
+
+
 def test_dropped_transitions_are_counted_and_nothing_is_imagined_from_them():
     found = learner()
     step = found.collector.env.step

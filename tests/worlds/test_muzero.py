@@ -223,6 +223,20 @@ def test_a_buffer_that_holds_no_window_is_rejected():
         replace(SMALL, buffer_size=23)
 
 
+def test_a_budget_without_a_window_is_rejected():
+    config = replace(SMALL, num_envs=1, num_steps=4)
+    with pytest.raises(ValueError, match=r"budget must be at least 5 .* got 4: .* has 6 .* unroll_steps, td_steps"):
+        MuZero(config, make("CartPole-v1", 1, SEEDS), seeds=SEEDS, budget=4)
+
+
+def test_gradient_steps_are_those_that_are_taken():
+    """Windows of 6 steps exist after two iterations of 4 steps."""
+    found = MuZero(replace(SMALL, num_steps=4), make("CartPole-v1", 4, SEEDS), seeds=SEEDS, budget=60)
+    while found.consumed < 60:
+        found.iterate()
+    assert found.optimizer.counts[0].tolist() == [found.gradient_steps] * 2 == [6] * 2
+
+
 def test_continuous_actions_are_rejected():
     with pytest.raises(ValueError, match="muzero"):
         operant.train("muzero", "Pendulum-v1", budget=1000, progress="silent")

@@ -6,6 +6,7 @@ import torch
 from operant.catalog import find
 from operant.envs import Wrapper, make
 from operant.state import clone
+from operant.worlds.replay_learner import require_sequence
 
 SEEDS = (3, 5)
 SIZES = {
@@ -17,6 +18,15 @@ SIZES = {
     "mrq": {"learning_starts": 12},
 }
 TASKS = {"muzero": "CartPole-v1", "world-models": "operant/PixelCatch-v0"}
+
+
+@pytest.mark.parametrize(
+    ("length", "num_envs", "num_steps", "smallest"), [(16, 1, 4, 13), (64, 8, 16, 385), (4, 8, 16, 1), (17, 2, 16, 33)]
+)
+def test_a_budget_contains_a_sequence_of_every_environment(length, num_envs, num_steps, smallest):
+    require_sequence(smallest, length, "td_steps", rows=num_envs, steps=num_steps)
+    with pytest.raises(ValueError, match=f"at least {smallest} steps, got {smallest - 1}: .* num_envs, td_steps"):
+        require_sequence(smallest - 1, length, "td_steps", rows=num_envs, steps=num_steps)
 
 
 class Anew(Wrapper):

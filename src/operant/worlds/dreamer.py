@@ -35,7 +35,7 @@ from operant.runtime.weights import Weights
 from operant.worlds.dreamer_config import PRESETS, DreamerConfig
 from operant.worlds.frames import Frames, frames_of
 from operant.worlds.imagination import Agent, AgentShape, BoundAgent, Imagined, actions_of, gumbel
-from operant.worlds.replay_learner import ReplayLearner
+from operant.worlds.replay_learner import ReplayLearner, require_sequence
 from operant.worlds.rssm import State, sampled
 from operant.worlds.world_model import WorldShape, by_row, merged
 
@@ -96,7 +96,8 @@ class Dreamer(ReplayLearner):
         memory: `[S, N, D + G * K + A]`, hidden state of the policy: state and last action of every environment.
 
     Raises:
-        ValueError: if the environment's spaces are unsupported, or the number of environments is wrong.
+        ValueError: if the environment's spaces are unsupported, the number of environments is wrong, or the budget
+            ends before training starts.
     """
 
     STATE = (
@@ -116,7 +117,9 @@ class Dreamer(ReplayLearner):
         self, config: DreamerConfig, env: BatchEnv, *, seeds: Sequence[int], budget: int, algorithm: str = "dreamer"
     ) -> None:
         require_suitable(env, algorithm)
-        require_budget(budget)
+        require_budget(budget, learning_starts=config.learning_starts)
+        length = config.sequence_length
+        require_sequence(budget, length, "sequence_length", rows=config.num_envs, steps=config.num_steps)
         require_rows(env, seeds, config.num_envs)
         self.config, self.seeds, self.budget, self.device = config, list(seeds), budget, env.device
         self.close = env.close

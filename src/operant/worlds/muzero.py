@@ -42,7 +42,7 @@ from operant.runtime.weights import Weights
 from operant.worlds.board_game_player import BoardGamePlayer
 from operant.worlds.clipping import Clipping
 from operant.worlds.latent_model import LatentShape
-from operant.worlds.replay_learner import ReplayLearner
+from operant.worlds.replay_learner import ReplayLearner, require_sequence
 from operant.worlds.search import Expansion, Found, Planner, States, search
 from operant.worlds.unrolling import Unroll, returns_of, turned, unrolled, unrolled_losses
 
@@ -166,7 +166,7 @@ class MuZero(BoardGamePlayer, ReplayLearner):
         spread: `[S, 1]` range of returns between percentiles, the scale of values; 1 in board games.
 
     Raises:
-        ValueError: if spaces are unsupported, or the number of environments is wrong.
+        ValueError: if spaces are unsupported, the number of environments is wrong, or the budget is too small.
     """
 
     STATE = ("consumed", "parameters", "optimizer", "collector", "replay", "priorities", "spread", "streams")
@@ -176,6 +176,7 @@ class MuZero(BoardGamePlayer, ReplayLearner):
     ) -> None:
         require_suitable(env, algorithm)
         require_budget(budget, unit="step")
+        require_sequence(budget, config.window, "unroll_steps, td_steps", rows=config.num_envs, steps=config.num_steps)
         require_rows(env, seeds, config.num_envs)
         self.config, self.seeds, self.budget, self.device = config, list(seeds), budget, env.device
         self.game = rules_of(env)
@@ -183,8 +184,7 @@ class MuZero(BoardGamePlayer, ReplayLearner):
         if self.game is None:
             start(env, seeds)
         else:
-            share = config.random_openings
-            env = SelfPlay(self.game, env, seeds=seeds, rows=config.num_envs, random_openings=share)
+            env = SelfPlay(self.game, env, seeds=seeds, rows=config.num_envs, random_openings=config.random_openings)
         self.collector = Collector(env, seeds=len(seeds))
         self.features = self.collector.features
         self.first_action = int(getattr(env.action_space, "start", 0))
@@ -247,7 +247,8 @@ class MuZero(BoardGamePlayer, ReplayLearner):
     @property
     def gradient_steps(self) -> int:
         """Number of gradient steps of the run."""
-        return iterations(self.budget, self.rollout_steps) * self.config.gradient_steps
+        untrained = iterations(self.config.window, self.config.num_steps) - 1
+        return (iterations(self.budget, self.rollout_steps) - untrained) * self.config.gradient_steps
 
     def iterate(self) -> Metrics:
         """Collect a batch of steps, search some stored steps again, and train on samples."""

@@ -1,6 +1,7 @@
 """Learners with one collector and one replay buffer of whole episodes: `ReplayLearner`."""
 
 from operant.envs import begins_anew
+from operant.runtime.budget import iterations
 from operant.runtime.replay import Replay
 from operant.runtime.rollouts import Collector
 from operant.state import Resumable, State
@@ -29,3 +30,25 @@ class ReplayLearner(Resumable):
 
     def begin_anew(self) -> None:
         """Forget the episodes in progress. Default: the learner remembers nothing of them."""
+
+
+def require_sequence(budget: int, length: int, fields: str, *, rows: int, steps: int) -> None:
+    """Check that every environment takes the steps of a training sequence within a budget per seed.
+
+    Args:
+        budget: environment steps per seed.
+        length: steps of a sequence.
+        fields: fields that define this length, for the message.
+        rows: environments per seed.
+        steps: steps per environment and iteration.
+
+    Raises:
+        ValueError: the budget is too small.
+    """
+    smallest = (iterations(length, steps) - 1) * rows * steps + 1
+    if budget < smallest:
+        raise ValueError(
+            f"budget must be at least {smallest} steps, got {budget}: a training sequence has {length} steps of one of "
+            f"num_envs = {rows} environments, which take num_steps = {steps} per iteration: raise the budget, or lower "
+            f"one of num_envs, {fields}"
+        )
