@@ -264,7 +264,10 @@ def lagging(trees, rules, b, node):  # pragma: no cover
 
 @compiled
 def upper_bound(trees, rules, b, node):  # pragma: no cover
-    """Return the action with the highest upper bound; unvisited ones count as the worst visited one."""
+    """Return the action with the highest upper bound.
+
+    Unvisited ones count as the minimum of a known range, else as the worst of the visited ones and the node itself.
+    """
     q, visits, priors = trees.action_values[b, node], trees.action_visits[b, node], trees.priors[b, node]
     low = high = np.float64(trees.values[b, node])
     for a in range(len(q)):
