@@ -4,7 +4,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from operant.runtime import segments
+from operant.runtime import checkpoints as checkpoints_module
 from operant.runtime.checkpoints import CheckpointError, Checkpoints, NonFiniteError, load, verify
 from operant.runtime.files import read_regular
 from operant.runtime.segments import marks
@@ -70,12 +70,13 @@ def test_segments_without_a_checkpoint_are_removed(checkpoints):
 
 def test_saving_takes_no_longer_the_more_checkpoints_are_kept(tmp_path, monkeypatch):
     reads = []
-    monkeypatch.setattr(segments, "read_regular", lambda file: reads.append(file) or read_regular(file))
+    monkeypatch.setattr(checkpoints_module, "read_regular", lambda file: reads.append(file) or read_regular(file))
     everything = Checkpoints(tmp_path / "history", keep=None)
     for n in range(1, 5):
-        everything.save(state([n]), n)
+        reads.clear()
+        saved = everything.save(state([n]), n)
+        assert {file.parent for file in reads} == {saved}, "no manifests of other checkpoints"
     assert len(everything.paths()) == len(files(everything)) == 4
-    assert reads == [], "manifests of other checkpoints"
     everything.drop(after=2)
     assert len(everything.paths()) == len(files(everything)) == 2
     everything.prune()

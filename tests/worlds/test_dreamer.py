@@ -353,7 +353,8 @@ def test_a_seed_that_diverges_leaves_the_others_alone():
 
 
 def test_the_model_of_the_paper_has_the_size_of_its_name():
-    config = DreamerConfig(**{**PRESETS["size12m"], "buffer_size": 10_000, "sequence_length": 4, "batch_size": 2})
+    short = {"buffer_size": 10_000, "learning_starts": 100, "sequence_length": 4, "batch_size": 2}
+    config = DreamerConfig(**{**PRESETS["size12m"], **short})
     found = learner(replace(config, imagination_horizon=2), seeds=(3,))
     assert 9e6 < found.networks.size < 13e6
     found.update(*batch(found))
