@@ -145,6 +145,7 @@ def test_rollouts_tell_what_happened_in_order(case):
     seeds, steps, stretches, env = case
     story = play(env, steps * stretches)
     collector = Collector(env, seeds=seeds)
+    assert collector.starts().tolist() == [[True] * (env.rows // seeds)] * seeds
     for stretch in range(stretches):
         rollout = collector.collect(steps, act)
         span = slice(stretch * steps, (stretch + 1) * steps)
@@ -158,6 +159,10 @@ def test_rollouts_tell_what_happened_in_order(case):
             assert torch.equal(got, expected_column(story, name, seeds, span)), name
         last = slice(span.stop - 1, span.stop)
         assert torch.equal(rollout.last_obs.long(), expected_column(story, "next", seeds, last)[0])
+        terminated, truncated, valid = (
+            expected_column(story, name, seeds, last)[0] for name in ("terminated", "truncated", "valid")
+        )
+        assert torch.equal(collector.starts(), terminated | truncated | ~valid)
         assert torch.equal(rollout.kept[0], rollout.obs.sum(-1))
         assert torch.equal(rollout.kept[1], torch.arange(steps).view(-1, 1, 1).expand_as(rollout.rewards))
         if env.always_valid:

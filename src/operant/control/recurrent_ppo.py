@@ -140,10 +140,9 @@ class RecurrentAgent(Agent):
 
     def forget(self) -> None:
         """Reset the hidden states of environments whose episode has ended."""
-        result = self.collector.result
-        if result is None:
+        if self.collector.result is None:
             raise RuntimeError("there is no hidden state to reset before the first step")
-        self.starts = (result.terminated | result.truncated | ~result.valid).view_as(self.starts)
+        self.starts = self.collector.starts()
         self.memory = self.memory.masked_fill(self.starts.unsqueeze(-1), 0.0)
 
     @torch.no_grad()

@@ -345,6 +345,16 @@ class Collector:
             metrics = {**wrapper.metrics(), **metrics}
         return Rollout(**parts, metrics=metrics)
 
+    def starts(self) -> Tensor:
+        """Return which environments start an episode with their next step, bool `[S, N]`.
+
+        Dummy steps of environments that reset in a step of their own are no steps of an episode.
+        """
+        last = self.result
+        if last is None:
+            return torch.ones(self.seeds, self.rows, dtype=torch.bool, device=self.obs.device)
+        return (last.terminated | last.truncated | ~last.valid).view(self.seeds, self.rows)
+
     def encode(self, obs: Tree) -> Tensor:
         """Encode observations of all environments as network inputs, `[S, N, ...]`."""
         return self.features.encode(obs).view(self.seeds, self.rows, *self.features.shape)

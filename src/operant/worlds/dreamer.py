@@ -208,10 +208,7 @@ class Dreamer(ReplayLearner):
 
     def _forget(self) -> None:
         """Reset the hidden states of environments whose episode has just ended."""
-        last = self.collector.result
-        assert last is not None  # noqa: S101 - a step was taken
-        ended = (last.terminated | last.truncated | ~last.valid).view(self.memory.shape[:2])
-        self.memory = self.memory.masked_fill(ended.unsqueeze(-1), 0.0)
+        self.memory = self.memory.masked_fill(self.collector.starts().unsqueeze(-1), 0.0)
 
     def step(self, obs: Tensor, memory: Tensor, chance: Tensor | None, noise: Tensor | None) -> tuple[Tensor, Tensor]:
         """Return actions for observations `[S, N, ...]`, and the next hidden state.

@@ -164,10 +164,7 @@ class PETS(Resumable):
 
     def _forget_ended(self) -> None:
         """Reset the plans of environments that start an episode with their next step."""
-        last = self.experience.collector.result
-        assert last is not None  # noqa: S101 - a step was taken
-        ended = (last.terminated | last.truncated | ~last.valid).view(self.plan.shape[:2])
-        self.plan.masked_fill_(ended[..., None, None], 0.0)
+        self.plan.masked_fill_(self.experience.collector.starts()[..., None, None], 0.0)
 
     def improve(self, obs: Tensor, plan: Tensor, draws: Draws) -> tuple[Tensor, Tensor]:
         """Return mean and standard deviation `[S, N, H, A]` of improved plans.

@@ -236,14 +236,8 @@ class WorldModels(ReplayLearner):
     def _played(self, steps: int, act: Act) -> Rollout:
         """Take steps in every environment, and record the starts of episodes."""
         rollout = self.collector.collect(steps, act)
-        self._note_starts()
+        self.starts = self.collector.starts()
         return rollout
-
-    def _note_starts(self) -> None:
-        """Record which environments start an episode with their next step."""
-        last = self.collector.result
-        assert last is not None  # noqa: S101 - a step was taken
-        self.starts = (last.terminated | last.truncated | ~last.valid).view_as(self.starts)
 
     def _controlled(self, obs: Tensor, weights: Tensor, t: int) -> Tensor:
         """Return encoded actions `[S, N, A]` of controllers `[S, K, F, A]`, each for a share of the environments.
@@ -254,7 +248,7 @@ class WorldModels(ReplayLearner):
             t: step of a rollout.
         """
         if t:
-            self._note_starts()
+            self.starts = self.collector.starts()
         latent, hidden = self.bound_vision.encode(obs)[0], self.hidden.masked_fill(self.starts.unsqueeze(-1), 0.0)
         code = self.controllers.act(latent, hidden, weights)
         self.hidden = self.bound_model.follow(latent, code, hidden)[1]
